@@ -7,14 +7,15 @@ import time
 
 import numpy as np
 
-from fattn_probe.compare.judge.expected import Expected
-from fattn_probe.compare.judge.sampled import judge_sample, rows_of
-from fattn_probe.compare.judge.verdict import Status
-from fattn_probe.launch.geometry import geometry_of
-from fattn_probe.launch.record import LaunchRecord, parse_launch
-from fattn_probe.scenario import Case, expand, loads
-from fattn_probe.truth.error_model import predict_rows
-from fattn_probe.truth.reference.sampled import Sample, generated, sample
+from fattn_probe.cases.scenario import Case, expand, loads
+from fattn_probe.llama.launch.geometry import geometry_of
+from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
+from fattn_probe.verdict.measure.expected import Expected
+from fattn_probe.verdict.measure.sampled import judge_sample, rows_of
+from fattn_probe.verdict.measure.verdict import Status
+from fattn_probe.verdict.truth.error_model.kernel import kernel_of
+from fattn_probe.verdict.truth.error_model.predict import predict_rows
+from fattn_probe.verdict.truth.reference.sampled import Sample, generated, sample
 
 OP = "version: 1\nabout: a million tokens\nhsk: {D}\nn_head: 16\nn_q: {n_q}\nn_kv: {n_kv}\nmask: {{kind: {mask}}}\n"
 DATA = "data: {{Q: {{kind: {kind}}}, K: {{kind: {kind}}}, V: {{kind: {kind}}}}}\nn_head_kv: {n_head_kv}\n"
@@ -52,12 +53,14 @@ def main() -> None:
     begin = time.perf_counter()
     (case,) = expand(loads((OP + DATA).format(**asked)))
     launches, operands = [launch_of(case)], generated(case)
-    rows = rows_of(case, geometry_of(case.op, launches, 90))
+    geometry = geometry_of(case.op, launches, 90)
+    rows = rows_of(case, geometry)
     found = sample(case, rows, operands)
     dst = output_of(case, found)
     judged = time.perf_counter()
-    prediction = predict_rows(case.op, operands, launches, 90, rows)
-    assert prediction is not None
+    kernel = kernel_of(case.op, geometry, 90)
+    assert kernel is not None
+    prediction = predict_rows(case.op, operands, kernel, rows)
     verdict = judge_sample(case, dst, found, Expected(prediction))
     end, usage = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     assert verdict.status is Status.PASS, verdict.reason

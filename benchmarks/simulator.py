@@ -7,17 +7,17 @@ import json
 import resource
 from dataclasses import replace
 
-from fattn_probe.device import load_devices, parse_target
-from fattn_probe.run.capture import Capture
-from fattn_probe.run.session import RunOptions, Session
-from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import Case, expand, loads
-from fattn_probe.source import DEFAULT_SOURCE, resolve
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import Case, expand, loads
+from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+from fattn_probe.machine.run.capture import Capture
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.simulator import Simulation
 
 try:
-    from fattn_probe.scenario.inputs import make_inputs
+    from fattn_probe.cases.scenario.inputs import make_inputs
 except ImportError:  # where it was at the commit that is compared with
-    from fattn_probe.scenario import make_inputs
+    from fattn_probe.cases.scenario import make_inputs
 
 OPS = {
     "mma": "hsk: 128\nn_head: 8\nn_q: 64\nn_kv: 4096\n",

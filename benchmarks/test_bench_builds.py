@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cpu_time import cpu_seconds_of_children
-from fattn_probe.build.ccache import find_ccache
-from fattn_probe.cache import cache_dir
-from fattn_probe.source import DEFAULT_SOURCE, resolve
+from fattn_probe.base.cache import cache_dir
+from fattn_probe.llama.build.ccache import find_ccache
+from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 
 ROOT = Path(__file__).parents[1]
 CUDA = "ggml/src/ggml-cuda"

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.cpu_time import cpu_seconds_of_children
-from fattn_probe.device import load_devices, parse_target
-from fattn_probe.run.capture import Capture
-from fattn_probe.run.session import RunOptions, Session
-from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import expand, loads
-from fattn_probe.scenario.inputs import make_inputs
-from fattn_probe.source import DEFAULT_SOURCE, resolve
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+from fattn_probe.machine.run.capture import Capture
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.simulator import Simulation
 
 # The GPU, the op, and how many runs of it take about a second. The tile kernel is Pascal's: the head sizes for which
 # newer GPUs use it stop at a read of what nobody wrote (docs/findings.md).

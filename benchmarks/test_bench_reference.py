@@ -6,12 +6,12 @@ import time
 import numpy as np
 import pytest
 
-from fattn_probe.op import Params
-from fattn_probe.op.values import view_values
-from fattn_probe.scenario import expand, loads
-from fattn_probe.scenario.inputs import make_inputs
-from fattn_probe.truth.reference.adapter import reference_of
-from fattn_probe.truth.reference.attention import attention
+from fattn_probe.cases.op import Params
+from fattn_probe.cases.op.values import view_values
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.verdict.truth.reference.adapter import reference_of
+from fattn_probe.verdict.truth.reference.attention import attention
 
 OP = "version: 1\nabout: a benchmark\nhsk: 128\nn_head: 32\nn_q: 512\nn_kv: 8192\n"
 SQUARE, TIMES = 2048, 4  # about as much work as the reference has: what disturbs one disturbs the other

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.cache import cache_dir
+from fattn_probe.base.cache import cache_dir
 
 HERE = Path(__file__).parent
 BEFORE = "90b9f71"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:  # every pytest run of an environment loads this plugin, so it imports the rest only when needed
-    from fattn_probe.device import Target
-    from fattn_probe.run.session import Session
-    from fattn_probe.scenario import Case
+    from fattn_probe.cases.device import Target
+    from fattn_probe.cases.scenario import Case
+    from fattn_probe.machine.run.session import Session
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,9 +37,9 @@ class ScenarioFile(pytest.File):
 
     def collect(self) -> Iterator["ScenarioItem"]:
         """One item per case and device."""
-        from fattn_probe.device import load_devices, parse_targets
-        from fattn_probe.errors import InputError
-        from fattn_probe.scenario import expand, load
+        from fattn_probe.base.errors import InputError
+        from fattn_probe.cases.device import load_devices, parse_targets
+        from fattn_probe.cases.scenario import expand, load
 
         try:
             cases = expand(load(self.path))
@@ -61,8 +61,8 @@ class ScenarioItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run and judge the case."""
-        from fattn_probe.compare.judge.known import named
-        from fattn_probe.regress.results import result_of
+        from fattn_probe.daily.regress.results import result_of
+        from fattn_probe.verdict.judge.known import named
 
         result = result_of(session_of(self.session), self.case, self.target)
         kernels = ", ".join(record.spelling for record in result.kernels)
@@ -70,7 +70,9 @@ class ScenarioItem(pytest.Item):
         if result.status == "unsupported":
             pytest.skip(result.reason)
         if result.status == "lost":
-            raise Lost(result.failure)
+            raise LostItem(result.failure)
+        if result.status == "unjudged":
+            raise Unjudged(result.failure)
         if result.status != "pass":
             raise Wrong(f"{kernels}\n{named(result.known, result.failure)}")
 
@@ -78,7 +80,7 @@ class ScenarioItem(pytest.Item):
         self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
     ) -> str:  # a traceback through fattn-probe tells nothing about a kernel
         """Only the reason."""
-        if isinstance(excinfo.value, Wrong | Lost):
+        if isinstance(excinfo.value, Wrong | LostItem | Unjudged):
             return f"{type(excinfo.value).__name__.lower()}: {excinfo.value}"
         return str(super().repr_failure(excinfo))
 
@@ -91,7 +93,11 @@ class Wrong(Exception):
     """The output is wrong."""
 
 
-class Lost(Exception):
+class Unjudged(Exception):
+    """Nothing says whether the output is right."""
+
+
+class LostItem(Exception):
     """There is no verdict on the case."""
 
 
@@ -100,8 +106,8 @@ SESSION = pytest.StashKey["Session"]()
 
 def session_of(run: pytest.Session) -> "Session":
     """One session for all items of a process; the kernels that they need are compiled before the first one runs."""
-    from fattn_probe.run.session import RunOptions, Session
-    from fattn_probe.source import DEFAULT_SOURCE, resolve
+    from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+    from fattn_probe.machine.run.session import RunOptions, Session
 
     config = run.config
     if SESSION not in config.stash:
@@ -112,8 +118,8 @@ def session_of(run: pytest.Session) -> "Session":
 
 def compile_kernels(session: "Session", items: Sequence[pytest.Item]) -> None:
     """Compile what the items need, in one build; where that fails, the items report what concerns them."""
-    from fattn_probe.errors import BuildError
-    from fattn_probe.run.prepare import prepare
+    from fattn_probe.base.errors import BuildError
+    from fattn_probe.machine.run.prepare import prepare
 
     with contextlib.suppress(BuildError):
         prepare(session, [(item.case, [item.target]) for item in items if isinstance(item, ScenarioItem)])

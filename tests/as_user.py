@@ -3,6 +3,9 @@
 import subprocess
 import sys
 
+HEEDING_HANGUPS = ("env", "--default-signal=HUP")
+"""Before a command: undoes what nohup does, under which tests may run."""
+
 
 def fattn_probe(*words, code=0, **options):
     """The completed run of a command; its exit code is `code`, and it shows no traceback."""

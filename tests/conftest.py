@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="module")
 def tree():
     """The default llama.cpp."""
-    from fattn_probe.source import DEFAULT_SOURCE, resolve
+    from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 
     return resolve(DEFAULT_SOURCE)
 
@@ -45,6 +45,6 @@ def selected_cases(request):
 @pytest.fixture(scope="module")
 def session(tree):
     """Runs of the default llama.cpp, with release builds."""
-    from fattn_probe.run.session import RunOptions, Session
+    from fattn_probe.machine.run.session import RunOptions, Session
 
     return Session(RunOptions(tree))

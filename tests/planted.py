@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
-from fattn_probe.launch.geometry import Geometry
-from fattn_probe.scenario import expand, loads
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.llama.launch.geometry import Geometry
+from fattn_probe.verdict.diagnose.row import AttentionRow, Head
 
 LENGTHS = (512, 2048, 4096, 16384)
 SCENARIO = """

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.compare.judge.agreement import agreement, digest_of, exported, hashes_of, read_hashes, read_recording
-from fattn_probe.device import load_devices, parse_target
-from fattn_probe.launch.record import in_words
-from fattn_probe.run.capture import Capture
-from fattn_probe.run.prepare import prepare
-from fattn_probe.scenario import expand, load
-from fattn_probe.scenario.cases import resolve
-from fattn_probe.scenario.from_ops import from_ops
-from fattn_probe.scenario.inputs import make_inputs
-from fattn_probe.source import ggml_types, template_parameters
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import expand, load
+from fattn_probe.cases.scenario.cases import resolve
+from fattn_probe.cases.scenario.from_ops import from_ops
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.launch.record import in_words
+from fattn_probe.llama.source import ggml_types, template_parameters
+from fattn_probe.machine.run.capture import Capture
+from fattn_probe.machine.run.prepare import prepare
+from fattn_probe.verdict.measure.metrics import digest_of
+from maintain.agreement import agreement, exported, hashes_of, read_hashes, read_recording
 
 RECORDING = Path(__file__).parent / "data/h200"
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
@@ -26,8 +27,8 @@ H200 = parse_target("sim:h200", load_devices())
 # Those of `scripts/test`: their kernels are those of other fast tests, and a vec kernel.
 FAST = ("gqa", "sinks", "unaligned", "masked-rows", "decode")
 UPSTREAM = read_hashes(RECORDING.with_name("h200-upstream.csv.gz"))
-# Of upstream's list, some for each kernel family and each way to fuse a sum (docs/agreement.md): `hsk`, `nr23`, `kv`,
-# `nb`, `max_bias`, softcap, types of K and V.
+# Of upstream's list, some for each kernel family and each way to fuse a sum (docs/measurements/agreement.md):
+# `hsk`, `nr23`, `kv`, `nb`, `max_bias`, softcap, types of K and V.
 DRAWN = (
     *((256, "4,1", 512, 1, bias, 0, "f16") for bias in (0, 8)),
     *((72, "4,1", 512, queries, 8, 0, "f16") for queries in (1, 32)),

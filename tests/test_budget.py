@@ -54,3 +54,17 @@ def test_functions_of_cpp(budget, tmp_path):
     found = {place.split()[-1]: length for place, length in budget.cpp_functions(tmp_path / "x.cpp")}
     assert found["f"] == 4
     assert "table" not in found
+
+
+def test_totals_of_lines_and_names(budget, tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "MOST", {"docs/**/*.md": 2, "fattn_probe/**/*.py": 10})
+    monkeypatch.setattr(budget, "TWICE", 0)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/page.md").write_text("a\nb\nc\n")
+    (tmp_path / "fattn_probe").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / f"fattn_probe/{name}.py").write_text("class Part: ...\n")
+    assert list(budget.totals(tmp_path)) == [
+        "docs/**/*.md: 3 lines, at most 2",
+        "1 class names stand in two modules, at most 0: Part",
+    ]

@@ -1,19 +1,23 @@
 """The commands in README, docs and workflows: their flags, scenarios, suites and patches exist."""
 
+import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 
-from fattn_probe import shipped
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases import shipped
+from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cli import app
-from fattn_probe.errors import InputError
-from fattn_probe.source import patches
+from fattn_probe.llama.source import patches
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 QUOTED = re.compile(r"```\w*\n(.*?)```|(?<!`)`(fattn-probe [^`]+)`", re.DOTALL)
 COMMAND = re.compile(r"fattn-probe [a-z][^;>|&\n]*")
@@ -57,6 +61,86 @@ def test_a_file_that_is_named_exists(page):
     named = set(re.findall(r"\b((?:scenarios|suites|patches)/[\w./-]+\.(?:yaml|patch))\b", text))
     named |= set(re.findall(r"`((?:tests|scripts|fattn_probe|suites|docs|patches)/[\w./-]+)`", text)) - OF_UPSTREAM
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.stem)
+def test_a_link_leads_to_a_page_and_a_heading(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    dead = []
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", text):
+        path = (page.parent / target) if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            dead.append(f"{target}#{anchor}")
+    assert dead == []
+
+
+def test_no_page_or_text_has_a_phrase_that_no_native_would_write():
+    """If this fails: scripts/words FILE names the phrases of a file."""
+    done = subprocess.run([sys.executable, ROOT / "scripts/words"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def written_lines(page):
+    """The lines of a page that a person writes: no blank ones, and no code or output."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def test_the_guide_is_short():
+    assert sum(len(written_lines(page)) for page in (ROOT / "docs/guide").glob("*.md")) <= 2000
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+    assert len(rows_of("docs/glossary.md", "^(?!word|---)")) <= 40
+
+
+@pytest.mark.parametrize("page", [*(ROOT / "docs/guide").glob("*.md"), *(ROOT / "docs/reference").glob("*.md")])
+def test_dates_and_timings_are_with_the_measurements(page):
+    text = page.read_text()
+    assert re.findall(r"(?<!such as )\b20\d\d-\d\d-\d\d\b|\d s of (?:CPU|processor) time|\d s on two", text) == []
+
+
+def test_the_reference_is_what_the_program_says():
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/reference", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def rows_of(page, first):
+    """The cells of the rows of a page's tables whose first cell matches."""
+    lines = [line.strip()[1:-1].split("|") for line in (ROOT / page).read_text().splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in cells] for cells in lines]
+    return [cells for cells in rows if re.search(first, cells[0])]
+
+
+def test_what_readme_says_that_quick_detects_is_measured():
+    """The page has what follows from the verdicts (tests/maintain/test_shipped_verdicts.py)."""
+    text = " ".join((ROOT / "README.md").read_text().split())
+    said = re.search(r"`quick` detects at least ([\d.]+) % of ([\d,]+) planted faults", text)
+    assert said is not None
+    (_, number, share), *_ = [row for row in rows_of("docs/measurements/detection.md", "^all$") if row[1].isdigit()]
+    assert (said[2], said[1]) == (f"{int(number):,}", share.partition(" %")[0])
+
+
+def test_what_readme_says_was_compared_is_recorded():
+    """The cases of a file are recorded if all of them are; upstream's list has those that the simulator finishes."""
+    cases = {path: expand(load(path)) for path in sorted((ROOT / "scenarios").rglob("*.yaml"))}
+    recorded = json.loads((ROOT / "tests/data/h200.json").read_text())["cases"]
+    compared = [path for path in cases if path.parent == ROOT / "scenarios"]
+    names = [case.name for path in compared for case in cases[path]]
+    assert {*names} <= {*recorded}
+    text = " ".join((ROOT / "README.md").read_text().split())
+    said = re.search(r"for (\d+) of the (\d+) shipped scenario files \((\d+) cases\) and for ([\d,]+) cases", text)
+    assert said is not None
+    assert [int(word.replace(",", "")) for word in said.groups()] == [len(compared), len(cases), len(names), 3680]
+    assert f"22 files in `scenarios/` itself. The other {len(cases) - len(compared)} of the {len(cases)}" in " ".join(
+        (ROOT / "docs/measurements/agreement.md").read_text().split()
+    )
 
 
 def test_a_path_wins_over_a_name(tmp_path, monkeypatch):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.compare.judge.metrics import measure
-from fattn_probe.device import load_devices, parse_target
-from fattn_probe.run.capture import Capture
-from fattn_probe.run.session import RunOptions, Session
-from fattn_probe.scenario import expand, load, loads
-from fattn_probe.scenario.inputs import make_inputs
-from fattn_probe.source import DEFAULT_SOURCE, resolve
-from fattn_probe.truth.reference.adapter import reference_of
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import expand, load, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+from fattn_probe.machine.run.capture import Capture
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.verdict.measure.metrics import measure
+from fattn_probe.verdict.truth.reference.adapter import reference_of
 
 SCENARIO = Path(__file__).parent.parent / "scenarios/gqa.yaml"
 (GQA,) = expand(load(SCENARIO))

@@ -11,47 +11,47 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fattn_probe.build.command import build_table
-from fattn_probe.build.key import Build
-from fattn_probe.compare.judge.judgement import Judgement
-from fattn_probe.compare.judge.verdict import Status, Verdict
-from fattn_probe.compare.present.tables import render as render_compare
-from fattn_probe.console import width_for
-from fattn_probe.device import load_devices
-from fattn_probe.device.show import render_list, render_show
-from fattn_probe.doctor.report import Engine
-from fattn_probe.inspect.view.show import render as render_facts
-from fattn_probe.inspect.view.side_by_side import render_side_by_side, side_by_side
-from fattn_probe.launch.record import parse_launch
-from fattn_probe.ops import OpsReport
-from fattn_probe.ops import render as render_ops
-from fattn_probe.ops.parse import OpResult
-from fattn_probe.regress.records import Identity, Result, Run, StoredCase
-from fattn_probe.regress.runner import Outcome
-from fattn_probe.regress.tables import render as render_regress
-from fattn_probe.regress.tables import render_bisection, render_results, render_runs, render_versions
-from fattn_probe.regress.versions import Bisection, Versions
-from fattn_probe.regress.work_map import work_facts
-from fattn_probe.run.command import Done, render_plan, render_run
-from fattn_probe.run.outcome import Ran
-from fattn_probe.scenario import expand, loads
-from fattn_probe.scenario.command import Listing
-from fattn_probe.scenario.command import render_list as render_scenarios
-from fattn_probe.scenario.command import render_show as render_case
-from fattn_probe.scenario.schema import Tolerance
-from fattn_probe.source.command import SourceRow
-from fattn_probe.source.command import render_list as render_sources
-from fattn_probe.study.command import Options, study_case
-from fattn_probe.study.precisions import VARIANTS
-from fattn_probe.study.show import render as render_study
-from fattn_probe.study.show_precisions import render_table3
-from fattn_probe.study.table3 import Table3, row_of
-from fattn_probe.triage.advice import advice_of
-from fattn_probe.triage.show import render as render_triage
-from tests.build.test_key import MANIFEST
-from tests.inspect.made_facts import gqa
-from tests.inspect.test_side_by_side import on_rtx4070
-from tests.triage.test_answer import FLAGS, SAID
+from fattn_probe.base.console import width_for
+from fattn_probe.cases.device import load_devices
+from fattn_probe.cases.device.show import render_list, render_show
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario.command import Listing
+from fattn_probe.cases.scenario.command import render_list as render_scenarios
+from fattn_probe.cases.scenario.command import render_show as render_case
+from fattn_probe.cases.scenario.schema import Tolerance
+from fattn_probe.daily.doctor.report import Engine
+from fattn_probe.daily.inspect.view.show import render as render_facts
+from fattn_probe.daily.inspect.view.side_by_side import render_side_by_side, side_by_side
+from fattn_probe.daily.ops.parse import OpResult
+from fattn_probe.daily.ops.render import render as render_ops
+from fattn_probe.daily.ops.report import OpsReport
+from fattn_probe.daily.regress.records import Identity, Result, Run, StoredCase
+from fattn_probe.daily.regress.runner import Outcome
+from fattn_probe.daily.regress.tables import render as render_regress
+from fattn_probe.daily.regress.tables import render_bisection, render_results, render_runs, render_versions
+from fattn_probe.daily.regress.versions import Bisection, Versions
+from fattn_probe.daily.regress.work_map import work_facts
+from fattn_probe.daily.triage.advice import advice_of
+from fattn_probe.daily.triage.show import render as render_triage
+from fattn_probe.lab.study.command import StudyOptions, study_case
+from fattn_probe.lab.study.precisions import VARIANTS
+from fattn_probe.lab.study.show import render as render_study
+from fattn_probe.lab.study.show_precisions import render_table3
+from fattn_probe.lab.study.table3 import Table3, row_of
+from fattn_probe.llama.build.command import build_table
+from fattn_probe.llama.build.key import Build
+from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.llama.source.command import SourceRow
+from fattn_probe.llama.source.command import render_list as render_sources
+from fattn_probe.machine.run.command import Done, render_plan, render_run
+from fattn_probe.machine.run.outcome import Ran
+from fattn_probe.verdict.judge.judgement import Judgement
+from fattn_probe.verdict.measure.verdict import Status, Verdict
+from fattn_probe.verdict.present.tables import render as render_compare
+from tests.daily.inspect.made_facts import gqa
+from tests.daily.inspect.test_side_by_side import on_rtx4070
+from tests.daily.triage.test_answer import FLAGS, SAID
+from tests.llama.build.test_key import MANIFEST
 
 KERNEL = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
 MMA = "flash_attn_ext_f16<64,64,8,2,false,false,false>"
@@ -104,10 +104,10 @@ SHOWN = {
     ),
     "diff": (
         lambda: render_versions(diff()),
-        [RESULT.name, "new failure", KERNEL, MMA, "2026.9.11063", "1.29e-07", "1.20e-03"],
+        [RESULT.name, "new failure", KERNEL, MMA, f"old: {SOURCES[0]}", f"new: {SOURCES[1]}", "1.29e-07", "1.20e-03"],
     ),
     "bisect": (
-        lambda: render_bisection(Bisection(((SOURCES[0], BEFORE), (SOURCES[1], AFTER)), SOURCES[1], AFTER)),
+        lambda: render_bisection(Bisection(((SOURCES[0], BEFORE), (SOURCES[1], AFTER)), (SOURCES[1],), AFTER)),
         [f"{SOURCES[0]}: pass", f"{SOURCES[1]}: fail", f"first bad source: {SOURCES[1]}", AFTER.reason],
     ),
     "ops": (ops, ["NVIDIA H200: 1 ok, 1 fail", f"fail: {OP}", "ERR = 0.25 > 0.0005", "killed by SIGABRT"]),
@@ -117,7 +117,7 @@ SHOWN = {
         [BUILT.source, "/home/me/.cache/" + "x" * 90, "sm_90", *BUILT.contents.kernels],
     ),
     "study": (
-        lambda: render_study(study_case(CASE, "fa2", Options()), 4),
+        lambda: render_study(study_case(CASE, "fa2", StudyOptions()), 4),
         ["FlashAttention-2", "Schedule", "Slow memory, in elements", "All algorithms on this head"],
     ),
     "study of table 3": (
@@ -125,11 +125,11 @@ SHOWN = {
         ["Table 3", "FlashAttention-2 and 3, f16", "without block quantisation", "1.22e-02", "9.1e-03", "+35%"],
     ),
     "study with fp8": (
-        lambda: render_study(study_case(CASE, "fa2", Options(fp8=True)), 4),
+        lambda: render_study(study_case(CASE, "fa2", StudyOptions(fp8=True)), 4),
         ["Rounding", "without incoherent processing", "of RMS(O)"],
     ),
     "study of fa3": (
-        lambda: render_study(study_case(CASE, "fa3", Options()), 4),
+        lambda: render_study(study_case(CASE, "fa3", StudyOptions()), 4),
         ["Warpgroups", "products WG1", "softmax WG1", "setmaxnreg", "ping-pong", "Slots of"],
     ),
     "run": (lambda: render_run(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "sim:rtx4070"]),

@@ -1,5 +1,6 @@
 """The files that hosting and editors read: workflows, issue forms, hooks, pinned checkers."""
 
+import re
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -19,8 +20,10 @@ def commands(job):
 def test_ci_and_release_run_what_a_contributor_runs():
     assert set(WORKFLOWS) == {"ci", "nightly", "release"}
     assert ".ci/run" in commands(WORKFLOWS["ci"]["jobs"]["check"])
-    release = commands(WORKFLOWS["release"]["jobs"]["release"])
-    assert release.index(".ci/run") < release.index("pipx run build")
+    jobs = WORKFLOWS["release"]["jobs"]
+    assert ".ci/run" in commands(jobs["test"])
+    assert "pipx run build" in commands(jobs["build"])
+    assert jobs["publish"]["needs"] == ["test", "build"]
 
 
 def test_the_night_is_judged_after_its_shards():
@@ -30,9 +33,34 @@ def test_the_night_is_judged_after_its_shards():
     assert jobs["shard"]["strategy"]["matrix"]["shard"] == [1, 2, 3, 4]
 
 
+def test_the_verdict_has_a_mutation_score_each_night():
+    assert commands(WORKFLOWS["nightly"]["jobs"]["verdict"])[-1] == "scripts/nightly verdict"
+
+
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_a_workflow_has_no_more_rights_than_it_uses(name):
-    assert WORKFLOWS[name]["permissions"] == {"contents": "write" if name == "release" else "read"}
+    assert WORKFLOWS[name]["permissions"] == {"contents": "read"}
+    rights = {job: found["permissions"] for job, found in WORKFLOWS[name]["jobs"].items() if "permissions" in found}
+    assert rights == ({"publish": {"contents": "write"}} if name == "release" else {})
+
+
+def test_the_job_that_may_write_runs_no_code_of_the_repository():
+    """A test, or a package of an index, that was tampered with could publish what it liked."""
+    job = WORKFLOWS["release"]["jobs"]["publish"]
+    assert [step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step] == ["actions/download-artifact"]
+    (command,) = commands(job)
+    assert command.startswith("gh release create ")
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_actions_are_pinned_by_their_commits_and_get_no_credentials(name):
+    steps = [step for job in WORKFLOWS[name]["jobs"].values() for step in job["steps"] if "uses" in step]
+    for step in steps:
+        assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step["uses"]), step
+        if step["uses"].startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+    text = (ROOT / f".github/workflows/{name}.yml").read_text()
+    assert len(re.findall(r"uses: \S+@\w{40}  # v\d+\.\d+\.\d+$", text, re.MULTILINE)) == len(steps)
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)

@@ -6,9 +6,9 @@ from contextlib import closing
 
 import pytest
 
-from fattn_probe.errors import InputError
-from fattn_probe.source import patches
-from tests.source.fake_index import write_tree
+from fattn_probe.base.errors import InputError
+from fattn_probe.llama.source import patches
+from tests.llama.source.fake_index import write_tree
 
 
 def gguf(tensors=0, fields=0, rest=b"", version=3):
@@ -52,6 +52,12 @@ CAPTURES = {
 }
 
 
+CAPTURES["4000000 blocks"] = gguf(
+    fields=1, rest=text(b"fattn.shared.K.blocks") + struct.pack("<IIQ", 9, 4, 4_000_000) + bytes(16_000_000)
+)
+"""They made a Python object each: 3 GB, and a minute."""
+
+
 @pytest.mark.parametrize("name", CAPTURES)
 def test_capture(name, probe, tmp_path):
     path = tmp_path / "a.gguf"
@@ -69,6 +75,7 @@ def test_captures_that_are_no_files(probe, fifo, tmp_path):
 
 SUITES = {
     "empty": "",
+    "blank": "\n# nothing\n",
     "no mapping": "hello",
     "not YAML": "version: [",
     "no cases": "version: 1\nabout: x\n",
@@ -108,6 +115,56 @@ def test_a_filter_that_backtracks_without_end(probe, op, tmp_path):
     write_tree(tmp_path / "tree")
     words = ("--source", "tree", "--history", "h.db", "--filter", "(a+)+!")
     probe("regress", "suite.yaml", *words).refused(2, "--filter", "too long")
+
+
+def test_a_pattern_of_a_suite_is_not_called_the_filter(probe, op, tmp_path):
+    (tmp_path / ("a" * 60 + ".yaml")).write_text(op.read_text())
+    suite = tmp_path / "suite.yaml"
+    write_tree(tmp_path / "tree")
+    words = ("regress", "suite.yaml", "--source", "tree", "--history", "h.db")
+    suite.write_text("version: 1\nabout: x\nscenarios: [a*.yaml]\nonly: ^(a|aa)+$x\n")
+    ended = probe(*words)
+    ended.refused(2, "`only` of the suite '^(a|aa)+$x'", "too long")
+    assert "--filter" not in ended.said
+    suite.write_text("version: 1\nabout: x\nscenarios: [a*.yaml]\nonly: b\n")
+    probe(*words).refused(2, "no case name matches `only` of the suite 'b'")
+    suite.write_text("version: 1\nabout: x\nentries: [{name: e, scenarios: [a*.yaml], only: ^(a|aa)+$x}]\n")
+    probe(*words).refused(2, "`only` of entry e", "too long")
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("on: ['']", "`on` of the suite '': not a device"),
+        ("on: [sim:h20]", "`on` of the suite 'sim:h20': no device 'h20'; nearest: h200"),
+        ("entries: [{name: e, scenarios: [op.yaml], on: [tpu]}]", "`on` of entry e 'tpu': not a device"),
+        ("check: {order: 99999999}", "suite.yaml:4: check.order: found 99999999, allowed: at most 1000"),
+        ("check: {repeat: 1000000000}", "suite.yaml:4: check.repeat: found 1000000000, allowed: at most 100000"),
+        ("repeat: 1000000000", "suite.yaml:4: repeat: found 1000000000, allowed: at most 100000"),
+    ],
+)
+def test_keys_of_a_suite_are_not_called_flags_and_are_bounded(keys, said, probe, op, tmp_path):
+    (tmp_path / "suite.yaml").write_text(f"version: 1\nabout: x\nscenarios: [op.yaml]\n{keys}\n")
+    write_tree(tmp_path / "tree")
+    ended = probe("regress", "suite.yaml", "--source", "tree", "--history", "h.db")
+    ended.refused(2, said)
+    assert "--on" not in ended.said
+
+
+def test_the_device_of_a_scenario_is_not_called_a_flag(probe, op):
+    op.write_text(op.read_text() + "device: sim:h20\n")
+    ended = probe("plan", "op.yaml")
+    ended.refused(2, "op: device 'sim:h20': no device 'h20'; nearest: h200")
+
+
+def test_a_suite_pattern_does_not_walk_the_machine(probe, tmp_path):
+    suite = tmp_path / "suite.yaml"
+    write_tree(tmp_path / "tree")
+    words = ("regress", "suite.yaml", "--source", "tree", "--history", "h.db")
+    suite.write_text("version: 1\nabout: x\nscenarios: ['/proc/**/*.yaml']\n")
+    probe(*words).refused(2, "'/proc/**/*.yaml'")
+    suite.write_text("version: 1\nabout: x\nscenarios: ['']\n")
+    probe(*words).refused(2, "no scenario matches ''")
 
 
 PATCHES = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.source.fake_index import TREE, write_tree
+from tests.llama.source.fake_index import TREE, write_tree
 
 WORDS = {
     # time-outs
@@ -52,11 +52,11 @@ WORDS = {
     "study op.yaml --inspected nowhere.json": "nowhere.json",
     "study op.yaml --inspected /dev/zero": "a device, not a file",
     "inspect op.yaml --stops 0": "--stops",
-    "inspect op.yaml --at block": "--at",
-    "inspect op.yaml --at block=x": "--at",
-    "inspect op.yaml --at block=-1": "--at",
-    "inspect op.yaml --at lane=32": "--at",
-    "inspect op.yaml --at blok=1": "--at",
+    "inspect op.yaml --trace --at block": "--at 'block' is not a place",
+    "inspect op.yaml --trace --at block=x": "--at 'block=x' is not a place",
+    "inspect op.yaml --trace --at block=-1": "--at 'block=-1' is not a place",
+    "inspect op.yaml --trace --at lane=32": "--at 'lane=32' is not a place",
+    "inspect op.yaml --trace --at blok=1": "--at 'blok=1' is not a place",
     "inspect op.yaml --values K[": "--values",
     "inspect op.yaml --values X[0]": "X[0]",
     "inspect op.yaml --break nothing": "--break",
@@ -124,6 +124,11 @@ WORDS = {
     "history prune yesterday --history nowhere.db": "yesterday",
     "history judge --lost nan --history nowhere.db": "--lost",
     "history judge --lost 2 --history nowhere.db": "--lost",
+    "compare op.yaml --on sim:h200 --kernel ,,": "--kernel: no name is given; kernels: llama",
+    "inspect op.yaml --at block=999": "--at is the place for --trace, --npz and --break",
+    "regress op.yaml": "op.yaml:1: the file: this is a scenario, which `fattn-probe compare` judges",
+    "compare suite.yaml": "suite.yaml:1: the file: this is a suite, which `fattn-probe regress` runs",
+    "scenario check tree": "no scenario in tree",
     # words
     "frobnicate": "frobnicate",
     "run": "SCENARIO",
@@ -140,6 +145,26 @@ WORDS = {
     "device list --devices nowhere.yaml": "nowhere.yaml",
     "device list --devices /dev/zero": "a device, not a file",
 }
+
+
+EMPTY = {
+    "plan ''": "the name is empty: name a shipped scenario, or a path",
+    "compare ''": "the name is empty",
+    "study ''": "the name is empty",
+    "regress ''": "the name is empty: name a shipped suite",
+    "run op.yaml --source tree --patch ''": "the name is empty: name a shipped patch",
+    "scenario new ''": ".: is a folder, allowed: a new file",
+    "scenario new ..": "..: is a folder, allowed: a new file",
+    "kernel new ''": ". is there already",
+    "program ''": "name the program's file",
+    "run op.yaml --source ''": "source '' is not one of",
+}
+
+
+@pytest.mark.parametrize("words", EMPTY)
+def test_an_empty_word(words, probe, here):
+    """As an unset variable of a shell gives; it was the current folder."""
+    probe(*words.replace("''", "").split(" ")).refused(2, EMPTY[words])
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe import setup
-from fattn_probe.errors import FattnProbeError
-from fattn_probe.process import run
-from fattn_probe.run import session as sessions
-from tests.source.fake_index import write_tree
+from fattn_probe.base.errors import FattnProbeError
+from fattn_probe.base.process import run
+from fattn_probe.cli import setup
+from fattn_probe.machine.run import session as sessions
+from tests.llama.source.fake_index import write_tree
 
 
 @pytest.fixture

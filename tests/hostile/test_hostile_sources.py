@@ -5,10 +5,10 @@ import tarfile
 
 import pytest
 
-from fattn_probe.errors import InputError
-from fattn_probe.source import unpack
-from tests.build import tree as small
-from tests.source.fake_index import FakeIndex, make_sdist
+from fattn_probe.base.errors import InputError
+from fattn_probe.llama.source import unpack
+from tests.llama.build import tree as small
+from tests.llama.source.fake_index import FakeIndex, make_sdist
 
 LANDMARK = "thirdparty/llama.cpp/ggml/src/ggml-cuda/fattn.cu"
 SPEC = "pypi:fake==1.0"
@@ -131,7 +131,7 @@ def index(tmp_path, monkeypatch):
 
 def test_a_bomb_from_an_index_is_one_message_and_leaves_nothing(probe, index, tmp_path):
     zeros(index / "fake-1.0.tar.gz")
-    probe("source", "get", SPEC).refused(2, "would unpack to more than")
+    probe("source", "get", SPEC, "--allow-unverified").refused(2, "would unpack to more than")
     left = [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
     assert left == []
 
@@ -161,7 +161,7 @@ def test_page(name, probe, index):
     content, code, said = PAGES[name]
     make_sdist(index / "fake-1.0.tar.gz")
     (index / "index.html").unlink() if content is None else (index / "index.html").write_bytes(content)
-    probe("source", "get", SPEC).refused(code, said)
+    probe("source", "get", SPEC, "--allow-unverified").refused(code, said)
 
 
 @pytest.mark.parametrize("url", ["nowhere", "http://", "http://127.0.0.1:1/simple", "http://[", "file:///dev/zero"])

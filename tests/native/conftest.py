@@ -7,8 +7,8 @@ import pytest
 from tests.native.cuda_program import FLAVOURS, SANITIZED, Program, compile_programs
 
 PROGRAMS = {
-    "release": ("faults", "limits", "semantics", "ahead"),
-    "check": ("faults", "limits", "semantics", "ahead"),
+    "release": ("faults", "limits", "mutants", "semantics", "ahead"),
+    "check": ("faults", "limits", "order", "races", "semantics", "ahead"),
     SANITIZED: (SANITIZED,),
 }
 

@@ -8,23 +8,24 @@ from pathlib import Path
 
 import numpy as np
 
-from fattn_probe.build.ensure import lock_of
-from fattn_probe.build.flags import SIM_QUICK
-from fattn_probe.build.make import build_env
-from fattn_probe.build.ninja import run_ninja
-from fattn_probe.build.overlay import known_ptx, write_if_changed
-from fattn_probe.build.rewrite import rewrite
-from fattn_probe.build.simulator_flags import SIMULATOR, SimulatorFlags
-from fattn_probe.build.stamp import NATIVE, NATIVE_SUFFIXES
-from fattn_probe.build.steps import LinkStep, Plan, Step, compile_step
-from fattn_probe.build.toolchain import find_toolchain
-from fattn_probe.cache import cache_dir
-from fattn_probe.device import load_devices
-from fattn_probe.launch.architecture import cuda_arch
-from fattn_probe.process import Completed
-from fattn_probe.run.execute import symbolised
-from fattn_probe.run.outcome import checker_fault
-from fattn_probe.run.simulator import Simulation
+from fattn_probe.base.cache import cache_dir
+from fattn_probe.base.process import Completed
+from fattn_probe.cases.device import load_devices
+from fattn_probe.llama.build.ensure import lock_of
+from fattn_probe.llama.build.flags import SIM_QUICK
+from fattn_probe.llama.build.make import build_env
+from fattn_probe.llama.build.ninja import run_ninja
+from fattn_probe.llama.build.overlay import known_ptx, write_if_changed
+from fattn_probe.llama.build.rewrite import rewrite
+from fattn_probe.llama.build.simulator_flags import SIMULATOR, SimulatorFlags
+from fattn_probe.llama.build.stamp import NATIVE, NATIVE_SUFFIXES
+from fattn_probe.llama.build.steps import LinkStep, Plan, Step, compile_step
+from fattn_probe.llama.build.toolchain import find_toolchain
+from fattn_probe.llama.launch.architecture import cuda_arch
+from fattn_probe.machine.run.frames import symbolised
+from fattn_probe.machine.run.outcome import checker_fault
+from fattn_probe.machine.run.simulator import Simulation
+from tests.native import sanitizer
 
 FLAVOURS = ("release", "check")
 SANITIZED = "sanitized"
@@ -45,7 +46,7 @@ def compile_programs(texts, flavour, arch="90", sim=SIMULATOR):
 
     It is done as in a build, in a folder as deep in the cache, so the objects of the simulator are those of builds.
     """
-    folder = cache_dir() / "tests" / f"{flavour}-{arch}"
+    folder = cache_dir() / "tests" / "-".join(filter(None, (flavour, arch, sanitizer.SANITIZER)))
     made = flags(flavour, arch, folder)
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -56,16 +57,22 @@ def compile_programs(texts, flavour, arch="90", sim=SIMULATOR):
         for path in (NATIVE / "sim").rglob("*"):
             if path.is_file() and path.suffix in NATIVE_SUFFIXES:
                 write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
-        steps: list[Step] = [compiled(f"native/{name}", made.native(name)) for name in sim]
+        more = (*sanitizer.flags(), *sanitizer.own_names())
+        steps: list[Step] = [compiled(f"native/{name}", (*made.native(name), *more)) for name in sim]
         runtime = [step.outputs[0] for step in steps]
         for name, text in texts.items():
             cuda = name.endswith(".cu")
             write_if_changed(folder / name, rewrite(text, name, known_ptx()).text if cuda else text)
             own = compiled(name, made.device(*SIM_QUICK) if cuda else made.native(sim[0]))
-            inputs = (own.object, *runtime)
-            link = (made.toolchain.cxx, *made.sanitizers, "-rdynamic", *inputs, "-lm", "-ldl", "-lpthread")
+            steps.append(own)
+            kernels = own.object
+            if sanitizer.SANITIZER:
+                kernels = f"{own.object}.renamed.o"
+                steps.append(LinkStep(kernels, (own.object,), sanitizer.renaming(own.object, kernels)))
+            inputs = (kernels, *runtime)
+            link = (made.toolchain.cxx, *made.sanitizers, *sanitizer.flags(), "-rdynamic", *inputs)
             program = f"bin/{Path(name).stem}"
-            steps += [own, LinkStep(program, inputs, (*link, "-o", program))]
+            steps.append(LinkStep(program, inputs, (*link, "-lm", "-ldl", "-lpthread", "-o", program)))
         (folder / "build.ninja").write_text(Plan(tuple(steps)).render())
         run_ninja(folder, env=build_env(folder, made.toolchain, again=False))
     return [folder / "bin" / Path(name).stem for name in texts]
@@ -88,11 +95,12 @@ class Program:
         """The program as g++ compiles it."""
         return rewrite(self.text, self.path.name, known_ptx()).text
 
-    def run(self, *words, stdin=b"", simulation=FIXED, portable=False, in_step=False, **variables):
+    def run(self, *words, stdin=b"", simulation=FIXED, device="h200", portable=False, in_step=False, **variables):
         switches = {"FATTN_PROBE_SIM_PORTABLE": str(int(portable)), "FATTN_PROBE_SIM_IN_STEP": str(int(in_step))}
-        env = simulation.env(load_devices()["h200"], "") | switches | variables
+        env = simulation.env(load_devices()[device], "") | sanitizer.options() | switches | variables
+        timeout = 60 * sanitizer.TIMES_SLOWER
         done = subprocess.run(
-            [self.path, *map(str, words)], input=stdin, env=env, capture_output=True, timeout=60, check=False
+            [self.path, *map(str, words)], input=stdin, env=env, capture_output=True, timeout=timeout, check=False
         )
         return Completed((str(self.path),), done.returncode, done.stdout, done.stderr.decode(), 0.0)
 

@@ -123,6 +123,17 @@ __global__ void use_after_free(int * data, int) {
         data[3] = 1; // fault: use_after_free
     }
 }
+__global__ void given_back_to_the_pool(int * data, int) {
+    if (is_faulty()) {
+        data[3] = 1; // fault: given_back_to_the_pool
+    }
+}
+__global__ void handed_out_by_the_pool(int * data, int) { data[3] = 1; }
+__global__ void unwritten_since_the_pool_had_it(int * data, int) {
+    if (is_faulty()) {
+        data[3] = data[2] + 1; // fault: unwritten_since_the_pool_had_it
+    }
+}
 static __device__ __noinline__ int sum_of_a_large_array(int n) { // fault: stack_overflow
     volatile char local[400 << 10];
     local[n] = 1;
@@ -141,6 +152,48 @@ __global__ void traps(int *, int) {
 __global__ void unknown_instruction(int * data, int) {
     if (is_faulty()) {
         asm volatile("frobnicate.sync.b32 %0, %1;" : "=r"(data[0]) : "r"(data[1])); // fault: unknown_instruction
+    }
+}
+// The return addresses of its callers lead nowhere.
+static __device__ __noinline__ void smash_the_stack(bool wait) {
+    volatile size_t local[4];
+    for (int i = 0; i < 12; i++) {
+        local[i] = 0x12345;
+    }
+    if (wait) {
+        __syncthreads(); // fault: smashed_stack
+    } else {
+        *(volatile int *) nullptr = 1; // fault: crash_on_a_smashed_stack
+    }
+}
+__global__ void smashed_stack(int * data, int) {
+    if (blockIdx.x == 1 && thread_number() != 37) {
+        smash_the_stack(true);
+        data[0] = 1;
+    }
+}
+__global__ void crash_on_a_smashed_stack(int * data, int) {
+    if (is_faulty()) {
+        smash_the_stack(false);
+        data[0] = 1;
+    }
+}
+// The stack of thread (28, 1, 0) is nearly full when it waits for one that never comes, or finds a race.
+__global__ void full_stack(int * data, int n) {
+    if (blockIdx.x == 1 && thread_number() >= 60) {
+        volatile char * local = (volatile char *) __builtin_alloca(thread_number() == 60 ? n : 16);
+        local[0]              = 1;
+        __syncthreads(); // fault: full_stack
+        data[0] = local[0];
+    }
+}
+__global__ void race_on_a_full_stack(int * data, int n) {
+    __shared__ int shared[64];
+    shared[thread_number()] = 1;
+    if (blockIdx.x == 1 && thread_number() == 60) {
+        volatile char * local = (volatile char *) __builtin_alloca(n);
+        local[0]              = 1;
+        data[0]               = shared[61] + local[0]; // fault: race_on_a_full_stack
     }
 }
 __global__ void barrier_not_reached(int * data, int) {
@@ -463,14 +516,15 @@ struct Entry {
 static const Entry entries[] = {
     ENTRY(read_past_the_end), ENTRY(write_past_the_end), ENTRY(write_before_the_start), ENTRY(wide_read_past_the_end),
     ENTRY(dynamic_shared_past_the_end), ENTRY(static_shared_past_the_end), ENTRY(misaligned_16), ENTRY(misaligned_8),
-    ENTRY(misaligned_copy), ENTRY(misaligned_matrix), ENTRY(use_after_free), ENTRY(stack_overflow), ENTRY(traps),
+    ENTRY(misaligned_copy), ENTRY(misaligned_matrix), ENTRY(use_after_free), ENTRY(given_back_to_the_pool), ENTRY(handed_out_by_the_pool),
+    ENTRY(unwritten_since_the_pool_had_it), ENTRY(stack_overflow), ENTRY(traps),
     ENTRY(misaligned_8_in_parts), ENTRY(misaligned_4), ENTRY(barriers_at_two_places), NARROW(shuffle_from_a_missing_lane),
     NARROW(sum_over_missing_lanes), ENTRY(product_overflows), ENTRY(index_loses_bits), ENTRY(uninitialized_global),
     ENTRY(two_blocks_write), ENTRY(block_reads_after_a_write), ENTRY(block_writes_after_a_read),
     ENTRY(block_reads_an_atomic), ENTRY(blocks_write_the_same), ENTRY(blocks_count), ENTRY(blocks_write_neighbours),
     ENTRY(uninitialized_vector), ENTRY(copy_of_unwritten), ENTRY(block_writes_what_both_read), ENTRY(matrix_race),
     ENTRY(pair_race), ENTRY(matrix_loaded_past_the_end), ENTRY(product_of_unwritten), ENTRY(blocks_share_16_bytes),
-    ENTRY(last_block_adds), NARROW(lanes_there_are), ENTRY(unknown_instruction), ENTRY(barrier_not_reached), ENTRY(lane_missing), ENTRY(lanes_in_two_instructions),
+    ENTRY(last_block_adds), NARROW(lanes_there_are), ENTRY(unknown_instruction), ENTRY(barrier_not_reached), ENTRY(smashed_stack), ENTRY(crash_on_a_smashed_stack), ENTRY(full_stack), ENTRY(race_on_a_full_stack), ENTRY(lane_missing), ENTRY(lanes_in_two_instructions),
     ENTRY(uninitialized), ENTRY(read_after_write), ENTRY(write_after_read), ENTRY(write_after_write),
     ENTRY(lanes_not_in_step), ENTRY(vector_race), ENTRY(copy_not_waited_for), ENTRY(same_value_twice),
     MANY(many_reads_past_the_end), MANY(faults_of_many_kinds), MANY(many_races), ENTRY(atomic_counter), ENTRY(lanes_in_step), ENTRY(waits_for_its_copy), ENTRY(whole_block_returns),
@@ -479,6 +533,17 @@ static const Entry entries[] = {
 extern "C" void fattn_probe_name_allocation(const void * start, const char * name);
 
 // faults NAME INTS [NAME_OF_THE_ALLOCATION]: a buffer of INTS ints of zeros is handed in.
+// As upstream's: a buffer that it has back is there for the next op.
+struct ggml_cuda_pool_leg {
+    void * kept = nullptr;
+    void * alloc(size_t) {
+        void * ptr = kept;
+        kept       = nullptr;
+        return ptr;
+    }
+    void free(void * ptr, size_t) { kept = ptr; }
+};
+
 int main(int count, char ** words) {
     const int n = atoi(words[2]);
     int *     data;
@@ -489,6 +554,11 @@ int main(int count, char ** words) {
     }
     if (strcmp(words[1], "use_after_free") == 0) {
         cudaFree(data);
+    }
+    if (strstr(words[1], "_the_pool") != nullptr) {
+        ggml_cuda_pool_leg pool;
+        pool.free(data, n * sizeof(int));
+        data = strcmp(words[1], "given_back_to_the_pool") == 0 ? data : (int *) pool.alloc(n * sizeof(int));
     }
     if (strncmp(words[1], "uninitialized_", 14) == 0) {
         cudaMalloc((void **) &data, n * sizeof(int));

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.build.stamp import NATIVE
+from fattn_probe.llama.build.stamp import NATIVE
 
 pytestmark = pytest.mark.build
 OFF = -1

@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import pytest
 
-from fattn_probe.run.outcome import Index
-from fattn_probe.run.simulator import Simulation
+from fattn_probe.machine.run.outcome import Index
+from fattn_probe.machine.run.simulator import Simulation
 from tests.native.cuda_program import FLAVOURS, SANITIZED, place
+from tests.native.sanitizer import SANITIZER
 
 pytestmark = pytest.mark.build
 
@@ -47,6 +48,8 @@ FAULTS = [
     Planted("misaligned_copy", "misaligned", BOTH, 192, FAULTY),
     Planted("misaligned_matrix", "misaligned", BOTH, 192, FAULTY),
     Planted("use_after_free", "use-after-free", BOTH, 192, FAULTY),
+    Planted("given_back_to_the_pool", "use-after-free", BOTH, 192, FAULTY),
+    Planted("unwritten_since_the_pool_had_it", "uninitialized-global", CHECK, 192, FAULTY),
     Planted("stack_overflow", "stack-overflow", BOTH, 192, FAULTY),
     Planted("traps", "trap", BOTH, 192, FAULTY),
     Planted("unknown_instruction", "unknown-ptx", BOTH, 192, FAULTY),
@@ -81,7 +84,7 @@ FAULTS = [
 RIGHT = [
     *("same_value_twice", "atomic_counter", "lanes_in_step", "waits_for_its_copy", "whole_block_returns"),
     *("blocks_write_the_same", "blocks_count", "blocks_write_neighbours", "last_block_adds", "lanes_there_are"),
-    "blocks_share_16_bytes",
+    *("blocks_share_16_bytes", "handed_out_by_the_pool"),
 ]
 
 
@@ -113,6 +116,7 @@ def test_harmless_accesses_are_not_reported(programs, flavour, kernel):
         ("check", "wide_read_past_the_end", 190, "at byte 760 of K (allocation 0), which has 760 bytes"),
         ("check", "write_before_the_start", 192, "at byte -4 of K (allocation 0), which has 768 bytes"),
         ("release", "use_after_free", 192, "of K (allocation 0), which was freed"),
+        ("release", "given_back_to_the_pool", 192, "of K (allocation 0), which was given back to the memory pool"),
         ("release", "dynamic_shared_past_the_end", 192, "byte 512 of the dynamic shared memory"),
         ("check", "dynamic_shared_past_the_end", 192, "4 bytes are written at byte 512 of the dynamic shared memory"),
         ("check", "static_shared_past_the_end", 192, "at byte 256 of the static shared memory, which has 256 bytes"),
@@ -176,6 +180,28 @@ def test_the_order_of_the_schedule_does_not_decide_which_fault_is_reported(progr
     for seed in range(10):
         found = program.fault("many_reads_past_the_end", 192, simulation=Simulation(threads=2, schedule=seed))
         assert (found.block, found.thread) == ((3, 0, 0), (5, 0, 0))
+
+
+@pytest.mark.skipif(SANITIZER == "thread", reason="ThreadSanitizer's handler of signals is not entered twice")
+@pytest.mark.parametrize("seed", [0, 4])  # block 1 is the last or the first
+@pytest.mark.parametrize(
+    ("kernel", "kind"), [("smashed_stack", "barrier-divergence"), ("crash_on_a_smashed_stack", "out-of-bounds")]
+)
+def test_a_crash_of_the_report_does_not_hide_the_finding(programs, flavour, kernel, kind, seed):
+    program = programs["faults", flavour]
+    found = program.fault(kernel, 192, simulation=Simulation(threads=1, schedule=seed))
+    assert (found.kind, found.block) == (kind, (1, 0, 0)), found.message
+
+
+ROOM = range(120 << 10, 129 << 10, 256)
+"""Bytes of local variables that leave little of the thread's stack, or nothing."""
+
+
+@pytest.mark.parametrize(("kernel", "kind"), [("full_stack", "barrier-divergence"), ("race_on_a_full_stack", "race")])
+def test_a_thread_with_a_full_stack_has_a_finding(programs, kernel, kind):
+    found = [programs["faults", "check"].fault(kernel, size) for size in ROOM]
+    assert {fault.kind for fault in found} == {kind, "stack-overflow"}
+    assert {fault.block for fault in found} == {(1, 0, 0)}
 
 
 @pytest.mark.slow  # the simulator is compiled with the sanitizers

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from fattn_probe.build.stamp import NATIVE
+from fattn_probe.llama.build.stamp import NATIVE
 from tests.native.cuda_program import flags
 
 pytestmark = pytest.mark.build

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fattn_probe.device import load_devices, parse_target
-from fattn_probe.run.capture import Capture
-from fattn_probe.scenario import expand, load
-from fattn_probe.scenario.inputs import make_inputs
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import expand, load
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.machine.run.capture import Capture
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SLOW = pytest.mark.slow  # a kernel is compiled for each

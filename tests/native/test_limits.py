@@ -5,6 +5,8 @@ The errors were recorded on an H100 (CUDA 13.0, driver 580.159.04, 2026-11-22).
 
 import pytest
 
+from fattn_probe.llama.launch.record import parse_launches
+
 pytestmark = pytest.mark.build
 
 GEOMETRY = """
@@ -61,6 +63,18 @@ def test_launches_are_refused_with_the_errors_of_a_gpu(limits, resources, name, 
     done = limits.run(name, FATTN_PROBE_RESOURCES=str(resources))
     assert done.code == 0, done.stderr
     assert done.stdout.decode() == said.lstrip()
+
+
+@pytest.mark.parametrize(("origin", "said"), [("0 0 0 # measured b7551\n", "measured b7551"), ("", "unknown")])
+def test_a_launch_is_recorded_with_the_origin_of_its_figures(limits, tmp_path, origin, said):
+    """A line of another origin comes before; launch bounds, and kernels without them, are assumed."""
+    figures, launches = tmp_path / "figures", tmp_path / "launches"
+    figures.write_text(f"{origin}128 0 0 uses_many_registers\n0 0 0 # estimated\n64 0 0 another_kernel\n")
+    done = limits.run("geometry", FATTN_PROBE_RESOURCES=str(figures), FATTN_PROBE_LAUNCHES=str(launches))
+    assert done.code == 0, done.stderr
+    found = {launch.kernel: str(launch.origin) for launch in parse_launches(launches.read_text())}
+    assert found.pop("uses_many_registers") == said
+    assert set(found.values()) == {"assumed"}
 
 
 @pytest.mark.parametrize("name", STATIC)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fattn_probe.run.simulator import Simulation
+from fattn_probe.machine.run.simulator import Simulation
 
 pytestmark = pytest.mark.build
 

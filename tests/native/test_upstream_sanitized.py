@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 import fattn_probe
-from fattn_probe.build import RUNNER
-from fattn_probe.compare.judge.metrics import nmse
-from fattn_probe.device import load_devices, parse_target
-from fattn_probe.run.forked import forked_runner
-from fattn_probe.run.inputs import make_case_file
-from fattn_probe.run.outcome import Ran
-from fattn_probe.run.session import RunOptions, Session
-from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import expand, load
-from fattn_probe.scenario.inputs import make_inputs
-from fattn_probe.source import DEFAULT_SOURCE, resolve
-from fattn_probe.truth.reference.adapter import reference_of
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import expand, load
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.build import RUNNER
+from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+from fattn_probe.machine.run.inputs import make_case_file
+from fattn_probe.machine.run.outcome import Ran
+from fattn_probe.machine.run.runner import forked_runner
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.simulator import Simulation
+from fattn_probe.verdict.measure.metrics import nmse
+from fattn_probe.verdict.truth.reference.adapter import reference_of
 
 SCENARIOS = Path(fattn_probe.__file__).parent.parent / "scenarios"
 

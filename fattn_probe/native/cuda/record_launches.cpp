@@ -92,7 +92,7 @@ std::string resources(const void *function, dim3 block, size_t shared) {
         text += ",\"max_blocks_per_sm\":" + std::to_string(blocks);
     }
     (void)cudaGetLastError();
-    return text;
+    return text.empty() ? text : text + ",\"origin\":\"measured\"";
 }
 
 void record(const void *function, dim3 grid, dim3 block, size_t shared) {

@@ -2,8 +2,8 @@
 //
 // The runner prints `fattn-runner: ready`, then reads lines `case.gguf<TAB>out.gguf` from standard input, perhaps
 // with `<TAB>selection.gguf`, and answers each with `fattn-runner: done` on standard output once out.gguf is written.
-// Each case has its own backend, so no CUDA graph or memory pool is reused. A case that fails ends the process, as it
-// would alone; with `--fork`, only the child process that runs it (fork.h).
+// Each case has its own backend, so no CUDA graph or memory pool is reused; with `--keep`, all have one backend. A case
+// that fails ends the process, as it would alone; with `--fork`, only the child process that runs it (fork.h).
 #pragma once
 
 #include "fork.h"

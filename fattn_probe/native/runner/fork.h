@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// Of a library with faults behind switches (native/sim/mutant.cpp); null in others.
+// Of a library with faults behind switches (native/sim/mutant.h); null in others.
 extern "C" __attribute__((weak)) void fattn_probe_switch_on(int mutant);
 
 // How a child process ended: `code` is negative for a signal, `seconds` is its processor time.

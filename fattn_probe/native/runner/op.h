@@ -9,6 +9,7 @@
 #include "setters.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 // Defined by the simulated GPU, which shows the tensor's name in its findings.
@@ -22,7 +23,7 @@ class Op {
     Op(const CaseFile &file, ggml_backend_t backend) : file_(file), backend_(backend) {
         context_.reset(ggml_init({/*mem_size =*/32 * ggml_tensor_overhead() + ggml_graph_overhead(),
                                   /*mem_buffer =*/nullptr, /*no_alloc =*/true}));
-        ggml_tensor *mask = tensor("mask");
+        ggml_tensor *mask = padded_mask(tensor("mask"));
         ggml_tensor *sinks = tensor("sinks");
         dst_ =
             ggml_flash_attn_ext(context_.get(), required("Q"), required("K"), required("V"), mask,
@@ -146,6 +147,49 @@ class Op {
         }
         return laid;
     }
+
+#if defined(GGML_KQ_MASK_PAD)
+    // The mask with as many rows as ggml asked for until the end of 2025, a multiple of GGML_KQ_MASK_PAD. No query has
+    // the additional rows; as in llama.cpp of that time, they are -inf.
+    ggml_tensor *padded_mask(ggml_tensor *mask) {
+        const int64_t rows = GGML_PAD(file_.view("Q").ne[1], GGML_KQ_MASK_PAD);
+        if (mask == nullptr || mask->ne[1] >= rows) {
+            return mask;
+        }
+        const auto columns = static_cast<int64_t>(mask->nb[1] / ggml_type_size(mask->type));
+        ggml_tensor *padded = ggml_new_tensor_4d(context_.get(), mask->type, columns, rows, mask->ne[2], mask->ne[3]);
+        ggml_set_name(padded, "mask");
+        allocate(padded);
+        if (file_.root(file_.view("mask").root).data != nullptr) {
+            const std::vector<ggml_fp16_t> hidden(size_t(columns), ggml_fp32_to_fp16(-INFINITY));
+            fill(padded, hidden.data(), hidden.size() * sizeof(ggml_fp16_t));
+            copy_planes(mask, padded);
+        }
+        if (columns == mask->ne[0]) {
+            return padded;
+        }
+        ggml_tensor *laid = ggml_view_4d(context_.get(), padded, mask->ne[0], rows, mask->ne[2], mask->ne[3],
+                                         padded->nb[1], padded->nb[2], padded->nb[3], 0);
+        ggml_set_name(laid, "mask");
+        if (ggml_backend_view_init(laid) != GGML_STATUS_SUCCESS) {
+            throw Error("cannot place mask");
+        }
+        return laid;
+    }
+
+    // The rows of each head and sequence, to the first rows of a tensor with rows of the same stride.
+    static void copy_planes(const ggml_tensor *from, ggml_tensor *to) {
+        std::vector<uint8_t> plane((from->ne[1] - 1) * from->nb[1] + ggml_row_size(from->type, from->ne[0]));
+        for (int64_t sequence = 0; sequence < from->ne[3]; sequence++) {
+            for (int64_t head = 0; head < from->ne[2]; head++) {
+                ggml_backend_tensor_get(from, plane.data(), sequence * from->nb[3] + head * from->nb[2], plane.size());
+                ggml_backend_tensor_set(to, plane.data(), sequence * to->nb[3] + head * to->nb[2], plane.size());
+            }
+        }
+    }
+#else
+    ggml_tensor *padded_mask(ggml_tensor *mask) { return mask; }
+#endif
 
     static void check_bounds(const std::string &name, const View &view, const ggml_tensor *base) {
         if (view.nb[0] != base->nb[0]) {

@@ -22,13 +22,15 @@ struct Options {
     bool support_only = false;
     bool dry = false;   // the case file has no bytes of tensors, and no kernel runs: for the launches alone
     bool batch = false; // read cases from standard input, see batch.h
+    bool keep = false;  // all cases of a batch on one backend, whose memory pool lives from op to op
     bool fork = false;  // each case of a batch in a child process, see fork.h
 };
 
 inline const char *usage() {
     return "usage: fattn-runner case.gguf out.gguf [--backend NAME] [--repeat N] [--warmup N] [--threads N] "
            "[--support-only] [--dry] [--select selection.gguf]\n"
-           "       fattn-runner --batch [--backend NAME] ...   (lines `case.gguf<TAB>out.gguf[<TAB>selection.gguf]`)\n"
+           "       fattn-runner --batch [--keep] [--backend NAME] ...   (lines "
+           "`case.gguf<TAB>out.gguf[<TAB>selection.gguf]`)\n"
            "       fattn-runner --fork [--backend NAME] ...    (lines with "
            "`<TAB>selection.gguf<TAB>mutant<TAB>seconds`)";
 }
@@ -57,6 +59,10 @@ inline Options parse_options(int argc, char **argv) {
         }
         if (word == "--dry") {
             options.dry = true;
+            continue;
+        }
+        if (word == "--keep") {
+            options.keep = true;
             continue;
         }
         if (word == "--batch" || word == "--fork") {

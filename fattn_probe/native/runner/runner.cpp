@@ -5,6 +5,7 @@
 #include "backend.h"
 #include "batch.h"
 #include "case_file.h"
+#include "crash.h"
 #include "op.h"
 #include "options.h"
 #include "result_file.h"
@@ -49,10 +50,10 @@ Timer time_runs(Op &op, int warmup, int repeat) {
     return timer;
 }
 
-void run(const Options &options, ggml_backend_dev_t device) {
+void run(const Options &options, ggml_backend_dev_t device, ggml_backend_t kept = nullptr) {
     const CaseFile file(options.case_path, !options.dry);
-    const Backend backend = open_backend(device, options.threads);
-    Op op(file, backend.get());
+    const Backend own = kept == nullptr ? open_backend(device, options.threads) : nullptr;
+    Op op(file, kept == nullptr ? own.get() : kept);
 
     ResultFile result;
     result.set("fattn.run.digest", file.string("fattn.digest"));
@@ -92,13 +93,15 @@ void run(const Options &options, ggml_backend_dev_t device) {
 } // namespace
 
 int main(int argc, char **argv) {
+    report_crashes();
     bool shown = false;
     ggml_log_set(log_warnings, &shown);
     try {
         const Options options = parse_options(argc, argv);
         const ggml_backend_dev_t device = find_device(options.backend);
         if (options.batch) {
-            each_of_batch(options, [device](const Options &one) { run(one, device); });
+            const Backend kept = options.keep ? open_backend(device, options.threads) : nullptr;
+            each_of_batch(options, [&](const Options &one) { run(one, device, kept.get()); });
         } else {
             run(options, device);
         }

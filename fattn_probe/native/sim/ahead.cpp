@@ -135,6 +135,7 @@ void end_ahead() noexcept {
     if (std::exchange(fiber.passed, 0) != ahead.instructions.size()) {
         report({"lanes-missing", "lanes of a warp execute different numbers of matrix instructions"});
     }
+    note_site();
     warp_instruction(
         "matrix instructions", [](Registers &, uint32_t) {}, [](Registers &) { execute(*self->warp->ahead); });
 }

@@ -1,8 +1,11 @@
 #include "check.h"
 
+#include "attempt.h"
 #include "check_global.h"
+#include "check_order.h"
 #include "check_quick.h"
 #include "check_shared.h"
+#include "check_undo.h"
 #include "finding.h"
 #include "host_memory.h"
 #include "overwrite.h"
@@ -56,7 +59,7 @@ bool is_of_launch(const char *address) {
     return address >= start && address < start + worker->launch->call_bytes;
 }
 
-// Memory outside of every allocation: constants of a module, pinned memory, or what no GPU can access.
+// Memory outside of every allocation: constants of a module, pinned memory, the device heap, or what no GPU can access.
 void check_elsewhere(const char *address, size_t bytes) {
     constexpr size_t pages = 64;
     static SIMT_THREAD_LOCAL uintptr_t fine[pages]; // numbers of pages that hold nothing but such constants
@@ -73,6 +76,13 @@ void check_elsewhere(const char *address, size_t bytes) {
         const char *end = allocation->start + allocation->bytes;
         report({kind_of_fault(address), describe_fault(behind && address < end ? end : address)});
     }
+    if (const HeapBlock block = heap_block_at(address); block.start != nullptr) {
+        if (!block.live || address < block.start || address + bytes > block.start + block.bytes) {
+            report({block.live ? "out-of-bounds" : "use-after-free",
+                    "global memory is accessed " + name_heap_byte(block, address)});
+        }
+        return;
+    }
     if (is_host_memory(address)) {
         report(
             {"host-memory", std::to_string(bytes) +
@@ -85,6 +95,9 @@ void check_elsewhere(const char *address, size_t bytes) {
 
 // Before an access of this thread: what earlier ones have left to do.
 void settle(AccessKind kind) {
+    if (__builtin_expect(attempt.doubtful.load(std::memory_order_relaxed), 0)) {
+        worker->leave_attempt();
+    }
     if (__builtin_expect(pending != nullptr || worker->has_fault(), 0)) {
         settle_overwrite(kind != AccessKind::read);
         worker->stop_if_after_fault();
@@ -102,6 +115,7 @@ void check_new_block() {
 
 void check_end_of_block() {
     passed_over = in_host_code;
+    end_block_of_kernel();
     settle_overwrite(true);
 }
 
@@ -120,7 +134,7 @@ void settle_overwrite(bool write) {
     }
 }
 
-void check_access(const void *pointer, size_t bytes, AccessKind kind) {
+void check_access(const void *pointer, size_t bytes, AccessKind kind, const void *place) {
     const char *address = static_cast<const char *>(pointer);
     if (are_local(address)) {
         return;
@@ -130,10 +144,13 @@ void check_access(const void *pointer, size_t bytes, AccessKind kind) {
         check_shared(address, bytes, kind);
     } else if (GlobalShadow *shadow = global_shadow(address, bytes)) {
         settle(kind);
-        check_global(*shadow, address, bytes, kind);
+        check_global(*shadow, address, bytes, kind, place != nullptr ? place : __builtin_return_address(0));
     } else if (!is_of_launch(address) && !is_simulator_s(address)) {
         settle(kind);
         check_elsewhere(address, bytes);
+        if (kind != AccessKind::read && attempt.shared) {
+            keep_bytes(address, bytes);
+        }
     }
 }
 
@@ -144,8 +161,12 @@ void check_misaligned(const void *address, size_t bytes) {
     }
 }
 
-void note_read(const void *address, size_t bytes) { check_access(address, bytes, AccessKind::read); }
-void note_write(const void *address, size_t bytes) { check_access(address, bytes, AccessKind::write); }
+void note_read(const void *address, size_t bytes) {
+    check_access(address, bytes, AccessKind::read, __builtin_return_address(0));
+}
+void note_write(const void *address, size_t bytes) {
+    check_access(address, bytes, AccessKind::write, __builtin_return_address(0));
+}
 
 void check_pending() { settle_overwrite(true); }
 

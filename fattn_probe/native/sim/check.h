@@ -12,10 +12,14 @@
 //   writes of the same value are no race, nor are two atomic accesses;
 // - races in global memory between blocks of a launch, by the same rules; nothing orders blocks. In a launch that calls
 //   __threadfence() blocks may order themselves by atomic operations, so none are reported;
+// - races between kernels, and between kernels and copies: an access to what an operation writes that may still run
+//   (check_order.h);
 // - an access to a byte while a cp.async copies to it, that is, before the thread that started the copy has waited.
 // Not checked: races in global memory within a block, and memcpy of a size that g++ does not turn into one move
 // (llama.cpp's kernels have none).
 #pragma once
+
+#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -26,13 +30,16 @@ enum class AccessKind : uint8_t { read, write, atomic };
 
 #if defined(SIMT_CHECK)
 constexpr bool checking = true;
-void check_access(const void *address, size_t bytes, AccessKind kind);
+// `place`: an address in the code behind the access; nullptr: the caller's.
+void check_access(const void *address, size_t bytes, AccessKind kind, const void *place = nullptr);
 void check_misaligned(const void *address, size_t bytes); // reports it, if the address is the kernel's
 void check_new_block();
 void check_end_of_block();
 void check_copy_begins(const void *to, size_t bytes);
 void check_copy_ends(const void *to, size_t bytes);
 void note_fence();
+cudaError_t wait_for_kernels() noexcept; // cudaGridDependencySynchronize()
+cudaError_t trigger_dependents() noexcept;
 #else
 constexpr bool checking = false;
 inline void check_new_block() {}
@@ -40,6 +47,8 @@ inline void check_end_of_block() {}
 inline void check_copy_begins(const void *, size_t) {}
 inline void check_copy_ends(const void *, size_t) {}
 inline void note_fence() {}
+inline cudaError_t wait_for_kernels() noexcept { return cudaSuccess; }
+inline cudaError_t trigger_dependents() noexcept { return cudaSuccess; }
 #endif
 
 } // namespace simt

@@ -1,6 +1,11 @@
 #include "check_global.h"
 
+#include "attempt.h"
 #include "check_host.h"
+#include "check_order.h"
+#include "check_undo.h"
+#include "check_words.h"
+#include "check_writers.h"
 #include "finding.h"
 #include "host_memory.h"
 #include "overwrite.h"
@@ -13,6 +18,7 @@
 #include <mutex>
 #include <string>
 #include <sys/mman.h>
+#include <utility>
 #include <vector>
 
 #if defined(SIMT_CHECK)
@@ -20,18 +26,11 @@
 namespace simt {
 
 // 16 bytes of global memory. Most are only read in a launch, by the whole word: then this is all there is to know.
-struct Granule {
+struct alignas(8) Granule {
     uint16_t written; // the bytes that were ever written, a bit each
     uint16_t launch;  // the launch of `reader`
     uint32_t reader;  // the block that read, counted from 1, or `several` (27 bits); which of the four words; whether
                       // the words' cells say more
-};
-
-// Accesses to a word by blocks of the running launch: the block's number (27 bits), whether it was atomic, and which of
-// the four bytes it touched; 0 is none.
-struct WordCell {
-    uint32_t writer; // the last block that wrote
-    uint32_t reader; // the block that read, or `several`
 };
 
 // Pages that nobody touches cost nothing.
@@ -40,15 +39,20 @@ struct GlobalShadow {
     size_t bytes;
     Granule *granules;
     WordCell *cells;
+    Writer *writers;
+    std::atomic<bool> *kept;          // by chunk
     std::atomic<bool> touched{false}; // the cells
 
     size_t granule_bytes() const { return (bytes + 15) / 16 * sizeof(Granule); }
+    size_t writer_bytes() const { return (bytes + 15) / 16 * 4 * sizeof(Writer); }
     size_t cell_bytes() const { return (bytes + 15) / 16 * 4 * sizeof(WordCell); }
+    size_t kept_bytes() const { return (bytes + chunk - 1) / chunk * sizeof(*kept); }
+
+    static constexpr size_t chunk = 4096;
 };
 
 namespace {
 
-constexpr uint32_t several = (1u << 27) - 1, atomic_bit = 16, all_bytes = 15;
 constexpr uint32_t detailed = 1; // of Granule::reader; a bit for each word follows
 
 // Allocations lie so far apart that a slot of 8 GiB holds parts of one at most.
@@ -58,7 +62,6 @@ std::mutex mutex;
 std::vector<GlobalShadow *> live;
 std::atomic<bool> ordered_by_fences{false};
 uint16_t this_launch = 0;
-SIMT_THREAD_LOCAL uint32_t this_block = 0; // 0: the launch has no other
 
 size_t slot_of(const void *address) {
     return reinterpret_cast<uintptr_t>(address) >> slot_bits & ((size_t{1} << (address_bits - slot_bits)) - 1);
@@ -70,10 +73,24 @@ void set_slots(const GlobalShadow &shadow, GlobalShadow *value) {
     }
 }
 
-void mark_written(Granule &granule, uint32_t bytes) {
-    if ((granule.written & bytes) != bytes) {
-        __atomic_fetch_or(&granule.written, static_cast<uint16_t>(bytes), __ATOMIC_RELAXED);
+// Before a write, in a shared attempt.
+void keep_chunks(GlobalShadow &shadow, size_t start, size_t bytes) {
+    constexpr size_t chunk = GlobalShadow::chunk;
+    for (size_t i = start / chunk; i <= (start + bytes - 1) / chunk; i++) {
+        if (__builtin_expect(!shadow.kept[i].load(std::memory_order_acquire), 0)) {
+            const size_t begin = i * chunk, size = std::min(chunk, shadow.bytes - begin), granules = (size + 15) / 16;
+            keep_parts(shadow.kept[i], {{shadow.start + begin, size},
+                                        {shadow.granules + begin / 16, granules * sizeof(Granule)},
+                                        {shadow.writers + begin / 4, 4 * granules * sizeof(Writer)}});
+        }
     }
+}
+
+void mark_written(Granule &granule, uint32_t bytes) {
+    update(granule, [bytes](Granule now) {
+        now.written |= static_cast<uint16_t>(bytes);
+        return now;
+    });
 }
 
 // Calls `visit(granule, offset, bytes)` for the parts of a range in each granule; `bytes` has a bit for each.
@@ -84,58 +101,8 @@ template <class Visit> void visit_granules(GlobalShadow &shadow, size_t start, s
     }
 }
 
-std::string name_block(uint32_t cell) {
-    const uint32_t number = cell >> 5;
-    if (number == several) {
-        return "other blocks";
-    }
-    const uint64_t index = number - 1;
-    return "block (" + std::to_string(index % gridDim.x) + "," + std::to_string(index / gridDim.x % gridDim.y) + "," +
-           std::to_string(index / gridDim.x / gridDim.y) + ")";
-}
-
-Finding race(const char *address, const char *what, uint32_t other, const char *does) {
-    return {"race", name_byte(address) + " is " + what + ", and " + name_block(other) + " " + does +
-                        " it in the same launch: nothing orders the blocks"};
-}
-
 [[gnu::noinline, gnu::cold, noreturn]] void report_unwritten(const char *address) {
     report({"uninitialized-global", name_byte(address) + " is read, and nobody has ever written it"});
-}
-
-struct GlobalAccess {
-    const char *address;
-    uint32_t mask;
-    bool atomic;
-
-    bool conflicts(uint32_t cell) const {
-        return cell >> 5 != this_block && (cell & mask) != 0 && !(atomic && (cell & atomic_bit) != 0);
-    }
-};
-
-void read_word(WordCell &cell, const GlobalAccess &access) {
-    const uint32_t writer = cell.writer;
-    if (__builtin_expect(access.conflicts(writer), 0)) {
-        report(race(access.address, "read", writer, "writes"));
-    }
-    const uint32_t reader = cell.reader, bytes = (reader | access.mask) & all_bytes;
-    const uint32_t number = reader == 0 || reader >> 5 == this_block ? this_block : several;
-    if (reader != (number << 5 | bytes)) {
-        cell.reader = number << 5 | bytes;
-    }
-}
-
-// The cell of a write of another block that this one overwrites, or 0.
-uint32_t write_word(WordCell &cell, const GlobalAccess &access) {
-    const uint32_t reader = cell.reader;
-    if (__builtin_expect(access.conflicts(reader), 0)) {
-        report(race(access.address, "written", reader, reader >> 5 == several ? "read" : "reads"));
-    }
-    const uint32_t before = cell.writer;
-    const bool mine = before >> 5 == this_block;
-    const bool atomic = access.atomic && (!mine || (before & atomic_bit) != 0);
-    cell.writer = this_block << 5 | (atomic ? atomic_bit : 0) | access.mask | (mine ? before & all_bytes : 0);
-    return access.conflicts(before) ? before : 0;
 }
 
 // The words that some of a granule's bytes touch, as bits of Granule::reader.
@@ -144,42 +111,50 @@ uint32_t words_of(uint32_t bytes) {
     return (any & 1) << 1 | (any >> 4 & 1) << 2 | (any >> 8 & 1) << 3 | (any >> 12 & 1) << 4;
 }
 
-uint32_t reader_of(const Granule &granule) {
-    return __atomic_load_n(&granule.launch, __ATOMIC_ACQUIRE) == this_launch ? granule.reader : 0;
+uint32_t reader_of(const Granule &granule) { return granule.launch == this_launch ? granule.reader : 0; }
+
+Granule load(const Granule &granule) {
+    Granule now;
+    __atomic_load(&granule, &now, __ATOMIC_ACQUIRE);
+    return now;
 }
 
-void set_reader(Granule &granule, uint32_t reader) {
+Granule with_reader(Granule granule, uint32_t reader) {
+    granule.launch = this_launch;
     granule.reader = reader;
-    __atomic_store_n(&granule.launch, this_launch, __ATOMIC_RELEASE);
+    return granule;
 }
 
-// From now on the cells of its words say what blocks do with a granule.
-WordCell *cells_of(GlobalShadow &shadow, Granule &granule, uint32_t reader) {
+// From now on the cells of its words say what blocks do with a granule. Others may read of it meanwhile, so what the
+// granule tells goes to the cells until nothing is new.
+WordCell *cells_of(GlobalShadow &shadow, Granule &granule) {
     WordCell *const cells = shadow.cells + 4 * (&granule - shadow.granules);
-    if ((reader & detailed) == 0) {
-        shadow.touched.store(true, std::memory_order_relaxed);
-        for (uint32_t word = 0; word < 4; word++) {
+    if ((reader_of(load(granule)) & detailed) != 0) {
+        return cells;
+    }
+    shadow.touched.store(true, std::memory_order_relaxed);
+    update(granule, [&](Granule now) {
+        const uint32_t reader = reader_of(now);
+        for (uint32_t word = 0; word < 4 && (reader & detailed) == 0; word++) {
             if ((reader >> (word + 1) & 1) != 0) {
-                cells[word].reader = (reader & ~31u) | all_bytes;
+                join_reader(cells[word], reader);
             }
         }
-        set_reader(granule, detailed);
-    }
+        return with_reader(now, detailed);
+    });
     return cells;
 }
 
 // Notes a read of whole words, if the granule alone can tell what blocks read of it; false if not.
-bool note_read_of(Granule &granule, uint32_t reader, uint32_t words) {
-    const uint32_t number = reader >> 5, read = reader & 30;
-    if ((reader & detailed) != 0) {
-        return false;
-    }
-    if (reader == 0 || number == this_block) {
-        set_reader(granule, this_block << 5 | read | words);
-    } else if (read == words) {
-        set_reader(granule, several << 5 | words);
-    }
-    return reader == 0 || number == this_block || read == words;
+bool note_read_of(Granule &granule, uint32_t words) {
+    bool told = true;
+    update(granule, [&](Granule now) {
+        const uint32_t reader = reader_of(now), number = reader >> 5, read = reader & 30;
+        const bool mine = reader == 0 || number == this_block;
+        told = (reader & detailed) == 0 && (mine || read == words);
+        return !told ? now : with_reader(now, mine ? this_block << 5 | read | words : several << 5 | words);
+    });
+    return told;
 }
 
 // Calls `visit(cell, offset, bytes)` for the words of some bytes of a granule.
@@ -193,20 +168,21 @@ template <class Visit> void visit_words(size_t offset, uint32_t bytes, WordCell 
 }
 
 void read_granule(GlobalShadow &shadow, Granule &granule, size_t offset, uint32_t bytes, bool races) {
-    const uint32_t words = words_of(bytes), reader = races ? reader_of(granule) : 0, number = reader >> 5;
+    const Granule now = load(granule);
+    const uint32_t words = words_of(bytes), reader = races ? reader_of(now) : 0, number = reader >> 5;
     if ((number == this_block || number == several) && (reader & (words | detailed)) == words) {
         return; // as before, and it has been found to be written
     }
-    const uint32_t missing = bytes & ~uint32_t{granule.written};
+    const uint32_t missing = bytes & ~uint32_t{now.written};
     if (__builtin_expect(missing != 0, 0)) {
         const size_t word = offset / 16 * 16 + __builtin_ctz(missing) / 4 * 4;
         report_unwritten(shadow.start + std::max(offset, word));
     }
     const bool whole = (bytes & 0x1111) * 15 == bytes;
-    if (!races || (whole && note_read_of(granule, reader, words))) {
+    if (!races || (whole && note_read_of(granule, words))) {
         return;
     }
-    visit_words(offset, bytes, cells_of(shadow, granule, reader), [&](WordCell &cell, size_t first, uint32_t mask) {
+    visit_words(offset, bytes, cells_of(shadow, granule), [&](WordCell &cell, size_t first, uint32_t mask) {
         read_word(cell, {shadow.start + first, mask, false});
     });
 }
@@ -220,9 +196,13 @@ GlobalShadow *global_shadow(const char *address, size_t bytes) {
     return inside ? shadow : nullptr;
 }
 
-void check_global(GlobalShadow &shadow, const char *address, size_t bytes, AccessKind kind) {
+void check_global(GlobalShadow &shadow, const char *address, size_t bytes, AccessKind kind, const void *place) {
     const bool races = this_block != 0 && !ordered_by_fences.load(std::memory_order_relaxed);
     const auto start = static_cast<size_t>(address - shadow.start);
+    if (__builtin_expect(kind != AccessKind::read && attempt.shared, 0)) {
+        keep_chunks(shadow, start, bytes);
+    }
+    check_order(shadow.writers, shadow.start, start, bytes, kind, place);
     if (kind == AccessKind::read) {
         if (const size_t first = start % 16; __builtin_expect(first + bytes <= 16, 1)) {
             read_granule(shadow, shadow.granules[start / 16], start, ((1u << bytes) - 1) << first, races);
@@ -240,28 +220,32 @@ void check_global(GlobalShadow &shadow, const char *address, size_t bytes, Acces
         if (!races) {
             return;
         }
-        visit_words(offset, mask, cells_of(shadow, granule, reader_of(granule)),
-                    [&](WordCell &cell, size_t begin, uint32_t part) {
-                        const GlobalAccess access{shadow.start + begin, part, kind == AccessKind::atomic};
-                        if (const uint32_t before = write_word(cell, access)) {
-                            other = before;
-                            first = last == 0 ? begin : first;
-                            last = begin + static_cast<size_t>(__builtin_popcount(part));
-                        }
-                    });
+        visit_words(offset, mask, cells_of(shadow, granule), [&](WordCell &cell, size_t begin, uint32_t part) {
+            const GlobalAccess access{shadow.start + begin, part, kind == AccessKind::atomic};
+            if (const uint32_t before = write_word(cell, access)) {
+                other = before;
+                first = last == 0 ? begin : first;
+                last = begin + static_cast<size_t>(__builtin_popcount(part));
+            }
+        });
     });
     if (other != 0) {
-        note_overwrite(race(shadow.start + first, "written", other, "writes another value to"), shadow.start + first,
-                       last - first);
+        Finding finding = race(shadow.start + first, "written", other, "writes another value to");
+        if (attempt.shared) { // which value was written before is not certain
+            report(finding);
+        }
+        note_overwrite(std::move(finding), shadow.start + first, last - first);
     }
 }
 
 namespace {
 
 void check_allocated(char *start, size_t bytes) {
-    auto *shadow = new GlobalShadow{start, std::max<size_t>(bytes, 1), nullptr, nullptr};
+    auto *shadow = new GlobalShadow{start, std::max<size_t>(bytes, 1), nullptr, nullptr, nullptr, nullptr};
     shadow->granules = static_cast<Granule *>(map_pages(shadow->granule_bytes()));
     shadow->cells = static_cast<WordCell *>(map_pages(shadow->cell_bytes()));
+    shadow->writers = static_cast<Writer *>(map_pages(shadow->writer_bytes()));
+    shadow->kept = static_cast<std::atomic<bool> *>(map_pages(shadow->kept_bytes()));
     const std::lock_guard<std::mutex> lock(mutex);
     live.push_back(shadow);
     set_slots(*shadow, shadow);
@@ -279,6 +263,9 @@ void check_released(const char *start) {
     set_slots(*shadow, nullptr);
     munmap(shadow->granules, shadow->granule_bytes());
     munmap(shadow->cells, shadow->cell_bytes());
+    munmap(shadow->writers, shadow->writer_bytes());
+    munmap(shadow->kept, shadow->kept_bytes());
+    forget_transfers(shadow->start, shadow->bytes);
     delete shadow;
 }
 
@@ -303,8 +290,9 @@ void check_host_write(const void *to, const void *from, size_t bytes) {
     });
 }
 
-void check_new_launch() {
+void forget_blocks() {
     ordered_by_fences = false;
+    forget_parted_words();
     const std::lock_guard<std::mutex> lock(mutex);
     const bool wrapped = ++this_launch == 0;
     for (GlobalShadow *shadow : live) {
@@ -317,7 +305,34 @@ void check_new_launch() {
     }
 }
 
-const CheckerOfHost host_side = {check_new_launch, check_allocated, check_released, check_host_write};
+void check_new_launch(const Launch &launch) {
+    begin_kernel(launch);
+    forget_blocks();
+}
+
+void check_launch_done(bool whole) {
+    end_kernel(whole);
+    forget_writes();
+}
+
+void check_undo_launch() {
+    undo_writes();
+    begin_kernel_again();
+    forget_blocks();
+}
+
+Written written_at(const void *memory, size_t bytes) {
+    const GlobalShadow *shadow = global_shadow(static_cast<const char *>(memory), bytes);
+    return shadow != nullptr ? Written{shadow->writers, shadow->start} : Written{};
+}
+
+void check_transferred(const Transfer &transfer) {
+    check_transfer(transfer, written_at(transfer.to, transfer.bytes), written_at(transfer.from, transfer.bytes));
+}
+
+const CheckerOfHost host_side = {check_new_launch, check_undo_launch,     check_launch_done,    check_allocated,
+                                 check_released,   check_host_write,      check_transferred,    record_event,
+                                 wait_for_event,   host_waits_for_stream, host_waits_for_event, host_waits_for_all};
 const bool registered = (checker = &host_side) != nullptr;
 
 } // namespace
@@ -327,7 +342,19 @@ void check_new_block_of_launch() {
     this_block = alone ? 0 : static_cast<uint32_t>(worker->block_index() % (several - 1)) + 1;
 }
 
-void note_fence() { ordered_by_fences = true; }
+void forget_writers() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (const GlobalShadow *shadow : live) {
+        madvise(shadow->writers, shadow->writer_bytes(), MADV_DONTNEED);
+    }
+}
+
+void note_fence() {
+    ordered_by_fences = true;
+    if (attempt.shared) { // whether a race came before the first fence depends on the order of blocks
+        worker->leave_attempt();
+    }
+}
 
 } // namespace simt
 

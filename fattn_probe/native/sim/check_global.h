@@ -11,6 +11,6 @@ struct GlobalShadow;
 GlobalShadow *global_shadow(const char *address, size_t bytes);
 
 void check_new_block_of_launch();
-void check_global(GlobalShadow &shadow, const char *address, size_t bytes, AccessKind kind);
+void check_global(GlobalShadow &shadow, const char *address, size_t bytes, AccessKind kind, const void *place);
 
 } // namespace simt

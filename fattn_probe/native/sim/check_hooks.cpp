@@ -11,21 +11,23 @@
 
 namespace {
 
+// In the hook itself: its return address is the place of the access.
+#define SIMT_IN_HOOK __attribute__((always_inline)) inline
+
 #if defined(SIMT_COUNT)
 
-// In the hook itself: its return address is the place of the access.
-__attribute__((always_inline)) inline void see(const void *address, size_t bytes, simt::AccessKind kind) {
+SIMT_IN_HOOK void see(const void *address, size_t bytes, simt::AccessKind kind) {
     simt::count_access(address, bytes, kind, __builtin_return_address(0));
 }
-__attribute__((always_inline)) inline void see_typed(const void *address, size_t bytes, simt::AccessKind kind) {
-    see(address, bytes, kind);
-}
+SIMT_IN_HOOK void see_typed(const void *address, size_t bytes, simt::AccessKind kind) { see(address, bytes, kind); }
 template <class T> T *seen_load(T *address) { return address; } // of a loop that ends with an exchange: one instruction
 
 #else
 
-inline void see(const void *address, size_t bytes, simt::AccessKind kind) { simt::check_access(address, bytes, kind); }
-inline void see_typed(const void *address, size_t bytes, simt::AccessKind kind) {
+SIMT_IN_HOOK void see(const void *address, size_t bytes, simt::AccessKind kind) {
+    simt::check_access(address, bytes, kind, __builtin_return_address(0));
+}
+SIMT_IN_HOOK void see_typed(const void *address, size_t bytes, simt::AccessKind kind) {
     if (__builtin_expect(simt::are_local(address), 1)) {
         return;
     }
@@ -37,13 +39,13 @@ inline void see_typed(const void *address, size_t bytes, simt::AccessKind kind) 
 
 #endif
 
-template <class T> __attribute__((always_inline)) inline T *seen(T *address) {
+template <class T> SIMT_IN_HOOK T *seen(T *address) {
     see_typed(const_cast<const std::remove_volatile_t<T> *>(address), sizeof(T), simt::AccessKind::atomic);
     return address;
 }
 
 #if defined(SIMT_CHECK)
-template <class T> T *seen_load(T *address) { return seen(address); }
+template <class T> SIMT_IN_HOOK T *seen_load(T *address) { return seen(address); }
 #endif
 
 } // namespace

@@ -18,12 +18,19 @@ bool is_within(Span side, bool of_device) {
     if (const char *end = end_of_pinned(start)) {
         return side.bytes <= static_cast<size_t>(end - start);
     }
+    if (const HeapBlock block = heap_block_at(start); block.start != nullptr) {
+        const char *const end = block.start + block.bytes;
+        return block.live && start >= block.start && start <= end && side.bytes <= static_cast<size_t>(end - start);
+    }
     return !of_device || !is_host_memory(start);
 }
 
 } // namespace
 
 cudaError_t check_copy(Span to, Span from, cudaMemcpyKind kind) {
+    if (to.bytes == 0 && from.bytes == 0) {
+        return cudaSuccess;
+    }
     if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) {
         return cudaErrorInvalidMemcpyDirection;
     }

@@ -1,5 +1,5 @@
-// What cudaMemcpy and cudaMemset refuse: measured on an H200 (CUDA 13.0, 2026-11-24). tests/program/copies.cu has the
-// list.
+// What cudaMemcpy and cudaMemset refuse: measured on an H200 (CUDA 13.0, 2026-11-24). tests/lab/program/copies.cu has
+// the list.
 #pragma once
 
 #include <cuda_runtime_api.h>

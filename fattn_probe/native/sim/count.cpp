@@ -109,8 +109,11 @@ void tally_instruction(Tally &tally, const WarpInstruction &instruction) {
     if (instruction.shared) {
         tally.add_shared(instruction.kind, instruction.access);
     } else if (const Allocation *allocation = allocation_of(instruction.access.first_address())) {
-        tally.add_global(allocation, instruction.kind, instruction.access);
-        if (instruction.kind == MemoryOperation::copy) {
+        const bool copies = instruction.kind == MemoryOperation::copy;
+        const uint32_t sectors =
+            copies ? copied_sectors_of(instruction.access, instruction.target) : sectors_of(instruction.access);
+        tally.add_global(allocation, instruction.kind, instruction.access, sectors);
+        if (copies) {
             tally.add_shared(instruction.kind, instruction.target);
         }
     }

@@ -1,7 +1,7 @@
 // Which loads and stores of shared memory nvcc makes one instruction of, where the source has several.
 //
 // g++ compiles each as it stands. nvcc unrolls loops, and joins what is left side by side in one basic block; the rules
-// here were read from its machine code for sm_90 (nvcc and ptxas 13.0, tests/profile/joined.cu).
+// here were read from its machine code for sm_90 (nvcc and ptxas 13.0, tests/lab/profile/joined.cu).
 #pragma once
 
 #include "count_tally.h"

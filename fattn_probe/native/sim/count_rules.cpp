@@ -7,7 +7,7 @@
 namespace simt {
 namespace {
 
-constexpr uint32_t banks = 32, word_bytes = 4, most_bytes = 16;
+constexpr uint32_t banks = 32, word_bytes = 4, most_bytes = 16, line_bytes = 128;
 
 // The different values of a small list, in order.
 template <size_t size> struct Distinct {
@@ -107,6 +107,27 @@ uint32_t sectors_of(const WarpAccess &access) {
     }
     sectors.close();
     return sectors.count;
+}
+
+uint32_t copied_sectors_of(const WarpAccess &from, const WarpAccess &to) {
+    uint32_t total = 0;
+    for (LaneMask left = from.lanes; left != 0;) {
+        const uintptr_t line = from.addresses[lowest_lane(left)] / line_bytes;
+        WarpAccess read, written;
+        read.bytes = written.bytes = from.bytes;
+        for (LaneMask lanes = left; lanes != 0; lanes &= lanes - 1) {
+            const uint32_t lane = lowest_lane(lanes);
+            if (from.addresses[lane] / line_bytes == line) {
+                read.addresses[lane] = from.addresses[lane];
+                written.addresses[lane] = to.addresses[lane];
+                read.lanes |= lane_bit(lane);
+            }
+        }
+        written.lanes = read.lanes;
+        total += std::max(sectors_of(read), sectors_of(written));
+        left &= ~read.lanes;
+    }
+    return total;
 }
 
 Wavefronts load_wavefronts_of(const WarpAccess &access) {

@@ -34,6 +34,11 @@ uint32_t piece_bytes_of(const WarpAccess &access);
 // The different 32-byte sectors that the lanes touch.
 uint32_t sectors_of(const WarpAccess &access);
 
+// The sectors that a cp.async reads: each line of 128 bytes counts the sectors of shared memory that it fills, if they
+// are more than its own. So 128 bytes that go to an odd multiple of 16 bytes count 5, not 4 (Nsight Compute on an H100,
+// tests/lab/profile/heads.json).
+uint32_t copied_sectors_of(const WarpAccess &from, const WarpAccess &to);
+
 // Shared memory has 32 banks of 4 bytes. A wavefront serves one word of each bank, to any number of lanes.
 //
 // Lanes that access 8 bytes are served by half warps, and 16 bytes by quarter warps; by twice as many lanes if they

@@ -42,10 +42,10 @@ void Tally::add_shared(MemoryOperation kind, const WarpAccess &access) {
     tally.conflicts += wavefronts.conflicts;
 }
 
-void Tally::add_global(const Allocation *allocation, MemoryOperation kind, const WarpAccess &access) {
+void Tally::add_global(const Allocation *allocation, MemoryOperation kind, const WarpAccess &access, uint32_t sectors) {
     GlobalTally &tally = global[allocation][static_cast<size_t>(kind)];
     tally.instructions++;
-    tally.sectors += sectors_of(access);
+    tally.sectors += sectors;
     tally.bytes += static_cast<uint64_t>(access.bytes) * count_lanes(access.lanes);
 }
 

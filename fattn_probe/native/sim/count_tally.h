@@ -36,11 +36,11 @@ struct Tally {
     std::map<const Allocation *, GlobalTally[kinds]> global; // by MemoryOperation, of each allocation
 
     void add_shared(MemoryOperation kind, const WarpAccess &access);
-    void add_global(const Allocation *allocation, MemoryOperation kind, const WarpAccess &access);
+    void add_global(const Allocation *allocation, MemoryOperation kind, const WarpAccess &access, uint32_t sectors);
     void add(const Tally &other);
 };
 
-// {"order":0,...}: one line, as fattn_probe/profile/simulated.py reads it.
+// {"order":0,...}: one line, as fattn_probe/lab/profile/simulated.py reads it.
 std::string json_of(const Tally &tally, unsigned order);
 
 } // namespace simt

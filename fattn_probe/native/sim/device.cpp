@@ -75,14 +75,21 @@ cudaDeviceProp read_properties() {
     return p;
 }
 
-// Lines of "registers shared local name value value ...".
+// Lines of "registers shared local name value value ...". The name "#" stands for no kernel: its values are the origin
+// of the lines after it. So a simulator that knows no origins, in a build of an older fattn-probe, finds its figures
+// too.
 std::map<std::string, Resources> read_resources() {
     std::map<std::string, Resources> table;
     std::ifstream file(environment().resources);
     Resources found;
-    std::string kernel;
+    std::string kernel, origin;
     while (file >> found.registers >> found.shared >> found.local && std::getline(file >> std::ws, kernel)) {
-        table[kernel] = found;
+        if (kernel.compare(0, 2, "# ") == 0) {
+            origin = kernel.substr(2);
+        } else {
+            found.origin = origin;
+            table[kernel] = found;
+        }
     }
     return table;
 }
@@ -139,6 +146,12 @@ Resources resources_in_program(const Description &kernel) {
     return resources;
 }
 
+Resources assumed(int registers) {
+    Resources resources = {registers};
+    resources.origin = "assumed";
+    return resources;
+}
+
 } // namespace
 
 bool learn_static(const Description &kernel, size_t bytes) {
@@ -161,11 +174,11 @@ Resources resources_of(const Description &kernel) {
         return resources_in_program(kernel);
     }
     if (threads == 0) {
-        return {unknown_registers};
+        return assumed(unknown_registers);
     }
     const int blocks = std::max(1, kernel.launch_bounds.min_blocks);
     const int warps = (threads + 31) / 32;
-    return {std::min(255, device_properties().regsPerMultiprocessor / (blocks * warps * 32) / 8 * 8)};
+    return assumed(std::min(255, device_properties().regsPerMultiprocessor / (blocks * warps * 32) / 8 * 8));
 }
 
 int device_attribute(cudaDeviceAttr attribute) {
@@ -236,6 +249,9 @@ int threads_with(int registers) {
 } // namespace
 
 cudaError_t attributes_of(cudaFuncAttributes *attributes, const Description &kernel) {
+    if (attributes == nullptr) {
+        return set_last_error(cudaErrorInvalidValue);
+    }
     *attributes = {};
     const Resources resources = resources_of(kernel);
     attributes->numRegs = resources.registers;
@@ -265,6 +281,9 @@ int occupancy_by_figures(const cudaDeviceProp &device, int threads, size_t share
 } // namespace
 
 cudaError_t occupancy_of(int *blocks, const Description &kernel, int threads, size_t shared) {
+    if (blocks == nullptr || threads <= 0) {
+        return set_last_error(cudaErrorInvalidValue);
+    }
     if (!environment().gfx.empty()) {
         *blocks = occupancy_by_figures(device_properties(), threads, shared + resources_of(kernel).shared);
         return cudaSuccess;
@@ -279,7 +298,7 @@ cudaError_t occupancy_of(int *blocks, const Description &kernel, int threads, si
     occupancy_attributes.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
     if (cudaOccMaxActiveBlocksPerMultiprocessor(&result, &properties, &occupancy_attributes, &state, threads, shared) !=
         CUDA_OCC_SUCCESS) {
-        return cudaErrorInvalidValue;
+        return set_last_error(cudaErrorInvalidValue);
     }
     *blocks = result.activeBlocksPerMultiprocessor;
     return cudaSuccess;

@@ -14,11 +14,14 @@ const cudaDeviceProp &device_properties();
 // What a kernel takes of an SM, as ptxas reported it: registers per thread, static shared and local memory in bytes. If
 // it was not measured: the most registers that its launch bounds allow, and no memory. Of a whole program's kernel: so
 // few that they limit nothing, and the static shared memory that its threads have declared in an earlier launch.
+// `origin` says which of these they are, in the words of device/origin.py; empty for a program's kernel, and if the
+// file of figures does not say it.
 struct Resources {
     int registers;
     size_t shared = 0;
     size_t local = 0;
     bool registers_known = true, shared_known = true; // if not, as if the kernel used few
+    std::string origin;
 };
 Resources resources_of(const Description &kernel);
 

@@ -54,8 +54,13 @@ DynamicLimit dynamic_limit(const Description &kernel) {
 }
 
 cudaError_t set_attribute_of(const Description &kernel, cudaFuncAttribute attribute, int value) {
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) {
-        return cudaSuccess;
+    if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) { // a hint, in percent; -1: the driver's choice
+        return value >= -1 && value <= 100 ? cudaSuccess : set_last_error(cudaErrorInvalidValue);
+    }
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) { // clusters are not simulated
+        const bool exists =
+            attribute >= cudaFuncAttributeMaxDynamicSharedMemorySize && attribute < cudaFuncAttributeMax;
+        return exists ? cudaSuccess : set_last_error(cudaErrorInvalidValue);
     }
     if (value < 0 || static_cast<size_t>(value) > device_properties().sharedMemPerBlockOptin) {
         return set_last_error(cudaErrorInvalidValue);

@@ -9,7 +9,7 @@ namespace simt {
 struct Environment {
     std::string device;     // FATTN_PROBE_DEVICE: "major=9 minor=0 multiProcessorCount=132 ... name=NVIDIA H200"
     std::string launches;   // FATTN_PROBE_LAUNCHES: the file that launch records are appended to
-    std::string resources;  // FATTN_PROBE_RESOURCES: a file of measured registers and memory of kernels
+    std::string resources;  // FATTN_PROBE_RESOURCES: a file of registers and memory of kernels, by origin
     std::string tables;     // FATTN_PROBE_SIM_DATA: the folder of the special functions' tables
     unsigned threads;       // FATTN_PROBE_SIM_THREADS: host threads; 1 runs every block in the caller's own thread
     uint64_t schedule_seed; // FATTN_PROBE_SCHEDULE: 0 is the fixed order

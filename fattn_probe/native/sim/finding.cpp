@@ -60,7 +60,10 @@ Stack call_stack() {
     return stack;
 }
 
+SIMT_THREAD_LOCAL Report report_in_progress;
+
 std::string json_of(const Finding &finding) {
+    report_in_progress.finding = &finding;
     std::string text = "{\"kind\":" + json_string(finding.kind) + ",\"message\":" + json_string(finding.message);
     if (finding.fiber != nullptr) {
         const uint3 thread = finding.fiber->thread_idx;
@@ -70,7 +73,12 @@ std::string json_of(const Finding &finding) {
     } else if (*finding.kernel != '\0') {
         text += ",\"kernel\":" + json_string(finding.kernel);
     }
-    return text + ",\"frames\":" + json_frames(finding.stack.empty() ? call_stack() : finding.stack) + "}";
+    if (!finding.earlier.empty()) {
+        text += ",\"earlier\":" + json_frames(finding.earlier);
+    }
+    text += ",\"frames\":" + json_frames(finding.stack.empty() ? call_stack() : finding.stack) + "}";
+    report_in_progress = {};
+    return text;
 }
 
 void report(const Finding &finding) {

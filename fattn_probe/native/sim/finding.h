@@ -23,6 +23,7 @@ struct Finding {
     std::string message;
     const Fiber *fiber = self; // the thread with the fault; nullptr in host code
     Stack stack = {};          // the place of the fault; if empty, the caller's
+    Stack earlier = {};        // the other place of a race between kernels, of lanes at two instructions
     const char *kernel = "";   // in host code, the signature of the kernel that was to be launched
 };
 
@@ -31,6 +32,14 @@ void check_pending();
 
 // Reports a fault of the running thread and stops the thread; in host code it ends the process.
 [[noreturn]] void report(const Finding &finding);
+
+// The finding that this host thread puts into words. That may crash: the thread with the fault may have no room left on
+// its stack. Then the report goes on elsewhere (signals.cpp), with less in it each time.
+struct Report {
+    const Finding *finding = nullptr;
+    int crashes = 0;
+};
+extern SIMT_THREAD_LOCAL Report report_in_progress;
 
 // The finding as `report` prints it: {json}, whose `frames` are "module+0xoffset" for addr2line.
 std::string json_of(const Finding &finding);

@@ -1,5 +1,6 @@
 #include "group.h"
 
+#include "check_sites.h"
 #include "count.h"
 #include "finding.h"
 #include "shuffle.h"
@@ -47,6 +48,10 @@ const GroupWords &group_instruction(LaneMask mask, const char *name, const uint3
     } else if (std::string(group.instruction) != name) {
         report({"lanes-missing",
                 std::string("a lane executes ") + name + " while others of its mask wait in " + group.instruction});
+    }
+    if constexpr (checking) {
+        group.site = group.arrived == 0 ? self->site : group.site;
+        check_site(group.site, name);
     }
     GroupWords &set = group.sets[group.generation & 1];
     for (int i = 0; i < count; i++) {

@@ -23,6 +23,7 @@ struct Group {
     LaneMask reading = 0; // lanes that have been released and have not gone on yet
     uint32_t generation = 0;
     const char *instruction = "";
+    const void *site = nullptr; // where the first lane to arrive is
     GroupWords sets[2];
 };
 

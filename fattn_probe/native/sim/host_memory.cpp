@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <dlfcn.h>
 #include <map>
 #include <mutex>
@@ -28,6 +30,7 @@ constexpr size_t distance = size_t{1} << 33; // of address space before and afte
 constexpr size_t alignment = 256;
 constexpr size_t large = size_t{256} << 20; // of which untouched pages cost nothing
 constexpr size_t fill_bytes = size_t{16} << 20;
+constexpr size_t most_freed_bytes = size_t{16} << 20; // of the device heap
 
 size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
@@ -35,6 +38,9 @@ struct Registry {
     std::mutex mutex;
     std::map<char *, Allocation> by_reserve;
     std::map<const char *, size_t> pinned; // bytes, by start
+    std::map<const char *, HeapBlock> heap;
+    std::deque<HeapBlock> freed; // blocks of the heap, the oldest first
+    size_t freed_bytes = 0;
     size_t count = 0;
 };
 
@@ -92,6 +98,14 @@ bool fill_with_nan(char *pages, size_t bytes) {
     return map_repeatedly(pages, bytes, file, fill_bytes);
 }
 
+// The live allocation that starts at an address; nullptr if none does. The registry is locked.
+Allocation *starting_at(void *pointer) {
+    auto &all = registry().by_reserve;
+    const auto after = all.upper_bound(static_cast<char *>(pointer));
+    Allocation *const before = after == all.begin() ? nullptr : &std::prev(after)->second;
+    return before != nullptr && before->live && before->start == pointer ? before : nullptr;
+}
+
 } // namespace
 
 bool repeat(char *start, size_t bytes, const char *data, size_t period) {
@@ -115,6 +129,9 @@ bool repeat(char *start, size_t bytes, const char *data, size_t period) {
 }
 
 void *allocate(size_t bytes) {
+    if (bytes > SIZE_MAX - 4 * distance) {
+        return nullptr; // the sizes below would overflow
+    }
     const size_t usable = round_up(bytes == 0 ? 1 : bytes, page);
     const size_t reserved = usable + 2 * distance;
     void *const reserve = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -146,19 +163,18 @@ void *allocate(size_t bytes) {
 
 bool release(void *pointer) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
-    for (auto &[reserve, allocation] : registry().by_reserve) {
-        if (allocation.start == pointer && allocation.live) {
-            // Its addresses stay reserved, so that a use after free is found too.
-            allocation.live = false;
-            if (checker != nullptr) {
-                checker->released(allocation.start);
-            }
-            mmap(reserve, allocation.reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-                 0);
-            return true;
-        }
+    Allocation *const allocation = starting_at(pointer);
+    if (allocation == nullptr) {
+        return false;
     }
-    return false;
+    // Its addresses stay reserved, so that a use after free is found too.
+    allocation->live = false;
+    if (checker != nullptr) {
+        checker->released(allocation->start);
+    }
+    mmap(allocation->reserve, allocation->reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+         -1, 0);
+    return true;
 }
 
 const Allocation *find_allocation(const void *address) {
@@ -170,6 +186,48 @@ const Allocation *find_allocation(const void *address) {
     }
     const Allocation &candidate = std::prev(after)->second;
     return address < candidate.reserve + candidate.reserved ? &candidate : nullptr;
+}
+
+// What is given back: the pages between the two reserved ranges of addresses.
+void give_back(void *pointer) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    Allocation *const allocation = starting_at(pointer);
+    if (allocation != nullptr && !allocation->idle) {
+        allocation->idle = true;
+        mprotect(allocation->reserve + distance, allocation->reserved - 2 * distance, PROT_NONE);
+    }
+}
+
+void hand_out(void *pointer) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    Allocation *const allocation = starting_at(pointer);
+    if (allocation == nullptr || !allocation->idle) {
+        return;
+    }
+    allocation->idle = false;
+    char *const pages = allocation->reserve + distance;
+    const size_t usable = allocation->reserved - 2 * distance;
+    if (mprotect(pages, usable, PROT_READ | PROT_WRITE) != 0 || !fill_with_nan(pages, usable)) {
+        fail("no memory for what a memory pool hands out again");
+    }
+    if (checker != nullptr) {
+        checker->released(allocation->start);
+        checker->allocated(allocation->start, allocation->bytes);
+    }
+}
+
+void make_managed(void *start) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    for (auto &[reserve, allocation] : registry().by_reserve) {
+        allocation.managed |= allocation.live && allocation.start == start;
+    }
+}
+
+bool is_managed(const void *start, size_t bytes) {
+    const Allocation *const allocation = find_allocation(start);
+    return allocation != nullptr && allocation->live && allocation->managed && bytes != 0 &&
+           start >= allocation->start &&
+           bytes <= static_cast<size_t>(allocation->start + allocation->bytes - static_cast<const char *>(start));
 }
 
 void pin(void *pointer, size_t bytes) {
@@ -192,6 +250,54 @@ const char *end_of_pinned(const char *address) {
     return address < end ? end : nullptr;
 }
 
+void *allocate_in_heap(size_t bytes) {
+    char *const memory = bytes > SIZE_MAX / 2 ? nullptr : static_cast<char *>(malloc(bytes + heap_guard_bytes));
+    if (memory != nullptr) {
+        const std::lock_guard<std::mutex> lock(registry().mutex);
+        registry().heap[memory] = {memory, bytes};
+    }
+    return memory;
+}
+
+bool free_in_heap(void *start) {
+    Registry &all = registry();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    const auto found = all.heap.find(static_cast<char *>(start));
+    if (found == all.heap.end() || !found->second.live) {
+        return false;
+    }
+    found->second.live = false;
+    all.freed.push_back(found->second);
+    all.freed_bytes += found->second.bytes;
+    while (all.freed_bytes > most_freed_bytes) {
+        const HeapBlock oldest = all.freed.front();
+        all.freed.pop_front();
+        all.freed_bytes -= oldest.bytes;
+        all.heap.erase(oldest.start);
+        free(oldest.start);
+    }
+    return true;
+}
+
+HeapBlock heap_block_at(const char *address) {
+    constexpr ptrdiff_t before = 16; // malloc's own
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    const auto &heap = registry().heap;
+    const auto after = heap.upper_bound(address);
+    if (after != heap.begin()) {
+        const HeapBlock &block = std::prev(after)->second;
+        if (address < block.start + block.bytes + heap_guard_bytes) {
+            return block;
+        }
+    }
+    return after != heap.end() && after->first - address <= before ? after->second : HeapBlock{};
+}
+
+std::string name_heap_byte(const HeapBlock &block, const char *address) {
+    return "at byte " + std::to_string(address - block.start) + " of a block of the device heap, which " +
+           (block.live ? "has " + std::to_string(block.bytes) + " bytes" : "was freed");
+}
+
 namespace {
 
 bool is_mapped(const void *address) {
@@ -204,13 +310,14 @@ bool is_mapped(const void *address) {
 bool is_host_memory(const void *address) {
     Dl_info module;
     return address != nullptr && device_properties().integrated == 0 && find_allocation(address) == nullptr &&
-           end_of_pinned(static_cast<const char *>(address)) == nullptr && is_mapped(address) &&
+           end_of_pinned(static_cast<const char *>(address)) == nullptr &&
+           heap_block_at(static_cast<const char *>(address)).start == nullptr && is_mapped(address) &&
            dladdr(address, &module) == 0;
 }
 
 const char *kind_of_fault(const void *address) {
     const Allocation *allocation = find_allocation(address);
-    return allocation != nullptr && !allocation->live ? "use-after-free" : "out-of-bounds";
+    return allocation != nullptr && (!allocation->live || allocation->idle) ? "use-after-free" : "out-of-bounds";
 }
 
 namespace {
@@ -233,7 +340,9 @@ std::string describe_fault(const void *address) {
                                   : "global memory is accessed far from every allocation";
     }
     return "global memory is accessed at " + name_byte_of(*allocation, address) + ", which " +
-           (allocation->live ? "has " + std::to_string(allocation->bytes) + " bytes" : std::string("was freed"));
+           (!allocation->live  ? "was freed"
+            : allocation->idle ? "was given back to the memory pool"
+                               : "has " + std::to_string(allocation->bytes) + " bytes");
 }
 
 #if defined(__x86_64__)
@@ -268,4 +377,11 @@ extern "C" bool fattn_probe_repeat(void *start, size_t bytes, const void *data, 
         simt::checker->written(start, nullptr, bytes);
     }
     return simt::repeat(static_cast<char *>(start), bytes, static_cast<const char *>(data), period);
+}
+
+// Upstream's memory pool takes a buffer back, and hands it out (rewrite_pool.py).
+void simt_give_back(void *pointer) { simt::give_back(pointer); }
+void *simt_hand_out(void *pointer) {
+    simt::hand_out(pointer);
+    return pointer;
 }

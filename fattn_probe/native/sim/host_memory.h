@@ -16,6 +16,11 @@ void protect_pages(void *address, size_t bytes);
 void *allocate(size_t bytes);
 bool release(void *pointer);
 
+// A memory pool takes an allocation back, for which an access is a fault from then on, and hands it out again: then it
+// holds NaN like a fresh one. Both do nothing to memory that is no allocation.
+void give_back(void *pointer);
+void hand_out(void *pointer);
+
 // Fills the beginning of an allocation with `period` bytes, a multiple of the page size, again and again, by mapping
 // the same pages: 10 GB cost as much memory as one period. False if that fails.
 bool repeat(char *start, size_t bytes, const char *data, size_t period);
@@ -26,6 +31,8 @@ struct Allocation {
     char *reserve = nullptr; // the address range reserved for this allocation
     size_t reserved = 0;
     bool live = true;
+    bool idle = false;     // given back to a memory pool
+    bool managed = false;  // of cudaMallocManaged
     size_t number = 0;     // in order of allocation
     std::string name = {}; // of the tensor in it, if the program has set it
 };
@@ -33,15 +40,32 @@ struct Allocation {
 // The allocation whose reserved range contains an address; nullptr if none.
 const Allocation *find_allocation(const void *address);
 
+// cudaMallocManaged: memory that is advised about and prefetched.
+void make_managed(void *start);
+bool is_managed(const void *start, size_t bytes); // all of these bytes
+
 // cudaMallocHost, cudaHostRegister: host memory that a GPU can access.
 void pin(void *pointer, size_t bytes);
 bool unpin(void *pointer);                      // whether it was pinned
 const char *end_of_pinned(const char *address); // of the pinned memory that an address lies in; nullptr if in none
 
+// What kernels have allocated by new and malloc, which is the host's memory here. Behind each block lie
+// `heap_guard_bytes` that belong to none. Blocks that are freed are kept for a while, so that their use is found.
+constexpr size_t heap_guard_bytes = 64;
+struct HeapBlock {
+    char *start = nullptr; // nullptr: none
+    size_t bytes = 0;
+    bool live = true;
+};
+void *allocate_in_heap(size_t bytes);
+bool free_in_heap(void *start);               // whether it is a block that is live
+HeapBlock heap_block_at(const char *address); // in which, or just beside which, an address lies
+std::string name_heap_byte(const HeapBlock &block, const char *address); // "at byte 44 of a block of ..."
+
 // Whether an address lies in memory that the host can access and a GPU cannot. Not a module's: constants lie there.
 bool is_host_memory(const void *address);
 
-// The kind of a faulting access: "use-after-free" or "out-of-bounds".
+// The kind of a faulting access: "use-after-free", also of what a memory pool has back, or "out-of-bounds".
 const char *kind_of_fault(const void *address);
 
 // "byte 1800 of K (allocation 3)", of an address in a live allocation.

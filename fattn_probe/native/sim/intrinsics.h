@@ -2,6 +2,7 @@
 #pragma once
 
 #include "check.h"
+#include "check_sites.h"
 #include "count.h"
 #include "shuffle.h"
 #include "warp.h"
@@ -15,6 +16,7 @@
 namespace simt {
 
 SIMT_UNCHECKED inline LaneMask ballot(LaneMask mask, bool predicate, const char *name) {
+    note_site();
     if (__builtin_expect(!self->warp->whole(mask), 0)) {
         return ballot_in_group(mask, predicate, name);
     }

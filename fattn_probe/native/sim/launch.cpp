@@ -1,5 +1,6 @@
 #include "launch.h"
 
+#include "attempt.h"
 #include "check_host.h"
 #include "count_host.h"
 #include "device.h"
@@ -28,6 +29,7 @@ namespace simt {
 
 SIMT_THREAD_LOCAL Description *describing = nullptr;
 SIMT_THREAD_LOCAL Worker *worker = nullptr;
+Attempt attempt;
 const CountersOfHost *counters = nullptr;
 
 namespace {
@@ -84,29 +86,20 @@ class Pool {
     // All blocks of a launch, or those of a selection; returns the bytes of its static shared variables.
     size_t run(const Launch &launch, const Selection *selection) {
         selection_ = selection;
-        static_bytes_ = 0;
-        progress_.begin(turns_of(launch));
-        while (threads_.size() + 1 < running_.size()) {
-            std::atomic<uint64_t> &running = running_[threads_.size() + 1];
-            threads_.emplace_back([this, &running] { serve(running); });
+        attempt.begin(checker != nullptr && running_.size() > 1 && turns_of(launch) > 1);
+        run_on_all(launch);
+        if (attempt.doubtful) {
+            checker->undo_launch();
+            forget_prints();
+            attempt.begin(false);
+            begin(launch);
+            run_blocks(launch, running_[0]);
         }
-        {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            launch_ = &launch;
-            next_ = 0;
-            busy_ = static_cast<unsigned>(threads_.size());
-            round_++;
-        }
-        start_.notify_all();
-        run_blocks(launch, running_[0]);
-        std::unique_lock<std::mutex> lock(mutex_);
-        finished_.wait(lock, [this] { return busy_ == 0; });
         if (!fault_.empty()) {
             end_with(fault_);
         }
         return static_bytes_;
     }
-
     // The fault of the first block that has one ends the launch.
     void keep_fault(uint64_t block, const std::string &fault) {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -134,6 +127,30 @@ class Pool {
     }
 
   private:
+    void begin(const Launch &launch) {
+        static_bytes_ = 0;
+        next_ = 0;
+        progress_.begin(turns_of(launch));
+    }
+
+    void run_on_all(const Launch &launch) {
+        while (threads_.size() + 1 < running_.size()) {
+            std::atomic<uint64_t> &running = running_[threads_.size() + 1];
+            threads_.emplace_back([this, &running] { serve(running); });
+        }
+        begin(launch);
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            launch_ = &launch;
+            busy_ = static_cast<unsigned>(threads_.size());
+            round_++;
+        }
+        start_.notify_all();
+        run_blocks(launch, running_[0]);
+        std::unique_lock<std::mutex> lock(mutex_);
+        finished_.wait(lock, [this] { return busy_ == 0; });
+    }
+
     uint64_t turns_of(const Launch &launch) const {
         return selection_ != nullptr ? selection_->blocks() : blocks_of(launch);
     }
@@ -152,7 +169,7 @@ class Pool {
         const dim3 grid = launch.grid;
         const uint64_t total = turns_of(launch);
         const bool backwards = blocks_run_backwards(environment().schedule_seed);
-        for (uint64_t turn = take(running); turn < total; turn = take(running)) {
+        for (uint64_t turn = take(running); turn < total && !attempt.doubtful; turn = take(running)) {
             const uint64_t place = backwards ? total - 1 - turn : turn;
             const uint64_t i = selection_ != nullptr ? selection_->block(place) : place;
             if (focus.block >= 0 && i != static_cast<uint64_t>(focus.block)) {
@@ -230,6 +247,7 @@ void record(const Launch &launch, unsigned order) {
                   ",\"shared\":" + std::to_string(launch.shared) +
                   (resources.registers_known ? ",\"regs\":" + std::to_string(resources.registers) : "") +
                   (resources.shared_known ? ",\"static_shared\":" + std::to_string(resources.shared) : "") +
+                  (resources.origin.empty() ? "" : ",\"origin\":" + json_string(resources.origin)) +
                   ",\"max_blocks_per_sm\":" + std::to_string(blocks) + "}\n");
 }
 
@@ -258,6 +276,15 @@ void note_host_time() {
 cudaError_t last_error() { return error_of_this_thread; }
 cudaError_t set_last_error(cudaError_t error) { return error_of_this_thread = error; }
 
+bool is_programmatic(const cudaLaunchConfig_t &config) {
+    constexpr int hopper = 9; // older GPUs take no notice
+    return device_properties().major >= hopper &&
+           std::any_of(config.attrs, config.attrs + config.numAttrs, [](const cudaLaunchAttribute &attribute) {
+               return attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization &&
+                      attribute.val.programmaticStreamSerializationAllowed != 0;
+           });
+}
+
 cudaError_t execute(const Launch &launch) {
     if (self != nullptr) {
         report({"unsupported", "a kernel launches a kernel, which the simulator does not have"});
@@ -281,9 +308,13 @@ cudaError_t execute(const Launch &launch) {
     if (!environment().dry && !focus.skip) {
         catch_signals();
         if (checker != nullptr) {
-            checker->new_launch();
+            checker->new_launch(launch);
         }
-        const size_t static_shared = pool().run(launch, next_selection(launch.grid));
+        const Selection *const selection = next_selection(launch.grid);
+        const size_t static_shared = pool().run(launch, selection);
+        if (checker != nullptr) {
+            checker->launch_done(selection == nullptr && focus.block < 0);
+        }
         if (counters != nullptr) {
             counters->launch_done(order);
         }

@@ -37,11 +37,19 @@ inline bool describe(const char *signature, Bounds launch_bounds) {
     return true;
 }
 
+// Where a launch is queued. `programmatic`: it may start before the stream's last kernel is done (programmatic
+// dependent launch).
+struct Queued {
+    cudaStream_t stream = nullptr;
+    bool programmatic = false;
+};
+
 struct Launch {
     dim3 grid;
     dim3 block;
     size_t shared = 0;
     Description kernel;
+    Queued queued;
     // Runs one CUDA thread, given the kernel with its arguments. Not std::function, and not std::tuple for the
     // arguments: for 40 arguments these instantiate hundreds of templates, which a debugger reads with each kernel.
     void (*run)(const void *call) = nullptr;
@@ -53,6 +61,8 @@ struct Launch {
 cudaError_t execute(const Launch &launch);
 cudaError_t last_error();
 cudaError_t set_last_error(cudaError_t error); // returns it
+// What a call returns: an error becomes the last one, which a success does not change.
+inline cudaError_t success_if(bool good, cudaError_t error) { return good ? cudaSuccess : set_last_error(error); }
 
 // Ends the process with the fault of a block, as JSON, when no block before it runs any more; where blocks run
 // backwards, at the end of the launch.
@@ -86,6 +96,7 @@ template <class Kernel> struct Configured {
     dim3 grid;
     dim3 block;
     size_t shared;
+    Queued queued;
 
     // By value: a launch copies its arguments, and every thread has its own.
     template <class... Arguments> cudaError_t operator()(Arguments... arguments) const {
@@ -94,20 +105,24 @@ template <class Kernel> struct Configured {
         const Description description = description_of(call);
         int number = 0;
         (check_argument(description, ++number, arguments), ...);
-        return execute({grid, block, shared, description, [](const void *it) { (*static_cast<const Call *>(it))(); },
-                        &call, sizeof(call)});
+        return execute({grid, block, shared, description, queued,
+                        [](const void *it) { (*static_cast<const Call *>(it))(); }, &call, sizeof(call)});
     }
 };
 
 // `kernel<<<grid, block, shared, stream>>>(arguments)`.
 template <class Kernel>
-Configured<Kernel> launch_kernel(Kernel kernel, dim3 grid, dim3 block, size_t shared = 0, cudaStream_t = nullptr) {
-    return {kernel, grid, block, shared};
+Configured<Kernel> launch_kernel(Kernel kernel, dim3 grid, dim3 block, size_t shared = 0,
+                                 cudaStream_t stream = nullptr) {
+    return {kernel, grid, block, shared, {stream}};
 }
 
 template <class... Parameters> Description description_of_kernel(void (*kernel)(Parameters...)) {
     return description_of([=] { kernel(std::decay_t<Parameters>{}...); });
 }
+
+// Whether a launch asks for programmatic dependent launch, and the GPU has it.
+bool is_programmatic(const cudaLaunchConfig_t &config);
 
 cudaError_t occupancy_of(int *blocks, const Description &kernel, int threads, size_t shared);
 cudaError_t attributes_of(cudaFuncAttributes *attributes, const Description &kernel);

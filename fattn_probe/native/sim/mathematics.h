@@ -52,7 +52,7 @@ template <typename T, typename A, typename B> inline T add(bool is_product, T le
     if constexpr (std::is_same_v<T, float>) {
         return is_product ? __builtin_fmaf(left, right, a * b) : add(sum, a, b);
     } else {
-        return sum + a * b;
+        return is_product ? T(left * right + T(a * b)) : T(sum + a * b);
     }
 }
 // sum + a*b for one of a thread's `elements`, where LLVM fuses if there are several.

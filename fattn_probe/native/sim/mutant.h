@@ -1,28 +1,46 @@
-// Faults behind switches (fattn_probe/detect/mutants.py): one of them is on. A run without one notes those that it
+// Faults behind switches (fattn_probe/lab/detect/mutants.py): one of them is on. A run without one notes those that it
 // reaches, and of these the ones that would have changed something.
+//
+// Only kernels of a build with such faults include this (build/flags.py); no other build has a switch.
 #pragma once
 
 #include "half_bits.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 #include <type_traits>
 
 namespace simt {
 
 constexpr int MOST_MUTANTS = 1 << 14;
 
-extern int active_mutant; // 0 is none
-extern bool reached_mutants[MOST_MUTANTS];
-extern bool felt_mutants[MOST_MUTANTS];
+inline int active_mutant = 0; // 0 is none
+inline bool reached_mutants[MOST_MUTANTS];
+inline bool felt_mutants[MOST_MUTANTS];
 
-inline bool mutant(int number, bool felt = true) {
+[[noreturn]] void fail(const std::string &message);
+
+// The numbers in kernels are constants, so this costs nothing there.
+[[gnu::always_inline]] inline void check_mutant(int number) {
+    if (number < 0 || number >= MOST_MUTANTS) {
+        fail("mutant " + std::to_string(number) + " has no room: there may be " + std::to_string(MOST_MUTANTS - 1));
+    }
+}
+
+[[gnu::always_inline]] inline bool mutant(int number, bool felt = true) {
+    check_mutant(number);
     reached_mutants[number] = true;
     felt_mutants[number] |= felt;
     return number == active_mutant;
 }
 
 // Whether a mutant is yet to be seen to change a value.
-inline bool unknown(int number) { return active_mutant == 0 && !felt_mutants[number]; }
+[[gnu::always_inline]] inline bool unknown(int number) {
+    check_mutant(number);
+    return active_mutant == 0 && !felt_mutants[number];
+}
 
 // Whether two values have other bits; two of different types are converted as `?:` does.
 template <typename A, typename B> bool differ(A a, B b) {
@@ -36,4 +54,29 @@ template <typename T, std::enable_if_t<std::is_same<T, float>::value, int> = 0> 
     return float_of_half(half_of_float(value));
 }
 
+// When a process without a mutant ends, writes those that it reached to the file FATTN_PROBE_REACHED: `7 1` is felt,
+// `7 0` gave no other value.
+struct Reached {
+    ~Reached() {
+        const char *path = active_mutant == 0 ? std::getenv("FATTN_PROBE_REACHED") : nullptr;
+        std::FILE *file = path != nullptr ? std::fopen(path, "w") : nullptr;
+        if (file == nullptr) {
+            return;
+        }
+        for (int number = 0; number < MOST_MUTANTS; ++number) {
+            if (reached_mutants[number]) {
+                std::fprintf(file, "%d %d\n", number, felt_mutants[number] ? 1 : 0);
+            }
+        }
+        std::fclose(file);
+    }
+};
+inline Reached reached;
+
 } // namespace simt
+
+// Called by the runner (runner/fork.h) before a run.
+extern "C" [[gnu::used]] inline void fattn_probe_switch_on(int mutant) {
+    simt::check_mutant(mutant);
+    simt::active_mutant = mutant;
+}

@@ -65,7 +65,6 @@
 #include "launch.h"
 #include "launch_ex.h"
 #include "mathematics.h"
-#include "mutant.h"
 #include "ptx.h"
 #include "ptx_more.h"
 #include "thread.h"
@@ -105,6 +104,6 @@ using simt::gridDim;
 #define cudaOccupancyMaxActiveBlocksPerMultiprocessor simt::occupancy
 #define cudaFuncGetAttributes simt::function_attributes
 #define cudaFuncSetAttribute simt::set_function_attribute
-// Programmatic dependent launch: kernels of a stream run one after the other here, so neither has to wait.
-#define cudaGridDependencySynchronize() cudaSuccess
-#define cudaTriggerProgrammaticLaunchCompletion() cudaSuccess
+// Programmatic dependent launch: kernels of a stream run one after the other here, so only the checker takes notice.
+#define cudaGridDependencySynchronize() simt::wait_for_kernels()
+#define cudaTriggerProgrammaticLaunchCompletion() simt::trigger_dependents()

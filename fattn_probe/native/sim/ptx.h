@@ -5,6 +5,7 @@
 
 #include "ahead.h"
 #include "check_quick.h"
+#include "check_sites.h"
 #include "count.h"
 #include "tensor_core.h"
 #include "warp.h"
@@ -67,6 +68,7 @@ SIMT_PART inline void probe_row(const void *address) {
 void probe_rows(const void *const *addresses, int rows);
 
 template <int tiles, bool transposed, class... Ts> SIMT_UNCHECKED void ldmatrix(const void *address, Ts &...results) {
+    note_site();
     if (runs_ahead()) {
         if (self->lane < 8 * tiles) {
             probe_row(address); // now, so that a bad address is found in this line
@@ -88,16 +90,16 @@ template <int tiles, bool transposed, class... Ts> SIMT_UNCHECKED void ldmatrix(
     int i = 0;
     (set_word(results, registers.out[i++][self->lane]), ...);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x2_b16(T &a, T &b, const void *address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x2_b16(T &a, T &b, const void *address) {
     ldmatrix<2, false>(address, a, b);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x4_b16(T &a, T &b, T &c, T &d, const void *address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x4_b16(T &a, T &b, T &c, T &d, const void *address) {
     ldmatrix<4, false>(address, a, b, c, d);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x2_trans_b16(T &a, T &b, const void *address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x2_trans_b16(T &a, T &b, const void *address) {
     ldmatrix<2, true>(address, a, b);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x4_trans_b16(T &a, T &b, T &c, T &d, const void *address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x4_trans_b16(T &a, T &b, T &c, T &d, const void *address) {
     ldmatrix<4, true>(address, a, b, c, d);
 }
 
@@ -113,6 +115,7 @@ template <int results, class T> SIMT_PART inline void set_result(T &operand, con
 
 void transpose_matrix(Registers &registers);
 template <class T, class U> SIMT_UNCHECKED void movmatrix_sync_aligned_m8n8_trans_b16(T &result, const U &value) {
+    note_site();
     check_registers(AccessKind::read, value);
     Registers &registers = warp_instruction(
         "movmatrix", [&](Registers &r, uint32_t lane) SIMT_PART { r.in[0][lane] = word(value); }, transpose_matrix);
@@ -123,6 +126,7 @@ template <class T, class U> SIMT_UNCHECKED void movmatrix_sync_aligned_m8n8_tran
 // A matrix instruction: the registers of C, which become those of D, then `as` of A and `bs` of B.
 template <uint8_t as, uint8_t bs, class... Ts>
 SIMT_UNCHECKED void matrix_instruction(const char *name, MatrixWork work, Ts &...operands) {
+    note_site();
     constexpr uint8_t results = sizeof...(Ts) - as - bs;
     check_registers(AccessKind::read, operands...);
     if (runs_ahead()) {
@@ -152,37 +156,37 @@ template <int K> void multiply_f16(const LaneWords *a, const LaneWords *b, const
 }
 
 template <class D, class A, class B>
-void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
-                                                       const A &a2, const A &a3, const B &b0, const B &b1) {
+SIMT_PART void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
+                                                                 const A &a2, const A &a3, const B &b0, const B &b1) {
     matrix_instruction<4, 2>("mma.m16n8k16.f32.f16", multiply_f32<16>, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);
 }
 template <class D, class A, class B>
-void mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
-                                                      const B &b0) {
+SIMT_PART void mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
+                                                                const B &b0) {
     matrix_instruction<2, 1>("mma.m16n8k8.f32.f16", multiply_f32<8>, d0, d1, d2, d3, a0, a1, b0);
 }
 template <class D, class A, class B>
-void mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const A &a2, const A &a3,
-                                                       const B &b0, const B &b1) {
+SIMT_PART void mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const A &a2,
+                                                                 const A &a3, const B &b0, const B &b1) {
     matrix_instruction<4, 2>("mma.m16n8k16.f16.f16", multiply_f16<16>, d0, d1, a0, a1, a2, a3, b0, b1);
 }
 template <class D, class A, class B>
-void mma_sync_aligned_m16n8k8_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const B &b0) {
+SIMT_PART void mma_sync_aligned_m16n8k8_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const B &b0) {
     matrix_instruction<2, 1>("mma.m16n8k8.f16.f16", multiply_f16<8>, d0, d1, a0, a1, b0);
 }
 template <class D, class A, class B>
-void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
-                                                         const A &a2, const A &a3, const B &b0, const B &b1) {
+SIMT_PART void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
+                                                                   const A &a2, const A &a3, const B &b0, const B &b1) {
     matrix_instruction<4, 2>("mma.m16n8k16.f32.bf16", mma_bf16_accumulate_f32, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);
 }
 template <class D, class A, class B>
-void mma_sync_aligned_m8n8k4_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, D &d4, D &d5, D &d6, D &d7,
-                                                     const A &a0, const A &a1, const B &b0, const B &b1) {
+SIMT_PART void mma_sync_aligned_m8n8k4_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, D &d4, D &d5, D &d6, D &d7,
+                                                               const A &a0, const A &a1, const B &b0, const B &b1) {
     matrix_instruction<2, 2>("mma.m8n8k4.f32.f16", mma_m8n8k4_f32, d0, d1, d2, d3, d4, d5, d6, d7, a0, a1, b0, b1);
 }
 template <class D, class A, class B>
-void mma_sync_aligned_m8n8k4_row_row_f16_f16_f16_f16(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1, const B &b0,
-                                                     const B &b1) {
+SIMT_PART void mma_sync_aligned_m8n8k4_row_row_f16_f16_f16_f16(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
+                                                               const B &b0, const B &b1) {
     matrix_instruction<2, 2>("mma.m8n8k4.f16.f16", mma_m8n8k4_f16, d0, d1, d2, d3, a0, a1, b0, b1);
 }
 

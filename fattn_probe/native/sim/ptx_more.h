@@ -2,85 +2,90 @@
 // part of the function's name: `cp.async.wait_group 1;` is cp_async_wait_group_1 (build/rewrite_asm.py).
 #pragma once
 
+#include "half_bits.h"
 #include "ptx.h"
 
 namespace simt {
 namespace ptx {
 
 // With a state space: addresses in shared memory.
-template <class T> void ldmatrix_sync_aligned_m8n8_x1_shared_b16(T &a, uint32_t address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x1_shared_b16(T &a, uint32_t address) {
     ldmatrix<1, false>(shared_pointer(address), a);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x2_shared_b16(T &a, T &b, uint32_t address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x2_shared_b16(T &a, T &b, uint32_t address) {
     ldmatrix<2, false>(shared_pointer(address), a, b);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x4_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x4_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
     ldmatrix<4, false>(shared_pointer(address), a, b, c, d);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x1_trans_shared_b16(T &a, uint32_t address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x1_trans_shared_b16(T &a, uint32_t address) {
     ldmatrix<1, true>(shared_pointer(address), a);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(T &a, T &b, uint32_t address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(T &a, T &b, uint32_t address) {
     ldmatrix<2, true>(shared_pointer(address), a, b);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
+template <class T>
+SIMT_PART void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
     ldmatrix<4, true>(shared_pointer(address), a, b, c, d);
 }
 
 // The same with the number of matrices first.
-template <class T> void ldmatrix_sync_aligned_x1_m8n8_shared_b16(T &a, uint32_t address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_x1_m8n8_shared_b16(T &a, uint32_t address) {
     ldmatrix_sync_aligned_m8n8_x1_shared_b16(a, address);
 }
-template <class T> void ldmatrix_sync_aligned_x2_m8n8_shared_b16(T &a, T &b, uint32_t address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_x2_m8n8_shared_b16(T &a, T &b, uint32_t address) {
     ldmatrix_sync_aligned_m8n8_x2_shared_b16(a, b, address);
 }
-template <class T> void ldmatrix_sync_aligned_x4_m8n8_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_x4_m8n8_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
     ldmatrix_sync_aligned_m8n8_x4_shared_b16(a, b, c, d, address);
 }
-template <class T> void ldmatrix_sync_aligned_x1_trans_m8n8_shared_b16(T &a, uint32_t address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_x1_trans_m8n8_shared_b16(T &a, uint32_t address) {
     ldmatrix_sync_aligned_m8n8_x1_trans_shared_b16(a, address);
 }
-template <class T> void ldmatrix_sync_aligned_x2_trans_m8n8_shared_b16(T &a, T &b, uint32_t address) {
+template <class T> SIMT_PART void ldmatrix_sync_aligned_x2_trans_m8n8_shared_b16(T &a, T &b, uint32_t address) {
     ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(a, b, address);
 }
-template <class T> void ldmatrix_sync_aligned_x4_trans_m8n8_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
+template <class T>
+SIMT_PART void ldmatrix_sync_aligned_x4_trans_m8n8_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
     ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(a, b, c, d, address);
 }
 
 // C and D in registers of their own: the instruction that has one set of registers for both, on a copy.
 template <class D, class A, class B, class C>
-void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
-                                                       const A &a2, const A &a3, const B &b0, const B &b1, const C &c0,
-                                                       const C &c1, const C &c2, const C &c3) {
+SIMT_PART void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
+                                                                 const A &a2, const A &a3, const B &b0, const B &b1,
+                                                                 const C &c0, const C &c1, const C &c2, const C &c3) {
     D c[4] = {c0, c1, c2, c3};
     mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(c[0], c[1], c[2], c[3], a0, a1, a2, a3, b0, b1);
     d0 = c[0], d1 = c[1], d2 = c[2], d3 = c[3];
 }
 template <class D, class A, class B, class C>
-void mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1, const B &b0,
-                                                      const C &c0, const C &c1, const C &c2, const C &c3) {
+SIMT_PART void mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
+                                                                const B &b0, const C &c0, const C &c1, const C &c2,
+                                                                const C &c3) {
     D c[4] = {c0, c1, c2, c3};
     mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32(c[0], c[1], c[2], c[3], a0, a1, b0);
     d0 = c[0], d1 = c[1], d2 = c[2], d3 = c[3];
 }
 template <class D, class A, class B, class C>
-void mma_sync_aligned_m16n8k8_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const B &b0, const C &c0,
-                                                      const C &c1) {
+SIMT_PART void mma_sync_aligned_m16n8k8_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const B &b0,
+                                                                const C &c0, const C &c1) {
     D c[2] = {c0, c1};
     mma_sync_aligned_m16n8k8_row_col_f16_f16_f16_f16(c[0], c[1], a0, a1, b0);
     d0 = c[0], d1 = c[1];
 }
 template <class D, class A, class B, class C>
-void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
-                                                         const A &a2, const A &a3, const B &b0, const B &b1,
-                                                         const C &c0, const C &c1, const C &c2, const C &c3) {
+SIMT_PART void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
+                                                                   const A &a2, const A &a3, const B &b0, const B &b1,
+                                                                   const C &c0, const C &c1, const C &c2, const C &c3) {
     D c[4] = {c0, c1, c2, c3};
     mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(c[0], c[1], c[2], c[3], a0, a1, a2, a3, b0, b1);
     d0 = c[0], d1 = c[1], d2 = c[2], d3 = c[3];
 }
 template <class D, class A, class B, class C>
-void mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const A &a2, const A &a3,
-                                                       const B &b0, const B &b1, const C &c0, const C &c1) {
+SIMT_PART void mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const A &a2,
+                                                                 const A &a3, const B &b0, const B &b1, const C &c0,
+                                                                 const C &c1) {
     D c[2] = {c0, c1};
     mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(c[0], c[1], a0, a1, a2, a3, b0, b1);
     d0 = c[0], d1 = c[1];
@@ -131,6 +136,8 @@ inline void cp_async_ca_shared_global_8(uint32_t shared, const void *global) {
     cp_async_cg_shared_global(shared, global, 8);
 }
 inline void cp_async_ca_shared_global_16(uint32_t shared, const void *global) { cp_async(shared, global); }
+inline void griddepcontrol_wait() { wait_for_kernels(); }
+inline void griddepcontrol_launch_dependents() { trigger_dependents(); }
 inline void cp_async_commit_group() { commit_copies(); }
 inline void cp_async_wait_group(int left) { wait_for_copies(static_cast<uint32_t>(left)); }
 inline void cp_async_wait_group_0() { cp_async_wait_group(0); }

@@ -1,6 +1,7 @@
 // Values exchanged between the lanes of a warp: CUDA's __shfl_*_sync.
 #pragma once
 
+#include "check_sites.h"
 #include "count.h"
 #include "group.h"
 #include "warp.h"
@@ -16,6 +17,7 @@ namespace simt {
 
 // The value of `value` in lane `source(lane)`, copied word by word.
 template <class T, class Source> SIMT_UNCHECKED T exchange(LaneMask mask, T value, const char *name, Source source) {
+    note_site();
     constexpr int words = (sizeof(T) + 3) / 4;
     static_assert(words <= 8, "a shuffled value has at most 32 bytes");
     uint32_t word[words] = {};
@@ -49,9 +51,10 @@ void check_butterfly(LaneMask lanes, int offset, int width);
 
 // What a loop of xor shuffles makes of the lanes' values: `value = operation(value, __shfl_xor_sync(mask, value,
 // offset, width))` for `offset`, half of it, and so on down to 1, the lanes' values being exchanged between one and the
-// next. In one warp instruction, for all lanes at once (build/rewrite_shuffles.py).
+// next. In one warp instruction, for all lanes at once (llama/build/rewrite_ahead.py).
 template <class T, class Operation>
 SIMT_UNCHECKED T butterfly(LaneMask mask, T value, int offset, int width, Operation operation) {
+    note_site();
     static_assert(sizeof(T) <= sizeof(Registers::out) / warp_size, "a value that fits into the registers");
     if (__builtin_expect(!self->warp->whole(mask), 0)) {
         for (int step = offset; step > 0; step >>= 1) {

@@ -1,12 +1,15 @@
 #include "finding.h"
 #include "host_memory.h"
+#include "stack_marks.h"
 #include "worker.h"
 
 #include <algorithm>
 #include <csignal>
+#include <dlfcn.h>
 #include <execinfo.h>
 #include <string>
 #include <ucontext.h>
+#include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -52,7 +55,9 @@ void *program_counter(const void *context) {
 // allocates nor locks: it has the thread go on in `report_crash`, on a stack of its own, when the handler has returned.
 struct Crash {
     const void *address;
+    void *pc;
     bool misaligned;
+    bool noting;      // the frames, which may crash again where the kernel has overwritten its stack
     void *frames[64]; // innermost first; as `call_stack` gives them
     void **first, **last;
 };
@@ -61,18 +66,40 @@ SIMT_THREAD_LOCAL char *report_stack = nullptr;
 constexpr size_t report_stack_bytes = 256 << 10, handler_stack_bytes = 64 << 10;
 
 // The stack of the interrupted code, without the handler's own frames.
-void note_frames(void *pc) {
+void note_frames() {
+    crash.noting = true;
     crash.first = crash.frames;
     crash.last = crash.frames + backtrace(crash.frames, 64);
+    crash.noting = false;
     std::transform(crash.first, crash.last, crash.first, [](void *frame) { return static_cast<char *>(frame) - 1; });
-    void **found = std::find(crash.first, crash.last, static_cast<char *>(pc) - 1);
+    void **found = std::find(crash.first, crash.last, static_cast<char *>(crash.pc) - 1);
     if (found != crash.last) {
-        *found = pc;
+        *found = crash.pc;
         crash.first = found;
     }
 }
 
+// The report of a finding has crashed: it begins again on this stack, at first with the frames of the crash, which has
+// come to the same place of the kernel, then without any.
+[[noreturn]] void report_again() {
+    constexpr int most = 2;
+    if (++report_in_progress.crashes > most) {
+        fail("a finding cannot be reported: " + report_in_progress.finding->message);
+    }
+    Finding finding = *std::exchange(report_in_progress.finding, nullptr);
+    if (report_in_progress.crashes == most) {
+        finding.stack = finding.earlier = {nullptr};
+    } else if (finding.stack.empty()) {
+        finding.stack = Stack(crash.first, crash.last);
+    }
+    report(finding);
+}
+
 [[noreturn]] void report_crash() {
+    enter_stack(report_stack, report_stack_bytes);
+    if (report_in_progress.finding != nullptr) {
+        report_again();
+    }
     Finding finding =
         crash.misaligned
             ? Finding{"misaligned", "a vector is accessed at an address that is not a multiple of its size"}
@@ -96,6 +123,18 @@ void continue_in(void *context, void (*function)(), char *top) {
 #endif
 }
 
+bool are_of_one_module(const void *a, const void *b) {
+    Dl_info first, second;
+    return dladdr(a, &first) != 0 && dladdr(b, &second) != 0 && first.dli_fbase == second.dli_fbase;
+}
+
+// A library's function needs more of the stack than the kernel has left, mostly for a report. It may hold a lock that
+// the report of an overflow needs, so it gets some room, once.
+bool can_go_on(const void *pc, const void *address) {
+    const bool of_kernel = are_of_one_module(pc, reinterpret_cast<const void *>(worker->launch->run));
+    return (!of_kernel || report_in_progress.finding != nullptr) && worker->give_room_at(address);
+}
+
 struct sigaction previous_segv, previous_bus;
 
 void on_signal(int number, siginfo_t *info, void *context) {
@@ -103,9 +142,20 @@ void on_signal(int number, siginfo_t *info, void *context) {
         sigaction(number, number == SIGSEGV ? &previous_segv : &previous_bus, nullptr);
         return; // the faulting instruction runs again, and ends the process as without this handler
     }
-    crash.misaligned = is_misaligned(number, *info);
-    crash.address = info->si_addr;
-    note_frames(program_counter(context));
+    if (crash.noting) { // the place of the crash has to do
+        crash.noting = false;
+        crash.frames[0] = crash.pc;
+        crash.last = crash.frames + 1;
+    } else {
+        crash.pc = program_counter(context);
+        if (can_go_on(crash.pc, info->si_addr)) {
+            return;
+        }
+        crash.misaligned = is_misaligned(number, *info);
+        crash.address = info->si_addr;
+        note_frames();
+    }
+    unmark_stack(report_stack, report_stack_bytes);
     continue_in(context, report_crash, report_stack + report_stack_bytes);
 }
 
@@ -127,7 +177,7 @@ void catch_signals() {
         call_stack(); // the first call of backtrace() allocates and locks, later ones do not
         struct sigaction action = {};
         action.sa_sigaction = on_signal;
-        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER; // noting the frames may crash
         sigaction(SIGSEGV, &action, &previous_segv);
         sigaction(SIGBUS, &action, &previous_bus);
 #if defined(__SANITIZE_ADDRESS__)

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <pthread.h>
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -25,8 +26,22 @@ class OtherStack {
 
 // On a stack that is used for the first time since it was unmarked.
 inline void begin_stack() { __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr); }
-// The functions on this stack will not be returned to.
-inline void leave_stack() { __sanitizer_start_switch_fiber(nullptr, nullptr, 0); }
+// The functions on this stack will not be returned to; the host thread's own is in use again.
+inline void leave_stack() {
+    void *start = nullptr;
+    size_t bytes = 0;
+    pthread_attr_t attributes;
+    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+        pthread_attr_getstack(&attributes, &start, &bytes);
+        pthread_attr_destroy(&attributes);
+    }
+    __sanitizer_start_switch_fiber(nullptr, start, bytes);
+}
+// The running thread has come to another stack unseen.
+inline void enter_stack(const char *stack, size_t bytes) {
+    __sanitizer_start_switch_fiber(nullptr, stack, bytes);
+    begin_stack();
+}
 // Functions that never returned have left the bounds of their arrays marked.
 inline void unmark_stack(const char *stack, size_t bytes) { __asan_unpoison_memory_region(stack, bytes); }
 
@@ -38,6 +53,7 @@ class OtherStack {
 };
 inline void begin_stack() {}
 inline void leave_stack() {}
+inline void enter_stack(const char *, size_t) {}
 inline void unmark_stack(const char *, size_t) {}
 
 #endif

@@ -39,6 +39,10 @@ struct Fiber {
     LaneMask active = 0;     // the result of __activemask()
     uint32_t printed = 0;    // calls of printf
     uint32_t copy_group = 0; // groups of cp.async that it has committed
+    uint32_t branches = 0;   // see branch()
+    bool waited = false;     // for what its kernel depends on, by cudaGridDependencySynchronize()
+    // For the checker: an address in the code behind the warp instruction that it executes.
+    const void *site = nullptr;
 
     // Its index in the block, x fastest: warp 0 has threads 0 to 31.
     uint32_t thread_number() const;
@@ -50,6 +54,14 @@ extern SIMT_THREAD_LOCAL Fiber *self; // nullptr in host code
 extern SIMT_THREAD_LOCAL uint3 blockIdx;
 extern SIMT_THREAD_LOCAL dim3 blockDim;
 extern SIMT_THREAD_LOCAL dim3 gridDim;
+
+// The second test of `a || b`, where nvcc knows the first: evaluating it counts as a branch, which ends a basic block
+// (build/rewrite_products.py).
+inline bool branch(bool test) {
+    ++self->branches;
+    return test;
+}
+inline uint32_t branches() { return self->branches; }
 
 // __syncthreads(); file and line are the caller's.
 void sync_block(const char *file, int line);

@@ -1,5 +1,6 @@
 #include "warp.h"
 
+#include "check_sites.h"
 #include "count.h"
 #include "finding.h"
 #include "intrinsics.h"
@@ -28,6 +29,10 @@ bool arrive_at_warp(const char *instruction) {
     } else if (__builtin_expect(warp.instruction != instruction, 0) && strcmp(warp.instruction, instruction) != 0) {
         report({"lanes-missing", std::string("a lane executes ") + instruction + " while others of its warp wait in " +
                                      warp.instruction});
+    }
+    if constexpr (checking) {
+        warp.site = warp.arrived == 0 ? self->site : warp.site;
+        check_site(warp.site, instruction);
     }
     if (__builtin_expect(warp.alive != warp.existing, 0) && needs_all_lanes(instruction)) {
         const int gone = lowest_lane(warp.existing & ~warp.alive);
@@ -83,6 +88,7 @@ void check_butterfly(LaneMask lanes, int offset, int width) {
 }
 
 void sync_warp(LaneMask mask) noexcept {
+    note_site();
     if (__builtin_expect(!self->warp->whole(mask), 0)) {
         group_instruction(mask, "bar.warp.sync", nullptr, 0);
         return;

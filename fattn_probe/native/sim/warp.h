@@ -28,9 +28,11 @@ struct Warp {
     LaneMask runnable = 0;
     bool nobody_returned = true;
     uint32_t arrived = 0;
-    uint32_t generation = 0; // warp instructions executed
-    uint32_t of_groups = 0;  // and those of groups of lanes
+    uint32_t generation = 0;         // warp instructions executed
+    uint32_t of_groups = 0;          // and those of groups of lanes
+    uint32_t waited_instruction = 0; // the first after a lane's cudaGridDependencySynchronize(); 0: none
     const char *instruction = "";
+    const void *site = nullptr;        // where the first lane to arrive is
     const Fiber *substitute = nullptr; // has to do the work of the instruction for which the last lane did not come
     Fiber *lanes[warp_size];
     // Two sets: the first lane past an instruction may hand in the next one's registers while others still read.

@@ -1,6 +1,7 @@
 #include "worker.h"
 
 #include "ahead.h"
+#include "attempt.h"
 #include "check.h"
 #include "count.h"
 #include "device_limits.h"
@@ -16,6 +17,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <sys/mman.h>
 #include <utility>
 
 namespace simt {
@@ -75,11 +77,25 @@ void fiber_main() {
 
 } // namespace
 
+bool Worker::give_room_at(const void *address) {
+    constexpr size_t kept = 16 << 10;
+    const uint32_t thread = self->thread_number();
+    char *const guard = stacks_ + thread * stack_bytes;
+    if (has_room_[thread] || address < guard + kept || address >= guard + guard_bytes) {
+        return false;
+    }
+    has_room_[thread] = mprotect(guard + kept, guard_bytes - kept, PROT_READ | PROT_WRITE) == 0;
+    return has_room_[thread];
+}
+
 void Worker::prepare_fiber(Fiber &fiber, uint32_t thread) {
     // The fibers' stacks start at different places within their pages: otherwise the same variables of all 32 lanes
     // compete for the same cache lines.
     char *top = stacks_ + (thread + 1) * stack_bytes - (thread % 61) * 1088;
     unmark_stack(stacks_ + thread * stack_bytes, stack_bytes);
+    if (std::exchange(has_room_[thread], false)) {
+        protect_pages(stacks_ + thread * stack_bytes, guard_bytes);
+    }
     fiber = {};
     fiber.stack_top = top;
     fiber.stack_pointer = new_stack(top, fiber_main);
@@ -114,8 +130,11 @@ void Worker::run_block(uint3 index) {
         warp.index = i;
         warp.existing = lanes == warp_size ? full_mask : lanes_below(lanes);
         warp.alive = warp.runnable = warp.existing;
-        warp.arrived = warp.generation = warp.of_groups = 0;
+        warp.arrived = warp.generation = warp.of_groups = warp.waited_instruction = 0;
         warp.nobody_returned = true;
+        if (lanes < warp_size) { // what lanes hand in that do not exist is the same in every run
+            memset(warp.registers, 0, sizeof(warp.registers));
+        }
         warp.substitute = nullptr;
         if (groups_[i] != nullptr) {
             *groups_[i] = {};
@@ -136,7 +155,7 @@ void Worker::run_block(uint3 index) {
     self = nullptr;
     check_end_of_block();
     count_block_together();
-    if (!fault_.empty()) {
+    if (has_fault()) {
         faulty_thread_ = max_threads;
         report_fault_of_block(block_index(), std::exchange(fault_, ""));
     }
@@ -302,13 +321,22 @@ void Worker::leave_block() {
     __builtin_unreachable();
 }
 
+void Worker::leave_attempt() {
+    attempt.doubtful = true;
+    leave_block();
+}
+
 void Worker::note_fault(const Finding &finding) {
+    if (attempt.shared) {
+        attempt.doubtful = true;
+        return;
+    }
     const uint32_t thread = finding.fiber->thread_number();
     if (thread >= faulty_thread_) {
         return;
     }
+    fault_ = json_of(finding); // may crash; until then there is no fault
     faulty_thread_ = thread;
-    fault_ = json_of(finding);
     // A thread that no longer runs arrives at no barrier, so none of these masks is set again.
     for (uint32_t i = thread / warp_size; i < block.warps; i++) {
         warps[i].runnable &= i == thread / warp_size ? lanes_below(thread % warp_size) : 0;
@@ -322,13 +350,17 @@ void Worker::stop_if_after_fault() {
 }
 
 void Worker::stop_thread() {
-    self->warp->runnable &= ~lane_bit(self->lane);
-    reschedule();
-    __builtin_unreachable();
+    if (attempt.doubtful) {
+        leave_block();
+    }
+    for (;;) { // what other lanes do may wake it
+        self->warp->runnable &= ~lane_bit(self->lane);
+        reschedule();
+    }
 }
 
 void Worker::report_deadlock() {
-    if (!fault_.empty()) {
+    if (has_fault() || attempt.doubtful) {
         leave_block();
     }
     uint32_t waiting = 0, returned = 0, in_warp = 0;
@@ -349,6 +381,9 @@ void Worker::report_deadlock() {
                  in_warp, stuck->place, waiting, returned);
         report_from(stuck, {"lanes-missing", text, stuck});
     }
+    if (at_barrier == nullptr) {
+        fail("no thread of a block can run, and none of them waits");
+    }
     snprintf(text, sizeof(text), "%u of %u threads wait at the barrier in %s:%d, %u have returned", waiting,
              block.threads, at_barrier->place, at_barrier->line, returned);
     report_from(at_barrier, {"barrier-divergence", text, at_barrier});
@@ -356,8 +391,8 @@ void Worker::report_deadlock() {
 
 // The call stack to show is that of a thread that waits: go on there.
 void Worker::report_from(Fiber *fiber, Finding finding) {
-    doomed_ = &finding;
     if (fiber != self) {
+        doomed_ = &finding;
         switch_to(fiber);
     }
     report(finding);

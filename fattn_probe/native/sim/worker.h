@@ -24,8 +24,10 @@ struct Block {
     uint32_t epoch = 0;   // barriers that the worker has passed, and blocks that it has begun
     uint32_t first_epoch = 0;
     uint32_t warps = 0;
-    int count[2] = {};     // of __syncthreads_count, for this barrier and the next
-    const char *file = ""; // the place of the barrier, if threads have arrived
+    uint32_t waited_epoch = 0; // when a thread called cudaGridDependencySynchronize(); 0: none has
+    bool triggered = false;    // the kernels that depend on this one may start
+    int count[2] = {};         // of __syncthreads_count, for this barrier and the next
+    const char *file = "";     // the place of the barrier, if threads have arrived
     int line = 0;
 };
 
@@ -80,6 +82,8 @@ class Worker {
     static constexpr size_t threads_bytes = stacks_bytes + max_threads * sizeof(Fiber);
     const char *stacks() const { return stacks_; } // behind them lie the fibers
     bool owns_stack(const void *address) const { return address >= stacks_ && address < stacks_ + stacks_bytes; }
+    // Makes a part of a guard accessible, if an address lies in it and in that of the running thread: once in a block.
+    bool give_room_at(const void *address);
     bool owns(const void *address) const { // the simulator's own memory, and local variables
         return owns_stack(address) || (address >= this && address < this + 1);
     }
@@ -95,6 +99,7 @@ class Worker {
     bool has_fault() const { return faulty_thread_ != max_threads; }
     void stop_if_after_fault(); // the running thread, if it is not one of them
     [[noreturn]] void stop_thread();
+    [[noreturn]] void leave_attempt(); // it is doubtful: the block ends here (attempt.h)
 
     const Launch *launch = nullptr;
     Block block;
@@ -127,6 +132,7 @@ class Worker {
     uint32_t warp_ahead_ = 0;
     uint64_t schedule_seed_ = 0;
     bool runs_ahead_ = false;
+    bool has_room_[max_threads] = {};
     std::unique_ptr<Groups> groups_[max_threads / warp_size]; // of the warps that have needed any
     std::unique_ptr<AheadWarp[]> ahead_;
     uint64_t random_state_ = 0;

@@ -13,15 +13,16 @@ namespace simt {
 
 template <class... Parameters, size_t... indices>
 cudaError_t launch_unpacked(void (*kernel)(Parameters...), dim3 grid, dim3 block, void **arguments, size_t shared,
-                            std::index_sequence<indices...>) {
-    return launch_kernel(kernel, grid, block, shared)(*static_cast<std::decay_t<Parameters> *>(arguments[indices])...);
+                            cudaStream_t stream, std::index_sequence<indices...>) {
+    return launch_kernel(kernel, grid, block, shared,
+                         stream)(*static_cast<std::decay_t<Parameters> *>(arguments[indices])...);
 }
 
 // cudaLaunchKernel: `arguments` points to each argument.
 template <class... Parameters>
 cudaError_t launch_by_name(void (*kernel)(Parameters...), dim3 grid, dim3 block, void **arguments, size_t shared = 0,
-                           cudaStream_t = nullptr) {
-    return launch_unpacked(kernel, grid, block, arguments, shared, std::index_sequence_for<Parameters...>());
+                           cudaStream_t stream = nullptr) {
+    return launch_unpacked(kernel, grid, block, arguments, shared, stream, std::index_sequence_for<Parameters...>());
 }
 
 // cudaOccupancyMaxPotentialBlockSize: the block of whole warps with which most threads fit on an SM; of several the
@@ -29,6 +30,9 @@ cudaError_t launch_by_name(void (*kernel)(Parameters...), dim3 grid, dim3 block,
 template <class... Parameters>
 cudaError_t best_block_size(int *blocks, int *block_size, void (*kernel)(Parameters...), size_t shared = 0,
                             int limit = 0) {
+    if (blocks == nullptr || block_size == nullptr) {
+        return set_last_error(cudaErrorInvalidValue);
+    }
     cudaFuncAttributes attributes;
     function_attributes(&attributes, kernel);
     int device = 0, processors = 0, best = 0;
@@ -49,9 +53,8 @@ cudaError_t best_block_size(int *blocks, int *block_size, void (*kernel)(Paramet
 
 // What a driver refuses of a copy to or from a variable.
 template <class T> cudaError_t check_symbol(const T &, size_t bytes, size_t offset, bool direction) {
-    return !direction                                         ? cudaErrorInvalidMemcpyDirection
-           : offset > sizeof(T) || bytes > sizeof(T) - offset ? cudaErrorInvalidValue
-                                                              : cudaSuccess;
+    const bool within = bytes == 0 || (offset <= sizeof(T) && bytes <= sizeof(T) - offset);
+    return !direction ? cudaErrorInvalidMemcpyDirection : within ? cudaSuccess : cudaErrorInvalidValue;
 }
 template <class T>
 cudaError_t to_symbol(T &symbol, const void *from, size_t bytes, size_t offset = 0,
@@ -82,10 +85,12 @@ cudaError_t from_symbol_async(void *to, const T &symbol, size_t bytes, size_t of
     return from_symbol(to, symbol, bytes, offset, kind);
 }
 template <class P, class T> cudaError_t symbol_address(P **address, T &symbol) {
-    *address = reinterpret_cast<P *>(&symbol);
-    return cudaSuccess;
+    return ::cudaGetSymbolAddress(reinterpret_cast<void **>(address), static_cast<const void *>(&symbol));
 }
 template <class T> cudaError_t symbol_size(size_t *bytes, const T &) {
+    if (bytes == nullptr) {
+        return set_last_error(cudaErrorInvalidValue);
+    }
     *bytes = sizeof(T);
     return cudaSuccess;
 }

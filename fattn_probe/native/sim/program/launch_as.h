@@ -40,8 +40,8 @@ template <class Kernel, class... Parameters> struct ConfiguredAs {
 // The same of a kernel whose parameters are known; the lambda calls it.
 template <class... Parameters, class Kernel>
 ConfiguredAs<Kernel, Parameters...> launch_as(void (*)(Parameters...), Kernel kernel, dim3 grid, dim3 block,
-                                              size_t shared = 0, cudaStream_t = nullptr) {
-    return {{kernel, grid, block, shared}};
+                                              size_t shared = 0, cudaStream_t stream = nullptr) {
+    return {{kernel, grid, block, shared, {stream}}};
 }
 
 } // namespace simt

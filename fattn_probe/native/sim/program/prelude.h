@@ -13,6 +13,7 @@
 #include "atomics.h"
 #include "half_functions.h"
 #include "host_api.h"
+#include "kernel_heap.h"
 #include "launch_as.h"
 #include "printing.h"
 #include "warp_functions.h"

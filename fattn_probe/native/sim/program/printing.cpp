@@ -72,6 +72,11 @@ void flush_prints() {
     prints().all.clear();
 }
 
+void forget_prints() {
+    const std::lock_guard<std::mutex> lock(prints().mutex);
+    prints().all.clear();
+}
+
 void fail_assertion(const char *condition, const char *file, int line, const char *function) {
     if (self == nullptr) {
         __assert_fail(condition, file, static_cast<unsigned>(line), function);

@@ -10,6 +10,8 @@ namespace simt {
 // Writes what kernels have printed on stdout: by block, warp, the number of the thread's printf, and lane. So the lanes
 // of a warp that print at the same place do so in order, as on a GPU. The order of blocks is undefined there.
 void flush_prints();
+// Of a launch that runs again.
+void forget_prints();
 
 [[noreturn]] void fail_assertion(const char *condition, const char *file, int line, const char *function);
 

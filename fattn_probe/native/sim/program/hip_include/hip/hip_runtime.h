@@ -133,6 +133,9 @@ struct hipDeviceProp_t : cudaDeviceProp {
 };
 inline hipError_t hipGetDeviceProperties(hipDeviceProp_t *properties, int device) {
     const hipError_t error = cudaGetDeviceProperties(properties, device);
+    if (error != hipSuccess) {
+        return error;
+    }
     cudaDeviceGetAttribute(&properties->clockRate, cudaDevAttrClockRate, device);
 #if defined(SIMT_GFX)
     snprintf(properties->gcnArchName, sizeof(properties->gcnArchName), "%s", SIMT_GFX);

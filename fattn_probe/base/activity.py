@@ -1,0 +1,140 @@
+"""One line on a terminal with a command's current step, its progress and the time left."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self, TypeVar
+
+from rich.console import Console
+from rich.text import Text
+
+from fattn_probe.base.console import SHOWN_AFTER, rewrite
+from fattn_probe.base.figures import clock
+
+TICK_SECONDS = 1.0
+MINUTE = 60.0
+Step = Callable[[str], None]
+"""Called with the current step in words."""
+Item = TypeVar("Item")
+
+
+def quiet(step: str) -> None:
+    """Show nothing."""
+
+
+@dataclass
+class Activity:
+    """The line, rewritten every second while the `with` block runs, from its third second on.
+
+    If stderr is not a terminal, it is a line a minute that stays. `step` sets the current step, `count` counts one more
+    finished case of `total`.
+    """
+
+    console: Console
+    total: int = 0
+    words: str = ""
+    done: int = 0
+    counted: Counter[str] = field(default_factory=Counter)
+    began: float = field(default_factory=time.monotonic)
+    _first: float = 0.0
+    _other: bool = False
+    _up: bool = False
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._tick, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._ended.set()
+            self._clear()
+
+    def step(self, words: str) -> None:
+        """Set the current step; an empty text hides the line."""
+        with self._lock:
+            self.words, self._other = words, False  # a build that failed does not report its end
+            if not words:
+                self._clear()
+
+    def count(self, status: str, done: int | None = None, total: int | None = None) -> None:
+        """Count one more case with this status, as number `done` of `total`; a smaller `done` starts a new target."""
+        number = self.done + 1 if done is None else done
+        if number <= self.done:
+            self.counted, self.began = Counter(), time.monotonic()
+        self._first = self._first if self.counted else time.monotonic()
+        self.counted[status] += 1
+        self.done, self.total = number, self.total if total is None else total
+
+    def each(self, items: Iterable[Item], status: Callable[[Item], str]) -> Iterator[Item]:
+        """The items, each counted when it is there."""
+        for item in items:
+            self.count(status(item))
+            yield item
+
+    def beside(self, report: Callable[[Item], None], shows: Callable[[Item], bool]) -> Callable[[Item], None]:
+        """A report with its own line, such as a build's; this line is hidden while the other one `shows`."""
+
+        def both(item: Item) -> None:
+            with self._lock:
+                self._other = shows(item)
+                if self._other:
+                    self._clear()
+                report(item)
+
+        return both
+
+    def note(self, words: str) -> None:
+        """Print a line that stays."""
+        with self._lock:
+            self._clear()
+            self.console.print(words)
+
+    @property
+    def line(self) -> str:
+        """`17 of 120 cases, 1 fail, 16 pass, 0:41, about 4:08 left: gqa on sim:h200: exact reference`."""
+        seconds = time.monotonic() - self.began
+        if self.total <= 1:
+            return f"{self.words}, {clock(seconds)}"
+        found = [f"{number} {status}" for status, number in sorted(self.counted.items())]
+        return (
+            f"{', '.join([f'{self.done} of {self.total} cases', *found, clock(seconds), *self._left()])}: {self.words}"
+        )
+
+    def _left(self) -> list[str]:
+        """The time left, at the rate since the first finished case; before it, builds may have taken minutes."""
+        rated, left = self.counted.total() - 1, self.total - self.done
+        if rated < 1 or left < 1:
+            return []
+        return [f"about {clock((time.monotonic() - self._first) * left / rated)} left"]
+
+    def _tick(self) -> None:
+        shown = time.monotonic()
+        while not self._ended.wait(TICK_SECONDS):
+            with self._lock:
+                if self._other:
+                    shown = time.monotonic()
+                elif self.words and not self._ended.is_set():
+                    shown = self._show(shown)
+
+    def _show(self, shown: float) -> float:
+        """Show the line if it is time to; `shown` is when another line was last shown, or this one for good."""
+        now = time.monotonic()
+        if self.console.is_terminal and (self._up or now - self.began >= SHOWN_AFTER):
+            rewrite(self.console, Text(self.line))
+            self._up = True
+        elif not self.console.is_terminal and now - shown >= MINUTE:
+            self.console.print(self.line, soft_wrap=True)
+            return now
+        return shown
+
+    def _clear(self) -> None:
+        if self._up:
+            rewrite(self.console, Text(""))
+            self._up = False

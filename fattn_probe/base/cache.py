@@ -1,0 +1,223 @@
+"""The cache of downloads and builds, and the only way to what it holds: published whole, and verified on use."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from errno import EDQUOT, EFBIG, ENOSPC
+from pathlib import Path
+
+import platformdirs
+
+from fattn_probe.base.digest import hexdigest
+from fattn_probe.base.errors import MachineError
+from fattn_probe.base.files import PART, is_folder, make_folder, remove_tree, writing
+from fattn_probe.base.locks import lock_of_file
+from fattn_probe.base.scratch import scratch, sweep
+from fattn_probe.base.seal import Content, Seal, damage, read_seal, seal, write_seal
+
+log = logging.getLogger(__name__)
+VARIABLE = "FATTN_PROBE_CACHE"
+FULL = (EDQUOT, EFBIG, ENOSPC)
+ENDING = ".document"
+
+
+def cache_dir() -> Path:
+    """The cache folder: $FATTN_PROBE_CACHE, or the platform's own place for caches; MachineError if it is a file."""
+    override = os.environ.get(VARIABLE)
+    folder = Path(override) if override else platformdirs.user_cache_path("fattn-probe")
+    if os.path.lexists(folder) and not is_folder(folder):
+        raise MachineError(f"{folder}: the cache must be a folder, and this is a file; set {VARIABLE} to another place")
+    return folder
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of things in the cache: its folder, what messages call it, and the version of its format.
+
+    Another version has other paths, so that two fattn-probes can share a cache.
+    """
+
+    folder: str
+    what: str
+    version: int = 1
+
+    @property
+    def root(self) -> Path:
+        """The folder of all of them."""
+        return cache_dir() / self.folder
+
+    def place(self, key: str) -> Path:
+        """The path of one."""
+        return self.root / (key if self.version == 1 else f"{key}.v{self.version}")
+
+
+def get_or_make(
+    kind: Kind, key: str, make: Callable[[Path], None], fits: Callable[[Path], bool] = lambda folder: True
+) -> Path:
+    """The folder `key` of a kind, filled by `make(folder)` if it is missing, damaged or does not fit.
+
+    Processes that want the same folder wait for one another. A folder that is whole is served without a write. First
+    removes what killed processes left.
+    """
+    sweep(parts())
+    folder = kind.place(key)
+    if is_whole(folder) and fits(folder):
+        return folder
+    with lock_beside(folder):
+        if is_whole(folder) and fits(folder):
+            return folder
+        if folder.is_dir():
+            log.warning("%s: %s %s: making it again", folder, kind.what, fault_of(folder))
+        with room(folder), part() as made:
+            make(made)
+            seal(made)
+            publish(made, folder)
+    return folder
+
+
+@contextmanager
+def room(folder: Path) -> Iterator[None]:
+    """Turn the error of a full disk, which often names no file, into one that names a folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise MachineError(f"{folder}: cannot be written: {error.strerror}") from error
+        raise
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a folder is finished, and its files are as they were then."""
+    found = read_seal(folder)
+    return found is not None and not found.unfinished and not damage(folder, found)
+
+
+def fault_of(folder: Path) -> str:
+    """Why a folder in the cache is not used, in words."""
+    found = read_seal(folder)
+    if found is None:
+        return "has no record of its contents"
+    bad = damage(folder, found)
+    return f"is damaged ({named(bad)})" if bad else "is of an older fattn-probe"
+
+
+def named(files: list[str]) -> str:
+    """The first of some files, and how many more there are."""
+    return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+
+
+@contextmanager
+def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterator[None]:
+    """Within, a folder gets more files, which are recorded at the end, except those to leave out.
+
+    First removes what is damaged, or all of it if it has no record. After an error or a kill, earlier files that have
+    changed are not trusted. The caller holds the folder's lock.
+    """
+    make_folder(folder.parent, "the cache")
+    with writing(folder):
+        intact = _mended(folder, what, leave_out)
+        folder.mkdir(exist_ok=True)
+        write_seal(folder, Seal(intact, unfinished=True))
+    with room(folder):
+        yield
+        seal(folder, leave_out=leave_out)
+
+
+def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[str, Content]:
+    """Remove what is damaged; returns the other recorded files."""
+    found = read_seal(folder)
+    if found is None:
+        if os.path.lexists(folder):
+            log.warning("%s: %s has no record of its contents: making it again", folder, what)
+        remove_tree(folder)
+        return {}
+    bad = damage(folder, found)
+    if bad and not found.unfinished:  # else a change was interrupted, as its user knows
+        log.warning("%s: %s is damaged (%s): making it again", folder, what, named(bad))
+    in_place_of_files = [path for path in folder.iterdir() if leave_out(path.name) and path.is_dir()]
+    for path in (*(folder / name for name in bad), *in_place_of_files, *folder.rglob(f".*{PART}")):
+        remove_tree(path)
+    return {name: content for name, content in found.files.items() if name not in bad}
+
+
+def tended(kind: Kind) -> Path:
+    """The folder of a kind that another program fills with files `*.FOLDER`.
+
+    What is damaged is removed, and what is new is recorded; files of other names are not yet finished.
+    """
+    folder = kind.root
+    with (
+        suppress(OSError, MachineError),  # a read-only cache
+        lock_beside(folder),
+        growing(folder, kind.what, lambda name: not name.endswith(f".{kind.folder}")),
+    ):
+        pass
+    return folder
+
+
+def parts() -> Path:
+    """The folder of what is being made; what killed processes left there is removed when the next thing is used."""
+    return cache_dir() / "parts"
+
+
+@contextmanager
+def part() -> Iterator[Path]:
+    """A new folder on the cache's file system, to be filled and published; removed otherwise, if need be later."""
+    make_folder(parts(), "the cache")
+    with scratch(parts()) as folder:
+        made = folder / "made"
+        with writing(made):
+            made.mkdir()
+        yield made
+
+
+def publish(made: Path, folder: Path) -> None:
+    """Rename a folder of `part()` into place; one that is there is removed, but open files of it stay."""
+    make_folder(folder.parent, "the cache")
+    with writing(folder):
+        if os.path.lexists(folder):
+            folder.rename(made.with_name("replaced"))
+        made.rename(folder)
+
+
+@contextmanager
+def lock_beside(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of a folder in the cache; BlockingIOError if it is held and we do not `wait`."""
+    with lock_of_file(folder.with_name(f"{folder.name}.lock"), wait=wait):
+        yield
+
+
+def read_document(kind: Kind, key: str) -> bytes | None:
+    """The text that was stored under a key; None if there is none, or it was damaged."""
+    path = _document(kind, key)
+    try:
+        head, _, body = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    if head == _head(kind, body):
+        return body
+    log.warning("%s: %s is damaged: making it again", path, kind.what)
+    remove_tree(path)  # it may be one that is only written if there is something new
+    return None
+
+
+def write_document(kind: Kind, key: str, body: bytes) -> None:
+    """Store a text under a key; a cache that is read-only or full is no error, since the text can be made again."""
+    path = _document(kind, key)
+    with suppress(OSError, MachineError), part() as made:
+        (made / path.name).write_bytes(_head(kind, body) + b"\n" + body)
+        make_folder(path.parent, "the cache")
+        if path.is_dir():
+            remove_tree(path)
+        (made / path.name).replace(path)
+
+
+def _document(kind: Kind, key: str) -> Path:
+    place = kind.place(key)
+    return place.with_name(f"{place.name}{ENDING}")
+
+
+def _head(kind: Kind, body: bytes) -> bytes:
+    return f"fattn-probe {kind.folder} {kind.version} {hexdigest(body)}".encode()

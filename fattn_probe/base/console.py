@@ -1,0 +1,239 @@
+"""The terminal: answers on stdout, progress and notes on stderr; the only module that writes to either.
+
+Whatever the text comes from (a file, a source, a program, a history), a terminal gets it without control characters.
+"""
+
+import codecs
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from typing import IO, Any, Literal, TextIO, cast
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.control import Control
+from rich.segment import ControlType, Segment
+from rich.text import Text
+
+from fattn_probe.base.errors import FattnProbeError, MachineError
+
+PIPE_WIDTH = 120
+MOST_WIDTH = 10_000
+"""Widest line for $COLUMNS: a table pads its lines."""
+SHOWN_AFTER = 2.0
+"""Seconds after which a live line appears."""
+ERASED = Control((ControlType.ERASE_IN_LINE, 2))
+UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\ud800-\udfff\ufeff\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Control and format characters, such as ESC and the marks that reverse a line, and lone surrogates."""
+SUBSTITUTES: dict[int, int | str] = {
+    **str.maketrans("─━│┃└╱⋮·█▓▒░→↑▾²µ", "--||`/:.@#*.>^v2u"),
+    **str.maketrans("▁▂▃▄▅▆▇", "_.:-=+%"),
+    **{ord(sign): words for sign, words in {"≥": ">=", "≤": "<=", "≠": "!=", "±": "+-", "…": "..."}.items()},
+}
+"""What a terminal without a character of ours gets in its place."""
+ENCODING_ERRORS = "fattn-probe"
+
+
+def readable(text: str) -> str:
+    r"""A text of any origin, safe for a terminal: `\x1b` for ESC, `\u202e` for a mark that reverses the line."""
+    return UNPRINTABLE.sub(lambda found: escape(found[0]), text)
+
+
+def escape(character: str) -> str:
+    """The character as Python writes it."""
+    return character.encode("unicode_escape", "surrogatepass").decode()
+
+
+def readable_text(text: Text) -> Text:
+    """The same for a styled text."""
+    if UNPRINTABLE.search(text.plain) is None:
+        return text
+    found, end = text.blank_copy(), 0
+    for match in UNPRINTABLE.finditer(text.plain):
+        found.append_text(text[end : match.start()]).append(escape(match[0]))
+        end = match.end()
+    return found.append_text(text[end:])
+
+
+def substitute(error: UnicodeError) -> tuple[str, int]:
+    """What to write for characters that a terminal's encoding lacks."""
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end].translate(SUBSTITUTES)
+    return lacking.encode("ascii", "backslashreplace").decode(), error.end
+
+
+class Stream:
+    """stdout or stderr, whichever object that is now.
+
+    An error of stdout is the machine's. What stderr refuses is dropped: notes are no reason to end a command.
+    """
+
+    def __init__(self, name: Literal["stdout", "stderr"]) -> None:
+        self.name = name
+
+    @property
+    def stream(self) -> TextIO | None:
+        """The stream itself, not rich's stand-in during a progress bar; None if the caller has closed it."""
+        found: TextIO | None = getattr(sys, self.name)
+        return cast("TextIO | None", getattr(found, "rich_proxied_file", found))
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        self._guarded(lambda stream: stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered; a full disk shows here."""
+        self._guarded(lambda stream: stream.flush())
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return self.stream is not None and self.stream.isatty()
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of its characters."""
+        return getattr(self.stream, "encoding", "") or "utf-8"
+
+    def _guarded(self, write: Callable[[TextIO], object]) -> None:
+        try:
+            if self.stream is not None:
+                write(self.stream)
+        except BrokenPipeError:
+            self.discard()
+            if self.name == "stdout":
+                raise BrokenPipeError from None  # without a number: typer would exit with 1, our code for a bug
+        except (OSError, ValueError) as error:  # ValueError: it was closed
+            self.discard()
+            if self.name == "stdout":
+                why = getattr(error, "strerror", None) or error
+                raise MachineError(f"{self.name}: cannot be written: {why}") from error
+
+    def discard(self) -> None:
+        """Send the rest to /dev/null: Python would write its buffer again at exit, and fail again."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream without a file has no such problem
+            assert self.stream is not None
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+
+
+class Terminal(Console):
+    """A console for text of any origin: nothing in it is markup, an emoji's name or a control character."""
+
+    answered = False
+    """Whether this command has already printed its JSON document."""
+
+    def __init__(self, file: IO[str], width: int | None = None, *, plain: bool = False) -> None:
+        dumb = plain or os.environ.get("TERM") in ("dumb", "unknown")
+        super().__init__(
+            file=file,
+            width=width,
+            color_system=None if dumb or os.environ.get("NO_COLOR") else "auto",
+            force_terminal=False if dumb else None,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            _environ=environment(),
+        )
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of something to print; a text in it is made readable before its lines are broken."""
+        return super().render(readable_text(renderable) if isinstance(renderable, Text) else renderable, options)
+
+    def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401
+        """The text of a string."""
+        return super().render_str(readable(text), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Leave the exit code to the command; rich would exit with 1, our code for a bug."""
+        raise BrokenPipeError
+
+
+def width_for(stream: TextIO | Stream) -> int | None:
+    """The width to use for a stream: $COLUMNS, else the terminal's, else 120."""
+    if columns := environment().get("COLUMNS"):
+        return min(int(columns), MOST_WIDTH)
+    return None if stream.isatty() else PIPE_WIDTH
+
+
+def environment() -> dict[str, str]:
+    """The environment without a terminal's size that is no number; rich would stumble."""
+    sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
+    odd = [name for name, value in sizes.items() if not re.fullmatch("0*[1-9][0-9]{0,8}", value)]
+    return {name: value for name, value in os.environ.items() if name not in odd}
+
+
+STDOUT, STDERR = Stream("stdout"), Stream("stderr")
+OUT = Terminal(cast(TextIO, STDOUT), width_for(STDOUT))
+NOTES = Terminal(cast(TextIO, STDERR), width_for(STDERR))
+
+
+class Documents:
+    """stdout for the text of a file: unchanged, but readable on a terminal."""
+
+    def write(self, text: str) -> int:
+        """Write a part of the text."""
+        return STDOUT.write(readable(text) if STDOUT.isatty() else text)
+
+
+DOCUMENTS = Documents()
+
+
+def open_streams() -> None:
+    """Prepare stdin, stdout and stderr for any caller.
+
+    One that the caller has closed gets a file, as the next file opened would take its number: stdin and stderr
+    /dev/null, and stdout one that refuses to be written. No text fails for the encoding of a terminal.
+    """
+    for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, flags), True)  # the lowest free number
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115, PTH123
+    codecs.register_error(ENCODING_ERRORS, substitute)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ENCODING_ERRORS)
+
+
+def text_of(shown: RenderableType, width: int) -> str:
+    """The rendered text without colours."""
+    file = io.StringIO()
+    Terminal(file, width, plain=True).print(shown)
+    return file.getvalue()
+
+
+def rewrite(console: Console, line: RenderableType, *, last: bool = False) -> None:
+    """Rewrite the terminal's current line, cut to its width; the `last` version stays."""
+    console.control(ERASED)
+    console.print(line, end="\n" if last else "\r", no_wrap=True, overflow="ellipsis")
+
+
+def show(value: object, rendered: Callable[[], RenderableType], as_json: bool) -> None:
+    """Print one answer: JSON for programs, or rich text for people."""
+    if as_json:
+        OUT.answered = True
+        DOCUMENTS.write(json.dumps(value, indent=1, default=str) + "\n")
+    else:
+        OUT.print(rendered())
+
+
+def show_error(error: FattnProbeError, as_json: bool) -> None:
+    """Print the error that ended a command: on stderr, and for programs as the document on stdout, if there is none."""
+    NOTES.print(str(error), style="red", soft_wrap=True)
+    if as_json and not OUT.answered:
+        found = {"kind": type(error).__name__, "exit_code": error.exit_code, "message": str(error)}
+        show({"error": found}, str, as_json)
+
+
+def show_bug(error: BaseException) -> None:
+    """Print the traceback of an exception that nobody expected."""
+    NOTES.print("".join(traceback.format_exception(error)), end="", soft_wrap=True)

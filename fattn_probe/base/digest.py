@@ -1,0 +1,21 @@
+"""Digests: sha256 in hex, of a text, of bytes, or of chunks one after another."""
+
+import hashlib
+from collections.abc import Iterable
+
+SHORT = 16
+"""The digits of a short digest, unless a caller names another number."""
+Chunk = str | bytes | memoryview
+
+
+def hexdigest(data: Chunk | Iterable[Chunk]) -> str:
+    """All 64 digits; chunks have the digest of their concatenation."""
+    found = hashlib.sha256()
+    for chunk in (data,) if isinstance(data, str | bytes | memoryview) else data:
+        found.update(chunk.encode(errors="surrogateescape") if isinstance(chunk, str) else chunk)
+    return found.hexdigest()
+
+
+def short(data: Chunk | Iterable[Chunk], digits: int = SHORT) -> str:
+    """The first `digits` digits."""
+    return hexdigest(data)[:digits]

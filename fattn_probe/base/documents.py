@@ -1,0 +1,95 @@
+"""JSON documents: pydantic reads and writes the type of each, so that no record has a converter of its own."""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fattn_probe.base.cache import Kind, read_document, write_document
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import read_text
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+T = TypeVar("T")
+VERSION = "version"
+MOST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Document(Generic[T]):
+    """A kind of JSON document, which holds a value of `type`; `what` names it in messages, such as `a manifest`.
+
+    A document with a `version` has it as its first key; version 1 has no such key, so that an older fattn-probe, which
+    may share the cache, can read it. Without a `version`, the place of the document says which it is: the schema of the
+    history, the path in the cache.
+    """
+
+    what: str
+    type: type[T]
+    version: int | None = None
+    indent: int | None = field(default=None, kw_only=True)
+
+    @cached_property
+    def _adapter(self) -> "TypeAdapter[T]":
+        from pydantic import TypeAdapter  # 0.1 s, which `--help` does not need
+
+        return TypeAdapter(self.type)
+
+    def plain(self, value: T) -> Any:  # noqa: ANN401 (JSON)
+        """A value as dictionaries, lists, words and numbers."""
+        plain = self._adapter.dump_python(value)
+        return plain if self.version in (None, 1) else {VERSION: self.version} | plain
+
+    def of(self, plain: Any) -> T:  # noqa: ANN401 (JSON)
+        """The value of `plain`; InputError if it is not one."""
+        from pydantic import ValidationError
+
+        try:
+            return self._adapter.validate_python(plain)
+        except ValidationError as error:
+            raise InputError(f"not {self.what}: {_first(error)}") from None
+
+    def text(self, value: T) -> str:
+        """The document of a value; `parse` reads it back."""
+        return json.dumps(self.plain(value), indent=self.indent) + "\n" * (self.indent is not None)
+
+    def parse(self, text: str | bytes, place: object) -> T:
+        """The value of a document; InputError, which names the `place`, if it is damaged or of another version."""
+        from pydantic import ValidationError
+
+        try:
+            if self.version is not None and (found := json.loads(text).get(VERSION, 1)) != self.version:
+                newer = isinstance(found, int) and found > self.version
+                why = "made by a newer fattn-probe" if newer else "of an older format"
+                raise InputError(f"{place}: {self.what} of version {found}, {why}; this one knows {self.version}")
+            return self._adapter.validate_json(text)
+        except ValidationError as error:
+            raise InputError(f"{place}: not {self.what}: {_first(error)}") from None
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise InputError(f"{place}: not {self.what}: {error}") from None
+
+    def read(self, path: Path) -> T:
+        """The value in a user's file; InputError if it cannot be read."""
+        return self.parse(read_text(path, self.what, MOST_BYTES), path)
+
+    def remembered(self, kind: Kind, key: str) -> T | None:
+        """A value in the cache; None if there is none, or it is damaged or of another fattn-probe."""
+        if body := read_document(kind, key):
+            with suppress(InputError):
+                return self.parse(body, key)
+        return None
+
+    def remember(self, kind: Kind, key: str, value: T) -> None:
+        """Store a value in the cache, if that can be written."""
+        write_document(kind, key, self.text(value).encode())
+
+
+def _first(error: "ValidationError") -> str:
+    """The first mistake, in words."""
+    first = error.errors()[0]
+    at = ".".join(map(str, first["loc"]))
+    return f"{at}: {first['msg']}" if at else str(first["msg"])

@@ -1,0 +1,216 @@
+"""The user's files: reading with a size limit, writing with the path in every error."""
+
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fattn_probe.base.errors import InputError, MachineError
+
+MAGIC = re.compile(r"[*?[]")
+MIB = 1 << 20
+PART = ".part"
+MOST_TEXT = MIB
+"""Largest scenario, suite or device file in bytes; the largest shipped one has 30 KB."""
+MOST_PATCH = 16 * MIB
+MOST_VISITED = 100_000
+"""Most files and folders that a pattern may be compared with."""
+
+
+def read_text(path: Path, what: str, most: int = MOST_TEXT) -> str:
+    """The text of a user's file; `what` names it in messages, such as `the scenario`.
+
+    InputError if it is not a regular file, has more than `most` bytes, cannot be read, or is not UTF-8.
+    """
+    check_readable(path, what, most)
+    try:
+        with path.open("rb") as file:
+            data = b""
+            while len(data) <= most and (more := file.read(min(MIB, most + 1 - len(data)))):
+                data += more
+    except OSError as error:
+        raise InputError(f"{path}: cannot read {what}: {error.strerror}") from None
+    if len(data) > most:
+        raise InputError(f"{path}: cannot read {what}: {too_large(most)}")
+    try:
+        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: cannot read {what}: it is not UTF-8 text") from None
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder; False for a name that the system refuses."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def find_files(folder: Path, pattern: str) -> list[Path]:
+    """The paths that match a glob from `folder`, or from the root for an absolute one, sorted.
+
+    `**` follows no links to folders. InputError for a pattern that visits more than `MOST_VISITED` files.
+    """
+    anchor = Path(pattern).anchor
+    todo = [(Path(anchor or folder), list(Path(pattern.removeprefix(anchor)).parts))] if pattern else []
+    found, visited = set[Path](), 0
+    while todo:
+        here, parts = todo.pop()
+        if not parts:
+            found.add(here)
+            continue
+        name, rest = parts[0], parts[1:]
+        if not MAGIC.search(name):
+            todo += [(here / name, rest)] if (here / name).exists() else []
+            continue
+        entries = _entries(here)
+        visited += len(entries)
+        if visited > MOST_VISITED:
+            raise InputError(
+                f"the pattern {pattern!r} visits more than {MOST_VISITED} files; start in a smaller folder"
+            )
+        if name == "**":
+            todo += [(here, rest), *((Path(entry), parts) for entry in entries if entry.is_dir(follow_symlinks=False))]
+        else:
+            todo += [(Path(entry), rest) for entry in entries if fnmatchcase(entry.name, name)]
+    return sorted(found)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """The first entries of a folder, one more than a pattern may visit; none if it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(islice(entries, MOST_VISITED + 1))
+    except OSError:
+        return []
+
+
+def check_readable(path: Path, what: str, most: int | None = None) -> None:
+    """InputError unless the path is a regular file of at most `most` bytes; runs before opening, as a fifo blocks."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        raise InputError(f"{path}: cannot read {what}: {getattr(error, 'strerror', None) or error}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: cannot read {what}: it is {kind_of(status.st_mode)}, not a file")
+    if most is not None and status.st_size > most:
+        raise InputError(f"{path}: cannot read {what}: {too_large(most)}")
+
+
+def kind_of(mode: int) -> str:
+    """The kind of a path that is not a regular file, in words."""
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a fifo" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def too_large(most: int) -> str:
+    """Why a file is refused."""
+    return f"it has more than {most // MIB} MiB"
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError inside into a MachineError that names `path`; except a broken pipe."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MachineError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path`: the file written there replaces `path` at the end; an error removes it."""
+    part = path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}{PART}")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        with suppress(OSError):  # the error that brought us here says more
+            part.unlink()
+
+
+@contextmanager
+def whole_folder(folder: Path, *, over: bool = False) -> Iterator[Path]:
+    """A temporary folder beside `folder`, which takes its place at the end; an error removes it.
+
+    A folder with files stays, and is an error; with `over`, it is replaced.
+    """
+    with writing(folder), TemporaryDirectory(prefix=f".{folder.name[:40]}-", dir=folder.absolute().parent) as name:
+        made = Path(name) / "made"
+        made.mkdir()
+        yield made
+        if over and folder.exists():
+            folder.rename(made.with_name("replaced"))
+        made.rename(folder)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a result for the user, completely or not at all; MachineError if the disk refuses.
+
+    Its folder is made: the work that led to the result may have taken an hour. A link, a device, a pipe and a file that
+    cannot be replaced are written in place.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not is_replaceable(path):
+            path.write_text(text, encoding="utf-8")
+            return
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
+            if path.exists():
+                shutil.copymode(path, part)
+
+
+def is_replaceable(path: Path) -> bool:
+    """Whether nothing but its content is lost if another file takes a path's place."""
+    try:
+        status = path.lstat()
+    except OSError:  # there is nothing yet, or nothing that can be replaced: writing says which
+        return True
+    plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+    return plain and os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+
+
+def make_folder(path: Path, what: str) -> None:
+    """Make a folder if it does not exist; MachineError if a file is in the way, or permission is missing."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        blocking = next((part for part in (path, *path.parents) if os.path.lexists(part)), path)
+        raise MachineError(f"{path}: {what} needs a folder here, and {blocking} is a file") from error
+    except OSError as error:
+        raise MachineError(f"{path}: {what} cannot be made here: {error.strerror}") from error
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy the files below a folder with their times; stops at the first error, and names what was to be written."""
+    for name, _, files in os.walk(source):
+        folder = target / Path(name).relative_to(source)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            with writing(folder / file):
+                shutil.copy2(Path(name) / file, folder / file)
+
+
+def remove_tree(folder: Path) -> None:
+    """Delete a folder or a file, read-only or not; no error where there is none."""
+    if not folder.is_dir() or folder.is_symlink():
+        with suppress(OSError):
+            folder.unlink()
+        return
+    for path, _, _ in os.walk(folder):
+        with suppress(OSError):  # the deletion says nothing either
+            Path(path).chmod(0o755)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,110 @@
+"""The fingerprint of what was run: contents, not names. All other identities are projections of it."""
+
+import json
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fattn_probe.base.digest import short
+from fattn_probe.base.documents import Document
+
+LAYOUT = 1  # version of the layout of build folders; a change makes new folders
+Named = tuple[tuple[str, str], ...]
+"""Names with the sha256 of their contents."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What was run, on what, and how it is judged: results of one fingerprint may stand for each other.
+
+    `tree` and the second of each of `patches` (which were asked for) and `needed` (without which such a build does not
+    work) are sha256 of contents. `device` has the figures of a simulated GPU, or the name of a real one. `version` is
+    fattn-probe's, `stamp` the sha256 of its files that builds depend on, `own` of all its files. `cases` is the digest
+    of a case, or of all cases of a run. What is not known yet is empty: a build has no device, a dry run no compilers.
+    """
+
+    tree: str = ""
+    patches: Named = ()
+    needed: Named = ()
+    engine: str = ""
+    flavour: str = ""
+    arch: str = ""
+    sanitize: tuple[str, ...] = ()
+    quants: tuple[str, ...] = ()
+    compilers: tuple[str, ...] = ()
+    target: str = ""
+    device: tuple[tuple[str, int | str], ...] = ()
+    driver: str = ""
+    version: str = ""
+    stamp: str = ""
+    own: str = ""
+    checks: str = ""
+    cases: str = ""
+
+    @property
+    def build(self) -> str:
+        """Names the folder of a build: what is compiled, and with what; kernels and programs are added over time."""
+        told = {
+            "tree": self.tree,
+            "patches": (*self.needed, *self.patches),
+            "engine": self.engine,
+            "flavour": self.flavour,
+            "arch": self.arch,
+            "sanitize": sorted(self.sanitize),
+            "quants": sorted(self.quants),
+            "compilers": self.compilers,
+            "layout": LAYOUT,
+        }
+        return short(json.dumps(told), 12)
+
+    @property
+    def kernels(self) -> str:
+        """Names the file of the kernels that ops need: host code chooses them, and no compiler changes the choice."""
+        device: dict[str, Any] = dict(self.device)
+        name, simulated = device.pop("name", ""), device.pop("id", None) is not None
+        figures = [f"{figure}={value}" for figure, value in device.items()]
+        words = " ".join([*figures, f"name={name}"]) if simulated else name
+        return short(json.dumps([self.version, *self.source, sorted(self.quants), words]))
+
+    @property
+    def launches(self) -> str:
+        """Names the file of the launches of ops, which the simulator's own code decides too."""
+        return replace(self, tree=f"{self.tree} {self.flavour} {self.stamp}").kernels
+
+    @property
+    def source(self) -> list[Any]:
+        """The code of the kernels, for hashes of verdicts."""
+        return [self.tree, [digest for _, digest in self.patches]]
+
+    @property
+    def judgement(self) -> list[Any]:
+        """How cases are run and judged, for hashes of verdicts that hold for any code."""
+        build = [self.flavour, self.sanitize, *([self.quants] if self.quants else [])]
+        return [self.target, dict(self.device), *build, self.checks]
+
+    def differences(self, other: "Fingerprint | None") -> tuple[str, ...]:
+        """What differs from another one, in words; the cases are not compared, since each has a digest of its own."""
+        if other is None:
+            return ("what was run, which is not known",)
+        names = [field.name for field in fields(self) if field.name not in ("cases", "stamp", "version")]
+        found = [name for name in names if getattr(self, name) != getattr(other, name)]
+        return tuple(dict.fromkeys(WORDS.get(name, f"the {name}") for name in found))
+
+
+FINGERPRINT = Document("a fingerprint", Fingerprint)
+
+WORDS = {
+    "tree": "the source's files",
+    "patches": "the patches' text",
+    "needed": "the patches' text",
+    "checks": "how cases are judged",
+    "own": "fattn-probe itself",
+    "sanitize": "the sanitizers",
+    "device": "the device's figures",
+}
+"""The fields in words."""
+
+
+def fingerprint_in(text: str) -> Fingerprint | None:
+    """The fingerprint in a text; None for that of an older version, which stored none or other fields."""
+    plain = json.loads(text or "{}")
+    return FINGERPRINT.of(plain) if plain.keys() == {field.name for field in fields(Fingerprint)} else None

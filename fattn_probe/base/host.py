@@ -1,0 +1,67 @@
+"""What this process may use of the machine: its cores, its user's name."""
+
+import getpass
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+GROUPS = Path("/proc/self/cgroup")
+MOUNT = Path("/sys/fs/cgroup")
+SHARE = "FATTN_PROBE_CORES"
+"""The variable with the number of cores that a worker process may use."""
+HIERARCHIES = ("", "unified", "cpu", "cpu,cpuacct")
+"""Folders of the mount: version 2, version 2 beside 1, version 1."""
+
+
+def cores() -> int:
+    """The number of threads that can run at once: the cores of the affinity, but no more than cgroups give time for.
+
+    In a worker process, its share of them.
+    """
+    share = os.environ.get(SHARE, "")
+    most = int(share) if share.isdecimal() else affinity()
+    return max(1, min(affinity(), math.ceil(min(quotas(GROUPS, MOUNT), default=affinity())), most))
+
+
+def affinity() -> int:
+    """The number of cores that this process may run on; OpenBLAS starts so many threads, and knows no cgroups."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def quotas(groups: Path, mount: Path) -> Iterator[float]:
+    """The limits of this process's cgroup, and of those around it, in cores.
+
+    A container may see its own cgroup as the root, and beside it a path that it cannot see.
+    """
+    for line in read(groups).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            parts = [part for part in path.split("/") if part not in ("", "..")]
+            for hierarchy in HIERARCHIES:
+                for depth in range(len(parts) + 1):
+                    yield from quota_of(mount.joinpath(hierarchy, *parts[:depth]))
+
+
+def quota_of(group: Path) -> Iterator[float]:
+    """The limit of a cgroup in cores, if it has one: microseconds of processor time in a period."""
+    words = read(group / "cpu.max").split()
+    words = words or [read(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if all(word.isascii() and word.isdigit() for word in words) and int(words[1]) > 0:  # no limit: `max`, or -1
+        yield int(words[0]) / int(words[1])
+
+
+def read(path: Path) -> str:
+    """The text of a file of the kernel; empty without it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def user_name() -> str:
+    """The user's name; `uid 1000` if the machine has none, as in a container without an entry in /etc/passwd."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return f"uid {os.getuid()}"

@@ -1,0 +1,63 @@
+"""The signals that end a command: Ctrl-C, SIGTERM, and SIGHUP, which a terminal sends when it closes."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+NAMES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "terminated: the terminal is gone"}
+TERMINATION = (signal.SIGTERM, signal.SIGHUP)
+ENDINGS = (signal.SIGINT, *TERMINATION)
+
+
+class Terminated(KeyboardInterrupt):
+    """The interrupt of SIGTERM and SIGHUP.
+
+    At a KeyboardInterrupt within `exec`, as in an import that makes a dataclass, Python ends by SIGINT at its exit,
+    whatever the exit code (python/cpython: `unhandled_keyboard_interrupt`); its subclasses are exempt.
+    """
+
+
+@dataclass
+class Stop:
+    """What a process does at SIGTERM and SIGHUP; `received` is the first of them."""
+
+    received: signal.Signals | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Raise Terminated; `workers` end with their parent."""
+        self.received = self.received or signal.Signals(number)
+        raise Terminated
+
+
+def heed() -> None:
+    """End this process at SIGTERM and SIGHUP as at Ctrl-C, unless its caller, such as nohup, ignores them."""
+    stop = Stop()
+    for number in TERMINATION:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, stop)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Within, the signals that end a command wait: for what must not be left half done."""
+    arrived: list[int] = []
+    before = {}
+    try:
+        for number in ENDINGS if threading.current_thread() is threading.main_thread() else ():
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                before[number] = signal.signal(number, lambda number, frame: arrived.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if arrived:
+            signal.raise_signal(arrived[0])
+
+
+def terminated() -> signal.Signals | None:
+    """The SIGTERM or SIGHUP that this process has received; unlike after Ctrl-C, it must end soon."""
+    stops = [handler for handler in map(signal.getsignal, TERMINATION) if isinstance(handler, Stop)]
+    return stops[0].received if stops else None

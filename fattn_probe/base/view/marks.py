@@ -1,0 +1,173 @@
+"""Pictures as marks in user units. `svg`, `characters` and `plot` draw them; in a terminal a unit is a character.
+
+Nothing here knows what a picture shows.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fattn_probe.base.arrays import F64, Bytes, Indices
+
+
+@dataclass(frozen=True)
+class Look:
+    """How some marks look.
+
+    In SVG: `name` is the class, and `css` its declarations, or rules with `@` for the selector; empty if the page has
+    them. In a terminal: `sign` fills a mark, in rich's `style`; a mark without a sign is not drawn there. `colour` is
+    for pixels and matplotlib.
+    """
+
+    name: str
+    css: str = ""
+    style: str = ""
+    sign: str = " "
+    colour: str = "#000000"
+    hatched: bool = False
+
+
+SOFT = Look("soft", style="dim")
+"""Of axes, labels and notes."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle with a label if there is room, and a tooltip; `edge` is its first character in a terminal.
+
+    With `every`, it is repeated to the right at this distance, up to `stop`.
+    """
+
+    x: float
+    y: float
+    width: float
+    height: float
+    look: Look
+    label: str = ""
+    title: str = ""
+    edge: str = ""
+    every: float = 0.0
+    stop: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """Straight lines through points, or a dot at a single one; `title` is its tooltip, or its name in a legend."""
+
+    points: tuple[tuple[float, float], ...]
+    look: Look
+    title: str = ""
+    closed: bool = False
+
+    @property
+    def x(self) -> float:
+        """Where it begins."""
+        return self.points[0][0]
+
+
+@dataclass(frozen=True)
+class Words:
+    """A line of text: its top, and its left end, or with `end` its right one."""
+
+    x: float
+    y: float
+    text: str
+    look: Look = SOFT
+    end: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ColourScale:
+    """A look for each range of values, from below `limits[0]` to `limits[-1]` and up; `odd` for those not finite."""
+
+    limits: tuple[float, ...]
+    looks: tuple[Look, ...]
+    odd: Look
+
+    def places(self, values: F64) -> Indices:
+        """The place in `looks` of each value; `len(looks)` for one that is not finite."""
+        found = np.searchsorted(self.limits, values, side="right")
+        return np.where(np.isfinite(values), found, len(self.looks))
+
+    def pixels(self, values: F64) -> Bytes:
+        """The values as an RGB image (rows, columns, 3)."""
+        colours = [bytes.fromhex(look.colour[1:]) for look in (*self.looks, self.odd)]
+        return np.array([list(colour) for colour in colours], np.uint8)[self.places(values)]
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """A matrix of values in colours."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    values: F64
+    scale: ColourScale
+
+
+Mark = Box | Stroke | Words | Cells
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis in the units of its values, which `plot` draws."""
+
+    label: str
+    first: float
+    last: float
+    log: bool = False
+
+    def share(self, value: float) -> float:
+        """Where a value is: 0 at the start, 1 at the end."""
+        if self.log:
+            value, first, last = (math.log10(number) for number in (value, self.first, self.last))
+            return (value - first) / (last - first)
+        return (value - self.first) / (self.last - self.first)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture: marks, the later over the earlier. `name` is its class in SVG, `about` says what it shows.
+
+    `axes` are across and up; the marks are in their units.
+    """
+
+    name: str
+    width: float
+    height: float
+    marks: tuple[Mark, ...]
+    about: str = ""
+    x: float = 0.0
+    y: float = 0.0
+    axes: tuple[Axis, Axis] | None = None
+
+    def placed(self, x: float, y: float, width: float, height: float) -> Iterator[Stroke]:
+        """The lines, from the units of the axes to those of a window; the second axis goes up."""
+        assert self.axes is not None
+        across, up = self.axes
+        for line in self.marks:
+            assert isinstance(line, Stroke)
+            points = ((x + across.share(at) * width, y + (1 - up.share(to)) * height) for at, to in line.points)
+            yield replace(line, points=tuple(points))
+
+
+def outline(x: float, y: float, width: float, height: float, look: Look) -> Stroke:
+    """The four sides of a rectangle."""
+    right, bottom = x + width, y + height
+    return Stroke(((x, y), (right, y), (right, bottom), (x, bottom)), look, closed=True)
+
+
+STOPS = ((247, 251, 255), (158, 202, 225), (49, 130, 189), (8, 48, 107))
+"""Light to dark blue, readable without colour vision."""
+
+
+def ramp(limits: Sequence[float], odd: Look) -> ColourScale:
+    """A scale from light to dark."""
+    shares = np.linspace(0, len(STOPS) - 1, len(limits) + 1)
+    red, green, blue = (np.interp(shares, range(len(STOPS)), channel) for channel in zip(*STOPS, strict=True))
+    colours = (bytes(round(part) for part in colour).hex() for colour in zip(red, green, blue, strict=True))
+    return ColourScale(tuple(limits), tuple(Look("", colour=f"#{colour}") for colour in colours), odd)

@@ -1,0 +1,320 @@
+"""Work side by side: a command's processes and threads, started only here.
+
+A worker is forked from a server that has imported what workers need, and runs tasks one after another. Parent and
+worker share one pipe and no lock, so that neither waits for a reply that the other has only begun. A worker ends with
+its parent, however that ends, and takes the programs that it started with it.
+"""
+
+import functools
+import math
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
+from types import FrameType
+from typing import Any, Generic, Self, TypeVar
+
+from threadpoolctl import ThreadpoolController, threadpool_limits
+
+from fattn_probe.base.host import SHARE, cores
+from fattn_probe.base.process import describe_code, end_programs
+from fattn_probe.base.scratch import scratch
+from fattn_probe.base.signals import ENDINGS, TERMINATION, Terminated, deferred
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+Tell = Callable[[Any], None]
+Begin = Callable[[Tell], AbstractContextManager[Callable[[Task], Answer]]]
+"""Makes the function of a worker, in the worker; it can tell the parent something while it works."""
+MOST_DEATHS = 2
+"""Workers that a task may end."""
+END_SECONDS = 5.0
+"""Seconds until a worker that is to end, and its programs, are killed by the worker itself; then by its parent."""
+FEW = 3e7
+CONTEXT = multiprocessing.get_context("forkserver")
+
+
+@dataclass(frozen=True)
+class Died:
+    """Instead of an answer: the task ended several workers; `how` the last one ended, in words."""
+
+    how: str
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Something that a worker tells while it works."""
+
+    what: object
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """An exception that a task raised, with its traceback as text."""
+
+    error: Exception
+    trace: str
+
+
+@dataclass
+class _Worker(Generic[Task]):
+    """A worker as its parent sees it: the task in progress, if there is one, and the workers that it has ended."""
+
+    process: BaseProcess
+    connection: "Connection[Any, Any]"
+    task: Task | None = None
+    deaths: int = 0
+
+
+@dataclass
+class Workers(Generic[Task, Answer]):
+    """Up to `number` processes, started when there is work for them; they end with the `with` block.
+
+    `told` gets what a worker tells. `threads` are the cores that each may use, an equal share of this process's if 0.
+    The files of a worker are in a folder that is removed at the end, even if the worker is killed.
+    """
+
+    begin: Begin[Task, Answer]
+    number: int
+    told: Tell = lambda what: None
+    threads: int = 0
+    _workers: list[_Worker[Task]] = field(default_factory=list)
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _folder: str = ""
+
+    def __enter__(self) -> Self:
+        self._folder = str(self._stack.enter_context(scratch()))
+        self._stack.callback(lambda: self._end(self._workers))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def answers(self, tasks: Iterable[Task | None]) -> Generator[tuple[Task, Answer | Died]]:
+        """Each task with its answer, as soon as it is known; an exception of a task is raised here.
+
+        A task is taken from the iterator when a worker is free for it; None stands for no task before the next answer.
+        A worker that dies is replaced, and runs the task once more. Closing the iterator ends the tasks in progress.
+        """
+        source, over = iter(tasks), False
+        try:
+            while True:
+                while not over and sum(worker.task is not None for worker in self._workers) < self.number:
+                    try:
+                        task = next(source)
+                    except StopIteration:
+                        over = True
+                        break
+                    if task is None:
+                        break
+                    self._give(task)
+                busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
+                if not busy:
+                    return
+                for connection in wait(list(busy)):
+                    yield from self._heard(busy[connection])  # type: ignore[index]
+        finally:
+            self._end([worker for worker in self._workers if worker.task is not None])
+
+    def _give(self, task: Task, deaths: int = 0) -> None:
+        worker = next((worker for worker in self._workers if worker.task is None), None)
+        if worker is None:
+            with deferred():
+                worker = self._started()
+        worker.task, worker.deaths = task, deaths
+        with suppress(ConnectionError):  # it has died, which the end of its pipe will show
+            worker.connection.send(task)
+
+    def _started(self) -> _Worker[Task]:
+        ours, theirs = CONTEXT.Pipe()
+        threads = self.threads or max(1, cores() // self.number)
+        words = (theirs, self.begin, threads, {**os.environ, SHARE: str(threads)}, self._folder)
+        prepare_workers()
+        # At an exit that skips our own clean-up, multiprocessing ends only daemons; it waits for other processes.
+        process = CONTEXT.Process(target=_serve, args=words, daemon=True)
+        process.start()
+        theirs.close()
+        worker: _Worker[Task] = _Worker(process, ours)
+        self._workers.append(worker)
+        return worker
+
+    def _heard(self, worker: _Worker[Task]) -> Iterator[tuple[Task, Answer | Died]]:
+        task, deaths = worker.task, worker.deaths + 1
+        assert task is not None
+        try:
+            said = worker.connection.recv()
+        except (EOFError, OSError):
+            how = self._end([worker])
+            if deaths < MOST_DEATHS:
+                self._give(task, deaths)
+            else:
+                yield task, Died(f"it ended {deaths} workers, the last one {how}")
+            return
+        if isinstance(said, _Told):
+            self.told(said.what)
+            return
+        worker.task = None
+        if isinstance(said, _Raised):
+            raise said.error from RuntimeError(said.trace)
+        yield task, said
+
+    def _end(self, workers: Sequence[_Worker[Task]]) -> str:
+        """End some workers with their programs; returns how the last one ended, in words."""
+        ending, how = list(workers), ""
+        for worker in ending:
+            worker.connection.close()
+        for worker in ending:
+            worker.process.join(2 * END_SECONDS)
+            worker.process.kill()
+            worker.process.join()
+            how = describe_code(worker.process.exitcode or 0)
+            self._workers.remove(worker)
+        return how
+
+
+def prepare_workers(*modules: str) -> None:
+    """Start the server that workers are forked from, so that it imports modules while other work is done.
+
+    It and its workers inherit that signals wait: a terminal sends them to every process, and the parent decides.
+    """
+    if modules:
+        CONTEXT.set_forkserver_preload(list(modules))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+    try:
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)  # the tracker's start lets them through
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@dataclass
+class _Leave:
+    """What a worker does at a signal: it leaves its task, once; its clean-up is not interrupted."""
+
+    free: bool = False
+    signal: int = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        first, self.signal = not self.signal, self.signal or number
+        if first and self.free:
+            raise Terminated
+
+
+def _serve(
+    connection: "Connection[Any, Any]",
+    begin: Begin[Any, Any],
+    threads: int,
+    environment: Mapping[str, str],
+    folder: str,
+) -> None:
+    """The main loop of a worker: receive a task, send its answer, until the other end is closed."""
+    leave = _Leave()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in TERMINATION:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, leave)
+    read, write = os.pipe2(os.O_NONBLOCK)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    threading.Thread(target=_end_in_time, args=(connection.fileno(), read), daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
+    multiprocessing.current_process().daemon = False  # it may have workers of its own
+    os.environ.clear()
+    os.environ.update(environment)  # the server has those of its start
+    tempfile.tempdir = folder
+    try:
+        limit = threadpool_limits(min(threads, blas_threads()), "blas")
+        with limit, begin(lambda what: connection.send(_Told(what))) as function:
+            leave.free = True
+            try:
+                while not leave.signal:
+                    connection.send_bytes(_reply(function, connection.recv()))
+            except (EOFError, OSError):  # the parent has closed its end, perhaps within a message
+                pass
+            finally:
+                leave.free = False
+    except Terminated:
+        sys.exit(128 + leave.signal)
+
+
+def _reply(function: Callable[[Any], Any], task: object) -> bytes:
+    """The answer to a task, or the exception that it raises, for the pipe."""
+    try:
+        return bytes(ForkingPickler.dumps(function(task)))
+    except Exception as error:  # noqa: BLE001 (the boundary of a process)
+        trace = traceback.format_exc()
+        try:
+            said = ForkingPickler.dumps(_Raised(error, trace))
+            ForkingPickler.loads(said)
+        except Exception:  # noqa: BLE001 (whatever such an exception does)
+            said = ForkingPickler.dumps(_Raised(RuntimeError(f"{type(error).__name__}: {error}"), trace))
+        return bytes(said)
+
+
+def _end_in_time(connection: int, signals: int) -> None:
+    """Wait for the parent's end, or for a signal; then end this worker, and after a while kill it with its programs."""
+    waiting = select.poll()
+    waiting.register(connection, 0)  # only for the end of it: its contents are the main thread's
+    waiting.register(signals, select.POLLIN)
+    waiting.poll()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(END_SECONDS)
+    end_programs()
+    time.sleep(END_SECONDS / 10)
+    end_programs(signal.SIGKILL)
+    os._exit(1)
+
+
+@contextmanager
+def threads(number: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads, for what waits on programs; an interrupt kills these programs instead of waiting for them."""
+    with ThreadPoolExecutor(number) as pool:
+        try:
+            yield pool
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, KeyboardInterrupt):
+                end_programs()
+            raise
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")
+
+
+def blas_threads() -> int:
+    """The number of BLAS threads, all or what OPENBLAS_NUM_THREADS and similar variables say; at most the cores."""
+    return min(cores(), max((library["num_threads"] for library in _blas().info()), default=1))
+
+
+def spread(function: Callable[[Task], None], tasks: Sequence[Task], *, operations: float = math.inf) -> None:
+    """Call a function on every task, one in a thread, each with a BLAS of one thread, on all cores that BLAS may use.
+
+    Two BLAS threads wait for each other after every matrix product, while exp runs on one core; on a busy machine they
+    wait up to 30 times as long (measured). Independent threads do not wait. The tasks are started in order; the first
+    exception is raised when all have ended. Uses only this thread if there are few `operations` in total, since
+    starting threads takes 0.1 ms.
+    """
+    workers = min(blas_threads(), len(tasks)) if operations > FEW else 1
+    with _blas().limit(limits=1):
+        if workers <= 1:
+            for task in tasks:
+                function(task)
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            for _ in pool.map(function, tasks):
+                pass

@@ -1,0 +1,145 @@
+"""Safe YAML that remembers the line of every key and value."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from fattn_probe.base.errors import InputError
+
+MAX_NODES = 20_000
+MAX_DEPTH = 50
+TOO_MUCH = f"too many or too deeply nested values, allowed: {MAX_NODES} values, {MAX_DEPTH} deep"
+Key = tuple[str | int, ...]
+MERGE = "tag:yaml.org,2002:merge"
+OTHER_IN_1_2 = re.compile(r"[-+]?(0[0-7_]*[0-7]|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+"""Numbers that YAML 1.1, which PyYAML reads, takes in base 8 or 60, and YAML 1.2 does not."""
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader, with 1e-5 read as the number it is in YAML 1.2, and with bounds.
+
+    Its composer calls itself for each level, so depth is bounded before Python's stack is; an alias costs nothing here,
+    and is counted when its value is made.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401 (as in yaml)
+        """One node with all below it."""
+        self._depth, self._nodes = self._depth + 1, self._nodes + 1
+        if self._depth > MAX_DEPTH or self._nodes > 2 * MAX_NODES:  # keys are nodes too
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem=TOO_MUCH, problem_mark=mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+_Loader.yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake that YAML allows but fattn-probe does not."""
+
+    line: int
+    text: str
+
+
+@dataclass
+class YamlDocument:
+    """A file's value, the line (from 1) of every key, and its mistakes."""
+
+    value: Any = None
+    lines: dict[Key, int] = field(default_factory=dict)
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def line(self, key: Key) -> int:
+        """The line of a key, or of its nearest parent."""
+        while key and key not in self.lines:
+            key = key[:-1]
+        return self.lines.get(key, 1)
+
+
+def parse(text: str, name: str) -> YamlDocument:
+    """Parse one YAML document; InputError with `name`, that of its file, and the line if it is invalid."""
+    try:
+        return _parse(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise InputError(f"{name}:{line}: not YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{name}:1: not YAML: {' '.join(str(error).split())}") from None
+
+
+def _parse(text: str) -> YamlDocument:
+    loader = _Loader(text)
+    document = YamlDocument()
+    try:
+        node = loader.get_single_node()
+        if node is not None:
+            document.value = _value(loader, node, (), document)
+            document.lines.setdefault((), node.start_mark.line + 1)
+    finally:
+        loader.dispose()
+    return document
+
+
+def _value(loader: _Loader, node: yaml.Node, key: Key, document: YamlDocument) -> object:
+    document.lines.setdefault(key, node.start_mark.line + 1)
+    if len(document.lines) > MAX_NODES or len(key) > MAX_DEPTH:
+        raise yaml.MarkedYAMLError(problem=TOO_MUCH, problem_mark=node.start_mark)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(loader, item, (*key, number), document) for number, item in enumerate(node.value)]
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(loader, node, key, document)
+    return _scalar(loader, node, key, document)
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: YamlDocument) -> dict[str, object]:
+    made: dict[str, object] = {}
+    for name_node, value_node in node.value:
+        if not isinstance(name_node, yaml.ScalarNode):
+            raise yaml.MarkedYAMLError(problem="a list or a mapping as a key", problem_mark=name_node.start_mark)
+        name = str(name_node.value)
+        line = name_node.start_mark.line + 1
+        dotted = ".".join(map(str, (*key, name)))
+        if name_node.tag == MERGE:
+            said = "merge keys are not read, allowed: each key written out, or a whole value by its alias"
+            document.mistakes.append(Mistake(line, f"{dotted}: {said}"))
+            continue
+        if name in made:
+            first = document.lines[(*key, name)]
+            document.mistakes.append(Mistake(line, f"{dotted}: given twice, first on line {first}, allowed: once"))
+            continue
+        document.lines[(*key, name)] = line
+        made[name] = _value(loader, value_node, (*key, name), document)
+    return made
+
+
+def _scalar(loader: _Loader, node: yaml.Node, key: Key, document: YamlDocument) -> object:
+    """A scalar's value, a date as text; yaml.YAMLError for a tag that safe YAML lacks or that does not fit.
+
+    A number that the two versions of YAML read differently is a mistake of the document.
+    """
+    if node.tag == "tag:yaml.org,2002:timestamp":
+        return node.value
+    try:
+        value = loader.construct_object(node)
+    except ValueError as error:
+        raise yaml.MarkedYAMLError(problem=f"{node.value!r}: {error}", problem_mark=node.start_mark) from error
+    if isinstance(value, int | float) and OTHER_IN_1_2.fullmatch(node.value):
+        said = f"found {node.value[:60]}, which YAML 1.1 and 1.2 read differently, allowed: a decimal number"
+        dotted = ".".join(map(str, key)) or "the file"
+        document.mistakes.append(
+            Mistake(node.start_mark.line + 1, f"{dotted}: {said} without leading zeros and colons")
+        )
+    return value

@@ -1,0 +1,81 @@
+"""Where the registers and static shared memory of a kernel are known from: measured, estimated or assumed."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fattn_probe.base.errors import InputError
+
+
+class Method(StrEnum):
+    """How figures were found.
+
+    By ptxas for the architecture, or by a GPU's driver; by an older ptxas for an architecture that nvcc has dropped;
+    from launch bounds; or a launch record does not say.
+    """
+
+    MEASURED = "measured"
+    ESTIMATED = "estimated"
+    ASSUMED = "assumed"
+    UNKNOWN = "unknown"
+
+
+SPELLING = re.compile(rf"(?P<method>{'|'.join(Method)})(?: b(?P<build>\d+))?")
+EXPLAINED = {
+    Method.MEASURED: "",
+    Method.ESTIMATED: "an older ptxas's figures for code that nvcc made for sm_75, since nvcc 13 has no older GPUs",
+    Method.ASSUMED: "without ptxas's figures, the most registers that __launch_bounds__ allows stand in, and no static "
+    "shared memory",
+    Method.UNKNOWN: "the launch record does not say where its figures are from",
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a kernel's registers and static shared memory are from, and with them how many blocks fit on an SM.
+
+    `build_number` is the llama.cpp build that they were found in, if that is not the source that runs.
+    """
+
+    method: Method = Method.UNKNOWN
+    build_number: int | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether these are figures of the kernel that runs."""
+        return self == MEASURED
+
+    @property
+    def mark(self) -> str:
+        """The short mark of figures that are not known: `assumed`, `b7551`, `estimated b7551`; empty if they are."""
+        return str(self).removeprefix(Method.MEASURED).strip()
+
+    @property
+    def explained(self) -> str:
+        """What the mark means; empty if the figures are known."""
+        release = f"ptxas's figures in llama.cpp b{self.build_number}, not in the source that runs here"
+        return "; ".join(filter(None, (release if self.build_number else "", EXPLAINED[self.method])))
+
+    def marked(self, value: object) -> str:
+        """A value with its mark: `255 (assumed)`."""
+        return f"{value} ({self.mark})" if self.mark else str(value)
+
+    def __str__(self) -> str:
+        return f"{self.method} b{self.build_number}" if self.build_number else self.method.value
+
+
+MEASURED, UNKNOWN = Origin(Method.MEASURED), Origin()
+
+
+def parse_origin(text: str) -> Origin:
+    """The origin that `str` has spelled; InputError for anything else."""
+    match = SPELLING.fullmatch(text)
+    if match is None:
+        raise InputError(f"origin {text!r}: not one of {', '.join(Method)}, or one of these and a build, as in b7551")
+    return Origin(Method(match["method"]), int(match["build"]) if match["build"] else None)
+
+
+def legend(origins: Iterable[Origin]) -> list[str]:
+    """A line for each mark among some figures: `(assumed): without ptxas's figures, ...`."""
+    return [f"({origin.mark}): {origin.explained}" for origin in dict.fromkeys(origins) if not origin.known]

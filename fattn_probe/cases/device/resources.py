@@ -1,0 +1,99 @@
+"""What each attention kernel takes of an SM, as ptxas reported in real builds."""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.device.origin import Method, Origin
+
+TABLE = "resources.csv"
+CELL = re.compile(r"(\d+)/(\d+)/(\d+)")
+ESTIMATED = frozenset({"61", "70"})
+"""Architectures that nvcc 13 has dropped: the table has what `scripts/resources --ptxas` estimates for them."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Of one kernel: registers per thread, static shared memory in bytes, local memory (stack frame) in bytes."""
+
+    registers: int
+    shared: int = 0
+    local: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.registers}/{self.shared}/{self.local}"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The resources of one kernel (its demangled name) of one llama.cpp build number for nvcc's arch (`89`)."""
+
+    build_number: int
+    arch: str
+    kernel: str
+    resources: Resources
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The resources of one kernel as the simulator takes them, and where they are from."""
+
+    resources: Resources
+    origin: Origin
+
+
+def figures_of(arch: str, build_number: str, path: Path | None = None, *, released: bool = True) -> dict[str, Figures]:
+    """The figures of each kernel of an arch (`89`), from the nearest llama.cpp build that has it.
+
+    They change slowly between builds, so the nearest one is a better estimate than the limit of the launch bounds.
+    Trees without a build number (a folder, a commit) get the newest. Only a release as it is (`released`), not a tree
+    that may have been changed, has figures that were measured for it. Empty if the table has nothing for the arch.
+    """
+    table: dict[int, dict[str, Resources]] = {}
+    for item in read_table(path, arch):
+        table.setdefault(item.build_number, {})[item.kernel] = item.resources
+    own = int(build_number) if build_number.isdigit() else None
+    wanted = max(table, default=0) if own is None else own
+    method = Method.ESTIMATED if arch in ESTIMATED else Method.MEASURED
+    found: dict[str, Figures] = {}
+    for number in sorted(table, key=lambda number: (abs(number - wanted), -number), reverse=True):
+        origin = Origin(method, None if released and number == own else number)
+        found |= {kernel: Figures(resources, origin) for kernel, resources in table[number].items()}
+    return found  # the nearest build came last, and has replaced the others
+
+
+def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
+    """The text of the table with `records` added; a later record of a kernel replaces the earlier one."""
+    cells: dict[str, dict[str, str]] = {}
+    columns: set[tuple[int, str]] = set()
+    for item in (*read_table(path), *records):
+        if not 0 < item.resources.registers <= 255:
+            raise InputError(f"{item.kernel}: {item.resources.registers} registers a thread, expected 1 to 255")
+        columns.add((item.build_number, item.arch))
+        cells.setdefault(item.kernel, {})[f"{item.build_number}/{item.arch}"] = str(item.resources)
+    text = io.StringIO()
+    names = [f"{number}/{arch}" for number, arch in sorted(columns)]
+    writer = csv.DictWriter(text, ["kernel", *names], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({"kernel": kernel, **row} for kernel, row in sorted(cells.items()))
+    return text.getvalue()
+
+
+def read_table(path: Path | None = None, only: str = "") -> Iterator[Compiled]:
+    """The table, or its columns of one arch.
+
+    It has a row per kernel and a column per llama.cpp build and arch (`11549/89`) of `registers/shared/local`.
+    """
+    source = path or files("fattn_probe.cases.device") / TABLE
+    rows = csv.reader(io.StringIO(source.read_text()))
+    columns = [column.split("/") for column in next(rows)[1:]]
+    chosen = [(at, int(number), arch) for at, (number, arch) in enumerate(columns, 1) if only in ("", arch)]
+    for row in rows:
+        for at, number, arch in chosen:
+            if match := CELL.fullmatch(row[at]):
+                yield Compiled(number, arch, row[0], Resources(*map(int, match.groups())))

@@ -1,0 +1,65 @@
+"""`device list` and `device show`: the catalogue as text and as JSON."""
+
+from collections.abc import Iterable, Mapping
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fattn_probe.base.tables import Table
+from fattn_probe.cases.device.catalogue import Device
+
+GIB, KIB = 2**30, 2**10
+COLUMNS = ("id", "name", "cc", "SMs", "shared KiB", "threads", "blocks", "GiB")
+
+
+def device_list(devices: Mapping[str, Device]) -> list[dict[str, object]]:
+    """The data of `device list --json`: one mapping per device, oldest compute capability first."""
+    ordered = sorted(devices.values(), key=lambda device: (device.major, device.minor, device.multiProcessorCount))
+    return [{"id": device.id, "name": device.name, "cc": device.cc, **device.properties()} for device in ordered]
+
+
+def device_show(device: Device) -> dict[str, object]:
+    """The data of `device show --json`: the figures, the source of each, those of a similar GPU, the one-line spec."""
+    return {
+        "id": device.id,
+        "name": device.name,
+        "arch": f"sm_{device.arch}",
+        "__CUDA_ARCH__": device.cuda_arch,
+        "properties": device.properties(),
+        "sources": dict(device.sources),
+        "assumed": list(device.assumed),
+        "spec": device.spec(),
+    }
+
+
+def render_list(devices: Mapping[str, Device]) -> RenderableType:
+    """The catalogue as a table; shared memory per SM and per block, threads and blocks per SM."""
+    rows = tuple(tuple(_row(devices[str(item["id"])])) for item in device_list(devices))
+    table = Table(COLUMNS, rows, frozenset(COLUMNS[2:]), heading=COLUMNS[:2])
+    return Group(Text("--on sim:ID simulates one of these"), table)
+
+
+def _row(device: Device) -> Iterable[str]:
+    yield from (device.id, device.name, device.cc, str(device.multiProcessorCount))
+    yield f"{device.sharedMemPerMultiprocessor // KIB}/{device.sharedMemPerBlockOptin // KIB}"
+    yield from (str(device.maxThreadsPerMultiProcessor), str(device.maxBlocksPerMultiProcessor))
+    yield f"{device.totalGlobalMem / GIB:.1f}"
+
+
+def render_show(device: Device) -> Group:
+    """One device: each figure with cudaDeviceProp's name, and the number of its document (listed below)."""
+    documents = list(dict.fromkeys(device.sources.values()))
+    title = f"{device.id}: {device.name}, sm_{device.arch}, __CUDA_ARCH__ {device.cuda_arch}"
+    notes = [f"[{number}] {text}" for number, text in enumerate(documents, 1)]
+    notes += ["(assumed): nominal memory, or the figure of the GPU that this one is `like`"] if device.assumed else []
+    rows = (
+        (
+            name,
+            f"{value} (assumed)" if name in device.assumed else str(value),
+            f"[{documents.index(source) + 1}]" if (source := device.sources.get(name)) else "",
+        )
+        for name, value in device.properties().items()
+    )
+    return Group(
+        Text(title), Table(("figure", "value", "source"), tuple(rows), frozenset({"value"})), Text("\n".join(notes))
+    )

@@ -1,0 +1,74 @@
+"""Targets, on which a case runs: `sim:ID`, `gpu`, `gpu:N` or `cpu`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.device.catalogue import Device, find_device
+
+ALLOWED = "allowed: sim:ID (see `fattn-probe device list`), gpu, gpu:N, cpu"
+
+
+@dataclass(frozen=True)
+class Target:
+    """An engine and its device: a catalogue device for `sim`, the index of a real GPU for `cuda`."""
+
+    engine: Literal["sim", "cuda", "cpu"]
+    device: Device | None = None
+    gpu: int = 0
+
+    def __str__(self) -> str:
+        if self.engine == "sim" and self.device is not None:
+            return f"sim:{self.device.id}"
+        return f"gpu:{self.gpu}" if self.engine == "cuda" else "cpu"
+
+    @property
+    def backend(self) -> str:
+        """ggml's name of the backend device of this target."""
+        return "CPU" if self.engine == "cpu" else "CUDA0"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment variables that make CUDA0 this target."""
+        if self.engine == "sim" and self.device is not None:
+            return {"FATTN_PROBE_DEVICE": self.device.spec()}
+        return {"CUDA_VISIBLE_DEVICES": str(self.gpu)} if self.engine == "cuda" else {}
+
+
+def parse_target(text: str, devices: Mapping[str, Device], given: str = "--on") -> Target:
+    """Parse one target; InputError with the allowed ones, and the flag or key that gave it, if it is invalid."""
+    kind, colon, rest = text.strip().partition(":")
+    match kind, colon, rest:
+        case "sim", ":", identifier if identifier:
+            try:
+                return Target("sim", find_device(devices, identifier))
+            except InputError as error:
+                raise InputError(f"{given} {text!r}: {error}") from None
+        case "gpu", "", "":
+            return Target("cuda")
+        case "gpu", ":", index if index.isascii() and index.isdigit():
+            return Target("cuda", gpu=int(index))
+        case "cpu", "", "":
+            return Target("cpu")
+    hint = f"; did you mean sim:{text}?" if text in devices else ""
+    raise InputError(f"{given} {text!r}: not a device{hint}; {ALLOWED}")
+
+
+def parse_targets(text: str, devices: Mapping[str, Device], given: str = "--on") -> tuple[Target, ...]:
+    """Parse a comma-separated list of targets; one InputError names all invalid ones."""
+    targets, problems = [], []
+    for word in text.split(","):
+        try:
+            targets.append(parse_target(word, devices, given))
+        except InputError as error:
+            problems.append(str(error))
+    if problems:
+        raise InputError("\n".join(dict.fromkeys(problems)))
+    return tuple(targets)
+
+
+def picklable(target: Target) -> Target:
+    """The target with its device\'s sources in a plain dictionary, which can be pickled."""
+    device = target.device
+    return replace(target, device=replace(device, sources=dict(device.sources)) if device else None)

@@ -1,0 +1,180 @@
+"""The case file: one fully resolved op and its input bytes, as the runner reads it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gguf import GGUFValueType
+
+from fattn_probe.base.arrays import Bytes
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.op import Op, Params, Root, TensorView
+from fattn_probe.cases.op.blocks import BLOCK, QuantBlocks, read_blocks
+from fattn_probe.cases.op.ggml_types import TYPE_NAMES
+from fattn_probe.cases.op.gguf_file import (
+    Field,
+    GgufFile,
+    Ne,
+    TensorData,
+    array,
+    f32,
+    i32,
+    read_gguf,
+    string,
+    u32,
+    u64,
+    write_gguf,
+)
+from fattn_probe.cases.op.repeated import whole
+
+VERSION = 1
+ADDRESSES = 1 << 47
+"""Bytes that a process can address; no tensor has as many elements."""
+TENSORS = ("Q", "K", "V", "mask", "sinks")
+
+
+@dataclass(frozen=True)
+class CaseFile:
+    """The contents of a case file: a case's name and digest, its op, and the bytes of each root by name."""
+
+    name: str
+    digest: str
+    op: Op
+    inputs: Mapping[str, Bytes]
+
+
+class Named(Protocol):
+    """What a case file tells of its case."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def digest(self) -> str:
+        """Its digest, see `scenario.Case`."""
+
+    @property
+    def op(self) -> Op:
+        """Its op."""
+
+
+def write_case(case: Named, inputs: Mapping[str, Bytes], path: Path) -> None:
+    """Write a case file completely or not at all; `inputs` holds each root's bytes by name."""
+    write_gguf(path, case_fields(case.name, case.digest, case.op), case_tensors(case.op, inputs))
+
+
+def case_fields(name: str, digest: str, op: Op) -> dict[str, Field]:
+    """The case file's fields."""
+    fields = {
+        "fattn.version": u32(VERSION),
+        "fattn.case": string(name),
+        "fattn.digest": string(digest),
+        "fattn.scale": f32(op.params.scale),
+        "fattn.max_bias": f32(op.params.max_bias),
+        "fattn.logit_softcap": f32(op.params.logit_softcap),
+        "fattn.prec": i32(op.params.prec),
+        "fattn.n_kv_max": i32(op.params.n_kv_max),
+    }
+    for tensor, view in op.tensors.items():
+        fields[f"fattn.{tensor}.root"] = string(view.root)
+        fields[f"fattn.{tensor}.ne"] = array(GGUFValueType.INT64, view.ne)
+        fields[f"fattn.{tensor}.nb"] = array(GGUFValueType.UINT64, view.nb)
+        fields[f"fattn.{tensor}.offset"] = u64(view.offset)
+    for root in op.roots.values():
+        if root.period is not None:
+            fields[f"fattn.root.{root.name}.ne"] = array(GGUFValueType.INT64, root.ne)
+    return fields
+
+
+def case_tensors(op: Op, inputs: Mapping[str, Bytes]) -> dict[str, TensorData]:
+    """The case file's tensors: the roots, or one period of each that repeats."""
+    stored = {name: root.stored for name, root in op.roots.items()}
+    return {name: TensorData(root.type, root.ne, inputs[name][: root.nbytes]) for name, root in stored.items()}
+
+
+def share(tensors: dict[str, TensorData], blocks: QuantBlocks) -> dict[str, Field]:
+    """Move the large ones of some tensors to a file of blocks; returns the fields that stand for them."""
+    fields: dict[str, Field] = {}
+    for name in [name for name, tensor in tensors.items() if tensor.data.size > BLOCK]:
+        tensor = tensors.pop(name)
+        fields[f"fattn.shared.{name}.type"] = string(tensor.type)
+        fields[f"fattn.shared.{name}.ne"] = array(GGUFValueType.INT64, tensor.ne)
+        fields[f"fattn.shared.{name}.blocks"] = array(GGUFValueType.UINT32, blocks.add(tensor.data))
+    return fields
+
+
+def read_case(path: Path) -> CaseFile:
+    """Read a case file; the bytes are read-only, mapped from the file."""
+    return case_of(read_gguf(path))
+
+
+def case_of(file: GgufFile) -> CaseFile:
+    """The case in a case file or a capture."""
+    if file.fields.get("fattn.version") != VERSION:
+        found = file.fields.get("fattn.version", "no such key")
+        raise InputError(f"{file.path}: not a case file of fattn-probe (fattn.version: {found}, expected {VERSION})")
+    names = [name for name in TENSORS if f"fattn.{name}.root" in file.fields]
+    # The tensors of a case file, and those whose bytes are in the blocks beside it.
+    tensors = dict(file.tensors)
+    for key in file.section("fattn.shared."):
+        name, _, what = key.rpartition(".")
+        if what == "blocks":
+            type, ne = (
+                _type(file, name, file.one(f"fattn.shared.{name}.type", str)),
+                _ne(file, f"fattn.shared.{name}.ne"),
+            )
+            numbers = file.several(f"fattn.shared.{key}", int)
+            data = read_blocks(file.path, numbers, Root(name, type, ne).nbytes)
+            tensors[name] = TensorData(type, ne, data)
+    views = {name: _view(file, tensors, name) for name in names}
+    roots = {view.root: _root(file, tensors[view.root], view.root) for view in views.values()}
+    params = Params(
+        scale=file.one("fattn.scale", float),
+        max_bias=file.one("fattn.max_bias", float),
+        logit_softcap=file.one("fattn.logit_softcap", float),
+        prec=file.one("fattn.prec", int),
+        n_kv_max=file.one("fattn.n_kv_max", int),
+    )
+    inputs = {name: whole(root, tensors[name].data) for name, root in roots.items()}
+    case, digest = file.one("fattn.case", str), file.one("fattn.digest", str)
+    return CaseFile(case, digest, Op(params, views, roots), inputs)
+
+
+def _root(file: GgufFile, tensor: TensorData, name: str) -> Root:
+    key = f"fattn.root.{name}.ne"
+    if key not in file.fields:
+        return Root(name, tensor.type, tensor.ne)
+    return Root(name, tensor.type, _ne(file, key), tensor.data.size)
+
+
+def _ne(file: GgufFile, key: str) -> Ne:
+    ne0, ne1, ne2, ne3 = found = file.several(key, int, 4)
+    if min(found) < 1 or math.prod(found) >= ADDRESSES:
+        raise InputError(
+            f"{file.path}: {key} is {found}, expected sizes of at least 1, of a tensor that can be addressed"
+        )
+    return ne0, ne1, ne2, ne3
+
+
+def _type(file: GgufFile, name: str, type: str) -> str:
+    if type not in TYPE_NAMES:
+        raise InputError(f"{file.path}: {name} has type {type}, allowed: {', '.join(TYPE_NAMES)}")
+    return type
+
+
+def _view(file: GgufFile, tensors: Mapping[str, TensorData], name: str) -> TensorView:
+    root = file.one(f"fattn.{name}.root", str)
+    if root not in tensors:
+        raise InputError(f"{file.path}: there is no tensor {root}, the root of {name}")
+    nb0, nb1, nb2, nb3 = file.several(f"fattn.{name}.nb", int, 4)
+    return TensorView(
+        name=name,
+        type=_type(file, name, tensors[root].type),
+        root=root,
+        ne=_ne(file, f"fattn.{name}.ne"),
+        nb=(nb0, nb1, nb2, nb3),
+        offset=file.one(f"fattn.{name}.offset", int),
+    )

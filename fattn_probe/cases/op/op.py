@@ -1,0 +1,197 @@
+"""One FLASH_ATTN_EXT op: parameters and tensors; everything else is derived from these."""
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from fattn_probe.cases.op.tensors import Root, TensorView
+
+PREC = {"default": 0, "f32": 10}
+"""ggml_prec."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of an op; `hsk` and `hsv` are the head sizes of K and V (the kernels' DKQ and DV)."""
+
+    n_seq: int
+    n_head: int
+    n_head_kv: int
+    n_q: int
+    n_kv: int
+    hsk: int
+    hsv: int
+
+    def to_json(self) -> dict[str, int]:
+        """The sizes for digests, whose keys stay the same if a field is renamed."""
+        return {
+            "n_seq": self.n_seq,
+            "n_head": self.n_head,
+            "n_head_kv": self.n_head_kv,
+            "n_q": self.n_q,
+            "n_kv": self.n_kv,
+            "hsk": self.hsk,
+            "hsv": self.hsv,
+        }
+
+    @property
+    def group(self) -> int:
+        """Query heads per K/V head (upstream's `gqa_ratio`)."""
+        return self.n_head // self.n_head_kv
+
+    @property
+    def flop(self) -> int:
+        """Floating point operations of the two matrix products, as test-backend-ops counts them."""
+        return 2 * self.n_seq * self.n_head * self.n_q * self.n_kv * (self.hsk + self.hsv)
+
+    @property
+    def dst(self) -> tuple[int, int, int, int]:
+        """The shape of the output (n_seq, n_q, n_head, hsv): dst's `ne` reversed."""
+        return (self.n_seq, self.n_q, self.n_head, self.hsv)
+
+
+@dataclass(frozen=True)
+class Params:
+    """The op's parameters; `max_bias` (ALiBi), `logit_softcap` and `n_kv_max` are off at 0, `prec` is a ggml_prec."""
+
+    scale: float
+    max_bias: float = 0.0
+    logit_softcap: float = 0.0
+    prec: int = PREC["f32"]
+    n_kv_max: int = 0
+
+    @property
+    def stored(self) -> "Params":
+        """The parameters as the op stores them, in float32."""
+        scale, bias, softcap = map(float32, (self.scale, self.max_bias, self.logit_softcap))
+        return replace(self, scale=scale, max_bias=bias, logit_softcap=softcap)
+
+    def to_json(self) -> dict[str, float]:
+        """The parameters for files and digests, whose keys stay the same if a field is renamed."""
+        return {
+            "scale": self.scale,
+            "max_bias": self.max_bias,
+            "logit_softcap": self.logit_softcap,
+            "prec": self.prec,
+            "n_kv_max": self.n_kv_max,
+        }
+
+    @property
+    def factor(self) -> float:
+        """The factor on q.k: the scale, divided by the softcap if there is one."""
+        return self.scale / self.logit_softcap if self.logit_softcap else self.scale
+
+
+@dataclass(frozen=True)
+class Op:
+    """A FLASH_ATTN_EXT: its parameters, and by name its operands (Q, K, V, mask, sinks) and their allocations."""
+
+    params: Params
+    tensors: Mapping[str, TensorView] = field(hash=False)
+    roots: Mapping[str, Root] = field(hash=False)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """The sizes, from Q, K and V."""
+        (hsk, n_q, n_head, n_seq), K, V = self.tensors["Q"].ne, self.tensors["K"], self.tensors["V"]
+        return Sizes(n_seq, n_head, K.ne[2], n_q, K.ne[1], hsk, V.ne[0])
+
+    @property
+    def type_K(self) -> str:
+        """ggml type of K."""
+        return self.tensors["K"].type
+
+    @property
+    def type_V(self) -> str:
+        """ggml type of V."""
+        return self.tensors["V"].type
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether there is a mask."""
+        return "mask" in self.tensors
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether there are attention sinks."""
+        return "sinks" in self.tensors
+
+    @cached_property
+    def operands(self) -> Mapping[str, TensorView]:
+        """The tensors as far as attention reads them: of a mask that is wider than K, the columns for K's rows."""
+        mask = self.tensors.get("mask")
+        if mask is None or mask.ne[0] == self.sizes.n_kv:
+            return self.tensors
+        return {**self.tensors, "mask": replace(mask, ne=(self.sizes.n_kv, *mask.ne[1:]))}
+
+    @property
+    def V_is_K_view(self) -> bool:
+        """Whether V is the beginning of K's rows, as in the MLA kernels."""
+        K, V = self.tensors["K"], self.tensors["V"]
+        return (K.root, K.offset, K.nb) == (V.root, V.offset, V.nb)
+
+    def to_json(self) -> dict[str, Any]:
+        """The op as plain data, for `from_json` and for digests, whose keys stay the same if a field is renamed."""
+        views = {
+            name: {"type": view.type, "root": view.root, "ne": view.ne, "nb": view.nb, "offset": view.offset}
+            for name, view in self.tensors.items()
+        }
+        roots = {
+            name: {"type": root.type, "ne": root.ne} | ({"period": root.period} if root.period else {})
+            for name, root in self.roots.items()
+        }
+        return {"params": self.params.to_json(), "tensors": views, "roots": roots}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> "Op":
+        """An op from the data of `to_json`, directly or after a JSON round trip, which turns tuples into lists."""
+        views = {
+            name: TensorView(name, view["type"], view["root"], _four(view["ne"]), _four(view["nb"]), view["offset"])
+            for name, view in plain["tensors"].items()
+        }
+        roots = {
+            name: Root(name, root["type"], _four(root["ne"]), root.get("period"))
+            for name, root in plain["roots"].items()
+        }
+        return cls(Params(**plain["params"]), views, roots)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> Any:  # noqa: ANN401 (pydantic's)
+        from pydantic_core import core_schema as schema
+
+        to_json = schema.plain_serializer_function_ser_schema(cls.to_json)
+        return schema.no_info_plain_validator_function(cls.from_json, serialization=to_json)
+
+    @classmethod
+    def contiguous(
+        cls, sizes: Sizes, params: Params, types: tuple[str, str], *, mask: bool = False, sinks: bool = False
+    ) -> "Op":
+        """An op whose tensors are separate contiguous allocations; `types` are those of K and V."""
+        s = sizes
+        roots = [
+            Root("Q", "f32", (s.hsk, s.n_q, s.n_head, s.n_seq)),
+            Root("K", types[0], (s.hsk, s.n_kv, s.n_head_kv, s.n_seq)),
+            Root("V", types[1], (s.hsv, s.n_kv, s.n_head_kv, s.n_seq)),
+        ]
+        roots += [Root("mask", "f16", (s.n_kv, s.n_q, 1, s.n_seq))] * mask
+        roots += [Root("sinks", "f32", (s.n_head, 1, 1, 1))] * sinks
+        views = {root.name: TensorView(root.name, root.type, root.name, root.ne, root.nb, 0) for root in roots}
+        return cls(params, views, {root.name: root for root in roots})
+
+
+def default_scale(hsk: int) -> float:
+    """1/sqrt(hsk), rounded as in the float32 arithmetic of ggml's callers."""
+    return float32(1 / float32(math.sqrt(float32(hsk))))
+
+
+def float32(value: float) -> float:
+    """The nearest float32, as NumPy rounds; NumPy itself takes 0.1 s to import."""
+    return array("f", (value,))[0]
+
+
+def _four(numbers: Iterable[int]) -> tuple[int, int, int, int]:
+    a, b, c, d = numbers
+    return (a, b, c, d)

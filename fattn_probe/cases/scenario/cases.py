@@ -1,0 +1,164 @@
+"""A scenario's cases, each one fully resolved op."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fattn_probe.base.digest import short
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.op import Op, Params, Root, TensorView
+from fattn_probe.cases.op.op import PREC, default_scale, float32
+
+from .check import check
+from .data import AnyData, Data
+from .layout import Layout, ViewOfK, place, place_mask, view_of_K
+from .mask import AnyMask, MaskShape, NoMask
+from .matrix import names
+from .period import repeating
+from .schema import Inspect, Scenario, Tolerance
+
+INPUTS_VERSION = 1  # part of every digest; increase it when the bytes of a case change
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a case's inputs are made."""
+
+    mask: AnyMask
+    layout: Layout
+    data: Data
+    seed: int
+
+    def data_of(self, name: str) -> tuple[AnyData, int]:
+        """A tensor's distribution and seed."""
+        data: AnyData = getattr(self.data, name)
+        return data, self.seed if data.seed is None else data.seed
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The case file or the capture that holds a case's inputs; `digest` is the one that the file names."""
+
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fully resolved FLASH_ATTN_EXT op; field names are ggml's and the kernels'.
+
+    `source` says where the inputs come from: a scenario's recipe, or a file.
+    """
+
+    name: str
+    scenario: str
+    about: str
+    op: Op
+    source: Recipe | Recording
+    tolerance: Tolerance
+    inspect: Inspect
+    expect: dict[str, Any]
+    device: str | None
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the inputs are made; InputError for a recorded case."""
+        if isinstance(self.source, Recipe):
+            return self.source
+        raise InputError(f"{self.source.path}: a recorded case has its inputs, and no rule that makes them")
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the inputs are in a file."""
+        return isinstance(self.source, Recording)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the recipe; 0 for a recorded case."""
+        return 0 if isinstance(self.source, Recording) else self.source.seed
+
+    @property
+    def mask_kind(self) -> str:
+        """The kind of the mask in the scenario: `causal`; of a recorded case `recorded`, or `none` without a mask."""
+        if isinstance(self.source, Recipe):
+            return self.source.mask.kind
+        return "recorded" if self.op.has_mask else "none"
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits that depend only on the op and the input bytes."""
+        if isinstance(self.source, Recording):
+            return self.source.digest
+        op = self.op
+        told = (
+            op.sizes.to_json() | op.params.to_json() | {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
+        )
+        told |= {key: getattr(self.source, key).model_dump(mode="json") for key in ("mask", "layout", "data")}
+        periods = {name: root.period for name, root in op.roots.items() if root.period}
+        told |= {"periods": periods} if periods else {}
+        text = json.dumps(told | {"seed": self.source.seed, "inputs_version": INPUTS_VERSION}, sort_keys=True)
+        return short(text)
+
+    @property
+    def mask_shape(self) -> MaskShape:
+        """The sizes and the seed that the mask depends on."""
+        sizes, sequences = self.op.sizes, self.op.tensors["mask"].ne[3] if self.op.has_mask else 1
+        return MaskShape(sizes.n_kv, sizes.n_q, sequences, self.recipe.seed, self.op.params.n_kv_max)
+
+
+_AS_IS = ("about", "tolerance", "inspect", "expect", "device")
+
+
+def expand(scenario: Scenario) -> list[Case]:
+    """The cases of a scenario, in the order of its matrix; InputError if ggml or the op would reject one.
+
+    Scenarios from `load` and `from_ops` are already checked.
+    """
+    if not scenario.cases:
+        checked = check(scenario.model_dump(mode="json", exclude_unset=True))
+        if checked.scenario is None:
+            raise InputError("\n".join(f"{scenario.name}: {problem}" for problem in checked.problems))
+        scenario = checked.scenario.named(scenario.name)
+    case_names = names(scenario.name, [variation for variation, _ in scenario.cases])
+    return [resolve(case, name, scenario.name) for (_, case), name in zip(scenario.cases, case_names, strict=True)]
+
+
+def resolve(scenario: Scenario, name: str, file: str) -> Case:
+    """The case of a checked scenario, without its matrix."""
+    recipe = Recipe(scenario.mask, scenario.layout, scenario.data, scenario.seed)
+    same = {key: getattr(scenario, key) for key in _AS_IS}
+    return Case(name=name, scenario=file, op=op_of(scenario), source=recipe, **same)
+
+
+def op_of(scenario: Scenario) -> Op:
+    """The op of a scenario, without its matrix."""
+    params = Params(
+        scale=default_scale(scenario.hsk) if scenario.scale is None else float32(scenario.scale),
+        max_bias=scenario.max_bias,
+        logit_softcap=scenario.logit_softcap,
+        prec=PREC[scenario.prec],
+        n_kv_max=scenario.n_kv_max,
+    )
+    hsv, heads_kv, type_V = (
+        scenario.hsv or scenario.hsk,
+        scenario.n_head_kv or scenario.n_head,
+        scenario.type_V or scenario.type_K,
+    )
+    layout = scenario.layout
+    placed = [
+        place("Q", "f32", (scenario.hsk, scenario.n_q, scenario.n_head, scenario.n_seq), layout.Q),
+        place("K", scenario.type_K, (scenario.hsk, scenario.n_kv, heads_kv, scenario.n_seq), layout.K),
+    ]
+    if isinstance(layout.V, ViewOfK):
+        placed.append((placed[1][0], view_of_K(placed[1][1], hsv, layout.V)))
+    else:
+        placed.append(place("V", type_V, (hsv, scenario.n_kv, heads_kv, scenario.n_seq), layout.V))
+    if not isinstance(scenario.mask, NoMask):
+        placed.append(place_mask(scenario.n_kv, scenario.n_q, scenario.n_seq, layout.mask))
+    if scenario.sinks:
+        root = Root("sinks", "f32", (scenario.n_head, 1, 1, 1))
+        placed.append((root, TensorView("sinks", "f32", "sinks", root.ne, root.nb, 0)))
+    roots, tensors = {root.name: repeating(root) for root, _ in placed}, {view.name: view for _, view in placed}
+    return Op(params, tensors, roots)

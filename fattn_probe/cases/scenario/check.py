@@ -1,0 +1,94 @@
+"""Check a scenario once: its settings, and the op of each of its cases."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from .explain import explain
+from .matrix import MAX_CASES, Variation, apply, count, variations
+from .matrix import Path as Key
+from .refuse import refusals
+from .schema import Scenario
+
+NO_VARIATION = Variation({}, {})
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A mistake in a scenario: its key (path in the document), what was found, and what is allowed."""
+
+    key: Key
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.key)) or 'the file'}: {self.text}"
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """A scenario with its checked variations, or its mistakes: first the file's own, then those of a case."""
+
+    scenario: Scenario | None
+    problems: tuple[Problem, ...]
+
+
+def check(settings: object) -> CheckedFile:
+    """Check a scenario's settings, as plain data, and every case of its matrix."""
+    if not isinstance(settings, dict):
+        found = "nothing" if settings is None else repr(settings)[:60]
+        return CheckedFile(None, (Problem((), f"found {found}, allowed: keys such as `version: 1`"),))
+    if "hsk" not in settings and settings.keys() & {"scenarios", "entries", "upstream"}:
+        return CheckedFile(
+            None, (Problem((), "this is a suite, which `fattn-probe regress` runs, allowed: a scenario"),)
+        )
+    matrix = settings.get("matrix") or {}
+    base, problems = _validated(settings, NO_VARIATION)
+    if not matrix:
+        problems += _refused(base, NO_VARIATION)
+        return _checked(base, [(NO_VARIATION, base)], problems)
+    if not isinstance(matrix, dict) or any(problem.key[:1] == ("matrix",) for problem in problems):
+        return CheckedFile(None, tuple(problems))
+    if count(matrix) > MAX_CASES:
+        many = f"makes {count(matrix)} cases, allowed: at most {MAX_CASES}"
+        return CheckedFile(None, (*problems, Problem(("matrix",), many)))
+    cases = []
+    for variation in variations(matrix):
+        case, mistakes = _validated(apply(settings, variation), variation)
+        cases.append((variation, case))
+        problems += [problem for problem in (*mistakes, *_refused(case, variation)) if problem not in problems]
+    return _checked(base, cases, problems)
+
+
+def _checked(
+    base: Scenario | None, cases: list[tuple[Variation, Scenario | None]], problems: list[Problem]
+) -> CheckedFile:
+    good = [(variation, case) for variation, case in cases if case is not None]
+    return CheckedFile(None if problems or base is None else base.with_cases(good), tuple(problems))
+
+
+def _validated(settings: dict[str, Any], variation: Variation) -> tuple[Scenario | None, list[Problem]]:
+    """The scenario from some settings, or the schema's objections."""
+    try:
+        return Scenario.model_validate(settings), []
+    except ValidationError as error:
+        found = [explain(details, settings) for details in error.errors(include_url=False)]
+        return None, [Problem(_place(key, variation), text) for key, text in found]
+
+
+def _refused(scenario: Scenario | None, variation: Variation) -> Iterator[Problem]:
+    """The reasons why ggml or the op would reject the scenario."""
+    for refusal in refusals(scenario) if scenario else []:
+        yield Problem(_place(refusal.path, variation), refusal.reason)
+
+
+def _place(key: Key, case: Variation) -> Key:
+    """The key in the file that sets a value: a key of the matrix if a variation sets it."""
+    for dotted, place in case.places.items():
+        parts = tuple(dotted.split("."))
+        if key[: len(parts)] == parts:
+            return (*place, *key[len(parts) :])
+        if key[-1:] == ("kind",) and len(key) > 1 and key[:-1] == parts[: len(key) - 1]:
+            return place
+    return key

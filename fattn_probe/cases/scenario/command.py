@@ -1,0 +1,209 @@
+"""`fattn-probe scenario list|show|check|new|from-ops`: the commands and their tables."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.figures import number_of
+from fattn_probe.base.files import is_folder, make_folder, write_text
+from fattn_probe.base.tables import Table
+from fattn_probe.cases import shipped
+
+from .cases import Case, Recording
+from .files import read_cases
+from .from_ops import defaults_in, from_ops
+from .load import load
+from .schema import Scenario
+from .starter import STARTER
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A scenario file in a folder; `problem` says why it cannot be used, empty if it can."""
+
+    name: str
+    path: str
+    about: str
+    cases: int
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """The result of checking a file: its cases, or its mistakes as `path:line: key: ...`."""
+
+    path: str
+    cases: list[str]
+    problems: list[str]
+
+
+def list_scenarios(folder: Path | None = None) -> list[Listing]:
+    """The scenarios in a folder, by default the shipped ones; a file with mistakes is listed with the first mistake."""
+    if folder is None:
+        named = [(shipped.name_of("scenario", path), _listing(path)) for path in shipped.files("scenario")]
+        return [dataclasses.replace(listing, name=name) for name, listing in named]
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no folder of scenarios, allowed: a folder with *.yaml files")
+    return [_listing(path) for path in _files(folder)]
+
+
+def show(path: Path) -> list[Case]:
+    """The cases of a scenario file, fully resolved."""
+    return read_cases(path)
+
+
+def check(paths: Sequence[Path]) -> list[FileCheck]:
+    """Check files, and all files of folders; the mistakes are in the result, not raised. InputError without a file."""
+    files = [file for path in paths for file in (_files(path) if is_folder(path) else [path])]
+    if not files:
+        raise InputError(f"no scenario in {', '.join(map(str, paths))}")
+    return [_check(file) for file in files]
+
+
+def raise_problems(checks: Sequence[FileCheck]) -> None:
+    """Raise InputError with the number of mistakes if there are any; `render_check` shows them."""
+    wrong = [check for check in checks if check.problems]
+    if wrong:
+        mistakes = sum(len(check.problems) for check in wrong)
+        raise InputError(f"{number_of(mistakes, 'mistake')} in {len(wrong)} of {number_of(len(checks), 'file')}")
+
+
+def new(path: Path) -> Path:
+    """Write a commented file to start from; InputError if the file exists or cannot be written."""
+    if path.name in ("", ".."):
+        raise InputError(f"{path}: is a folder, allowed: a new file")
+    path = path if path.suffix in (".yaml", ".yml") else path.with_name(path.name + ".yaml")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(STARTER)
+    except FileExistsError:
+        raise InputError(f"{path}: exists, allowed: a new file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot write: {error.strerror}") from None
+    return path
+
+
+def from_ops_yaml(text: str, *, separate_V: bool = False) -> str:
+    """A scenario file for a case of test-backend-ops; `load` reads it back as the same scenario.
+
+    A comment names the parameters that the case omits, with their defaults.
+    """
+    made = to_yaml(from_ops(text, separate_V=separate_V))
+    filled = ", ".join(f"{key}={value}" for key, value in defaults_in(text).items())
+    return f"# left out, so test-backend-ops' defaults: {filled}\n{made}" if filled else made
+
+
+def write(made: Sequence[Scenario], folder: Path) -> list[Path]:
+    """Write scenarios to a folder under their names; InputError, and no file, if one exists or two have one name."""
+    paths = [folder / f"{scenario.name}.yaml" for scenario in made]
+    taken = [path for path in paths if path.exists() or paths.count(path) > 1]
+    if taken:
+        raise InputError(f"{taken[0]}: exists, or two scenarios have this name; allowed: a new file for each")
+    make_folder(folder, "--out")
+    for scenario, path in zip(made, paths, strict=True):
+        write_text(path, to_yaml(scenario))
+    return paths
+
+
+def to_yaml(scenario: Scenario) -> str:
+    """A scenario as the text of a file, with the keys that were set."""
+    settings = scenario.model_dump(mode="json", exclude_unset=True)
+    return yaml.safe_dump(settings, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+
+
+def case_json(case: Case) -> dict[str, Any]:
+    """A case as plain data for `--json`."""
+    plain = {name: getattr(case, name) for name in ("name", "scenario", "about", "seed", "expect", "device")}
+    plain |= {name: getattr(case, name).model_dump(mode="json") for name in ("tolerance", "inspect")}
+    if isinstance(case.source, Recording):
+        plain |= {"recording": str(case.source.path)}
+    else:
+        plain |= {name: getattr(case.source, name).model_dump(mode="json") for name in ("mask", "layout", "data")}
+    op = case.op
+    plain |= dataclasses.asdict(op.sizes) | {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
+    return plain | dataclasses.asdict(op) | {"digest": case.digest, "flop": op.sizes.flop}
+
+
+def render_list(listings: Sequence[Listing]) -> RenderableType:
+    """A table of scenarios."""
+    rows = (
+        (
+            Text(listing.name, "bold"),
+            str(listing.cases),
+            Text(listing.problem, "red") if listing.problem else listing.about,
+        )
+        for listing in listings
+    )
+    return Table(("scenario", "cases", "about"), tuple(rows), frozenset({"cases"}), frozenset({"about"}))
+
+
+def render_show(cases: Sequence[Case]) -> RenderableType:
+    """Show a scenario's resolved cases, with ne and nb in ggml's order."""
+    parts: list[RenderableType] = []
+    for case in cases:
+        parts += [Text(case.name, "bold"), Text(f"  {case.about}"), Text(f"  {_params(case)}"), _tensors(case), Text()]
+    return Group(*parts[:-1])
+
+
+def render_check(checks: Sequence[FileCheck]) -> RenderableType:
+    """One line for each good file, all mistakes of a bad one."""
+    lines = [
+        line
+        for check in checks
+        for line in (
+            [Text(problem, "red") for problem in check.problems]
+            or [Text(f"{check.path}: good, {len(check.cases)} case{'s' * (len(check.cases) != 1)}", "green")]
+        )
+    ]
+    return Group(*lines)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml"))
+
+
+def _listing(path: Path) -> Listing:
+    try:
+        scenario = load(path)
+    except InputError as error:
+        return Listing(path.stem, str(path), "", 0, str(error).splitlines()[0])
+    return Listing(scenario.name, str(path), scenario.about, len(scenario.cases))
+
+
+def _check(path: Path) -> FileCheck:
+    try:
+        return FileCheck(str(path), [case.name for case in read_cases(path)], [])
+    except InputError as error:
+        return FileCheck(str(path), [], str(error).splitlines())
+
+
+def _params(case: Case) -> str:
+    params = " ".join(f"{name}={value:g}" for name, value in dataclasses.asdict(case.op.params).items())
+    device, gflop = case.device or "default", f"{case.op.sizes.flop / 1e9:.3g} GFLOP"
+    return f"{params} seed={case.seed} mask={case.mask_kind} device={device} digest={case.digest} {gflop}"
+
+
+def _tensors(case: Case) -> Table:
+    rows = []
+    for name, view in case.op.tensors.items():
+        root = case.op.roots[view.root]
+        data = case.mask_kind if name == "mask" else data_kind(case, view.root)
+        place = "" if root.ne == view.ne else f"{root.name} {_ne(root.ne)}"
+        rows.append((name, view.type, _ne(view.ne), _ne(view.nb), str(view.offset), place, data))
+    return Table(("tensor", "type", "ne", "nb", "offset", "in", "data"), tuple(rows), frozenset({"offset"}))
+
+
+def data_kind(case: Case, root: str) -> str:
+    """The distribution of a root's values; `recorded` for a recorded case."""
+    return "recorded" if case.recorded else str(getattr(case.recipe.data, root).kind)
+
+
+def _ne(ne: Sequence[int]) -> str:
+    return "{" + ", ".join(map(str, ne)) + "}"

@@ -1,0 +1,145 @@
+"""Reproducible random numbers of the tensors' distributions."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from fattn_probe.base.arrays import F32
+
+from .data import AnyData, Constant, Extreme, Fa3Outliers, FarBelowZero, LargeLogits, Normal, Uniform
+
+STREAMS = {"Q": 1, "K": 2, "V": 3, "mask": 4, "sinks": 5}
+
+FLOATS_A_STEP = 8  # float32 values per step of Philox, which makes four 64-bit numbers
+
+UNUSED = 16  # added to a tensor's stream for the memory outside its view
+
+
+@dataclass(frozen=True)
+class Logits:
+    """The op's scale and head size, which scale a product of Q and K to a logit."""
+
+    scale: float
+    hsk: int
+
+
+class Uniforms(Protocol):
+    """A source of uniform numbers."""
+
+    def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
+        """Uniform numbers in [0, 1)."""
+
+
+class Normals(Uniforms, Protocol):
+    """A source of uniform and normal numbers."""
+
+    def standard_normal(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
+        """Standard normal numbers."""
+
+
+def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: int = 0) -> np.random.Generator:
+    """The random stream of (seed, tensor, two counters): the same on every machine, independent of other streams.
+
+    It skips the first `steps` steps of Philox, each of which gives FLOATS_A_STEP uniform float32 values.
+    """
+    position = np.array([steps, 0, *counter], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=np.array([seed, number], dtype=np.uint64), counter=position))
+
+
+@dataclass
+class Window:
+    """Part of each of several runs of `length` uniform numbers of a stream, without drawing the numbers before it.
+
+    `run` is the next run; the part begins at number `first` of each run. A number is the upper 24 of 32 bits, the same
+    as from Generator.random, but faster.
+    """
+
+    seed: int
+    number: int
+    run: int
+    length: int
+    first: int
+
+    def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
+        """The part of the next run, with as many numbers as `size` holds."""
+        steps, beside = divmod(self.run * self.length + self.first, FLOATS_A_STEP)
+        self.run += 1
+        count = math.prod(size)
+        numbers = stream(self.seed, self.number, steps=steps).integers(0, 2**64, (beside + count + 1) // 2, np.uint64)
+        bits = numbers.astype("<u8", copy=False).view("<u4")[beside : beside + count] >> np.uint32(8)
+        values = bits.astype(dtype)
+        values *= np.float32(2**-24)
+        return values.reshape(size)
+
+
+def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> F32:
+    """Random floats of a tensor's distribution, float32, any shape."""
+    values: F32 = _DRAW[data.kind](data, name, shape, rng, logits)
+    return values
+
+
+def _placed(values: F32, scale: float, mean: float) -> F32:
+    """mean + scale * values, in float32 and in place."""
+    if scale != 1.0:
+        values *= np.float32(scale)
+    if mean != 0.0:
+        values += np.float32(mean)
+    return values
+
+
+def _uniform(data: Uniform, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> F32:
+    values = rng.random(shape, np.float32)
+    values *= 2
+    values -= 1
+    return _placed(values, data.scale, data.mean)
+
+
+def _normal(data: Normal, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
+    return _placed(rng.standard_normal(shape, np.float32), data.scale, data.mean)
+
+
+def _constant(data: Constant, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> F32:
+    return np.full(shape, data.value, np.float32)
+
+
+def _fa3(data: Fa3Outliers, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
+    chosen = rng.random(shape, np.float32) < data.probability
+    values = rng.standard_normal(shape, np.float32)
+    values += chosen * np.float32(data.outlier) * rng.standard_normal(shape, np.float32)
+    return _placed(values, data.scale, data.mean)
+
+
+def _large(data: LargeLogits, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
+    width = data.logit / (logits.scale * np.sqrt(logits.hsk))
+    return np.float32(width) * rng.standard_normal(shape, np.float32)
+
+
+def _far(data: FarBelowZero, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
+    mean = np.sqrt(-data.logit / (logits.scale * logits.hsk)) * (1 if name == "Q" else -1)
+    return np.float32(mean) + np.float32(data.scale) * rng.standard_normal(shape, np.float32)
+
+
+def _extreme(data: Extreme, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> F32:
+    values = np.float32(data.scale) * (2 * rng.random(shape, np.float32) - 1)
+    chosen = rng.random(shape, np.float32) < data.probability
+    return np.where(chosen, np.copysign(np.float32(data.magnitude), values), values)
+
+
+_DRAW: dict[str, Callable[..., F32]] = {
+    "uniform": _uniform,
+    "normal": _normal,
+    "constant": _constant,
+    "fa3_outliers": _fa3,
+    "large_logits": _large,
+    "far_below_zero": _far,
+    "extreme": _extreme,
+}
+
+RUNS = {"constant": 0, "uniform": 1, "extreme": 2}
+"""Uniform numbers per element, by kind; other kinds draw normal numbers, which use a varying number of steps."""
+
+SEVERAL_RUNS = {"fa3_outliers"}
+"""Kinds that need several passes over a head's elements, so they cannot be generated row by row."""

@@ -1,0 +1,202 @@
+"""A scenario like a recorded op: its shape, types, layout and mask, and made data with like statistics."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fattn_probe.base.arrays import Bytes
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.tables import Table
+from fattn_probe.cases.op import Op
+from fattn_probe.cases.op.case_file import read_case
+from fattn_probe.cases.op.ggml_types import type_size
+from fattn_probe.cases.op.op import PREC, default_scale
+
+from .cases import Case, resolve
+from .check import check
+from .fit import CHANCE, Settings, data_of, layout_of, mask_layout_of, mask_like, offset_in_K, rounded
+from .inputs import make_inputs
+from .schema import Scenario
+from .statistics import Spread, Statistics, statistics_of
+
+CLOSE = 0.02
+"""Relative difference of the logits' standard deviation up to which Q is left as it is."""
+ROUNDS = 3
+HEADS, CHANNELS = 1.25, 0.1
+"""Largest by smallest head, and channel means as a share of the elements' size, from which on they are worth a word."""
+UNLIKE, UNLIKE_WEIGHT = 0.1, 0.25
+"""Relative difference of widths, and of the largest weights, that is worth a word."""
+
+
+@dataclass(frozen=True)
+class CaptureLikeness:
+    """A scenario made from a recorded op, the statistics of both, and what the scenario could not copy."""
+
+    scenario: Scenario
+    recorded: Statistics
+    made: Statistics
+    missing: tuple[str, ...]
+
+
+def from_capture(op: Op, inputs: Mapping[str, Bytes], name: str) -> CaptureLikeness:
+    """The scenario like a recorded op; Q's size is set so that the logits are as wide as the recorded ones."""
+    recorded = statistics_of(op, inputs)
+    missing: list[str] = []
+    odd = [tensor for tensor, spread in recorded.tensors.items() if not math.isfinite(spread.std)]
+    if odd:
+        raise InputError(f"{name}: {', '.join(odd)} holds NaN or infinities, whose statistics no scenario can have")
+    # The scenario as plain data; adds to `missing` what it cannot say.
+    sizes, params = op.sizes, op.params
+    prec = next((name for name, number in PREC.items() if number == params.prec), "f32")
+    V_in_K = offset_in_K(op)
+    data = {name: data_of(recorded.tensors[name]) for name in recorded.tensors if name != "V" or V_in_K is None}
+    optional = {
+        "n_seq": (sizes.n_seq, 1),
+        "scale": (params.scale, default_scale(sizes.hsk)),
+        "max_bias": (params.max_bias, 0.0),
+        "logit_softcap": (params.logit_softcap, 0.0),
+        "prec": (prec, "f32"),
+        "n_kv_max": (params.n_kv_max, 0),
+        "sinks": (op.has_sinks, False),
+    }
+    settings = {
+        **{name: getattr(sizes, name) for name in ("hsk", "hsv", "n_head", "n_head_kv", "n_q", "n_kv")},
+        "type_K": op.type_K,
+        "type_V": op.type_V,
+        **{name: value for name, (value, default) in optional.items() if value != default},
+        "mask": mask_settings(op, inputs, missing),
+        "layout": layout_settings(op, V_in_K, missing),
+        "data": data,
+    }
+    scenario, made = fitted({"version": 1, "about": f"like the recorded op {name}"[:200], **settings}, name, recorded)
+    missing += list(differences(recorded, made))
+    return CaptureLikeness(scenario, recorded, made, tuple(missing))
+
+
+def of_file(path: Path) -> CaptureLikeness:
+    """The scenario like the op in a capture or a case file, named after the file."""
+    file = read_case(path)
+    for name, view in file.op.tensors.items():
+        if view.end > file.inputs[view.root].size or view.nb[0] != type_size(view.type):
+            raise InputError(f"{path}: {name} does not fit its memory, {view.root}")
+    return from_capture(file.op, file.inputs, path.stem)
+
+
+def mask_settings(op: Op, inputs: Mapping[str, Bytes], missing: list[str]) -> Settings:
+    """The mask of the scenario."""
+    if not op.has_mask:
+        return {"kind": "none"}
+    found = mask_like(op, inputs)
+    if found.by_head:
+        missing.append("the mask: it differs by head, and a scenario's mask is the same for all heads")
+    mask = found.mask
+    if found.share < 1:
+        missing.append(f"the mask: {100 * found.share:.4g} % of the entries of `{mask.kind}` are the recorded ones")
+    return {"kind": mask.kind} | mask.model_dump(mode="json", exclude_defaults=True)
+
+
+def layout_settings(op: Op, V_in_K: int | None, missing: list[str]) -> dict[str, Settings]:
+    """The layouts of the operands that are not contiguous."""
+    found: dict[str, Settings] = {}
+    for name in "QK" if V_in_K is not None else "QKV":
+        settings = layout_of(op.tensors[name])
+        if settings is None:
+            missing.append(f"the layout of {name}: its strides {op.tensors[name].nb} or its offset")
+        elif settings["kind"] != "contiguous":
+            found[name] = settings
+    if V_in_K is not None:
+        found["V"] = {"kind": "view_of_K", "offset": V_in_K}
+    if op.has_mask:
+        mask = mask_layout_of(op)
+        if mask is None:
+            missing.append("the layout of the mask: its shape, its strides or its offset")
+        elif mask:
+            found["mask"] = mask
+    return found
+
+
+def fitted(settings: Settings, name: str, recorded: Statistics) -> tuple[Scenario, Statistics]:
+    """The scenario whose Q makes the logits as wide as the recorded ones, and its statistics."""
+    scenario = checked(settings, name)
+    for _ in range(ROUNDS):
+        made = statistics_of_case(resolve(scenario, name, name))
+        factor = recorded.logit_std / made.logit_std if made.logit_std and recorded.logit_std else 1.0
+        if abs(factor - 1) <= CLOSE or "scale" not in settings["data"]["Q"]:
+            break
+        settings["data"]["Q"] = {
+            key: rounded(value * factor) if key in ("scale", "mean") else value
+            for key, value in settings["data"]["Q"].items()
+        }
+        scenario = checked(settings, name)
+    return scenario, statistics_of_case(resolve(scenario, name, name))
+
+
+def statistics_of_case(case: Case) -> Statistics:
+    """The statistics of a case's made inputs."""
+    return statistics_of(case.op, make_inputs(case))
+
+
+def checked(settings: Settings, name: str) -> Scenario:
+    """The scenario of some settings; InputError for an op that no scenario may describe."""
+    found = check(settings)
+    if found.scenario is None:
+        raise InputError("\n".join(f"{name}: no scenario can say this op: {problem}" for problem in found.problems))
+    return found.scenario.named(name)
+
+
+def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:
+    """What the made data lack, in words."""
+    for name, spread in recorded.tensors.items():
+        yield from tensor_differences(name, spread, made.tensors[name])
+    if abs(made.largest_weight - recorded.largest_weight) > UNLIKE_WEIGHT * recorded.largest_weight:
+        said = f"{recorded.largest_weight:.3g} recorded, {made.largest_weight:.3g} made"
+        yield f"the largest softmax weight of a row, the mean over rows: {said}"
+    if recorded.unseen > made.unseen:
+        yield f"{100 * recorded.unseen:.3g} % of the KV rows, which no query sees, hold other values"
+
+
+def tensor_differences(name: str, recorded: Spread, made: Spread) -> Iterator[str]:
+    """What the made data of a tensor lack."""
+    if recorded.heads > HEADS * made.heads:
+        yield f"{name}'s heads: the largest is {recorded.heads:.3g} times as wide as the smallest; here all are alike"
+    if recorded.channels > CHANNELS * recorded.std:
+        yield f"the means of {name}'s channels: {recorded.channels:.3g}, root mean square; here all channels are alike"
+    chance = CHANCE / math.sqrt(2 * recorded.count)
+    if abs(made.std - recorded.std) > (UNLIKE + chance) * recorded.std:
+        why = ", set for the logits" if name == "Q" else ""
+        yield f"{name}'s width{why}: {recorded.std:.3g} recorded, {made.std:.3g} made"
+
+
+def figures(found: CaptureLikeness) -> Iterator[tuple[str, float, float]]:
+    """The statistics of both by name: recorded, made."""
+    for name, spread in found.recorded.tensors.items():
+        for figure in ("mean", "std", "largest", "kurtosis"):
+            yield f"{name} {figure}", getattr(spread, figure), getattr(found.made.tensors[name], figure)
+    for figure in ("logit_std", "logit_largest", "largest_weight"):
+        yield figure.replace("_", " "), getattr(found.recorded, figure), getattr(found.made, figure)
+
+
+def to_json(found: CaptureLikeness) -> dict[str, Any]:
+    """The data of `--json`: `name`, `scenario`, `figures` by name (`recorded`, `made`) and `missing`."""
+    pairs = {name: {"recorded": a, "made": b} for name, a, b in figures(found)}
+    scenario = found.scenario.model_dump(mode="json", exclude_unset=True)
+    return {"name": found.scenario.name, "scenario": scenario, "figures": pairs, "missing": list(found.missing)}
+
+
+def render(found: Sequence[CaptureLikeness]) -> RenderableType:
+    """Recorded and made statistics side by side, and what the scenarios lack."""
+    parts: list[RenderableType] = []
+    for one in found:
+        rows = tuple((name, f"{recorded:.4g}", f"{made:.4g}") for name, recorded, made in figures(one))
+        parts += [
+            Text(one.scenario.name, "bold"),
+            Table(("", "recorded", "made"), rows, frozenset({"recorded", "made"})),
+        ]
+        parts += [Text(f"not copied: {missing}") for missing in one.missing]
+        parts.append(Text())
+    return Group(*parts[:-1])

@@ -1,0 +1,238 @@
+"""Convert the name that test-backend-ops gives a FLASH_ATTN_EXT case into a scenario of the same op."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.op.ggml_types import TYPE_NAMES, block_size
+from fattn_probe.cases.op.op import default_scale
+
+from .check import check
+from .explain import nearest
+from .schema import Scenario
+
+# test_flash_attn_ext::vars(): until April 2026 one type_KV; then type_K, type_V, kv_view, v_is_view_of_k and n_kv_max.
+COMMON = ["hsk", "hsv", "nh", "nr23", "kv", "nb", "mask", "sinks", "max_bias", "logit_softcap", "prec", "permute"]
+OLD = [*COMMON, "type_KV"]
+NEW = [*COMMON, "type_K", "type_V", "kv_view", "v_is_view_of_k", "n_kv_max"]
+# The constructor's own defaults, as a case's name would write them.
+DEFAULTS = {
+    "hsk": "128",
+    "hsv": "128",
+    "nh": "32",
+    "nr23": "[1,1]",
+    "kv": "96",
+    "nb": "8",
+    "mask": "1",
+    "sinks": "0",
+    "max_bias": "0",
+    "logit_softcap": "0",
+    "prec": "f32",
+    "permute": "[0,1,2,3]",
+    "type_KV": "f16",
+    "type_K": "f16",
+    "type_V": "f16",
+    "kv_view": "1",
+    "v_is_view_of_k": "0",
+    "n_kv_max": "0",
+}
+OPTIONAL = ["q_range"]  # test_flash_attn_ext_large_logits, since October 2026
+NAME = re.compile(r"FLASH_ATTN_EXT\((?P<vars>[^()]*)\)")
+ASSIGNMENT = re.compile(r"\s*(?P<key>[^=,\[\]]+?)\s*=\s*(?P<value>\[[^\]]*\]|[^,]*)\s*(?:,|$)")
+
+
+@dataclass(frozen=True)
+class OpsCase:
+    """test_flash_attn_ext's parameters under its own names; those of the old form are translated."""
+
+    hsk: int
+    hsv: int
+    nh: int
+    nr23: list[int]
+    kv: int
+    nb: int
+    mask: bool
+    sinks: bool
+    max_bias: float
+    logit_softcap: float
+    prec: str
+    permute: list[int]
+    type_K: str
+    type_V: str
+    kv_view: bool
+    v_is_view_of_k: bool
+    n_kv_max: int
+    q_range: int = 1
+
+
+def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
+    """The scenario of a case such as `FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,...)`; InputError names what is wrong with it.
+
+    As in test_flash_attn_ext::build_graph, K and V are views into an allocation that is twice as large in memory's
+    dimension 1, and sizes are padded to whole blocks. The old form does not say whether V is a view of K: for 576/512
+    it became one between releases 0.2.8 and 0.2.12 of xllamacpp; `separate_V` selects the older form. Omitted
+    parameters have upstream's defaults, see `defaults_in`. Values have the same distributions, but another generator,
+    since upstream's is not seeded.
+    """
+    case = parse_ops(text, separate_V=separate_V)
+    hsk, hsv = _padded(case.hsk, case.type_K), _padded(case.hsv, case.type_V)
+    Q = _layout(case.permute, case.nh * case.nr23[0], case.nb, view=False)
+    K = _layout(case.permute, case.nh, case.kv, view=case.kv_view)
+    V: dict[str, Any] | None = {"kind": "view_of_K"} if case.v_is_view_of_k else K
+    layout = {name: value for name, value in (("Q", Q), ("K", K), ("V", V)) if value is not None}
+    settings = {
+        "version": 1,
+        "about": f"test-backend-ops {_vars(text)}",
+        "hsk": hsk,
+        "hsv": hsv,
+        "n_head": case.nh * case.nr23[0],
+        "n_head_kv": case.nh,
+        "n_q": case.nb,
+        "n_kv": case.kv,
+        "n_seq": case.nr23[1],
+        "type_K": case.type_K,
+        "type_V": case.type_V,
+        **({"scale": default_scale(case.hsk)} if hsk != case.hsk else {}),
+        "max_bias": case.max_bias,
+        "logit_softcap": case.logit_softcap,
+        "prec": case.prec,
+        "n_kv_max": case.n_kv_max,
+        "sinks": case.sinks,
+        "mask": {"kind": ("sparse" if case.n_kv_max else "random") if case.mask else "none"},
+        **({"layout": layout} if layout else {}),
+        **({"data": {"Q": {"kind": "uniform", "scale": float(case.q_range)}}} if case.q_range != 1 else {}),
+    }
+    checked = check(settings)
+    if checked.scenario is None:
+        raise InputError("\n".join(f"FLASH_ATTN_EXT(...): {problem}" for problem in checked.problems))
+    return checked.scenario.named("ops")
+
+
+def parse_ops(text: str, *, separate_V: bool = False) -> OpsCase:
+    """The parameters in a case's name, with upstream's defaults for the others; reports all mistakes together."""
+    match = NAME.search(text)
+    if not match:
+        allowed = "FLASH_ATTN_EXT(hsk=64,hsv=64,...)"
+        raise InputError(f"{text.strip()!r} is not a case of test-backend-ops, allowed: {allowed}")
+    pairs = [(m["key"], m["value"]) for m in ASSIGNMENT.finditer(match["vars"])]
+    given = dict(pairs)
+    expected = OLD if "type_KV" in given else NEW
+    problems = list(_mistakes(pairs, expected))
+    if problems:
+        raise InputError("\n".join(f"FLASH_ATTN_EXT(...): {problem}" for problem in problems))
+    values = {key: _PARSE[key](value) for key, value in (defaults_in(text) | given).items()}
+    if "type_KV" in values:
+        values["type_K"] = values["type_V"] = values.pop("type_KV")
+        is_view = (values["hsk"], values["hsv"]) == (576, 512) and not separate_V
+        values |= {"kv_view": True, "v_is_view_of_k": is_view, "n_kv_max": 0}
+    return OpsCase(**values)
+
+
+def defaults_in(text: str) -> dict[str, str]:
+    """The parameters that a case's name omits, with upstream's defaults, written as in a name."""
+    match = NAME.search(text)
+    given = {m["key"] for m in ASSIGNMENT.finditer(match["vars"])} if match else set()
+    return {key: DEFAULTS[key] for key in (OLD if "type_KV" in given else NEW) if key not in given}
+
+
+def _mistakes(pairs: list[tuple[str, str]], expected: list[str]) -> Iterator[str]:
+    given = [key for key, _ in pairs]
+    allowed = [*expected, *OPTIONAL]
+    for key, value in pairs:
+        if key not in allowed:
+            yield f"{key}: unknown key, allowed: {', '.join(allowed)}" + nearest(key, allowed)
+        elif given.count(key) > 1:
+            yield f"{key}: given twice, allowed: once"
+        else:
+            try:
+                _PARSE[key](value)
+            except ValueError as error:
+                yield f"{key}: found {value[:60]!r}, allowed: {error}"
+
+
+def _vars(text: str) -> str:
+    """The case's own text, cut to the 200 characters that `about` may have."""
+    match = NAME.search(text)
+    assert match is not None
+    short = match["vars"].replace("0.000000", "0").replace(" ", "")
+    return short if len(short) <= 180 else short[:177] + "..."
+
+
+def _padded(size: int, type_: str) -> int:
+    block = block_size(type_)
+    return -(-size // block) * block
+
+
+def _layout(permute: list[int], heads: int, rows: int, *, view: bool) -> dict[str, Any] | None:
+    """create_permuted: with `view`, dimension 1 of memory (rows, or heads if permuted) is twice as large."""
+    if permute == [0, 1, 2, 3] and not view:
+        return None
+    layout: dict[str, Any] = {"kind": "view", "permute": permute}
+    if view:
+        layout |= {"rows": 2 * rows} if permute[1] == 1 else {"heads": 2 * heads}
+    return layout
+
+
+def _integer(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
+            raise ValueError(f"a whole number of at least {least}")
+        return int(text)
+
+    return parse
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("0 or 1")
+    return text == "1"
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ValueError("a number of at least 0")
+    return value
+
+
+def _type(text: str) -> str:
+    if text not in TYPE_NAMES:
+        raise ValueError(", ".join(TYPE_NAMES) + nearest(text, list(TYPE_NAMES)))
+    return text
+
+
+def _precision(text: str) -> str:
+    if text not in ("f32", "def"):
+        raise ValueError("f32 or def")
+    return "f32" if text == "f32" else "default"
+
+
+def _pair(text: str) -> list[int]:
+    if not re.fullmatch(r"\[[1-9][0-9]{0,17},\s*[1-9][0-9]{0,17}\]", text):
+        raise ValueError("two whole numbers, such as [4,1]")
+    return [int(number) for number in text[1:-1].split(",")]
+
+
+def _permutation(text: str) -> list[int]:
+    numbers = [int(digit) for digit in re.findall(r"\d+", text)]
+    if numbers not in ([0, 1, 2, 3], [0, 2, 1, 3]):
+        raise ValueError("[0,1,2,3] or [0,2,1,3]")
+    return numbers
+
+
+_PARSE: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("hsk", "hsv", "nh", "kv", "nb"), _integer(1)),
+    **dict.fromkeys(("mask", "sinks", "kv_view", "v_is_view_of_k"), _flag),
+    **dict.fromkeys(("max_bias", "logit_softcap"), _number),
+    **dict.fromkeys(("type_K", "type_V", "type_KV"), _type),
+    "nr23": _pair,
+    "prec": _precision,
+    "permute": _permutation,
+    "n_kv_max": _integer(0),
+    "q_range": _integer(1),
+}

@@ -1,0 +1,112 @@
+"""The inputs of cases, byte by byte; a change of the bytes needs another `cases.INPUTS_VERSION`."""
+
+import numpy as np
+
+from fattn_probe.base.arrays import F32, Bytes
+from fattn_probe.cases.op import Root, TensorView
+from fattn_probe.cases.op.case_file import read_case
+from fattn_probe.cases.op.encoding import encode, nan_blocks
+from fattn_probe.cases.op.ggml_types import block_size, row_size
+from fattn_probe.cases.op.repeated import whole
+from fattn_probe.cases.op.values import strided
+
+from . import mask_rows
+from .cases import Case, Recording
+from .draw import STREAMS, UNUSED, Logits, draw, stream
+from .layout import View
+from .repeating_mask import queries_read
+
+
+def make_inputs(case: Case) -> dict[str, Bytes]:
+    """The bytes of every root, 1-D uint8, the same for the same case everywhere.
+
+    The op's values depend on shapes, data and seed, not on the layout: moving a tensor in memory moves its values.
+    """
+    if isinstance(case.source, Recording):
+        return dict(read_case(case.source.path).inputs)
+    return {name: root_bytes(case, name) for name in case.op.roots}
+
+
+def root_bytes(case: Case, name: str) -> Bytes:
+    """The bytes of one root."""
+    if isinstance(case.source, Recording):
+        return read_case(case.source.path).inputs[name]
+    root = case.op.roots[name]
+    memory = np.zeros(root.stored.nbytes, np.uint8)
+    fill_root(case, name, memory)
+    return whole(root, memory)
+
+
+def fill_root(case: Case, name: str, memory: Bytes) -> None:
+    """Generate the stored bytes of one root of a drawn case in `memory`, which holds zeros.
+
+    One head at a time if possible.
+    """
+    root = case.op.roots[name]
+    if name == "mask":
+        (_fill_mask if root.period is None else _fill_repeating_mask)(case, memory)
+    elif root.period is None:
+        _fill_tensor(case, name, root, memory)
+    else:
+        # Rows as they lie in memory, whatever the layout.
+        data, seed = case.recipe.data_of(name)
+        logits = Logits(case.op.params.scale, case.op.sizes.hsk)
+        values = draw(data, name, (root.stored.ne[1], root.stored.ne[0]), stream(seed, STREAMS[name]), logits)
+        memory[:] = encode(values, root.stored.type)
+
+
+def _fill_repeating_mask(case: Case, memory: Bytes) -> None:
+    rows = memory.view(np.float16).reshape(-1, case.op.roots["mask"].ne[0])
+    n_kv = case.op.sizes.n_kv
+    rows[:, :n_kv], rows[:, n_kv:] = mask_rows.some_rows(case.recipe.mask, case.mask_shape, 0, queries_read(case)), 0
+
+
+def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
+    view, layout = case.op.tensors[name], getattr(case.recipe.layout, name, None)
+    outside = layout.outside if isinstance(layout, View) else "zero"
+    if outside != "zero" or (block_size(root.type) > 1 and view.ne != root.ne):
+        memory[:] = _whole_tensor(case, name, root, outside)
+        return
+    packed = np.lib.stride_tricks.as_strided(
+        memory[view.offset :], (*view.ne[:0:-1], row_size(view.type, view.ne[0])), (*view.nb[:0:-1], 1)
+    )
+    data, seed = case.recipe.data_of(name)
+    rng, logits = stream(seed, STREAMS[name]), Logits(case.op.params.scale, case.op.sizes.hsk)
+    for place_ in np.ndindex(packed.shape[:2]):
+        values = draw(data, name, (view.ne[1], view.ne[0]), rng, logits)
+        packed[place_] = encode(values, view.type).reshape(packed.shape[2:])
+
+
+def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
+    """The bytes of a root whose unused elements are not zero."""
+    data, seed = case.recipe.data_of(name)
+    logits, view = Logits(case.op.params.scale, case.op.sizes.hsk), case.op.tensors[name]
+    flat: F32 = np.zeros(root.ne[::-1], np.float32).reshape(-1)
+    if outside == "random":
+        flat = draw(data, name, flat.shape, stream(seed, STREAMS[name] + UNUSED), logits)
+    values = strided(flat, view)
+    rng = stream(seed, STREAMS[name])
+    for place_ in np.ndindex(values.shape[:2]):
+        values[place_] = draw(data, name, values.shape[2:], rng, logits)
+    packed = encode(flat.reshape(-1, root.ne[0]), root.type)
+    return _poison(packed, root, view) if outside == "nan" else packed
+
+
+def _poison(packed: Bytes, root: Root, view: TensorView) -> Bytes:
+    """Fill every block outside the view with NaN."""
+    block = block_size(root.type)
+    touched = np.zeros(root.ne[::-1], bool).reshape(-1)
+    strided(touched, view)[...] = True
+    unused = ~touched.reshape(-1, block).any(axis=1)
+    blocks = packed.reshape(unused.size, -1)
+    blocks[unused] = nan_blocks(1, root.type)
+    return packed
+
+
+def _fill_mask(case: Case, memory: Bytes) -> None:
+    halves, view = memory.view(np.float16), case.op.tensors["mask"]
+    halves[:] = -np.inf
+    values = strided(halves, view)
+    for sequence, first, rows in mask_rows.blocks(case.recipe.mask, case.mask_shape):
+        own, n_kv = values[sequence, 0, first : first + len(rows)], case.op.sizes.n_kv
+        own[:, :n_kv], own[:, n_kv:] = rows, 0

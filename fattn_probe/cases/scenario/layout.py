@@ -1,0 +1,104 @@
+"""The layouts of a scenario, and the places of tensors in memory."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from fattn_probe.cases.op import Ne, Root, TensorView
+from fattn_probe.cases.op.ggml_types import row_size
+
+from .spec import Spec
+
+MOST = 2**31
+"""Upper limit of rows, heads and elements, the same as for the op's sizes."""
+
+
+class Contiguous(Spec):
+    """A separate allocation with contiguous rows."""
+
+    kind: Literal["contiguous"] = "contiguous"
+
+
+class View(Spec):
+    """A view into a larger allocation, whose dimensions may be permuted in memory."""
+
+    kind: Literal["view"]
+    permute: list[Annotated[int, Field(ge=0, le=3)]] = Field(default=[0, 1, 2, 3], min_length=4, max_length=4)
+    """Position in memory of each dimension of the op; with [0, 2, 1, 3] the heads of a row are adjacent."""
+    rows: int | None = Field(default=None, ge=1, lt=MOST)
+    """Rows (dimension 1 of the op) of the allocation, such as the KV cache's size; default: `offset` + used rows."""
+    heads: int | None = Field(default=None, ge=1, lt=MOST)
+    """Heads (dimension 2 of the op) of the allocation; default: the used heads."""
+    offset: int = Field(default=0, ge=0, lt=MOST)
+    """First row of the view."""
+    pad: int = Field(default=0, ge=0, lt=MOST)
+    """Elements added to each memory row, in whole blocks of the type; with 2 of f32, rows are not 16-byte aligned."""
+    outside: Literal["random", "zero", "nan"] = "random"
+    """Content of the allocation outside the view: data as in the view, zeros, or NaN, which exposes stray reads."""
+
+
+class ViewOfK(Spec):
+    """V is a part of every row of K, as in models with latent attention (MLA)."""
+
+    kind: Literal["view_of_K"]
+    offset: int = Field(default=0, ge=0, lt=MOST)
+    """First element of V in a row of K. The 576/512 kernels read V at 0, in releases of 2025 at hsk - hsv = 64."""
+
+
+class MaskLayout(Spec):
+    """Padding of the mask: rows after those of the queries, all -inf, and columns; ggml requires a contiguous mask."""
+
+    columns: int | None = Field(default=None, ge=1, lt=MOST)
+    """Entries of a row; n_kv unless given. Those after K's rows are 0, so a scan of them finds them visible."""
+    pad: int = Field(default=1, ge=1, lt=MOST)
+    """Rows are padded to a multiple of this; llama.cpp formerly used 64 (GGML_KQ_MASK_PAD), now 1."""
+    offset: int = Field(default=0, ge=0, lt=MOST)
+    """Rows of the allocation before the mask."""
+    per_sequence: bool = True
+    """Whether each sequence has its own mask; else one mask is broadcast to all."""
+
+    @model_serializer(mode="wrap")
+    def _without_default_columns(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `columns` out if it is not given: cases from before it was there keep their digest."""
+        return {name: value for name, value in write(self).items() if name != "columns" or value is not None}
+
+
+TensorLayout = Annotated[Contiguous | View, Field(discriminator="kind")]
+VLayout = Annotated[Contiguous | View | ViewOfK, Field(discriminator="kind")]
+
+
+class Layout(Spec):
+    """The layout of each operand."""
+
+    Q: TensorLayout = Contiguous()
+    K: TensorLayout = Contiguous()
+    V: VLayout = Contiguous()
+    mask: MaskLayout = MaskLayout()
+
+
+def place(name: str, type_: str, ne: Ne, layout: Contiguous | View) -> tuple[Root, TensorView]:
+    """The allocation and the view of an operand of `ne` = {elements, rows, heads, sequences}."""
+    view = layout if isinstance(layout, View) else View(kind="view")
+    rows = view.offset + ne[1] if view.rows is None else view.rows
+    op_ne = (ne[0] + view.pad, rows, ne[2] if view.heads is None else view.heads, ne[3])
+    memory_ne = [0, 0, 0, 0]
+    for dimension, position in enumerate(view.permute):
+        memory_ne[position] = op_ne[dimension]
+    root = Root(name, type_, (memory_ne[0], memory_ne[1], memory_ne[2], memory_ne[3]))
+    nb = [root.nb[position] for position in view.permute]
+    return root, TensorView(name, type_, name, ne, (nb[0], nb[1], nb[2], nb[3]), view.offset * nb[1])
+
+
+def view_of_K(K: TensorView, hsv: int, layout: ViewOfK) -> TensorView:
+    """V as `hsv` elements of each row of K."""
+    return TensorView("V", K.type, K.root, (hsv, *K.ne[1:]), K.nb, K.offset + row_size(K.type, layout.offset))
+
+
+def place_mask(n_kv: int, n_q: int, n_seq: int, layout: MaskLayout) -> tuple[Root, TensorView]:
+    """The f16 mask, ne = {n_kv or columns, padded n_q, 1, n_seq or 1}, after `offset` rows of its allocation."""
+    rows = -(-n_q // layout.pad) * layout.pad
+    sequences = n_seq if layout.per_sequence else 1
+    ne = (layout.columns or n_kv, rows, 1, sequences)
+    nb = Root("mask", "f16", ne).nb
+    root_ne = ne if layout.offset == 0 else (ne[0], layout.offset + rows * sequences, 1, 1)
+    return Root("mask", "f16", root_ne), TensorView("mask", "f16", "mask", ne, nb, layout.offset * nb[1])

@@ -1,0 +1,72 @@
+"""Scenarios, suites, patches and the corpus of faults that come with fattn-probe, by name; a path wins over a name.
+
+The files are in `scenarios/`, `suites/` and `patches/` at the top of the repository. Links in this folder make them
+package data; a wheel has copies instead.
+"""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from fattn_probe.base.errors import InputError
+
+Kind = Literal["scenario", "suite", "patch", "fault"]
+FOLDERS: dict[Kind, str] = {"scenario": "scenarios", "suite": "suites", "patch": "patches", "fault": "patches"}
+PATTERNS: dict[Kind, str] = {
+    "scenario": "**/*.yaml",
+    "suite": "*.yaml",
+    "patch": "*.patch",
+    "fault": "faults/*.patch",
+}
+
+
+def folder(kind: Kind) -> Path:
+    """The folder that holds the shipped files of a kind."""
+    return (Path(__file__).parent / FOLDERS[kind]).resolve()
+
+
+def files(kind: Kind) -> list[Path]:
+    """The shipped files of a kind, those of subfolders last."""
+    found = folder(kind).glob(PATTERNS[kind])
+    return sorted(found, key=lambda path: (len(path.parts), path))
+
+
+def name_of(kind: Kind, path: Path) -> str:
+    """The name of a shipped file: its path below the folder of its kind, without the suffix."""
+    return path.relative_to(folder(kind)).with_suffix("").as_posix()
+
+
+def names(kind: Kind) -> list[str]:
+    """The names of the shipped files of a kind, such as `gqa` and `known-faults/k-stride`."""
+    return [name_of(kind, path) for path in files(kind)]
+
+
+def find(kind: Kind, word: str | Path) -> Path:
+    """The file or folder at the path `word`, else the shipped file or folder of that name.
+
+    Raises InputError with the nearest names if there is neither. A word with another suffix than .yaml is a path.
+    """
+    if word == "":  # as an unset variable gives; Path takes it for the current folder
+        raise InputError(f"the name is empty: name a shipped {kind}, or a path")
+    path, root = Path(word), folder(kind)
+    try:
+        if path.exists():
+            return path
+    except OSError as error:  # such as a name that is too long
+        raise InputError(f"{path}: {error.strerror}") from None
+    if path.suffix not in ("", ".yaml", ".yml"):
+        return path
+    if not path.suffix and not path.is_absolute() and ".." not in path.parts:
+        for shipped in (root / f"{word}.yaml", root / word):
+            if shipped.exists():
+                return shipped
+    raise unknown(kind, str(word), path.stem, names(kind))
+
+
+def unknown(kind: Kind, word: str, name: str, known: Sequence[str]) -> InputError:
+    """The error for an unknown name, with the most similar of the `known` names, or all of them."""
+    last = {shipped.rpartition("/")[2]: shipped for shipped in known}
+    near = last.get(name) or next(iter(difflib.get_close_matches(name, [*known, *last], n=1)), "")
+    hint = f"did you mean {last.get(near, near)}?" if near else f"there are: {', '.join(known)}"
+    return InputError(f"{word}: no such file, and no shipped {kind} of that name; {hint}")

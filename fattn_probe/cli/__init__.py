@@ -1,0 +1,134 @@
+"""The command line: the program's own options, and the exit code of every ending."""
+
+import contextlib
+import locale
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from fattn_probe.base import signals
+from fattn_probe.base.addresses import check_start
+from fattn_probe.base.console import NOTES, OUT, STDOUT, open_streams, show_bug, show_error
+from fattn_probe.base.errors import FattnProbeError, InputError, MachineError, machine_error
+from fattn_probe.cli.commands import Commands, wants_json
+
+HELP = "Build, run, inspect and check llama.cpp's CUDA flash-attention kernels, on a GPU or on a simulated one."
+INTERRUPTED = 130
+"""The exit code after Ctrl-C: 128 and the signal's number."""
+app = typer.Typer(cls=Commands, help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version, and end."""
+    if wanted:
+        from fattn_probe.machine.run.provenance import version  # reads the metadata of packages, for this option only
+
+        OUT.print(f"fattn-probe {version('fattn-probe')}")
+        raise typer.Exit
+
+
+def show_programs(wanted: bool) -> None:
+    """Print each program that is run, on stderr."""
+    if wanted:
+        from rich.logging import RichHandler  # for this option only
+
+        handler = RichHandler(console=NOTES, show_time=False, show_path=False, show_level=False)
+        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+
+
+@app.callback()
+def everything(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    _verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", callback=show_programs, help="Print each program that is run.")
+    ] = False,
+) -> None:
+    """The options before the command."""
+
+
+@contextlib.contextmanager
+def exit_codes(as_json: bool = False) -> Iterator[None]:
+    """Turn exceptions into exit codes, only here; with `as_json`, stdout gets the error as a document."""
+    OUT.answered = False
+    try:
+        yield
+        STDOUT.flush()  # a full disk must show here, before the exit code is chosen
+    except (KeyboardInterrupt, typer.Abort):
+        NOTES.print(signals.NAMES[signals.terminated() or signal.SIGINT])
+        sys.exit(code_after_signal() or INTERRUPTED)
+    except BrokenPipeError:
+        STDOUT.discard()
+        sys.exit(128 + signal.SIGPIPE)
+    except Exception as error:  # noqa: BLE001 - the process boundary
+        end_with(error, as_json)
+
+
+def end_with(error: Exception, as_json: bool) -> NoReturn:
+    """Report the error and exit with its code; an unexpected exception is a bug and gets a traceback."""
+    problem = problem_of(error)
+    if problem is None:
+        show_bug(error)
+        problem = FattnProbeError("This is a bug in fattn-probe, not in your input.")
+    try:
+        show_error(problem, as_json)
+        STDOUT.flush()
+    except (OSError, MachineError):  # stdout itself failed, and stderr has the error
+        STDOUT.discard()
+    sys.exit(code_after_signal() or problem.exit_code)
+
+
+def code_after_signal() -> int:
+    """The exit code if SIGTERM or SIGHUP ends this command, whatever it has said; else 0."""
+    number = signals.terminated()
+    return 0 if number is None else 128 + number
+
+
+def problem_of(error: Exception) -> FattnProbeError | None:
+    """The error to report to the user; None for a bug."""
+    if isinstance(error, FattnProbeError):
+        return error
+    if isinstance(error, OSError | MemoryError):
+        return machine_error(error)
+    if hasattr(error, "format_message") and hasattr(error, "ctx"):  # of click, which typer brings or imports
+        command = error.ctx.command_path if error.ctx else "fattn-probe"
+        said = error.format_message()
+        if said.startswith("Usage: "):  # of a group without a command
+            return InputError(f"{command}: a command is missing\n\n{said}")
+        return InputError(f"{command}: {said} (see `{command} --help`)")
+    return None
+
+
+def read_files_as_utf8() -> None:
+    """Read and write text files as UTF-8 in every locale, here and in worker processes, as Python 3.15 does."""
+    if locale.getpreferredencoding(do_setlocale=False).lower() in ("utf-8", "utf8"):
+        return
+    os.environ["PYTHONUTF8"] = "1"
+    with contextlib.suppress(locale.Error):  # a C library without this locale
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+
+
+def run_command(words: Sequence[str]) -> int:
+    """Run a command of this program; returns its exit code."""
+    code = app(list(words), standalone_mode=False)
+    if code == INTERRUPTED or signals.terminated():  # the first is how typer reports an interrupt of a command
+        raise KeyboardInterrupt
+    return int(code or 0)
+
+
+def main() -> None:
+    """Run the command line."""
+    open_streams()
+    read_files_as_utf8()
+    signals.heed()
+    words = sys.argv[1:]
+    with exit_codes(wants_json(words)):
+        check_start()
+        code = run_command(words)
+    sys.exit(code)

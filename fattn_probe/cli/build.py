@@ -1,0 +1,74 @@
+"""The command line of `build`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe.base.console import NOTES, show
+from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cli import flags, setup
+from fattn_probe.cli.expand import offered
+from fattn_probe.cli.options import BuildFlags
+from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, BuildRequest
+from fattn_probe.llama.build import command as building
+from fattn_probe.llama.build.key import Engine
+from fattn_probe.machine.run.gpu import gpu_arch, has_gpu
+from fattn_probe.machine.run.prepare import kernels_of_build
+from fattn_probe.machine.run.required_kernels import required_sources
+
+
+@dataclass(frozen=True)
+class BuildContents:
+    """What is compiled"""
+
+    kernel: Annotated[list[str] | None, typer.Option(help='A kernel such as "mma 64,64,8,8"; repeatable.')] = None
+    full: Annotated[bool, typer.Option("--full", help="Compile every kernel that upstream compiles.")] = False
+    ops: Annotated[bool, typer.Option("--ops", help="Build test-backend-ops too.")] = False
+    again: Annotated[
+        bool, typer.Option("--no-ccache", help="Compile everything again, and replace the objects that builds share.")
+    ] = False
+
+
+def build(
+    paths: flags.MaybeScenarios = None,
+    *,
+    engine: Annotated[
+        Engine | None, typer.Option(help="sim or cuda; default: cuda if there is a GPU or --arch, else sim.")
+    ] = None,
+    arch: Annotated[str, typer.Option(help="GPU architecture, such as 90 or 120a; default: this machine's GPU.")] = "",
+    compiled: BuildContents,
+    export: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Copy the finished build to a new folder, to run it on another machine."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands without running them.")] = False,
+    chosen: Annotated[BuildFlags, offered("source", "patch", "debug", "check", "sanitize", "quants")],
+    as_json: flags.Json = False,
+) -> None:
+    """Build llama.cpp's CUDA backend, with the kernels that scenarios need; without scenarios, runs add theirs."""
+    tree = setup.tree_of(chosen)
+    engine = engine or ("cuda" if arch or has_gpu() else "sim")
+    request = BuildRequest(
+        tree,
+        engine,
+        setup.flavour_of(chosen),
+        arch=arch or (gpu_arch(0) if has_gpu() else "90"),
+        sanitize=setup.words(chosen.sanitize),
+        patches=setup.patches_of(chosen, tree),
+        quants=setup.words(chosen.quants),
+    )
+    kernels = [building.find_kernel(tree, text) for text in compiled.kernel or []]
+    cases = cases_of(paths) if paths else []
+    kernels += kernels_of_build(request, cases, setup.build_progress(NOTES)) if cases else []
+    programs = (RUNNER, TEST_BACKEND_OPS) if compiled.ops or engine == "cuda" else (RUNNER,)
+    options = building.BuildOptions(
+        request, tuple(kernels), required_sources(cases), programs, compiled.full, export, again=compiled.again
+    )
+    if dry_run:
+        plan = building.dry_run(options)
+        show(plan, lambda: "\n".join([f"in {plan['folder']}:", *plan["commands"]]), as_json)
+        return
+    made = building.build(options, setup.build_progress(NOTES, building.title_of(request)))
+    show(building.build_data(made), lambda: building.build_table(made), as_json)

@@ -1,0 +1,95 @@
+"""The command line of `capture`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe.base.activity import Activity
+from fattn_probe.base.console import NOTES, show
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.op.ggml_types import TypeName
+from fattn_probe.cli import flags, setup
+from fattn_probe.cli.expand import offered
+from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.daily.models.capture import ModelCapture
+from fattn_probe.daily.models.on_device import place_of_model
+from fattn_probe.daily.models.request import Prompt, Request, parse_layers, parse_size
+from fattn_probe.daily.models.show import render
+from fattn_probe.daily.models.statistics_page import PAGE, described, document, write_page
+
+MOST_TOKENS = 1 << 24
+MOST_SEQUENCES = 256
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the model computes, and which of its ops are recorded"""
+
+    model: Annotated[Path, typer.Argument(help="A model, as llama.cpp reads it.", metavar="MODEL.gguf")]
+    prompt: Annotated[str | None, typer.Option("--prompt", help="The text to run.", metavar="TEXT")] = None
+    tokens: Annotated[
+        int | None, typer.Option(min=0, max=MOST_TOKENS, help="Instead of a text: a number of random tokens.")
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The seed of the random tokens.")] = 0
+    generate: Annotated[int, typer.Option(min=0, max=MOST_TOKENS, help="Tokens to generate after the prompt.")] = 1
+    ctx: Annotated[
+        int, typer.Option(min=0, max=1 << 30, help="Positions of each sequence; 0: as many as are needed.")
+    ] = 0
+    batch: Annotated[int, typer.Option(min=1, max=MOST_TOKENS, help="Tokens of one evaluation.")] = 512
+    type_k: Annotated[TypeName, typer.Option(help="The type of the cache of K.")] = "f16"
+    type_v: Annotated[TypeName, typer.Option(help="The type of the cache of V.")] = "f16"
+    parallel: Annotated[int, typer.Option(min=1, max=MOST_SEQUENCES, help="Sequences side by side.")] = 1
+    layers: Annotated[str, typer.Option(help="Layers to record, such as 0,5-7; default: all.")] = ""
+    budget: Annotated[str, typer.Option(help="The most that is recorded, such as 500M.", metavar="SIZE")] = "1G"
+
+    def request(self, *, every: bool) -> Request:
+        """The same, parsed; `every`: record every evaluation."""
+        return Request(
+            model=self.model,
+            prompt=Prompt(self.prompt, self.tokens or 0, self.seed),
+            generate=self.generate,
+            context=self.ctx,
+            batch=self.batch,
+            type_K=self.type_k,
+            type_V=self.type_v,
+            sequences=self.parallel,
+            layers=parse_layers(self.layers),
+            every=every,
+            budget=parse_size(self.budget),
+        )
+
+
+def capture(
+    *,
+    model: Model,
+    where: Annotated[Where, offered("devices", "timeout")],
+    build: Annotated[BuildFlags, offered("source", "patch")],
+    simulate: Annotated[Simulate, offered("threads")],
+    out: Annotated[Path, typer.Option("--out", file_okay=False, help="The folder for the captures.")],
+    every: Annotated[
+        bool, typer.Option("--every", help="Record every evaluation; default: the last of the prompt, the last of all.")
+    ] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help=f"Show ranges of the values by layer, and write {PAGE}, by head.")
+    ] = False,
+    on: Annotated[
+        str,
+        typer.Option("--on", help="cpu, gpu: where the model runs; sim:ID: on the CPU, and each op on that GPU too."),
+    ] = "cpu",
+    as_json: flags.Json = False,
+) -> None:
+    """Run a prompt through a model, and record its attention ops as case files."""
+    request = model.request(every=every)
+    target = parse_target(on, load_devices(where.devices))
+    with Activity(NOTES) as activity:
+        options = setup.run_options(build, where, simulate, models=True)
+        session = setup.session_of(options, activity)
+        place = place_of_model(target)
+        index = ModelCapture(session, request, target, out, activity.note, activity.step, place).run()
+        values = described(index, out, activity.step) if stats else []
+    if stats:
+        write_page(values, index, out)
+    found = {"statistics": document(values)} if stats else {}
+    show(index.to_json() | {"folder": str(out)} | found, lambda: render(index, str(out), values), as_json)

@@ -1,0 +1,61 @@
+"""The command line of `coverage`."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe.base.activity import Activity
+from fattn_probe.base.console import NOTES, show
+from fattn_probe.base.files import write_text
+from fattn_probe.cli import flags, setup
+from fattn_probe.cli.expand import offered
+from fattn_probe.cli.options import BuildFlags, Where
+from fattn_probe.daily.regress.entries import Given
+from fattn_probe.lab.detect import unreachable
+from fattn_probe.lab.detect.measure import by_suite, headers_of, measure, on_simulated
+from fattn_probe.lab.detect.show import document, read, render
+
+
+def coverage(
+    suites: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Shipped suites by name, or files; a .json of an earlier run with --json adds what that executed.",
+            metavar="SUITE...",
+            parser=flags.suite_path,
+            autocompletion=flags.complete_suite,
+        ),
+    ],
+    where: Where,
+    build: Annotated[BuildFlags, offered("source", "patch")],
+    html: Annotated[
+        Path | None, typer.Option("--html", dir_okay=False, help="Write the annotated source to this page.")
+    ] = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Count the lines and branches of the attention kernels and their dispatch that suites execute."""
+    given = Given(where.on, devices=where.devices)
+    earlier = [found for path in suites if path.suffix == ".json" for found in read(path)]
+    suites = [path for path in suites if path.suffix != ".json"]
+    pairs = {suite: on_simulated("coverage", suite, given) for suite in suites}
+    options = replace(setup.run_options(build, where), flavour="coverage")
+    with Activity(NOTES, words="finding the cases and their kernels") as activity:
+        session = setup.session_of(options, activity)
+        found = [
+            measure(
+                suite, session, pairs[suite], lambda result, done, total: activity.count(result.status, done, total)
+            )
+            for suite in suites
+        ]
+    found = by_suite([*earlier, *found])
+    tree = setup.tree_of(build)
+    argued, headers = unreachable.places(tree, unreachable.read()), headers_of(tree)
+    for item in found:
+        item.coverage.unreachable, item.coverage.headers = argued, headers
+    if html is not None:
+        from fattn_probe.lab.detect.page import page  # only for a page
+
+        write_text(html, page(found, tree))
+    show(document(found), lambda: render(found), as_json)

@@ -1,0 +1,101 @@
+"""The command line of `fuzz`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe.base.activity import Activity
+from fattn_probe.base.console import NOTES, show
+from fattn_probe.base.errors import ComparisonError, InputError, LostError
+from fattn_probe.base.host import cores
+from fattn_probe.base.signals import terminated
+from fattn_probe.cases.device import load_devices, parse_targets
+from fattn_probe.cli import flags, setup
+from fattn_probe.cli.compare import JudgeFlags
+from fattn_probe.cli.expand import offered
+from fattn_probe.cli.options import SIMULATED, BuildFlags, Simulate, Where
+from fattn_probe.lab.detect.measure import check as check_simulated
+from fattn_probe.lab.fuzz.command import FuzzRun, write_cases
+from fattn_probe.lab.fuzz.features import Kept
+from fattn_probe.lab.fuzz.report import Tally, document, render
+from fattn_probe.lab.fuzz.run import Fuzzer, FuzzLimits
+from fattn_probe.llama.source import DEFAULT_SOURCE
+
+MOST_NEW = 0.99
+FINDINGS = Path("fuzz-findings")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long, and with how many processes"""
+
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after so many minutes; default: 1, or no limit with --cases.")
+    ] = None
+    cases: Annotated[int | None, typer.Option(min=1, help="Stop after so many cases.")] = None
+    seed: Annotated[int, typer.Option(min=0, help="Another seed gives other cases.")] = 0
+    new_kernels: Annotated[
+        float, typer.Option(callback=flags.share, help="The share of the time for compiling new kernels.")
+    ] = 0.4
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")] = None
+    shrink: Annotated[
+        float, typer.Option(callback=flags.seconds, help="Seconds for shrinking all findings, after the run.")
+    ] = 120.0
+
+
+def fuzz(
+    *,
+    where: Annotated[Where, offered(on=SIMULATED, timeout=60.0)],
+    effort: Effort,
+    judge: Annotated[JudgeFlags, offered("model", "repeat")],
+    build: Annotated[BuildFlags, offered("source", "patch", "check")],
+    simulate: Annotated[Simulate, offered("schedule")],
+    findings: Annotated[
+        Path, typer.Option(file_okay=False, help="Write the scenario of each finding to this folder.", metavar="FOLDER")
+    ] = FINDINGS,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            help="Write the passing cases that show a new pair of features to this folder.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Judge random scenarios, and shrink those that fail to the smallest that shows it."""
+    targets = parse_targets(where.on, load_devices(where.devices))
+    check_simulated("fuzz", targets, "say in advance which kernels a random case needs")
+    limits = FuzzLimits(seconds_of(effort.minutes, effort.cases), effort.cases, effort.workers or cores())
+    options = setup.run_options(build, where, simulate)
+    run = FuzzRun(Tally(), Kept(options.tree))
+    with Activity(NOTES, words="planning") as activity:
+        report = setup.session_of(options, activity).progress
+        fuzzer = Fuzzer(options, targets, effort.seed, min(effort.new_kernels, MOST_NEW), judge.checks, limits, report)
+        run.judge(fuzzer, activity)
+        if not terminated():  # SIGTERM, unlike Ctrl-C, leaves no time to shrink the findings so far
+            run.shrink(fuzzer, effort.shrink, findings, activity)
+        for path in write_cases(run.kept.cases, keep) if keep is not None else ():
+            activity.note(f"wrote {path}")
+    words = {"--source": build.source, "--devices": where.devices, "--model": judge.model, "--repeat": judge.repeat}
+    words["--schedule"] = simulate.schedule
+    plain = {"--source": DEFAULT_SOURCE, "--devices": None, "--model": "auto", "--repeat": 1, "--schedule": 0}
+    again = [word for flag, value in words.items() if value != plain[flag] for word in (flag, str(value))]
+    again += [word for name in build.patch for word in ("--patch", name)] + ["--check"] * build.check
+    show(document(run.tally, run.smallest), lambda: render(run.tally, run.smallest, again), as_json)
+    if run.tally.findings:
+        number = run.tally.number("finding")
+        raise ComparisonError(f"{number} of {run.tally.cases} random cases fail by no known defect of llama.cpp")
+    if not run.tally.cases:
+        raise LostError("no case was judged in the time: compiling the first kernels took longer; give more --minutes")
+
+
+def seconds_of(minutes: float | None, cases: int | None) -> float | None:
+    """The limit in seconds; None if only the number of cases ends the run."""
+    if minutes is None:
+        return 60.0 if cases is None else None
+    if not 0 < minutes <= 60 * 24 * 30:
+        raise InputError(f"--minutes {minutes:g}: a number of minutes from above 0 to 43200")
+    return 60 * minutes

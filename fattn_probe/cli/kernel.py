@@ -1,0 +1,84 @@
+"""The command line of `kernel`, and of `compare --kernel`."""
+
+import shlex
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from fattn_probe.base.activity import Activity
+from fattn_probe.base.console import NOTES, OUT, show
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import write_text
+from fattn_probe.base.tables import Table
+from fattn_probe.cli import flags, setup
+from fattn_probe.cli.options import BuildFlags
+from fattn_probe.lab.kernels.command import Contest
+from fattn_probe.lab.kernels.compiled import CUDA
+from fattn_probe.lab.kernels.contender import How
+from fattn_probe.lab.kernels.names import KNOWN, contenders_of
+from fattn_probe.lab.kernels.show import document, render
+from fattn_probe.machine.run.command import Work
+from fattn_probe.machine.run.session import RunOptions
+from fattn_probe.verdict.judge.checks import Checks
+from fattn_probe.verdict.judge.judgement import raise_if_failed
+
+kernel_app = typer.Typer(help="Other attention kernels, for compare --kernel.", no_args_is_help=True)
+
+
+@kernel_app.command("list")
+def kernel_list(as_json: flags.Json = False) -> None:
+    """List the kernels that `compare --kernel` knows."""
+    show([asdict(item) for item in KNOWN], known, as_json)
+
+
+@kernel_app.command("new")
+def kernel_new(
+    file: Annotated[Path, typer.Argument(help="The file to write, such as my.cu.", metavar="FILE.cu")],
+) -> None:
+    """Write a commented attention kernel to start from."""
+    if file.exists():
+        raise InputError(f"{file} is there already: choose another name")
+    write_text(file, (CUDA / "starter.cu").read_text().replace("FILE", str(file)))
+    OUT.print(f"wrote {file}; the contract is {CUDA / 'attention.h'}", soft_wrap=True)
+    kernels = shlex.quote(f"llama,{file}:my_attention")
+    OUT.print(f"try it: fattn-probe compare gqa --kernel {kernels}", soft_wrap=True)
+
+
+def known() -> RenderableType:
+    """The table of known kernels."""
+    rows = tuple((item.name, item.about, item.runs) for item in KNOWN)
+    own = (
+        "FILE.cu:NAME",
+        "your own: a function NAME that launches it (`fattn-probe kernel new`)",
+        "sim, AMD's too, gpu",
+    )
+    return Table(("kernel", "what it is", "runs on"), (*rows, own), prose=frozenset({"what it is"}))
+
+
+def llamas(work: Work) -> Work:
+    """The work without AMD's GPUs, which llama.cpp's kernels do not run on here."""
+    return [(case, [one for one in targets if one.device is None or not one.device.gfx]) for case, targets in work]
+
+
+def compare_kernels(
+    kernel: str, build: BuildFlags, work: Work, checks: Checks, how: How, *, maps: bool, as_json: bool
+) -> None:
+    """Judge several kernels on the same cases; llama.cpp's sources are fetched only if its kernels are among them."""
+    with Activity(NOTES) as activity:
+        building = activity.beside(setup.build_progress(NOTES, "compiling"), lambda one: one.done < one.total)
+        contenders = contenders_of(setup.words(kernel), building)
+        llama = any(contender is None for contender in contenders)
+        activity.total = setup.number_of(work) * len(contenders)
+        options = RunOptions(None)
+        if llama:
+            options = replace(setup.run_options(build), simulation=how.simulation, timeout=how.timeout)
+        session = setup.prepared_session(options, llamas(work) if llama else (), activity)
+        rows = []
+        for row in Contest(session, contenders, how, checks, activity.step).rows(work):
+            activity.count(row.judgement.status)
+            rows.append(row)
+    show(document(rows), lambda: render(rows, contenders, maps=maps), as_json)
+    raise_if_failed([row.named for row in rows])

@@ -1,0 +1,107 @@
+"""The command line of `profile`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe.base.activity import Activity
+from fattn_probe.base.console import NOTES, show
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.scratch import scratch
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cli import flags, setup
+from fattn_probe.cli.expand import offered
+from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.lab.profile.command import Profiled, check_targets, device_of, profile_case, profile_program
+from fattn_probe.lab.profile.document import document
+from fattn_probe.lab.profile.roofline_picture import write_roofline
+from fattn_probe.lab.profile.show import render
+from fattn_probe.lab.program.execute import ProgramSettings
+from fattn_probe.lab.program.source import Program
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.simulator import Simulation
+
+PROGRAMS = (".cu", ".hip")
+OF_BUILD = ("source", "patch", "quants")
+"""Flags that select llama.cpp's build; a program has none."""
+
+
+def profile(
+    context: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            help="Shipped scenarios by name, files, or folders of files. Or one CUDA program (.cu, .hip), and its own "
+            "arguments after `--`.",
+            metavar="SCENARIO|PROGRAM",
+            autocompletion=flags.complete_scenario,
+        ),
+    ],
+    *,
+    where: Where,
+    build: Annotated[BuildFlags, offered(*OF_BUILD)],
+    simulate: Annotated[Simulate, offered("threads")],
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the roofline into a file, .png or .svg.", dir_okay=False)
+    ] = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Count what kernels do: instructions, bank conflicts, sectors, bytes; by the simulator, or by Nsight Compute."""
+    if plot is not None and plot.suffix not in (".png", ".svg"):
+        raise InputError(f"--plot {plot}: the file's name must end in .png or .svg")
+    if plot is not None:
+        setup.require_matplotlib()
+    targets = setup.targets_of(where, amd=True)
+    check_targets(targets)
+    if is_program(words[0]):
+        given = [f"--{flag}" for flag in OF_BUILD if is_given(context, flag)]
+        if given:
+            are = "are" if given[1:] else "is"
+            raise InputError(f"{', '.join(given)} {are} for scenarios; {words[0]} is a program")
+        settings = ProgramSettings(tuple(words[1:]), where.timeout, keeps_output=as_json)
+        done = [profile_program(Program(Path(words[0])), targets, settings, setup.simulation_of(simulate))]
+    else:
+        done = profiled_cases(scenario_paths(words), targets, setup.run_options(build, where, simulate))
+    gpus = {str(target): device_of(target) for target in targets}
+    if plot is not None:
+        write_roofline(done, gpus, plot)
+    show(document(done, gpus), lambda: render(done, gpus), as_json)
+
+
+def is_program(word: str) -> bool:
+    """Whether a word names a CUDA or HIP program."""
+    return Path(word).suffix in PROGRAMS
+
+
+def is_given(context: typer.Context, flag: str) -> bool:
+    """Whether the user gave a flag."""
+    source = context.get_parameter_source(flag)
+    return source is not None and source.name != "DEFAULT"  # by name: some versions of typer have a click of their own
+
+
+def scenario_paths(words: Sequence[str]) -> list[Path]:
+    """The scenario files or folders that words name; InputError for a program among them."""
+    programs = [word for word in words if is_program(word)]
+    if programs:
+        raise InputError(f"{programs[0]} is a program: profile programs one at a time, without scenarios")
+    return [flags.scenario_path(word) for word in words]
+
+
+def profiled_cases(paths: Sequence[Path], targets: list[Target], options: RunOptions) -> list[Profiled]:
+    """Each case of the scenarios on each target."""
+    cases = cases_of(paths)
+    with scratch() as folder, Activity(NOTES, len(cases) * len(targets)) as activity:
+
+        def session(options: RunOptions, engine: str) -> Session:
+            work = [(case, [target for target in targets if target.engine == engine]) for case in cases]
+            return setup.prepared_session(options, work, activity)
+
+        counting = replace(options.simulation, counts=folder / "counts")
+        simulated = session(replace(options, flavour="count", simulation=counting), "sim")
+        measured = session(replace(options, simulation=Simulation()), "cuda")
+        activity.step("counting")
+        return [profile_case(simulated, measured, case, targets) for case in cases]

@@ -1,0 +1,101 @@
+"""The command line of `program`."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe.base.activity import Activity
+from fattn_probe.base.console import NOTES, OUT, show
+from fattn_probe.base.errors import ComparisonError, InputError
+from fattn_probe.cases.device import Target
+from fattn_probe.cli import flags, setup
+from fattn_probe.cli.expand import offered
+from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.lab.kernels.compiled import CUDA
+from fattn_probe.lab.program.build import Executable, maker
+from fattn_probe.lab.program.debugger import debug
+from fattn_probe.lab.program.execute import ProgramSettings, document, execute
+from fattn_probe.lab.program.show import render
+from fattn_probe.lab.program.source import Program
+from fattn_probe.llama.build.key import Flavour
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """How the program is compiled"""
+
+    define: Annotated[list[str], typer.Option("-D", help="A macro, NAME or NAME=VALUE; may be repeated.")] = field(
+        default_factory=list
+    )
+    include: Annotated[
+        list[Path],
+        typer.Option("-I", exists=True, file_okay=False, help="A folder with headers; may be repeated."),
+    ] = field(default_factory=list)
+    fast_math: Annotated[
+        bool, typer.Option("--use_fast_math", help="Compile as nvcc -use_fast_math does: fast division, expf, ...")
+    ] = False
+
+
+def program(
+    file: Annotated[Path, typer.Argument(help="A CUDA or HIP program in one file, with its main().", metavar="FILE")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="The program's own arguments, after `--`.", metavar="-- ARGS")
+    ] = None,
+    *,
+    where: Where,
+    compiling: Compiling,
+    build: Annotated[BuildFlags, offered("check")],
+    simulate: Simulate,
+    gdb: Annotated[bool, typer.Option("--gdb", help="Open gdb or cuda-gdb at the first line of a kernel.")] = False,
+    as_json: flags.Json = False,
+) -> None:
+    """Compile and run a CUDA or HIP program of your own, on a simulated GPU or a real one."""
+    fast_math = compiling.fast_math
+    chosen = Program(file, (*compiling.include, CUDA), tuple(compiling.define), fast_math)
+    targets = setup.targets_of(where, amd=True)
+    flavour = flavour_for(targets, check=build.check, gdb=gdb)
+    settings = ProgramSettings(tuple(arguments or ()), where.timeout, as_json)
+    runs = []
+    for target in targets:
+        with Activity(NOTES) as activity:
+            made = compiled(chosen, target, flavour, activity)
+        if gdb:
+            sys.exit(debug(made, target, settings.arguments, fast_math=fast_math))
+        runs.append(execute(made, target, settings, setup.simulation_of(simulate), fast_math=fast_math))
+        if not as_json:
+            OUT.print(render(runs[-1], target, checked=build.check))
+    if as_json:
+        show({"program": str(file), "runs": [document(run) for run in runs]}, str, as_json)
+    for run in runs:  # the first that failed: 5 for a finding, else its own code, 128 + n for a signal
+        if run.fault is not None:
+            raise ComparisonError(f"the simulator stopped the program: {run.fault.kind}")
+        if run.code:
+            sys.exit(run.code if run.code > 0 else 128 - run.code)
+
+
+def flavour_for(targets: list[Target], *, check: bool, gdb: bool) -> Flavour:
+    """The flavour to compile; InputError for flags that the targets cannot have."""
+    for target in targets:
+        if target.engine == "cpu":
+            raise InputError("program --on cpu: a CUDA program needs a GPU, simulated (sim:ID) or real (gpu)")
+        if check and target.engine == "cuda":
+            raise InputError("--check is for simulated GPUs; on a GPU, run the program under compute-sanitizer")
+    if gdb and check:
+        raise InputError("--gdb and --check need different builds: choose one")
+    if gdb and len(targets) > 1:
+        raise InputError("--gdb runs on one GPU: choose it with --on")
+    return "debug" if gdb else "check" if check else "release"
+
+
+def compiled(chosen: Program, target: Target, flavour: Flavour, activity: Activity) -> Executable:
+    """The program for a target, compiled with progress; its warnings are noted."""
+    building = activity.beside(
+        setup.build_progress(NOTES, "compiling"), lambda progress: progress.done < progress.total
+    )
+    made = maker(target, flavour).make(chosen, building)
+    for warning in made.warnings:
+        NOTES.print(warning, style="yellow", soft_wrap=True)
+    return made

@@ -1,0 +1,222 @@
+"""The command line of `regress`, `diff` and `bisect`."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import platformdirs
+import typer
+
+from fattn_probe.base.activity import Activity
+from fattn_probe.base.console import NOTES, show
+from fattn_probe.base.errors import InputError, RegressionError
+from fattn_probe.base.files import write_text, writing
+from fattn_probe.base.host import user_name
+from fattn_probe.cases.device import load_devices, parse_targets
+from fattn_probe.cases.scenario.files import cases_of, one_case
+from fattn_probe.cli import flags, setup
+from fattn_probe.cli.expand import offered
+from fattn_probe.cli.options import SIMULATED, BuildFlags, Where
+from fattn_probe.daily.ops.render import short
+from fattn_probe.daily.regress import tables as regressing
+from fattn_probe.daily.regress import versions
+from fattn_probe.daily.regress.cluster import Cluster
+from fattn_probe.daily.regress.entries import Given, entries_on_targets, run_suite
+from fattn_probe.daily.regress.history import History, open_history
+from fattn_probe.daily.regress.junit import junit
+from fattn_probe.daily.regress.records import ALL, Result, RunPart, parse_shard
+from fattn_probe.daily.regress.results import OnResult
+from fattn_probe.daily.regress.resume import Call, finish, night_of
+from fattn_probe.daily.regress.runner import Outcome, SuiteRunner
+from fattn_probe.daily.regress.suite import load_suite
+from fattn_probe.machine.run.prepare import prepare
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.verdict.judge.checks import UseModel, sample_of
+
+DEFAULT_HISTORY = Path(platformdirs.user_data_dir("fattn-probe")) / "history.db"
+DEFAULT_SUITE = Path("quick")
+HistoryFile = Annotated[Path, typer.Option("--history", help="The SQLite database of all runs.")]
+
+
+@dataclass(frozen=True)
+class SuiteChoice:
+    """Which cases, and how they are judged"""
+
+    only: Annotated[str, typer.Option("--filter", help="Only cases whose name matches this regular expression.")] = ""
+    model: Annotated[UseModel | None, typer.Option(help="The rounding model, instead of the suite's `check`.")] = None
+    sample: Annotated[
+        str, typer.Option(help="Rows to check exactly, instead of the suite's sample.", metavar="N|all|auto")
+    ] = ""
+
+
+@dataclass(frozen=True)
+class Divided:
+    """Processes, machines, and runs in several parts"""
+
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=flags.MOST_THREADS, help="Number of processes; default: all cores.")
+    ] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the last run that did not finish.")] = False
+    shard: Annotated[
+        str, typer.Option(help="Run only the K-th of N parts, such as 2/8; needs --run.", metavar="K/N")
+    ] = ""
+    night: Annotated[str, typer.Option("--run", help="Run name, shared by all shards.")] = ""
+    dask: Annotated[str, typer.Option(help="Run on a dask cluster, such as tcp://node1:8786.", metavar="ADDRESS")] = ""
+
+    def __post_init__(self) -> None:
+        if self.shard and not self.night:
+            raise InputError("--shard needs --run NAME; all shards of a run use the same name")
+
+
+@dataclass(frozen=True)
+class ForCI:
+    """Files for a CI job"""
+
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", dir_okay=False, help="Append a summary to this file, for a CI job.")
+    ] = None
+    junit_file: Annotated[
+        Path | None, typer.Option("--junit", dir_okay=False, help="Write JUnit XML to this file.")
+    ] = None
+
+    def write(self, found: Sequence[Outcome]) -> None:
+        """Write the files that were asked for."""
+        if self.junit_file is not None:
+            write_text(self.junit_file, junit(found))
+        if self.markdown is not None:
+            with writing(self.markdown):
+                self.markdown.parent.mkdir(parents=True, exist_ok=True)
+                with self.markdown.open("a", encoding="utf-8") as file:
+                    file.write(regressing.markdown(found))
+
+
+def regress(
+    suite_file: flags.SuiteFile = DEFAULT_SUITE,
+    *,
+    where: Where,
+    chosen: SuiteChoice,
+    build: Annotated[BuildFlags, offered("patch", "folder")],
+    divided: Divided,
+    ci: ForCI,
+    source: Annotated[str, typer.Option("--source", help="The llama.cpp to run, instead of the suite's source.")] = "",
+    history_file: HistoryFile = DEFAULT_HISTORY,
+    accept: Annotated[str, typer.Option(help="Make this run the baseline; say why.", metavar="WHY")] = "",
+    as_json: flags.Json = False,
+) -> None:
+    """Run a suite, and report what changed since the last accepted run."""
+    suite = load_suite(suite_file)
+    sample = sample_of(chosen.sample) if chosen.sample else None
+    given = Given(where.on, chosen.only, chosen.model, sample, where.devices)
+    pairs = list(entries_on_targets(suite, suite_file.parent, given))
+    cluster = Cluster(divided.dask) if divided.dask else None
+    share = parse_shard(divided.shard) if divided.shard else ALL
+    options = setup.run_options(replace(build, source=source or suite.source), where)
+    with (
+        open_history(history_file) as history,
+        Activity(NOTES, words=f"finding the cases of {suite_file.stem} and their kernels") as activity,
+    ):
+        session, on_result = setup.session_of(options, activity), results_to(activity)
+        targets = frozenset(str(target) for _, target in pairs)
+        call = Call(suite_file.stem, named_source(options), chosen.only, targets)
+        part = RunPart(share, divided.night or night_of(history, call, resume=divided.resume))
+        runner = SuiteRunner(
+            history, session, suite_file.stem, on_result, divided.workers, part, cluster, only=chosen.only
+        )
+        found = list(run_suite(pairs, suite_file.parent, runner, given))
+        if not divided.night and not any(outcome.interrupted for outcome in found):
+            finish(history, part.night)
+        if accept:
+            found = [accepted(history, outcome, accept) for outcome in found]
+    ci.write(found)
+    show(regressing.as_json(found), lambda: regressing.render(found), as_json)
+    took = sum(outcome.seconds for outcome in found)
+    if 0 < suite.seconds < took:
+        said = f"the cases took {took:.0f} s; the suite may take {suite.seconds:.0f} s on two cores"
+        NOTES.print(said, style="yellow")
+    regressing.raise_if_regressed(found, suite.lost)
+
+
+def named_source(options: RunOptions) -> str:
+    """What the user named to run: the source with its patches, or the folder of a build."""
+    names = [options.tree.spec if options.tree else "", *(patch.name for patch in options.patches)]
+    return " ".join([*names, *([str(options.build.folder)] if options.build else [])])
+
+
+def accepted(history: History, outcome: Outcome, why: str) -> Outcome:
+    """Make a run the baseline of its line, unless it was interrupted."""
+    if outcome.interrupted:
+        return outcome
+    history.accept(outcome.run, user_name(), why)
+    return replace(outcome, accepted=why)
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="OLD", help="The llama.cpp to compare with.")],
+    b: Annotated[str, typer.Argument(metavar="NEW", help="The llama.cpp in which a failure is a regression.")],
+    paths: flags.Scenarios,
+    where: Annotated[Where, offered(on=SIMULATED)],
+    as_json: flags.Json = False,
+) -> None:
+    """Compare an old and a new llama.cpp on the same inputs: kernel, launch, bits, error."""
+    cases = cases_of(paths)
+    targets = parse_targets(where.on, load_devices(where.devices))
+    with Activity(NOTES) as activity:
+        session_of, on_result = sessions(where, activity), results_to(activity)
+        for source in (a, b):
+            session = session_of(source)
+            activity.step("finding the kernels that the cases need")
+            prepare(session, [(case, targets) for case in cases])
+        found = [versions.diff(session_of, (a, b), cases, target, on_result) for target in targets]
+    show(regressing.versions_json(found), lambda: regressing.render_versions(found), as_json)
+    alarms = [f"{change.case}: {change.words}" for item in found for change in item.changes if change.alarm]
+    if alarms:
+        raise RegressionError("\n".join(alarms))
+
+
+def bisect(
+    good: Annotated[str, typer.Argument(help="A release that passes: pypi:NAME==VERSION.")],
+    bad: Annotated[str, typer.Argument(help="A later release that fails.")],
+    path: flags.OneScenario,
+    *,
+    where: Annotated[Where, offered(on=SIMULATED)],
+    case_name: flags.CaseName = "",
+    as_json: flags.Json = False,
+) -> None:
+    """Find the first llama.cpp release that fails a case, and how it fails."""
+    (target, *more) = parse_targets(where.on, load_devices(where.devices))
+    if more:
+        raise InputError("bisect runs on one target")
+    if not good.startswith("pypi:"):
+        raise InputError(f"bisect needs releases, pypi:NAME==VERSION; {good!r} is not one")
+    from fattn_probe.llama.source.index import releases  # HTTP, for bisect only
+
+    name = good.removeprefix("pypi:").partition("==")[0]
+    sources = versions.between([f"pypi:{name}=={version}" for version in releases(name)], good, bad)
+    NOTES.print(f"{len(sources)} releases; bisect runs about {len(sources).bit_length() + 1} of them", style="dim")
+    case = one_case(path, case_name)
+    with Activity(NOTES) as activity:
+        found = versions.bisect(sessions(where, activity), sources, case, target, activity.step)
+    show(regressing.bisection_json(found), lambda: regressing.render_bisection(found), as_json)
+
+
+def sessions(where: Where, activity: Activity) -> versions.SessionOf:
+    """One session per source, created on first use."""
+
+    @functools.cache
+    def session_of(source: str) -> Session:
+        activity.step("")  # a download has a line of its own
+        return setup.session_of(setup.run_options(BuildFlags(source), where), activity)
+
+    return session_of
+
+
+def results_to(activity: Activity) -> OnResult:
+    """Counts results, and names the last one."""
+
+    def on_result(result: Result, done: int, planned: int) -> None:
+        activity.step(short(result.name))
+        activity.count(result.status, done, planned)
+
+    return on_result

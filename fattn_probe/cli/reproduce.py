@@ -1,0 +1,103 @@
+"""The command line of `reproduce`."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe.base.activity import Activity
+from fattn_probe.base.console import NOTES, show
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases import shipped
+from fattn_probe.cases.device import load_devices, parse_target, parse_targets
+from fattn_probe.cases.scenario.files import one_case
+from fattn_probe.cli import flags, setup
+from fattn_probe.cli.expand import offered
+from fattn_probe.cli.history import open_existing
+from fattn_probe.cli.options import SIMULATED, BuildFlags, Simulate, Where
+from fattn_probe.cli.regress import DEFAULT_HISTORY, HistoryFile
+from fattn_probe.daily.reproduce.command import ReproduceRequest, check_folder, document, render
+from fattn_probe.daily.reproduce.command import reproduce as write_reproduction
+from fattn_probe.daily.reproduce.past_result import PastResult, is_uid, past_result
+from fattn_probe.daily.reproduce.ways import Wanted
+from fattn_probe.llama.source import DEFAULT_SOURCE
+
+MOST_NAME = 100
+"""Characters of a folder's name."""
+
+
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="A scenario by name, a file, or a capture; or the beginning of a run's name in the history.",
+            metavar="SCENARIO|CAPTURE|RUN",
+            autocompletion=flags.complete_scenario,
+        ),
+    ],
+    *,
+    where: Annotated[Where, offered("devices", "timeout")],
+    build: Annotated[BuildFlags, offered("source", "patch")],
+    simulate: Annotated[Simulate, offered("threads")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A new folder; default: reproduce-CASE.", metavar="DIR")
+    ] = None,
+    case: flags.CaseName = "",
+    on: Annotated[str, typer.Option("--on", help="Run it here first: sim:ID, gpu, gpu:N, cpu.", metavar="TARGET")] = "",
+    wanted: Annotated[
+        Wanted,
+        typer.Option("--as", help="line of upstream's test, patch to its list, or file; auto: the first that fails."),
+    ] = "auto",
+    history_file: HistoryFile = DEFAULT_HISTORY,
+    as_json: flags.Json = False,
+) -> None:
+    """Write what shows a failure without fattn-probe: a line for upstream's test, a patch to it, or one C++ file."""
+    subject, known = subject_of(what, case, history_file), load_devices(where.devices)
+    folder = out or Path(f"reproduce-{file_name(subject.case.name)}")
+    check_folder(folder)
+    source = subject.source if build.source == DEFAULT_SOURCE else build.source
+    build = replace(build, source=source, patch=[*subject.patches, *build.patch])
+    words = on or subject.on
+    target, *more = parse_targets(words, known) if words else (None,)
+    if more:
+        raise InputError("reproduce runs on one target at a time")
+    patches = [word for name in build.patch for word in ("--patch", name)]
+    request = ReproduceRequest(
+        case=subject.case,
+        out=folder,
+        target=target,
+        listed_on=target if target and target.engine != "cpu" else parse_target(SIMULATED, known),
+        wanted=wanted,
+        told=(subject.file, *patches, *([] if source == DEFAULT_SOURCE else ["--source", source])),
+        timeout=where.timeout,
+    )
+    options = setup.run_options(build, where, simulate)
+    with Activity(NOTES) as activity:
+        work = [(subject.case, [target])] if target is not None else []
+        session = setup.prepared_session(options, work, activity) if work else setup.session_of(options, activity)
+        made = write_reproduction(session, request, activity.step)
+    show(document(made), lambda: render(made), as_json)
+
+
+def subject_of(what: str, case: str, history_file: Path) -> PastResult:
+    """The case to reproduce: of a file, which wins, or of a run in the history."""
+    try:
+        path = flags.scenario_path(what)
+    except InputError:
+        if not is_uid(what):
+            raise
+        with open_existing(history_file) as history:
+            return past_result(history, what, case)
+    return PastResult(one_case(path, case), spelled(path), "", DEFAULT_SOURCE, ())
+
+
+def spelled(path: Path) -> str:
+    """How a command line names a scenario: by its name if it is a shipped one."""
+    return shipped.name_of("scenario", path) if path.is_relative_to(shipped.folder("scenario")) else str(path)
+
+
+def file_name(name: str) -> str:
+    """A case's name as that of a folder."""
+    return re.sub(r"[^\w.=+-]+", "-", name).strip("-")[:MOST_NAME]

@@ -1,0 +1,172 @@
+"""Set up what a command runs, from its flags: the build, the targets, the session."""
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+
+from rich.console import Console
+from rich.text import Text
+
+from fattn_probe.base.activity import MINUTE, Activity
+from fattn_probe.base.console import NOTES, SHOWN_AFTER, rewrite
+from fattn_probe.base.errors import BuildError, InputError, MachineError
+from fattn_probe.cases.device import Target, every_device, load_devices, parse_targets
+from fattn_probe.cases.scenario import Case
+from fattn_probe.cli.options import SIMULATED, BuildFlags, Simulate, Where
+from fattn_probe.llama.build import open_build
+from fattn_probe.llama.build.command import announced, status_line, steps_done
+from fattn_probe.llama.build.key import Flavour
+from fattn_probe.llama.build.ninja import Progress, Report
+from fattn_probe.llama.build.toolchain import find_toolchain
+from fattn_probe.llama.source import Tree, resolve
+from fattn_probe.llama.source.command import download_bar
+from fattn_probe.llama.source.patches import Patch, find
+from fattn_probe.machine.run.command import Work
+from fattn_probe.machine.run.gpu import has_gpu
+from fattn_probe.machine.run.prepare import prepare
+from fattn_probe.machine.run.progress import Watch
+from fattn_probe.machine.run.progress_line import progress_line
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.simulator import Simulation
+
+
+def flavour_of(build: BuildFlags) -> Flavour:
+    """release, debug or check; InputError for both `--debug` and `--check`."""
+    if build.debug and build.check:
+        raise InputError("--debug and --check select different builds: choose one")
+    return "debug" if build.debug else "check" if build.check else "release"
+
+
+def tree_of(build: BuildFlags, *, models: bool = False) -> Tree:
+    """The source, fetched if it is not in the cache, with a progress bar; with `models`, it must have libllama."""
+    with download_bar(NOTES) as progress:
+        return resolve(build.source, progress, models=models)
+
+
+def patches_of(build: BuildFlags, tree: Tree) -> tuple[Patch, ...]:
+    """The patches, in order."""
+    return tuple(find(name, tree) for name in build.patch)
+
+
+def run_options(
+    build: BuildFlags,
+    where: Where = Where(),  # noqa: B008 - frozen
+    simulate: Simulate = Simulate(),  # noqa: B008
+    *,
+    repeat: int = 1,
+    models: bool = False,
+) -> RunOptions:
+    """The options of a session; a build given by `--build` brings its own source."""
+    flavour, made = flavour_of(build), open_build(build.folder) if build.folder else None
+    tree = made.tree if made else tree_of(build, models=models)
+    return RunOptions(
+        tree=tree,
+        flavour=flavour,
+        sanitize=words(build.sanitize),
+        patches=patches_of(build, tree) if tree else (),
+        quants=words(build.quants),
+        simulation=simulation_of(simulate),
+        repeat=repeat,
+        warmup=int(repeat > 1),
+        timeout=where.timeout,
+        build=made,
+    )
+
+
+def simulation_of(simulate: Simulate) -> Simulation:
+    """How the simulator runs."""
+    return Simulation(simulate.schedule, simulate.threads)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a comma-separated flag."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def work_of(
+    cases: Sequence[Case], where: Where, *, simulated: bool = False, amd: bool = False
+) -> list[tuple[Case, list[Target]]]:
+    """Each case with its targets: `--on`, else the scenario's own device, else this machine's default.
+
+    With `simulated`, the default is a simulated GPU on every machine. With `amd`, AMD's GPUs are known too.
+    """
+    catalogue = (every_device if amd else load_devices)(where.devices)
+    if where.on:
+        targets = list(parse_targets(where.on, catalogue))
+        return [(case, targets) for case in cases]
+    choose = chooser(simulated=simulated)
+    return [(case, list(parse_targets(case.device or choose(), catalogue, f"{case.name}: device"))) for case in cases]
+
+
+def targets_of(where: Where, *, amd: bool = False) -> list[Target]:
+    """The targets of `--on`, else this machine's default."""
+    return list(parse_targets(where.on or chooser()(), (every_device if amd else load_devices)(where.devices)))
+
+
+def chooser(*, simulated: bool = False) -> Callable[[], str]:
+    """A function that returns the default target, and announces it once with the reason."""
+
+    @functools.cache
+    def choose() -> str:
+        found, reason = (SIMULATED, "this command needs a simulated GPU") if simulated else default_target()
+        NOTES.print(f"running on {found} ({reason}; --on chooses)", style="dim")
+        return found
+
+    return choose
+
+
+def default_target() -> tuple[str, str]:
+    """This machine's GPU if nvcc can build for it, else a simulated one; and the reason."""
+    if not has_gpu():
+        return SIMULATED, "this machine has no NVIDIA GPU"
+    try:
+        find_toolchain("cuda")
+    except BuildError as error:
+        return SIMULATED, f"this machine has a GPU, but {error}"
+    return "gpu", "this machine has a GPU"
+
+
+def build_progress(notes: Console, title: str = "building") -> Report:
+    """A title once there is something to build, and a line that is updated; without a terminal, a line a minute."""
+    announce, shown = announced(notes, title), time.monotonic()
+
+    def report(progress: Progress) -> None:
+        nonlocal shown
+        announce(progress)
+        if notes.is_terminal and progress.total:
+            rewrite(notes, status_line(progress), last=progress.done == progress.total)
+        elif progress.total and progress.seconds >= MINUTE and time.monotonic() - shown >= MINUTE:
+            shown = time.monotonic()
+            notes.print(Text(f"{title}: {steps_done(progress)}"), soft_wrap=True)
+
+    return report
+
+
+def session_of(options: RunOptions, activity: Activity) -> Session:
+    """A session whose builds and long runs have their own lines in place of the activity's."""
+    notes = activity.console
+    building = activity.beside(build_progress(notes), lambda progress: progress.done < progress.total)
+    running = activity.beside(
+        progress_line(notes), lambda progress: progress.seconds >= SHOWN_AFTER and not progress.ended
+    )
+    return Session(options, building, watch=Watch(running))
+
+
+def prepared_session(options: RunOptions, work: Work, activity: Activity) -> Session:
+    """A session whose builds have all kernels that the work needs."""
+    session = session_of(options, activity)
+    activity.step("finding the kernels that the cases need")
+    prepare(session, work)
+    return session
+
+
+def number_of(work: Work) -> int:
+    """How many cases on targets the work has."""
+    return sum(len(targets) for _, targets in work)
+
+
+def require_matplotlib() -> None:
+    """MachineError without matplotlib, which only pictures need: it is a third of an installation."""
+    if find_spec("matplotlib") is None:
+        raise MachineError("--plot needs matplotlib: pip install 'fattn-probe[plot]'")

@@ -1,0 +1,42 @@
+"""The command line of `source`."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from fattn_probe.base.console import NOTES, show
+from fattn_probe.cli import flags
+from fattn_probe.llama.source import DEFAULT_SOURCE
+from fattn_probe.llama.source import command as sources
+
+source_app = typer.Typer(help="Fetch and describe llama.cpp trees.", no_args_is_help=True)
+
+
+@source_app.command("list")
+def source_list(as_json: flags.Json = False) -> None:
+    """List the sources that are pinned or in the cache."""
+    rows = sources.list_sources()
+    show([asdict(row) for row in rows], lambda: sources.render_list(rows), as_json)
+
+
+@source_app.command("get")
+def source_get(
+    spec: Annotated[str, typer.Argument()] = DEFAULT_SOURCE,
+    allow_unverified: Annotated[
+        bool, typer.Option("--allow-unverified", help="Accept a release for which the index gives no sha256.")
+    ] = False,
+    as_json: flags.Json = False,
+) -> None:
+    """Fetch a source into the cache."""
+    with sources.download_bar(NOTES) as progress:
+        summary = sources.get_source(spec, progress, unverified=allow_unverified)
+    show(asdict(summary), lambda: sources.render_summary(summary), as_json)
+
+
+@source_app.command("show")
+def source_show(spec: Annotated[str, typer.Argument()] = DEFAULT_SOURCE, as_json: flags.Json = False) -> None:
+    """Show a source's llama.cpp build, features and flash-attention kernels."""
+    with sources.download_bar(NOTES) as progress:
+        details = sources.show_source(spec, progress)
+    show(asdict(details), lambda: sources.render_details(details), as_json)

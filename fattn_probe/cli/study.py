@@ -1,0 +1,98 @@
+"""The command line of `study`."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe.base.activity import Activity
+from fattn_probe.base.console import NOTES, show
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.scenario.files import one_case
+from fattn_probe.cli import flags
+from fattn_probe.lab.study.algorithms import Algorithm
+from fattn_probe.lab.study.command import H200_SMS, StudyOptions, raise_if_different, study_case
+from fattn_probe.lab.study.flash_attention_1 import A100_SRAM
+from fattn_probe.lab.study.schedules import ScheduleChoice
+from fattn_probe.lab.study.show import render, study_json
+from fattn_probe.lab.study.show_precisions import render_table3, table3_json
+from fattn_probe.lab.study.table3 import measure
+from fattn_probe.lab.study.warpgroups import Ring, Schedule
+
+STEPS = 16
+
+
+@dataclass(frozen=True)
+class StudiedHead:
+    """What is studied"""
+
+    head: Annotated[int, typer.Option(help="The head to study.", min=0)] = 0
+    sequence: Annotated[int, typer.Option(help="The sequence to study.", min=0)] = 0
+    case_name: flags.CaseName = ""
+    backward: Annotated[
+        bool, typer.Option("--backward", help="Run the backward pass too, by recomputation from L.")
+    ] = False
+    fp8: Annotated[bool, typer.Option("--fp8", help="Measure the error of f16 and FP8 attention on the head.")] = False
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How the head is cut"""
+
+    tile_q: Annotated[int | None, typer.Option(help="B_r, queries per tile; 64; fa1: from --memory.", min=1)] = None
+    tile_kv: Annotated[int | None, typer.Option(help="B_c, KV rows per tile; 64; fa1: from --memory.", min=1)] = None
+    memory: Annotated[int, typer.Option(help="fa1: on-chip memory M, in elements.", min=1)] = A100_SRAM
+    splits: Annotated[int, typer.Option(help="split-kv: number of pieces.", min=1)] = 4
+    blocks: Annotated[int, typer.Option(help="stream-k: CUDA blocks, without --inspected.", min=1)] = H200_SMS
+    inspected: Annotated[
+        Path | None, typer.Option(help="stream-k: take the blocks from the output of inspect --json.", metavar="FILE")
+    ] = None
+
+
+@dataclass(frozen=True)
+class FlashAttention3:
+    """FlashAttention-3"""
+
+    schedule: Annotated[Schedule, typer.Option(help="fa3: what overlaps what.")] = "both"
+    stages: Annotated[int, typer.Option(help="fa3: stages of the ring of K and V.", min=1)] = 2
+    ring: Annotated[Ring, typer.Option(help="fa3: a stage holds K and V of a tile, or K and V have a ring each.")] = (
+        "apart"
+    )
+
+
+def study(
+    path: flags.MaybeScenario = None,
+    *,
+    part: StudiedHead,
+    tiles: Tiles,
+    fa3: FlashAttention3,
+    algorithm: Annotated[Algorithm, typer.Option(help="The algorithm to show; all of them are run.")] = "fa2",
+    table3: Annotated[
+        int | None, typer.Option(help="Measure the FlashAttention-3 paper's table 3 on N heads.", metavar="N", min=1)
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Number of steps to print.", min=0)] = STEPS,
+    as_json: flags.Json = False,
+) -> None:
+    """Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it."""
+    if table3 is not None:
+        if path is not None:
+            raise InputError(f"--table3 draws its own data; leave out {path}")
+        with Activity(NOTES) as activity:
+            measured = measure(table3, activity.step)
+        show(table3_json(measured), lambda: render_table3(measured), as_json)
+        return
+    if path is None:
+        raise InputError("study needs a SCENARIO; `fattn-probe scenario list` has the shipped ones")
+    options = StudyOptions(
+        **asdict(tiles),
+        head=part.head,
+        sequence=part.sequence,
+        backward=part.backward,
+        fp8=part.fp8,
+        schedule=ScheduleChoice(**asdict(fa3)),
+    )
+    with Activity(NOTES) as activity:
+        done = study_case(one_case(path, part.case_name), algorithm, options, activity.step)
+    show(study_json(done), lambda: render(done, steps), as_json)
+    raise_if_different(done)

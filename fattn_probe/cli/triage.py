@@ -1,0 +1,63 @@
+"""The command line of `triage`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe.base.activity import Activity
+from fattn_probe.base.console import NOTES, show
+from fattn_probe.base.scratch import scratch
+from fattn_probe.cases.scenario.files import RECORDED
+from fattn_probe.cli import flags, setup
+from fattn_probe.cli.capture import Model
+from fattn_probe.cli.expand import offered
+from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.daily.triage.advice import TriageFlags, advice_of
+from fattn_probe.daily.triage.command import Triage
+from fattn_probe.daily.triage.document import document_of
+from fattn_probe.daily.triage.folder import check_folder, write_folder
+from fattn_probe.daily.triage.result import TriageResult, raise_if_wrong
+from fattn_probe.daily.triage.show import render, report
+from fattn_probe.daily.triage.words import sentence
+from fattn_probe.machine.run.provenance import driver, versions
+
+
+def triage(
+    *,
+    model: Model,
+    where: Where,
+    build: Annotated[BuildFlags, offered("source", "patch")],
+    simulate: Annotated[Simulate, offered("threads")],
+    out: Annotated[
+        Path | None, typer.Option("--out", file_okay=False, help="The folder for the answer; default: triage-MODEL.")
+    ] = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Run a prompt through a model, and name the first op that is wrong: attention, another one, or none."""
+    folder = out or Path(f"triage-{model.model.stem}")
+    check_folder(folder)
+    request = model.request(every=True)
+    targets = setup.targets_of(where)
+    with Activity(NOTES) as activity, scratch() as recorded:
+        options = setup.run_options(build, where, simulate, models=True)
+        session = setup.session_of(options, activity)
+        result = Triage(session, request, targets, recorded, activity).run()
+        advice = advice_of(result, TriageFlags(folder, build.source, build.patch, where.devices))
+        provenance = provenance_of(result)
+        document = document_of(result, advice, provenance)
+        files = [recorded / f"{case}{RECORDED}" for case in result.cases]
+        write_folder(folder, document, report(result, advice, provenance), files)
+    show(document | {"folder": str(folder)}, lambda: render(result, advice, str(folder)), as_json)
+    raise_if_wrong(result.answer, sentence(result))
+
+
+def provenance_of(result: TriageResult) -> dict[str, str]:
+    """The command, what ran, and the versions of the programs that ran it."""
+    run = result.run
+    found = {"command": shlex.join(["fattn-probe", *sys.argv[1:]])}
+    found |= {"model": f"{run['model']['file']} ({run['model'].get('description', '?')})"}
+    found |= {"source": f"{run['source']} (b{run['build_number']})", "driver": driver() or "none"}
+    return found | versions()

@@ -1,0 +1,1 @@
+"""`doctor`: the tools of this machine, those that are missing, and the engines that work."""

@@ -1,0 +1,104 @@
+"""The places where an inspection stops: patterns in the built source, because line numbers change between releases."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.daily.inspect.facts import MissingFacts
+from fattn_probe.daily.inspect.procedures.points import BLOCK
+from fattn_probe.llama.build.rewrite_checker import without_conversions
+from fattn_probe.llama.launch.families import FAMILIES, MMA_F16
+from fattn_probe.llama.source.features import CUDA
+
+COMMON, MMA = "fattn-common.cuh", MMA_F16.file
+COMMENT = re.compile(r"\s*(//.*|[{}]\s*)?$")
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A line that matches `pattern` in `file` of ggml-cuda/.
+
+    `every` takes all matching lines, not only the first. `after` starts the search after another anchor's line.
+    `skip_comment` takes the first line of code from the match on. `facts` names the facts that are lost if no line
+    matches.
+    """
+
+    name: str
+    file: str
+    pattern: str
+    facts: str
+    every: bool = False
+    after: str = ""
+    skip_comment: bool = False
+
+
+LAUNCH = "launch"
+STREAM_K = "stream_k"
+ANCHORS = (
+    # `fattn_kernel<<<...>>>(` until 2026-05, then a function; the third form is the simulator's rewriting of the first
+    Anchor(LAUNCH, COMMON, r"^\s*(fattn_kernel<<<|\w+\(fattn_kernel,|simt::.*\bfattn_kernel\()", "everything"),
+    Anchor("launched", COMMON, r"^\s*CUDA_CHECK\(cudaGetLastError\(\)\);", "blocks", after=LAUNCH),
+    # The first assignment after `max_blocks` and `use_stream_k`, which are out of scope at the launch
+    Anchor(STREAM_K, COMMON, r"^\s*blocks_num\.x = (?!ntiles_x;)", "max_blocks, use_stream_k"),
+    Anchor("split_kv", COMMON, r"^\s*blocks_num\.x = ntiles_x;", "blocks_per_wave, efficiency_percent_best"),
+    Anchor("kbc", MMA, r"^\s*int kb0_stop\s*= min\(iter_k, kb0_start", "kbc and kbc_stop"),
+    Anchor("tile_call", MMA, r"^\s*flash_attn_ext_f16_process_tile<", "tiles of the blocks", every=True),
+    *(
+        Anchor(f"{each.name}{BLOCK}", each.file, each.block_line, f"blocks of {each.name} kernels", every=True)
+        for each in reversed(FAMILIES)  # the order of the recorded dialogues with cuda-gdb
+        if each.block_line
+    ),
+    Anchor("logits", MMA, r"^\s*float KQ_max_new\[", "KQ before the mask"),
+    Anchor(
+        "softmax", MMA, r"^\s*(const )?half2 KQ_max_scale_h2 = make_half2\(", "P and the rescale factor", every=True
+    ),
+    Anchor("rescaled", MMA, r"^\s*T_B_VKQ B\[", "VKQ after the rescale"),
+    Anchor("accumulated", MMA, r"// Finally, sum up partial KQ rowsums", "the last step's VKQ", skip_comment=True),
+)
+
+
+@dataclass(frozen=True)
+class Located:
+    """The anchors of one tree: gdb locations (`fattn-common.cuh:1251`) by anchor, and the missing facts."""
+
+    locations: Mapping[str, tuple[str, ...]]
+    missing: tuple[MissingFacts, ...]
+
+
+def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
+    """Find the anchors in ggml-cuda/ at `folder`; those without a match are reported in the result."""
+    lines: dict[str, tuple[int, ...]] = {}
+    for anchor in anchors:
+        start = max(lines.get(anchor.after, (0,)), default=0)
+        lines[anchor.name] = tuple(_matches(folder / anchor.file, anchor, start))
+    return Located(
+        {anchor.name: tuple(f"{anchor.file}:{line}" for line in lines[anchor.name]) for anchor in anchors},
+        tuple(
+            MissingFacts(anchor.facts, f"no line of {CUDA / anchor.file} matches {anchor.pattern}")
+            for anchor in anchors
+            if not lines[anchor.name]
+        ),
+    )
+
+
+def overlay_lines(path: Path) -> list[str]:
+    """The lines of a file of an overlay as patterns see them: without the checker's marks; none if it is absent."""
+    return without_conversions(path.read_text(errors="replace")).splitlines() if path.is_file() else []
+
+
+def matching(lines: list[str], pattern: str, start: int = 0) -> Iterator[int]:
+    """1-based numbers of the lines that match, after line `start`."""
+    return (number for number, line in enumerate(lines[start:], start + 1) if re.search(pattern, line))
+
+
+def _matches(path: Path, anchor: Anchor, start: int) -> Iterator[int]:
+    """1-based numbers of an anchor's lines after line `start`."""
+    lines = overlay_lines(path)
+    for number in matching(lines, anchor.pattern, start):
+        at = number
+        while anchor.skip_comment and at < len(lines) and COMMENT.match(lines[at - 1]):
+            at += 1
+        yield at
+        if not anchor.every:
+            return

@@ -1,0 +1,253 @@
+"""Facts from the debugger's output."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from fattn_probe.daily.inspect.facts import Choice, Decision, KernelLaunch, TensorFacts, Value
+from fattn_probe.llama.launch.families import BY_KERNEL, BY_NAME, Family
+from fattn_probe.llama.launch.name import parse_kernel_name
+from fattn_probe.llama.launch.record import Names, Types
+from fattn_probe.llama.launch.tiles import BlockWork, Grid, Limits, TileWork, index_of, tiles_of
+from fattn_probe.machine.debug.values import Pointer, parse_value
+
+CUDA_EXCEPTIONS = {
+    "CUDA_EXCEPTION_1": "illegal address",
+    "CUDA_EXCEPTION_4": "illegal instruction",
+    "CUDA_EXCEPTION_5": "address out of range",
+    "CUDA_EXCEPTION_6": "misaligned address",
+    "CUDA_EXCEPTION_10": "illegal address",
+    "CUDA_EXCEPTION_12": "assertion",
+    "CUDA_EXCEPTION_14": "illegal address",
+}
+"""cuda-gdb's exceptions that a kernel's own errors cause, with the words of its manual."""
+OP_PARAMS = ("scale", "max_bias", "logit_softcap")
+Raw = Mapping[str, Any]
+
+
+def tensors_of(raw: Mapping[str, Mapping[str, str]]) -> tuple[TensorFacts, ...]:
+    """The tensors of the op, from the fields that `procedures.op.read_tensor` read."""
+    found = []
+    for role, fields in raw.items():
+        ne, nb = parse_value(fields["ne"]), parse_value(fields["nb"])
+        kind = fields["type"].removeprefix("GGML_TYPE_")
+        name, viewed = (
+            str(parse_value(text)).partition("\0")[0] if text else ""
+            for text in (fields["name"], fields.get("view_name"))
+        )
+        even = is_contiguous(kind, ne, nb)
+        found.append(
+            TensorFacts(role, kind.lower(), tuple(ne), tuple(nb), name, viewed, int(fields["view_offs"]), even)
+        )
+    return tuple(found)
+
+
+def is_contiguous(type_name: str, ne: Sequence[int], nb: Sequence[int]) -> bool:
+    """Whether a tensor is contiguous; `ne` and `nb` (bytes) in ggml's order."""
+    block, size = GGML_QUANT_SIZES[GGMLQuantizationType[type_name.upper()]]
+    expected = size
+    for axis, (extent, stride) in enumerate(zip(ne, nb, strict=True)):
+        if extent != 1 and stride != expected and axis > 0:
+            return False
+        expected = expected * (extent // block if axis == 0 else extent)
+    return nb[0] == size
+
+
+def op_params_of(text: str) -> dict[str, Value]:
+    """`op_params` as the stored ints, and decoded: three floats by their bits, then prec and n_kv_max."""
+    words = list(parse_value(text))
+    floats = struct.unpack("<3f", struct.pack("<3i", *words[:3]))
+    decoded: dict[str, Value] = {name: _short(value) for name, value in zip(OP_PARAMS, floats, strict=True)}
+    return {"op_params": words[:5]} | decoded | {"prec": words[3], "n_kv_max": words[4]}
+
+
+def _short(value: float) -> float:
+    """The shortest decimal that reads back as the same float32."""
+    candidates = (float(f"{value:.{digits}g}") for digits in range(1, 10))
+    return next((short for short in candidates if np.float32(short) == np.float32(value)), value)
+
+
+def variables_of(raw: Mapping[str, str]) -> dict[str, Value]:
+    """Variables as JSON values: a dim3 is a list of three, a float32 its shortest decimal."""
+    found = {name: parse_value(text) for name, text in raw.items()}
+    for name, value in found.items():
+        if isinstance(value, dict) and set(value) == {"x", "y", "z"}:
+            found[name] = list(value.values())
+        elif isinstance(value, float):
+            found[name] = _short(value)
+    return found
+
+
+def choice_of(
+    raw: Raw, decisions: tuple[Decision, ...], types: Types | None = None, names: Names | None = None
+) -> Choice:
+    """The kernel that `fattn_kernel` points to, and the configuration in the frame that chose it."""
+    pointer = parse_value(raw["kernel"])
+    symbol = pointer.symbol if isinstance(pointer, Pointer) else ""
+    name = parse_kernel_name(symbol or raw["kernel"], types=types, names=names)
+    values = ",".join(value for _, value in name.args)
+    return Choice(
+        family=BY_KERNEL[name.base].name if name.base in BY_KERNEL else name.base,
+        kernel=f"{name.base}<{values}>" if values else name.base,
+        template={
+            key: {"true": True, "false": False}.get(value, int(value) if value.lstrip("-").isdigit() else value)
+            for key, value in name.args
+            if key
+        },
+        config=variables_of(raw["config"]),
+        decisions=decisions,
+    )
+
+
+def launch_facts(raw: Raw, kernels: Sequence[KernelLaunch], records: Sequence[Raw]) -> dict[str, Value]:
+    """The launch's variables, those of the running kernel, and what follows from the other kernels.
+
+    That is fixup, combine, and scan of the mask.
+    """
+    names = [launch.kernel for launch in kernels]
+    fixups = [name for name in names if "stream_k_fixup" in name]
+    kind = "none" if not fixups else "uniform" if "uniform" in fixups[0] else "general"
+    around = {
+        "fixup": kind,
+        "combine": any("combine_results" in name for name in names),
+        "KV_max_scan": any("mask_to_KV_max" in name for name in names),
+    }
+    first = next((record for record in records if record["at"] == "kbc"), {})
+    running = {name: first[name] for name in ("iter_k", "iter_j", "iter_z_gqa") if name in first}
+    return variables_of(raw["launch"]) | variables_of(raw.get("scoped", {})) | around | running
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The context for the blocks' records: the chosen kernel, the launch's `blocks_num`, and each tensor's `ne`."""
+
+    choice: Choice
+    blocks_num: Sequence[int]
+    ne: Mapping[str, Sequence[int]]
+
+    @property
+    def family(self) -> Family:
+        """The chosen kernel's family."""
+        return BY_NAME[self.choice.family]
+
+    @property
+    def gqa_ratio(self) -> int:
+        """Q heads per K/V head."""
+        return self.ne["Q"][2] // self.ne["K"][2]
+
+    @property
+    def ncols2(self) -> int:
+        """Heads of a tile."""
+        return int(self.choice.template.get("ncols2", 1))
+
+    def rows(self, record: Raw) -> int:
+        """KV rows of a step of the vec and tile kernels."""
+        return int(record[self.family.step_name])
+
+    def blocks(self, records: Sequence[Raw]) -> tuple[BlockWork, ...]:
+        """The blocks of the attention kernel in order, from the records of their threads 0."""
+        blocks: dict[int, BlockWork] = {}
+        for record in records:
+            x, y, z = record["blockIdx"]
+            linear = x + self.blocks_num[0] * (y + self.blocks_num[1] * z)
+            block = blocks.get(linear, BlockWork(linear, (x, y, z), None, None, ()))
+            if record["at"] == "kbc":
+                block = replace(block, kbc=record["kbc"], kbc_stop=record["kbc_stop"], sm=record.get("sm"))
+            else:
+                tile = self._stream_k(record) if record["at"] == "tile" else self._split_kv(record)
+                block = replace(block, tiles=(*block.tiles, tile), sm=record.get("sm", block.sm))
+            blocks[linear] = block
+        return tuple(blocks[linear] for linear in sorted(blocks))
+
+    def followed(self, records: Sequence[Raw], scanned: Raw | None) -> tuple[BlockWork, ...]:
+        """The blocks of a kernel on a real GPU: each has reported its `kbc`, and some have reported a tile.
+
+        The other tiles follow from `kbc` and from `scanned`, the scanned mask.
+        """
+        grid = self.grid(records)
+        if grid is None:
+            return ()
+        limits = limits_of_mask(parse_value(scanned["values"]), scanned, grid) if scanned else None
+
+        def place(work: TileWork) -> int:
+            """The first KV step of a tile's work, counted over all tiles."""
+            return index_of(work.tile, grid) * grid.iter_k + work.kb0_start
+
+        found = []
+        for block in self.blocks(records):
+            if block.kbc is not None and block.kbc_stop is not None:
+                due = tiles_of(block.kbc, block.kbc_stop, grid, limits)
+                works = {place(work): replace(work, read=False) for work in due}
+                for work in block.tiles:
+                    limit = works[place(work)].kb0_limit if place(work) in works else None
+                    works[place(work)] = replace(work, kb0_limit=limit)
+                block = replace(block, tiles=tuple(works[at] for at in sorted(works)))  # noqa: PLW2901
+            found.append(block)
+        return tuple(found)
+
+    def _stream_k(self, record: Raw) -> TileWork:
+        limits = [value for name, value in record.items() if name.startswith(("KV_max", "(KV_max"))]
+        z_KV, zt_gqa = record.get("z_KV"), record.get("zt_gqa")
+        if z_KV is None or zt_gqa is None:  # before 2026 one index, `zt`, counts the head groups of all K/V heads
+            z_KV, zt_gqa = divmod(record["zt"], self.gqa_ratio // self.ncols2)
+        return TileWork(
+            record["sequence"],
+            z_KV,
+            zt_gqa,
+            record["jt"],
+            record["kb0_start"],
+            record["kb0_stop"],
+            needs_fixup=bool(record["needs_fixup"]),
+            is_fixup=bool(record["is_fixup"]),
+            kb0_limit=limits[0] if limits else None,
+        )
+
+    def _split_kv(self, record: Raw) -> TileWork:
+        """A block of the vec or tile kernel: block y takes every `gridDim.y`-th KV step of its tile, from step y on."""
+        x, y, _ = record["blockIdx"]
+        z_KV, within = divmod(record[self.family.head_name], self.gqa_ratio)
+        rows = self.rows(record)
+        steps, limit = -(-record["ne11"] // rows), -(-record["k_VKQ_max"] // rows)
+        found = TileWork(record["sequence"], z_KV, within // self.ncols2, x, y, limit, self.blocks_num[1])
+        return replace(found, kb0_limit=limit) if limit < steps else found
+
+    def grid(self, records: Sequence[Raw]) -> Grid | None:
+        """The shape of the work, from the first block's own variables."""
+        if not records:
+            return None
+        first, groups = records[0], self.gqa_ratio // self.ncols2
+        if first["at"] == "kbc":
+            iter_z_gqa = first.get("iter_z_gqa", groups)
+            return Grid(first["iter_k"], first["iter_j"], iter_z_gqa, self.ne["K"][2], self.ne["Q"][3])
+        iter_k = -(-first["ne11"] // self.rows(first))
+        return Grid(iter_k, self.blocks_num[0], groups, self.ne["K"][2], self.ne["Q"][3])
+
+
+def limits_of_mask(KV_max: Sequence[int], record: Raw, grid: Grid) -> Limits:
+    """The KV step at which each sequence's query tile ends, from `KV_max` (KV rows), computed as the kernel does.
+
+    A scanned mask ends with a whole step; a sparse kernel gathers `KV_max` rows, and its last step may be part of one.
+    """
+    masks = max(1, len(KV_max) // grid.iter_j)
+    rows = record["nbatch_fa"]
+    more = rows - 1 if record["sparse"] else 0
+    return {
+        (sequence, jt): (KV_max[sequence % masks * grid.iter_j + jt] + more) // rows
+        for sequence in range(grid.ne03)
+        for jt in range(grid.iter_j)
+    }
+
+
+def fault_of(records: Sequence[Raw]) -> str:
+    """Why and where the kernel stopped early, in words; empty if it completed."""
+    record: Raw = records[-1] if records else {}
+    if record.get("at") != "ended":
+        return ""
+    function, file, line = record["place"]
+    what = CUDA_EXCEPTIONS.get(record["detail"], record["reason"])
+    where = f" in {function.rpartition('::')[2].partition('<')[0]} at {file}:{line}" if function else ""
+    return f"the kernel ended: {what} {record['detail']}".rstrip() + where

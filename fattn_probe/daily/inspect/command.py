@@ -1,0 +1,161 @@
+"""`fattn-probe inspect`: runs cases on targets under a debugger, and prints tables, JSON and pages."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fattn_probe.base.errors import ComparisonError, InputError, LostError
+from fattn_probe.daily.inspect.breakpoints import WatchResult
+from fattn_probe.daily.inspect.coverage import check
+from fattn_probe.daily.inspect.examine import Examined
+from fattn_probe.daily.inspect.expect import mismatches
+from fattn_probe.daily.inspect.facts import Facts
+from fattn_probe.daily.inspect.tensor_values import as_text
+from fattn_probe.daily.inspect.tensors import TensorReading
+from fattn_probe.daily.inspect.view.show import facts_json, render
+from fattn_probe.daily.inspect.view.side_by_side import render_side_by_side, side_by_side, side_by_side_json
+from fattn_probe.machine.run.command import describe
+from fattn_probe.machine.run.outcome import Failed, Fault, Lost
+
+
+def render_examined(done: Sequence[Examined], verbose: bool) -> RenderableType:
+    """Show one inspection in full, two side by side, more one after another."""
+    both = pair(done)
+    if both is not None:
+        return render_side_by_side(side_by_side(*both), verbose=verbose)
+    return Group(*(part for item in done for part in _render(item, verbose)))
+
+
+def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
+    if not isinstance(item.inspection.result, Facts):
+        yield Text(f"{item.label}: {describe(item.inspection.result)}", "red")
+        yield from (Text(f"  - {reason}") for reason in item.inspection.reasons)
+        return
+    yield render(item.inspection.result, item.inspection.reasons, verbose=verbose)
+    if item.tensors is not None:
+        yield render_tensors(item.tensors)
+    if item.watched is not None:
+        yield render_watched(item.watched)
+    if item.trace is not None:
+        from fattn_probe.daily.inspect.trace.show import render_trace  # not loaded by other inspections
+
+        yield Text("\nTrace", "bold")
+        yield render_trace(item.trace, verbose=verbose, lane=item.lane)
+        if item.output is not None:
+            colour = "red" if item.output_fails else "green"
+            yield Text.assemble(("output: ", "bold"), (item.output.status.value, colour), f": {item.output.reason}")
+        if item.output_fails and item.trace.deviation is None:
+            where = "after the last KV step, or in another warp or block"
+            yield Text(f"The fault is {where}: `fattn-probe compare` names the wrong elements.", "yellow")
+    if item.nan_searched:
+        yield Text("\nFirst NaN or infinity", "bold")
+        yield Text(item.nan.words if item.nan else "none: every input and every element of dst is finite")
+
+
+def render_tensors(read: TensorReading) -> RenderableType:
+    """Show whether memory holds the inputs, and the requested slices."""
+    lines: list[RenderableType] = [Text("\nTensors in memory", "bold")]
+    for item in read.checks:
+        same = f"{item.bytes} bytes, equal to the input"
+        differs = f"{item.differing} of {item.bytes} bytes differ from the input, the first at {item.first}"
+        lines.append(Text(f"{item.name}: {differs if item.differing else same}", "red" if item.differing else ""))
+    for wanted, values in read.parts:
+        lines.append(Text(f"{wanted.text} =\n{as_text(values)}"))
+    if read.file is not None:
+        lines.append(Text(f"capture: {read.file}", "dim"))
+    return Group(*lines)
+
+
+def render_watched(watched: WatchResult) -> RenderableType:
+    """Show each stop with its values."""
+    lines: list[RenderableType] = [Text("\nStops", "bold")]
+    for stop in watched.stops:
+        lines.append(Text(stop.place))
+        for expression, value in stop.values.items():
+            if value is not None:
+                lines.append(Text(f"  {expression} = {value}"))
+            else:
+                lines.append(Text(f"  {expression}: {stop.refusals[expression]}", "red"))
+    if watched.why:
+        lines.append(Text(f"no more stops: the program {watched.why}", "dim"))
+    return Group(*lines)
+
+
+def pair(done: Sequence[Examined]) -> tuple[Facts, Facts] | None:
+    """The two sets of facts to show side by side; None unless there are exactly two and no extras."""
+    found = [item.facts for item in done if item.facts and not item.has_extras]
+    return (found[0], found[1]) if len(done) == len(found) == 2 else None
+
+
+def examined_json(done: Sequence[Examined]) -> dict[str, Any]:
+    """The document with `inspections` (docs/guide/inspect.md), and with `differences` if there are two."""
+    both = pair(done)
+    found: dict[str, Any] = {"inspections": [_json(item) for item in done]}
+    return found | ({"differences": side_by_side_json(side_by_side(*both))} if both else {})
+
+
+def _json(item: Examined) -> dict[str, Any]:
+    inspection = item.inspection
+    found: dict[str, Any] = {
+        "case": inspection.name,
+        "on": inspection.on,
+        "seconds": round(inspection.seconds, 3),
+        "problem": None if isinstance(inspection.result, Facts) else describe(inspection.result),
+        "facts": facts_json(item.facts, inspection.reasons) if item.facts else None,
+        "reasons": list(inspection.reasons),
+    }
+    if item.tensors is not None:
+        found["bytes"] = [asdict(one) for one in item.tensors.checks]
+        found["values"] = {wanted.text: values.tolist() for wanted, values in item.tensors.parts}
+        found["capture"] = str(item.tensors.file) if item.tensors.file else None
+    if item.watched is not None:
+        found["stops"] = [asdict(stop) for stop in item.watched.stops]
+    if item.trace is not None:
+        from fattn_probe.daily.inspect.trace.document import trace_json
+
+        found["trace"] = trace_json(item.trace, verbose=True)
+    if item.output is not None:
+        found["output"] = {"status": item.output.status.value, "reason": item.output.reason}
+    if item.nan_searched:
+        found["not_finite"] = asdict(item.nan) | {"value": str(item.nan.value)} if item.nan else None
+    return found
+
+
+def raise_if_wrong(done: Sequence[Examined]) -> None:
+    """End the command with the exit code of its worst case.
+
+    ComparisonError: a fault, an unexpected fact, a wrong division of work. InputError: an expression of `--print`
+    without a value at any stop.
+    """
+    problems = [problem for item in done for problem in _problems(item)]
+    if problems:
+        raise ComparisonError("\n".join(problems))
+    if any(isinstance(item.inspection.result, Lost) for item in done):
+        raise LostError("an inspection was lost")
+    never_read = [entry for item in done if item.watched for entry in item.watched.never_read.items()]
+    refused = [f"--print {text!r} has no value in {stop.place}: {refusal}" for text, (stop, refusal) in never_read]
+    if refused:
+        raise InputError("\n".join(refused))
+
+
+def _problems(item: Examined) -> Iterator[str]:
+    if isinstance(item.inspection.result, Fault | Failed):
+        yield f"{item.label}: a kernel failed"
+    if item.facts is not None:
+        yield from [f"{item.label}: {item.facts.fault}"] * bool(item.facts.fault)
+        yield from (f"{item.label}: {mismatch}" for mismatch in mismatches(item.expect, item.facts))
+        coverage = check(item.facts)
+        if coverage is not None and not coverage.passes:
+            yield f"{item.label}: the blocks do not do each tile's KV steps exactly once"
+    if item.tensors is not None:
+        wrong = [found.name for found in item.tensors.checks if found.differing]
+        yield from (f"{item.label}: {name} in memory differs from the input" for name in wrong)
+    if item.nan is not None:
+        yield f"{item.label}: a value is not finite"
+    if item.trace is not None and item.trace.deviation is not None:
+        yield f"{item.label}: the traced warp deviates from exact arithmetic"
+    if item.output is not None and item.output_fails:
+        yield f"{item.label}: the output is wrong: {item.output.reason}"

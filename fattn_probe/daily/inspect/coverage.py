@@ -1,0 +1,250 @@
+"""Coverage: the blocks must do every KV step of every tile exactly once, and the fixup must add every part."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from fattn_probe.daily.inspect.facts import Facts
+from fattn_probe.llama.launch.tiles import (
+    BlockWork,
+    Grid,
+    Tile,
+    TileWork,
+    in_grid,
+    index_of,
+    limits_of,
+    ntiles,
+    parallel_blocks_of,
+    share_of,
+    tile_at,
+)
+
+FIXUP, COMBINE = "flash_attn_stream_k_fixup", "flash_attn_combine_results"
+
+
+@dataclass(frozen=True)
+class CoverageFinding:
+    """An error in the division of work. `kind` is gap, overlap, seam, outside, fixup, share or launch.
+
+    `steps` is the affected range of KV steps of `tile`; `blocks` are the CUDA blocks involved.
+    """
+
+    kind: str
+    message: str
+    tile: Tile | None = None
+    steps: tuple[int, int] | None = None
+    blocks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The verdict; `skipped` counts the KV steps that the mask hides and blocks may skip."""
+
+    findings: tuple[CoverageFinding, ...]
+    tiles: int
+    steps: int
+    skipped: int
+    blocks: int
+
+    @property
+    def passes(self) -> bool:
+        """Whether there are no findings."""
+        return not self.findings
+
+
+@dataclass(frozen=True)
+class TilePart:
+    """A block's work on a tile."""
+
+    block: int
+    work: TileWork
+
+
+def check(facts: Facts) -> Coverage | None:
+    """Check the blocks against the grid; None if the facts have no grid, no blocks, or only some of the blocks."""
+    grid = facts.grid
+    if grid is None or not facts.blocks or facts.fault:
+        return None
+    parts: dict[Tile, list[TilePart]] = {}
+    for block in facts.blocks:
+        for work in block.tiles:
+            parts.setdefault(work.tile, []).append(TilePart(block.block, work))
+    for found in parts.values():
+        found.sort(key=lambda part: (part.work.kb0_start, part.block))
+    limits = limits_of(facts.blocks)
+    tiles = [tile_at(index, grid) for index in range(ntiles(grid))]
+    holes = [finding for tile in tiles for finding in _holes(tile, parts.get(tile, []), grid, facts.blocks)]
+    hidden = sum(max(0, grid.iter_k - limits.get((tile[0], tile[3]), grid.iter_k)) for tile in tiles)
+    findings = [
+        *_launched(facts),
+        *holes,
+        *_outside(parts, grid),
+        *_seams(facts.blocks, grid, holes),
+        *_shares(facts.blocks, grid),
+        *(finding for tile in sorted(parts) if in_grid(tile, grid) for finding in _handover(tile, parts[tile])),
+    ]
+    return Coverage(tuple(findings), ntiles(grid), ntiles(grid) * grid.iter_k, hidden, len(facts.blocks))
+
+
+def spell(tile: Tile) -> str:
+    """A tile in words."""
+    sequence, z_KV, zt_gqa, jt = tile
+    return f"sequence {sequence}, KV head {z_KV}, head group {zt_gqa}, query tile {jt}"
+
+
+def _holes(tile: Tile, parts: Sequence[TilePart], grid: Grid, blocks: Sequence[BlockWork]) -> Iterator[CoverageFinding]:
+    """The KV steps of a tile that no block does, or that several blocks do."""
+    works = [part.work for part in parts]
+    limits = [work.kb0_limit for work in works if work.kb0_limit is not None]
+    if works and not limits and all(work.kb0_step == 1 for work in works):
+        joined = all(a.kb0_stop == b.kb0_start for a, b in pairwise(works))
+        if joined and (works[0].kb0_start, works[-1].kb0_stop) == (0, grid.iter_k):
+            return  # they follow each other through the whole tile, so that counting is unnecessary
+    limit = max(limits, default=grid.iter_k)
+    doers: list[tuple[int, ...]] = [()] * grid.iter_k
+    for part in parts:
+        for step in range(max(0, part.work.kb0_start), min(grid.iter_k, part.work.kb0_stop), part.work.kb0_step):
+            doers[step] += (part.block,)
+    wrong = [who if len(who) > 1 or (step < limit and not who) else None for step, who in enumerate(doers)]
+    for who, run in groupby(range(grid.iter_k), key=wrong.__getitem__):
+        steps = list(run)
+        if who is not None:
+            yield _hole(tile, (steps[0], steps[-1] + 1), who, grid, blocks)
+
+
+def _hole(
+    tile: Tile, steps: tuple[int, int], doers: tuple[int, ...], grid: Grid, blocks: Sequence[BlockWork]
+) -> CoverageFinding:
+    """A gap or an overlap; a gap between the shares of neighbouring stream-K blocks names these."""
+    start, stop = steps
+    which = f"KV step {start}" if stop - start == 1 else f"KV steps {start} to {stop - 1}"
+    if stop - start == grid.iter_k and not doers:
+        return CoverageFinding("gap", f"no block does the tile of {spell(tile)}", tile, steps)
+    if doers:
+        done = "is done" if stop - start == 1 else "are done"
+        message = f"{which} of {spell(tile)} {done} {len(doers)} times, by {_blocks(doers)}"
+        return CoverageFinding("overlap", message, tile, steps, doers)
+    first, cause = index_of(tile, grid) * grid.iter_k, ""
+    around: tuple[int, ...] = ()
+    for a, b in pairwise(blocks):
+        if a.kbc_stop is not None and b.kbc is not None and a.kbc_stop <= first + start and first + stop <= b.kbc:
+            cause, around = f"{_meeting(a, b)}: ", (a.block, b.block)
+            break
+    return CoverageFinding("gap", f"{cause}no block does {which} of {spell(tile)}", tile, steps, around)
+
+
+def _meeting(a: BlockWork, b: BlockWork) -> str:
+    return f"block {a.block} stops at kbc {a.kbc_stop}, block {b.block} starts at {b.kbc}"
+
+
+def _outside(parts: dict[Tile, list[TilePart]], grid: Grid) -> Iterator[CoverageFinding]:
+    """Work on tiles outside the grid, or on KV steps beyond a tile's end."""
+    for tile, found in sorted(parts.items()):
+        for part in found:
+            work, steps = part.work, (part.work.kb0_start, part.work.kb0_stop)
+            who = f"block {part.block} works on {spell(tile)}"
+            if not in_grid(tile, grid):
+                yield CoverageFinding("outside", f"{who}: the grid has no such tile", tile, steps, (part.block,))
+            elif work.kb0_start < 0 or work.kb0_stop > grid.iter_k or work.kb0_step < 1:
+                said = f"{who}, KV steps {work.kb0_start} to {work.kb0_stop - 1}: there are {grid.iter_k} (iter_k)"
+                yield CoverageFinding("outside", said, tile, steps, (part.block,))
+
+
+def _seams(blocks: Sequence[BlockWork], grid: Grid, holes: Sequence[CoverageFinding]) -> Iterator[CoverageFinding]:
+    """Shares that do not meet, unless a gap already reports them."""
+    told = {frozenset(finding.blocks) for finding in holes}
+    for a, b in pairwise(blocks):
+        if a.kbc_stop is not None and a.kbc_stop != b.kbc and frozenset((a.block, b.block)) not in told:
+            yield CoverageFinding("seam", _meeting(a, b), blocks=(a.block, b.block))
+    total = ntiles(grid) * grid.iter_k
+    first, last = blocks[0], blocks[-1]
+    if first.kbc not in (None, 0):
+        yield CoverageFinding(
+            "seam", f"block {first.block}, the first, starts at kbc {first.kbc}, not 0", blocks=(first.block,)
+        )
+    if last.kbc_stop not in (None, total):
+        said = f"block {last.block}, the last, stops at kbc {last.kbc_stop}, not {total}"
+        yield CoverageFinding("seam", said, blocks=(last.block,))
+
+
+def _shares(blocks: Sequence[BlockWork], grid: Grid) -> Iterator[CoverageFinding]:
+    """Blocks whose tiles differ from their share, which `kbc` and `kbc_stop`, or their index, determine."""
+    limits, turns = limits_of(tuple(blocks)), parallel_blocks_of(tuple(blocks))
+    for block in blocks:
+        expected = share_of(block, grid, turns, limits)
+        if [_place(work) for work in block.tiles] == [_place(work) for work in expected]:
+            continue
+        share = f"blockIdx {block.blockIdx}" if block.kbc is None else f"kbc {block.kbc} to {block.kbc_stop}"
+        said = f"block {block.block} ({share}) does {_listed(block.tiles)}, but its share is {_listed(expected)}"
+        yield CoverageFinding("share", said, blocks=(block.block,))
+
+
+def _place(work: TileWork) -> tuple[int, ...]:
+    """A block's work without its flags; all empty ranges compare equal."""
+    nothing = work.kb0_stop <= work.kb0_start
+    return (*work.tile, work.kb0_start, *((work.kb0_start, 1) if nothing else (work.kb0_stop, work.kb0_step)))
+
+
+def _listed(works: Sequence[TileWork]) -> str:
+    words = [f"[{', '.join(map(str, work.tile))}] steps {work.kb0_start}:{work.kb0_stop}" for work in works]
+    shown = words if len(words) <= 4 else [*words[:3], f"{len(words) - 3} more"]
+    return " and ".join(shown) or "nothing"
+
+
+def _handover(tile: Tile, parts: Sequence[TilePart]) -> Iterator[CoverageFinding]:
+    """Check that exactly one block of a tile writes `dst`, the last one, and expects the other blocks' parts."""
+    if any(part.work.kb0_step != 1 for part in parts):
+        return
+    where, blocks = spell(tile), tuple(part.block for part in parts)
+    writers = [part for part in parts if not part.work.is_fixup]
+    last = parts[-1]
+    if not writers:
+        yield CoverageFinding(
+            "fixup", f"{where}: no block writes dst (is_fixup in {_blocks(blocks)})", tile, blocks=blocks
+        )
+    elif len(writers) > 1:
+        several = tuple(part.block for part in writers)
+        yield CoverageFinding(
+            "fixup", f"{where}: {_blocks(several)} each write dst as the tile's last", tile, blocks=several
+        )
+    elif writers[0] is not last:
+        said = f"{where}: block {writers[0].block} writes dst, but block {last.block} does the last part"
+        yield CoverageFinding("fixup", said, tile, blocks=(writers[0].block, last.block))
+    for part in parts:
+        writes, starts_late, said = not part.work.is_fixup, part.work.kb0_start > 0, ""
+        if part.work.needs_fixup and not writes:
+            said = "has needs_fixup, but does not write dst itself"
+        elif part.work.needs_fixup and not starts_late:
+            said = "has needs_fixup, but does the tile from its beginning"
+        elif part.work.needs_fixup and len(parts) == 1:
+            said = "has needs_fixup, but no block does the tile's beginning"
+        elif writes and starts_late and not part.work.needs_fixup:
+            said = f"starts at KV step {part.work.kb0_start} without needs_fixup: earlier steps are never added"
+        if said:
+            yield CoverageFinding("fixup", f"{where}: block {part.block} {said}", tile, blocks=(part.block,))
+
+
+def _launched(facts: Facts) -> Iterator[CoverageFinding]:
+    """Check the launches: as many blocks as the grid has, and a kernel that adds the parts."""
+    names = [launch.kernel for launch in facts.kernels]
+    chosen = facts.choice.kernel.partition("<")[0] if facts.choice else None
+    main = next((launch for launch in facts.kernels if launch.kernel.partition("<")[0] == chosen), None)
+    if main is not None and main.grid[0] * main.grid[1] * main.grid[2] != len(facts.blocks):
+        grid = "x".join(map(str, main.grid))
+        yield CoverageFinding("launch", f"the debugger saw {len(facts.blocks)} blocks of a grid of {grid}")
+    works = [work for block in facts.blocks for work in block.tiles]
+    seams = sum(work.needs_fixup for work in works)
+    if names and seams and not any(FIXUP in name for name in names):
+        yield CoverageFinding(
+            "launch", f"{seams} tiles are divided among blocks, but no {FIXUP} was launched to add the parts"
+        )
+    if names and any(work.kb0_step > 1 for work in works) and not any(COMBINE in name for name in names):
+        yield CoverageFinding(
+            "launch", f"several blocks take turns on a tile, but no {COMBINE} was launched to add the parts"
+        )
+
+
+def _blocks(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"block {numbers[0]}"
+    return f"blocks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

@@ -1,0 +1,224 @@
+"""The decisions of a dispatch, derived from the lines that the program executed.
+
+Pure functions, standard library only. Where the program went next tells whether a condition held. If it does not, the
+values that the debugger read decide.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from fattn_probe.daily.inspect.dispatch.records import Condition, Dispatch, Lines
+from fattn_probe.daily.inspect.facts import Decision, Term
+from fattn_probe.llama.cxx.logic import POINTER, Logic, Truths, holds, settle, truth_of_value, truths
+
+OTHERWISE = "otherwise"
+Values = Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A line that the program executed, with values by expression before it (`values`) and after it (`after`)."""
+
+    function: str
+    file: str
+    line: int
+    values: Values
+    after: Values
+
+
+def visits_of(documents: Iterable[Mapping[str, Any]]) -> tuple[Visit, ...]:
+    """The visits that `trace_dispatch` recorded."""
+    return tuple(Visit(**document) for document in documents)
+
+
+def plan_of(dispatch: Dispatch, start: str = "run") -> dict[str, Any]:
+    """The plan for `trace_dispatch`, as JSON: where to stop and which expressions to evaluate."""
+    asks: dict[str, list[str]] = {}
+    constants: dict[str, list[str]] = {}  # of `if constexpr`: without code at their own lines
+    after: dict[str, tuple[Lines, str]] = {}
+    for condition in dispatch.conditions:
+        if condition.kind == "if constexpr":
+            constants.setdefault(condition.function, []).extend(condition.logic.asks())
+        for line in range(condition.lines[0], condition.lines[1] + 1):  # a debugger may stop at any of them first
+            place = f"{condition.file}:{line}"
+            asks.setdefault(place, []).extend(condition.logic.asks())
+            if condition.variable:
+                after[place] = condition.lines, condition.variable
+    return {
+        "start": start,
+        "entry": dispatch.functions[0].location if dispatch.functions else "",
+        "functions": [
+            {"file": function.file, "lines": function.lines, "location": function.location, "calls": function.calls}
+            | {"constants": list(dict.fromkeys(constants.get(function.name, [])))}
+            for function in dispatch.functions
+        ],
+        "asks": {place: list(dict.fromkeys(expressions)) for place, expressions in asks.items() if expressions},
+        "after": after,
+    }
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A decision, and the visit at which it was made."""
+
+    at: int
+    decision: Decision
+    condition: Condition
+
+
+def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple[Decision, ...]:
+    """The decisions in order; each condition of a loop once, as held if it ever held."""
+    found = [item for condition in conditions for item in _of_condition(condition, visits)]
+    kept: list[Decision] = []
+    for item in _without_repeats(sorted(found, key=_order)):
+        decision, last = item.decision, kept[-1] if kept else None
+        named = last is not None and last.held and last.leads_to == decision.leads_to
+        if decision.condition != OTHERWISE or not named:  # else the preceding condition has named the statement
+            kept.append(decision)
+    terms = [term for decision in kept for term in decision.terms if term.value is not None and "(" in term.text]
+    calls = {term.text: term.value for term in terms}  # what a call returned holds for other decisions too
+    return tuple(
+        replace(
+            decision, terms=tuple(replace(term, value=term.value or calls.get(term.text)) for term in decision.terms)
+        )
+        for decision in kept
+    )
+
+
+def _of_condition(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
+    if condition.kind == "outcome":
+        for first, _ in _askings(condition, visits):
+            yield _Found(first, _decision(condition, True, OTHERWISE, condition.leads_to, ()), condition)
+        return
+    for first, last in _askings(condition, visits):
+        found = _asked(condition, _merged(condition, visits[first : last + 1]), visits[last + 1 :])
+        if found:
+            yield _Found(last, found, condition)
+    if condition.kind == "if constexpr":
+        yield from _passed(condition, visits)
+
+
+def _inside(line: int, lines: Lines | None) -> bool:
+    return lines is not None and lines[0] <= line <= lines[1]
+
+
+def _askings(condition: Condition, visits: Sequence[Visit]) -> Iterator[tuple[int, int]]:
+    """The first and last visit of each evaluation of a condition; the functions that it calls may lie between."""
+    first: int | None = None
+    last = 0
+    for index, visit in enumerate(visits):
+        if visit.file == condition.file and _inside(visit.line, condition.lines):
+            first, last = index if first is None else first, index
+        elif first is not None and visit.function == visits[first].function:
+            yield first, last
+            first = None
+    if first is not None:
+        yield first, last
+
+
+def _merged(condition: Condition, visits: Sequence[Visit]) -> Visit:
+    """One visit with the values of all visits of a condition's lines."""
+    own = [visit for visit in visits if visit.file == condition.file and _inside(visit.line, condition.lines)]
+    values = {name: value for visit in own for name, value in visit.values.items()}
+    after = {name: value for visit in own for name, value in visit.after.items()}
+    return replace(own[0], values=values, after=after)
+
+
+def _asked(condition: Condition, visit: Visit, following: Sequence[Visit]) -> Decision | None:
+    behind = next((later for later in following if later.function == visit.function), None)
+    if condition.kind == "switch":
+        return _switched(condition, visit, behind)
+    if condition.kind == "macro":  # a call that led the program into another function
+        inside = next((later for later in following[:1] if later.function != visit.function), None)
+        return _decision(condition, True, condition.text, inside.function, ()) if inside else None
+    known = truths(condition.logic, visit.values)
+    held = holds(condition.logic, known)
+    if condition.kind == "value":
+        value, chosen = visit.after.get(condition.variable), condition.leads_to.partition(" = ")[2]
+        if chosen == "true":
+            held = truth_of_value(value) if truth_of_value(value) is not None else held
+        elif held is None and value is not None:
+            held = value == chosen
+    elif behind is not None and condition.body is not None and condition.body[0] > condition.lines[1]:
+        held = behind.file == condition.file and _inside(behind.line, condition.body)  # it entered the body, or not
+    if held is None:
+        return None
+    settle(condition.logic, held, known)
+    terms = tuple(_terms(condition.logic, known, visit.values))
+    return _decision(condition, held, condition.text, condition.leads_to, terms)
+
+
+def _decision(condition: Condition, held: bool, text: str, leads_to: str, terms: tuple[Term, ...]) -> Decision:
+    return Decision(condition.function, condition.file, condition.lines[0], text, held, leads_to, terms)
+
+
+def _switched(condition: Condition, visit: Visit, behind: Visit | None) -> Decision | None:
+    """The case that was taken, by its label, else by the line that the program executed next."""
+    value = visit.values.get(condition.logic.ask)
+    labelled = [(case, str(value)) for case in condition.cases if value is not None and value in case.labels]
+    entered = [
+        (case, ", ".join(case.labels)) for case in condition.cases if behind and _inside(behind.line, case.lines)
+    ]
+    for case, label in [*labelled, *entered][:1]:
+        terms = (Term(condition.text, value),) if value is not None else ()
+        return _decision(condition, True, f"switch ({condition.text}) case {label}", case.leads_to, terms)
+    return None
+
+
+def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
+    """Decisions of an `if constexpr`, which leaves no code: it held if the program entered its body.
+
+    It did not hold if the program passed the body by; between `#if` and `#endif` that proves nothing, since the body
+    may not have been compiled.
+    """
+    body = condition.body or condition.lines
+    entry: dict[str, Visit] = {}
+    for index, (before, behind) in enumerate(pairwise(visits)):
+        entry.setdefault(before.function, before)
+        if before.function != behind.function or before.file != condition.file or before.line >= condition.lines[0]:
+            continue
+        over = behind.line > body[1] and _inside(before.line, condition.around) and not condition.guarded
+        if _inside(behind.line, body) or (over and _inside(behind.line, condition.around)):
+            held = _inside(behind.line, body)
+            values = entry[before.function].values
+            known = truths(condition.logic, values)
+            settle(condition.logic, held, known)
+            terms = tuple(_terms(condition.logic, known, values))
+            yield _Found(index, _decision(condition, held, condition.text, condition.leads_to, terms), condition)
+
+
+def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
+    """Each atom with its truth, then its variables; pointers are left out, since their values explain nothing."""
+    seen: set[str] = set()
+    for atom in logic.atoms():
+        truth = known.get(atom.text)
+        found = [Term(atom.text, None if truth is None else str(truth).lower())]
+        found += [Term(part.text, values.get(part.ask)) for part in atom.variables]
+        for term in found:
+            if term.text not in seen and not (term.value and POINTER.match(term.value)):
+                seen.add(term.text)
+                yield term
+
+
+def _without_repeats(found: Iterable[_Found]) -> Iterator[_Found]:
+    """Reduce a loop's condition to one decision: the first time it held, else the last time."""
+    loops: dict[tuple[str, int], _Found] = {}
+    kept: list[_Found] = []
+    for item in found:
+        key = item.decision.file, item.decision.line
+        if not (item.condition.in_loop or item.condition.kind == "while"):
+            kept.append(item)
+        elif key not in loops or not loops[key].decision.held:
+            loops[key] = item
+    for item in loops.values():
+        if item.decision.held:
+            kept.append(item)
+        elif item.decision.leads_to != "continue":
+            kept.append(replace(item, decision=replace(item.decision, terms=())))  # the last iteration's values mislead
+    yield from sorted(kept, key=_order)
+
+
+def _order(item: _Found) -> tuple[int, Lines]:
+    return item.at, item.condition.lines

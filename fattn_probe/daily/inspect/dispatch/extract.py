@@ -1,0 +1,271 @@
+"""Extract the conditions of one function of the dispatch as records."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from fattn_probe.daily.inspect.dispatch.records import Condition, DispatchFunction, Kind, Lines, SwitchCase
+from fattn_probe.llama.cxx.expressions import Reader
+from fattn_probe.llama.cxx.functions import Function
+from fattn_probe.llama.cxx.statements import Statement, parse
+from fattn_probe.llama.cxx.tokens import Span
+
+ABORT = "GGML_ABORT"
+TEMPLATE = re.compile(r"(?<=\w)< +")
+HEADED = frozenset({"if", "if constexpr", "switch", "while"})
+
+
+def _unblocked(statements: Iterable[Statement]) -> Iterator[Statement]:
+    """The statements, with bare blocks replaced by their content."""
+    for statement in statements:
+        if statement.kind == "block":
+            yield from _unblocked(statement.body)
+        else:
+            yield statement
+
+
+@dataclass(frozen=True)
+class SourceBlock:
+    """The block around a statement: its lines, and whether it is in a loop."""
+
+    lines: Lines
+    in_loop: bool = False
+
+
+@dataclass(frozen=True)
+class Value:
+    """The value that a statement gives a variable: its tokens, and for `?:` those of the condition."""
+
+    variable: str
+    span: Span
+    asked: Span
+    chosen: Span
+    is_bool: bool
+
+
+@dataclass(frozen=True)
+class Extract:
+    """A function of the dispatch; `macros` are those that call another function of the dispatch."""
+
+    file: str
+    function: Function
+    reader: Reader
+    depths: Sequence[int]
+    macros: frozenset[str]
+
+    @cached_property
+    def statements(self) -> tuple[Statement, ...]:
+        """The statements of its body."""
+        return parse(self.reader.draft, self.function.start, self.function.stop)
+
+    def function_record(self) -> DispatchFunction:
+        """The function's name, place and calls."""
+        first = self.statements[0].start if self.statements else self.function.stop
+        return DispatchFunction(
+            self.function.name,
+            self.file,
+            (self._line(self.function.arguments[0]), self._line(self.function.stop)),
+            f"{self.file}:{self._line(first)}",
+            tuple(self._calls()),
+        )
+
+    def _calls(self) -> Iterator[int]:
+        """The lines that pass the context on, in a call or in a macro that calls."""
+        for statement in (inner for outer in self.statements for inner in outer.all()):
+            is_macro = statement.kind == "macro" and self.reader.draft.words[statement.start] in self.macros
+            if is_macro or (statement.kind == "plain" and self._outcome(statement)):
+                first, last = self._lines((statement.start, statement.stop))
+                yield from range(first, last + 1)
+
+    def conditions(self) -> Iterator[Condition]:
+        """Its conditions, in the order of the source."""
+        yield from self._walk(
+            self.statements, SourceBlock((self._line(self.function.start - 1), self._line(self.function.stop)))
+        )
+
+    def _line(self, token: int) -> int:
+        return self.reader.draft.lines[token]
+
+    def _lines(self, span: Span) -> Lines:
+        return self._line(span[0]), self._line(max(span[1] - 1, span[0]))
+
+    def _body(self, statements: Sequence[Statement]) -> Lines | None:
+        return self._lines((statements[0].start, statements[-1].stop)) if statements else None
+
+    def _walk(self, statements: Iterable[Statement], block: SourceBlock) -> Iterator[Condition]:
+        for statement in statements:
+            yield from self._own(statement, block)
+            if statement.kind == "switch":
+                for case in statement.body:
+                    yield from self._walk(case.body, SourceBlock(self._lines((case.start, case.stop)), block.in_loop))
+                continue
+            in_loop = block.in_loop or statement.kind in ("for", "while")
+            for children in (statement.body, statement.orelse):
+                yield from self._walk(children, SourceBlock(self._body(children) or block.lines, in_loop))
+
+    def _own(self, statement: Statement, block: SourceBlock) -> Iterator[Condition]:
+        whole, headed = (statement.start, statement.stop), (statement.start, statement.head[1] + 1)
+        body = self._body(statement.body)
+        kind: Kind = statement.kind  # type: ignore[assignment]
+        if kind in ("if", "if constexpr", "while"):
+            if any(self._matters(child) for part in (statement.body, statement.orelse) for child in part):
+                leads_to = self._leads(statement.body)
+                yield self._condition(kind, block, headed, asked=statement.head, leads_to=leads_to, body=body)
+        elif kind == "switch":
+            cases = tuple(
+                SwitchCase(case.labels, self._lines((case.start, case.stop)), self._leads(case.body))
+                for case in statement.body
+            )
+            yield self._condition(kind, block, headed, asked=statement.head, body=body, cases=cases)
+        elif kind == "macro":
+            if self.reader.draft.words[statement.start] in self.macros:
+                yield self._condition(kind, block, statement.head, asked=statement.head)
+        elif value := self._value(statement):
+            if value.variable in self._used:
+                leads_to = f"{value.variable} = {self.reader.text(*value.chosen) or 'true'}"
+                name = value.variable
+                yield self._condition("value", block, whole, asked=value.asked, leads_to=leads_to, variable=name)
+        elif leads_to := self._outcome(statement):
+            yield self._condition("outcome", block, whole, leads_to=leads_to)
+
+    def _condition(
+        self,
+        kind: Kind,
+        block: SourceBlock,
+        span: Span,
+        *,
+        asked: Span = (0, 0),
+        leads_to: str = "",
+        body: Lines | None = None,
+        cases: tuple[SwitchCase, ...] = (),
+        variable: str = "",
+    ) -> Condition:
+        return Condition(
+            function=self.function.name,
+            file=self.file,
+            kind=kind,
+            lines=self._lines(span),
+            text=self.reader.text(*asked),
+            logic=self.reader.logic(*asked),
+            leads_to=leads_to,
+            body=body,
+            cases=cases,
+            variable=variable,
+            around=block.lines,
+            in_loop=block.in_loop,
+            guarded=self.depths[span[0]] > self.depths[self.function.start - 1],
+        )
+
+    @cached_property
+    def _used(self) -> frozenset[str]:
+        """The names used in conditions, and in the values of variables that conditions use."""
+        words = self.reader.draft.words
+        every = [inner for statement in self.statements for inner in statement.all()]
+        used = {word for inner in every if inner.kind in HEADED for word in words[slice(*inner.head)]}
+        values = [value for inner in every if (value := self._value(inner))]
+        for value in reversed(values):
+            if value.variable in used:
+                used.update(words[slice(*value.asked)])
+        return frozenset(used)
+
+    def _value(self, statement: Statement) -> Value | None:
+        """The bool or `?:` value that a statement gives a variable at run time."""
+        span = self._given(statement)
+        words = self.reader.draft.words
+        if span is None or span[1] - span[0] < 2:
+            return None
+        before = words[statement.start : span[0] - 1]
+        if "constexpr" in before or "static" in before:
+            return None
+        outer = list(self.reader.draft.outer(*span))
+        question = next((index for index in outer if words[index] == "?"), None)
+        if question is not None:
+            colon = next((index for index in reversed(outer) if words[index] == ":"), span[1])
+            return Value(before[-1], span, (span[0], question), (question + 1, colon), False)
+        return Value(before[-1], span, span, (0, 0), True) if "bool" in before else None
+
+    def _given(self, statement: Statement) -> Span | None:
+        """The tokens after the `=` of a statement that assigns to a plain variable."""
+        if statement.kind != "plain":
+            return None
+        draft = self.reader.draft
+        for index in self.reader.draft.outer(*statement.head):
+            if draft.words[index] == "=":
+                plain = draft.is_name(index - 1) and draft.word(index - 2) not in (".", "->")
+                return (index + 1, statement.head[1]) if plain else None
+        return None
+
+    def _matters(self, statement: Statement) -> bool:
+        """Whether a statement, or one inside it, affects the choice."""
+        return any(
+            self._outcome(inner) or self._sets(inner) or self._jumps(inner) or inner.kind == "macro"
+            for inner in statement.all()
+        )
+
+    def _leads(self, body: Sequence[Statement]) -> str:
+        """The effect of a body: its first outcome, else its first assignment.
+
+        For a body that is only another `if`, the text of that `if`.
+        """
+        flat = list(_unblocked(body))
+        for find in (self._outcome, self._sets, self._jumps, self._constant):
+            if found := next(filter(None, map(find, flat)), ""):
+                return found
+        alone = len(flat) == 1 and flat[0].kind == "if" and not flat[0].orelse
+        inner = self._leads(flat[0].body) if alone else ""
+        return f"if ({self.reader.text(*flat[0].head)}) {inner}" if inner else ""
+
+    def _outcome(self, statement: Statement) -> str:
+        """The text of an outcome: a call that takes the context (without arguments), a returned value, or an abort."""
+        words, mates = self.reader.draft.words, self.reader.draft.mates
+        start, stop = statement.start, statement.head[1]
+        if statement.kind == "return":
+            return self.reader.text(start, stop) if stop > start + 1 else ""
+        if statement.kind != "plain" or stop <= start or words[stop - 1] != ")":
+            return ""
+        if words[start] == ABORT:
+            return self.reader.text(start, stop)
+        opener = mates[stop - 1]
+        if words[opener + 1] != "ctx" or words[opener + 2] not in (",", ")"):
+            return ""
+        return self._resolved(start, opener)
+
+    def _resolved(self, start: int, stop: int) -> str:
+        """The text, with names replaced by the literals that `constexpr` gave them just before."""
+        words = self.reader.draft.words
+        text = TEMPLATE.sub("<", self.reader.text(start, stop))
+        for name in set(words[start:stop]).intersection(self._literals):
+            before = [literal for place, literal in self._literals[name] if place < start]
+            text = re.sub(rf"\b{name}\b", before[-1] if before else name, text)
+        return text
+
+    @cached_property
+    def _literals(self) -> dict[str, list[tuple[int, str]]]:
+        """The values from statements like `constexpr int cols_per_block = 32;`, by name, with their places."""
+        found: dict[str, list[tuple[int, str]]] = {}
+        for inner in (inner for statement in self.statements for inner in statement.all()):
+            name, _, literal = self._constant(inner).partition(" = ")
+            if name:
+                found.setdefault(name, []).append((inner.start, literal))
+        return found
+
+    def _sets(self, statement: Statement) -> str:
+        """The text of an assignment to a plain variable, if it is not a declaration."""
+        span = self._given(statement) or self._updated(statement)
+        return self._resolved(*statement.head) if span and span[0] == statement.start + 2 else ""
+
+    def _constant(self, statement: Statement) -> str:
+        """The text of a `constexpr` with a literal value, which may be a template argument of a later call."""
+        words = self.reader.draft.words[statement.start : statement.stop]
+        literal = statement.kind == "plain" and words[0] == "constexpr" and words[-3:-2] == ["="]
+        return f"{words[-4]} = {words[-2]}" if literal else ""
+
+    def _updated(self, statement: Statement) -> Span | None:
+        words = self.reader.draft.words
+        updates = statement.kind == "plain" and words[statement.start + 1] in ("+=", "-=", "*=", "/=", "|=", "&=")
+        return (statement.start + 2, statement.head[1]) if updates else None
+
+    def _jumps(self, statement: Statement) -> str:
+        word = self.reader.draft.words[statement.start]
+        return word if statement.kind == "plain" and word == "continue" else ""

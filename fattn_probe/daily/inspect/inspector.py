@@ -1,0 +1,291 @@
+"""Inspect one case: build, run the program under a debugger, read it, and assemble the facts."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fattn_probe.base.arrays import Bytes
+from fattn_probe.base.errors import InputError, MachineError
+from fattn_probe.base.process import Completed
+from fattn_probe.base.scratch import scratch
+from fattn_probe.base.workers import threads
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.op.case_file import write_case
+from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.inspect import assemble
+from fattn_probe.daily.inspect.anchors import Located, locate
+from fattn_probe.daily.inspect.dispatch.decide import decisions, plan_of, visits_of
+from fattn_probe.daily.inspect.dispatch.explain import explain
+from fattn_probe.daily.inspect.dispatch.records import Dispatch
+from fattn_probe.daily.inspect.dispatch.remembered import remembered_dispatch
+from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch
+from fattn_probe.daily.inspect.undisturbed import undisturbed
+from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, Build
+from fattn_probe.llama.source.features import CUDA
+from fattn_probe.machine.debug.procedure import run_procedure
+from fattn_probe.machine.debug.protocol import DebuggerError
+from fattn_probe.machine.debug.session import DebugSession
+from fattn_probe.machine.debug.symbols import require_debug_info
+from fattn_probe.machine.run.frames import symbolised
+from fattn_probe.machine.run.outcome import Ending, Fault, Missing, Unsupported, parse_ending
+from fattn_probe.machine.run.result import read_result
+from fattn_probe.machine.run.runner import LAUNCHES_ENV, read_launches
+from fattn_probe.machine.run.session import Session
+
+Ended = Ending | Unsupported
+Document = dict[str, Any]
+SUPPORT = "get_best_fattn_kernel"
+READ_OP = "fattn_probe.daily.inspect.procedures.op:read_op"
+DEBUGGERS = {"sim": "gdb", "cuda": "cuda-gdb"}
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """How an op is inspected.
+
+    `debugger` is a command line, empty for the engine's own (gdb, cuda-gdb). `python`: use the debugger's Python (None:
+    if it has one). `blocks`: read the kernel's blocks. `transcript` receives the dialogue. `deadline` (seconds) is for
+    the whole inspection.
+    """
+
+    debugger: tuple[str, ...] = ()
+    python: bool | None = None
+    blocks: bool = True
+    transcript: Path | None = None
+    deadline: float = 600.0
+    about: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A case on a target: its facts, or how the program ended before the kernel launch.
+
+    `name` is a scenario's case or one of upstream's; `reasons` are sentences that explain the choice of the kernel.
+    """
+
+    name: str
+    on: str
+    result: Facts | Ended
+    seconds: float
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Started:
+    """A program of a build that the debugger starts in `folder`, and the name of the case that it runs."""
+
+    name: str
+    program: str
+    words: tuple[str, ...]
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Read:
+    """The result of one run, and the decisions of its dispatch, even if no kernel was launched."""
+
+    result: Facts | Ended
+    decisions: tuple[Decision, ...]
+
+
+@dataclass
+class Inspector:
+    """Inspects cases; remembers what it has read of each source tree."""
+
+    session: Session
+    options: InspectOptions
+    _located: dict[Path, Located] = field(default_factory=dict)
+    _dispatch: dict[Path, Dispatch] = field(default_factory=dict)
+
+    def inspect(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> Inspection:
+        """Run one case under the debugger, up to the kernel launch and through its blocks, and read the facts."""
+        with self.place(case, inputs) as folder:
+            return self._inspect(Started(case.name, RUNNER, self.words(target), folder), target)
+
+    def inspect_upstream(self, case: str, words: Sequence[str], target: Target) -> Inspection:
+        """Inspect a case of upstream's test-backend-ops, which the arguments `words` select."""
+        with scratch() as folder:
+            return self._inspect(Started(case, TEST_BACKEND_OPS, tuple(words), folder), target)
+
+    def words(self, target: Target) -> tuple[str, ...]:
+        """The runner's arguments."""
+        return ("case.gguf", "out.gguf", "--backend", target.backend)
+
+    def _inspect(self, started: Started, target: Target) -> Inspection:
+        began = time.monotonic()
+        read = self.session.completing(
+            started.name,
+            target,
+            started.program,
+            lambda build: undisturbed(build.folder, lambda: self._read(build, started, target)),
+        )
+        assert isinstance(read, Read)
+        parameters = self.dispatch(self.session.build_for(target, started.program)).parameters
+        reasons = tuple(explain(read.decisions, parameters))
+        return Inspection(started.name, str(target), read.result, time.monotonic() - began, reasons)
+
+    def procedure(self, procedure: str, plan: Document, folder: Path, target: Target) -> Document | Ended:
+        """Run another procedure on the program of an inspected case; adds to `plan` what every procedure needs."""
+        build = self.session.build_for(target, RUNNER)
+        env = self.session.env(target) | {LAUNCHES_ENV: str(folder / "launches")}
+        started = Started("", RUNNER, self.words(target), folder)
+
+        def attempt() -> Document | Ended:
+            with self._debugging(build, started, env, target) as debugging:
+                raw = self._run(debugging, procedure, self._plan(build, target) | plan)
+            return self._ending(raw["ended"], debugging, started) if raw.get("ended") else raw
+
+        return undisturbed(build.folder, attempt)
+
+    def _run(self, debugging: DebugSession, procedure: str, plan: Document) -> Document:
+        options = self.options
+        try:
+            found: Document = run_procedure(debugging, procedure, plan, options.deadline, inside=options.python)
+        except DebuggerError as error:
+            raise MachineError(f"{debugging.debugger[0]} refused: {error}") from error
+        return found
+
+    def _plan(self, build: Build, target: Target) -> Document:
+        anchors = {name: list(found) for name, found in self.located(build).locations.items()}
+        dispatch = plan_of(self.dispatch(build))
+        return {"anchors": anchors, "dispatch": dispatch, "simulated": target.engine == "sim"}
+
+    def environment(self, target: Target) -> dict[str, str]:
+        """The complete environment for an interactive debugger."""
+        return {**os.environ, "DEBUGINFOD_URLS": "", **self.session.env(target)}
+
+    @contextmanager
+    def place(self, case: Case, inputs: Mapping[str, Bytes]) -> Iterator[Path]:
+        """A temporary folder with the case's file, for as long as its program runs."""
+        with scratch() as folder:
+            write_case(case, inputs, folder / "case.gguf")
+            yield folder
+
+    def _read(self, build: Build, started: Started, target: Target) -> Read | Missing:
+        launches = started.folder / "launches"
+        launches.unlink(missing_ok=True)
+        env = self.session.env(target, started.program) | {LAUNCHES_ENV: str(launches)}
+        with threads(1) as pool:  # reads the source while the debugger starts
+            planned = pool.submit(self._plan, build, target)
+            with self._debugging(build, started, env, target) as debugging:
+                plan = planned.result() | {"blocks": self.options.blocks}
+                raw = self._run(debugging, READ_OP, plan)
+                version = debugging.execute("show version").splitlines()[0]
+        if "ended" not in raw:
+            manifest = build.manifest
+            about = {
+                "case": started.name,
+                "source": manifest.source,
+                "build_number": manifest.build_number,
+                "patches": " ".join(manifest.patches),
+                "engine": manifest.engine,
+                "flavour": manifest.flavour,
+                "device": str(target),
+                "debugger": version,
+            }
+            facts = self._assemble(raw, build, launches, about)
+            return Read(facts, facts.choice.decisions if facts.choice else ())
+        result = self._ending(raw["ended"], debugging, started)
+        if isinstance(result, Missing):
+            return result
+        if isinstance(result, Unsupported) and not raw["visits"]:
+            require_debug_info(build.folder / "lib/libggml-cuda.so")
+            # an unsupported op gets no further than the backend's check for support: a walk that starts there
+            functions = self.dispatch(build).functions
+            asked = next((each.location for each in functions if each.name.endswith(SUPPORT)), None)
+            walk = plan["dispatch"] | ({"entry": asked} if asked else {})
+            with self._debugging(build, started, env, target) as debugging:
+                raw = self._run(debugging, READ_OP, plan | {"dispatch": walk})
+        return Read(result, self._decided(build, raw))
+
+    def _decided(self, build: Build, raw: Document) -> tuple[Decision, ...]:
+        return decisions(self.dispatch(build).conditions, visits_of(raw["visits"]))
+
+    @contextmanager
+    def _debugging(
+        self, build: Build, started: Started, env: Mapping[str, str], target: Target
+    ) -> Iterator[DebugSession]:
+        """A debugger session with the program in it.
+
+        On a GPU a launch returns only when its kernel has finished, so the host's next line is after the kernel.
+        """
+        env = {**env, "CUDA_LAUNCH_BLOCKING": "1"} if target.engine == "cuda" else env
+        with DebugSession(
+            self.options.debugger or (DEBUGGERS[target.engine],),
+            build.program(started.program),
+            started.words,
+            env=env,
+            cwd=started.folder,
+            deadline=self.options.deadline,
+            transcript=self.options.transcript,
+        ) as debugging:
+            if target.engine == "sim":  # the simulator itself reports an access outside a tensor
+                debugging.execute("handle SIGSEGV SIGBUS nostop noprint pass")
+            yield debugging
+
+    def located(self, build: Build) -> Located:
+        """The places to stop at in the source of a build."""
+        root = self.source(build)
+        if root not in self._located:
+            self._located[root] = locate(root / CUDA)
+        return self._located[root]
+
+    def dispatch(self, build: Build) -> Dispatch:
+        """The conditions in the dispatch of a build."""
+        root = self.source(build)
+        if root not in self._dispatch:
+            self._dispatch[root] = remembered_dispatch(root)
+        return self._dispatch[root]
+
+    def source(self, build: Build) -> Path:
+        """The tree as it was compiled, whose line numbers match the debug information."""
+        if build.sources is None:
+            raise InputError(f"{build.folder} has no sources beside it; `fattn-probe build --export` copies them")
+        return build.sources
+
+    def _ending(self, ended: list[str], debugging: DebugSession, started: Started) -> Ended:
+        """How the program ended before it launched an attention kernel."""
+        reason, detail, function = ended
+        code = -int(signal.Signals[detail]) if reason == "signal" else int(detail or 0)
+        done = Completed((started.program,), code, debugging.stdout, debugging.stderr, 0.0)
+        ending = parse_ending(done)
+        if isinstance(ending, Fault):
+            return symbolised(ending)
+        if ending is not None:
+            return ending
+        out = started.folder / "out.gguf"
+        unsupported = read_result(out).unsupported if out.is_file() else ""
+        return Unsupported(
+            unsupported or f"the program ended{f' in {function}' * bool(function)} without an attention kernel"
+        )
+
+    def _assemble(self, raw: dict[str, Any], build: Build, launches: Path, about: Mapping[str, str]) -> Facts:
+        simulated = build.manifest.engine == "sim"
+        types, names = self.session.kernel_words
+        kernels = tuple(
+            KernelLaunch(record.spelling, record.grid, record.block, record.shared, record.origin)
+            for record in read_launches(launches, types=types, names=names)
+        )
+        choice = assemble.choice_of(raw, self._decided(build, raw), types, names)
+        records = [record for record in raw.get("blocks", []) if record["at"] not in ("ended", "KV_max")]
+        scanned = next((record for record in raw.get("blocks", []) if record["at"] == "KV_max"), None)
+        launch = assemble.launch_facts(raw, kernels, records)
+        tensors = assemble.tensors_of(raw["tensors"])
+        tiling = assemble.Tiling(choice, launch["blocks_num"], {tensor.name: tensor.ne for tensor in tensors})
+        return Facts(
+            about=about,
+            tensors=tensors,
+            op_params=assemble.op_params_of(raw["op_params"]),
+            choice=choice,
+            launch=launch,
+            kernels=kernels,
+            grid=tiling.grid(records),
+            blocks=tiling.blocks(records) if simulated else tiling.followed(records, scanned),
+            missing=self.located(build).missing,
+            fault=assemble.fault_of(raw.get("blocks", [])),
+        )

@@ -1,0 +1,133 @@
+"""`fattn-probe debug`: the live gdb or cuda-gdb, at the first line of a case's kernel."""
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+import fattn_probe
+from fattn_probe.base.arrays import Bytes
+from fattn_probe.base.console import text_of
+from fattn_probe.base.errors import BuildError, InputError
+from fattn_probe.base.process import run_attached
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.cases.scenario.schema import TracePlace
+from fattn_probe.daily.inspect.anchors import matching, overlay_lines
+from fattn_probe.daily.inspect.facts import Facts, block_at
+from fattn_probe.daily.inspect.inspector import DEBUGGERS, Inspector
+from fattn_probe.daily.inspect.view.show import launch_lines
+from fattn_probe.daily.inspect.view.tables import block_table, occupancy_legend, steps_in_words, tensor_table
+from fattn_probe.daily.inspect.view.work_picture import TerminalMap
+from fattn_probe.llama.build import RUNNER
+from fattn_probe.llama.launch.families import BY_NAME
+from fattn_probe.llama.launch.tiles import BlockWork
+from fattn_probe.llama.source.features import CUDA
+from fattn_probe.machine.debug.session import INSTALL
+
+WIDTH = 100
+START = "import sys; sys.path.insert(0, {root!r}); from fattn_probe.machine.debug import live; live.start({plan!r})"
+WELCOME = """
+{kernel} of {case}, block {block}, warp {warp}, lane {lane}: only this thread stops at `fattn break LOCATION`.
+fattn tensors, fattn launch, fattn blocks: the facts found before; fattn tile: the position of this thread.
+fattn step: on to its next KV step, where KQ_max and the row sum can be printed."""
+STEP = r"^\s*float KQ_max_new\["
+"""A line of each KV step in every family's file; KQ_max and the row sum (KQ_rowsum, KQ_sum) are visible there."""
+TILE = ("sequence", "z_KV", "zt_gqa", "jt")
+SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set print static-members off")
+SIMULATED = {"block": "simt::blockIdx", "thread": "simt::self->thread_idx"}
+REAL = {"block": "blockIdx", "thread": "threadIdx"}
+FIBER = "simt::self != 0 && simt::self->warp->index == {warp} && simt::self->lane == {lane}"
+THREAD = "blockIdx.x == {0} && blockIdx.y == {1} && blockIdx.z == {2} && threadIdx.y == {warp} && threadIdx.x == {lane}"
+ENTER = (
+    "set cuda break_on_launch application",
+    "continue",
+    "set cuda break_on_launch none",
+    "cuda block ({0},{1},{2}) thread ({lane},{warp},0)",
+)
+"""Commands that stop in the next kernel launched on a GPU: `*fattn_kernel` is its stub on the host."""
+
+
+def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: Target, facts: Facts) -> int:
+    """Hand the terminal to the debugger until the user quits it; returns its exit code.
+
+    `facts` come from the same inspector, so the build has every kernel.
+    """
+    at = case.inspect.trace or TracePlace()
+    debugger = inspector.options.debugger or (DEBUGGERS[target.engine],)
+    where = f"case {case.name} on {target}: --at"
+    if at.kb0 is not None:
+        raise InputError(f"{where}: debug opens at the kernel's first line; leave out kb0, and use `fattn step` there")
+    if facts.blocks:
+        block_at(facts, at.block, at.warp, where)
+    build = inspector.session.build_for(target, RUNNER)
+    with inspector.place(case, inputs) as folder:
+        plan = plan_of(inspector, facts, target, at)
+        (folder / "plan.json").write_text(json.dumps(plan))
+        root = Path(fattn_probe.__file__).parents[1]
+        python = START.format(root=str(root), plan=str(folder / "plan.json"))
+        program = [str(build.runner), *inspector.words(target)]
+        words = [*debugger, "-q", "-ex", f"python {python}", "--args", *program]
+        return hand_over(words, inspector.environment(target), folder)
+
+
+def plan_of(inspector: Inspector, facts: Facts, target: Target, at: TracePlace) -> dict[str, Any]:
+    """The plan for `fattn_probe.machine.debug.live`."""
+    build = inspector.session.build_for(target, RUNNER)
+    simulated = target.engine == "sim"
+    block = next((item.blockIdx for item in facts.blocks if item.block == at.block), (at.block, 0, 0))
+    kernel = facts.choice.kernel if facts.choice else "the kernel"
+    family = BY_NAME.get(facts.choice.family) if facts.choice else None
+    lines = overlay_lines(build.folder / "overlay" / CUDA / family.file) if family else []
+    steps = [f"{family.file}:{line}" for line in matching(lines, STEP)] if family else []
+    tree = inspector.session.options.tree
+    original: list[str] = []  # the simulator's rewritten lines have the numbers of the original ones
+    if simulated and tree is not None and not inspector.session.options.patches:
+        original = [f"set substitute-path overlay/{CUDA} {tree.root / CUDA}"]
+    return {
+        "sections": {
+            "tensors": text_of(tensor_table(facts.tensors), WIDTH),
+            "launch": text_of(Group(launch_lines(facts), *map(Text, occupancy_legend(facts))), WIDTH),
+            "blocks": text_of(Group(TerminalMap(facts), block_table(facts.blocks)), WIDTH),
+        },
+        "work": {", ".join(map(str, item.blockIdx)): list(work_lines(item)) for item in facts.blocks},
+        "steps": steps,
+        "condition": (FIBER if simulated else THREAD).format(*block, warp=at.warp, lane=at.lane or 0),
+        "launch": inspector.located(build).locations["launch"][0],
+        "before": [
+            "set breakpoint pending on",
+            "set print frame-arguments presence",
+            f"directory {build.folder}",
+            *original,
+        ],
+        "at_launch": [f"set var simt::focus.block = {at.block}"] if simulated else [],
+        "enter": [] if simulated else [text.format(*block, warp=at.warp, lane=at.lane or 0) for text in ENTER],
+        "welcome": WELCOME.format(
+            kernel=kernel, case=facts.about["case"], block=at.block, warp=at.warp, lane=at.lane or 0
+        ),
+    } | (SIMULATED if simulated else REAL)
+
+
+def work_lines(block: BlockWork) -> Iterator[str]:
+    """A block's work: the same values as `fattn blocks`."""
+    if block.kbc is not None:
+        yield f"found before: kbc {block.kbc} to {block.kbc_stop}"
+    for work in block.tiles:
+        tile = ", ".join(f"{name} {value}" for name, value in zip(TILE, work.tile, strict=True))
+        yield f"found before: {tile}, kb0 {steps_in_words(work)}"
+
+
+def hand_over(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> int:
+    """Hand the terminal to a debugger until the user quits it; returns its exit code. Ctrl-C is the debugger's."""
+    if shutil.which(argv[0]) is None:
+        raise BuildError(f"{argv[0]} is not on this machine. To install it: {INSTALL}")
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # the debugger would inherit SIG_IGN
+    try:
+        return run_attached(argv, env=env, cwd=cwd)[0]
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,281 @@
+"""Read one warp of the mma kernel step by step: its fragments, from the registers of all its lanes.
+
+The procedure runs inside gdb's Python and over MI: it imports only the standard library and this package, and returns
+JSON. It interprets nothing: `trace.fragments` knows what a register holds, `trace.reference` what it should hold.
+"""
+
+import math
+import re
+import struct
+from collections import defaultdict
+from collections.abc import Sequence, Set
+from pathlib import PurePosixPath
+from typing import Any
+
+from fattn_probe.daily.inspect.procedures.dispatch import LAUNCHER, trace_dispatch
+from fattn_probe.machine.debug.protocol import Debugger, StopRecord
+
+Document = dict[str, Any]
+Registers = list[float | int]
+Key = tuple[int, int | None, str]
+
+LANES = 32
+LOGITS, SOFTMAX, RESCALED, ACCUMULATED = "logits", "softmax", "rescaled", "accumulated"
+ANCHORS = (LOGITS, SOFTMAX, RESCALED, ACCUMULATED)
+ITERATION = "flash_attn_ext_f16_iter"
+TILE_TYPE = re.compile(r"\btile<\s*(\d+),\s*(\d+),\s*(\w+)")
+TEMPLATE = re.compile(r"<\s*(\d+),\s*(\d+),\s*(\d+),\s*(\d+),\s*(\d+)\s*,")
+TOKEN = re.compile(
+    r"\w+ = (?=[{\d.naif+-])"  # a member's name
+    r"|(-?nan(?:\(\w+\))?|-?inf|[-+]?\d[\d.]*(?:e[-+]?\d+)?)"
+    r"|<repeats (\d+) times>"
+)
+OPTIMISED_OUT = "<optimized out>"
+ACTIVE = re.compile(r"^[ *]*(\d+)\s+active\b", re.MULTILINE)
+TEMPLATE_NAMES = ("DKQ", "DV", "ncols1", "ncols2", "nwarps")
+SETTINGS = ("static-members off", "repeats unlimited", "elements unlimited", "pretty off")
+
+
+class Lanes:
+    """The lanes of a warp of a block at a breakpoint, and how to read one of them.
+
+    In the simulator each lane is a fiber and stops on its own. A real GPU's warp stops as a whole, and cuda-gdb reads
+    its lanes one by one.
+    """
+
+    def __init__(self, debugger: Debugger, plan: Document) -> None:
+        self._debugger, self._simulated = debugger, plan["simulated"]
+        self._block, self._warp = plan["block"], plan["warp"]
+
+    def insert(self, location: str, steps: Sequence[int]) -> list[int]:
+        """Set breakpoints at which only this block and warp stops, if possible only in these KV steps (empty: all).
+
+        On a real GPU `kb0` is optimised out, so the reader checks the step.
+        """
+        index = "simt::blockIdx" if self._simulated else "blockIdx"
+        where = " && ".join(f"{index}.{axis} == {at}" for axis, at in zip("xyz", self._block, strict=True))
+        if not self._simulated:
+            return [self._debugger.insert(location, f"{where} && threadIdx.y == {self._warp}")]
+        at = f"({' || '.join(f'kb0 == {step}' for step in steps)}) && " if steps else ""
+        return self._debugger.insert_near(location, f"{at}simt::self->warp->index == {self._warp} && {where}")
+
+    def standing(self) -> Sequence[int]:
+        """The lanes that stand at the stop: the running fiber's, or this warp's active ones if it has the focus."""
+        if self._simulated:
+            (lane,) = self._debugger.evaluate(["simt::self->lane"])
+            return () if lane is None else (int(lane),)
+        names = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.y")
+        if self._debugger.evaluate(names) != [str(number) for number in (*self._block, self._warp)]:
+            return ()
+        return [int(lane) for lane in ACTIVE.findall(self._debugger.execute("info cuda lanes"))]
+
+    def focus(self, lane: int) -> None:
+        """Make the lane's frame the newest frame; a running fiber's is."""
+        if not self._simulated:
+            self._debugger.execute(f"cuda lane {lane}")
+
+    def bits(self, values: Registers) -> Registers:
+        """The bits of halves: the simulator's half is a struct of its bits.
+
+        The decimal numbers that cuda-gdb prints have enough digits to identify each half.
+        """
+        if self._simulated:
+            return values
+        return [int.from_bytes(struct.pack("<e", value), "little") for value in values]
+
+
+def trace_op(debugger: Debugger, plan: Document) -> Document:
+    """Run the program to the attention kernel's launch, then `read_trace`.
+
+    `plan` is the plan of `read_trace` with `launch` among the anchors, plus `dispatch` (the plan of `trace_dispatch`),
+    `linear` (the block's index) and `simulated` (the simulator runs only this block). If the program ends before the
+    launch, the result has only `ended`.
+    """
+    _, stop = trace_dispatch(debugger, plan["dispatch"])
+    launch: list[int] = []
+    if stop.function.startswith(LAUNCHER):
+        launch = [number for location in plan["anchors"]["launch"] for number in debugger.insert_near(location)]
+        stop = debugger.resume("continue")
+    if not set(stop.breakpoints) & set(launch):
+        return {"ended": [stop.reason, stop.detail, stop.function]}
+    debugger.delete(*launch)
+    if plan["simulated"]:
+        debugger.execute(f"set var simt::focus.block = {plan['linear']}")
+    return read_trace(debugger, plan)
+
+
+def read_trace(debugger: Debugger, plan: Document) -> Document:
+    """Follow one warp through its block's tiles; the program stands at the kernel's launch.
+
+    `plan`: `anchors` (gdb locations by name), `block` (x, y, z), `warp`, `tiles` (their number; None: until the program
+    stops for another reason), `kb0` (the one step to read, in the first tile that has it; None: all steps),
+    `until_not_finite` (stop after the first anchor with a NaN or infinity).
+
+    Returns `function` (with template arguments), `template` (DKQ, DV, ncols1, ncols2, nwarps by name), `KQ` and `VKQ`
+    (fragment types: I, J, T), `places` (file:line by anchor), `stopped` (why the program stopped early, else empty) and
+    `readings`. A reading holds one lane's registers at one anchor: `anchor`, `lane`, `tile` (its number among the
+    block's), `kb0` (None after the last step) and `values` by variable:
+
+    - at `logits`: KQ_C before the mask; KQ_max, KQ_rowsum and VKQ_C as at the start of the step; `indices`, the KV rows
+      that a sparse kernel gathers
+    - at `softmax`: KQ_C, which is P by then, KQ_max, KQ_rowsum and KQ_max_scale
+    - at `rescaled`: VKQ_C
+    - at `accumulated`, after the last step: KQ_max, KQ_rowsum and VKQ_C
+
+    A float register is one number, a half2 register two: the bits of x and of y. A variable that could not be read is
+    missing.
+    """
+    return _Reader(debugger, plan).read()
+
+
+def numbers(value: str) -> Registers:
+    """The numbers in gdb's text of a value, in order; knows arrays, structs, `<repeats N times>`, nan and inf."""
+    found: Registers = []
+    last: Registers = []
+    for token in TOKEN.finditer(value):
+        if token[2]:
+            found.extend(last * (int(token[2]) - 1))
+        elif token[1]:
+            text = token[1]
+            last = [math.nan if "nan" in text else float(text) if re.search(r"[.ein]", text) else int(text)]
+            found.extend(last)
+    return found
+
+
+class _Reader:
+    """Reads a warp, and holds what it has read so far."""
+
+    def __init__(self, debugger: Debugger, plan: Document) -> None:
+        self._debugger, self._plan, self._lanes = debugger, plan, Lanes(debugger, plan)
+        self._kernel: Document = {"variables": {}, "places": {}}
+        self._readings: list[Document] = []
+        self._seen: defaultdict[Key, set[int]] = defaultdict(set)
+        self._tile = [0] * LANES
+        self._not_finite: Key | None = None
+
+    def read(self) -> Document:
+        """Run the program until everything requested has been read."""
+        for setting in SETTINGS:
+            self._debugger.execute(f"set print {setting}")
+        points = self._insert(ACCUMULATED, LOGITS) if self._one_step else self._insert(*ANCHORS)
+        stop = self._debugger.resume("continue")
+        while anchors := {points[number] for number in stop.breakpoints if number in points}:
+            self._take(anchors, stop)
+            if self._complete():
+                break
+            if self._one_step and self._readings and SOFTMAX not in points.values():
+                points |= self._insert(SOFTMAX, RESCALED)  # set earlier, these would stop in other steps too
+            stop = self._debugger.resume("continue")
+        self._debugger.delete(*points)
+        stopped = [] if anchors else [stop.reason, stop.detail, stop.function]
+        return self._kernel | {"readings": self._readings, "stopped": stopped}
+
+    @property
+    def _one_step(self) -> bool:
+        return self._plan["kb0"] is not None
+
+    def _insert(self, *anchors: str) -> dict[int, str]:
+        found = [(anchor, location) for anchor in anchors for location in self._plan["anchors"][anchor]]
+        return {
+            number: anchor for anchor, location in found for number in self._lanes.insert(location, self._steps(anchor))
+        }
+
+    def _steps(self, anchor: str) -> Sequence[int]:
+        """The KV steps to stop in, empty for all; the step after the wanted one shows the results of the wanted one."""
+        kb0 = self._plan["kb0"]
+        if kb0 is None or anchor == ACCUMULATED:
+            return ()
+        return (kb0, kb0 + 1) if anchor == LOGITS else (kb0,)
+
+    def _values(self, names: Sequence[str]) -> list[str | None]:
+        """Values in the newest frame, or else in its caller: cuda-gdb loses a parameter after its last use."""
+        values = self._debugger.evaluate(names)
+        lost = [at for at, value in enumerate(values) if value is None or OPTIMISED_OUT in value]
+        if lost:
+            outer = self._debugger.evaluate([names[at] for at in lost], level=1)
+            for at, value in zip(lost, outer, strict=True):
+                values[at] = None if value is not None and OPTIMISED_OUT in value else value
+        return values
+
+    def _take(self, anchors: Set[str], stop: StopRecord) -> None:
+        """Read the lanes at a stop, for several anchors at once if the debugger moved one to another's line."""
+        if (ITERATION in stop.function) == (ACCUMULATED in anchors):
+            return  # the rescale for the sinks, after the last step, has the same line as an iteration's
+        if ITERATION in stop.function and not self._kernel["variables"]:
+            self._kernel |= _kernel(self._debugger, stop.function)
+        for lane in self._lanes.standing():
+            self._lanes.focus(lane)
+            for anchor in ANCHORS:
+                if anchor in anchors and self._read(anchor, lane):
+                    self._kernel["places"].setdefault(anchor, f"{PurePosixPath(stop.file).name}:{stop.line}")
+
+    def _read(self, anchor: str, lane: int) -> bool:
+        """Read one lane's registers; False if they were already read here in this step (an anchor in a loop)."""
+        names = self._kernel["variables"].get(anchor, ())
+        at, *values = self._values(("kb0", *(expression for expression, _ in names)))
+        kb0 = int(at) if at is not None and anchor != ACCUMULATED else None
+        key = self._tile[lane], kb0, anchor
+        steps = self._steps(anchor)
+        if lane in self._seen[key] or (steps and kb0 not in steps):
+            return False
+        self._seen[key].add(lane)
+        self._tile[lane] += anchor == ACCUMULATED
+        read = {name: numbers(value) for (_, name), value in zip(names, values, strict=True) if value is not None}
+        if "VKQ_C" in read:
+            read["VKQ_C"] = self._lanes.bits(read["VKQ_C"])
+        self._readings.append({"anchor": anchor, "lane": lane, "tile": key[0], "kb0": kb0, "values": read})
+        if self._not_finite is None and not _finite(read):
+            self._not_finite = key
+        return True
+
+    def _complete(self) -> bool:
+        tiles = self._plan["tiles"]
+        if self._not_finite and self._plan["until_not_finite"] and len(self._seen[self._not_finite]) == LANES:
+            return True
+        if not self._one_step or min(self._tile) == tiles:
+            return tiles is not None and min(self._tile) == tiles
+        read = [(tile, kb0, anchor) for (tile, kb0, anchor), lanes in self._seen.items() if len(lanes) == LANES]
+        done = {tile for tile, _, anchor in read if anchor == SOFTMAX}
+        return any(tile in done and (kb0 == self._plan["kb0"] + 1 or kb0 is None) for tile, kb0, _ in read)
+
+
+def _kernel(debugger: Debugger, function: str) -> Document:
+    """The kernel of the newest frame, an iteration: template arguments, fragments, expressions for its registers."""
+    template = TEMPLATE.search(function)
+    values = [int(value) for value in template.groups()] if template else [0] * 5
+    KQ, VKQ = (_fragment(debugger, name) for name in ("KQ_C[0]", "VKQ_C[0]"))
+    VKQ_C = f"*VKQ_C@{values[1] // (16 if VKQ['I'] == 16 else 8)}"
+    state = (("*KQ_max@2", "KQ_max"), ("*KQ_rowsum@2", "KQ_rowsum"))
+    (gathers,) = debugger.evaluate(["indices != 0"], level=1)
+    rows = (("*(indices + kb0*nbatch_fa)@nbatch_fa", "indices"),) if gathers == "true" else ()
+    return {
+        "function": function,
+        "template": dict(zip(TEMPLATE_NAMES, values, strict=True)),
+        "KQ": KQ,
+        "VKQ": VKQ,
+        "variables": {
+            LOGITS: (("KQ_C", "KQ_C"), *state, (VKQ_C, "VKQ_C"), *rows),
+            SOFTMAX: (("KQ_C", "KQ_C"), *state, ("KQ_max_scale", "KQ_max_scale")),
+            RESCALED: ((VKQ_C, "VKQ_C"),),
+            ACCUMULATED: (*state, (VKQ_C, "VKQ_C")),
+        },
+    }
+
+
+def _fragment(debugger: Debugger, name: str) -> Document:
+    """I, J and T from `type = ggml_cuda_mma::tile<16, 8, __half2, ...>` or from a typedef of it, `@local T_C_KQ`."""
+    answer = debugger.execute(f"whatis {name}")
+    if "<" not in answer:
+        answer = debugger.execute(f"whatis {answer.split()[-1]}")
+    found = TILE_TYPE.search(answer)
+    return {"I": int(found[1]), "J": int(found[2]), "T": found[3].strip("_")} if found else {"I": 0, "J": 0, "T": ""}
+
+
+def _finite(read: dict[str, Registers]) -> bool:
+    """Whether all registers are finite; VKQ_C holds bits, which are finite if the exponent is not all ones."""
+    return all(
+        all(value & 0x7C00 != 0x7C00 for value in values if isinstance(value, int))
+        if name == "VKQ_C"
+        else all(map(math.isfinite, values))
+        for name, values in read.items()
+    )

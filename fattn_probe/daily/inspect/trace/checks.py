@@ -1,0 +1,252 @@
+"""Check one step of the mma kernel, quantity by quantity.
+
+Each quantity is computed in float64 from the kernel's own earlier quantities, so an error shows where it arises. The
+bound covers the rounding of that quantity alone, and is as tight at the thousandth step as at the first.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from fattn_probe.base.arrays import F64, Indices
+from fattn_probe.daily.inspect.trace.fragments import Places, WarpFragments
+from fattn_probe.daily.inspect.trace.inputs import FLT_MAX_HALF, WarpInputs
+from fattn_probe.daily.inspect.trace.steps import Step
+
+ULP_F32 = 2.0**-23
+TINY_F16 = 2.0**-24
+F16_MAX = 65504.0
+TANH_APPROX = 2.0**-10.9  # tanh.approx.f32: PTX ISA, maximum relative error 2^-11
+EX2_APPROX = 2.0**-22
+FLUSHED = 2.1e-9  # slightly more than exp(SOFTMAX_FTZ_THRESHOLD): a smaller rescale factor is 0
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A variable's registers and their expected values, [lane][number].
+
+    `places` gives each number's column in the block's tile, and its KV row in the op or its d (-1: neither). `anchor`
+    is where the registers were read.
+    """
+
+    name: str
+    anchor: str
+    values: F64
+    expected: F64
+    bound: F64
+    places: Places
+
+    @property
+    def error(self) -> F64:
+        """Distance from the expected value: 0 for equal infinities and two NaNs, infinite if only one is not finite."""
+        with np.errstate(invalid="ignore"):
+            error = np.abs(self.values - self.expected)
+        same = (self.values == self.expected) | (np.isnan(self.values) & np.isnan(self.expected))
+        return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
+
+
+@dataclass(frozen=True)
+class WarpStep:
+    """A step's registers, with its fragments, its inputs, and the offset added to a logit for the maximum."""
+
+    step: Step
+    fragments: WarpFragments
+    inputs: WarpInputs
+    offset: float
+    first: bool
+    """Whether the tile begins with this step."""
+
+    @cached_property
+    def KQ_places(self) -> Places:
+        """The places of KQ's numbers; KV rows count from the step's first."""
+        return self.fragments.KQ_places(self.step["before.KQ_C"].shape[1])
+
+    @cached_property
+    def own_rows(self) -> Indices:
+        """The KV rows of this warp, counted from the step's first."""
+        return np.unique(self.KQ_places.along)
+
+    @cached_property
+    def kv_rows(self) -> Indices:
+        """The KV rows of this warp, as rows of the op."""
+        if self.step.indices is not None:
+            return self.step.indices[self.own_rows]
+        return self.own_rows + self.step.kb0 * self.nbatch_fa
+
+    @property
+    def nbatch_fa(self) -> int:
+        """KV rows of a step, for all warps together."""
+        return self.fragments.nbatch_fa(self.step["before.KQ_C"].shape[1])
+
+    @cached_property
+    def at_KQ(self) -> tuple[Indices, Indices]:
+        """Indices of KQ's numbers in this warp's matrix (columns, own rows)."""
+        return self.column(self.KQ_places.column), np.searchsorted(self.own_rows, self.KQ_places.along)
+
+    @cached_property
+    def VKQ_places(self) -> Places:
+        """The places of VKQ's numbers."""
+        return self.fragments.VKQ_places(self.step["before.VKQ_C"].shape[1])
+
+    @cached_property
+    def at_VKQ(self) -> tuple[Indices, Indices]:
+        """Indices of VKQ's numbers in this warp's matrix (columns, DV)."""
+        return self.column(self.VKQ_places.column), self.VKQ_places.along
+
+    @cached_property
+    def at_state(self) -> Indices:
+        """The warp's column of each KQ_max and KQ_rowsum, [lane][index]."""
+        return self.column(self.state_places.column)
+
+    @cached_property
+    def state_places(self) -> Places:
+        """The places of KQ_max and KQ_rowsum, which have neither KV row nor d."""
+        return self.fragments.places("KQ_max", 2)
+
+    def column(self, of_block: Indices) -> Indices:
+        """Columns of the block, counted from the warp's first column."""
+        return of_block - self.fragments.first_column
+
+    def KQ_matrix(self, values: F64) -> F64:
+        """KQ's or P's numbers as a matrix (columns, own rows)."""
+        matrix = np.zeros((self.fragments.cols_per_warp, len(self.own_rows)))
+        matrix[self.at_KQ] = values
+        return matrix
+
+    def VKQ_matrix(self, values: F64) -> F64:
+        """VKQ's numbers as a matrix (columns, DV)."""
+        matrix = np.zeros((self.fragments.cols_per_warp, self.inputs.V.shape[1]))
+        matrix[self.at_VKQ] = values
+        return matrix
+
+    def by_column(self, values: F64) -> F64:
+        """One value per column, from registers that are equal in all lanes of a column."""
+        result = np.zeros(self.fragments.cols_per_warp)
+        result[self.at_state] = values
+        return result
+
+    def sum_by_column(self, values: F64) -> F64:
+        """The sum over the lanes of each column."""
+        result = np.zeros(self.fragments.cols_per_warp)
+        np.add.at(result, self.at_state, values)
+        return result
+
+    @cached_property
+    def masked(self) -> F64:
+        """The kernel's KQ plus the mask, [lane][number]; -inf for rows past the end of the op."""
+        at, valid = self.inputs.rows(self.kv_rows)
+        mask = np.zeros(self.fragments.cols_per_warp)[:, None] if self.inputs.mask is None else self.inputs.mask[:, at]
+        return self.step["before.KQ_C"] + np.where(valid, mask, -np.inf)[self.at_KQ]
+
+
+def logits(inputs: WarpInputs, rows: Indices) -> tuple[F64, F64]:
+    """KQ in float64, (columns, rows), softcapped, before the mask; and a bound on the tensor core's error."""
+    at, valid = inputs.rows(rows)
+    with np.errstate(invalid="ignore"):
+        products = inputs.Q[:, None, :] * (inputs.K[at] * valid[:, None])[None, :, :]
+        sums = np.cumsum(products, axis=2)
+    largest = np.maximum(np.abs(products).max(axis=2), np.abs(sums).max(axis=2))
+    KQ, bound = sums[:, :, -1], 1.5 * products.shape[2] * ULP_F32 * largest
+    if not inputs.softcap:
+        return KQ, bound
+    capped = np.tanh(KQ)
+    return inputs.softcap * capped, inputs.softcap * (bound + TANH_APPROX * np.abs(capped))
+
+
+def accumulate(start: F64, P: F64, V: F64, roundings: int) -> tuple[F64, F64]:
+    """start + P @ V, and an error bound for f16 accumulators with `roundings` roundings per 16 KV rows."""
+    total, bound = start, np.zeros_like(start)
+    for first in range(0, P.shape[1], 16):
+        part = P[:, None, first : first + 16] * V.T[None, :, first : first + 16]
+        sums = total[:, :, None] + np.cumsum(part, axis=2)
+        bound += roundings * half_ulp(np.abs(sums).max(axis=2) * 1.001)
+        total = sums[:, :, -1]
+    return total, bound
+
+
+def half_ulp(values: F64) -> F64:
+    """Half an f16 ulp at |values|."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        exponent = np.floor(np.log2(np.minimum(np.abs(values), F16_MAX)))
+    return np.where(np.isfinite(exponent), np.maximum(2.0 ** (exponent - 11), TINY_F16 / 2), TINY_F16 / 2)
+
+
+def quantities(step: WarpStep) -> list[Quantity]:
+    """The quantities of a step that can be checked, in the order in which the kernel computes them."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return [*_start(step), *_softmax(step), *_VKQ(step)]
+
+
+def _start(step: WarpStep) -> Iterator[Quantity]:
+    """The state in which a tile begins."""
+    for name, value in {"KQ_max": -FLT_MAX_HALF, "KQ_rowsum": 0.0, "VKQ_C": 0.0}.items():
+        values = step.step.registers.get(f"before.{name}")
+        if values is not None and step.first:
+            expected = np.full_like(values, value)
+            places = step.VKQ_places if name == "VKQ_C" else step.state_places
+            yield Quantity(f"{name} at the start", "logits", values, expected, np.abs(expected) * ULP_F32, places)
+
+
+def _softmax(step: WarpStep) -> Iterator[Quantity]:
+    read, state, at = step.step.registers, step.state_places, step.at_state
+    rows = Places(step.KQ_places.column, step.kv_rows[step.at_KQ[1]])
+    KQ, old, new = (read.get(name) for name in ("before.KQ_C", "before.KQ_max", "softmax.KQ_max"))
+    P, scale = read.get("softmax.KQ_C"), read.get("softmax.KQ_max_scale")
+    if KQ is not None:
+        exact, bound = logits(step.inputs, step.kv_rows)
+        yield Quantity("KQ", "logits", KQ, exact[step.at_KQ], bound[step.at_KQ], rows)
+    if KQ is not None and old is not None and new is not None:
+        # the maximum of the old one and of the masked logits plus an offset, over all lanes of a column
+        expected = np.fmax(step.by_column(old), step.KQ_matrix(step.masked).max(axis=1) + step.offset)
+        bound = 4 * ULP_F32 * (np.abs(expected) + step.offset)
+        yield Quantity("KQ_max", "softmax", new, expected[at], bound[at], state)
+    if old is not None and new is not None and scale is not None:
+        change = step.by_column(old) - step.by_column(new)
+        expected = np.exp(change)
+        bound = _exp_error(change) * expected + FLUSHED * (expected < FLUSHED)
+        yield Quantity("KQ_max_scale", "softmax", scale, expected[at], bound[at], state)
+    if KQ is not None and new is not None and P is not None:
+        change = step.masked - step.by_column(new)[step.at_KQ[0]]
+        expected = np.where(np.isneginf(step.masked), 0.0, np.exp(change))
+        masked = np.where(np.isfinite(step.masked), np.abs(step.masked), 0.0)
+        rounding = 2 * ULP_F32 * (np.abs(KQ) + masked)
+        bound = np.where(expected > 0, (_exp_error(change) + rounding) * expected, 0.0) + 2.0**-125
+        yield Quantity("P", "softmax", P, expected, bound, rows)
+    before, after = read.get("before.KQ_rowsum"), read.get("softmax.KQ_rowsum")
+    if before is not None and after is not None and scale is not None and P is not None:
+        # per lane: the kernel adds the lanes only after the last step
+        own = [np.where(step.at_KQ[0] == at[:, index, None], P, 0.0).sum(axis=1) for index in range(at.shape[1])]
+        expected = scale * before + np.stack(own, axis=1)
+        yield Quantity("KQ_rowsum", "softmax", after, expected, P.shape[1] * ULP_F32 * np.abs(expected), state)
+
+
+def _VKQ(step: WarpStep) -> Iterator[Quantity]:
+    """VKQ rescaled, and then plus V times P (rounded to f16); an overflow may be an infinity."""
+    read, places = step.step.registers, step.VKQ_places
+    rescaled, scale = read.get("rescaled.VKQ_C"), read.get("softmax.KQ_max_scale")
+    if rescaled is not None and scale is not None:
+        halves = step.by_column(scale).astype(np.float16).astype(np.float64)
+        expected = read["before.VKQ_C"] * halves[step.at_VKQ[0]]
+        yield _f16(Quantity("VKQ rescaled", "rescaled", rescaled, expected, half_ulp(expected), places))
+    P, after = read.get("softmax.KQ_C"), read.get("after.VKQ_C")
+    if rescaled is not None and P is not None and after is not None:
+        rows, valid = step.inputs.rows(step.kv_rows)
+        halves = step.KQ_matrix(P).astype(np.float16).astype(np.float64)
+        V = step.inputs.V[rows] * valid[:, None]
+        roundings = 4 if step.fragments.KQ.I == 32 else 2  # per 16 KV rows: Volta, and at most on later GPUs
+        total, bound = accumulate(step.VKQ_matrix(rescaled), halves, V, roundings)
+        yield _f16(Quantity("VKQ", "accumulated", after, total[step.at_VKQ], bound[step.at_VKQ], places))
+
+
+def _f16(quantity: Quantity) -> Quantity:
+    """The quantity with overflows allowed: a value beyond f16's range may be an infinity."""
+    beyond = np.abs(quantity.expected) + quantity.bound > F16_MAX
+    overflown = beyond & np.isinf(quantity.values) & (np.sign(quantity.values) == np.sign(quantity.expected))
+    return replace(quantity, expected=np.where(overflown, quantity.values, quantity.expected))
+
+
+def _exp_error(argument: F64) -> F64:
+    """A bound on the relative error of ex2.approx(argument * log2(e)), with the argument rounded to f32 twice."""
+    return (2.0 + np.minimum(np.abs(argument), 1e4)) * EX2_APPROX

@@ -1,0 +1,108 @@
+"""A trace as text: one line per step, the first deviation in words, and on request the registers."""
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fattn_probe.base.arrays import Indices
+from fattn_probe.base.tables import Table
+from fattn_probe.daily.inspect.trace.reference import JudgedTrace, StepDeviation, TracedStep, TracedTile
+from fattn_probe.daily.inspect.trace.tables import lane_tables, step_tables
+
+COLUMNS = ("kb0", "KV rows", "|KQ|", "+-", "KQ_max", "scale", "rowsum", "|VKQ|", "+-", "drift", "parts")
+EXPLAINED = (
+    "The largest of each. +-: distance from what follows exactly from what the kernel had before. scale: the smallest"
+    " KQ_max_scale. drift: of VKQ from an online softmax in float64 that began with the tile. *: rows with gaps."
+)
+COVERED = (
+    "The trace covers KQ, the softmax and VKQ of this warp, up to its last KV step. It does not cover what comes after:"
+    " the sinks, the combination of warps and of blocks, the division by the row sum, the store to dst."
+)
+NOTHING_SEEN = -1e37
+
+
+def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None = None) -> RenderableType:
+    """Show the steps of a traced warp; with `lane` the registers of this lane, with `verbose` those of all lanes."""
+    parts: list[RenderableType] = [Text(headline(trace), "bold")]
+    detailed = verbose or lane is not None
+    for tile in trace.tiles:
+        steps = Table(COLUMNS, tuple(_row(tile, step) for step in tile.steps), frozenset(COLUMNS[:-1]))
+        parts += [Text(words_of_tile(tile)), steps]
+        for step in tile.steps:
+            tables = lane_tables(trace.fragments, tile, step, lane) if lane is not None else step_tables(tile, step)
+            parts += [part for title, table in tables for part in (Text(title), table)] if detailed else []
+    parts += [Text(EXPLAINED, "dim"), Text(COVERED, "dim")]
+    deviation = trace.deviation
+    if deviation is None:
+        parts.append(Text.assemble(("first deviation: ", "bold"), ("none", "green")))
+    else:
+        place = trace.places.get(deviation.anchor, "")
+        words = (words_of(deviation), "red"), f", read at {place}" if place else ""
+        parts.append(Text.assemble(("first deviation: ", "bold"), *words))
+    if trace.stopped:
+        parts.append(Text(f"the program ended before everything was read: {' '.join(trace.stopped)}", "yellow"))
+    return Group(*parts)
+
+
+def headline(trace: JudgedTrace) -> str:
+    """The kernel, block and warp that were traced."""
+    x, y, z = trace.block
+    block = str(x) if y == z == 0 else f"({x}, {y}, {z})"
+    shared = trace.fragments.np
+    return f"warp {trace.fragments.warp} of block {block}" + (
+        f", one of {shared} that share their columns" if shared > 1 else ""
+    )
+
+
+def words_of_tile(tile: TracedTile) -> str:
+    """The queries and heads of the warp's columns, and the block's KV steps of the tile."""
+    if not tile.exists.any():
+        return "columns past the last query or head"
+    work = tile.tile
+    queries, heads = _span(tile.query[tile.exists]), _span(tile.head[tile.exists])
+    steps = _span(np.arange(work.kb0_start, work.kb0_stop))
+    return f"sequence {work.sequence}, query {queries}, head {heads}, kb0 {steps}"
+
+
+def words_of(deviation: StepDeviation) -> str:
+    """A deviation in a sentence."""
+    place = [f"query {deviation.query}", f"head {deviation.head}"]
+    place += [f"KV row {deviation.kv_row}"] if deviation.kv_row is not None else []
+    place += [f"d {deviation.d}"] if deviation.d is not None else []
+    more = f"; {deviation.count} such numbers" if deviation.count > 1 else ""
+    return (
+        f"kb0 {deviation.kb0}: {deviation.quantity} of {', '.join(place)} (lane {deviation.lane}, number"
+        f" {deviation.register}) is {deviation.found:.7g}, not {deviation.expected:.7g} +- {deviation.bound:.1g}{more}"
+    )
+
+
+def drift(step: TracedStep, exists: npt.NDArray[np.bool_] | None = None) -> float:
+    """The largest distance of VKQ from the online softmax in float64."""
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(step.VKQ - step.exact_VKQ)
+    return float(np.max(distance if exists is None else distance[exists], initial=0.0))
+
+
+def _row(tile: TracedTile, step: TracedStep) -> tuple[str, ...]:
+    """A step on one line."""
+    checked = {item.name: item for item in step.checked}
+    KQ, VKQ = checked.get("KQ"), checked.get("VKQ")
+    maximum, scale, rowsum = (values[tile.exists] for values in (step.KQ_max, step.KQ_max_scale, step.KQ_rowsum))
+    largest = maximum.max(initial=-np.inf)
+    return (
+        str(step.kb0),
+        f"{step.kv_rows[0]}-{step.kv_rows[-1]}" + ("*" if (np.diff(step.kv_rows) != 1).any() else ""),
+        *((f"{KQ.largest:.3g}", f"{KQ.error:.1g}") if KQ else ("", "")),
+        f"{largest:.4g}" if not largest < NOTHING_SEEN else "masked",
+        f"{scale.min(initial=np.inf):.4g}" if len(scale) else "",
+        f"{rowsum.max(initial=0.0):.4g}",
+        *((f"{VKQ.largest:.3g}", f"{VKQ.error:.1g}") if VKQ else ("", "")),
+        f"{drift(step, tile.exists):.1g}",
+        ", ".join(deviation.quantity for deviation in step.deviations[:1]) or "-",
+    )
+
+
+def _span(numbers: Indices) -> str:
+    first, last = int(numbers.min()), int(numbers.max())
+    return str(first) if first == last else f"{first} to {last}"

@@ -1,0 +1,50 @@
+"""The tensors of a model's graph, one by one: what they hold, and what devices compute of the same inputs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fattn_probe.machine.run.outcome import Failed, Fault
+
+
+@dataclass(frozen=True)
+class TensorDifference:
+    """An op's output on a device, against the same op on the CPU with the same inputs.
+
+    `nmse` is sum((device - cpu)^2) / sum(cpu^2) over values that are finite on both; 0 if both are all zero. `max_abs`
+    is the largest difference of these, `at` its place in ggml's ne order. `nan` and `inf` count values that are so on
+    one of the two only: equal infinities are equal, since masks hold -inf on purpose. If there are any, `at` is the
+    first of them.
+    """
+
+    nmse: float
+    max_abs: float
+    at: tuple[int, int, int, int]
+    nan: int
+    inf: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """A tensor of a graph, in the order of computation.
+
+    `step` is the evaluation, `part` the part of it, `index` the position in the graph. `nan`, `inf` (of both signs) and
+    `largest` (finite magnitude) are of the model's own output, on the CPU; `inputs_nan` and `inputs_inf` of the sources
+    as they were when the op ran. `on` has what each target ("sim:h200") makes of it: a fault in the op's kernel or an
+    error of ggml's if it did not come to an end there; None if the target does not run this op.
+    """
+
+    step: int
+    part: int
+    index: int
+    name: str
+    op: str
+    layer: int | None
+    type: str
+    ne: tuple[int, int, int, int]
+    nan: int
+    inf: int
+    largest: float
+    inputs: tuple[str, ...]
+    inputs_nan: int
+    inputs_inf: int
+    on: Mapping[str, TensorDifference | Fault | Failed | None]

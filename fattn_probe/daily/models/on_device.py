@@ -1,0 +1,111 @@
+"""A whole model on a CUDA device: what its graph needs is compiled, before it is recorded."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fattn_probe.base.activity import Step
+from fattn_probe.base.scratch import scratch
+from fattn_probe.cases.device import Target
+from fattn_probe.daily.models.device_ops import files_of_device_ops
+from fattn_probe.daily.models.dialogue import converse, missing_or_error
+from fattn_probe.daily.models.program import CPU, build_libllama, program_words
+from fattn_probe.daily.models.request import Request
+from fattn_probe.daily.models.walk import Walk
+from fattn_probe.llama.build import Build
+from fattn_probe.llama.build.key import DEVICE_CAPTURE
+from fattn_probe.llama.build.toolchain import has_cublas, library_path
+from fattn_probe.llama.source import KernelCase, Tree
+from fattn_probe.machine.run.outcome import Missing, missing_kernels
+from fattn_probe.machine.run.required_kernels import KernelReader
+from fattn_probe.machine.run.session import Session
+
+SKIP_KERNELS = {"FATTN_PROBE_SKIP_KERNELS": "1"}
+LIBRARIES = "LD_LIBRARY_PATH"
+
+
+def place_of_model(target: Target) -> Target:
+    """Where the model itself runs, if its ops are captured on a target: a simulated GPU replays what the CPU gives."""
+    return target if target.engine == "cuda" else CPU
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """A model that runs on a CUDA device: the ops that the device's build has, and where cuBLAS is."""
+
+    ops: tuple[str, ...] = ()
+    libraries: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        """The options of fattn-capture."""
+        return ["--on-device", *(word for op in self.ops for word in ("--device-op", op))] if self.ops else []
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The environment of fattn-capture, so that it finds cuBLAS."""
+        return {LIBRARIES: self.libraries} if self.libraries else {}
+
+
+@dataclass
+class Rehearsal:
+    """Answers fattn-capture, and takes nothing."""
+
+    step: Step
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+    def answer(self, message: Mapping[str, Any]) -> str:
+        """The answer to a line of the program."""
+        match message:
+            case {"model": found}:
+                self.model = found
+            case {"step": number}:
+                self.step(f"finding the kernels of step {number + 1} of {self.model['steps']}")
+            case {"offer": _}:
+                return "no"
+        return "" if "end" in message else "go"
+
+
+def prepared(session: Session, request: Request, target: Target, architecture: str, step: Step) -> OnDevice:
+    """What a run of the model on a target needs, compiled: the ops of its graph, then the kernels of its attention.
+
+    On the CPU that is libllama. Matrix products run on the device if cuBLAS is on this machine, since large ones call
+    it.
+    """
+    build_libllama(session, target, architecture, step)
+    if target.engine == "cpu":
+        return OnDevice()
+    tree = session.options.tree
+    assert tree is not None, "whose architecture is known"
+    found = Walk(session, request, target, architecture, step).graph_ops()
+    cublas = target.engine == "cuda" and has_cublas()
+    files = files_of_device_ops(tree, cublas=cublas)
+    needed = tuple(sorted({name for op in found for name in files.get(op, ())}))
+    step(f"compiling the ops of the model for {target}")
+    build_libllama(session, target, architecture, step, program=DEVICE_CAPTURE, sources=needed)
+    made = OnDevice(tuple(sorted(files)), library_path() if cublas else "")
+    symbols = skipped(session, request, target, made, step)
+    session.add_kernels(target, kernel_cases(tree, symbols), DEVICE_CAPTURE)
+    return made
+
+
+def skipped(session: Session, request: Request, target: Target, on_device: OnDevice, step: Step) -> list[str]:
+    """The mangled names of the kernels that the build lacks, named by a run that skips them."""
+    with scratch() as folder:
+        words = [*program_words(session, request, folder, folder / "raw"), *on_device.words]
+        env = {**session.env(target, DEVICE_CAPTURE), **on_device.env, **SKIP_KERNELS}
+
+        def attempt(build: Build) -> Missing | list[str]:
+            argv = [str(build.program(DEVICE_CAPTURE)), *words]
+            done = converse(argv, env, session.options.timeout, Rehearsal(step).answer)
+            return missing_or_error(done, str(request.model)) or missing_kernels(done.stderr)
+
+        symbols = session.completing(request.model.name, target, DEVICE_CAPTURE, attempt)
+    assert not isinstance(symbols, Missing), "a missing function is compiled"
+    return symbols
+
+
+def kernel_cases(tree: Tree, symbols: Iterable[str]) -> list[KernelCase]:
+    """The kernel cases of mangled names."""
+    found = map(KernelReader(tree).of_symbol, dict.fromkeys(symbols))
+    return [case for case in found if case is not None]

@@ -1,0 +1,84 @@
+"""An op as fattn-capture describes it, and the capture made of it."""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fattn_probe.base.arrays import Bytes
+from fattn_probe.base.digest import short
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.op import Op, Params, Root, TensorView
+from fattn_probe.cases.op.case_file import CaseFile
+from fattn_probe.cases.op.ggml_types import TYPE_NAMES
+from fattn_probe.machine.run.capture import Capture
+
+DIGEST_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class Offer:
+    """An op about to be computed.
+
+    `step` is the number of the evaluation, `part` the number of the micro-batch in it, `phase` `prompt` or `generate`.
+    `bytes` is the size of its operands and output, `most` the same with a full cache.
+    """
+
+    layer: int
+    step: int
+    part: int
+    phase: str
+    bytes: int
+    most: int
+
+    @property
+    def name(self) -> str:
+        """`layer-03-step-0002`."""
+        part = f"-part-{self.part}" if self.part else ""
+        return f"layer-{self.layer:02}-step-{self.step:04}{part}"
+
+
+def case_of_op(name: str, described: Mapping[str, Any], raw: Bytes) -> CaseFile:
+    """The case of an op: its parameters and views, and the bytes of its roots in `raw`.
+
+    InputError for a type that fattn-probe does not know.
+    """
+    views = {key: view_of(key, view) for key, view in described["views"].items()}
+    roots = {key: Root(key, root["type"], tuple(root["ne"])) for key, root in described["roots"].items()}
+    inputs = {key: stored_bytes(root, raw) for key, root in described["roots"].items()}
+    op = Op(params_of(described["params"]), views, roots)
+    return CaseFile(name, digest_of(op, inputs), op, inputs)
+
+
+def capture_of_op(case: CaseFile, described: Mapping[str, Any], raw: Bytes, provenance: Mapping[str, str]) -> Capture:
+    """The capture of an op with the output that the model computed; nothing was timed, and no launch recorded."""
+    dst = stored_bytes(described["dst"], raw).view(np.float32).reshape(described["dst"]["ne"][::-1])
+    backend = described["backend"]
+    return Capture(case.name, case.digest, case.op, case.inputs, dst, (), "wall", (), backend, backend, provenance)
+
+
+def view_of(name: str, view: Mapping[str, Any]) -> TensorView:
+    """An operand."""
+    if view["type"] not in TYPE_NAMES:
+        raise InputError(f"{name} has type {view['type']}, allowed: {', '.join(TYPE_NAMES)}")
+    return TensorView(name, view["type"], view["root"], tuple(view["ne"]), tuple(view["nb"]), view["offset"])
+
+
+def stored_bytes(place: Mapping[str, Any], raw: Bytes) -> Bytes:
+    """The bytes of a root or of the output."""
+    return raw[place["place"] : place["place"] + place["size"]]
+
+
+def params_of(op_params: list[int]) -> Params:
+    """The parameters in `op_params`, as ggml_flash_attn_ext stores them: three floats, then two integers."""
+    scale, max_bias, logit_softcap = struct.unpack("<3f", struct.pack("<3i", *op_params[:3]))
+    return Params(scale, max_bias, logit_softcap, prec=op_params[3], n_kv_max=op_params[4])
+
+
+def digest_of(op: Op, inputs: Mapping[str, Bytes]) -> str:
+    """16 hex digits that depend only on the op and the input bytes."""
+    told = json.dumps(op.to_json(), sort_keys=True)
+    return short((told, *(inputs[name].data for name in sorted(inputs))), DIGEST_DIGITS)

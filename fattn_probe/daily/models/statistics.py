@@ -1,0 +1,194 @@
+"""What the values of a recorded op are like, head by head, and how near a kernel's numbers come to the ends of f16."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fattn_probe.base.arrays import F64, Bytes
+from fattn_probe.cases.op import Op
+from fattn_probe.cases.op.values import logits_of
+from fattn_probe.verdict.truth.reference.adapter import operand_values
+from fattn_probe.verdict.truth.reference.attention import alibi_slopes
+
+LARGEST, SMALLEST, SUBNORMAL = 65504.0, 2.0**-24, 2.0**-14
+"""Of f16: the largest number, the smallest, and the smallest that has all its bits."""
+FIRST_BIN, LAST_BIN = -25, 16
+"""Bins hold |x| in [2^b, 2^(b+1)); the first has all that is smaller, the last all that f16 cannot hold."""
+TILE = 64
+"""Queries and KV rows of a tile of the mask."""
+MOST = 1 << 22
+"""Logits that are in memory at once."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """The least and the greatest of `count` numbers, their mean and standard deviation, and how many each bin has."""
+
+    count: int
+    least: float
+    greatest: float
+    mean: float
+    std: float
+    bins: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: F64) -> "Range":
+        """Of numbers of any shape; those that are not finite are left out."""
+        found = values[np.isfinite(values)]
+        if not found.size:
+            return cls(0, 0.0, 0.0, 0.0, 0.0, (0,) * (LAST_BIN - FIRST_BIN + 1))
+        return cls(
+            found.size, float(found.min()), float(found.max()), float(found.mean()), float(found.std()), bins_of(found)
+        )
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Range]") -> "Range":
+        """Of the numbers of several ranges."""
+        parts = [part for part in parts if part.count] or [*parts[:1]]
+        count = sum(part.count for part in parts)
+        if not count:
+            return parts[0]
+        mean = sum(part.count * part.mean for part in parts) / count
+        square = sum(part.count * (part.std**2 + (part.mean - mean) ** 2) for part in parts) / count
+        bins = tuple(map(sum, zip(*(part.bins for part in parts), strict=True)))
+        least, greatest = min(part.least for part in parts), max(part.greatest for part in parts)
+        return cls(count, least, greatest, mean, math.sqrt(square), bins)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """P of some queries of a head: how many are above zero, and of these how many f16 holds with fewer bits, or not.
+
+    `largest_sum` is the largest sum of P |V|; infinite if it is none.
+    """
+
+    positive: int
+    subnormal: int
+    zero: int
+    largest_sum: float
+
+    @classmethod
+    def of(cls, P: F64, V: F64) -> "Weights":
+        """Of P (queries, n_kv) and V (n_kv, hsv)."""
+        positive = P[P > 0]
+        zero = int(np.count_nonzero(positive < SMALLEST / 2))
+        largest = float((P @ np.abs(V)).max(initial=0.0))
+        few = int(np.count_nonzero(positive < SUBNORMAL)) - zero
+        return cls(positive.size, few, zero, largest if math.isfinite(largest) else math.inf)
+
+
+@dataclass(frozen=True)
+class HeadStatistics:
+    """A head of a sequence: its operands, its logits as softmax sees them, and what a kernel holds in f16.
+
+    With m the largest logit of a row, P is exp(logit - m), `row_sums` are its sums, and `largest_sum` is the largest
+    sum of P |V|, which no partial sum of P V exceeds. `subnormal` and `zero` are the shares of P, of those above zero,
+    that f16 holds with fewer bits, or not at all.
+    """
+
+    sequence: int
+    head: int
+    Q: Range
+    K: Range
+    V: Range
+    logits: Range
+    row_sums: Range
+    largest_sum: float
+    subnormal: float
+    zero: float
+
+
+@dataclass(frozen=True)
+class OpStatistics:
+    """The heads of an op, and the shares of its mask's tiles that hide everything, something, nothing."""
+
+    heads: tuple[HeadStatistics, ...]
+    hidden: float
+    partly: float
+    clean: float
+
+    @property
+    def nearest(self) -> HeadStatistics:
+        """The head whose sums come nearest to what f16 can hold."""
+        return max(self.heads, key=lambda head: head.largest_sum)
+
+
+def bins_of(values: F64) -> tuple[int, ...]:
+    """How many numbers each bin has, by their size; 0 is in the first."""
+    exponents = np.frexp(np.abs(values))[1] - 1
+    places = np.where(values == 0.0, FIRST_BIN, np.clip(exponents, FIRST_BIN, LAST_BIN)) - FIRST_BIN
+    return tuple(map(int, np.bincount(places.reshape(-1), minlength=LAST_BIN - FIRST_BIN + 1)))
+
+
+def statistics_of(op: Op, inputs: Mapping[str, Bytes]) -> OpStatistics:
+    """The statistics of an op with the bytes of its operands; all queries and KV rows are looked at."""
+    values, sizes = operand_values(op, inputs), op.sizes
+    slopes = alibi_slopes(sizes.n_head, op.params.max_bias)
+    heads = []
+    for sequence in range(sizes.n_seq):
+        for head in range(sizes.n_head):
+            mask = mask_of(op, values, sequence, head)
+            heads.append(head_statistics(op, values, (sequence, head), None if mask is None else slopes[head] * mask))
+    return OpStatistics(tuple(heads), *tiles_of(op, values))
+
+
+def mask_of(op: Op, values: Mapping[str, object], sequence: int, head: int) -> F64 | None:
+    """The mask (n_q, n_kv) of a head of a sequence."""
+    if not op.has_mask:
+        return None
+    mask = np.asarray(values["mask"])
+    return mask[sequence % mask.shape[0], head % mask.shape[1], : op.sizes.n_q, : op.sizes.n_kv].astype(np.float64)
+
+
+def head_statistics(op: Op, values: Mapping[str, object], at: tuple[int, int], bias: F64 | None) -> HeadStatistics:
+    """The statistics of the head `at` (sequence, head); `bias` is what is added to its logits."""
+    sequence, head = at
+    sizes, every = op.sizes, slice(0, op.sizes.n_kv)
+    Q = np.asarray(values["Q"][sequence, head], np.float64)  # type: ignore[index]
+    K, V = (
+        np.asarray(values[name][sequence, head // sizes.group, every], np.float64)  # type: ignore[index]
+        for name in "KV"
+    )
+    sink = float(np.asarray(values["sinks"]).reshape(-1)[head]) if op.has_sinks else -np.inf
+    logits, sums, weights = list[Range](), list[Range](), list[Weights]()
+    with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite are left out
+        for logit, P, of_sink in softmax_rows(op, Q, K, bias, sink):
+            logits.append(Range.of(logit))
+            sums.append(Range.of(P.sum(axis=1) + of_sink))
+            weights.append(Weights.of(P, V))
+    positive = max(1, sum(part.positive for part in weights))
+    return HeadStatistics(
+        *(sequence, head, Range.of(Q), Range.of(K), Range.of(V), Range.joined(logits), Range.joined(sums)),
+        max(part.largest_sum for part in weights),
+        sum(part.subnormal for part in weights) / positive,
+        sum(part.zero for part in weights) / positive,
+    )
+
+
+def softmax_rows(op: Op, Q: F64, K: F64, bias: F64 | None, sink: float) -> Iterator[tuple[F64, F64, F64]]:
+    """Logits, P and the sink's part of the sums, some queries at a time; rows that see nothing have P = 0."""
+    rows = max(1, MOST // len(K))
+    for first in range(0, len(Q), rows):
+        here = slice(first, first + rows)
+        logits = logits_of(Q[here] @ K.T, op.params, None if bias is None else bias[here])
+        largest = np.maximum(logits.max(axis=1), sink)
+        largest = np.where(np.isfinite(largest), largest, 0.0)
+        yield logits, np.exp(logits - largest[:, None]), np.exp(sink - largest)
+
+
+def tiles_of(op: Op, values: Mapping[str, object]) -> tuple[float, float, float]:
+    """The shares of the mask's tiles that hide everything, something, nothing."""
+    if not op.has_mask:
+        return 0.0, 0.0, 1.0
+    hidden = np.isneginf(np.asarray(values["mask"])[:, :, : op.sizes.n_q, : op.sizes.n_kv])
+    kinds = [
+        (bool(tile.all()), bool(tile.any()))
+        for plane in hidden.reshape(-1, *hidden.shape[2:])
+        for rows in np.array_split(plane, range(TILE, plane.shape[0], TILE))
+        for tile in np.array_split(rows, range(TILE, plane.shape[1], TILE), axis=1)
+    ]
+    every = len(kinds)
+    all_of, some = sum(full for full, _ in kinds), sum(part and not full for full, part in kinds)
+    return all_of / every, some / every, (every - all_of - some) / every

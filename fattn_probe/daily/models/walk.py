@@ -1,0 +1,187 @@
+"""Walk a model's graph: what each tensor holds, and what devices compute of the same inputs."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fattn_probe.base.activity import Step, quiet
+from fattn_probe.base.errors import LostError
+from fattn_probe.base.scratch import scratch
+from fattn_probe.cases.device import Target
+from fattn_probe.daily.models.device_ops import device_ops, files_of_ops
+from fattn_probe.daily.models.dialogue import converse, missing_or_error
+from fattn_probe.daily.models.node import Node, TensorDifference
+from fattn_probe.daily.models.program import CPU, available_memory, build_libllama, known_architecture, program_words
+from fattn_probe.daily.models.request import Prompt, Request
+from fattn_probe.llama.build import RUNNER, Build
+from fattn_probe.llama.build.key import CAPTURE
+from fattn_probe.machine.run.frames import symbolised
+from fattn_probe.machine.run.outcome import Failed, Fault, Missing, parse_ending
+from fattn_probe.machine.run.session import Session
+
+Nodes = tuple[Node, ...]
+LIMITS = frozenset({"unsupported", "unknown-ptx"})
+"""Findings that say what the simulator lacks."""
+# `Qcur-3`, `cache_k_l3 (view)`, `blk.3.attn_norm.weight`
+LAYER = re.compile(r"-(\d+)(?![\w.])|_l(\d+)\b|^blk\.(\d+)\.")
+
+
+def walk(session: Session, request: Request, targets: Sequence[Target], step: Step = quiet) -> Nodes:
+    """The tensors of a model's run on the CPU, in the order of computation, each with what the targets make of it.
+
+    The steps are those that `capture` records; a request's layers and budget do not matter. An op that does not come to
+    an end on a target is not run there again.
+    """
+    architecture = known_architecture(session, request.model)
+    devices = [target for target in targets if target.engine != "cpu"]
+    return merged([Walk(session, request, target, architecture, step).nodes() for target in devices or [CPU]])
+
+
+@dataclass
+class TensorReader:
+    """Answers fattn-capture, and keeps what it says of each tensor; `running` is the op that a device runs now."""
+
+    target: Target
+    step: Step
+    nodes: list[Node] = field(default_factory=list)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""
+    running: str = ""
+
+    def answer(self, message: Mapping[str, Any]) -> str:
+        """The answer to a line of the program."""
+        match message:
+            case {"model": found}:
+                self.model = found
+            case {"step": number}:
+                self.place = f"step {number + 1} of {self.model['steps']}"
+                self.step(f"walking through {self.place}")
+            case {"runs": op}:
+                self.running = op
+                self.step(f"walking through {self.place}: {op} on {self.target}")
+            case {"node": found}:
+                self.running = ""
+                self.nodes.append(node_of(found, self.target))
+            case {"end": _}:
+                return ""
+            case _:
+                raise LostError(f"fattn-capture said {message}")
+        return "next" if "node" in message else "go"
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The tensors that a run reached; of one that an op on the device ended, the op and its end."""
+
+    nodes: Nodes
+    op: str = ""
+    ending: Fault | Failed | None = None
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One run of a model, with the ops around attention on one device too; on the CPU alone if the target is that."""
+
+    session: Session
+    request: Request
+    target: Target
+    architecture: str
+    step: Step
+
+    def nodes(self) -> Nodes:
+        """Build what the run needs, on a device the ops of the model's graph too, and run it."""
+        build_libllama(self.session, self.target, self.architecture, self.step)
+        if self.target.engine == "cpu":
+            return self.run(self.request, ())
+        tree = self.session.options.tree
+        assert tree is not None, "whose architecture is known"
+        found, files = self.graph_ops(), device_ops(tree)
+        self.step(f"compiling the ops of the model for {self.target}")
+        self.session.add_kernels(self.target, (), RUNNER, sources=files_of_ops(files, found))
+        return self.run(self.request, sorted(files))
+
+    def graph_ops(self) -> frozenset[str]:
+        """The ops of the model's graph, found by a run of one token on the CPU."""
+        self.step("finding the ops of the model")
+        one = replace(self.request, prompt=Prompt(tokens=1), generate=0, context=0, sequences=1)
+        return frozenset(node.op for node in self.run(one, ()))
+
+    def run(self, request: Request, ops: Sequence[str]) -> Nodes:
+        """Run the program; again without an op that ended it."""
+        with scratch() as folder:
+            words = program_words(self.session, request, folder, folder / "raw")
+            words += ["--memory", str(available_memory()), "--walk"]
+            words += [word for op in ops for word in ("--device-op", op)]
+
+            def attempt(build: Build) -> Missing | Reached:
+                return self.attempt([str(build.program(CAPTURE)), *words])
+
+            found = self.session.completing(request.model.name, self.target, CAPTURE, attempt)
+        assert isinstance(found, Reached), "a missing function is compiled"
+        if found.ending is None:
+            return found.nodes
+        rest = self.run(request, [op for op in ops if op != found.op])
+        number = len(found.nodes)
+        own = replace(rest[number], on={str(self.target): blamed(found.ending)})
+        return (*found.nodes, own, *rest[number + 1 :])
+
+    def attempt(self, argv: list[str]) -> Missing | Reached:
+        """Run the program once."""
+        reader = TensorReader(self.target, self.step)
+        env = self.session.env(self.target, CAPTURE)
+        done = converse(argv, env, self.session.options.timeout, reader.answer)
+        ending = parse_ending(done) if reader.running else None
+        if isinstance(ending, Fault | Failed):
+            shown = symbolised(ending) if isinstance(ending, Fault) else ending
+            return Reached(tuple(reader.nodes), reader.running.partition(" ")[0], shown)
+        return missing_or_error(done, str(self.request.model)) or Reached(tuple(reader.nodes))
+
+
+def blamed(ending: Fault | Failed) -> Fault | Failed | None:
+    """What an op that did not come to an end is blamed for; None if the simulator cannot run it."""
+    return None if isinstance(ending, Fault) and ending.kind in LIMITS else ending
+
+
+def node_of(said: Mapping[str, Any], target: Target) -> Node:
+    """A tensor as fattn-capture describes it (`describe` in native/models/walker.h)."""
+    own = {key: value for key, value in said.items() if key not in ("ne", "inputs", "device")}
+    on = {} if target.engine == "cpu" else {str(target): difference_of(said["device"])}
+    inputs = tuple(said["inputs"])
+    return Node(**own, layer=layer_of(said["name"], inputs), ne=place_of(said["ne"]), inputs=inputs, on=on)
+
+
+def difference_of(said: Mapping[str, Any] | None) -> TensorDifference | None:
+    """A device's output against the CPU's, from the sums of squares."""
+    if said is None:
+        return None
+    error, signal = said["error"], said["signal"]
+    nmse = error / signal if signal else (float("inf") if error else 0.0)
+    return TensorDifference(nmse, said["max_abs"], place_of(said["at"]), said["nan"], said["inf"])
+
+
+def place_of(numbers: Sequence[int]) -> tuple[int, int, int, int]:
+    """Four numbers in ggml's ne order."""
+    return (numbers[0], numbers[1], numbers[2], numbers[3])
+
+
+def layer_of(name: str, inputs: Iterable[str]) -> int | None:
+    """The layer in a tensor's name; of one without, the last layer among its inputs."""
+    numbers = [[int(next(filter(None, match.groups()))) for match in LAYER.finditer(one)] for one in (name, *inputs)]
+    own, *others = ([] if not found else [found[-1]] for found in numbers)
+    return max(own or [layer for found in others for layer in found], default=None)
+
+
+def merged(walks: Sequence[Nodes]) -> Nodes:
+    """The tensors of runs with different devices; LostError if the CPU did not do the same in each."""
+    if len({tuple(identity(node) for node in nodes) for nodes in walks}) > 1:
+        raise LostError("two runs of the model on the CPU differ")
+    return tuple(
+        replace(same[0], on={target: found for node in same for target, found in node.on.items()})
+        for same in zip(*walks, strict=True)
+    )
+
+
+def identity(node: Node) -> tuple[Any, ...]:
+    """What a tensor is, in every run of a model."""
+    return (node.step, node.part, node.index, node.name, node.op, node.nan, node.inf, node.largest)

@@ -1,0 +1,1 @@
+"""Run upstream's own test program, `test-backend-ops`, and parse its output."""

@@ -1,0 +1,193 @@
+"""Parse the console output of `test-backend-ops` of every era, line by line."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from fattn_probe.machine.run.outcome import Missing
+
+Status = Literal["ok", "fail", "not-supported", "lost"]
+
+
+@dataclass(frozen=True)
+class OpResult:
+    """One case: upstream's text for it, and its status.
+
+    `error` and `threshold` are upstream's NMSE and bound, which it prints only for a failure; `us_per_run`, `runs` and
+    `gflops` (1e9 operations a second) are of perf mode, `gb_per_s` where an op has no count of operations.
+    """
+
+    case: str
+    status: Status
+    message: str = ""
+    error: float | None = None
+    threshold: float | None = None
+    runs: int | None = None
+    us_per_run: float | None = None
+    gflops: float | None = None
+    gb_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class OpsSummary:
+    """`N/M tests passed`."""
+
+    passed: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend line: `Backend 1/2: CUDA0`, its description, or its `Backend CUDA0: OK`."""
+
+    name: str
+    description: str = ""
+    ok: bool | None = None
+
+
+@dataclass(frozen=True)
+class CheckerReport:
+    """The simulator's checker stopped the program (exit code 86); `finding` is its report."""
+
+    finding: dict[str, Any]
+
+
+Event = OpResult | OpsSummary | Backend | Missing | CheckerReport
+
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+FATAL = re.compile(r"GGML_ASSERT|GGML_ABORT|CUDA error|fatal error|ERROR: AddressSanitizer|runtime error")
+TAIL = 40
+"""Last lines of output that are kept."""
+SCALE = {"T": 1e3, "G": 1.0, "M": 1e-3, "k": 1e-6}
+ERROR = re.compile(r"\b(?:NMSE|ERR|MAA) = (\d+\.\d+) > (\d+\.\d+)")
+CASE = re.compile(r"^(?P<before>.*?)  (?P<case>[A-Z][A-Z0-9_]*\([^()]*\)): *(?P<after>.*)")
+
+
+def plain(line: str) -> str:
+    """A line without colours and carriage return."""
+    return ANSI.sub("", line).rstrip("\r\n")
+
+
+def parse_line(line: str) -> Event | None:
+    """Parse one line; None for a log line.
+
+    The message of a failing case (`[FLASH_ATTN_EXT] ERR = ...`) has no newline: it precedes the case's text, or in old
+    trees follows it.
+    """
+    text = plain(line)
+    for pattern, build in LINES:
+        if match := pattern.search(text):
+            return build(match)
+    return None
+
+
+def _case(match: re.Match[str]) -> OpResult | None:
+    for pattern, build in ENDINGS:
+        if ending := pattern.fullmatch(match["after"].rstrip()):
+            result = build(OpResult(match["case"], "ok"), ending)
+            return _with_message(result, f"{match['before'].strip()} {result.message}".strip())
+    return None
+
+
+def _with_message(result: OpResult, message: str) -> OpResult:
+    bounds = list(ERROR.finditer(message))
+    if not bounds:
+        return replace(result, message=message)
+    return replace(result, message=message, error=float(bounds[-1][1]), threshold=float(bounds[-1][2]))
+
+
+def _perf(result: OpResult, ending: re.Match[str]) -> OpResult:
+    timed = replace(result, runs=int(ending["runs"]), us_per_run=float(ending["us"]))
+    if ending["flops"]:
+        return replace(timed, gflops=float(ending["flops"]) * SCALE[ending["unit"]])
+    return replace(timed, gb_per_s=float(ending["rate"]))
+
+
+def _finding(match: re.Match[str]) -> CheckerReport:
+    try:
+        data = json.loads(match[1])
+    except json.JSONDecodeError:
+        data = None
+    return CheckerReport(data if isinstance(data, dict) else {"kind": "unreadable", "message": match[1]})
+
+
+Ending = Callable[[OpResult, "re.Match[str]"], OpResult]
+ENDINGS: tuple[tuple[re.Pattern[str], Ending], ...] = (
+    (re.compile(r"(?P<message>.*?)\s*OK"), lambda result, end: replace(result, message=end["message"])),
+    (
+        re.compile(r"(?P<message>.*?)\s*FAIL"),
+        lambda result, end: replace(result, status="fail", message=end["message"]),
+    ),
+    (re.compile(r"SUPPORTED"), lambda result, _: result),
+    (
+        re.compile(r"(?:NOT SUPPORTED|not supported|skipping large tensors for speed)(?: \[(?P<why>.*)\])?"),
+        lambda result, end: replace(result, status="not-supported", message=end["why"] or ""),
+    ),
+    (
+        re.compile(
+            r"(?P<runs>\d+) runs - +(?P<us>\d+\.\d+) us/run - +"
+            r"(?:\d+\.\d+ [TGMk]FLOP/run - +(?P<flops>\d+\.\d+) (?P<unit>[TGMk])FLOPS"
+            r"|\d+ kB/run - +(?P<rate>\d+\.\d+) GB/s)"
+        ),
+        _perf,
+    ),
+)
+LINES: tuple[tuple[re.Pattern[str], Callable[["re.Match[str]"], Event | None]], ...] = (
+    (re.compile(r"fattn-probe: missing symbol: (\S+)"), lambda match: Missing(match[1])),
+    (re.compile(r"fattn-probe: finding: (.*)"), _finding),
+    (CASE, _case),
+    (re.compile(r"^ *(\d+)/(\d+) tests passed"), lambda match: OpsSummary(int(match[1]), int(match[2]))),
+    (re.compile(r"^Backend \d+/\d+: (\S+)"), lambda match: Backend(match[1])),
+    (re.compile(r"^  Device description: (.*)"), lambda match: Backend("", match[1].strip())),
+    (re.compile(r"^  Backend (\S+): (OK|FAIL)$"), lambda match: Backend(match[1], ok=match[2] == "OK")),
+)
+
+
+@dataclass
+class Transcript:
+    """The output of one run so far; with -j, a failure's message may appear on the line of another case.
+
+    `fatal` is the first line since the last result that says why the program stops: gdb, which ggml starts then, prints
+    a stack behind it that can be longer than the tail.
+    """
+
+    results: list[OpResult] = field(default_factory=list)
+    summary: OpsSummary | None = None
+    description: str = ""
+    missing: str | None = None
+    finding: dict[str, Any] | None = None
+    tail: list[str] = field(default_factory=list)
+    backends: list[str] = field(default_factory=list)
+    held: str = ""
+    fatal: str = ""
+
+    def feed(self, line: str) -> OpResult | None:
+        """Process one line; return a case's result if the line completes it."""
+        text = plain(line)
+        self.tail = [*self.tail[1 - TAIL :], text] if text else self.tail
+        if not self.fatal and FATAL.search(text):
+            self.fatal = text.strip()
+        match parse_line(line):
+            case OpResult() as result:
+                return self._take(result)
+            case OpsSummary() as summary:
+                self.summary = summary
+            case Backend(name=name, description=description, ok=None):
+                self.backends += [name] if name else []
+                self.description = description or self.description
+            case Missing(symbol=symbol):
+                self.missing = symbol
+            case CheckerReport(finding=finding):
+                self.finding = finding
+        return None
+
+    def _take(self, result: OpResult) -> OpResult:
+        if result.status == "ok" and result.message:
+            self.held, result = result.message, replace(result, message="", error=None, threshold=None)
+        elif result.status == "fail" and not result.message and self.held:
+            self.held, result = "", _with_message(result, self.held)
+        self.fatal = ""
+        self.results.append(result)
+        return result

@@ -1,0 +1,162 @@
+"""Run all selected cases; restart the program after a case that ends it."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fattn_probe.base.errors import InputError, LostError
+from fattn_probe.daily.ops.drive import OnResult, Timeouts, drive
+from fattn_probe.daily.ops.options import OP, Mode, OpsOptions, ask_options, plan_ops
+from fattn_probe.daily.ops.parse import OpResult, OpsSummary
+from fattn_probe.daily.ops.report import OpsReport
+
+MOST_CHARACTERS = 100_000  # per argument: Linux allows 128 KiB
+Only = str | Sequence[str] | None
+Complete = Callable[[str], Path]
+Prepare = Callable[[Sequence[str]], Path]
+
+
+def run_ops(
+    program: Path,
+    mode: Mode,
+    backend: str,
+    *,
+    only: Only = None,
+    env: Mapping[str, str],
+    timeouts: Timeouts,
+    on_result: OnResult,
+    workers: int = 1,
+    complete: Complete | None = None,
+    prepare: Prepare | None = None,
+) -> OpsReport:
+    """Run one mode of a tree's `test-backend-ops` on the FLASH_ATTN_EXT cases that `only` selects.
+
+    Test mode prints a case only when it has finished. A `support` run before it therefore lists the cases, which tells
+    their number and, after a crash, the case in progress; a new program runs the remaining cases. `complete` takes the
+    symbol of a function that is not in the build and returns a program that has it; without `complete`, such a run
+    stops. `prepare` takes the supported cases of a test before the first one runs, and returns the program to run.
+    `on_result` gets each result with the number of cases (0 if unknown).
+    """
+    environment = dict(env)
+    options = ask_options(program, environment)
+    if mode != "test":
+        plan = plan_ops(options, mode, backend, only, workers=workers)
+        return _some(drive((str(program), *plan), environment, timeouts, on_result), backend, only)
+    listed = drive(
+        (str(program), *plan_ops(options, "support", backend, only)), environment, timeouts, lambda result, total: None
+    )
+    if listed.stopped:
+        return listed
+    expected = tuple(result.case for result in _some(listed, backend, only).results)
+    if prepare is not None:
+        program = prepare([result.case for result in listed.results if result.status == "ok"])
+    rounds = Rounds(program, options, backend, environment, timeouts, on_result, expected, workers, complete)
+    return _some(rounds.run(only), backend, only)
+
+
+def _some(report: OpsReport, backend: str, only: Only) -> OpsReport:
+    """The report, or an error if no case ran, which upstream calls a success."""
+    if report.results or report.stopped:
+        return report
+    if backend not in report.backends:
+        has = ", ".join(report.backends) or "none"
+        raise LostError(f"{report.command[0]} has no backend {backend} (it has: {has})")
+    raise InputError(f"--filter {only!r} selects no {OP} case of this source")
+
+
+def portions(cases: Sequence[str], most: int = MOST_CHARACTERS) -> Iterator[tuple[str, ...]]:
+    """Split cases into groups that fit one argument."""
+    group: list[str] = []
+    for case in cases:
+        if group and sum(len(name) + 1 for name in group) + len(case) > most:
+            yield tuple(group)
+            group = []
+        group.append(case)
+    if group:
+        yield tuple(group)
+
+
+@dataclass
+class Rounds:
+    """The runs of the program that together give every expected case a result."""
+
+    program: Path
+    options: OpsOptions
+    backend: str
+    env: dict[str, str]
+    timeouts: Timeouts
+    on_result: OnResult
+    expected: tuple[str, ...]
+    workers: int = 1
+    complete: Complete | None = None
+    results: list[OpResult] = field(default_factory=list)
+    reports: list[OpsReport] = field(default_factory=list)
+    completed: set[str] = field(default_factory=set)
+
+    def run(self, only: Only) -> OpsReport:
+        """Run rounds until all cases have a result, or until a round makes no progress."""
+        deadline = time.monotonic() + self.timeouts.overall
+        workers = self.workers
+        while True:
+            cases = self.left()
+            report = self._round(next(portions(cases)) if self.reports else only, cases, workers, deadline)
+            if report.stopped and not self._helped(report, workers):
+                return self._merged(report.stopped)
+            if not self.left():
+                return self._merged("")
+            # With several workers it is unknown which case killed the program; a single worker finds out.
+            alone = report.stopped and not report.missing and workers > 1
+            workers = 1 if alone else self.workers
+
+    def left(self) -> list[str]:
+        """The expected cases without a result, each once."""
+        done = {result.case for result in self.results}
+        return [case for case in dict.fromkeys(self.expected) if case not in done]
+
+    def _round(self, only: Only, cases: Sequence[str], workers: int, deadline: float) -> OpsReport:
+        plan = plan_ops(self.options, "test", self.backend, only, workers=workers)
+        limits = replace(self.timeouts, overall=max(deadline - time.monotonic(), 0.0))
+        expected = self.expected if not self.reports else cases
+        report = drive(
+            (str(self.program), *plan),
+            self.env,
+            limits,
+            lambda result, _: self.on_result(result, len(self.expected)),
+            expected,
+        )
+        guessed = report.stopped and not report.missing and workers > 1
+        self.results += report.results[:-1] if guessed else report.results
+        self.reports.append(report)
+        return report
+
+    def _helped(self, report: OpsReport, workers: int) -> bool:
+        """Whether another round can make progress: the missing function was added, or the crashed case has a result."""
+        if report.missing:
+            if self.complete is None or report.missing in self.completed:
+                return False
+            self.completed.add(report.missing)
+            self.program = self.complete(report.missing)
+            return True
+        if report.timed_out or not report.results:
+            return False
+        return workers > 1 or report.results[-1].case in self.expected
+
+    def _merged(self, stopped: str) -> OpsReport:
+        last = self.reports[-1]
+        crashed = [report for report in self.reports if report.stopped and not report.missing]
+        if len(self.reports) == 1 and (stopped or not crashed):
+            return last
+        counted = [result.status for result in self.results if result.status != "not-supported"]
+        witness = crashed[-1] if crashed else last
+        return replace(
+            last,
+            results=tuple(self.results),
+            summary=OpsSummary(counted.count("ok"), len(counted)),
+            seconds=sum(report.seconds for report in self.reports),
+            stopped=stopped,
+            missing=last.missing if stopped else None,
+            finding=witness.finding,
+            tail=witness.tail,
+            crashes=tuple(report.stopped for report in crashed),
+        )

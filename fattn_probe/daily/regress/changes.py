@@ -1,0 +1,165 @@
+"""The changes between two runs, and which of them are regressions."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fattn_probe.daily.regress.records import Cell, Result
+from fattn_probe.daily.regress.steps import Level, last_step
+from fattn_probe.llama.launch.families import BY_KERNEL
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.verdict.judge.support import LOST
+
+
+class ChangeKind(StrEnum):
+    """A kind of change."""
+
+    NEW_FAILURE = "new failure"
+    FIXED = "fixed"
+    SUPPORT_LOST = "support lost"
+    SUPPORT_GAINED = "support gained"
+    KERNEL = "another kernel"
+    LAUNCH = "another launch"
+    UNLIKE_BASE = "other launches than its base"
+    BITS = "bits changed"
+    SLOWER = "slower"
+    FASTER = "faster"
+    UNJUDGED = "unjudged"
+    LOST = "lost"
+    NOT_RUN = "not run"
+    REMOVED = "removed"
+    NEW = "new case"
+
+
+ALARMS = frozenset({ChangeKind.NEW_FAILURE, ChangeKind.SUPPORT_LOST, ChangeKind.SLOWER})
+"""The changes that are regressions (exit 6)."""
+NO_VERDICT = frozenset({ChangeKind.LOST, ChangeKind.NOT_RUN})
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of one case; `words` describe it before and after."""
+
+    case: str
+    kind: ChangeKind
+    words: str
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the change is a regression."""
+        return self.kind in ALARMS
+
+
+def changes(before: Mapping[str, Result], after: Mapping[str, Result], *, complete: bool = False) -> tuple[Change, ...]:
+    """The changes from a baseline to a later run, case by case in the order of the later run.
+
+    A failing new case is a regression. A case of the baseline without a result is always reported: as removed from the
+    suite if the later run is `complete`, which means that all of its cases have results.
+    """
+    found = [change for name, result in after.items() for change in _of_case(before.get(name), result)]
+    kind = ChangeKind.REMOVED if complete else ChangeKind.NOT_RUN
+    gone = [Change(name, kind, f"was {result.status}") for name, result in before.items() if name not in after]
+    return (*found, *gone)
+
+
+def _of_case(before: Result | None, after: Result) -> Iterator[Change]:
+    if before is None:
+        kind = {"fail": ChangeKind.NEW_FAILURE, "unjudged": ChangeKind.UNJUDGED}.get(after.status, ChangeKind.NEW)
+        yield Change(after.name, kind, after.explained or after.status)
+        return
+    if before.digest != after.digest:
+        yield Change(after.name, ChangeKind.NEW, "the case itself was changed: another op, or other inputs")
+        if after.status != "fail":
+            return
+    status = _status_change(before, after)
+    if status is not None:
+        yield status
+    if before.output and after.output:  # a run that ended early did not launch all its kernels
+        yield from _launch_changes(before, after)
+        if status is None and before.output != after.output:
+            yield Change(
+                after.name,
+                ChangeKind.BITS,
+                f"the same verdict ({after.status}) with other bits{_model_bits(before, after)}",
+            )
+
+
+def _status_change(before: Result, after: Result) -> Change | None:
+    if after.status == "lost":
+        return Change(after.name, ChangeKind.LOST, after.failure or after.reason)
+    if after.status == before.status:
+        return None
+    if after.status == "unjudged":
+        return Change(after.name, ChangeKind.UNJUDGED, f"was {before.status}: {after.reason}")
+    if before.status in ("lost", "unjudged"):
+        return Change(after.name, ChangeKind.NEW_FAILURE, after.explained) if after.status == "fail" else None
+    refused = after.reason.startswith(LOST) and before.status == "pass"
+    kinds = {
+        "fail": ChangeKind.SUPPORT_LOST if refused else ChangeKind.NEW_FAILURE,
+        "unsupported": ChangeKind.SUPPORT_LOST if before.status == "pass" else ChangeKind.FIXED,
+        "pass": ChangeKind.SUPPORT_GAINED if before.status == "unsupported" else ChangeKind.FIXED,
+    }
+    return Change(after.name, kinds[after.status], f"was {before.status}: {after.explained or after.status}")
+
+
+def _model_bits(before: Result, after: Result) -> str:
+    """The shares of elements equal to the rounding model, before and after, if known and changed."""
+    was, now = (result.metrics.get("equal_bits") for result in (before, after))
+    if was is None or now is None or was == now:
+        return ""
+    return f"; {100 * now:.4g} % of the elements equal the rounding model in every bit, before {100 * was:.4g} %"
+
+
+def _launch_changes(before: Result, after: Result) -> Iterator[Change]:
+    if before.launches == after.launches:  # true of most results, and saves parsing
+        return
+    a, b = before.kernels, after.kernels
+    if a == b:
+        return
+    if [record.spelling for record in a] != [record.spelling for record in b]:
+        yield Change(after.name, ChangeKind.KERNEL, f"{_kernels(a)} became {_kernels(b)}")
+        return
+    other = [(was, now) for was, now in zip(a, b, strict=True) if was != now]
+    was, now = ("; ".join(map(_geometry, records)) for records in zip(*other, strict=True))
+    yield Change(after.name, ChangeKind.LAUNCH, f"{was} became {now}")
+
+
+def _geometry(record: LaunchRecord) -> str:
+    """A kernel's launch in words; the grid of an attention kernel may rest on its occupancy."""
+    geometry = record.origin.marked(record.geometry) if record.kernel in BY_KERNEL else record.geometry
+    return f"{record.kernel}: {geometry}"
+
+
+def _kernels(records: Sequence[LaunchRecord]) -> str:
+    return ", ".join(record.spelling for record in records) or "no kernel"
+
+
+def base_changes(after: Mapping[str, Result]) -> Iterator[Change]:
+    """The cases whose launches differ from those of the base of an edited or patched llama.cpp."""
+    for name, result in after.items():
+        if result.unlike_base:
+            yield Change(name, ChangeKind.UNLIKE_BASE, result.unlike_base)
+
+
+def time_changes(cells: Sequence[Cell], after: Mapping[str, Result]) -> Iterator[Change]:
+    """Changes between the last two levels of each case's times; a level spans several runs.
+
+    `cells` are those of a line's runs, oldest first, including the last. Times of different ops are not compared.
+    """
+    times: dict[tuple[str, str], list[float]] = {}
+    for cell in cells:
+        if cell.time is not None:
+            times.setdefault((cell.name, cell.digest), []).append(cell.time)
+    for name, result in after.items():
+        if result.seconds and (step := last_step(times.get((name, result.digest), ()))):
+            yield time_change(name, *step)
+
+
+def time_change(case: str, before: Level, after: Level) -> Change:
+    """The change from one level of a case's times to the next, in words."""
+    kind = ChangeKind.SLOWER if after.value > before.value else ChangeKind.FASTER
+    return Change(
+        case,
+        kind,
+        f"{before.value * 1e6:.1f} us became {after.value * 1e6:.1f} us, since {after.stop - after.start} runs",
+    )

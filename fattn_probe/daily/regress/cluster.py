@@ -1,0 +1,176 @@
+"""Run cases as tasks of a dask cluster; the cases of a lost worker run on another.
+
+`dask worker ADDRESS --nworkers 1 --nthreads 1 --resources GPU=1` advertises the GPU of its CUDA_VISIBLE_DEVICES. Cases
+for a simulated GPU go to any worker. Each worker needs fattn-probe in the same version.
+"""
+
+import functools
+import importlib
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from fattn_probe.base.errors import InputError, LostError
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.device.target import picklable
+from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.regress.pool import Job, result_or_loss
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.llama.source import resolve
+from fattn_probe.machine.run.prepare import prepare
+from fattn_probe.machine.run.session import RunOptions, Session
+
+T = TypeVar("T")
+CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster, given by its scheduler's address, such as `tcp://node1:8786`; `patience` is in seconds."""
+
+    address: str
+    patience: float = CONNECT_SECONDS
+
+    def ask(self, job: Job, question: Callable[[Session, Target], T]) -> T:
+        """The answer of a worker that can run the job's cases; LostError if there is none."""
+        with self._client(job) as client:
+            future = client.submit(_answer, _packed(job), question, resources=_needs(job), pure=False)
+            try:
+                answer: T = future.result()
+            except Exception as error:
+                raise LostError(f"--dask {self.address}: {type(error).__name__}: {error}") from error
+            return answer
+
+    def judged(self, job: Job, cases: Sequence[Case]) -> Generator[Result]:
+        """The results of cases, each as soon as it is known; closing the iterator cancels the remaining cases.
+
+        The scheduler moves the cases of a lost worker to other workers; a case that kills several workers is lost.
+        """
+        with self._client(job) as client:
+            packed = _packed(job)
+            self._prepare(client, packed, job, cases)
+            futures = {
+                client.submit(_judge, packed, case, resources=_needs(job), pure=False): case
+                for case in sorted(cases, key=lambda case: -case.op.sizes.flop)
+            }
+            try:
+                for future in _dask().as_completed(futures):
+                    yield _result(future, futures[future])
+            finally:
+                client.cancel(list(futures))
+
+    def _prepare(self, client: Any, packed: bytes, job: Job, cases: Sequence[Case]) -> None:  # noqa: ANN401
+        """Compile the kernels of the cases on one worker of each machine; a case reports the failures."""
+        workers = client.scheduler_info(n_workers=-1)["workers"].items()
+        machines = {worker.get("host", ""): address for address, worker in workers if _can(worker, _needs(job))}
+        question = functools.partial(_prepared, cases=cases)
+        futures = [
+            client.submit(
+                _answer,
+                packed,
+                question,
+                resources=_needs(job),
+                workers=[address],
+                allow_other_workers=True,
+                pure=False,
+            )
+            for address in machines.values()
+        ]
+        _dask().wait(futures)
+
+    @contextmanager
+    def _client(self, job: Job) -> Generator[Any]:
+        """A connection; InputError if there is no cluster, or no worker that can run the job's cases."""
+        try:
+            client = _dask().Client(self.address, timeout=self.patience)
+        except (OSError, ValueError) as error:
+            raise InputError(f"--dask {self.address}: no scheduler answers: {error}") from error
+        with client:
+            self._wait_for_workers(client, _needs(job))
+            yield client
+
+    def _wait_for_workers(self, client: Any, needs: dict[str, int] | None) -> None:  # noqa: ANN401
+        """Wait for a worker that can run the cases, since a nanny may be restarting one."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            if any(_can(worker, needs) for worker in workers):
+                return
+            if time.monotonic() > deadline:
+                gpu = f"none of its {len(workers)} workers has a GPU (dask worker ... --resources GPU=1)"
+                raise InputError(f"--dask {self.address}: {gpu if needs else 'it has no workers'}")
+            time.sleep(0.1)
+
+
+def _dask() -> Any:  # noqa: ANN401 (it has no types)
+    try:
+        return importlib.import_module("distributed")
+    except ImportError as error:
+        raise InputError("--dask needs dask.distributed: pip install 'fattn-probe[dask]'") from error
+
+
+def _needs(job: Job) -> dict[str, int] | None:
+    return {"GPU": 1} if job.target.engine == "cuda" else None
+
+
+def _can(worker: dict[str, Any], needs: dict[str, int] | None) -> bool:
+    has = worker.get("resources", {})
+    return all(has.get(name, 0) >= number for name, number in (needs or {}).items())
+
+
+def _packed(job: Job) -> bytes:
+    """The job as bytes, by which a worker recognises its cached session; without builds, which each worker has."""
+    import cloudpickle
+
+    packed: bytes = cloudpickle.dumps(replace(job, target=picklable(job.target), builds={}))
+    return packed
+
+
+def _result(future: Any, case: Case) -> Result:  # noqa: ANN401 (dask has no types)
+    if future.status == "finished":
+        result: Result = future.result()
+        return result
+    said = f"{type(future.exception()).__name__}: {future.exception()}" if future.status == "error" else future.status
+    return Result(case.name, case.digest, "lost", said.splitlines()[0], failure=said)
+
+
+def _judge(packed: bytes, case: Case) -> Result:
+    """In a worker: run and judge one case."""
+    job, session = _session(packed, threading.get_ident())
+    return result_or_loss(job, session, case)
+
+
+def _prepared(session: Session, target: Target, cases: Sequence[Case]) -> None:
+    """In a worker: one build of the kernels that the cases need."""
+    prepare(session, [(case, [target]) for case in cases])
+
+
+def _answer(packed: bytes, question: Callable[[Session, Target], T]) -> T:
+    job, session = _session(packed, threading.get_ident())
+    return question(session, job.target)
+
+
+@functools.lru_cache(maxsize=64)
+def _session(packed: bytes, thread: int) -> tuple[Job, Session]:
+    """In a worker: the job's session, cached per thread, so that builds are located once."""
+    import cloudpickle
+
+    job: Job = cloudpickle.loads(packed)
+    job = replace(job, options=_with_tree(job.options), target=own_gpu(job.target, os.environ))
+    return job, Session(job.options)
+
+
+def _with_tree(options: RunOptions) -> RunOptions:
+    """The options with the source's place on this machine; fetched if necessary."""
+    tree = options.tree
+    return options if tree is None or tree.root.is_dir() else replace(options, tree=resolve(tree.spec))
+
+
+def own_gpu(target: Target, environment: "os._Environ[str] | dict[str, str]") -> Target:
+    """The target on the worker's GPU: the first of its CUDA_VISIBLE_DEVICES."""
+    first = environment.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+    return replace(target, gpu=int(first)) if target.engine == "cuda" and first.isdigit() else target

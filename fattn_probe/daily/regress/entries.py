@@ -1,0 +1,132 @@
+"""Run a suite: each of its entries on each of its targets, with its own build and its own checks."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.base.console import NOTES
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.device import Target, load_devices, parse_targets
+from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.regress.records import Shard
+from fattn_probe.daily.regress.runner import Outcome, SuiteRunner, outcomes
+from fattn_probe.daily.regress.selection import CaseSelection, select
+from fattn_probe.daily.regress.suite import Entry, Suite, called, cases_of, only_of
+from fattn_probe.machine.run.gpu import has_gpu
+from fattn_probe.machine.run.session import Session
+from fattn_probe.verdict.judge.checks import Checks, Sample, UseModel
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a run says in place of its suite: targets, a filter of names, checks; empty or None for the suite's own.
+
+    `devices` is a file of further GPUs.
+    """
+
+    on: str = ""
+    only: str = ""
+    model: UseModel | None = None
+    sample: Sample | None = None
+    devices: Path | None = None
+
+    def checks(self, entry: Entry) -> Checks:
+        """How the cases of an entry are judged."""
+        own = entry.check.checks
+        return replace(own, model=self.model or own.model, sample=self.sample or own.sample)
+
+    def targets(self, entry: Entry, folder: Path) -> list[Target]:
+        """The targets of an entry of a suite in `folder` that can run it; a note about those that cannot."""
+        own = load_devices(folder / entry.devices) if entry.devices else {}
+        words, given = (self.on, "--on") if self.on else (",".join(there(entry.on)), f"`on` of {called(entry)}")
+        found = list(parse_targets(words, own | load_devices(self.devices), given))
+        real = [target for target in found if target.engine != "sim"]
+        if entry.needs_simulator and real:
+            NOTES.print(f"{entry.name or 'the suite'} needs a simulated GPU: skipping {real[0]}", style="dim")
+            found = [target for target in found if target.engine == "sim"]
+        return found
+
+
+def there(words: Sequence[str]) -> list[str]:
+    """An entry's devices; skips an optional one (`gpu?`), with a note, if this machine has no GPU."""
+    found = [word.removesuffix("?") for word in words if not word.endswith("?") or has_gpu()]
+    for word in words:
+        if word.removesuffix("?") not in found:
+            NOTES.print(f"this machine has no NVIDIA GPU: skipping {word.removesuffix('?')}", style="dim")
+    return found
+
+
+def chosen_entries(suite: Suite, folder: Path, given: Given) -> list[Entry]:
+    """The entries to run: with targets of the run's own, without those that would only repeat the suite's own cases."""
+    first, *others = suite.parts
+    if not given.on:
+        return [first, *others]
+    names = names_of(first, folder)
+    same = {"flavour", "sanitize", "quants", "check", "repeat"}
+
+    def repeats(entry: Entry) -> bool:
+        equal = entry.model_dump(include=same) == first.model_dump(include=same)
+        return equal and not entry.upstream and names.issuperset(names_of(entry, folder))
+
+    return [first, *(entry for entry in others if not repeats(entry))]
+
+
+def own_cases(entry: Entry, folder: Path) -> tuple[Case, ...]:
+    """The cases of an entry's scenarios that its own filter leaves."""
+    return CaseSelection(tuple(cases_of(entry, folder))).some(entry.only, only_of(entry)).cases
+
+
+def names_of(entry: Entry, folder: Path) -> set[str]:
+    """The names of the cases of an entry's scenarios."""
+    return {case.name for case in own_cases(entry, folder)}
+
+
+def entries_on_targets(suite: Suite, folder: Path, given: Given) -> Iterator[tuple[Entry, Target]]:
+    """Each entry of a suite with each of its targets."""
+    for entry in chosen_entries(suite, folder, given):
+        for target in given.targets(entry, folder):
+            yield entry, target
+
+
+def run_suite(
+    pairs: Sequence[tuple[Entry, Target]], folder: Path, runner: SuiteRunner, given: Given
+) -> Iterator[Outcome]:
+    """One outcome per entry and target, until one is interrupted; InputError if a filter leaves no case of any entry.
+
+    `runner` has the suite's name and a session of its source; `folder` is that of the suite's file.
+    """
+    runs, sessions = 0, dict[str, Session]()
+    for entry, target in pairs:
+        session = sessions.setdefault(entry.name, session_for(entry, runner.session))
+        own = replace(runner, session=session, suite=run_name(runner.suite, entry), checks=given.checks(entry))
+        chosen = functools.partial(selected, entry, folder, session, only=given.only, shard=runner.part.shard)
+        for outcome in outcomes(own, chosen, [target]):
+            runs += 1
+            yield outcome
+            if outcome.interrupted:
+                return
+    if not runs:
+        raise InputError(f"no case name matches {given.only!r}" if given.only else "the suite has no cases here")
+
+
+def selected(
+    entry: Entry, folder: Path, session: Session, target: Target, *, only: str, shard: Shard
+) -> CaseSelection | None:
+    """An entry's cases on a target, and the results that need no run; None if no case matches. A shard may be empty."""
+    found = CaseSelection(*select(entry, folder, session, target, only=only))
+    return found.of(shard) if found.names else None
+
+
+def run_name(suite: str, entry: Entry) -> str:
+    """The name of an entry's runs in the history."""
+    return f"{suite}/{entry.name}" if entry.name else suite
+
+
+def session_for(entry: Entry, session: Session) -> Session:
+    """A session with the entry's build. A build that was given (`--build`) is used as it is."""
+    options = replace(session.options, repeat=entry.repeat)
+    if options.build is None:
+        quants = tuple(dict.fromkeys((*options.quants, *entry.quants)))
+        options = replace(options, flavour=entry.flavour, sanitize=tuple(entry.sanitize), quants=quants)
+    return Session(options, session.progress, watch=session.watch)

@@ -1,0 +1,124 @@
+"""Coverage: the template instances that the last runs exercised, and the kinds of op that passed on each device."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fattn_probe.daily.regress.history import History
+from fattn_probe.daily.regress.records import Run, StoredCase
+from fattn_probe.llama.launch.families import FAMILIES, Family, KernelMatrix
+from fattn_probe.llama.launch.record import parse_launches
+from fattn_probe.machine.run.required_kernels import kernel_key
+
+
+@dataclass(frozen=True)
+class ExercisedFamily:
+    """The instances of one kernel family as a matrix; `cells` maps (row, column) to the number of cases by device.
+
+    A place without an instance in the source is not in `cells`; an empty one is an instance that no case exercises.
+    """
+
+    name: str
+    down: str
+    across: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: Mapping[tuple[str, str], Mapping[str, int]]
+
+    @property
+    def exercised(self) -> int:
+        """The number of exercised instances."""
+        return sum(bool(devices) for devices in self.cells.values())
+
+    @property
+    def used_rows(self) -> tuple[str, ...]:
+        """The rows with an exercised instance."""
+        used = {row for (row, _), devices in self.cells.items() if devices}
+        return tuple(row for row in self.rows if row in used)
+
+    @property
+    def unused_rows(self) -> tuple[str, ...]:
+        """The rows without an exercised instance."""
+        used = self.used_rows
+        return tuple(row for row in self.rows if row not in used)
+
+
+@dataclass(frozen=True)
+class Ops:
+    """(passed, run) numbers of cases, by kind of op and device."""
+
+    devices: tuple[str, ...]
+    rows: Mapping[tuple[str, ...], Mapping[str, tuple[int, int]]]
+
+
+@dataclass
+class Counted:
+    """The instances that the runs of a page have exercised."""
+
+    known: set[str] = field(default_factory=set)
+    used: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def see(self, history: History, run: Run) -> None:
+        """Count a run."""
+        self.known.update(history.kernels(run.identity))
+        for text, cases in history.launches(run):
+            launched = {" ".join((family, ",".join(args))) for family, args in map(kernel_key, parse_launches(text))}
+            for name in launched - {" "}:
+                self.used.setdefault(name, Counter())[run.identity.device] += cases
+
+
+def families(counted: Counted) -> list[ExercisedFamily]:
+    """The matrix of each family: the sources' instances, and exercised ones that no source lists."""
+    names = counted.known | set(counted.used)
+    present = {_split(name)[0] for name in names}
+    return [_family(family, names, counted.used) for family in FAMILIES if family.case in present]
+
+
+def _family(family: Family, names: Iterable[str], used: Mapping[str, Mapping[str, int]]) -> ExercisedFamily:
+    matrix = family.matrix
+    places = {_place(name, matrix): used.get(name, {}) for name in names if _split(name)[0] == family.case}
+    rows, columns = (_exercised_first(places, axis) for axis in (0, 1))
+    return ExercisedFamily(family.case, matrix.down, matrix.across, rows, columns, places)
+
+
+def _exercised_first(places: Mapping[tuple[str, str], Mapping[str, int]], axis: int) -> tuple[str, ...]:
+    """The rows (axis 0) or columns (axis 1) in order, those with an exercised instance first."""
+    used = {place[axis] for place, devices in places.items() if devices}
+    return tuple(sorted({place[axis] for place in places}, key=lambda name: (name not in used, _order(name))))
+
+
+def _split(name: str) -> tuple[str, list[str]]:
+    family, _, args = name.partition(" ")
+    return family, args.split(",")
+
+
+def _place(name: str, matrix: KernelMatrix) -> tuple[str, str]:
+    """The row and column of a kernel case in its family's matrix."""
+    args = [arg.removeprefix("GGML_TYPE_").lower() for arg in _split(name)[1]]
+    return ", ".join(args[place] for place in matrix.rows), matrix.joint.join(args[place] for place in matrix.columns)
+
+
+def _order(text: str) -> list[tuple[int, str]]:
+    return [(int(word), "") if word.isdigit() else (0, word) for word in text.replace(",", " ").split()]
+
+
+def ops_of(runs: Sequence[tuple[Run, Mapping[str, StoredCase], Mapping[str, str]]]) -> Ops:
+    """The matrix of ops by device, from each run's cases and their statuses."""
+    rows: dict[tuple[str, ...], dict[str, tuple[int, int]]] = {}
+    for run, cases, statuses in runs:
+        for name, case in cases.items():
+            cells = rows.setdefault(kind_of(case), {})
+            passed, seen = cells.get(run.identity.device, (0, 0))
+            cells[run.identity.device] = (passed + (statuses[name] == "pass"), seen + 1)
+    devices = tuple(dict.fromkeys(run.identity.device for run, _, _ in runs))
+    return Ops(devices, dict(sorted(rows.items(), key=lambda item: [_order(word) for word in item[0]])))
+
+
+def kind_of(case: StoredCase) -> tuple[str, ...]:
+    """The kind of a case's op: head size, types, mask, other features."""
+    op, sizes, params = case.op, case.op.sizes, case.op.params
+    size = f"{sizes.hsk}" if sizes.hsk == sizes.hsv else f"{sizes.hsk}, {sizes.hsv}"
+    types = op.type_K if op.type_K == op.type_V else f"{op.type_K}, {op.type_V}"
+    more = {"sinks": op.has_sinks, "ALiBi": params.max_bias, "softcap": params.logit_softcap}
+    more |= {"n_kv_max": params.n_kv_max}
+    return size, types, case.mask, ", ".join(name for name, there in more.items() if there)

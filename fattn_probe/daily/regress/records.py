@@ -1,0 +1,256 @@
+"""The records of the history: runs, their parts, their results, and the cases."""
+
+import json
+import re
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from fattn_probe.base.digest import short
+from fattn_probe.base.documents import Document
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.fingerprint import FINGERPRINT, Fingerprint
+from fattn_probe.cases.op import Op, Params, Sizes
+from fattn_probe.cases.op.op import default_scale
+from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.regress.packed_map import PackedMap
+from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
+from fattn_probe.verdict.judge.bitwise import Check
+from fattn_probe.verdict.judge.checks import Checks
+from fattn_probe.verdict.judge.finding import Finding
+from fattn_probe.verdict.judge.known import named
+from fattn_probe.verdict.measure.sampled import Sampled
+
+ORDER = ("pass", "fail", "unjudged", "unsupported", "lost")
+"""The statuses of a result, in the order in which counts name them."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The origin of a run's results.
+
+    `device` is the GPU's name or the simulator's (`sim:h200`), `cc` its compute capability, `driver` empty on the
+    simulator, `build_number` that of llama.cpp, `version` fattn-probe's. These are names; `fingerprint` has the
+    contents that they stood for, None for a run of an older version.
+    """
+
+    machine: str
+    device: str
+    cc: str
+    driver: str
+    engine: str
+    flavour: str
+    source: str
+    build_number: str
+    patches: str
+    version: str
+    fingerprint: Fingerprint | None = None
+
+    @property
+    def line(self) -> str:
+        """The name shared by the nightly runs that are compared with each other.
+
+        A simulated GPU is the same on every machine; a real GPU's line includes the machine, because of times.
+        """
+        place = self.machine if self.engine == "cuda" else ""
+        return "/".join((self.engine, self.device, self.cc, self.flavour, place))
+
+    @property
+    def tree(self) -> str:
+        """The source and its patches: `pypi:xllamacpp==2026.10.11549 with fault-stream-k-seam`."""
+        return f"{self.source} with {', '.join(self.patches.split())}" if self.patches else self.source
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of one case.
+
+    `digest` is that of the op and its inputs, `output` the sha256 of dst, `seconds` the time of each repeat.
+    `launches` is the text of the launch records, one JSON line each; `error_map` is for a wrong output. `warning` is
+    about a passing but inaccurate output; `missing` names checks that could not be made. `sampled` is None if all rows
+    were checked. `finding` is the fault that ended a run without an output. `known` is the id of the known defect of
+    upstream's that a failure is; empty if it is none. `diagnosis` is the first cause of a wrong output, in words.
+    `unlike_base` says how the launches of an edited or patched llama.cpp differ from those of its base (`run/base.py`).
+    `fingerprint` is the case's (`case_fingerprint`), empty in runs of older versions.
+    """
+
+    name: str
+    digest: str
+    status: str
+    reason: str = ""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    output: str | None = None
+    launches: str = ""
+    seconds: tuple[float, ...] = ()
+    failure: str = ""
+    error_map: PackedMap | None = None
+    warning: str = ""
+    missing: str = ""
+    sampled: Sampled | None = None
+    checks: tuple[Check, ...] = ()
+    finding: Finding | None = None
+    known: str = ""
+    diagnosis: str = ""
+    unlike_base: str = ""
+    fingerprint: str = ""
+
+    @property
+    def time(self) -> float | None:
+        """The median time of the repeats."""
+        return statistics.median(self.seconds) if self.seconds else None
+
+    @property
+    def kernels(self) -> tuple[LaunchRecord, ...]:
+        """The launch records."""
+        return parse_launches(self.launches)
+
+    @property
+    def explained(self) -> str:
+        """The reason, which begins with the known defect if the failure is one, and otherwise ends with the cause."""
+        if self.known or not self.diagnosis:
+            return named(self.known, self.reason)
+        return f"{self.reason}; cause: {self.diagnosis}"
+
+
+RESULT = Document("a result", Result)
+
+
+class Cell(NamedTuple):
+    """One result for plots: `ratio` is its largest error as a share of the bound, `time` is in seconds."""
+
+    run: int
+    name: str
+    digest: str
+    status: str
+    ratio: float | None
+    nmse: float | None
+    time: float | None
+
+
+def case_fingerprint(case: Case) -> str:
+    """A digest of a case, and of its tolerance and expectations, which decide the verdict too."""
+    told = [case.digest, case.tolerance.model_dump(mode="json"), case.expect]
+    return short(json.dumps(told, sort_keys=True, default=str))
+
+
+@dataclass(frozen=True)
+class StoredCase:
+    """A case as the history stores it; `mask` is the kind of its mask, `none` without one."""
+
+    name: str
+    digest: str
+    scenario: str
+    mask: str
+    op: Op
+
+    @classmethod
+    def of(cls, case: Case) -> "StoredCase":
+        """The part of a case that the history stores."""
+        return cls(case.name, case.digest, case.scenario, case.mask_kind, case.op)
+
+
+CASE = Document("a case of the history", StoredCase)
+
+
+def whole_op(text: str) -> str:
+    """Convert a case of a history before version 3, which stored only its sizes, to JSON with the op.
+
+    Its tensors are assumed to be contiguous and its scale to be the default, since neither was stored.
+    """
+    old = json.loads(text)
+    sizes = Sizes(**{name: old[name] for name in Sizes.__dataclass_fields__})
+    floats = {name: old[name] for name in ("max_bias", "logit_softcap", "n_kv_max")}
+    op = Op.contiguous(
+        sizes,
+        Params(default_scale(sizes.hsk), **floats),
+        (old["type_K"], old["type_V"]),
+        mask=old["mask"] != "none",
+        sinks=old["sinks"],
+    )
+    return CASE.text(StoredCase(old["name"], old["digest"], old["scenario"], old["mask"], op))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Shard `number` (from 1) of `of`: a case's digest alone determines its shard."""
+
+    number: int = 1
+    of: int = 1
+
+    def has(self, digest: str) -> bool:
+        """Whether a case with this digest belongs to the shard."""
+        return int(short(digest, 12), 16) % self.of == self.number - 1
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+ALL = Shard()
+"""The shard with every case."""
+
+
+def parse_shard(text: str) -> Shard:
+    """Parse a shard such as `2/8`; InputError for anything else."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise InputError(f"--shard {text!r}: not a shard, allowed: K/N with 1 <= K <= N, such as 2/8")
+    return Shard(int(found[1]), int(found[2]))
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """One process's part of a run: its shard, and the name of the night, whose runs several processes may share.
+
+    A call of `regress` without `--run` has a name of its own, by which `--resume` finds its runs.
+    """
+
+    shard: Shard = ALL
+    night: str = ""
+
+    def of(self, identity: Identity) -> Identity:
+        """The identity of the whole run, whose shards may run on several machines."""
+        return replace(identity, machine="shards") if self.shard.of > 1 else identity
+
+    def uid(self, identity: Identity, suite: str, only: str) -> str | None:
+        """The run's uid, equal for all shards of one night, line, fingerprint and filter; None without a night."""
+        if not self.night:
+            return None
+        contents = FINGERPRINT.text(identity.fingerprint) if identity.fingerprint else ""
+        told = (self.night, suite, identity.line, identity.source, identity.build_number, identity.patches)
+        return short("\0".join((*told, identity.version, contents, only)), 32)
+
+
+WHOLE = RunPart()
+"""The whole of an unshared run."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run judged its cases (None if unknown), and its filter of names."""
+
+    checks: Checks | None = None
+    only: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run in the history; `ended` is None if it is running, was killed, or lacks a shard.
+
+    `planned` is the number of cases of the shards known so far; 0 if unknown.
+    """
+
+    id: int
+    uid: str
+    identity: Identity
+    suite: str
+    started: str
+    ended: str | None
+    planned: int = 0
+    settings: Settings = Settings()
+    night: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it ran all cases of its suite: it was not stopped, and had no filter."""
+        return self.ended is not None and not self.settings.only

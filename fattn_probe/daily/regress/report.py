@@ -1,0 +1,286 @@
+"""One page of a history: the last runs, what changed, and the course of errors, times and verdicts."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from markupsafe import Markup
+
+from fattn_probe.base.figures import minute, times
+from fattn_probe.base.tables import Table
+from fattn_probe.daily.inspect.view.page import environment, map_of
+from fattn_probe.daily.regress.changes import Change, ChangeKind
+from fattn_probe.daily.regress.error_picture import picture_of
+from fattn_probe.daily.regress.exercised import Counted, Ops, families, ops_of
+from fattn_probe.daily.regress.history import History
+from fattn_probe.daily.regress.night import Night, shown, worst
+from fattn_probe.daily.regress.plots import Series, Square, log10, plot, strip, swatch
+from fattn_probe.daily.regress.records import Cell, Identity, Result, Run
+from fattn_probe.daily.regress.work_map import OutputTile, output_tiles, work_facts
+from fattn_probe.machine.run.frames import brief_frame
+from fattn_probe.verdict.judge.judgement import attention_kernel
+from fattn_probe.verdict.judge.known import by_defect
+
+WHY = {
+    ChangeKind.NEW_FAILURE: "the output is wrong now",
+    ChangeKind.SUPPORT_LOST: "the op falls back to the CPU now",
+    ChangeKind.SLOWER: "the same work takes longer",
+    ChangeKind.KERNEL: "other code computes this op; its rounding and its speed may differ",
+    ChangeKind.LAUNCH: "the work is divided differently",
+    ChangeKind.BITS: "still right, but not bit-identical: caches and golden files differ",
+    ChangeKind.UNJUDGED: "nothing tells whether the output is correct",
+    ChangeKind.LOST: "no verdict",
+    ChangeKind.NOT_RUN: "no verdict",
+    ChangeKind.REMOVED: "the suite no longer has the case",
+}
+MOST_CHANGES, MOST_LISTED, MOST_CASES, MOST_MAPS, MOST_WRONG = 200, 200, 120, 6, 12
+"""The most rows or pictures of a section, since there may be thousands of cases."""
+LEAST_DECADE = 1.0
+LEAST_TIME = 0.1
+"""The smallest range of a plot's height: a factor of ten in the error, a tenth of the time."""
+
+
+def report(history: History, suite: str = "") -> str:
+    """The page; only of one suite if it is given."""
+    found = list(shown(history, suite))
+    once = {(night.run.identity.line, night.run.suite): night for night in reversed(found)}  # without partial runs
+    counted = Counted()
+    for night in once.values():
+        counted.see(history, night.run)
+    statuses = {key: {name: result.status for name, result in night.results.items()} for key, night in once.items()}
+    ops = ops_of([(night.run, night.cases, statuses[key]) for key, night in reversed(once.items())])
+    names = sorted({night.run.suite for night in found})
+    words = {
+        "title": f"flash attention: {', '.join(names) or 'no runs yet'}",
+        "sections": [_section(history, night) for night in found],
+        "families": families(counted),
+        "ops": op_table(ops) if ops.rows else None,
+        "swatch": swatch,
+    }
+    return environment("fattn_probe.daily.regress").get_template("report.html.j2").render(words)
+
+
+def _section(history: History, night: Night) -> dict[str, Any]:
+    run, baseline = night.run, night.baseline
+    words, bad = verdict_of(night)
+    unexplained = [result for result in night.failures if not result.known]
+    return {
+        "id": f"run-{run.uid[:8]}",
+        "title": f"{run.identity.device}, {run.suite}{partial(run)}",
+        "device": run.identity.device,
+        "suite": f"{run.suite}{partial(run)}",
+        "tree": run.identity.tree,
+        "run": _about(run),
+        "verdict": words,
+        "bad": bad,
+        "baseline": f"{_named(baseline)}, accepted by {night.accepted}" if baseline else "",
+        "counts": night.counts,
+        "changes": change_table(night.changes[:], MOST_CHANGES),
+        "hidden_changes": max(0, len(night.changes) - MOST_CHANGES),
+        "known": by_defect(result.known for result in night.failures),
+        "failures": [_failure(night, result) for result in unexplained[:MOST_LISTED]],
+        "hidden_failures": max(0, len(unexplained) - MOST_LISTED),
+        "unjudged": list(unjudged(night)),
+        "maps": list(_maps(night)),
+        "timed": any(result.seconds for result in night.results.values()),
+        "scenarios": [_scenario(night, name, cases) for name, cases in night.scenarios.items()],
+        "nights": len(night.runs),
+        "cases": [_case(history, night, name) for name in night.worth_a_look(MOST_CASES)],
+        "hidden_cases": max(0, len(night.results) - MOST_CASES),
+    }
+
+
+def partial(run: Run) -> str:
+    """What distinguishes a partial run: that it did not finish, or its filter."""
+    stopped = ", not finished" if run.ended is None else ""
+    return f"{stopped}, only {run.settings.only}" if run.settings.only else stopped
+
+
+def verdict_of(night: Night) -> tuple[str, bool]:
+    """The run's verdict in a few words, and whether it is bad news."""
+    unsaid = sum(night.counts.get(status, 0) for status in ("unjudged", "lost", "not run"))
+    rest = f", {unsaid} without a verdict" if unsaid else ""
+    if night.alarms:
+        return f"{len(night.alarms)} regression{'s' * (len(night.alarms) > 1)}{rest}", True
+    if night.baseline is None:
+        wrong = len(night.failures)
+        return f"{f'{wrong} wrong' if wrong else 'nothing wrong'}; no accepted run yet{rest}", bool(wrong or unsaid)
+    said = f"nothing got worse; {len(night.changes)} changed" if night.changes else "nothing changed"
+    return said + rest, bool(unsaid)
+
+
+def _named(run: Run) -> str:
+    return f"the run of {minute(run.started)} ({run.identity.tree})"
+
+
+def _about(run: Run) -> dict[str, str]:
+    identity, settings = run.identity, run.settings
+    about = {"source": identity.source, "build_number": identity.build_number, "patches": identity.patches}
+    about |= {"started": minute(run.started), "driver": identity.driver, "machine": identity.machine}
+    about |= {"judged with": str(settings.checks or ""), "filter": settings.only}
+    return {name: value for name, value in about.items() if value}
+
+
+def change_table(found: Sequence[Change], most: int) -> Table:
+    """The changes, regressions first, each with why it matters."""
+    ordered = sorted(found, key=lambda change: not change.alarm)[:most]
+    rows = ((change.case, change.kind.value, change.words, WHY.get(change.kind, "")) for change in ordered)
+    return Table(("case", "change", "before and now", "why it matters"), tuple(rows))
+
+
+def op_table(ops: Ops) -> Table:
+    """The number of cases that passed and ran, by head size, types, mask and device."""
+    columns = ("head size", "K, V", "mask", "with", *ops.devices)
+    rows = ((*kind, *(_of(cells.get(device)) for device in ops.devices)) for kind, cells in ops.rows.items())
+    return Table(columns, tuple(rows), frozenset(ops.devices))
+
+
+def _of(counts: tuple[int, int] | None) -> str:
+    return "" if counts is None else f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} of {counts[1]}"
+
+
+def unjudged(night: Night) -> Iterator[tuple[str, str]]:
+    """(case, why) of each case without a verdict."""
+    for shard in night.missing_shards:
+        yield f"shard {shard}", "not finished: the run was killed, is still going on, or its history was not merged"
+    silent = ("lost", "unjudged")
+    lost = [(result.name, result.reason) for result in night.results.values() if result.status in silent]
+    gone = [(change.case, f"not run; {change.words}") for change in night.changes if change.kind is ChangeKind.NOT_RUN]
+    yield from [*lost, *gone][:MOST_LISTED]
+    others = len(lost) + max(len(gone), night.not_run) - min(len(lost) + len(gone), MOST_LISTED)
+    if others > 0:
+        yield f"{others} more", "lost, unjudged or not run"
+
+
+def _failure(night: Night, result: Result) -> dict[str, Any]:
+    packed = night.error_maps.get(result.name)
+    drawn = night.failures.index(result) < MOST_WRONG
+    size = f"{packed.heads} heads x {packed.queries} queries" if packed else ""
+    return {
+        "name": result.name,
+        "reason": result.explained,
+        "kernel": _kernel(result),
+        "map": picture_of(packed, f"errors of {result.name}, {size}", _tiles(night, result))
+        if packed and drawn
+        else None,
+        "crash": _crash(result),
+        "size": size,
+    }
+
+
+def _crash(result: Result) -> dict[str, Any] | None:
+    """Where a kernel crashed: kernel, block and thread, file:line, stack; None if it completed."""
+    finding = result.finding
+    if finding is None:
+        return None
+    source = f"{finding.file}:{finding.line}" if finding.file else ""
+    return {
+        "thread": replace(finding, file="").place,
+        "line": source,
+        "frames": tuple(map(brief_frame, finding.frames)),
+    }
+
+
+def _tiles(night: Night, result: Result) -> tuple[OutputTile, ...]:
+    case = night.cases.get(result.name)
+    return output_tiles(case, result, night.run.identity) if case else ()
+
+
+def _kernel(result: Result) -> str:
+    return attention_kernel(record.spelling for record in result.kernels)
+
+
+def _maps(night: Night) -> Iterator[dict[str, Any]]:
+    """The division of work of cases that failed or changed their launch, now and before."""
+    moved = [change.case for change in night.changes if change.kind in (ChangeKind.LAUNCH, ChangeKind.KERNEL)]
+    names = dict.fromkeys([*(result.name for result in night.failures), *moved])
+    for place, name in enumerate([name for name in names if name in night.cases][:MOST_MAPS]):
+        now = _map(night, night.results[name], night.run.identity, f"map{night.run.uid[:8]}-{place}")
+        was = night.before.get(name) if name in moved else None
+        past = _map(night, was, night.run.identity, f"was{night.run.uid[:8]}-{place}") if was else None
+        if now:
+            yield {"name": name, "now": now, "was": past}
+
+
+def _map(night: Night, result: Result, identity: Identity, name: str) -> dict[str, Any] | None:
+    facts = work_facts(night.cases[result.name], result, identity)
+    drawn = map_of(facts, name) if facts else None
+    return {"kernel": _kernel(result)} | drawn if drawn else None
+
+
+def _scenario(night: Night, name: str, cases: Sequence[str]) -> dict[str, Any]:
+    by_run = [[night.cells[case][run.id] for case in cases if run.id in night.cells[case]] for run in night.runs]
+    marks = [_mark(run, cells) for run, cells in zip(night.runs, by_run, strict=True) if cells]
+    last = [cell for cell in by_run[-1] if cell.ratio is not None]
+    return {
+        "name": name,
+        "count": len(cases),
+        "status": worst([night.results[case].status for case in cases]),
+        "strip": strip(marks),
+        "ratio": _ratio(max((cell.ratio or 0.0 for cell in last), default=None)),
+        "errors": _errors(by_run, name),
+        "times": _times(by_run, name),
+    }
+
+
+def _mark(run: Run, cells: Sequence[Cell]) -> Square:
+    status = worst([cell.status for cell in cells])
+    number = sum(cell.status == status for cell in cells)
+    some = f" ({number} of {len(cells)})" if len(cells) > 1 else ""
+    return Square(status, f"{run.started[:10]} {run.identity.source}: {status}{some}")
+
+
+def _errors(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
+    """The largest and the median error / bound of each run; NMSE if there is no bound."""
+    known = [[cell.ratio for cell in cells if cell.ratio is not None] for cells in by_run]
+    limit: float | None = 0.0
+    if not any(known):
+        known, limit = [[cell.nmse for cell in cells if cell.nmse is not None] for cells in by_run], None
+    most = Series("most", tuple(log10(max(values, default=None)) for values in known))
+    middle = Series("middle", tuple(log10(statistics.median(values)) if values else None for values in known))
+    return plot((middle, most), f"error through the nights, {name}", least=LEAST_DECADE, limit=limit)
+
+
+def _times(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
+    """The sum of the cases' times, for runs in which all were timed."""
+    number = max((sum(cell.time is not None for cell in cells) for cells in by_run), default=0)
+    timed = [[cell.time for cell in cells if cell.time is not None] for cells in by_run]
+    sums = tuple(sum(times) if times and len(times) == number else None for times in timed)
+    least = LEAST_TIME * max((value for value in sums if value), default=0.0)
+    return plot((Series("most", sums),), f"time through the nights, {name}", least=least)
+
+
+def _case(history: History, night: Night, name: str) -> dict[str, Any]:
+    result, cells = night.results[name], night.cells.get(name, {})
+    nmse = result.metrics.get("nmse")
+    outputs = history.outputs(night.runs, name)
+    rows = [[cells[run.id]] if run.id in cells else [] for run in night.runs]
+    return {
+        "name": name,
+        "status": result.status,
+        "kernel": _kernel(result),
+        "nmse": "" if nmse is None else f"{nmse:.2e}",
+        "ratio": _ratio(result.metrics.get("error_by_bound")),
+        "strip": strip(list(_marks(night, cells, outputs))),
+        "errors": _errors(rows, name),
+        "times": _times(rows, name),
+    }
+
+
+def _marks(night: Night, cells: Mapping[int, Cell], outputs: Mapping[int, str]) -> Iterator[Square]:
+    before = None
+    for run in night.runs:
+        if run.id in cells:
+            now = outputs.get(run.id)
+            changed = None not in (before, now) and before != now
+            status = cells[run.id].status
+            yield Square(
+                status, f"{run.started[:10]} {run.identity.source}: {status}{', bits changed' * changed}", changed
+            )
+            before = now or before
+
+
+def _ratio(value: float | None) -> str:
+    """The largest error / bound, if known."""
+    return "" if value is None else times(value, 2)

@@ -1,0 +1,93 @@
+"""Turn a judgement into a result for the history."""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+from fattn_probe.base.errors import BuildError, FattnProbeError, InputError, LostError
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.regress.packed_map import packed_map_of
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.machine.run.session import Session
+from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
+from fattn_probe.verdict.judge.cases import judge_case
+from fattn_probe.verdict.judge.checks import Checks
+from fattn_probe.verdict.judge.judgement import Judgement
+from fattn_probe.verdict.measure.verdict import Verdict
+
+BY_PREDICTION = ("error_by_bound", "rmse_by_predicted")
+BY_MODEL = ("off_model", "equal_bits")
+OnResult = Callable[[Result, int, int], None]
+"""Called with a result, the number of results so far, and the planned number."""
+
+
+def unseen(result: Result, done: int, planned: int) -> None:
+    """Do nothing with a result."""
+
+
+def result_of(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Result:
+    """Run and judge one case as `compare` does; an error on the way makes it lost."""
+    try:
+        judgement = judge_case(session, case, target, checks)
+    except (BuildError, InputError, LostError) as error:
+        return lost_result(case, error)
+    return recorded(judgement, timed=target.engine == "cuda")
+
+
+def lost_result(case: Case, error: FattnProbeError) -> Result:
+    """The result of a case that an error kept from a verdict."""
+    return Result(case.name, case.digest, "lost", _first(str(error)), failure=str(error))
+
+
+def result_without_times(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Result:
+    """`result_of` without times, which are meaningless if other processes share the GPU."""
+    return replace(result_of(session, case, target, checks), seconds=())
+
+
+def recorded(judgement: Judgement, *, timed: bool) -> Result:
+    """A judgement as a result for the history; with times if they are meaningful."""
+    return Result(
+        name=judgement.case,
+        digest=judgement.digest,
+        status=judgement.status,
+        reason=_first(judgement.reason),
+        metrics=metrics_of(judgement.verdict),
+        output=judgement.output,
+        launches="\n".join(replace(launch, text="").to_json() for launch in judgement.launches),
+        seconds=judgement.seconds if timed else (),
+        failure="" if judgement.status == "pass" else judgement.reason,
+        error_map=packed_map_of(judgement),
+        warning=judgement.warning,
+        missing=judgement.missing,
+        sampled=judgement.sampled,
+        checks=judgement.checks,
+        finding=judgement.finding,
+        known=judgement.known,
+        diagnosis=first_cause(judgement.diagnosis),
+    )
+
+
+def first_cause(diagnosis: Diagnosis | None) -> str:
+    """The first cause of a diagnosis in words; empty if it says none."""
+    return str(diagnosis.causes[0].cause) if diagnosis is not None and diagnosis.causes else ""
+
+
+def metrics_of(verdict: Verdict) -> dict[str, object]:
+    """A verdict's metrics for JSON; NaN and infinities are null."""
+    if verdict.metrics is None:
+        return {}
+    known = verdict.design if verdict.metrics.all_finite else None  # a NaN or infinity has no bounded error
+    design = {name: getattr(known, name, None) for name in BY_PREDICTION}
+    design |= {name: getattr(verdict.design, name, None) for name in BY_MODEL}
+    return {name: _plain(value) for name, value in (asdict(verdict.metrics) | design).items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, int | None) else str(value)
+
+
+def _first(text: str) -> str:
+    return text.partition("\n")[0]

@@ -1,0 +1,102 @@
+"""Continue what was stopped: the last unfinished call of `regress`, and its results that still hold."""
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fattn_probe.base.figures import minute, number_of
+from fattn_probe.base.process import log
+from fattn_probe.daily.regress.history import History, now
+from fattn_probe.daily.regress.records import Result, Run
+from fattn_probe.daily.regress.schema import transaction, translated
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call of `regress` was asked for, by which `--resume` finds the last one: names, not contents.
+
+    `source` names the source, its patches and a given build; `targets` are those of all entries.
+    """
+
+    suite: str
+    source: str
+    only: str
+    targets: frozenset[str]
+
+
+def night_of(history: History, call: Call, *, resume: bool) -> str:
+    """The name of the night of a call: a new one, or with `resume` that of the last call that did not finish.
+
+    That is one of the same suite, source and filter, which shares a target.
+    """
+    query = "SELECT night, targets FROM calls WHERE suite = ? AND source = ? AND only = ? AND ended IS NULL"
+    with translated(history.path), transaction(history.connection):
+        if resume:
+            asked = (call.suite, call.source, call.only)
+            rows = history.connection.execute(f"{query} ORDER BY started", asked).fetchall()
+            found = [str(row["night"]) for row in rows if not call.targets.isdisjoint(json.loads(row["targets"]))]
+            if found:
+                return found[-1]
+        night = uuid.uuid4().hex
+        about = (night, call.suite, call.source, call.only, json.dumps(sorted(call.targets)), now())
+        history.connection.execute("INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, NULL)", about)
+    return night
+
+
+def finish(history: History, night: str) -> None:
+    """Mark a call as finished, unless it left a run unfinished that no later one replaces."""
+    last = {(run.identity.line, run.suite): run for run in history.runs() if run.night == night}
+    if all(run.ended for run in last.values()):
+        with translated(history.path), transaction(history.connection):
+            history.connection.execute("UPDATE calls SET ended = ? WHERE night = ?", (now(), night))
+
+
+def take_over(history: History, run: Run, fingerprints: Mapping[str, str]) -> set[str]:
+    """The cases that need not run, since the night has results of theirs with the same fingerprints.
+
+    A run that was begun anew, because something changed, first gets those of the night's earlier runs; what cannot be
+    used is said. A lost case runs again.
+    """
+    found = usable(history.results(run), fingerprints)
+    if found or not run.night:
+        return found
+    for earlier in reversed(history.runs(run.identity.line, run.suite)):
+        if earlier.night != run.night or earlier.id == run.id or earlier.settings.only != run.settings.only:
+            continue
+        results, differences = history.results(earlier), differences_of(run, earlier)
+        fresh = set() if differences else usable(results, fingerprints) - found
+        history.carry(earlier, run, fresh)
+        found |= fresh
+        say_unused(earlier, [results[name] for name in fingerprints.keys() & results.keys() - found], differences)
+    return found
+
+
+def unlike_parts(history: History, run: Run) -> str:
+    """How a run differs from others of its night, line and suite, in words; they would be one run without that."""
+    runs = (
+        one for one in history.runs(run.identity.line, run.suite) if one.night == run.night != "" and one.id != run.id
+    )
+    words = dict.fromkeys(word for one in runs for word in differences_of(run, one) or ("the cases",))
+    return " and ".join(words)
+
+
+def differences_of(run: Run, earlier: Run) -> tuple[str, ...]:
+    """What differs between two runs besides their cases, in words."""
+    fingerprint = run.identity.fingerprint
+    return fingerprint.differences(earlier.identity.fingerprint) if fingerprint else ()
+
+
+def usable(results: Mapping[str, Result], fingerprints: Mapping[str, str]) -> set[str]:
+    """The cases with a verdict, whose fingerprint is the one wanted."""
+    ended = {name: result for name, result in results.items() if result.status != "lost"}
+    return {name for name, result in ended.items() if result.fingerprint == fingerprints.get(name, "none")}
+
+
+def say_unused(earlier: Run, results: Sequence[Result], differences: Sequence[str]) -> None:
+    """Warn of results of an earlier run of a night that no longer hold."""
+    changed = [result for result in results if result.status != "lost"]
+    if changed:
+        why = f"{' and '.join(differences)} changed" if differences else "the cases themselves changed"
+        said = number_of(len(changed), "case")
+        log.warning("%s: %s of the run of %s run again, since %s", earlier.suite, said, minute(earlier.started), why)

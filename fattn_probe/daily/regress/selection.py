@@ -1,0 +1,85 @@
+"""Select the cases of a suite for a target."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fattn_probe.base.digest import short
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.regex import bounded, compiled
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.ops.cases import separate_V_of
+from fattn_probe.daily.regress.records import Result, Shard, case_fingerprint
+from fattn_probe.daily.regress.suite import Entry, cases_of, only_of
+from fattn_probe.daily.regress.upstream import upstream_cases, upstream_list
+from fattn_probe.machine.run.session import Session
+
+FILTER = "--filter"
+
+
+@dataclass(frozen=True)
+class CaseSelection:
+    """The cases to run, and the results of cases that need no run; of a shard, `whole` is the digest of all."""
+
+    cases: tuple[Case, ...]
+    settled: tuple[Result, ...] = ()
+    whole: str = ""
+
+    def some(self, pattern: str, given: str = FILTER) -> "CaseSelection":
+        """The cases and results whose name matches a regular expression, which the flag or key `given` has."""
+        search = compiled(pattern, given).search
+        with bounded(pattern, given):
+            cases = tuple(case for case in self.cases if search(case.name))
+            return CaseSelection(cases, tuple(result for result in self.settled if search(result.name)))
+
+    def of(self, shard: Shard) -> "CaseSelection":
+        """The cases and results of a shard."""
+        cases = tuple(case for case in self.cases if shard.has(case.digest))
+        return CaseSelection(cases, tuple(result for result in self.settled if shard.has(result.digest)), self.digest)
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """What a result of each case depends on besides the run: the case with its tolerance, by name."""
+        cases = {case.name: case_fingerprint(case) for case in self.cases}
+        return cases | {result.name: result.digest for result in self.settled}
+
+    @property
+    def digest(self) -> str:
+        """A digest of all cases, which is the same for every shard of them."""
+        return self.whole or short(json.dumps(self.fingerprints, sort_keys=True))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all cases and results."""
+        return [*(case.name for case in self.cases), *(result.name for result in self.settled)]
+
+
+def select(
+    entry: Entry, folder: Path, session: Session, target: Target, *, only: str = ""
+) -> tuple[tuple[Case, ...], tuple[Result, ...]]:
+    """An entry's cases on a target, from its scenarios and upstream's list, and the results that need no run.
+
+    InputError if the entry's own filter leaves none; `only` may.
+    """
+    cases, settled = cases_of(entry, folder), list[Result]()
+    if entry.upstream:
+        listed = upstream_list(session, target)
+        tree = session.options.tree
+        separate_V = tree is not None and separate_V_of(tree.root)
+        more, settled = upstream_cases(listed, separate_V=separate_V)
+        cases += more
+    found = CaseSelection(tuple(cases), tuple(settled)).some(entry.only, only_of(entry))
+    if not found.names:
+        raise InputError(f"no case name matches {only_of(entry)} {entry.only!r}")
+    found = found.some(only)
+    return found.cases, found.settled
+
+
+def matching(results: Mapping[str, Result], only: str) -> dict[str, Result]:
+    """The results that a run with the filter `only` would have; all of them without a filter."""
+    search = compiled(only, FILTER).search
+    with bounded(only, FILTER):
+        return {name: result for name, result in results.items() if search(name)}

@@ -1,0 +1,204 @@
+"""A suite file: which scenarios, on which devices, with which source."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import find_files, read_text
+from fattn_probe.base.regex import problem_of
+from fattn_probe.base.yaml_lines import Key, YamlDocument, parse
+from fattn_probe.cases import MOST_REPEATS
+from fattn_probe.cases.scenario import Case
+from fattn_probe.cases.scenario.explain import ENTRY_NAME, explain, nearest
+from fattn_probe.cases.scenario.files import read_cases, told_apart
+from fattn_probe.cases.scenario.spec import Spec
+from fattn_probe.llama.build.key import not_with_address
+from fattn_probe.llama.source import DEFAULT_SOURCE
+from fattn_probe.verdict.judge.checks import QUERIES_ALONE, Checks, UseModel
+
+ALLOWED = ", allowed: "
+
+
+class CheckSpec(Spec):
+    """How the cases of a suite are judged, as `compare` would with the flags of the same names."""
+
+    model: UseModel = "auto"
+    """When the rounding model is computed: `auto` is up to 4 GFLOP; without it, small faults pass."""
+    sample: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
+    """The rows to check exactly: `auto` is all except in very large cases; a number of them, or `all`."""
+    repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)
+    """Runs of each case that must have equal bits."""
+    batch_invariance: bool = False
+    """Whether some queries are computed alone too, and their bits compared with those of the batch."""
+
+    roundings: bool = False
+    """Whether an output fails that is accurate, but whose bits are not those of the rounding model."""
+
+    kernels: bool = False
+    """Whether a correct output fails if the default release is known to launch other kernels for the op."""
+
+    order: int = Field(default=0, ge=0, le=1000)
+    """Random orders in which all cases of the entry run in one process; each must give what it gives alone."""
+
+    @property
+    def checks(self) -> Checks:
+        """The checks for the judge."""
+        alone = QUERIES_ALONE if self.batch_invariance else 0
+        return Checks(self.model, self.sample, self.repeat, alone, self.roundings, self.kernels, self.order)
+
+
+class Entry(Spec):
+    """Cases, the targets that they run on, and how they are run and judged."""
+
+    name: str = Field(default="", pattern=ENTRY_NAME)
+    """Name of the entry's runs in the history, `SUITE/NAME`; empty for the suite itself."""
+    scenarios: list[str] = Field(default=[])
+    """Scenario files and recorded cases, as paths or globs relative to the suite's file."""
+    upstream: bool = False
+    """Whether to add every case of the source's test-backend-ops, with our inputs and our reference."""
+    only: str = ""
+    """A regular expression: only cases whose name matches it."""
+    cases: list[str] = Field(default=[])
+    """Names of cases: only these of the scenarios; empty for all."""
+    on: list[str] = Field(default=["sim:h200"], min_length=1)
+    """Targets of each case: sim:ID, gpu, gpu:N; `gpu?` is a GPU if this machine has one."""
+    devices: str = ""
+    """A file of further GPUs for `on`, as `--devices` takes it, relative to the suite's file."""
+    repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)
+    """Timed runs of each case; above 1, a real GPU runs one case at a time and its times are kept."""
+    flavour: Literal["release", "debug", "check"] = "release"
+    """The build: `release`, `debug`, or `check`, whose simulated GPU checks every memory access."""
+    sanitize: list[Literal["address", "undefined"]] = Field(default=[])
+    """Sanitizers that the simulator's kernels are compiled with."""
+    quants: list[str] = Field(default=[])
+    """K-V type pairs that the build has vec kernels for, besides the default ones, such as `q5_1-q4_0`."""
+    check: CheckSpec = Field(default=CheckSpec())
+    """How the cases are judged: `model`, `sample`, `repeat`, `batch_invariance`, `roundings`, `kernels`, `order`."""
+
+    @field_validator("only")
+    @classmethod
+    def _is_an_expression(cls, only: str) -> str:
+        if problem := problem_of(only):
+            raise ValueError(f"found {only!r}, allowed: a regular expression ({problem})")
+        return only
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Self:
+        if problem := not_with_address(self.flavour, self.sanitize):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def has_cases(self) -> bool:
+        """Whether the entry names any."""
+        return bool(self.scenarios) or self.upstream
+
+    @property
+    def needs_simulator(self) -> bool:
+        """Whether a real GPU cannot run it: it has another build."""
+        return self.flavour == "check" or bool(self.sanitize)
+
+
+class Suite(Entry):
+    """The contents of a regression run: an entry of its own, and others with their own cases, targets and checks."""
+
+    version: Literal[1]
+    """Version of this schema."""
+    about: str = Field(min_length=1, max_length=200)
+    """One line: what the suite tests."""
+    source: str = DEFAULT_SOURCE
+    """The llama.cpp to run."""
+    lost: float = Field(default=0.02, ge=0, le=1)
+    """The share of cases that may be lost before a run has no verdict (exit 4)."""
+    seconds: float = Field(default=0, ge=0)
+    """Time limit of a run on two cores with compiled kernels; the report of a longer one says so. 0: no limit."""
+    entries: list[Entry] = Field(default=[])
+    """Further entries, each with a name and its own cases, targets and checks."""
+
+    @model_validator(mode="after")
+    def _has_all(self) -> Self:
+        if not self.parts:
+            raise ValueError("a suite needs scenarios, or upstream: true")
+        return self
+
+    @property
+    def parts(self) -> tuple[Entry, ...]:
+        """All entries, the suite's own first."""
+        every: tuple[Entry, ...] = (self, *self.entries)
+        return tuple(part for part in every if part.has_cases)
+
+
+def load_suite(path: Path) -> Suite:
+    """Read a suite; InputError names every mistake with its line."""
+    document = parse(read_text(path, "the suite"), str(path))
+    if document.mistakes:
+        raise InputError("\n".join(f"{path}:{mistake.line}: {mistake.text}" for mistake in document.mistakes))
+    if document.value is None:
+        raise InputError(f"{path}:1: the file: found nothing, allowed: keys such as `version: 1`")
+    if isinstance(document.value, dict) and document.value.keys() >= {"hsk", "n_kv"}:
+        raise InputError(
+            f"{path}:1: the file: this is a scenario, which `fattn-probe compare` judges, allowed: a suite"
+        )
+    try:
+        suite = Suite.model_validate(document.value)
+    except ValidationError as error:
+        raise InputError("\n".join(_mistakes(path, document, error))) from error
+    if problems := list(_entry_mistakes(path, document, suite.entries)):
+        raise InputError("\n".join(problems))
+    return suite
+
+
+def _mistakes(path: Path, document: YamlDocument, error: ValidationError) -> Iterator[str]:
+    """The messages of pydantic's errors, one for each key: the alternatives of a value have an error each."""
+    by_key: dict[Key, list[str]] = {}
+    for details in error.errors(include_url=False):
+        key, said = explain(details, document.value, Suite)
+        by_key.setdefault(key, []).append(said)
+    for key, (first, *others) in by_key.items():
+        also = (said.partition(ALLOWED)[2] for said in others)
+        said = " or ".join([first, *filter(None, also)])
+        yield f"{path}:{document.line(key)}: {'.'.join(map(str, key)) or 'the file'}: {said}"
+
+
+def _entry_mistakes(path: Path, document: YamlDocument, entries: Sequence[Entry]) -> Iterator[str]:
+    """The messages about entries without a name, with the name of an earlier one, or without cases."""
+    first: dict[str, int] = {}
+    for number, entry in enumerate(entries):
+        line, place = document.line(("entries", number)), f"entries.{number}"
+        if not entry.name:
+            yield f"{path}:{line}: {place}: without a name, allowed: a name of its own"
+        elif entry.name in first:
+            line = document.line(("entries", number, "name"))
+            said = f"found {entry.name!r}, which the entry on line {first[entry.name]} has"
+            yield f"{path}:{line}: {place}.name: {said}, allowed: a name of its own"
+        if not entry.has_cases:
+            yield f"{path}:{line}: {place}: without cases, allowed: scenarios, or upstream: true"
+        first.setdefault(entry.name, line)
+
+
+def only_of(entry: Entry) -> str:
+    """How messages call the key `only` of an entry or a suite."""
+    return f"`only` of {called(entry)}"
+
+
+def called(entry: Entry) -> str:
+    """How messages call an entry, or the suite itself."""
+    return f"entry {entry.name}" if entry.name else "the suite"
+
+
+def cases_of(entry: Entry, folder: Path) -> list[Case]:
+    """The cases of an entry's scenarios, in the order of the file; InputError for a pattern or a name without any."""
+    cases: list[Case] = []
+    for pattern in entry.scenarios:
+        paths = find_files(folder, pattern)
+        if not paths:
+            raise InputError(f"{called(entry)}: no scenario matches {pattern!r} in {folder}")
+        cases += [case for path in paths for case in read_cases(path)]
+    by_name = {case.name: case for case in told_apart(cases)}
+    if unknown := [name for name in entry.cases if name not in by_name]:
+        near = nearest(unknown[0], list(by_name))
+        raise InputError(f"{called(entry)}: its scenarios have no case {unknown[0]!r}{near}")
+    return [case for name, case in by_name.items() if not entry.cases or name in set(entry.cases)]

@@ -1,0 +1,342 @@
+"""The output of `fattn-probe regress` and `history`: outcomes as text, JSON, Markdown and an exit code."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fattn_probe.base.errors import ComparisonError, LostError, RegressionError, UnjudgedError
+from fattn_probe.base.figures import minute, number_of
+from fattn_probe.base.tables import Table
+from fattn_probe.daily.regress.changes import Change, ChangeKind
+from fattn_probe.daily.regress.records import Result, Run
+from fattn_probe.daily.regress.runner import Outcome
+from fattn_probe.daily.regress.versions import VERDICTS, Bisection, Versions, ended
+from fattn_probe.verdict.judge.judgement import attention_kernel
+from fattn_probe.verdict.judge.known import by_defect
+
+STYLES = {"pass": "green", "fail": "bold red", "unjudged": "bold yellow", "unsupported": "dim", "lost": "magenta"}
+SHOWN = 20
+FAILURES = frozenset({ChangeKind.NEW_FAILURE, ChangeKind.SUPPORT_LOST, ChangeKind.UNJUDGED})
+"""The changes whose words say why a case does not pass."""
+MOST_ROWS = 200  # of a step summary, which is limited to 1 MiB
+
+
+def render(outcomes: Sequence[Outcome]) -> RenderableType:
+    """Show each target's counts and changes, regressions first."""
+    return Group(*(part for outcome in outcomes for part in _render(outcome)))
+
+
+def _render(outcome: Outcome) -> Iterable[RenderableType]:
+    yield Text(f"{place(outcome.run)}, {outcome.run.identity.tree}: {_counted(outcome.counts)}", "bold")
+    if outcome.baseline is not None:
+        yield Text(f"compared with {_named(outcome.baseline)}: {_said(outcome.changes)}")
+    # Say whether this run was accepted, or that the line has no baseline.
+    run, device, why = outcome.run.uid[:8], place(outcome.run), outcome.accepted
+    if why and outcome.baseline is None:
+        yield Text(f"accepted {run} as the first baseline of {device} ({why})", "green")
+    elif why:
+        yield Text(f"accepted {run} as the new baseline of {device} ({why})", "green")
+    elif outcome.baseline is None:
+        yield Text(f"{device} has no baseline yet: --accept WHY makes a run the baseline", "yellow")
+    if outcome.run.settings.checks:
+        yield Text(f"judged with: {outcome.run.settings.checks}", "dim")
+    yield from (Text(line, "yellow") for line in not_checked(outcome))
+    shown = sorted(outcome.changes, key=_order)[:SHOWN]
+    if shown:
+        rows = (
+            (change.case, Text(change.kind, "bold red" if change.alarm else ""), _words(change, outcome))
+            for change in shown
+        )
+        columns = ("case", "change", "before and now")
+        yield Table(columns, tuple(rows), prose=frozenset(columns[2:]), heading=columns[:2])
+        if len(outcome.changes) > SHOWN:
+            yield Text(f"and {len(outcome.changes) - SHOWN} more (--json has all)", "dim")
+    yield from (Text(line, "yellow") for line in by_defect(result.known for result in outcome.results.values()))
+    told = {change.case for change in shown if change.kind in FAILURES}
+    for result in outcome.results.values():
+        if result.status == "fail" and not result.known and result.name not in told:
+            yield Text(f"fail {result.name}: {result.explained}{_place(result)}", "red")
+        if result.status == "unjudged" and result.name not in told:
+            yield Text(f"unjudged {result.name}: {result.reason}", STYLES["unjudged"])
+        if result.warning:
+            yield Text(f"accuracy warning {result.name}: {result.warning}", "yellow")
+
+
+def not_checked(outcome: Outcome) -> Iterator[str]:
+    """By what how many cases could not be checked, each reason once."""
+    checks = outcome.run.settings.checks
+    results, found = outcome.results.values(), Counter[str]()
+    found.update(f"{check.name}: {check.reason}" for result in results for check in result.checks if not check.made)
+    if checks is None or checks.model != "never":
+        found.update(result.missing for result in results if result.missing)
+    for reason, number in found.items():
+        yield f"not checked in {number_of(number, 'case')}: {reason}"
+
+
+def _words(change: Change, outcome: Outcome) -> str:
+    """What a change says, with the place where a kernel was stopped."""
+    return change.words + (_place(outcome.results[change.case]) if change.kind in FAILURES else "")
+
+
+def _place(result: Result) -> str:
+    """` in KERNEL, block, thread, FILE:LINE` where a kernel was stopped; empty if it was not."""
+    return f" in {result.finding.place}" if result.finding and result.finding.place else ""
+
+
+def place(run: Run) -> str:
+    """Where a run ran, with the entry of the suite in brackets if it is not the suite's own: `sim:h200 (races)`."""
+    entry = run.suite.partition("/")[2]
+    return f"{run.identity.device} ({entry})" if entry else run.identity.device
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no cases"
+
+
+def _said(changes: Sequence[Change]) -> str:
+    """The number of changes without cases that were not run, which the counts have."""
+    found = [change for change in changes if change.kind is not ChangeKind.NOT_RUN]
+    alarms = sum(change.alarm for change in found)
+    return f"{len(found)} changed, {number_of(alarms, 'regression')}" if found else "nothing changed"
+
+
+def _order(change: Change) -> tuple[bool, bool]:
+    """Sort regressions first and cases that were not run last."""
+    return not change.alarm, change.kind is ChangeKind.NOT_RUN
+
+
+def _named(run: Run) -> str:
+    return f"{run.uid[:8]} of {minute(run.started)} ({run.identity.tree})"
+
+
+def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Key `runs`: `uid`, `identity`, `baseline`, `accepted`, `checks`, `filter`, `counts`, `changes`, `results`."""
+    return {
+        "runs": [
+            {
+                "uid": outcome.run.uid,
+                "identity": asdict(outcome.run.identity),
+                "baseline": outcome.baseline.uid if outcome.baseline else None,
+                "accepted": outcome.accepted or None,
+                **settings_json(outcome.run),
+                "counts": outcome.counts,
+                "changes": [asdict(change) | {"alarm": change.alarm} for change in outcome.changes],
+                "results": [result_json(result) for result in outcome.results.values()],
+            }
+            for outcome in outcomes
+        ]
+    }
+
+
+def run_json(run: Run) -> dict[str, Any]:
+    """A run of the history for JSON, with its settings."""
+    fields = {name: value for name, value in asdict(run).items() if name != "settings"}
+    return fields | settings_json(run)
+
+
+def settings_json(run: Run) -> dict[str, Any]:
+    """Keys `checks` (as in a suite file) and `filter`; null if unknown or not given."""
+    checks = run.settings.checks
+    return {"checks": asdict(checks) if checks else None, "filter": run.settings.only or None}
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """A result for JSON, with its kernels by name and without its error map."""
+    fields = {name: value for name, value in asdict(result).items() if name != "error_map"}
+    return fields | {"launches": [record.spelling for record in result.kernels]}
+
+
+def markdown(outcomes: Sequence[Outcome]) -> str:
+    """Markdown for a CI job's summary: each target's verdict, then the changes, regressions first."""
+    lines = ["# flash attention", "", "| on | source | verdict | results |", "| --- | --- | --- | --- |"]
+    for outcome in outcomes:
+        identity = outcome.run.identity
+        cells = (place(outcome.run), f"`{identity.tree}`", f"**{_verdict(outcome)}**", _counted(outcome.counts))
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return "\n".join([*lines, *(line for outcome in outcomes for line in _details(outcome))]) + "\n"
+
+
+def _verdict(outcome: Outcome) -> str:
+    gone = sum(outcome.counts[status] for status in ("unjudged", "lost", "not run"))
+    rest = f"; {gone} without a verdict" if gone else ""
+    if outcome.baseline is None:
+        accepted = "the first baseline" if outcome.accepted else "no baseline yet"
+        return f"{outcome.counts['fail'] or 'nothing'} wrong{_known(outcome)}, {accepted}{rest}"
+    return _said(outcome.changes) + rest
+
+
+def _known(outcome: Outcome) -> str:
+    """How many of the failures are known defects, in brackets; empty for none."""
+    number = known(outcome)
+    return f" ({'all' if number == outcome.counts['fail'] else number} by known defects)" if number else ""
+
+
+def known(outcome: Outcome) -> int:
+    """The number of failures that are known defects of llama.cpp."""
+    return sum(bool(result.known) for result in outcome.results.values())
+
+
+def _details(outcome: Outcome) -> Iterable[str]:
+    found = sorted(outcome.changes, key=_order)
+    told = {change.case for change in found}
+    failed = [result for result in outcome.results.values() if result.status == "fail" and result.name not in told]
+    wrong = [result for result in failed if not result.known]
+    rows = [(change.case, f"**{change.kind}**" if change.alarm else change.kind, change.words) for change in found]
+    rows += [(result.name, "known failure" if outcome.baseline else "wrong", result.explained) for result in wrong]
+    defects = list(filter(None, (result.known for result in failed)))
+    rows += [(id, "known defect", line) for id, line in zip(dict.fromkeys(defects), by_defect(defects), strict=True)]
+    if rows:
+        beside = f", compared with {_named(outcome.baseline)}" if outcome.baseline else ""
+        yield from ("", f"## {place(outcome.run)}{beside}", "", "| case | change | |", "| --- | --- | --- |")
+    yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows[:MOST_ROWS])
+    if len(rows) > MOST_ROWS:
+        yield from ("", f"and {len(rows) - MOST_ROWS} more")
+
+
+def render_versions(found: Sequence[Versions]) -> RenderableType:
+    """One row per case: what the old and the new version launched, whether the bits are equal, and both errors."""
+    return Group(*(_versions_table(item) for item in found))
+
+
+def _versions_table(item: Versions) -> RenderableType:
+    kinds: dict[str, list[Change]] = {}
+    for change in item.changes:
+        kinds.setdefault(change.case, []).append(change)
+    rows = []
+    for name, result in item.a.items():
+        other, found = item.b[name], kinds.get(name, [])
+        first, second = _kernel(result), _kernel(other)
+        said = Text("\n".join(map(_changed, found)) or "nothing")
+        said.stylize("bold red" if any(change.alarm for change in found) else "")
+        rows.append((name, said, first, "the same" if first == second else second, _nmse(result), _nmse(other)))
+    columns = ("case", "changed", "old\nkernel", "new\nkernel", "old\nNMSE", "new\nNMSE")
+    table = Table(columns, tuple(rows), frozenset(columns[4:]), frozenset({"changed"}), columns[:2])
+    old, new = item.sources
+    return Group(Text(f"{item.on}, old: {old}, new: {new}", "bold"), table)
+
+
+def _changed(change: Change) -> str:
+    """A kind of change; launches and bits include the numbers, which no other column shows."""
+    return f"{change.kind}: {change.words}" if change.kind in (ChangeKind.LAUNCH, ChangeKind.BITS) else change.kind
+
+
+def _kernel(result: Result) -> str:
+    return attention_kernel(record.spelling for record in result.kernels) or result.status
+
+
+def _nmse(result: Result) -> str:
+    value = result.metrics.get("nmse")
+    return f"{value:.2e}" if value is not None else ""
+
+
+def versions_json(found: Sequence[Versions]) -> dict[str, Any]:
+    """Key `targets`: `on`, `sources`, `changes`, `a` and `b` (results by case)."""
+    return {
+        "targets": [
+            {
+                "on": item.on,
+                "sources": list(item.sources),
+                "changes": [asdict(change) | {"alarm": change.alarm} for change in item.changes],
+                "a": {name: result_json(result) for name, result in item.a.items()},
+                "b": {name: result_json(result) for name, result in item.b.items()},
+            }
+            for item in found
+        ]
+    }
+
+
+def render_bisection(found: Bisection) -> RenderableType:
+    """Show the sources that were tried, and the first bad one."""
+    tried = [
+        Text(f"{source}: {words_of_tried(result)}", STYLES.get(result.status, "")) for source, result in found.tried
+    ]
+    skipped = len(found.suspects) > 1
+    first = (
+        f"the first bad source is one of {', '.join(found.suspects)}" if skipped else f"first bad source: {found.bad}"
+    )
+    return Group(*tried, Text(first, "bold"), Text(found.result.failure))
+
+
+def words_of_tried(result: Result) -> str:
+    """How a source was judged; for one without a verdict, that it was skipped, and why."""
+    return result.status if result.status in VERDICTS else f"skipped, {ended(result)}"
+
+
+def bisection_json(found: Bisection) -> dict[str, Any]:
+    """Keys `bad`, `suspects`, `result`, `tried` (source to status) and `skipped` (source to reason)."""
+    tried = {source: result.status for source, result in found.tried}
+    skipped = {source: result.reason for source, result in found.tried if result.status not in VERDICTS}
+    document = {"bad": found.bad, "suspects": found.suspects, "result": result_json(found.result)}
+    return document | {"tried": tried, "skipped": skipped}
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
+    """Raise the error with the exit code.
+
+    4 if too many cases were lost, 6 for a regression, 5 for a failure, 7 for an output that could not be judged. A
+    failure that the accepted run also has, or that is a known defect of llama.cpp, is reported and does not change the
+    exit code; nor does an output that was not judged in the accepted run either.
+    """
+    for outcome in outcomes:
+        if outcome.interrupted:
+            left = outcome.counts["not run"]
+            raise LostError(f"{place(outcome.run)}: stopped with {left} cases left; --resume continues with them")
+        if outcome.lost > most_lost:
+            raise LostError(f"{place(outcome.run)}: {outcome.lost:.0%} of the cases were lost or not run")
+    if worse := [outcome for outcome in outcomes if outcome.alarms]:
+        raise RegressionError("\n".join(f"{place(item.run)}: {_regressions(item.alarms)}" for item in worse))
+    wrong = [outcome for outcome in outcomes if outcome.baseline is None and outcome.counts["fail"] > known(outcome)]
+    if wrong:
+        raise ComparisonError(
+            "\n".join(
+                f"{place(item.run)}: {_wrong(item.counts['fail'])}{_known(item)}; no baseline yet" for item in wrong
+            )
+        )
+    if unjudged := [outcome for outcome in outcomes if outcome.unjudged]:
+        said = (
+            f"{place(item.run)}: {number_of(len(item.unjudged), 'output')} could not be judged" for item in unjudged
+        )
+        raise UnjudgedError("\n".join(said))
+
+
+def _regressions(alarms: Sequence[Change]) -> str:
+    """`3 regressions (2 new failure, 1 slower)`; the report on stdout names the cases."""
+    kinds = Counter(change.kind for change in alarms)
+    return f"{number_of(len(alarms), 'regression')} ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})"
+
+
+def _wrong(number: int) -> str:
+    return "1 case is wrong" if number == 1 else f"{number} cases are wrong"
+
+
+def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
+    """Show the runs of a history, newest last."""
+    words = []
+    for run, counts in rows:
+        state = _counted(counts) + ("" if run.ended else " (did not end)")
+        words.append((run.uid[:8], minute(run.started), run.suite, run.identity.device, run.identity.tree, state))
+    columns = ("run", "started", "suite", "on", "source", "results")
+    return Table(columns, tuple(words), prose=frozenset({"results"}), heading=columns[:2])
+
+
+def render_results(results: Iterable[Result]) -> RenderableType:
+    """Show one run's results."""
+    rows = (
+        (
+            Text(result.status, STYLES.get(result.status, "")),
+            result.name,
+            result.kernels[0].spelling if result.kernels else "",
+            result.explained,
+        )
+        for result in results
+    )
+    columns = ("status", "case", "kernel", "reason")
+    return Table(columns, tuple(rows), prose=frozenset({"reason"}), heading=columns[:2])

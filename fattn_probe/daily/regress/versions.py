@@ -1,0 +1,136 @@
+"""Compare two llama.cpp versions on the same inputs, and find the first bad one among many."""
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fattn_probe.base.activity import Step, quiet
+from fattn_probe.base.errors import FattnProbeError, InputError
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.cases.scenario.explain import nearest
+from fattn_probe.daily.regress.changes import Change, changes
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.results import OnResult, lost_result, result_of, unseen
+from fattn_probe.machine.run.session import Session
+
+SessionOf = Callable[[str], Session]
+"""Gives the session that runs a source."""
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The results of two sources on one target, by case, and the changes from one to the other."""
+
+    on: str
+    sources: tuple[str, str]
+    a: Mapping[str, Result]
+    b: Mapping[str, Result]
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """The changes, as between two nightly runs."""
+        return changes(self.a, self.b)
+
+
+def diff(
+    session_of: SessionOf, sources: tuple[str, str], cases: Sequence[Case], target: Target, on_result: OnResult = unseen
+) -> Versions:
+    """Run all cases with both sources and compare."""
+    found: list[dict[str, Result]] = []
+    for source in sources:
+        found.append({})
+        for case in cases:
+            found[-1][case.name] = result_of(session_of(source), case, target)
+            on_result(found[-1][case.name], sum(map(len, found)), 2 * len(cases))
+    return Versions(str(target), sources, *found)
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """The sources that were tried, in order; the first bad one is among the `suspects`, whose last one is bad.
+
+    The other suspects were skipped: a run without a verdict is neither good nor bad. `result` is the last one's.
+    """
+
+    tried: tuple[tuple[str, Result], ...]
+    suspects: tuple[str, ...]
+    result: Result
+
+    @property
+    def bad(self) -> str:
+        """The first source that is known to be bad."""
+        return self.suspects[-1]
+
+
+VERDICTS = ("pass", "fail")
+"""The statuses that say whether a source is good or bad; others are skipped, as by `git bisect skip`."""
+
+
+@dataclass
+class Bisector:
+    """Tries a case with sources, each once."""
+
+    session_of: SessionOf
+    case: Case
+    target: Target
+    step: Step
+    tried: dict[str, Result] = field(default_factory=dict)
+
+    def status(self, source: str) -> str:
+        """How the case ends with a source; one that cannot be fetched or built is lost."""
+        if source not in self.tried:
+            self.step(f"{self.case.name} on {self.target} with {source}")
+            try:
+                self.tried[source] = result_of(self.session_of(source), self.case, self.target)
+            except FattnProbeError as error:
+                self.tried[source] = lost_result(self.case, error)
+        return self.tried[source].status
+
+    def said(self, source: str) -> str:
+        """How the case ended with a source that was tried, with the reason."""
+        return ended(self.tried[source])
+
+
+def ended(result: Result) -> str:
+    """A status with its reason: `lost: the kernels of this release are too old`."""
+    return f"{result.status}: {result.reason}" if result.reason else result.status
+
+
+def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Target, step: Step = quiet) -> Bisection:
+    """Bisect for the first source that fails the case.
+
+    `sources` go from the good one to the bad one. InputError if the ends are not good and bad.
+    """
+    trying = Bisector(session_of, case, target, step)
+    if trying.status(sources[0]) != "pass":
+        raise InputError(f"the good end {sources[0]} does not pass: {case.name} is {trying.said(sources[0])}")
+    if trying.status(sources[-1]) != "fail":
+        raise InputError(f"the bad end {sources[-1]} does not fail: {case.name} is {trying.said(sources[-1])}")
+    low, high = 0, len(sources) - 1
+    while (middle := next_of(trying.tried, sources, low, high)) is not None:
+        match trying.status(sources[middle]):
+            case "pass":
+                low = middle
+            case "fail":
+                high = middle
+    return Bisection(tuple(trying.tried.items()), tuple(sources[low + 1 : high + 1]), trying.tried[sources[high]])
+
+
+def next_of(tried: Container[str], sources: Sequence[str], low: int, high: int) -> int | None:
+    """The source nearest the middle of two that was not tried; None if there is none."""
+    left = [number for number in range(low + 1, high) if sources[number] not in tried]
+    return min(left, key=lambda number: abs(2 * number - low - high), default=None)
+
+
+def between(releases: Sequence[str], good: str, bad: str) -> list[str]:
+    """The releases from the good one to the bad one; InputError if either is unknown or the order is wrong."""
+    for source in (good, bad):
+        if source not in releases:
+            known = (
+                f"one of {len(releases)} releases, {releases[0]} to {releases[-1]}" if releases else "a known release"
+            )
+            raise InputError(f"{source} is not {known}{nearest(source, list(releases))}")
+    first, last = releases.index(good), releases.index(bad)
+    if first >= last:
+        raise InputError(f"{good} does not come before {bad}")
+    return list(releases[first : last + 1])

@@ -1,0 +1,127 @@
+"""What is known of a case before it is reproduced: by a run of it, or from its capture."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fattn_probe.base.activity import Step, quiet
+from fattn_probe.base.arrays import F32, F64, Bytes
+from fattn_probe.base.errors import InputError, LostError
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.op.gguf_file import read_gguf
+from fattn_probe.cases.scenario import Case
+from fattn_probe.cases.scenario.cases import Recording
+from fattn_probe.llama.launch.architecture import arch_number, is_nvcc_arch
+from fattn_probe.llama.launch.geometry import geometry_of
+from fattn_probe.machine.run.capture import Capture, read_capture
+from fattn_probe.machine.run.provenance import versions
+from fattn_probe.machine.run.session import Session
+from fattn_probe.verdict.judge.cases import Answers, expect, judged, judged_case
+from fattn_probe.verdict.judge.checks import Checks
+from fattn_probe.verdict.judge.expectation import expected_of
+from fattn_probe.verdict.judge.judgement import Judgement
+from fattn_probe.verdict.measure.limits import Limits, choose_limits
+from fattn_probe.verdict.measure.verdict import Status, judge, upstream_says
+from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, reference_of
+
+MOST_SHOWN = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The right output of a case and its limits; and the judgement of an output, if there is one.
+
+    `judgement` is None for a case that was not run. `provenance` says what ran where; `output` is what was computed.
+    """
+
+    reference: F64
+    limits: Limits
+    judgement: Judgement | None
+    provenance: Mapping[str, str]
+    output: F32 | None = None
+
+    @property
+    def fails(self) -> bool:
+        """Whether the output is wrong, or the run ended without one."""
+        return self.judgement is not None and fails(self.judgement)
+
+    def worst(self) -> list[dict[str, Any]]:
+        """The elements that are farthest from what is expected, one of a row: `at`, `found`, `expected`."""
+        if self.output is None:
+            return []
+        with np.errstate(invalid="ignore"):
+            off = np.nan_to_num(np.abs(self.output - self.limits.expected), nan=np.inf)
+        rows = off.max(axis=3)
+        chosen = np.argsort(-rows, axis=None, kind="stable")[:MOST_SHOWN]
+        places = [
+            (*place, int(off[place].argmax())) for place in zip(*np.unravel_index(chosen, rows.shape), strict=True)
+        ]
+        return [
+            {
+                "at": [int(index) for index in place],
+                "found": float(self.output[place]),
+                "expected": float(self.limits.expected[place]),
+            }
+            for place in places
+        ]
+
+
+def find(session: Session, case: Case, inputs: Mapping[str, Bytes], target: Target | None, step: Step = quiet) -> Found:
+    """What a run on a target gives; without one, what the case's capture holds, or only what is expected."""
+    if target is not None:
+        return found_by_run(session, case, inputs, target, step)
+    if isinstance(case.source, Recording) and "dst" in read_gguf(case.source.path).tensors:
+        return found_in_capture(case, read_capture(case.source.path))
+    reference, tree = reference_of(case.op, inputs, case.name), session.options.tree
+    source = {} if tree is None else {"source": tree.spec, "build_number": tree.build_number}
+    limits = choose_limits(reference, case.tolerance)  # without a kernel, the scenario's tolerance
+    return Found(reference, limits, None, source | versions())
+
+
+def found_by_run(
+    session: Session, case: Case, inputs: Mapping[str, Bytes], target: Target, step: Step = quiet
+) -> Found:
+    """Run the case and judge its output, as `compare` does."""
+    subject = judged_case(session, Answers(case, inputs, step), target, Checks(sample="all"))
+    result = subject.run()
+    judgement = judged(subject, result)
+    if judgement.status in (Status.LOST, Status.UNSUPPORTED):
+        error = LostError if judgement.status is Status.LOST else InputError
+        raise error(f"{case.name} on {target}: {judgement.status}: {judgement.reason}")
+    reference, _ = subject.answers.reference
+    if not isinstance(result, Capture):
+        limits = choose_limits(reference, case.tolerance)
+        return Found(reference, limits, judgement, session.provenance(case, target))
+    expected, passes = expect(subject.launched(result.launches), result), not fails(judgement)
+    limits = choose_limits(reference, case.tolerance, expected, dst=result.dst, passes=passes)
+    return Found(reference, limits, judgement, result.provenance, result.dst)
+
+
+def fails(judgement: Judgement) -> bool:
+    """Whether a judgement is a failure."""
+    return judgement.status is Status.FAIL
+
+
+def found_in_capture(case: Case, capture: Capture) -> Found:
+    """The judgement of a recorded output by its own launches."""
+    reference, on = reference_of(case.op, capture.inputs, case.name), capture.provenance.get("device", capture.device)
+    expected, arch = None, capture.provenance.get("arch", "")
+    if capture.launches and is_nvcc_arch(arch):
+        geometry = geometry_of(case.op, capture.launches, arch_number(arch))
+        expected = expected_of(case, capture.inputs, geometry, arch_number(arch), "auto")
+    masked = fully_masked_of(case.op, capture.inputs)
+    judgement = Judgement(
+        case=case.name,
+        on=on,
+        tolerance=case.tolerance,
+        verdict=judge(capture.dst, reference, case.tolerance, masked, expected),
+        launches=capture.launches,
+        upstream=upstream_says(capture.dst, reference),
+        missing="" if expected is None else expected.missing,
+        digest=case.digest,
+        dst=capture.dst,
+    )
+    limits = choose_limits(reference, case.tolerance, expected, dst=capture.dst, passes=not fails(judgement))
+    return Found(reference, limits, judgement, capture.provenance, capture.dst)

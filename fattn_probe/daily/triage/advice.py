@@ -1,0 +1,90 @@
+"""What to do next, as commands that can be pasted."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.cases.scenario.files import RECORDED
+from fattn_probe.daily.triage.guilty import (
+    AsDesigned,
+    AttentionOverflows,
+    AttentionWrong,
+    Innocent,
+    NotFinite,
+    OtherOpWrong,
+    PartsWithout,
+    Unknown,
+)
+from fattn_probe.daily.triage.result import TriageResult
+from fattn_probe.llama.source import DEFAULT_SOURCE
+
+
+@dataclass(frozen=True)
+class TriageFlags:
+    """What further commands need: the folder with the case files, and the flags that select the same build."""
+
+    folder: Path
+    source: str = DEFAULT_SOURCE
+    patches: Sequence[str] = ()
+    devices: Path | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The flags that differ from their defaults."""
+        words = [] if self.source == DEFAULT_SOURCE else ["--source", self.source]
+        words += [word for patch in self.patches for word in ("--patch", patch)]
+        return words + ([] if self.devices is None else ["--devices", str(self.devices)])
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to do: why, and the command, if it is one."""
+
+    why: str
+    command: str = ""
+
+
+def advice_of(result: TriageResult, flags: TriageFlags) -> list[Advice]:
+    """What to do next, the most useful first."""
+    files = [str(flags.folder / f"{case}{RECORDED}") for case in result.cases]
+    guilty, out = result.answer.guilty, ("--out", f"{flags.folder}-reproduced")
+    match guilty:
+        case AttentionWrong(target=target):
+            return [
+                fattn("see what is wrong, and where", "compare", files, target, flags),
+                fattn("see what the kernel does", "inspect", files, target, flags),
+                fattn("make what a maintainer needs", "reproduce", files, target, flags, *out),
+            ]
+        case AttentionOverflows(target=target):
+            return [
+                fattn("see the error model's words", "compare", files, target, flags),
+                fattn("see where the first value leaves the range", "inspect", files, target, flags, "--find-nan"),
+            ]
+        case OtherOpWrong(node=node):
+            return [Advice("let upstream's own test judge this op", f"test-backend-ops test -o {node.op}")]
+        case NotFinite() | PartsWithout():
+            return around(result, files, flags)
+        case AsDesigned():
+            target = next(found.on for found in result.judgements if found.warning)
+            return [fattn("see the error that the kernel's arithmetic makes", "compare", files, target, flags)]
+        case Innocent() | Unknown():
+            return []
+
+
+def around(result: TriageResult, files: Sequence[str], flags: TriageFlags) -> list[Advice]:
+    """What to do about a tensor of the model's own run: look at the model, and at the attention of its layer."""
+    found, guilty = [], result.answer.guilty
+    if isinstance(guilty, NotFinite):
+        found.append(Advice("look at the model: its values leave the range of a type, whatever runs attention"))
+    if isinstance(guilty, PartsWithout):
+        found.append(Advice("look at the graph: what it gives attention, with and without flash attention"))
+    if any(op.found for op in result.ops if op.case in result.cases):
+        found.append(fattn("judge the layer's attention", "compare", files[:1], result.targets[0], flags))
+    return found
+
+
+def fattn(why: str, command: str, files: Sequence[str], target: str, flags: TriageFlags, *rest: str) -> Advice:
+    """A command of fattn-probe on case files and a target."""
+    words = ["fattn-probe", command, *files, "--on", target, *flags.words, *rest]
+    return Advice(why, shlex.join(words))

@@ -1,0 +1,131 @@
+"""The verdicts of a triage: one class for each kind of culprit, and for a run without one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fattn_probe.daily.models.node import Node, TensorDifference
+from fattn_probe.llama.launch.tiles import Tile
+from fattn_probe.machine.run.outcome import Failed, Fault
+from fattn_probe.verdict.judge.finding import Finding
+from fattn_probe.verdict.measure.metrics import Coordinate
+
+
+@dataclass(frozen=True)
+class AttentionWrong:
+    """An attention op whose output on a target is wrong.
+
+    `worst` is its worst element, `tile` the element's output tile and `blocks` the CUDA blocks that computed it, as far
+    as known. `cause` is the diagnosis in words, empty without one; `finding` the fault that ended the run without an
+    output. `case` is the name of its case file.
+    """
+
+    layer: int
+    step: int
+    part: int
+    target: str
+    case: str
+    kernel: str
+    reason: str
+    cause: str = ""
+    worst: Coordinate | None = None
+    tile: Tile | None = None
+    blocks: tuple[int, ...] = ()
+    finding: Finding | None = None
+    known: str = ""
+
+    @property
+    def head(self) -> int | None:
+        """The head of the worst element."""
+        return None if self.worst is None else self.worst.head
+
+
+@dataclass(frozen=True)
+class AttentionOverflows:
+    """An attention op whose output is not finite, as its kernel's arithmetic makes it of these inputs."""
+
+    layer: int
+    step: int
+    part: int
+    target: str
+    case: str
+    kernel: str
+    elements: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class OtherOpWrong:
+    """An op other than attention that is wrong on a target; `allowed` is the largest NMSE of a right output.
+
+    `found` is the difference from the CPU's output, or how the op ended without one.
+    """
+
+    node: Node
+    target: str
+    found: TensorDifference | Fault | Failed
+    allowed: float
+
+
+@dataclass(frozen=True)
+class NotFinite:
+    """The first tensor of the model's own run, on the CPU, with NaN or infinities, which its inputs do not explain.
+
+    `inputs_largest` is the largest magnitude of its inputs that are tensors of the graph, None if none is.
+    `finite_without`: whether it is finite without flash attention; None if that run has no such tensor.
+    """
+
+    node: Node
+    inputs_largest: float | None = None
+    finite_without: bool | None = None
+
+
+@dataclass(frozen=True)
+class PartsWithout:
+    """The first tensor that parts from the run without flash attention.
+
+    `change` is the difference of the largest magnitudes, as a share of the larger one; `before` the largest such change
+    of the tensors before it. Only these magnitudes are compared: a tensor with the same largest magnitude, but permuted
+    or with other signs, is not noticed.
+    """
+
+    node: Node
+    other: Node
+    change: float
+    before: float
+
+
+@dataclass(frozen=True)
+class AsDesigned:
+    """No op is wrong, but some are inaccurate by design: the accuracy warnings by layer."""
+
+    warnings: Mapping[int, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Innocent:
+    """No op is wrong, and none is inaccurate."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """No op is known to be wrong, but a run was lost, or no attention op was judged; `reason` says which and why."""
+
+    reason: str
+    lost: bool = False
+
+
+Culprit = AttentionWrong | AttentionOverflows | OtherOpWrong | NotFinite | PartsWithout
+Guilty = Culprit | AsDesigned | Innocent | Unknown
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The first culprit in the order of computation, or none; and the first of each other kind, in this order."""
+
+    guilty: Guilty
+    others: tuple[Culprit, ...] = ()
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether there is a culprit."""
+        return not isinstance(self.guilty, AsDesigned | Innocent | Unknown)

@@ -1,0 +1,73 @@
+"""What a triage found: the answer and its evidence."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fattn_probe.base.errors import ComparisonError, LostError
+from fattn_probe.daily.models.node import Node
+from fattn_probe.daily.triage.attention import AttentionOp
+from fattn_probe.daily.triage.guilty import (
+    Answer,
+    AsDesigned,
+    AttentionOverflows,
+    AttentionWrong,
+    Innocent,
+    NotFinite,
+    OtherOpWrong,
+    PartsWithout,
+    Unknown,
+)
+from fattn_probe.verdict.judge.judgement import Judgement
+
+
+@dataclass(frozen=True)
+class TriageResult:
+    """The answer, the attention ops and the tensors of the run, and what ran.
+
+    `run` is that of the index of captured ops: model, prompts, source, steps. `left_out` are ops that the budget had no
+    room for. `compared`: whether there was a run without flash attention.
+    """
+
+    answer: Answer
+    ops: Sequence[AttentionOp]
+    nodes: Sequence[Node]
+    targets: Sequence[str]
+    run: Mapping[str, Any]
+    left_out: Sequence[str] = ()
+    compared: bool = True
+
+    @property
+    def positions(self) -> int:
+        """The positions of a sequence."""
+        return int(self.run["model"].get("context", 0))
+
+    @property
+    def judgements(self) -> list[Judgement]:
+        """All judgements of attention ops."""
+        return [found for op in self.ops for found in op.found]
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        """The case files that show the answer: the guilty op's, or those of the attention in the tensor's layer."""
+        match self.answer.guilty:
+            case AttentionWrong(case=name) | AttentionOverflows(case=name):
+                return (name,)
+            case OtherOpWrong(node=node) | NotFinite(node=node) | PartsWithout(node=node):
+                here = (node.layer, node.step, node.part)
+                return tuple(op.case for op in self.ops if (op.layer, op.step, op.part) == here)
+            case AsDesigned():
+                return next((op.case,) for op in self.ops if any(found.warning for found in op.found))
+            case Innocent() | Unknown():
+                return ()
+
+
+def raise_if_wrong(answer: Answer, sentence: str) -> None:
+    """End the command by its answer; returns if nothing is wrong.
+
+    Raises ComparisonError (exit 5) for a culprit, or if no attention op was judged; LostError (4) if a run was lost.
+    """
+    if isinstance(answer.guilty, Unknown) and answer.guilty.lost:
+        raise LostError(sentence)
+    if answer.is_wrong or isinstance(answer.guilty, Unknown):
+        raise ComparisonError(sentence)

@@ -1,0 +1,176 @@
+"""Name the guilty: the first of all suspects in the order of computation, since what comes later may follow from it."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+from fattn_probe.daily.models.node import Node
+from fattn_probe.daily.triage.attention import AttentionOp, suspect_of, warnings_by_layer
+from fattn_probe.daily.triage.guilty import (
+    Answer,
+    AsDesigned,
+    Culprit,
+    Innocent,
+    NotFinite,
+    OtherOpWrong,
+    PartsWithout,
+    Unknown,
+)
+from fattn_probe.daily.triage.limits import allowed, is_wrong
+from fattn_probe.verdict.measure.verdict import Status
+
+ATTENTION = "FLASH_ATTN_EXT"
+ON_PURPOSE = frozenset({"FILL"})
+"""Ops that write -inf on purpose, into masks."""
+PASS_ON = frozenset({"CPY", "CONT", "DUP", "REPEAT", "CONCAT", "PAD", "GET_ROWS", "SET_ROWS"})
+"""Ops that copy the -inf of a mask."""
+LEAST_CHANGE, GROWTH = 0.05, 20.0
+"""Two runs part where the largest magnitude of a tensor changes by so much, and by so many times more than before.
+
+A largest magnitude changes by no more than the error of one element. The CPU sums V in f16, which at 300 rows is 0.2 %
+of an element; in small models of seven architectures, with 40 and 300 tokens, no change is above 0.1 %. Only the first
+tensor after each attention op is suspected, since the two graphs differ in attention alone. Elsewhere a change follows
+from an earlier one, though it may be large, as where another expert is chosen.
+"""
+Moment = tuple[int, int, int]
+"""(step, part, index in the graph)."""
+Key = tuple[int, int, str, str, tuple[int, int, int, int], int]
+"""(step, part, name, op, ne, number of the same before it)"""
+UNNAMED = re.compile(r"(node|leaf)_\d+.*")
+Suspects = list[tuple[Moment, int, Culprit]]
+
+
+def verdict_of(
+    ops: Sequence[AttentionOp], nodes: Sequence[Node], without: Sequence[Node] = (), positions: int = 0
+) -> Answer:
+    """The verdict on a run: its attention ops, its tensors, and those of a run without flash attention.
+
+    `positions` are those of the longest sequence. Of suspects at one op, attention on a device comes first.
+    """
+    suspects: Suspects = [
+        *((moment_of_op(op, nodes), 0, found) for op in ops for one in op.found if (found := suspect_of(op, one))),
+        *((moment(suspect.node), 1, suspect) for suspect in wrong_ops(nodes, positions)),
+        *((moment(suspect.node), 2, suspect) for suspect in not_finite(nodes, without)),
+        *((moment(suspect.node), 3, suspect) for suspect in parting(nodes, without)),
+    ]
+    suspects.sort(key=lambda item: item[:2])
+    first = {kind_of(suspect): suspect for _, _, suspect in reversed(suspects)}
+    culprits = [suspect for _, _, suspect in suspects if first[kind_of(suspect)] is suspect]
+    if culprits:
+        return Answer(culprits[0], tuple(culprits[1:]))
+    warnings = warnings_by_layer(ops)
+    return Answer(unknown(ops) or (AsDesigned(warnings) if warnings else Innocent()))
+
+
+def unknown(ops: Sequence[AttentionOp]) -> Unknown | None:
+    """What is missing for a verdict: a run that was lost, or any judgement; None if nothing is."""
+    found = [one for op in ops for one in op.found]
+    lost = [one for one in found if one.status is Status.LOST]
+    if lost:
+        return Unknown(f"{len(lost)} of {len(found)} runs were lost, first {lost[0].case} on {lost[0].on}", lost=True)
+    if any(one.status is Status.PASS for one in found):
+        return None
+    reasons = [*(op.unjudged for op in ops if op.unjudged), *(f"{one.on}: {one.reason}" for one in found)]
+    return Unknown(f"no attention op was judged ({next(iter(reasons), 'there is none')})")
+
+
+def kind_of(suspect: Culprit) -> tuple[type, str]:
+    """What a suspect is and on which target; the model's own run has none."""
+    return type(suspect), getattr(suspect, "target", "")
+
+
+def moment(node: Node) -> Moment:
+    """When a tensor is computed."""
+    return node.step, node.part, node.index
+
+
+def moment_of_op(op: AttentionOp, nodes: Sequence[Node]) -> Moment:
+    """When an attention op is computed: with its tensor; without one, after all of its layer, or in order of layers."""
+    here = [node for node in nodes if (node.step, node.part, node.layer) == (op.step, op.part, op.layer)]
+    own = [node.index for node in here if node.op == ATTENTION]
+    return op.step, op.part, min(own, default=max((node.index for node in here), default=op.layer))
+
+
+def wrong_ops(nodes: Sequence[Node], positions: int = 0) -> Iterator[OtherOpWrong]:
+    """The ops other than attention that a target computes wrongly of finite inputs."""
+    for node in nodes:
+        if node.op == ATTENTION or node.nan or node.inputs_nan:
+            continue
+        for target, found in node.on.items():
+            if found is not None and is_wrong(node, found, positions):
+                yield OtherOpWrong(node, target, found, allowed(node, positions))
+
+
+def not_finite(nodes: Sequence[Node], without: Sequence[Node] = ()) -> Iterator[NotFinite]:
+    """The first tensor that is not finite, except for the -inf of masks."""
+    node = next(filter(spoils, nodes), None)
+    if node is not None:
+        reach = [other.largest for other in inputs_of(node, nodes)]
+        keys = [key for key, one in by_key(nodes).items() if one is node]
+        other = next((found for key in keys if (found := by_key(without).get(key))), None)
+        yield NotFinite(node, max(reach, default=None), None if other is None else not (other.nan or other.inf))
+
+
+def spoils(node: Node) -> bool:
+    """Whether a tensor has NaN or infinities that are not a mask's."""
+    by_mask = node.op in ON_PURPOSE or (node.op in PASS_ON and node.inputs_inf > 0)
+    return node.nan > 0 or (node.inf > 0 and not by_mask)
+
+
+def inputs_of(node: Node, nodes: Sequence[Node]) -> list[Node]:
+    """The tensors of the graph that an op reads, directly or through views, as they were last computed before it."""
+    before = {tensor_of(one.name): one for one in takewhile(lambda one: one is not node, nodes)}
+    return [before[tensor_of(name)] for name in node.inputs if tensor_of(name) in before]
+
+
+def tensor_of(name: str) -> str:
+    """The name of the tensor that a view is of: `Vcur-1` of `Vcur-1 (view) (permuted)`."""
+    return name.partition(" (")[0]
+
+
+def by_key(nodes: Sequence[Node]) -> dict[Key, Node]:
+    """The tensors of a run by what another run knows them by, without those that ggml numbered by their graph.
+
+    The name alone would not do: llama.cpp names a projection, its sum with the bias and its rotation alike, and the
+    norms of a layer too, so that the number of tensors of the same name before it is a part of the key.
+    """
+    found, seen = dict[Key, Node](), Counter[Key]()
+    for node in nodes:
+        if not UNNAMED.fullmatch(node.name):
+            key = (node.step, node.part, node.name, node.op, node.ne, 0)
+            found[(*key[:5], seen[key])] = node
+            seen[key] += 1
+    return found
+
+
+def parting(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[PartsWithout]:
+    """The first tensor of the first step, of those that follow attention, that parts from the other run.
+
+    Later steps are left out: they may have other tokens.
+    """
+    before = 0.0
+    for node, other, follows in pairs(nodes, without):
+        change = change_of(node.largest, other.largest)
+        if follows and change > max(LEAST_CHANGE, GROWTH * before):
+            yield PartsWithout(node, other, change, before)
+            return
+        before = max(before, change)
+
+
+def pairs(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[tuple[Node, Node, bool]]:
+    """The finite tensors of the first step that both runs have, and whether each is the first after attention."""
+    first = min((node.step for node in nodes), default=0)
+    others, keys = by_key(without), {id(node): key for key, node in by_key(nodes).items()}
+    follows = False
+    for node in takewhile(lambda node: node.step == first, nodes):
+        follows = follows or node.op == ATTENTION
+        other = others.get(keys[id(node)]) if id(node) in keys else None
+        if other is not None and not spoils(node) and not spoils(other):
+            yield node, other, follows
+            follows = False
+
+
+def change_of(a: float, b: float) -> float:
+    """The difference of two magnitudes as a share of the larger one."""
+    return abs(a - b) / max(a, b) if a != b else 0.0

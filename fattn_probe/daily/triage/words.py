@@ -1,0 +1,149 @@
+"""The answer in words: one sentence."""
+
+from collections.abc import Sequence
+
+from fattn_probe.daily.models.node import Node, TensorDifference
+from fattn_probe.daily.triage.guilty import (
+    AsDesigned,
+    AttentionOverflows,
+    AttentionWrong,
+    Guilty,
+    Innocent,
+    NotFinite,
+    OtherOpWrong,
+    PartsWithout,
+    Unknown,
+)
+from fattn_probe.daily.triage.limits import MANTISSA
+from fattn_probe.daily.triage.result import TriageResult
+from fattn_probe.daily.triage.verdict import ATTENTION
+from fattn_probe.verdict.measure.verdict import Status
+
+LARGEST_F16 = 65504.0
+MASKED = frozenset({ATTENTION, "SOFT_MAX"})
+"""Ops that read a mask, whose -inf spoil nothing."""
+
+
+def sentence(result: TriageResult) -> str:
+    """The answer in one sentence."""
+    guilty = result.answer.guilty
+    if isinstance(guilty, Innocent):
+        return f"Nothing is wrong: {scope(result)}."
+    if isinstance(guilty, Unknown):
+        return f"Nothing is known to be wrong, but {guilty.reason}."
+    if isinstance(guilty, AsDesigned):
+        layers = ", ".join(map(str, guilty.warnings))
+        return f"The model itself: nothing is wrong, but attention is inaccurate by design in layers {layers}."
+    return f"{said_of(guilty)}{attention_beside(result)}."
+
+
+def said_of(guilty: Guilty) -> str:
+    """What a culprit has done, without the full stop."""
+    match guilty:
+        case AttentionWrong():
+            return wrong_attention(guilty)
+        case AttentionOverflows(elements=elements, kernel=kernel, target=target):
+            place = moment_of(guilty.layer, guilty.step, guilty.part)
+            return (
+                f"The model itself: attention of {place} exceeds the range of f16 on {target}, as {kernel} is "
+                f"designed: {elements} values are not finite"
+            )
+        case OtherOpWrong(node=node, target=target):
+            return f"The first wrong tensor is {named(node)}, on {target}: {how_wrong(guilty)}"
+        case NotFinite():
+            return not_finite(guilty)
+        case PartsWithout(node=node, other=other):
+            return (
+                f"The first tensor that differs without flash attention is {named(node)}: "
+                f"its largest value is {node.largest:.4g}, and {other.largest:.4g} without"
+            )
+    raise AssertionError("not a culprit")
+
+
+def wrong_attention(guilty: AttentionWrong) -> str:
+    """The place and the cause of a wrong attention op."""
+    places = [moment_of(guilty.layer, guilty.step, guilty.part)]
+    if guilty.worst is not None:
+        places.append(f"head {guilty.worst.head}, query {guilty.worst.query}")
+    if guilty.tile is not None:
+        places.append(f"tile {guilty.tile}")
+    if guilty.finding is not None:
+        places, cause = [places[0], guilty.finding.place or guilty.kernel], guilty.finding.message
+    else:
+        places, cause = [*places, guilty.kernel or "no attention kernel"], guilty.cause or guilty.reason
+    known = f" (a known defect of llama.cpp: {guilty.known})" if guilty.known else ""
+    return f"Attention is wrong on {guilty.target}: {', '.join(places)}: {cause}{known}"
+
+
+def how_wrong(guilty: OtherOpWrong) -> str:
+    """How far an op is off, or how it ended."""
+    found = guilty.found
+    if not isinstance(found, TensorDifference):
+        return found.message
+    if found.nan or found.inf:
+        return f"{found.nan + found.inf} values are finite only there or only on the CPU"
+    return (
+        f"NMSE {found.nmse:.2g} against the CPU on the same inputs, where a correct op has at most {guilty.allowed:.1g}"
+    )
+
+
+def not_finite(guilty: NotFinite) -> str:
+    """The first tensor that is not finite, and why, as far as its inputs show it."""
+    node = guilty.node
+    number = " and ".join(f"{count} {name}" for count, name in ((node.nan, "NaN"), (node.inf, "infinities")) if count)
+    words = f"The model itself: {named(node)} is the first tensor that is not finite, with {number}"
+    reach = guilty.inputs_largest
+    if node.inputs_nan or (node.inputs_inf and node.op not in MASKED):
+        words += ", and so are its inputs, which the graph does not compute"
+    elif node.type in MANTISSA and reach is not None and reach > LARGEST_F16:
+        words += f"; its inputs reach {reach:.3g}, and the largest f16 is {LARGEST_F16:.0f}"
+    elif node.op == ATTENTION:
+        words += "; the CPU sums V in f16"
+    if guilty.finite_without:
+        words += "; without flash attention it is finite"
+    return words
+
+
+def attention_beside(result: TriageResult) -> str:
+    """Whether attention is right, if the culprit is another."""
+    guilty = result.answer.guilty
+    if isinstance(guilty, AttentionWrong | AttentionOverflows):
+        return ""
+    if any(isinstance(other, AttentionWrong) for other in result.answer.others):
+        return "; attention is wrong too, later"
+    judged = [found for found in result.judgements if found.status is not Status.UNSUPPORTED]
+    passed = [found for found in judged if found.status is Status.PASS]
+    return f"; attention is right, in {len(passed)} of {len(judged)} judged ops" if passed else ""
+
+
+def scope(result: TriageResult) -> str:
+    """What was found right."""
+    judged = [found for found in result.judgements if found.status is Status.PASS]
+    compared = sum(isinstance(found, TensorDifference) for node in result.nodes for found in node.on.values())
+    words = [f"{many(len(judged), 'attention op')} right on {' and '.join(result.targets)}"]
+    if compared:
+        words.append(f"so are {many(compared, 'other op')[:-4]}")
+    if result.nodes:
+        words.append(f"and {len(result.nodes)} tensors are finite")
+    return ", ".join(words)
+
+
+def many(number: int, noun: str) -> str:
+    """`1 attention op is`, `4 attention ops are`."""
+    return f"1 {noun} is" if number == 1 else f"{number} {noun}s are"
+
+
+def moment_of(layer: int | None, step: int, part: int) -> str:
+    """`layer 3, step 1`."""
+    words = [] if layer is None else [f"layer {layer}"]
+    return ", ".join([*words, f"step {step}", *([f"part {part}"] if part else [])])
+
+
+def named(node: Node) -> str:
+    """`Qcur-0 (ROPE, f32, layer 0, step 0)`."""
+    return f"{node.name} ({node.op}, {node.type}, {moment_of(node.layer, node.step, node.part)})"
+
+
+def warnings_in_words(guilty: AsDesigned) -> Sequence[str]:
+    """The accuracy warnings, one a line."""
+    return [f"layer {layer}, {words}" for layer, found in guilty.warnings.items() for words in found]

@@ -1,0 +1,1 @@
+"""What people type to learn, and to measure the tests."""

@@ -1,0 +1,42 @@
+"""How a run with a fault ends, as results and verdicts name it."""
+
+from typing import Final, Literal
+
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.verdict.judge import support
+from fattn_probe.verdict.judge.judgement import Judgement
+
+VERDICT: Final = "verdict"
+"""A wrong output."""
+CHECK: Final = "check"
+"""A correct output that fails a check of its bits or its kernels."""
+CHECKER: Final = "checker"
+"""A finding of the checker's build."""
+STOPPED: Final = "stopped"
+"""A run that ended without an output, or hung."""
+SUPPORT: Final = "support"
+"""An op that is no longer supported."""
+BUILD: Final = "build"
+"""A kernel that does not compile."""
+KilledBy = Literal["verdict", "check", "checker", "stopped", "support", "build"]
+
+MISSING: Final = "missing"
+"""A run that stopped since the build lacks a kernel; compile it and run again."""
+LOST: Final = "lost"
+"""A run that an error of the worker ended: no verdict. The failure of a case that could not be run begins so too."""
+Ending = KilledBy | Literal["", "missing", "lost"]
+"""How a run with a mutant ends: empty if it survives."""
+
+
+def killed_by(result: Result | Judgement) -> KilledBy | Literal[""]:
+    """What kills a fault in a result; empty if nothing does: it passes, is unjudged, or is a known defect."""
+    return "" if result.status in ("pass", "unjudged") or result.known else how_it_failed(result)
+
+
+def how_it_failed(result: Result | Judgement) -> KilledBy:
+    """How a result that does not pass shows a fault, even if it looks like a known defect."""
+    if result.status == "unsupported" or result.reason.startswith(support.LOST):
+        return SUPPORT
+    if result.status == "lost" or result.finding is not None:
+        return STOPPED
+    return CHECK if any(check.fails for check in result.checks) else VERDICT

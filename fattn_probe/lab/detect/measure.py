@@ -1,0 +1,111 @@
+"""Run suites in builds that count what is executed."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.host import cores
+from fattn_probe.base.scratch import scratch
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.regress.entries import Given, entries_on_targets
+from fattn_probe.daily.regress.pool import Job, judged
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.selection import select
+from fattn_probe.daily.regress.suite import Entry, load_suite
+from fattn_probe.lab.detect.counts import LineCoverage
+from fattn_probe.lab.detect.gcov import counted, link_notes
+from fattn_probe.llama.source import Tree, kernel_cases
+from fattn_probe.llama.source.features import CUDA
+from fattn_probe.machine.run.command import describe
+from fattn_probe.machine.run.inputs import inputs_of
+from fattn_probe.machine.run.outcome import Ran, Unsupported
+from fattn_probe.machine.run.prepare import prepare
+from fattn_probe.machine.run.required_kernels import required_kernels
+from fattn_probe.machine.run.session import Session
+from fattn_probe.verdict.judge.cases import Answers, judged_case
+from fattn_probe.verdict.judge.checks import Checks
+
+OnCase = Callable[[Result, int, int], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a suite executed; `cases` is the number of cases that ran, over all targets, `lost` why others did not."""
+
+    suite: str
+    coverage: LineCoverage
+    targets: tuple[str, ...]
+    cases: int
+    lost: tuple[str, ...]
+
+
+def by_suite(found: Iterable[Measured]) -> list[Measured]:
+    """One of each suite, in order: what several runs of it executed, on other GPUs say, adds up."""
+    joined: dict[str, Measured] = {}
+    for item in found:
+        if (one := joined.get(item.suite)) is None:
+            joined[item.suite] = item
+            continue
+        coverage = LineCoverage()
+        coverage.update(one.coverage)
+        coverage.update(item.coverage)
+        targets = tuple(dict.fromkeys(one.targets + item.targets))
+        joined[item.suite] = Measured(item.suite, coverage, targets, one.cases + item.cases, one.lost + item.lost)
+    return list(joined.values())
+
+
+def run_one(session: Session, case: Case, target: Target) -> Result:
+    """Run a case, or the part of it that `regress` would run, and say only how it ended; nothing is judged."""
+    with inputs_of(case) as inputs:
+        part = judged_case(session, Answers(case, inputs), target, Checks()).part
+        outcome = session.run(case, inputs, target, part)
+    status = "pass" if isinstance(outcome, Ran) else "unsupported" if isinstance(outcome, Unsupported) else "lost"
+    return Result(case.name, case.digest, status, "" if status == "pass" else describe(outcome))
+
+
+def measure(suite_file: Path, session: Session, pairs: Sequence[tuple[Entry, Target]], on_case: OnCase) -> Measured:
+    """Run the cases of a suite's entries on simulated GPUs, and count what they execute."""
+    coverage, tree = LineCoverage(), session.options.tree
+    assert tree is not None
+    ran, lost = 0, list[str]()
+    chosen: dict[str, dict[str, Case]] = {}
+    for entry, target in pairs:
+        cases, _ = select(entry, suite_file.parent, session, target)
+        chosen.setdefault(str(target), {}).update({case.name: case for case in cases})
+    for name, target in {str(target): target for _, target in pairs}.items():
+        cases = tuple(chosen[name].values())
+        prepare(session, [(case, [target]) for case in cases])
+        with scratch() as folder:
+            link_notes(session.build_for(target), folder, required_kernels(session, cases, target))
+            simulation = replace(session.options.simulation, threads=1, counters=folder)
+            job = Job(run_one, replace(session.options, simulation=simulation), session.builds, target)
+            with closing(judged(job, cases, cores(), session.progress)) as arriving:
+                for number, result in enumerate(arriving, 1):
+                    on_case(result, number, len(cases))
+                    ran += result.status == "pass"
+                    lost += [f"{result.name} on {name}: {result.reason}"] * (result.status == "lost")
+            coverage.add(counted(folder, tree.root / CUDA), name)
+    return Measured(suite_file.stem, coverage, tuple(chosen), ran, tuple(lost))
+
+
+def headers_of(tree: Tree) -> frozenset[str]:
+    """The attention sources of a release that are compiled with an instance of a kernel only."""
+    return frozenset({case.header for case in kernel_cases(tree)})
+
+
+def check(command: str, targets: Iterable[Target], why: str = "say what a case executes") -> None:
+    """InputError if a target is not a simulated GPU; `why` is what only those do."""
+    for target in targets:
+        if target.engine != "sim":
+            raise InputError(f"{command} --on {target}: only simulated GPUs (sim:ID) {why}")
+
+
+def on_simulated(command: str, suite_file: Path, given: Given) -> list[tuple[Entry, Target]]:
+    """Each entry of a suite on each of its simulated GPUs; InputError if the run itself names another target."""
+    pairs = list(entries_on_targets(load_suite(suite_file), suite_file.parent, given))
+    if given.on:
+        check(command, (target for _, target in pairs))
+    return [(entry, target) for entry, target in pairs if target.engine == "sim"]

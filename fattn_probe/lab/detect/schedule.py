@@ -1,0 +1,119 @@
+"""Which case tries a mutant next: the one that killed most for its seconds so far, until one kills it.
+
+Workers take many mutants of one case at once, so that the case is set up once.
+"""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from fattn_probe.base.host import cores
+from fattn_probe.base.workers import Died, Workers
+from fattn_probe.cases.device.target import picklable
+from fattn_probe.cases.scenario import Case
+from fattn_probe.lab.detect.killed_by import LOST
+from fattn_probe.lab.detect.worker import BaselineRun, BuiltPart, Task, Trial, Worker, lost_run, working
+
+SET_UP = 0.05
+"""Seconds that a run takes in addition to its kernels."""
+TURN = 3.0
+"""Seconds of runs that a worker is given at once."""
+MOST_AT_ONCE = 128
+"""Mutants under way for each worker: those of a run that is stopped are begun anew."""
+
+
+def workers(parts: Sequence[BuiltPart]) -> Workers[Task, Any]:
+    """Worker processes for the parts of a suite."""
+    return Workers(partial(working, [replace(part, target=picklable(part.target)) for part in parts]), cores())
+
+
+def baseline_runs(pool: Workers[Task, Any], cases: Iterable[tuple[int, Case]]) -> Iterator[BaselineRun]:
+    """Every case without a mutant, as it is done; those with most work first."""
+    ordered = sorted(cases, key=lambda item: -item[1].op.sizes.flop)
+    tasks = (partial(Worker.baseline, number=number, case=case) for number, case in ordered)
+    for task, run in pool.answers(tasks):
+        yield lost_run(**task.keywords, said=run.how) if isinstance(run, Died) else run
+
+
+@dataclass
+class Schedule:
+    """Mutants by number, the cases that each is `left` to be tried by, and the mutants `waiting` for each case.
+
+    With `to_end`, a mutant that is killed is tried by the other cases too.
+    """
+
+    cases: Sequence[BaselineRun]
+    to_end: bool = False
+    runs: list[int] = field(init=False)
+    kills: list[int] = field(init=False)
+    left: dict[int, set[int]] = field(default_factory=dict)
+    waiting: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        self.runs, self.kills = ([0] * len(self.cases) for _ in range(2))
+
+    def worth(self, case: int) -> float:
+        """The kills of a case that a second can be expected to give."""
+        return (1 + self.kills[case]) / (2 + self.runs[case]) / (self.cases[case].seconds + SET_UP)
+
+    def add(self, mutant: int, cases: Iterable[int]) -> None:
+        """Let a mutant be tried by some cases, at least one, the most promising first."""
+        left = self.left[mutant] = set(cases)
+        case = max(left, key=lambda case: (self.worth(case), -case))
+        left.remove(case)
+        self.waiting[case].append(mutant)
+
+    def turn(self, processes: int) -> tuple[int, list[int]]:
+        """The next case and mutants for a worker: the case that most mutants wait for."""
+        case = max(self.waiting, key=lambda case: len(self.waiting[case]) * self.worth(case))
+        waiting = self.waiting[case]
+        fair = math.ceil(sum(map(len, self.waiting.values())) / processes)
+        number = max(1, min(len(waiting), fair, int(TURN / (self.cases[case].seconds + SET_UP))))
+        taken, self.waiting[case] = waiting[:number], waiting[number:]
+        if not self.waiting[case]:
+            del self.waiting[case]
+        return case, taken
+
+    def tell(self, case: int, trial: Trial) -> bool:
+        """Take a trial into account; whether it is the mutant's last. A lost trial kills nothing."""
+        killed = trial.by not in ("", LOST)
+        self.runs[case] += 1
+        self.kills[case] += killed
+        left = self.left.pop(trial.mutant)
+        if (killed and not self.to_end) or not left:
+            return True
+        self.add(trial.mutant, left)
+        return False
+
+    def trials(
+        self, pool: Workers[Task, Any], mutants: Iterable[tuple[int, Sequence[int]]], until: float = math.inf
+    ) -> Iterator[tuple[int, Trial, bool]]:
+        """Each trial as (case, trial, whether it was the mutant's last); starts none after a time (`monotonic`)."""
+        fresh, processes, running = iter(mutants), cores(), dict[Task, int]()
+
+        def tasks() -> Iterator[Task | None]:
+            while time.monotonic() <= until:
+                while len(self.left) < MOST_AT_ONCE * processes and (item := next(fresh, None)) is not None:
+                    self.add(*item)
+                if not self.left:
+                    return
+                if not self.waiting:
+                    yield None
+                    continue
+                case, taken = self.turn(processes)
+                task = partial(Worker.trials, number=self.cases[case].part, case=self.cases[case].case, mutants=taken)
+                running[task] = case
+                yield task
+
+        for task, answer in pool.answers(tasks()):
+            case = running.pop(task)
+            if isinstance(answer, Died):
+                found = [Trial(mutant, LOST, answer.how, 0.0) for mutant in task.keywords["mutants"]]
+            else:
+                found = answer
+            for trial in found:
+                yield case, trial, self.tell(case, trial)

@@ -1,0 +1,257 @@
+"""A release with all its mutants behind switches, less those that do not compile."""
+
+import difflib
+import functools
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fattn_probe.base.activity import Step
+from fattn_probe.base.cache import Kind, growing, lock_beside
+from fattn_probe.base.digest import short
+from fattn_probe.base.documents import Document
+from fattn_probe.base.errors import BuildError
+from fattn_probe.base.host import cores
+from fattn_probe.base.workers import threads
+from fattn_probe.lab.detect.counts import Place
+from fattn_probe.lab.detect.mutants import Mutant, mutate
+from fattn_probe.llama.build import RUNNER, BuildRequest
+from fattn_probe.llama.build.ensure import WHAT, is_unsealed, lock_of
+from fattn_probe.llama.build.flags import MUTANTS
+from fattn_probe.llama.build.key import Contents, folder_of, key_of
+from fattn_probe.llama.build.make import make_plan
+from fattn_probe.llama.build.overlay import prepare
+from fattn_probe.llama.build.sources import read_sources
+from fattn_probe.llama.build.steps import CompileStep
+from fattn_probe.llama.build.toolchain import find_toolchain
+from fattn_probe.llama.source import KernelCase, Tree
+from fattn_probe.llama.source.features import CUDA
+from fattn_probe.llama.source.patches import Patch, parse, patched
+
+FILES = ("fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh", "fattn-common.cuh", "fattn.cu")
+MESSAGE = re.compile(
+    r"(?:^|/)(?P<file>fattn[\w-]*\.cuh?):(?P<line>\d+):\d+:\s+(?P<kind>error:|required from|note: [^\n]*"
+    r"(?:not initialized with a constant expression|declared here))",
+    re.MULTILINE,
+)
+"""An error, the place that instantiates what has it, or a value that another line needs at compile time."""
+SWITCH = re.compile(r"simt::mutant\((\d+)\b")
+SUSPECTS = ("template argument", "f16", "other name")
+"""Kinds of faults by how often they do not compile."""
+COMPILING = Kind("mutants", "the list of mutants that compile")
+DOCUMENT = Document("a list of mutants that compile", dict[str, list[Any]])
+ROUNDS = 20
+MUCH_LARGER = 4
+Source = tuple[str, str]
+"""An architecture and a file."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Mutants of a release, and the patches of a build that has them behind switches."""
+
+    patches: tuple[Patch, ...]
+    mutants: tuple[Mutant, ...]
+
+
+def switched(tree: Tree, patches: Sequence[Patch], without: frozenset[int]) -> Schema:
+    """A release's mutants but those `without`; numbers do not depend on what is left out."""
+    texts = {name: (tree.root / CUDA / name).read_text() for name in FILES}
+    for patch in patches:
+        for diff in parse(patch):
+            if diff.path.name in texts:
+                texts[diff.path.name] = patched(patch, diff, texts[diff.path.name]) or ""
+    parts, mutants = list[str](), list[Mutant]()
+    for name, before in texts.items():
+        after, found = mutate(before, name, len(mutants) + 1, without)
+        mutants += found
+        lines = before.splitlines(), after.splitlines()
+        whole = max(map(len, lines))  # hunks of less than the file might have several places
+        diff_lines = difflib.unified_diff(*lines, f"a/{CUDA}/{name}", f"b/{CUDA}/{name}", n=whole, lineterm="")
+        parts += [f"{line}\n" for line in diff_lines]
+    made = Patch(MUTANTS, Path(f"{MUTANTS}.patch"), "", (), "".join(parts))
+    return Schema((*patches, made), tuple(mutant for mutant in mutants if mutant.id not in without))
+
+
+@dataclass(frozen=True)
+class PatchedTree:
+    """A tree with patches, and the K-V type pairs that there are vec kernels for besides the default ones."""
+
+    tree: Tree
+    patches: tuple[Patch, ...]
+    quants: tuple[str, ...] = ()
+
+
+def compiling(
+    release: PatchedTree,
+    kernels: Mapping[str, Sequence[KernelCase]],
+    say: Step,
+    unwanted: frozenset[int] = frozenset(),
+) -> Schema:
+    """The mutants that compile in all of these kernels, by architecture, and that one of these builds has.
+
+    Which ones do not compile is remembered for the release: it is a question of minutes. Those `unwanted` are not
+    built, unless an earlier build has them that is not much larger.
+    """
+    switch = functools.cache(functools.partial(switched, release.tree, release.patches))
+    every = switch(frozenset())
+    release_key = every.patches[-1].digest[:16]
+    known = remembered(release_key)
+    # What an earlier build left out, if it is not much larger: so mutants whose fate becomes known do not make a build,
+    # and its baseline runs, anew.
+    number = len(every.mutants)
+    earlier = [frozenset(numbers) for numbers in known.get("left out", ())]
+    large = MUCH_LARGER * (number - len(unwanted))
+    fitting = (numbers for numbers in earlier if numbers <= unwanted and number - len(numbers) <= large)
+    unwanted = max(fitting, key=len, default=unwanted)
+    asked = short(str(sorted(unwanted)), 8)
+    keys = {
+        arch: f"{arch} without {asked}: {' '.join(sorted(case.name for case in cases))}"
+        for arch, cases in kernels.items()
+    }
+    bad = frozenset(known.get("without", ()))
+    if left := {arch: kernels[arch] for arch, key in keys.items() if key not in known}:
+        without, present = without_errors(release, switch, left, bad | unwanted, say)
+        known = remember(release_key, without - unwanted, {keys[arch]: present[arch] for arch in left}, unwanted)
+        bad = frozenset(known["without"])
+    built = frozenset().union(*(known[key] for key in keys.values()))
+    made = switch(bad | unwanted)
+    return replace(made, mutants=tuple(mutant for mutant in made.mutants if mutant.id in built))
+
+
+def remembered(key: str) -> dict[str, Any]:
+    """What the cache remembers of a release's mutants; nothing if that is missing or damaged."""
+    return DOCUMENT.remembered(COMPILING, key) or {}
+
+
+def remember(
+    key: str, without: Collection[int], present: Mapping[str, Collection[int]], unwanted: Collection[int]
+) -> dict[str, Any]:
+    """Add to what the cache remembers: mutants that do not compile, those in builds by key, and those a build left out.
+
+    Returns all that it remembers now, another process's additions included.
+    """
+    with lock_beside(COMPILING.place(key)):
+        known = remembered(key)
+        known["without"] = sorted({*known.get("without", ()), *without})
+        known |= {cases: sorted(numbers) for cases, numbers in present.items()}
+        earlier = {tuple(numbers) for numbers in known.get("left out", ())}
+        known["left out"] = sorted({*earlier, tuple(sorted(unwanted))})
+        DOCUMENT.remember(COMPILING, key, known)
+    return known
+
+
+def without_errors(
+    release: PatchedTree,
+    switch: Callable[[frozenset[int]], Schema],
+    kernels: Mapping[str, Sequence[KernelCase]],
+    without: frozenset[int],
+    say: Step,
+) -> tuple[frozenset[int], dict[str, set[int]]]:
+    """The mutants to leave out, so that kernels compile for their architectures; by architecture, those in the sources.
+
+    One kernel of each family shows most errors; then all of them are compiled, and then those that had errors.
+    """
+    first = {arch: list({case.family: case for case in cases}.values()) for arch, cases in kernels.items()}
+    present: dict[str, set[int]] = {arch: set() for arch in kernels}
+    for some in (first, kernels):
+        left: frozenset[Source] | None = None
+        for _ in range(ROUNDS):
+            made = switch(without)
+            errors: dict[Source, set[tuple[Place, ...]]] = {}
+            for source, (found, switches) in checked(replace(release, patches=made.patches), some, left).items():
+                present[source[0]] |= switches
+                errors |= {source: found} if found else {}
+            if not errors:
+                break
+            bad = suspects(made.mutants, set().union(*errors.values()))
+            if not bad:
+                raise BuildError(f"the switched sources do not compile: {next(iter(errors.items()))}")
+            say(f"{len(bad)} mutants do not compile and are left out")
+            without, left = without | bad, frozenset(errors)
+        else:
+            raise BuildError(f"after {ROUNDS} rounds there are still mutants that do not compile")
+    return without, {arch: switches - without for arch, switches in present.items()}
+
+
+def suspects(mutants: Iterable[Mutant], errors: Iterable[tuple[Place, ...]]) -> frozenset[int]:
+    """The mutants that may be the reason of errors, each the places of one message, innermost last.
+
+    Those of a line, or of the nearest line before it, since an expression may go over several. Of the mutants of a
+    line, those of the kind that most often does not compile are taken first.
+    """
+    by_line: dict[Place, list[Mutant]] = defaultdict(list)
+    for mutant in mutants:
+        by_line[mutant.file, mutant.line].append(mutant)
+
+    def near(place: Place) -> list[Mutant]:
+        file, line = place
+        return next((by_line[file, at] for at in range(line, max(line - 12, 0), -1) if (file, at) in by_line), [])
+
+    found: set[int] = set()
+    for places in errors:
+        arguments = [mutant for place in places[:-1] for mutant in near(place) if mutant.operator == SUSPECTS[0]]
+        group = arguments or near(places[-1])
+        kinds = [[mutant for mutant in group if mutant.operator == kind] for kind in SUSPECTS]
+        found |= {mutant.id for mutant in next(filter(None, kinds), group)}
+    return frozenset(found)
+
+
+def checked(
+    release: PatchedTree, kernels: Mapping[str, Sequence[KernelCase]], left: frozenset[Source] | None
+) -> dict[Source, tuple[set[tuple[Place, ...]], set[int]]]:
+    """By source of a kernel or of the dispatch, its errors, or the switches in it; only those `left`, if given."""
+    toolchain = find_toolchain("sim")
+    with ExitStack() as locks, threads(cores()) as pool:
+        found = {}
+        for arch, cases in kernels.items():
+            request = BuildRequest(release.tree, arch=arch, patches=release.patches, quants=release.quants)
+            folder = folder_of(request, key_of(request, toolchain.versions))
+            sources = read_sources(request.tree, request.quants, toolchain.machine)
+            contents = Contents(tuple(case.name for case in cases), programs=(RUNNER,))
+            locks.enter_context(lock_of(folder))
+            locks.enter_context(growing(folder, WHAT, is_unsealed))
+            prepare(folder, request, sources, contents)
+            for step in make_plan(request, replace(toolchain, ccache=None), contents, sources).steps:
+                if isinstance(step, CompileStep) and "/fattn" in step.source:
+                    source = arch, step.source
+                    if left is None or source in left:
+                        found[source] = pool.submit(errors_or_switches, step, folder)
+        return {source: future.result() for source, future in found.items()}
+
+
+def errors_or_switches(step: CompileStep, folder: Path) -> tuple[set[tuple[Place, ...]], set[int]]:
+    """The places of one source's errors, without generating code.
+
+    Without errors, the numbers of the switches that it has after preprocessing: not those for another architecture.
+    """
+    command = [word for word in step.command if word not in ("-c", "-o", step.object, "-MD")]
+    at = command.index("-MF")
+
+    def run(*options: str) -> "subprocess.CompletedProcess[str]":
+        words = [*command[:at], *options, *command[at + 2 :]]
+        return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+
+    done = run("-fsyntax-only", "-fmax-errors=0")
+    found = messages(done.stderr)
+    if done.returncode and not found:
+        raise BuildError(f"{step.source} does not compile: {done.stderr[:400]}")
+    return found, set() if found else set(map(int, SWITCH.findall(run("-E", "-P").stdout)))
+
+
+def messages(text: str) -> set[tuple[Place, ...]]:
+    """The places of each error of a compiler's output: those that instantiate it, then its own."""
+    found, outer = set[tuple[Place, ...]](), list[Place]()
+    for match in MESSAGE.finditer(text):
+        place = match["file"], int(match["line"])
+        if match["kind"] == "required from":
+            outer.append(place)
+        else:
+            found.add((*outer, place))
+            outer = []
+    return found or ({(place,) for place in outer})

@@ -1,0 +1,137 @@
+"""Coverage as a table and as JSON, from which it can be read again."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.figures import number_of
+from fattn_probe.base.files import read_text
+from fattn_probe.base.tables import Table
+from fattn_probe.lab.detect.counts import LineCoverage, Share, SourceLine
+from fattn_probe.lab.detect.measure import Measured
+from fattn_probe.lab.detect.unreachable import refuted
+from fattn_probe.llama.launch.families import BY_KERNEL
+
+MOST_BYTES = 1 << 30
+WORST = 12  # ranges of lines in the terminal's list
+
+
+def document(found: Sequence[Measured]) -> dict[str, Any]:
+    """The coverage of suites for `--json`."""
+    return {
+        "suites": [
+            {
+                "suite": item.suite,
+                "targets": list(item.targets),
+                "cases": item.cases,
+                "lost": list(item.lost),
+                "files": [file_document(item.coverage, file) for file in sorted(item.coverage.files)],
+                "not_compiled": item.coverage.not_compiled,
+                "instances": [
+                    {"on": on, "file": file, "function": function, "executed": share.done, "of": share.total}
+                    for (file, function, on), share in sorted(item.coverage.functions.items())
+                ],
+            }
+            for item in found
+        ]
+    }
+
+
+def file_document(coverage: LineCoverage, file: str) -> dict[str, Any]:
+    """The coverage of one file."""
+    lines, branches = coverage.lines(file), coverage.branches(file)
+    return {
+        "file": file,
+        "lines": {"executed": lines.done, "of": lines.total},
+        "branches": {"executed": branches.done, "of": branches.total},
+        "never_executed": coverage.gaps(file),
+        "one_sided": coverage.one_sided(file),
+        "unreachable": [[number, coverage.unreachable[file, number]] for number in coverage.left_out(file)],
+        "counts": [[number, line.count, line.branches] for number, line in sorted(coverage.files[file].items())],
+    }
+
+
+def read(path: Path) -> list[Measured]:
+    """The suites of a file of `coverage --json`; InputError if it is none."""
+    text = read_text(path, "the coverage", MOST_BYTES)
+    try:
+        return [measured_of(item) for item in json.loads(text)["suites"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not what `fattn-probe coverage --json` prints: {error}") from error
+
+
+def measured_of(document: Mapping[str, Any]) -> Measured:
+    """The coverage of one suite, from its part of a document."""
+    coverage = LineCoverage()
+    for file in document["files"]:
+        coverage.files[file["file"]] = {
+            number: SourceLine(count, tuple(branches)) for number, count, branches in file["counts"]
+        }
+    for item in document["instances"]:
+        coverage.functions[item["file"], item["function"], item["on"]] = Share(item["executed"], item["of"])
+    targets, lost = (tuple(map(str, document[name])) for name in ("targets", "lost"))
+    return Measured(str(document["suite"]), coverage, targets, int(document["cases"]), lost)
+
+
+def render(found: Sequence[Measured]) -> RenderableType:
+    """A row per file, columns per suite; then the longest ranges that the first suite did not execute."""
+    columns = [word for item in found for word in (f"{item.suite}: lines", "branches")]
+    rows = tuple((file, *cells_of(found, file)) for file in files_of(found))
+    notes = [Text(said) for item in found for said in summary(item)]
+    coverage = found[0].coverage
+    gaps = [(file, first, last) for file in coverage.files for first, last in coverage.gaps(file)]
+    size = {gap: sum(gap[1] <= number <= gap[2] for number in coverage.files[gap[0]]) for gap in gaps}
+    if gaps:
+        notes.append(Text(f"\nnever executed by {found[0].suite}, longest first:"))
+    for gap in sorted(gaps, key=lambda gap: (-size[gap], gap))[:WORST]:
+        file, first, last = gap
+        lines = f"{first}-{last}" if last > first else f"{first}"
+        notes.append(Text(f"  {file}:{lines} ({number_of(size[gap], 'line')})"))
+    instances = Table(instance_columns(found), tuple(instance_rows(found)))
+    return Group(Table(("file", *columns), rows), Text(), instances, Text(), *notes)
+
+
+def files_of(found: Sequence[Measured]) -> list[str]:
+    """The files of all suites, also those of which no instance was compiled."""
+    return sorted({file for item in found for file in (*item.coverage.files, *item.coverage.not_compiled)})
+
+
+def cells_of(found: Sequence[Measured], file: str) -> Iterator[str]:
+    """The executed lines and the outcomes of branches of a file, suite by suite."""
+    for item in found:
+        if file in item.coverage.not_compiled:
+            yield from ("no instance compiled", "")
+        else:
+            yield from (str(item.coverage.lines(file)), str(item.coverage.branches(file)))
+
+
+def instance_columns(found: Sequence[Measured]) -> tuple[str, ...]:
+    """The columns of the table of instances."""
+    return ("kernel", "on", *(word for item in found for word in (f"{item.suite}: instances executed", "their lines")))
+
+
+def instance_rows(found: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
+    """The instances of each kernel on each GPU, suite by suite: executed of compiled, and the share of their lines."""
+    for kernel in BY_KERNEL:
+        for on in dict.fromkeys(target for item in found for target in item.targets):
+            shares = [item.coverage.of_kernel(kernel, on) for item in found]
+            if any(some.total for some, _ in shares):
+                cells = (word for some, lines in shares for word in (f"{some.done} of {some.total}", str(lines)))
+                yield (kernel, on, *cells)
+
+
+def summary(item: Measured) -> Iterator[str]:
+    """How many cases ran where, and which did not."""
+    yield f"{item.suite}: {number_of(item.cases, 'case')} on {', '.join(item.targets)}"
+    yield from (f"  not counted: {reason.splitlines()[0]}" for reason in item.lost[:3])
+    if len(item.lost) > 3:
+        yield f"  not counted: {len(item.lost) - 3} more"
+    if left := sum(len(item.coverage.left_out(file)) for file in item.coverage.files):
+        yield f"  left out: {left} lines that no NVIDIA GPU reaches, wholly or in part; --html and --json say why"
+    for file, line in refuted(item.coverage):
+        yield f"  {file}:{line} was executed, but unreachable.yaml says that it cannot be"

@@ -1,0 +1,191 @@
+"""The plan that tries mutants, the verdict on each, and the file that keeps them."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from fattn_probe.base.digest import short
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.fingerprint import Fingerprint
+from fattn_probe.base.json_lines import append, numbered
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.regress.entries import session_for
+from fattn_probe.daily.regress.selection import select
+from fattn_probe.daily.regress.suite import Entry
+from fattn_probe.lab.detect.killed_by import CHECK, VERDICT, KilledBy
+from fattn_probe.lab.detect.mutants import Mutant
+from fattn_probe.machine.run.fingerprint import of_source, on_target
+from fattn_probe.machine.run.session import Session
+from fattn_probe.verdict.judge.checks import Checks
+
+METHOD = 2
+"""How mutants are judged; other verdicts are made again."""
+
+
+@dataclass(frozen=True)
+class MutantVerdict:
+    """The fate of a mutant: killed `by` something, on a part, in a case; or a survivor of the `cases` that reach it.
+
+    `changed`: its outputs are correct, but a case launches other kernels or grids.
+    """
+
+    mutant: Mutant
+    on: str
+    by: KilledBy | Literal[""]
+    case: str
+    said: str
+    cases: int
+    seconds: float
+    changed: bool = False
+
+    @property
+    def fate(self) -> str:
+        """Killed, another kernel, survived or not reached."""
+        if self.by:
+            return "killed"
+        return "not reached" if not self.cases else "another kernel" if self.changed else "survived"
+
+    def document(self) -> dict[str, Any]:
+        """The verdict for JSON."""
+        return asdict(self) | {"fate": self.fate}
+
+
+@dataclass(frozen=True)
+class SuitePart:
+    """An entry of a suite on a target, how it is judged, and its cases."""
+
+    entry: Entry
+    target: Target
+    checks: Checks
+    cases: tuple[Case, ...]
+
+    @property
+    def name(self) -> str:
+        """What tables call it: `sim:h200`, `races on sim:h200`."""
+        return f"{self.entry.name} on {self.target}" if self.entry.name else str(self.target)
+
+    def judgement(self, by: KilledBy) -> list[Any]:
+        """How its cases are run and judged, as far as a kill by something depends on it, for a hash."""
+        return judgement_of(self.entry, self.target, decisive(self.checks, by))
+
+
+@dataclass(frozen=True)
+class MutationPlan:
+    """A suite's entries on their targets, and the mutants to try: those of some `files`, a `sample` of them (0: all).
+
+    `upstream`: judge as upstream's test does. `most` is how many cases of each kind of launches try a mutant (0: all).
+    No case is begun after `seconds`. `passed_over` are digests of mutants of the sample that are not tried.
+    """
+
+    parts: tuple[SuitePart, ...]
+    files: tuple[str, ...] = ()
+    sample: int = 0
+    upstream: bool = False
+    seconds: float = math.inf
+    most: int = 0
+    passed_over: frozenset[str] = frozenset()
+
+    def likely(self, mutants: Iterable[Mutant]) -> list[Mutant]:
+        """The mutants among which a sample is: at least half of them compile."""
+        return replace(self, sample=2 * self.sample).chosen(mutants)
+
+    def chosen(self, mutants: Iterable[Mutant]) -> list[Mutant]:
+        """The mutants to try, by digest. A smaller sample is a part of a larger one."""
+        found = sorted((m for m in mutants if not self.files or m.file in self.files), key=lambda m: m.digest)
+        return found[: self.sample or None]
+
+    def key(self, session: Session) -> str:
+        """What a survivor depends on besides the mutant: the release, its patches, every case and its judgement."""
+        parts = [[part.judgement(CHECK), [case.digest for case in part.cases]] for part in self.parts]
+        return self.hashed(session, [self.most, parts])
+
+    def killers(self, session: Session, by: KilledBy = CHECK) -> dict[tuple[str, str], str]:
+        """Hashes of what a kill depends on besides the mutant: one part and one case, by their names.
+
+        A kill thus holds for every plan with this part and case. `by` is what kills, as in Verdict.
+        """
+        return {
+            (part.name, case.name): self.hashed(session, [part.judgement(by), case.digest])
+            for part in self.parts
+            for case in part.cases
+        }
+
+    def hashed(self, session: Session, what: Sequence[Any]) -> str:
+        """A hash of something together with the release, its patches and the way of judging."""
+        return short(json.dumps([METHOD, *of_source(session.options).source, self.upstream, what]))
+
+
+def judgement_of(entry: Entry, target: Target, checks: Checks) -> list[Any]:
+    """How an entry's cases are run and judged on a target, for a hash."""
+    built = Fingerprint(flavour=entry.flavour, sanitize=tuple(entry.sanitize), quants=tuple(entry.quants))
+    return replace(on_target(built, target), checks=str(checks)).judgement
+
+
+def decisive(checks: Checks, by: KilledBy) -> Checks:
+    """The checks that a kill by something depends on: those of correct outputs matter only if one of them kills."""
+    return checks if by == CHECK else replace(checks, roundings=False, kernels=False)
+
+
+def weaker(checks: Checks) -> Iterator[Checks]:
+    """The same checks without some of those that only correct outputs need, and as they are."""
+    for roundings, kernels in product({False, checks.roundings}, {False, checks.kernels}):
+        yield replace(checks, roundings=roundings, kernels=kernels)
+
+
+def parts_of(pairs: Iterable[tuple[Entry, Target, Checks]], folder: Path, session: Session) -> tuple[SuitePart, ...]:
+    """The parts of a suite in a folder."""
+    return tuple(
+        SuitePart(entry, target, checks, select(entry, folder, session_for(entry, session), target)[0])
+        for entry, target, checks in pairs
+    )
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The verdicts of a file that hold for a plan.
+
+    A kill holds for every plan that has the case with this judgement, a survivor only for one with the same cases.
+    `killers` has the hashes of kills by a check, `others` those of kills by anything else, by part and case; `weaker`
+    has those of kills by a check with fewer checks of correct outputs.
+    """
+
+    path: Path
+    key: str
+    killers: Mapping[tuple[str, str], str]
+    others: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    weaker: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, path: Path, plan: MutationPlan, session: Session) -> "Verdicts":
+        """Those for a plan. What kills without a check that only correct outputs need kills with it too."""
+        parts = ((part, checks) for part in plan.parts for checks in weaker(part.checks))
+        plans = (replace(plan, parts=(replace(part, checks=checks),)) for part, checks in parts)
+        every = frozenset(killer for one in plans for killer in one.killers(session).values())
+        return cls(path, plan.key(session), plan.killers(session), plan.killers(session, VERDICT), every)
+
+    def append(self, verdict: MutantVerdict) -> None:
+        """Add a verdict to the file."""
+        killers = self.killers if verdict.by == CHECK else self.others
+        keys = {"key": self.key, "killer": killers.get((verdict.on, verdict.case), "")}
+        append(self.path, [keys | verdict.document()])
+
+    def __iter__(self) -> Iterator[MutantVerdict]:
+        """The verdicts, those of a mutant that has several in the order of the file."""
+        known = self.weaker.union(self.killers.values(), self.others.values())
+        for item in documents(self.path):
+            key, killer, _ = item.pop("key"), item.pop("killer", ""), item.pop("fate")
+            if key == self.key or killer in known:
+                yield MutantVerdict(**{**item, "mutant": Mutant(**item["mutant"])})
+
+
+def documents(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file of verdicts; none if there is no file."""
+    for number, item in numbered(path, "verdict"):
+        if not {"key", "fate", "mutant"} <= item.keys():
+            raise InputError(f"{path}:{number}: is not a verdict of `mutate`")
+        yield item

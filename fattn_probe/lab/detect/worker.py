@@ -1,0 +1,308 @@
+"""A worker process: it sets a case up once, and runs each mutant of it in a child of one runner.
+
+A run whose output and launches have the bits of the baseline run needs no judgement; the reference and the models of
+the others are computed once for a case.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from fattn_probe.base.digest import hexdigest
+from fattn_probe.base.errors import FattnProbeError, LostError
+from fattn_probe.base.process import describe_code, log
+from fattn_probe.base.scratch import scratch
+from fattn_probe.base.workers import Tell
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.lab.detect.killed_by import CHECK, CHECKER, LOST, MISSING, STOPPED, VERDICT, Ending, killed_by
+from fattn_probe.llama.build import RUNNER, Build
+from fattn_probe.llama.launch.record import Names, Types
+from fattn_probe.machine.run.capture import Capture, capture_of
+from fattn_probe.machine.run.inputs import make_case_file
+from fattn_probe.machine.run.outcome import Missing, Ran, RunOutcome
+from fattn_probe.machine.run.part import write_part
+from fattn_probe.machine.run.runner import KILLED, SIGPROF, Child, ForkedRunner, RunnerEndedError, forked_runner
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.simulator import Simulation
+from fattn_probe.verdict.judge.cases import Answers, JudgedCase, judged, judged_case
+from fattn_probe.verdict.judge.checks import Checks, UseModel
+
+LEAST_SECONDS = 2.0
+ERRORS = (FattnProbeError, ValueError, OSError)
+"""What can go wrong while a case is run and judged."""
+OTHER_ORDER = "another order of warps gives other bits"
+SLOWER = 20.0
+"""A run that takes so many times longer than the baseline run may hang."""
+
+
+class HangError(LostError):
+    """A run did not end in its time; a second run tells whether it hangs, or the machine is busy."""
+
+
+@dataclass(frozen=True)
+class BuiltPart:
+    """An entry of a suite on a target, with its builds, and how its cases are run and judged.
+
+    `upstream`: an output is correct if its NMSE is within the bound of upstream's test; our models do not count.
+    Without `judge`, a baseline run is not judged.
+    """
+
+    name: str
+    options: RunOptions
+    builds: Mapping[str, Build]
+    target: Target
+    checks: Checks
+    upstream: bool = False
+    judge: bool = True
+
+
+@dataclass(frozen=True)
+class BaselineRun:
+    """A case without a mutant: how it fails, if it does; the mutants that it reaches, and those that it infects.
+
+    A mutant infects a case if it changes a value somewhere in it: without that, its run would be the same. `part` is
+    the index of the case's part. `seconds` are those of a run, `judged` of all that its judgement takes. `launches` and
+    `output` are hashes.
+    """
+
+    part: int
+    case: Case
+    failure: str
+    seconds: float
+    judged: float
+    launches: str
+    output: str
+    reached: frozenset[int]
+    infected: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A mutant in a case: what kills it (`by`, empty if it survives), and the reason.
+
+    With MISSING, `said` is the missing symbol. `changed` is whether the launches differ.
+    """
+
+    mutant: int
+    by: Ending
+    said: str
+    seconds: float
+    changed: bool = False
+
+
+@dataclass
+class PreparedCase:
+    """A case that is set up: its file, the file of the share of it to run, and how it ends without a mutant.
+
+    `output` is that of the baseline run, `baseline` its capture if it ended with one.
+    """
+
+    part: BuiltPart
+    judged: JudgedCase
+    file: Path
+    share_file: Path | None
+    runners: Sequence[ForkedRunner]
+    output: tuple[bytes, str] = (b"", "")
+    baseline: Capture | None = None
+    limit: float = 0.0
+
+    @cached_property
+    def words(self) -> tuple[Types | None, Names | None]:
+        """How launch records name types and kernels."""
+        return self.judged.session.kernel_words
+
+    @cached_property
+    def beside(self) -> JudgedCase:
+        """The case judged beside its baseline output, if it has one, where the suite would compute the rounding model.
+
+        Without switches the two are equal in every bit. With them, g++ fuses other multiply-adds: they end basic
+        blocks.
+        """
+        model: UseModel = "never" if self.part.upstream else self.part.checks.model
+        checks = replace(self.judged.checks, model=model)
+        return self.judged if self.baseline is None else replace(self.judged, baseline=self.baseline, checks=checks)
+
+    def child(self, mutant: int = 0, schedule: int = 0) -> Child:
+        """A run with a mutant and an order of warps.
+
+        HangError if it takes longer than its limit, LostError if another process killed it: neither is a verdict.
+        """
+        try:
+            found = self.runners[schedule].run(self.file, self.share_file, mutant, self.limit)
+        except RunnerEndedError as error:
+            raise (HangError(str(error)) if error.ending is not None else LostError(str(error))) from error
+        if self.limit and found.code == SIGPROF:
+            raise HangError(f"no end after {self.limit:.1f} s of processor time, {SLOWER:.0f} times that of the case")
+        if found.code in KILLED:
+            raise LostError(f"the run was {describe_code(found.code)}")
+        return found
+
+    def captured(self, outcome: RunOutcome) -> Capture | RunOutcome:
+        """The capture of a run with an output; any other outcome as it is."""
+        if not isinstance(outcome, Ran):
+            return outcome
+        provenance = self.judged.session.provenance(self.judged.case, self.part.target)
+        return capture_of(self.judged.case, self.judged.inputs, outcome, provenance)
+
+    def judge(self, child: Child, subject: JudgedCase) -> tuple[Ending, str]:
+        """What kills in a run, judged beside the baseline output or not, and the reason."""
+        outcome = child.outcome(*self.words)
+        if isinstance(outcome, Missing):
+            return MISSING, outcome.symbol
+        found = judged(subject, self.captured(outcome))
+        if self.part.upstream and found.upstream is not None:
+            return "" if found.upstream.passes else VERDICT, found.upstream.reason
+        by = killed_by(found)
+        checker = by == STOPPED and found.finding is not None and self.part.options.flavour == "check"
+        return CHECKER if checker else by, found.reason.partition("\n")[0]
+
+    def trial(self, mutant: int) -> Trial:
+        """A mutant in this case, with each order of warps that its suite asks for."""
+        seconds, first, changed = 0.0, self.output, False
+        for schedule in range(len(self.runners)):
+            child = self.child(mutant, schedule)
+            seconds, output = seconds + child.seconds, child.output
+            if output == first and child.code == 0:
+                continue
+            if schedule > 0 and child.code == 0 and output[0] != first[0]:
+                return Trial(mutant, CHECK, OTHER_ORDER, seconds, changed)
+            changed = changed or output[1] != self.output[1]
+            by, said = self.judge(child, self.beside)
+            if by:
+                return Trial(mutant, by, said, seconds, changed)
+            first = output
+        return Trial(mutant, "", "", seconds, changed)
+
+
+@dataclass
+class Worker:
+    """A process's runners, and the case that it ran last."""
+
+    parts: Sequence[BuiltPart]
+    folder: Path
+    stack: ExitStack = field(default_factory=ExitStack)
+    runners: dict[tuple[int, int], ForkedRunner] = field(default_factory=dict)
+    last: tuple[tuple[int, str], PreparedCase] | None = None
+
+    def runner(self, number: int, schedule: int) -> ForkedRunner:
+        """The runner of a part with an order of warps; a new one if the last has ended."""
+        part, key = self.parts[number], (number, schedule)
+        if key not in self.runners or not self.runners[key].alive:
+            folder = self.folder / f"{number}-{schedule}"
+            folder.mkdir(exist_ok=True)
+            session = session_of(part, Simulation(schedule, threads=1, reached=folder / "reached"))
+            build = session.build_for(part.target)
+            env, words = session.env(part.target), ("--backend", part.target.backend)
+            start = forked_runner(build.program(RUNNER), words, env=env, folder=folder, timeout=60)
+            self.runners[key] = self.stack.enter_context(start)
+        return self.runners[key]
+
+    def prepared(self, number: int, case: Case) -> PreparedCase:
+        """A case of a part, set up unless it is the one that ran last."""
+        part = self.parts[number]
+        runners = [self.runner(number, schedule) for schedule in range(part.checks.repeat)]
+        if self.last is not None and self.last[0] == (number, case.digest):
+            self.last[1].runners = runners
+            return self.last[1]
+        self.last = None
+        inputs = make_case_file(case, self.folder / "case.gguf")
+        checks = replace(part.checks, repeat=1, batch_invariance=0, model="never")
+        subject = judged_case(session_of(part, Simulation(threads=1)), Answers(case, inputs), part.target, checks)
+        share, file = subject.part, self.folder / "part.gguf"
+        if share is not None:
+            write_part(share, case.op.sizes, file)
+        made = PreparedCase(part, subject, inputs.file, None if share is None else file, runners)
+        child = made.child()
+        made.output, made.limit = child.output, max(LEAST_SECONDS, SLOWER * child.seconds)
+        baseline = made.captured(child.outcome(*made.words))
+        if isinstance(baseline, Capture):
+            made.baseline = replace(baseline, dst=baseline.dst.copy())
+        self.last = (number, case.digest), made
+        return made
+
+    def trial(self, number: int, case: Case, mutant: int) -> Trial:
+        """A mutant in a case; one that hangs is stopped, after any other error it is lost.
+
+        A run without an end is no verdict by itself, since the machine may be busy. It hangs if the case ends without
+        the mutant, and a second run with it has no end either. After an error the next run gets a new runner.
+        """
+        try:
+            return self.prepared(number, case).trial(mutant)
+        except HangError as error:
+            log.debug("mutant %d in %s: %s; again", mutant, case.name, error)
+        except ERRORS as error:
+            return Trial(mutant, LOST, words_of(error), 0.0)
+        try:
+            made = self.prepared(number, case)
+            try:
+                made.limit = max(made.limit, SLOWER * made.child().seconds)  # on the machine as it is now
+            except HangError as error:
+                raise LostError(f"the case itself has {error}: the machine is busy") from error
+            return made.trial(mutant)
+        except HangError as error:
+            return Trial(mutant, STOPPED, str(error), 0.0)
+        except ERRORS as error:
+            return Trial(mutant, LOST, words_of(error), 0.0)
+
+    def trials(self, number: int, case: Case, mutants: Sequence[int]) -> list[Trial]:
+        """A case with each of some mutants."""
+        return [self.trial(number, case, mutant) for mutant in mutants]
+
+    def baseline(self, number: int, case: Case) -> BaselineRun:
+        """A case without a mutant; an error on the way makes it fail."""
+        try:
+            return self.judged_baseline(number, case)
+        except ERRORS as error:
+            return lost_run(number, case, words_of(error))
+
+    def judged_baseline(self, number: int, case: Case) -> BaselineRun:
+        """Judge a case without a mutant, with the error model: beside its own output it would always be correct."""
+        began = time.monotonic()
+        made = self.prepared(number, case)
+        noted = noted_in(self.folder / f"{number}-0" / "reached")
+        child = made.child()
+        by, said = made.judge(child, made.judged) if self.parts[number].judge else ("", "")
+        if not by and any(made.child(0, schedule).output != made.output for schedule in range(1, len(made.runners))):
+            by, said = CHECK, OTHER_ORDER
+        dst, launches = (hexdigest(text) for text in made.output)
+        failure = f"{by}: {said}" if by else ""
+        return BaselineRun(number, case, failure, child.seconds, time.monotonic() - began, launches, dst, *noted)
+
+
+Task = partial[Any]
+"""What a worker is to do: a function of it, with the other arguments by name."""
+
+
+def session_of(part: BuiltPart, simulation: Simulation) -> Session:
+    """A session of a part."""
+    return Session(replace(part.options, simulation=simulation), builds=dict(part.builds))
+
+
+def noted_in(file: Path) -> tuple[frozenset[int], frozenset[int]]:
+    """The mutants that a run reached and those that infected it, from its notes (native/sim/mutant.cpp)."""
+    lines = [line.split() for line in file.read_text().splitlines()] if file.is_file() else []
+    infected = frozenset(int(number) for number, changed in lines if changed == "1")
+    return frozenset(int(number) for number, _ in lines), infected
+
+
+def words_of(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def lost_run(number: int, case: Case, said: str) -> BaselineRun:
+    """The baseline run of a case that could not be run."""
+    return BaselineRun(number, case, f"{LOST}: {said}", 0.0, 0.0, "", "", frozenset(), frozenset())
+
+
+@contextmanager
+def working(parts: Sequence[BuiltPart], tell: Tell) -> Iterator[Callable[[Task], Any]]:
+    """A worker process's function: it calls a task with the process's worker."""
+    with scratch() as folder, ExitStack() as stack:
+        worker = Worker(parts, folder, stack)
+        yield lambda task: task(worker)

@@ -1,0 +1,145 @@
+"""The counts of a run, and its failures by kind."""
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fattn_probe.base.tables import Table
+from fattn_probe.lab.fuzz.findings import FindingKind, family_of, kind_of
+from fattn_probe.lab.fuzz.run import Judged
+from fattn_probe.lab.fuzz.shapes import flop
+from fattn_probe.lab.fuzz.smallest import Smallest
+from fattn_probe.verdict.judge.known import PAGE
+from fattn_probe.verdict.measure.verdict import FEW_BITS
+
+COLUMNS = ("pass", "unsupported", "known defect", "finding")
+
+
+@dataclass
+class Tally:
+    """The results of a run by target and kernel family, and the cheapest case of each kind of failure on a target.
+
+    `few_bits` are the passing cases of which too few bits equal the rounding model. `ratios` are measured / predicted
+    RMSE by kernel family.
+    """
+
+    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    failures: Counter[tuple[FindingKind, str]] = field(default_factory=Counter)
+    cheapest: dict[tuple[FindingKind, str], Judged] = field(default_factory=dict)
+    few_bits: list[Judged] = field(default_factory=list)
+    ratios: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    interrupted: bool = False
+
+    def add(self, judged: Judged) -> None:
+        """Count a result."""
+        kind = kind_of(judged.result)
+        column = judged.result.status if kind is None else COLUMNS[2] if kind.known else COLUMNS[3]
+        self.counts[judged.on, family_of(judged.result), column] += 1
+        if kind is None and (ratio := judged.result.metrics.get("rmse_by_predicted")) is not None:
+            self.ratios[family_of(judged.result)].append(ratio)
+        if FEW_BITS in judged.result.warning:
+            self.few_bits.append(judged)
+        if kind is not None:
+            key = kind, judged.on
+            self.failures[key] += 1
+            if key not in self.cheapest or flop(judged.drawn.settings) < flop(self.cheapest[key].drawn.settings):
+                self.cheapest[key] = judged
+
+    @property
+    def cases(self) -> int:
+        """The number of cases that were judged."""
+        return self.counts.total()
+
+    @property
+    def findings(self) -> list[tuple[FindingKind, str]]:
+        """The kinds of failures, with their targets, that no known defect explains."""
+        return sorted(key for key in self.failures if not key[0].known)
+
+    def number(self, column: str) -> int:
+        """The number of cases in a column."""
+        return sum(count for key, count in self.counts.items() if key[2] == column)
+
+
+def document(tally: Tally, smallest: Sequence[Smallest] = ()) -> dict[str, Any]:
+    """A run for `--json`; a finding has its smallest scenario if it was shrunk."""
+    found = {(one.kind, one.on): one for one in smallest}
+    return {
+        "cases": tally.cases,
+        "interrupted": tally.interrupted,
+        "counts": [
+            {"on": on, "family": family, **{column: tally.counts[on, family, column] for column in COLUMNS}}
+            for on, family in sorted({(on, family) for on, family, _ in tally.counts})
+        ],
+        "known_defects": dict(known_defects(tally)),
+        "rmse_by_predicted": {
+            family: {"cases": len(found), "lowest": min(found), "median": median(found), "highest": max(found)}
+            for family, found in sorted(tally.ratios.items())
+        },
+        "few_bits": [
+            {"on": one.on, "case": one.result.name, "warning": one.result.warning, "scenario": one.drawn.settings}
+            for one in tally.few_bits
+        ],
+        "findings": [one_document(tally, kind, on, found.get((kind, on))) for kind, on in tally.findings],
+    }
+
+
+def one_document(tally: Tally, kind: FindingKind, on: str, smallest: Smallest | None) -> dict[str, Any]:
+    """A kind of failure on a target for `--json`."""
+    judged = tally.cheapest[kind, on]
+    shown, settings = (
+        (judged.result, judged.drawn.settings) if smallest is None else (smallest.result, smallest.settings)
+    )
+    said = {"on": on, "cases": tally.failures[kind, on], "case": shown.name, "reason": shown.reason}
+    return asdict(kind) | said | {"scenario": settings}
+
+
+def known_defects(tally: Tally) -> Counter[str]:
+    """The number of cases that fail by each known defect of llama.cpp."""
+    found: Counter[str] = Counter()
+    for (kind, _), count in tally.failures.items():
+        if kind.known:
+            found[kind.known] += count
+    return found
+
+
+def render(tally: Tally, smallest: Sequence[Smallest] = (), words: Sequence[str] = ()) -> RenderableType:
+    """A row per target and kernel family; below it the known defects and the findings, with their scenarios.
+
+    `words` are the flags that `compare` needs to run them again.
+    """
+    rows = sorted({(on, family) for on, family, _ in tally.counts})
+    table = Table(
+        ("on", "kernels", "cases", *COLUMNS),
+        tuple((*row, str(sum(cells_of(tally, row))), *map(str, cells_of(tally, row))) for row in rows),
+    )
+    return Group(table, Text(), *map(Text, summary(tally)), *(Text(shown(one, words)) for one in smallest))
+
+
+def shown(smallest: Smallest, words: Sequence[str]) -> str:
+    """A shrunk finding: its scenario, its verdict, and the command that runs it again."""
+    command = shlex.join(["fattn-probe", "compare", str(smallest.path), *words])
+    return f"\n{smallest.text}# {smallest.result.reason}\n$ {command}"
+
+
+def cells_of(tally: Tally, row: tuple[str, str]) -> list[int]:
+    """The numbers of a row."""
+    return [tally.counts[(*row, column)] for column in COLUMNS]
+
+
+def summary(tally: Tally) -> Iterator[str]:
+    """The totals, the known defects, and each finding with its first case."""
+    numbers = ", ".join(f"{tally.number(column)} {column}" for column in COLUMNS)
+    yield f"{tally.cases} cases: {numbers}" + (" (interrupted)" if tally.interrupted else "")
+    for known, count in sorted(known_defects(tally).items()):
+        yield f"{count} fail{'s' * (count == 1)} by {known}, a known defect of llama.cpp ({PAGE})"
+    if tally.few_bits:
+        yield f"{len(tally.few_bits)} pass, but few of their bits equal the rounding model (--json lists them)"
+    for kind, on in tally.findings:
+        result, count = tally.cheapest[kind, on].result, tally.failures[kind, on]
+        yield f"finding: {kind} on {on}, {count} case{'s' * (count > 1)}, such as {result.name}: {result.reason}"

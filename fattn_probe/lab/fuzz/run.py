@@ -1,0 +1,145 @@
+"""The flow of `fattn-probe fuzz`: draw cases, compile, judge, until the time is over or enough cases are judged."""
+
+import functools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from fattn_probe.base.host import cores
+from fattn_probe.base.workers import prepare_workers, threads
+from fattn_probe.cases.device import Target
+from fattn_probe.daily.regress.pool import Job, judged
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.results import result_without_times
+from fattn_probe.lab.fuzz.findings import kind_of
+from fattn_probe.lab.fuzz.lanes import Drawn, Lane, LaneBatch, lanes
+from fattn_probe.llama.build.ninja import Progress, Report
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.verdict.judge.checks import Checks
+
+FIRST_BATCH, MOST_BATCH = 60, 1000
+"""Cases of a lane between two builds: few at first, then twice as many each time."""
+CORES_A_BUILDER = 4
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A random case and its result."""
+
+    drawn: Drawn
+    result: Result
+
+    @property
+    def on(self) -> str:
+        """The target."""
+        return str(self.drawn.target)
+
+
+class StoppedError(Exception):
+    """The time was over during a build."""
+
+
+@dataclass(frozen=True)
+class FuzzLimits:
+    """When to stop: after so many seconds or cases, whichever comes first; None for no limit. `workers`: processes."""
+
+    seconds: float | None = None
+    cases: int | None = None
+    workers: int = field(default_factory=cores)
+
+
+@dataclass
+class Fuzzer:
+    """Judges random cases on simulated GPUs. `seed` and `share` are those of `Lane`; `jobs` are the last by target."""
+
+    options: RunOptions
+    targets: Sequence[Target]
+    seed: int
+    share: float
+    checks: Checks
+    limits: FuzzLimits
+    progress: Report
+    began: float = field(default_factory=time.monotonic)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the time is over."""
+        return float("inf") if self.limits.seconds is None else self.began + self.limits.seconds - time.monotonic()
+
+    def run(self) -> Iterator[Judged]:
+        """The results as they arrive. Lanes take turns: one is judged while others plan and compile."""
+        prepare_workers(__name__)
+        session = Session(self.options, self._report)
+        found = lanes(session, self.targets, self.seed, self.share)
+        queue = Queue(found, self.limits.cases, len(self.targets))
+        with threads(max(1, cores() // CORES_A_BUILDER)) as builders:
+            waiting: dict[Future[LaneBatch], Lane] = {}
+            try:
+                for lane in found:
+                    queue.submit(lane, builders, waiting)
+                while waiting and self.left > 0:
+                    done, _ = wait(waiting, None if self.limits.seconds is None else self.left, FIRST_COMPLETED)
+                    for future in done:
+                        lane = waiting.pop(future)
+                        yield from self._judged(future.result())
+                        queue.submit(lane, builders, waiting)
+            finally:
+                self._stop.set()
+                builders.shutdown(wait=False, cancel_futures=True)
+
+    def _report(self, progress: Progress) -> None:
+        """Pass a build's progress on, or end the build."""
+        if self._stop.is_set():
+            raise StoppedError
+        self.progress(progress)
+
+    def _judged(self, batch: LaneBatch) -> Iterator[Judged]:
+        simulation = replace(self.options.simulation, threads=1)
+        judge = functools.partial(result_without_times, checks=self.checks)
+        for target, cases in batch.by_target:
+            by_name = {drawn.case.name: drawn for drawn in cases}
+            job = Job(judge, replace(self.options, simulation=simulation), batch.builds, target)
+            self.jobs[str(target)] = job
+            with closing(judged(job, [drawn.case for drawn in cases], self.limits.workers)) as results:
+                for result in results:
+                    yield Judged(by_name[result.name], result)
+                    if self.left <= 0:
+                        return
+
+
+@dataclass
+class Queue:
+    """The sizes of each lane's batches, and the cases that are left of `total` for `targets` GPUs."""
+
+    lanes: Sequence[Lane]
+    total: int | None
+    targets: int
+    sizes: dict[int, int] = field(default_factory=dict)
+    given: dict[int, int] = field(default_factory=dict)
+
+    def submit(self, lane: Lane, builders: Executor, waiting: dict[Future[LaneBatch], Lane]) -> None:
+        """Let a lane make its next batch, if it has cases left."""
+        size = self.sizes.get(id(lane), FIRST_BATCH * len(lane.targets))
+        if self.total is not None:
+            size = min(size, self._due(lane) - self.given.get(id(lane), 0))
+        if size > 0:
+            self.given[id(lane)] = self.given.get(id(lane), 0) + size
+            self.sizes[id(lane)] = min(2 * size, MOST_BATCH * len(lane.targets))
+            waiting[builders.submit(lane.batch, size)] = lane
+
+    def _due(self, lane: Lane) -> int:
+        """A lane's part of the total, in proportion to its targets; the first lanes take the rest of the division."""
+        assert self.total is not None
+        before = sum(len(one.targets) for one in self.lanes[: self.lanes.index(lane)])
+        return (before + len(lane.targets)) * self.total // self.targets - before * self.total // self.targets
+
+
+def is_finding(judged: Judged) -> bool:
+    """Whether something is wrong that no known defect explains."""
+    kind = kind_of(judged.result)
+    return kind is not None and not kind.known

@@ -1,0 +1,62 @@
+"""Packages that only some kernels need, and the arrays that all of them take."""
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+
+from fattn_probe.base.arrays import F32, Floats, Halves
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.op import Sizes
+from fattn_probe.verdict.truth.reference.shapes import check_shapes
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """An op as arrays in f16: q (n_seq, n_head, n_q, hsk), k and v (n_seq, n_head_kv, n_kv, hsk or hsv).
+
+    With `causal`, query i sees the KV rows up to i + n_kv - n_q. `mask` is (n_q, n_kv); None if there is none, or if
+    `causal` says the same.
+    """
+
+    q: Halves
+    k: Halves
+    v: Halves
+    scale: float
+    causal: bool = False
+    mask: Floats | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """What a kernel computed: o (n_seq, n_head, n_q, hsv), and log-sum-exp (n_seq, n_head, n_q) if it gives it.
+
+    `seconds` are those of the timed runs; there are none but on a GPU.
+    """
+
+    o: Floats
+    lse: F32 | None = None
+    seconds: tuple[float, ...] = ()
+
+
+def load(module: str, extra: str) -> ModuleType:
+    """A module of a package that an extra of fattn-probe installs; InputError with the command if it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("fattn_probe"):
+            raise
+        raise InputError(f"{error.name} is not installed: `pip install 'fattn-probe[{extra}]'`") from None
+
+
+def sizes_of(asked: Arrays) -> Sizes:
+    """The sizes of an op; InputError if its arrays do not fit together, or if one is not f16."""
+    q, k, v, mask = asked.q, asked.k, asked.v, asked.mask
+    arrays = {"q": q, "k": k, "v": v} | ({} if mask is None else {"mask": mask})
+    other = [f"{name} is {array.dtype}, f16 is needed" for name, array in arrays.items() if array.dtype != np.float16]
+    if other:
+        raise InputError("\n".join(other))
+    if mask is not None and mask.shape != (q.shape[-2], k.shape[-2]):
+        raise InputError(f"the mask is {mask.shape}, (n_q, n_kv) = {(q.shape[-2], k.shape[-2])} is needed")
+    return check_shapes(q, k, v, None, None)

@@ -1,0 +1,153 @@
+"""The table of `compare --kernel` with its times, and its JSON document."""
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fattn_probe.base.tables import Table
+from fattn_probe.cases.op import Op
+from fattn_probe.cases.op.ggml_types import row_size
+from fattn_probe.lab.kernels.command import ContenderRow
+from fattn_probe.lab.kernels.contender import Contender
+from fattn_probe.lab.kernels.packages import Package
+from fattn_probe.lab.profile.roofline import Roof, roof_of
+from fattn_probe.verdict.present.document import rows_as_json
+from fattn_probe.verdict.present.tables import STYLES, by_design, explanations
+
+CONFIDENCE = 0.95
+COLUMNS = ("case\non", "kernel", "NMSE\nmax error", "by design", "bits")
+TIMED = ("time\ninterval", "TFLOP/s\nGB/s", "of the\nroofline")
+NUMBERS = frozenset(TIMED)
+DIGITS = 8
+"""Of an output's sha256: equal digits, equal bits."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The timed runs of a kernel on an op.
+
+    `flop` counts the two matrix products without regard to the mask, as test-backend-ops does; `nbytes` counts each
+    operand and the output once.
+    """
+
+    seconds: tuple[float, ...]
+    flop: float
+    nbytes: float
+
+    @classmethod
+    def of(cls, op: Op, seconds: Sequence[float]) -> "Speed":
+        """Of the timed runs of an op."""
+        operands = sum(math.prod(view.ne[1:]) * row_size(view.type, view.ne[0]) for view in op.operands.values())
+        return cls(tuple(seconds), op.sizes.flop, operands + 4 * math.prod(op.sizes.dst))
+
+    @property
+    def median(self) -> float:
+        """The median, in seconds."""
+        return statistics.median(self.seconds)
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """An interval that holds the true median with 95 %, by order statistics; the extremes of too few runs."""
+        ordered, n = sorted(self.seconds), len(self.seconds)
+        rank = max((r for r in range(n // 2 + 1) if below(r, n) <= (1 - CONFIDENCE) / 2), default=0)
+        return ordered[max(0, rank - 1)], ordered[min(n - 1, n - rank)]
+
+    @property
+    def flops(self) -> float:
+        """Operations a second."""
+        return self.flop / self.median
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second."""
+        return self.nbytes / self.median
+
+    def share(self, roof: Roof) -> float:
+        """How much of what a GPU could do with this op at most, by its tensor cores and its memory."""
+        return self.flops / roof.attainable(self.flop / self.nbytes)
+
+
+def below(rank: int, n: int) -> float:
+    """The probability that fewer than `rank` of n runs are below the median."""
+    return float(sum(math.comb(n, k) for k in range(rank)) / 2**n)
+
+
+def render(rows: Sequence[ContenderRow], contenders: Sequence[Contender | None], *, maps: bool) -> RenderableType:
+    """A table of the rows, with times if some were timed, then what needs an explanation."""
+    timed = TIMED if any(row.seconds for row in rows) else ()
+    columns = (*COLUMNS, *timed, "verdict")
+    pairs = zip(rows, [None, *rows], strict=False)
+    cells = tuple(tuple(cells_of(row, before, timed=bool(timed))) for row, before in pairs)
+    table = Table(columns, cells, NUMBERS & set(columns), heading=("case\non", "kernel"))
+    explained = explanations([row.named for row in rows], maps)
+    return Group(table, Text(), *notes(rows, contenders, timed=bool(timed)), *explained)
+
+
+def cells_of(row: ContenderRow, before: ContenderRow | None, *, timed: bool) -> Iterator[Text]:
+    """A row's cells; the case and the target stand once above the kernels that compute it."""
+    verdict = row.judgement.verdict
+    metrics = verdict.metrics
+    same = before is not None and (before.case, before.target) == (row.case, row.target)
+    yield Text("" if same else f"{row.case.name}\n{row.target}")
+    yield Text(row.kernel)
+    yield Text("-" if metrics is None else f"{metrics.nmse:.2e}\n{metrics.max_abs:.2e}")
+    yield Text(by_design(verdict.design))
+    yield Text((row.judgement.output or "-")[:DIGITS])
+    if timed:
+        yield from (Text(cell) for cell in speed_cells(row))
+    yield Text(row.judgement.status.value, STYLES[row.judgement.status])
+
+
+def speed_cells(row: ContenderRow) -> tuple[str, ...]:
+    """The cells of a row's times."""
+    if not row.seconds:
+        return ("-",) * len(TIMED)
+    speed, roof = Speed.of(row.op, row.seconds), roof_for(row)
+    low, high = (1e6 * seconds for seconds in speed.interval)
+    rates = f"{speed.flops / 1e12:.3g}\n{speed.bandwidth / 1e9:.3g}"
+    share = "-" if roof is None else f"{100 * speed.share(roof):.2g} %"
+    return f"{1e6 * speed.median:.4g} µs\n{low:.4g} to {high:.4g}", rates, share
+
+
+def roof_for(row: ContenderRow) -> Roof | None:
+    """The roofline of a row's GPU, by its tensor cores whatever the kernel uses; None if it is not known."""
+    return None if row.device is None else roof_of(row.device, tensor=True)
+
+
+def notes(rows: Sequence[ContenderRow], contenders: Sequence[Contender | None], *, timed: bool) -> Iterator[Text]:
+    """What the columns mean, and where to look further."""
+    if len({row.judgement.output for row in rows if row.judgement.output}) > 1:
+        yield Text("bits: the start of the output's sha256; equal outputs have equal ones", "dim")
+    if timed:
+        yield Text("time: the median and its 95 % interval; FLOP/s count what the mask hides too", "dim")
+        yield Text("roofline: of the GPU's tensor cores and memory, for a kernel that reads each operand once", "dim")
+    for one in contenders:
+        if isinstance(one, Package) and one.off_gpu and any(ran_off_gpu(row, one.name) for row in rows):
+            yield Text(f"{one.name}: {one.off_gpu}", "dim")
+    for algorithm in dict.fromkeys(one.algorithm for one in contenders if one is not None and one.algorithm):
+        names = [one.name for one in contenders if one is not None and one.algorithm == algorithm]
+        case = rows[0].case.name.partition("/")[0]
+        yield Text(f"algorithm of {', '.join(names)}: fattn-probe study {case} --algorithm {algorithm}", "dim")
+
+
+def ran_off_gpu(row: ContenderRow, kernel: str) -> bool:
+    """Whether a row is of a kernel that ran, but not on a real GPU."""
+    return row.kernel == kernel and row.ran and row.target.engine != "cuda"
+
+
+def document(rows: Sequence[ContenderRow]) -> dict[str, Any]:
+    """The JSON document: that of `compare`, and for each row kernel, launches, seconds, flop and bytes."""
+    found = rows_as_json([row.judgement for row in rows])
+    for row, item in zip(rows, found["rows"], strict=True):
+        speed = Speed.of(row.op, row.seconds)
+        item |= {"contender": row.kernel, "launches": [launch.document() for launch in row.judgement.launches]}
+        item |= {"seconds": list(speed.seconds), "flop": speed.flop, "bytes": speed.nbytes}
+        roof = roof_for(row)
+        item["roofline_share"] = speed.share(roof) if roof is not None and row.seconds else None
+    return found

@@ -1,0 +1,94 @@
+"""PyTorch's scaled_dot_product_attention, with each of its backends that is there."""
+
+import warnings
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fattn_probe.base.arrays import Floats, Halves
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.device import Target
+from fattn_probe.lab.kernels.contender import UNTIMED, How
+from fattn_probe.lab.kernels.extras import Arrays, Attended, load, sizes_of
+from fattn_probe.lab.kernels.torch_device import device_for, seconds_of
+
+EXTRA = "torch"
+BACKENDS = {
+    "math": "MATH",
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+}
+"""Our names, and those of torch.nn.attention.SDPBackend."""
+
+
+def backends() -> tuple[str, ...]:
+    """The backends that compute a small op in f16 on this machine: on its GPU, or else on its CPU.
+
+    InputError if PyTorch is not installed.
+    """
+    target = Target("cuda" if load("torch", EXTRA).cuda.is_available() else "cpu")
+    small = np.zeros((1, 1, 16, 64), np.float16)
+    asked = Arrays(small, small, small, 1.0)
+    return tuple(name for name in BACKENDS if computes(name, asked, target))
+
+
+def computes(backend: str, asked: Arrays, target: Target) -> bool:
+    """Whether a backend takes an op."""
+    try:
+        attend(backend, asked, target=target, how=How(UNTIMED))
+    except InputError as error:
+        if isinstance(error.__cause__, RuntimeError):
+            return False
+        raise
+    return True
+
+
+def attend(backend: str, asked: Arrays, *, target: Target, how: How) -> Attended:
+    """Output of a backend, in f16, as PyTorch rounds it; no log-sum-exp.
+
+    K and V are repeated for the heads that share them, which is not timed. InputError with PyTorch's reason if the
+    backend does not take this op on this machine, if PyTorch is not installed, and as from `sizes_of` and `device_for`.
+    """
+    sizes, mask = sizes_of(asked), asked.mask
+    if backend not in BACKENDS:
+        raise InputError(f"torch has no backend {backend!r}; allowed: {', '.join(BACKENDS)}")
+    torch = load("torch", EXTRA)
+    device = device_for(torch, target)
+    # PyTorch's own `is_causal` counts from the first KV row
+    whole = asked.causal and mask is None and sizes.n_q == sizes.n_kv
+    added = None if whole else visible(mask, sizes.n_q, sizes.n_kv, causal=asked.causal)
+    on_q, on_k, on_v = (torch.tensor(array, device=device) for array in (asked.q, asked.k, asked.v))
+    repeated = [array.repeat_interleave(sizes.group, dim=1) for array in (on_k, on_v)]
+    on_mask = None if added is None else torch.tensor(added, device=device)
+
+    def compute() -> Any:  # noqa: ANN401 (a tensor of an optional package)
+        return torch.nn.functional.scaled_dot_product_attention(
+            on_q, *repeated, attn_mask=on_mask, is_causal=whole, scale=asked.scale
+        )
+
+    try:
+        with chosen(torch, backend), warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            out = compute()
+            seconds = seconds_of(torch, compute, how.timing_on(target), device)
+    except RuntimeError as error:
+        reasons = [str(warning.message).partition(" (Triggered")[0] for warning in said] or [str(error).strip()]
+        reason = " ".join(reasons).splitlines()[0]
+        raise InputError(f"torch's backend {backend} does not take this op on {device}: {reason}") from error
+    return Attended(out.cpu().numpy(), seconds=seconds)
+
+
+def chosen(torch: ModuleType, backend: str) -> Any:  # noqa: ANN401 (a context manager of an optional package)
+    """A context in which scaled_dot_product_attention may use only one backend."""
+    attention = load("torch.nn.attention", EXTRA)
+    return attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, BACKENDS[backend]))
+
+
+def visible(mask: Floats | None, n_q: int, n_kv: int, *, causal: bool) -> Halves | None:
+    """The mask with -inf, too, where `causal` hides a KV row; None for no mask."""
+    if not causal:
+        return None if mask is None else np.ascontiguousarray(mask, dtype=np.float16)
+    hidden = np.arange(n_kv) > np.arange(n_q)[:, None] + n_kv - n_q
+    return np.where(hidden, -np.inf, 0.0 if mask is None else mask).astype(np.float16)

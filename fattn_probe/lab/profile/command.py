@@ -1,0 +1,178 @@
+"""Profile cases and programs on targets, and count what FlashAttention-2's formula says beside."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.base.errors import ComparisonError, InputError, LostError
+from fattn_probe.base.scratch import scratch
+from fattn_probe.cases.device import Device, Target, load_devices
+from fattn_probe.cases.op import Op
+from fattn_probe.cases.op.ggml_types import block_size, type_size
+from fattn_probe.cases.scenario import Case
+from fattn_probe.lab.profile.counts import Counts, Profile, Traffic
+from fattn_probe.lab.profile.ncu import find_ncu, measure, parse
+from fattn_probe.lab.profile.simulated import read_counts
+from fattn_probe.lab.program.build import maker
+from fattn_probe.lab.program.execute import ProgramSettings, environment, execute
+from fattn_probe.lab.program.source import Program
+from fattn_probe.lab.study.formulas import FormulaSizes, flash_attention_2
+from fattn_probe.lab.study.problem import count
+from fattn_probe.llama.build import RUNNER
+from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.constants import known_constants
+from fattn_probe.llama.launch.geometry import division_origin, geometry_of
+from fattn_probe.llama.launch.kernel import columns_of_tile
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.machine.run.command import describe
+from fattn_probe.machine.run.gpu import gpu_name
+from fattn_probe.machine.run.inputs import make_case_file
+from fattn_probe.machine.run.outcome import Failed, Fault, Ran, RunOutcome, Unsupported, lost_message
+from fattn_probe.machine.run.session import Session
+from fattn_probe.machine.run.simulator import Simulation
+
+
+def formula_traffic(op: Op, launches: Iterable[LaunchRecord]) -> tuple[Traffic, ...]:
+    """Bytes by tensor of an attention kernel that follows FlashAttention-2; none without such a kernel.
+
+    A tile has `ncols1` queries (B_r) of `ncols2` heads, which read one K, V and mask. dst is written once.
+    """
+    columns = next(filter(None, map(columns_of_tile, launches)), None)
+    if columns is None:
+        return ()
+    s, (ncols1, ncols2) = op.sizes, columns
+    formula = flash_attention_2(FormulaSizes(s.n_q, s.n_kv, s.hsk, s.hsv, op.has_mask), ncols1)
+    elements = {term.of: term.value for term in formula.reads}
+    heads = s.n_seq * s.n_head
+    tiles = s.n_seq * s.n_head_kv * count(s.group, ncols2)
+    read = {"Q": heads * elements["Q"], "mask": tiles * elements.get("mask", 0)}
+    of_K = tiles * elements["K, V"] * s.hsk // (s.hsk + s.hsv)
+    read |= {"K": of_K, "V": tiles * elements["K, V"] - of_K}
+    found = [Traffic(name, sized(op, name, number), 0) for name, number in read.items() if name in op.tensors]
+    return (*found, Traffic("dst", 0, 4 * heads * s.n_q * s.hsv))
+
+
+def sized(op: Op, name: str, elements: int) -> int:
+    """Bytes of elements of a tensor."""
+    kind = op.tensors[name].type
+    return elements * type_size(kind) // block_size(kind)
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A case or program with its profiles, one for each target."""
+
+    name: str
+    profiles: tuple[Profile, ...]
+
+
+def check_targets(targets: Sequence[Target]) -> None:
+    """InputError if a target has no kernels; MachineError for a GPU without ncu."""
+    if any(target.engine == "cpu" for target in targets):
+        raise InputError("profile --on cpu: ggml's CPU backend has no kernels to count")
+    if any(target.engine == "cuda" for target in targets):
+        find_ncu()
+
+
+def profile_case(simulated: Session, measured: Session, case: Case, targets: Sequence[Target]) -> Profiled:
+    """A case on each target: `simulated` is a session of builds with counters, `measured` one of release builds."""
+    with scratch() as folder:
+        inputs = make_case_file(case, folder / "case.gguf")
+        found = []
+        for target in targets:
+            session = simulated if target.engine == "sim" else measured
+            outcome = session.run(case, inputs, target)
+            if not isinstance(outcome, Ran):
+                found.append(Profile(str(target), problem=reason(outcome, f"{case.name} on {target}")))
+                continue
+            launches = outcome.launches
+            counts = counted(session, launches) if target.engine == "sim" else under_ncu(session, inputs.file, target)
+            formula = formula_traffic(case.op, launches)
+            constants = known_constants(session.options.tree)
+            device, division = target.device, None
+            if device is not None:
+                geometry = geometry_of(case.op, launches, arch_number(device.arch), constants) if constants else None
+                division = division_origin(launches, device, geometry)
+            found.append(Profile(str(target), known(counts, launches), "", case.op.sizes.flop, formula, division))
+    return Profiled(case.name, tuple(found))
+
+
+def reason(outcome: RunOutcome, name: str) -> str:
+    """Why there are no counts of an op that is not supported; the error of another outcome is raised."""
+    said = describe(outcome)
+    match outcome:
+        case Unsupported():
+            return said
+        case Fault() | Failed():
+            raise ComparisonError(f"{name}: {said}")
+    raise LostError(f"{name}: {said}")
+
+
+def counted(session: Session, launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
+    """What the simulator has just counted; the file is removed, since the next run appends to it."""
+    path = session.options.simulation.counts
+    assert path is not None
+    found = read_counts(path, launches)
+    path.unlink(missing_ok=True)
+    return found
+
+
+def under_ncu(session: Session, case_file: Path, target: Target) -> tuple[Counts, ...]:
+    """What ncu counts in one run of the runner."""
+    types, names = session.kernel_words
+    build = session.build_for(target)
+    with scratch() as folder:
+        words = ("--backend", target.backend, "--repeat", "1", "--warmup", "0")
+        program = build.program(RUNNER)
+        text = measure([program, case_file, folder / "out.gguf", *words], session.env(target), session.options.timeout)
+    return parse(text, types=types, names=names)
+
+
+def known(counts: Sequence[Counts], launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
+    """Counts with the recorded launch of the same kernel and place, which has registers and shared memory."""
+    left = list(launches)
+    found = []
+    for one in counts:
+        same = next((launch for launch in left if launch.kernel == one.launch.kernel), None)
+        if same is not None:
+            left.remove(same)
+        found.append(replace(one, launch=same or one.launch))
+    return tuple(found)
+
+
+def profile_program(
+    program: Program, targets: Sequence[Target], settings: ProgramSettings, simulation: Simulation
+) -> Profiled:
+    """A program of the user's on each target."""
+    return Profiled(str(program.path), tuple(profiles_of_program(program, targets, settings, simulation)))
+
+
+def profiles_of_program(
+    program: Program, targets: Sequence[Target], settings: ProgramSettings, simulation: Simulation
+) -> Iterator[Profile]:
+    """Its profiles; ComparisonError for a finding, LostError if it fails."""
+    for target in targets:
+        made = maker(target, "count" if target.engine == "sim" else "release").make(program)
+        with scratch() as folder:
+            counting = replace(simulation, counts=folder / "counts")
+            run = execute(made, target, settings, counting, fast_math=program.fast_math)
+            if run.fault is not None:
+                raise ComparisonError(f"{program.path} on {target}: {describe(run.fault)}")
+            if run.code != 0:
+                raise LostError(lost_message(f"{program.path} on {target}", run.code, run.stderr))
+            if target.engine == "sim":
+                # nvcc never compiled this program, so its registers are unknown.
+                launches = [replace(launch, regs=None) for launch in run.launches]
+                yield Profile(str(target), read_counts(folder / "counts", launches))
+            else:
+                env = environment(target, counting, fast_math=program.fast_math)
+                text = measure([made.path, *settings.arguments], env, settings.timeout)
+                yield Profile(str(target), known(parse(text), run.launches))
+
+
+def device_of(target: Target) -> Device | None:
+    """The figures of a target's GPU: of a real one, those of the catalogue's GPU with its name, if there is one."""
+    if target.device is not None:
+        return target.device
+    name = gpu_name(target.gpu)
+    return next((device for device in load_devices().values() if device.name == name), None)

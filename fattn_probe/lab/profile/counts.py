@@ -1,0 +1,148 @@
+"""The counts of one kernel launch, and what each is called in Nsight Compute."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fattn_probe.cases.device import Origin
+from fattn_probe.llama.launch.record import LaunchRecord
+
+SECTOR = 32
+"""Bytes of a sector, the unit of requests to L1 and L2."""
+
+
+@dataclass(frozen=True)
+class CountRow:
+    """One count: its key in JSON, its label, and the ncu metric; empty if none, or if it follows from others."""
+
+    key: str
+    label: str
+    metric: str
+
+
+ROWS = (
+    CountRow("tensor", "tensor instructions", "sm__inst_executed_pipe_tensor_op_hmma.sum"),
+    CountRow("ldmatrix", "ldmatrix", "smsp__inst_executed_op_ldsm_pred_on_any.sum"),
+    CountRow("shared_loads", "shared loads", "smsp__inst_executed_op_shared_ld_pred_on_any.sum"),
+    CountRow("shared_stores", "shared stores", "smsp__inst_executed_op_shared_st_pred_on_any.sum"),
+    CountRow("copies", "cp.async", "smsp__inst_executed_op_ldgsts_pred_on_any.sum"),
+    CountRow("global_loads", "global loads", ""),
+    CountRow("global_stores", "global stores", "smsp__inst_executed_op_global_st_pred_on_any.sum"),
+    CountRow("shuffles", "shuffles", ""),
+    CountRow("barriers", "barriers", ""),
+    CountRow("wavefronts", "shared wavefronts", ""),
+    CountRow("load_wavefronts", "  of loads", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"),
+    CountRow(
+        "ldmatrix_wavefronts", "  of ldmatrix", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldsm.sum"
+    ),
+    CountRow("store_wavefronts", "  of stores", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum"),
+    CountRow("conflicts", "bank conflicts", ""),
+    CountRow("repeats", "repeated wavefronts", ""),
+    CountRow("other_wavefronts", "wavefronts of others", "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_misc.sum"),
+    CountRow("load_sectors", "global load sectors", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"),
+    CountRow("load_requests", "global load requests", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"),
+    CountRow("store_sectors", "global store sectors", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"),
+    CountRow("store_requests", "global store requests", "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"),
+    CountRow("tensor_flops", "tensor flops", ""),
+    CountRow("dram_read_bytes", "DRAM bytes read", "dram__bytes_read.sum"),
+    CountRow("dram_write_bytes", "DRAM bytes written", "dram__bytes_write.sum"),
+    CountRow("nanoseconds", "time in ns", "gpu__time_duration.sum"),
+)
+"""In the order of the table."""
+BY_ADDRESS = ("load_wavefronts", "ldmatrix_wavefronts", "store_wavefronts")
+"""The wavefronts of shared memory that follow from the addresses alone."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes in whole sectors that a kernel asked for in one tensor."""
+
+    tensor: str
+    read: int
+    written: int
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """The counts of one launch, by the keys of ROWS; one that could not be counted is missing.
+
+    `traffic` is known only from the simulator, which knows the tensors. `arithmetic_flops` are those of the op by its
+    formula, of whatever instructions.
+    """
+
+    launch: LaunchRecord
+    values: Mapping[str, int]
+    traffic: tuple[Traffic, ...] = ()
+
+    @property
+    def sectors_of_a_load(self) -> float | None:
+        """Sectors of a global load request: 4 if 32 lanes load 4 bytes each side by side."""
+        return quotient(self.values.get("load_sectors"), self.values.get("load_requests"))
+
+    @property
+    def sectors_of_a_store(self) -> float | None:
+        """The same for stores."""
+        return quotient(self.values.get("store_sectors"), self.values.get("store_requests"))
+
+    @property
+    def sector_bytes(self) -> int | None:
+        """Bytes, in whole sectors, that the kernel loaded and stored in global memory."""
+        sectors = [self.values.get("load_sectors"), self.values.get("store_sectors")]
+        return None if None in sectors else SECTOR * sum(filter(None, sectors))
+
+    @property
+    def dram_bytes(self) -> int | None:
+        """Bytes from and to DRAM, if they were measured."""
+        found = [self.values.get("dram_read_bytes"), self.values.get("dram_write_bytes")]
+        return None if None in found else sum(filter(None, found))
+
+    @property
+    def bytes_moved(self) -> int | None:
+        """DRAM's bytes if they were measured, else the sectors'."""
+        return self.sector_bytes if self.dram_bytes is None else self.dram_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """All launches of a case or a program on one target; `problem` says why there are none.
+
+    `flops` are those of the op by its formula; None for a program. `division` is the origin of the occupancy by which
+    the launch divides KV rows among blocks, None if it depends on none.
+    """
+
+    on: str
+    counts: tuple[Counts, ...] = ()
+    problem: str = ""
+    flops: int | None = None
+    formula: tuple[Traffic, ...] = field(default=())
+    division: Origin | None = None
+
+
+def quotient(above: float | None, below: float | None) -> float | None:
+    """A quotient; None if a part of it is unknown or it has no value."""
+    return None if above is None or not below else above / below
+
+
+def ratio(above: float | None, below: float | None) -> float | None:
+    """The ratio of two counts of the same thing, 1 if both are 0; None if one is unknown or it has no value."""
+    return 1.0 if above == below == 0 else quotient(above, below)
+
+
+def matched(profiles: Sequence[Profile]) -> list[tuple[Counts | None, ...]]:
+    """The launches of several targets side by side: those with the same kernel and place among its launches."""
+    columns = [_numbered(profile.counts) for profile in profiles]
+    keys = dict.fromkeys(key for column in columns for key in column)
+    return [tuple(column.get(key) for column in columns) for key in keys]
+
+
+def _numbered(counts: Sequence[Counts]) -> dict[tuple[str, tuple[str, ...], int], Counts]:
+    found: dict[tuple[str, tuple[str, ...], int], Counts] = {}
+    for one in counts:
+        name = (one.launch.kernel, one.launch.values)
+        found[*name, sum(key[:2] == name for key in found)] = one
+    return found
+
+
+def blocks_of(launch: LaunchRecord) -> int:
+    """The blocks of a launch."""
+    return math.prod(launch.grid)

@@ -1,0 +1,86 @@
+"""Profiles as a JSON document, and launches as points on the roofline of their GPU."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fattn_probe.cases.device import Device
+from fattn_probe.lab.profile.command import Profiled
+from fattn_probe.lab.profile.counts import Counts, Profile
+from fattn_probe.lab.profile.occupancy import occupancy
+from fattn_probe.lab.profile.roofline import Point, Roof, roof_of
+from fattn_probe.llama.launch.kernel import columns_of_tile
+
+Gpus = Mapping[str, Device | None]
+
+
+def roof_for(counts: Counts, device: Device | None) -> Roof | None:
+    """The roof above a launch: that of tensor cores if it used them, else of float32."""
+    return roof_of(device, tensor=uses_tensor_cores(counts)) if device is not None else None
+
+
+def uses_tensor_cores(counts: Counts) -> bool:
+    """Whether a kernel multiplied matrices: ncu's count has half-precision arithmetic too, but no ldmatrix then."""
+    values = counts.values
+    return bool(values.get("tensor_flops") or (values.get("tensor") and values.get("ldmatrix")))
+
+
+def point_of(profile: Profile, counts: Counts) -> Point | None:
+    """The launch's point: an attention kernel's operations are the op's; None if operations or bytes are unknown."""
+    flops = profile.flops if columns_of_tile(counts.launch) else counts.values.get("tensor_flops")
+    moved = counts.bytes_moved
+    if not flops or not moved:
+        return None
+    nanoseconds = counts.values.get("nanoseconds")
+    label = f"{counts.launch.kernel} on {profile.on}"
+    return Point(label, flops, moved, nanoseconds / 1e9 if nanoseconds else None)
+
+
+def document(done: Sequence[Profiled], gpus: Gpus) -> dict[str, Any]:
+    """Key `profiles`: `name`, `on`, `problem`, `flops`, `formula`, `division_origin`, `launches` with their counts."""
+    return {"profiles": [profile_json(one.name, profile, gpus) for one in done for profile in one.profiles]}
+
+
+def profile_json(name: str, profile: Profile, gpus: Gpus) -> dict[str, Any]:
+    """One case or program on one target."""
+    device = gpus[profile.on]
+    return {
+        "name": name,
+        "on": profile.on,
+        "problem": profile.problem or None,
+        "flops": profile.flops,
+        "formula": [asdict(traffic) for traffic in profile.formula],
+        "division_origin": None if profile.division is None else str(profile.division),
+        "launches": [launch_json(profile, counts, device) for counts in profile.counts],
+    }
+
+
+def launch_json(profile: Profile, counts: Counts, device: Device | None) -> dict[str, Any]:
+    """One launch: what it was, its counts by their keys, bytes by tensor, occupancy, and its place on the roofline."""
+    fits = occupancy(counts.launch, device) if device else None
+    roof, point = roof_for(counts, device), point_of(profile, counts)
+    value: dict[str, Any] = counts.launch.document() | {"counts": dict(counts.values)}
+    value["sectors_of_a_load"], value["sectors_of_a_store"] = counts.sectors_of_a_load, counts.sectors_of_a_store
+    value["traffic"] = [asdict(traffic) for traffic in counts.traffic]
+    value["occupancy"] = fits and {
+        "blocks": fits.blocks,
+        "share": fits.share,
+        "limits": fits.limits,
+        "limited_by": list(fits.limited_by),
+        "origin": str(counts.launch.origin),
+    }
+    value["roofline"] = (
+        point
+        and roof
+        and {
+            "flops": point.flops,
+            "bytes": point.bytes,
+            "intensity": point.intensity,
+            "ridge": roof.ridge,
+            "bound": roof.bound(point.intensity),
+            "attainable": roof.attainable(point.intensity),
+            "achieved": point.achieved,
+            "least_seconds": point.least_seconds(roof),
+        }
+    )
+    return value

@@ -1,0 +1,281 @@
+"""Compile a CUDA program: with g++ for the simulator, or with nvcc for a GPU."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.base.cache import Kind, cache_dir, get_or_make, growing
+from fattn_probe.base.digest import short
+from fattn_probe.base.errors import BuildError, InputError
+from fattn_probe.base.seal import damage, read_seal
+from fattn_probe.cases.device import Target
+from fattn_probe.lab.program.source import HIP, Program, check_supported
+from fattn_probe.llama.build.ccache import ccache_env
+from fattn_probe.llama.build.ensure import is_unsealed, lock_of, mark_used
+from fattn_probe.llama.build.key import Flavour
+from fattn_probe.llama.build.ninja import Report, run_ninja, silent
+from fattn_probe.llama.build.overlay import ERRORS, known_ptx, write_if_changed
+from fattn_probe.llama.build.rewrite import Rewritten, Style, rewrite
+from fattn_probe.llama.build.simulator_flags import SIMULATOR, WARP, SimulatorFlags
+from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
+from fattn_probe.llama.build.steps import CompileStep, LinkStep, Plan, Step, compile_step
+from fattn_probe.llama.build.toolchain import Toolchain, find_toolchain
+from fattn_probe.llama.launch.architecture import cuda_arch
+from fattn_probe.machine.run.session import arch_of
+
+WHAT = "the folder of programs"
+GENERATED = Kind("generated", "the generated program")
+RECORDER = "native/cuda/record_launches.cpp"
+HIP_HEADERS = "sim/program/hip_include"
+DEFAULT_ARCH = "90"
+PRELUDE = "native/sim/program/prelude.h"
+NVCC_FLAGS = {"release": ("-O3", "-lineinfo"), "debug": ("-G", "-g", "-O0")}
+# libcu++ (cuda/std/) would read CUDA's own cuda_fp16.h for its overloads, beside the simulator's.
+LIBCUXX = ("-DCCCL_DISABLE_FP16_SUPPORT",)
+LIBRARIES = ("-lm", "-ldl", "-lpthread")
+PLACE = re.compile(r"^(?P<file>/.*?):(?P<line>\d+):\d+: ", re.MULTILINE)
+NO_MAIN = "undefined reference to `main'"
+
+
+@dataclass(frozen=True)
+class ProgramKernel:
+    """A kernel of a program: its name, and the file and line of its first statement."""
+
+    name: str
+    file: Path
+    line: int
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A compiled program, its kernels, and what it has of PTX that the simulator lacks, as `file:line: instruction`.
+
+    `source` is its file, as the user calls it.
+    """
+
+    path: Path
+    source: Path
+    kernels: tuple[ProgramKernel, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Compiles programs for one architecture and flavour; they share a folder and the simulator.
+
+    `arch` is nvcc's number, or the name of an AMD GPU's architecture ("gfx942"), whose warps have `warp_size` lanes.
+    """
+
+    arch: str
+    flavour: Flavour
+    toolchain: Toolchain
+    cuda: bool = False
+    warp_size: int = WARP
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all programs that are compiled so."""
+        engine = "cuda" if self.cuda else "sim"
+        arch = self.arch if self.amd else f"sm{self.arch}"
+        return cache_dir() / "builds" / f"programs-{engine}-{arch}-{self.flavour}-{own_stamp()[:12]}"
+
+    @property
+    def amd(self) -> bool:
+        """Whether it is for an AMD GPU."""
+        return self.arch.startswith("gfx")
+
+    def make(self, program: Program, report: Report = silent) -> Executable:
+        """The compiled program; it is compiled if it has changed. BuildError with the compiler's errors."""
+        target = f"bin/{program.path.stem}-{program.digest}"
+        rewritten = {} if self.cuda else self.rewritten(program)
+        with lock_of(self.folder):
+            if self.has(target):
+                mark_used(self.folder)
+            else:
+                with growing(self.folder, WHAT, is_unsealed):
+                    try:
+                        self.compile(program, target, rewritten, report)
+                    except BuildError as error:
+                        raise explained(error, program, rewritten) from error
+        kernels = (
+            ProgramKernel(one.name, path, one.first_line) for path, file in rewritten.items() for one in file.kernels
+        )
+        return Executable(self.folder / target, program.path, tuple(kernels), warnings_of(program, rewritten))
+
+    def has(self, target: str) -> bool:
+        """Whether a file is in the folder, and not damaged."""
+        sealed = read_seal(self.folder)
+        return sealed is not None and target in sealed.files and not damage(self.folder, sealed, target.__eq__)
+
+    def rewritten(self, program: Program) -> dict[Path, Rewritten]:
+        """The program's files as C++, by their own paths."""
+        check_supported(program)
+        if self.amd and not program.hip:
+            raise InputError(f"{program.path} is a CUDA program: AMD GPUs run HIP programs (#include <{HIP}>)")
+        known, style = known_ptx(), Style(program.fast_math, whole=True, unrolls=self.flavour == "count")
+        return {path: rewrite(text, path.name, known, style) for path, text in program.texts.items()}
+
+    def compile(self, program: Program, target: str, rewritten: Mapping[Path, Rewritten], report: Report) -> None:
+        """Compile and link, with the simulator's own files if they are not there yet."""
+        for path, file in rewritten.items():
+            write_if_changed(self.folder / copy_of(path), f'#line 1 "{path}"\n{file.text}', ERRORS)
+        for path in own_files():
+            if path.is_relative_to(NATIVE):
+                write_if_changed(self.folder / "native" / path.relative_to(NATIVE), path.read_text())
+        for name in ("bin", "obj"):
+            (self.folder / name).mkdir(exist_ok=True)
+        steps = self.nvcc_steps(program, target) if self.cuda else self.simulator_steps(program, target)
+        (self.folder / "build.ninja").write_text(Plan(tuple(steps)).render())
+        env = {"PATH": self.toolchain.path} | (ccache_env(self.toolchain.versions) if self.toolchain.ccache else {})
+        run_ninja(self.folder, report, env=env)
+
+    def simulator_steps(self, program: Program, target: str) -> list[Step]:
+        """The steps of a program for the simulator."""
+        include = os.path.relpath(self.toolchain.cuda_include, self.folder)
+        flags = SimulatorFlags(
+            replace(self.toolchain, cuda_include=Path(include)),
+            cuda_arch(DEFAULT_ARCH if self.amd else self.arch),  # AMD's matrix instructions are not simulated
+            self.flavour,
+            warp_size=self.warp_size,
+        )
+        prelude = f"obj/{Path(target).name}.h"
+        write_if_changed(self.folder / prelude, prelude_text(program))
+        own = self.compile_step(
+            copy_of(program.path.resolve()),
+            f"obj/{Path(target).name}.o",
+            (
+                *flags.device(prelude=prelude),
+                "-Inative/sim/program/include",
+                *((f"-Inative/{HIP_HEADERS}", "-DSIMT_HIP") if program.hip else ()),
+                *((f'-DSIMT_GFX="{self.arch}"', f"-D__{self.arch}__") if program.hip and self.amd else ()),
+                *LIBCUXX,
+                *("-isystem", f"{include}/cccl"),
+                *(() if program.fast_math else ("-DSIMT_PRECISE",)),
+                *(f"-D{macro}" for macro in program.defines if is_reserved(macro)),
+                *(
+                    f"-I{place}"
+                    for folder in program.includes
+                    for place in (copy_of(folder.resolve()), folder.resolve())
+                ),
+            ),
+        )
+        simulator = [self.compile_step(f"native/{name}", f"obj/{name}.o", flags.native(name)) for name in SIMULATOR]
+        objects = tuple(step.object for step in (own, *simulator))
+        return [own, *simulator, self.link(target, (self.toolchain.cxx, "-rdynamic"), objects)]
+
+    def nvcc_steps(self, program: Program, target: str) -> list[Step]:
+        """The steps of a program for a GPU; it is linked with the recorder of launches."""
+        include = str(self.toolchain.cuda_include)
+        recorder = self.compile_step(
+            RECORDER, "obj/recorder.o", (self.toolchain.cxx, "-std=gnu++17", "-O1", "-w", "-isystem", include)
+        )
+        nvcc = (
+            "nvcc",
+            f"-ccbin={self.toolchain.cxx}",
+            "-std=c++17",
+            f"-gencode=arch=compute_{self.arch},code=sm_{self.arch}",
+        )
+        own = self.compile_step(
+            str(program.path.resolve()),
+            f"obj/{Path(target).name}.o",
+            (
+                *nvcc,
+                *(("-x", "cu", f"-I{NATIVE / HIP_HEADERS}") if program.hip else ()),
+                *NVCC_FLAGS[self.flavour],
+                *(("-use_fast_math",) if program.fast_math else ()),
+                *(f"-D{macro}" for macro in program.defines),
+                *(f"-I{folder.resolve()}" for folder in program.includes),
+            ),
+        )
+        link = (*nvcc, "-cudart=shared", "-Xlinker=--export-dynamic", f"-Xlinker=-rpath={self.cudart_folder}")
+        return [own, recorder, self.link(target, link, (own.object, recorder.object))]
+
+    @property
+    def cudart_folder(self) -> Path:
+        """The folder of the CUDA runtime's shared library."""
+        assert self.toolchain.cudart is not None
+        return self.toolchain.cudart.parent
+
+    def compile_step(self, source: str, target: str, command: Iterable[str]) -> CompileStep:
+        """One compile."""
+        return compile_step(source, target, command, ccache=bool(self.toolchain.ccache))
+
+    def link(self, target: str, command: Iterable[str], objects: tuple[str, ...]) -> LinkStep:
+        """The link of a program."""
+        libraries = ("-ldl", "-lcudart", f"-L{self.cudart_folder}") if self.cuda else LIBRARIES
+        return LinkStep(target, objects, (*command, *objects, *libraries, "-o", target))
+
+
+def maker(target: Target, flavour: Flavour) -> Maker:
+    """What compiles programs for a target; BuildError if this machine lacks a part of it."""
+    if target.device is None:
+        return Maker(arch_of(target), flavour, find_toolchain("cuda"), cuda=True)
+    device = target.device
+    return Maker(device.gfx or device.arch, flavour, find_toolchain("sim"), warp_size=device.warpSize)
+
+
+def written(text: str, name: str, suffix: str) -> Path:
+    """The file of a generated program; equal texts have one file and are compiled once."""
+    file = f"{name}-{short(text, 12)}{suffix}"
+
+    def write(folder: Path) -> None:
+        (folder / file).write_text(text)
+
+    return get_or_make(GENERATED, file, write) / file
+
+
+def prelude_text(program: Program) -> str:
+    """What g++ reads before a program's first line: headers of C and C++, the simulator's own, then the `-D` macros.
+
+    So a macro like N or K does not change what a header means. A reserved name is for the headers, and comes first.
+    """
+    standard, own = (
+        [f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in names]
+        for names in (program.standard_headers, program.simulator_headers)
+    )
+    pairs = [macro.partition("=") for macro in program.defines if not is_reserved(macro)]
+    macros = [f"#define {name} {value if equals else 1}\n" for name, equals, value in pairs]
+    return "".join([*standard, f'#include "../{PRELUDE}"\n', *own, *macros])
+
+
+def is_reserved(macro: str) -> bool:
+    """Whether a macro's name is reserved for the implementation: `_GNU_SOURCE`, `__CUDA_NO_HALF_OPERATORS__`."""
+    return macro.startswith("_") and (macro[1:2] == "_" or macro[1:2].isupper())
+
+
+def copy_of(path: Path) -> str:
+    """Where the rewritten copy of a file or folder lies in the folder of programs."""
+    return f"source{path}"
+
+
+def explained(error: BuildError, program: Program, rewritten: dict[Path, Rewritten]) -> BuildError | InputError:
+    """A compiler's errors in the user's terms: no columns in lines that were rewritten, and no main() by name."""
+    if NO_MAIN in str(error):
+        return InputError(f"{program.path} has no main()")
+    as_written = {path: (program.texts[path].splitlines(), file.text.splitlines()) for path, file in rewritten.items()}
+
+    def placed(match: re.Match[str]) -> str:
+        texts, line = as_written.get(Path(match["file"])), int(match["line"])
+        same = texts is None or texts[0][line - 1 : line] == texts[1][line - 1 : line]
+        return match[0] if same else f"{match['file']}:{line}: "
+
+    return BuildError(PLACE.sub(placed, str(error)))
+
+
+def warnings_of(program: Program, rewritten: dict[Path, Rewritten]) -> tuple[str, ...]:
+    """What the simulator lacks of a program's PTX: its own instructions, and how many those of an `-I` folder are.
+
+    A library's headers have instructions for every architecture, and the program may need none of them.
+    """
+    places = [
+        (program.folder_of(path), f"{path}:{line}: the simulator does not have the PTX instruction {name}")
+        for path, file in rewritten.items()
+        for name, line in file.unknown_ptx
+    ]
+    counts = Counter(folder for folder, _ in places if folder is not None)
+    own = [text for folder, text in places if folder is None]
+    libraries = [f"{it}: the simulator does not have {n} PTX instructions of its headers" for it, n in counts.items()]
+    return tuple(f"{text}; the program ends if it gets there" for text in (*own, *libraries))

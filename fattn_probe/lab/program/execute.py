@@ -1,0 +1,153 @@
+"""Run a compiled program: its launches, the checker's finding, its exit code."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fattn_probe.base.errors import TimedOutError
+from fattn_probe.base.process import TAIL_LINES, Completed, run, run_attached
+from fattn_probe.base.scratch import scratch
+from fattn_probe.cases.device import Target
+from fattn_probe.lab.program.build import Executable
+from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
+from fattn_probe.machine.run.frames import short_function, short_kernel, symbolised
+from fattn_probe.machine.run.outcome import FAULT_CODE, Fault, checker_fault
+from fattn_probe.machine.run.outcome import fault_of as fault_of_finding
+from fattn_probe.machine.run.runner import LAUNCHES_ENV
+from fattn_probe.machine.run.simulator import Simulation
+
+FINDINGS_ENV = "FATTN_PROBE_FINDINGS"
+REFUSED = '{"refused":'
+
+
+@dataclass(frozen=True)
+class ProgramSettings:
+    """How a program runs: its arguments, the seconds that it may take, whether its output is kept."""
+
+    arguments: tuple[str, ...] = ()
+    timeout: float | None = None
+    keeps_output: bool = False
+
+
+@dataclass(frozen=True)
+class ProgramRun:
+    """How a program ended: `code` as in `subprocess`, `seconds` on this machine's clock.
+
+    `host_time`: it asked CUDA how long something took, and got the host's time. `stdout` and `stderr` are empty unless
+    they were kept. `refused` are the launches that the simulator refused, as faults, each once for each place.
+    """
+
+    on: str
+    code: int
+    seconds: float
+    launches: tuple[LaunchRecord, ...]
+    fault: Fault | None = None
+    host_time: bool = False
+    stdout: str = ""
+    stderr: str = ""
+    refused: tuple[Fault, ...] = ()
+
+
+def execute(
+    executable: Executable,
+    target: Target,
+    settings: ProgramSettings,
+    simulation: Simulation,
+    *,
+    fast_math: bool = False,
+) -> ProgramRun:
+    """Run a program to its end; TimedOutError with its last launch if it takes too long."""
+    with scratch() as folder:
+        launches, findings = folder / "launches", folder / "findings"
+        env = environment(target, simulation, fast_math=fast_math)
+        env |= {LAUNCHES_ENV: str(launches), FINDINGS_ENV: str(findings)}
+        argv: list[str | Path] = [executable.path, *settings.arguments]
+        try:
+            if settings.keeps_output:
+                done = run(argv, env=env, timeout=settings.timeout, failure=None)
+            else:  # on this terminal
+                code, seconds = run_attached(argv, env=env, timeout=settings.timeout)
+                done = Completed(tuple(map(str, argv)), code, "", "", seconds)
+        except TimedOutError as error:
+            raise timed_out(executable, settings, text_of(launches), error.said) from error
+        text = text_of(launches)
+        return ProgramRun(
+            str(target),
+            done.code,
+            done.seconds,
+            launches_of(text),
+            fault_of(done, findings),
+            '"note"' in text,
+            done.stdout,
+            done.stderr,
+            refusals_of(text),
+        )
+
+
+def text_of(records: Path) -> str:
+    """The launch records; empty if there are none."""
+    return records.read_text() if records.is_file() else ""
+
+
+def timed_out(executable: Executable, settings: ProgramSettings, records: str, said: str) -> TimedOutError:
+    """The error of a program that took too long: its file, its last launch, and its output if that was kept."""
+    launches = launches_of(records)
+    place = "before its first launch"
+    if launches:
+        last = launches[-1]
+        place = f"its last launch was number {len(launches)}, {last.spelling}, {last.geometry}"
+    parts = [f"{executable.source} timed out after {settings.timeout:g} s; {place}"]
+    return TimedOutError("\n".join([*parts, *said.strip().splitlines()[-TAIL_LINES:]]), said)
+
+
+def refusals_of(records: str) -> tuple[Fault, ...]:
+    """The launches that were refused, each once for each place, with the frames out to main()."""
+    lines = dict.fromkeys(line for line in records.splitlines() if line.startswith(REFUSED))
+    faults = (fault_of_finding(json.loads(line)["refused"]) for line in lines)
+    return tuple(within_kernel(symbolised(fault)) for fault in faults)
+
+
+def environment(target: Target, simulation: Simulation, *, fast_math: bool) -> dict[str, str]:
+    """The environment of a program on a target."""
+    env = {"DEBUGINFOD_URLS": "", **target.env}
+    if target.device is None:
+        return env
+    env |= simulation.env(target.device, "") | {"FATTN_PROBE_PROGRAM": "1", "FATTN_PROBE_GFX": target.device.gfx}
+    return env | ({} if fast_math else {"FATTN_PROBE_SIM_DENORMALS": "1"})
+
+
+def launches_of(text: str) -> tuple[LaunchRecord, ...]:
+    """The launches in a program's records; the later of two records of one launch knows more."""
+    return tuple({launch.order: launch for launch in parse_launches(text)}.values())
+
+
+def fault_of(done: Completed, findings: Path) -> Fault | None:
+    """The simulator's finding, with its frames symbolised."""
+    if done.code != FAULT_CODE or not findings.is_file():
+        return None
+    fault = checker_fault(Completed(done.argv, done.code, "", findings.read_text(), done.seconds))
+    return within_kernel(symbolised(fault)) if fault else None
+
+
+def within_kernel(fault: Fault) -> Fault:
+    """The fault with the frames from its place out to the kernel, or to main(), without those around it."""
+    kernel = short_kernel(fault.kernel).partition("<")[0] if fault.kernel else "main"
+    functions = [short_function(frame.partition(" at ")[0]).partition("<")[0] for frame in fault.frames]
+    named = [place for place, function in enumerate(functions) if function in (kernel, "main")]
+    return replace(fault, frames=fault.frames[: named[0] + 1]) if named else fault
+
+
+def document(run: ProgramRun) -> dict[str, Any]:
+    """A run for JSON."""
+    return {
+        "on": run.on,
+        "exit_code": run.code,
+        "seconds": run.seconds,
+        "host_time": run.host_time,
+        "launches": [{**launch.document(), "static_shared": launch.static_shared} for launch in run.launches],
+        "refused": [asdict(fault) for fault in run.refused],
+        "finding": asdict(run.fault) if run.fault else None,
+        "stdout": run.stdout,
+        "stderr": run.stderr,
+    }

@@ -1,0 +1,172 @@
+"""Attention in f16 and FP8, with the rounding of FlashAttention and of a standard implementation, against float64."""
+
+# ruff: noqa: E741  (O and l are the papers' names)
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fattn_probe.base.activity import Step, quiet
+from fattn_probe.base.arrays import F32, F64
+from fattn_probe.lab.study.fp8 import Fp8Sums, ScaledBlocks, e4m3, quantised, rotation
+from fattn_probe.lab.study.problem import StudyHead, exp_below, rows_divided, tiles
+
+EXACT = Fp8Sums(exact=True)
+HOPPER = Fp8Sums()
+P_OFFSET = 2.0**8
+"""P is between 0 and 1; the kernel multiplies it by this before it rounds it to e4m3 (`Max_offset`, 2^8)."""
+Round = Callable[[F64], F64]
+Operands = tuple[ScaledBlocks, ScaledBlocks, ScaledBlocks]
+"""Q, K and V."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How FP8 attention prepares its operands, and how it adds products.
+
+    `blocks`: a scale for each block of rows, or for each tensor. `rotated`: incoherent processing of Q and K.
+    """
+
+    blocks: bool = True
+    rotated: bool = True
+    sums: Fp8Sums = HOPPER
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    "fp8-fa3": Scheme(),
+    "fp8-no-blocks": Scheme(blocks=False),
+    "fp8-no-rotation": Scheme(rotated=False),
+    "fp8-float32-sums": Scheme(sums=EXACT),
+}
+"""FlashAttention-3 in FP8, without one part of it at a time, and with better sums than the tensor cores'."""
+VARIANTS = ("f16-standard", "f16-flash", "fp8-standard", *SCHEMES)
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """The mean square error of one variant's output, against float64 from the operands as given."""
+
+    variant: str
+    mean_square: float
+
+    @property
+    def rmse(self) -> float:
+        """Its root."""
+        return float(np.sqrt(self.mean_square))
+
+
+def errors(
+    head: StudyHead, exact: F64, B_r: int, B_c: int, *, seed: int = 0, step: Step = quiet
+) -> tuple[Rounded, ...]:
+    """The error of every variant on a head whose exact output is given, (n_q, hsv)."""
+    found = []
+    for variant in VARIANTS:
+        step(variant)
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = output(variant, head, B_r, B_c, seed)
+            found.append(Rounded(variant, float(np.mean((out - exact) ** 2))))
+    return tuple(found)
+
+
+def output(variant: str, head: StudyHead, B_r: int, B_c: int, seed: int = 0) -> F64:
+    """A variant's output, (n_q, hsv), rounded to f16."""
+    if variant == "f16-standard":
+        return in_f16(standard(head, halves(head), B_r, in_f16))
+    if variant == "f16-flash":
+        return in_f16(flash(head, halves(head), (B_r, B_c), in_f16, EXACT))
+    if variant == "fp8-standard":
+        return in_f16(standard(head, eights(head, Scheme(False, False), B_r, B_c, seed), B_r, per_tensor))
+    scheme = SCHEMES[variant]
+    operands = eights(head, scheme, B_r, B_c, seed)
+    return in_f16(flash(head, operands, (B_r, B_c), offset_e4m3, scheme.sums) / P_OFFSET)
+
+
+def halves(head: StudyHead) -> Operands:
+    """Q, K and V in f16."""
+    Q, K, V = (ScaledBlocks(_f32(in_f16(x)), np.ones(len(x), np.float32)) for x in (head.Q, head.K, head.V))
+    return Q, K, V
+
+
+def eights(head: StudyHead, scheme: Scheme, B_r: int, B_c: int, seed: int) -> Operands:
+    """Q, K and V in e4m3; a rotation is the same for Q and K, so that it leaves Q K^T as it is."""
+    Q, K = head.Q, head.K
+    if scheme.rotated:
+        M = rotation(head.hsk, seed)
+        Q, K = Q @ M, K @ M
+    q_rows, kv_rows = (B_r, B_c) if scheme.blocks else (head.n_q, head.n_kv)
+    return quantised(_f32(Q), q_rows), quantised(_f32(K), kv_rows), quantised(_f32(head.V), kv_rows)
+
+
+def standard(head: StudyHead, operands: Operands, B_r: int, round_P: Round) -> F64:
+    """One operation after the other, each with a result in f16: Q K^T, its scaling, its softmax, then P V.
+
+    Products are added in float32; the softmax of the rounded S is exact until its result is rounded.
+    """
+    Q, K, V = operands
+    P = np.empty((head.n_q, head.n_kv))
+    for i in tiles(head.n_q, B_r):
+        every = slice(0, head.n_kv)
+        S = in_f16(head.rule.of_products(in_f16(_products((Q, K), i, every, EXACT)), mask_of(head, i, every)))
+        _, l, m = head.rule.start(head.Q[i], head.hsv)
+        before, m = m, np.maximum(m, S.max(axis=-1))
+        P[i] = exp_below(S, m[:, None])
+        P[i] = in_f16(rows_divided(P[i], exp_below(before, m) * l + P[i].sum(axis=-1)))
+    weights, values = _f32(round_P(P)), V.value * V.scale[:, None]
+    return (weights @ values).astype(np.float64)
+
+
+def flash(head: StudyHead, operands: Operands, sizes: tuple[int, int], round_P: Round, sums: Fp8Sums) -> F64:
+    """FlashAttention-2 and 3 with tiles of B_r x B_c: the softmax is not rounded, P is, O stays in the accumulators.
+
+    O is kept in units of the scale of the tile of V, which the rescaling of O takes in, so V's scales cost nothing.
+    """
+    Q, K, V = operands
+    B_r, B_c = sizes
+    out = np.empty((head.n_q, head.hsv))
+    for i in tiles(head.n_q, B_r):
+        O_i, l, m = head.rule.start(head.Q[i], head.hsv)
+        O, scale = _f32(O_i), V.scale[0]
+        for j in tiles(head.n_kv, B_c):
+            S = head.rule.of_products(_products((Q, K), i, j, sums), mask_of(head, i, j))
+            before, m = m, np.maximum(m, S.max(axis=-1))
+            P = exp_below(S, m[:, None])
+            l = exp_below(before, m) * l + P.sum(axis=-1)
+            rescale = exp_below(before, m)[:, None] * (scale / V.scale[j.start])
+            scale = V.scale[j.start]
+            O = sums(_f32(round_P(P)), V.value[j], _f32(rescale * O))
+        out[i] = rows_divided(O * np.float64(scale), l)
+    return out
+
+
+def _products(operands: tuple[ScaledBlocks, ScaledBlocks], i: slice, j: slice, sums: Fp8Sums) -> F64:
+    """Q K^T of a tile, with the scales of their blocks."""
+    Q, K = operands
+    nothing = np.zeros((i.stop - i.start, j.stop - j.start), np.float32)
+    product = sums(Q.value[i], np.ascontiguousarray(K.value[j].T), nothing)
+    return product.astype(np.float64) * Q.scale[i, None] * K.scale[j]
+
+
+def mask_of(head: StudyHead, i: slice, j: slice) -> F64 | None:
+    """The mask of a tile."""
+    return None if head.mask is None else head.mask[i, j]
+
+
+def in_f16(x: F64) -> F64:
+    """Round to f16."""
+    return x.astype(np.float16).astype(np.float64)
+
+
+def offset_e4m3(P: F64) -> F64:
+    """Round 2^8 P to e4m3; the output is then 2^8 O."""
+    return e4m3(_f32(P * P_OFFSET)).astype(np.float64)
+
+
+def per_tensor(P: F64) -> F64:
+    """Round to e4m3 with one scale."""
+    blocks = quantised(_f32(P), len(P))
+    return blocks.value.astype(np.float64) * blocks.scale[:, None]
+
+
+def _f32(x: F64) -> F32:
+    return x.astype(np.float32)

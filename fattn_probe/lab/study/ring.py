@@ -1,0 +1,108 @@
+"""The rules of a ring of buffers, checked on the events of a schedule, without the signals that made them.
+
+A buffer is a stage of K or of V. S reads K, P V reads V.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fattn_probe.lab.study.events import Event
+from fattn_probe.lab.study.warpgroups import TENSOR_CORES, TMA, WarpgroupPlan, actor
+
+READER = {"K": "S", "V": "PV"}
+
+
+@dataclass(frozen=True)
+class _Use:
+    """One filling of a buffer, and its readers."""
+
+    load: Event
+    reads: tuple[Event, ...]
+
+
+def broken_rules(events: Sequence[Event], plan: WarpgroupPlan, *, complete: bool = True) -> list[str]:
+    """What the events do that a ring of `plan.stages` buffers does not allow; of a deadlock only what was done."""
+    found = [*_stages(events, plan), *_order(events, plan), *_turns(events, plan)]
+    for what in READER:
+        found += _buffers(events, plan, what)
+    return found + (list(_unfinished(events, plan)) if complete else [])
+
+
+def _unfinished(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
+    """Every tile is loaded once, and every warpgroup does its two products and its softmax once."""
+    done = Counter((event.actor, event.what, event.tile) for event in events if event.tile is not None)
+    tiles = range(plan.T_c)
+    wanted = Counter((plan.loader, what, j) for what in READER for j in tiles)
+    wanted += Counter((actor(group), what, j) for group in plan.groups for what in ("S", "P", "PV") for j in tiles)
+    for who, what, place in done.keys() | wanted.keys():
+        key = who, what, place
+        if done[key] != wanted[key]:
+            yield f"{what}{place} of {who} is done {done[key]} times instead of {wanted[key]}"
+
+
+def _stages(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
+    """Tile j is in stage j % s."""
+    for event in events:
+        if event.unit in (TMA, TENSOR_CORES) and event.tile is not None and event.stage != event.tile % plan.stages:
+            yield f"{_name(event)} uses stage {event.stage} instead of {event.tile % plan.stages}"
+
+
+def _order(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
+    """S, then softmax, then P V of a tile; the softmax and the P V of a warpgroup in the order of the tiles."""
+    when = {(event.actor, event.what, event.tile): event for event in events}
+    for group in plan.groups:
+        for j in range(plan.T_c):
+            for first, second in [*pairwise((("S", j), ("P", j), ("PV", j))), *_after(j)]:
+                one, two = when.get((actor(group), *first)), when.get((actor(group), *second))
+                if two is not None and (one is None or two.start < one.end):
+                    yield f"{_name(two)} starts before {first[0]}{first[1]} of {actor(group)} is done"
+
+
+def _after(j: int) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+    """The running maximum and O take the tiles in order."""
+    return [((what, j - 1), (what, j)) for what in ("P", "PV")] if j else []
+
+
+def _turns(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
+    """With turns, only one warpgroup multiplies at a time."""
+    if plan.shared:
+        products = sorted((event for event in events if event.unit == TENSOR_CORES), key=lambda event: event.start)
+        for one, two in pairwise(products):
+            if two.start < one.end:
+                yield f"{_name(two)} runs beside {_name(one)}, out of turn"
+
+
+def _buffers(events: Sequence[Event], plan: WarpgroupPlan, what: str) -> Iterator[str]:
+    """No buffer is read before it is full, and none is filled while its last tile is still needed."""
+    readers: dict[int | None, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.what == READER[what]:
+            readers[event.tile].append(event)
+    loads = sorted((event for event in events if event.what == what), key=lambda event: event.start)
+    uses = [_Use(load, tuple(readers.pop(load.tile, ()))) for load in loads]
+    for event in (event for unread in readers.values() for event in unread):
+        yield f"{_name(event)} reads {what}{event.tile}, which is never loaded"
+    for use in uses:
+        for read in use.reads:
+            if read.start < use.load.end:
+                yield f"{_name(read)} reads {_name(use.load)} before it is full"
+    for stage in range(plan.stages):
+        for old, new in pairwise(use for use in uses if use.load.stage == stage):
+            yield from _refilled(old, new, plan)
+
+
+def _refilled(old: _Use, new: _Use, plan: WarpgroupPlan) -> Iterator[str]:
+    """A buffer is filled again only when its load is done and all consumers have read it."""
+    if new.load.start < old.load.end:
+        yield f"{_name(new.load)} and {_name(old.load)} are loaded into stage {new.load.stage} at once"
+    for group in plan.groups:
+        read = next((read for read in old.reads if read.actor == actor(group)), None)
+        if read is None or read.end > new.load.start:
+            yield f"{_name(new.load)} overwrites {_name(old.load)} before {actor(group)} has read it"
+
+
+def _name(event: Event) -> str:
+    place = "" if event.tile is None else str(event.tile)
+    return f"{event.what}{place}" if event.unit == TMA else f"{event.what}{place} of {event.actor}"

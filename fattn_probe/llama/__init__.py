@@ -1,0 +1,1 @@
+"""The tree of llama.cpp, and what is made of it."""

@@ -1,0 +1,149 @@
+"""`fattn-probe build`: make builds; the line that shows a build's progress."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.figures import clock
+from fattn_probe.base.tables import labelled
+from fattn_probe.llama.build.ensure import ensure, export
+from fattn_probe.llama.build.key import RUNNER, Build, BuildRequest
+from fattn_probe.llama.build.ninja import Progress, Report, silent
+from fattn_probe.llama.build.plan import kernel_of
+from fattn_probe.llama.build.sources import CONVERSIONS
+from fattn_probe.llama.source import KernelCase, Tree, kernel_cases
+
+BAR = 10
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """The flags of `fattn-probe build`, resolved."""
+
+    request: BuildRequest
+    kernels: tuple[KernelCase, ...] = ()
+    sources: tuple[str, ...] = ()
+    programs: tuple[str, ...] = (RUNNER,)
+    full: bool = False
+    export: Path | None = None
+    jobs: int | None = None
+    again: bool = False
+
+
+def find_kernel(tree: Tree, text: str) -> KernelCase:
+    """The kernel case with the name `text`: `mma 64,64,8,8`, `vec 128,f16,q8_0`, with or without GGML_TYPE_.
+
+    InputError for an unknown case, with the cases of its family and head size.
+    """
+    family, _, rest = text.strip().partition(" ")
+    wanted = [word.strip().removeprefix("GGML_TYPE_").lower() for word in rest.split(",")]
+    cases = [case for case in kernel_cases(tree) if case.family == family]
+    for case in cases:
+        if [arg.removeprefix("GGML_TYPE_").lower() for arg in case.args] == wanted:
+            return case
+    near = [case.name for case in cases if case.args[0] == wanted[0]] or [case.name for case in cases]
+    known = f"; it has {', '.join(near[:12])}" if near else "; the families are mma, tile, vec"
+    raise InputError(f"{tree.spec} has no kernel {text!r}{known}")
+
+
+def status_line(progress: Progress) -> Text:
+    """The live line: a bar, steps done of the total, time, time left, the current step."""
+    filled = BAR * progress.done // max(progress.total, 1)
+    left = "" if progress.left is None else f", about {clock(progress.left)} left"
+    return Text.assemble(
+        ("━" * filled, "green"),
+        ("━" * (BAR - filled), "dim"),
+        f" {progress.done}/{progress.total}",
+        (f" {clock(progress.seconds)}{left}", "dim"),
+        f" {kernel_of(progress.label)}",
+    )
+
+
+def steps_done(progress: Progress) -> str:
+    """`12 of 63 steps, 3:20, about 2:00 left`."""
+    left = "" if progress.left is None else f", about {clock(progress.left)} left"
+    return f"{progress.done} of {progress.total} steps, {clock(progress.seconds)}{left}"
+
+
+def announced(console: Console, title: str) -> Report:
+    """A report that prints the title once, if there is anything to build."""
+    said: list[str] = []
+
+    def report(progress: Progress) -> None:
+        if progress.total and not said:
+            said.append(title)
+            console.print(Text(f"{title}: {progress.total} steps"))
+
+    return report
+
+
+def title_of(request: BuildRequest) -> str:
+    """A description of what is being built."""
+    patches = f" with {', '.join(patch.name for patch in request.applied)}" if request.applied else ""
+    return f"Building {request.tree.spec}{patches} for {request.engine}, sm_{request.arch}, {request.flavour}"
+
+
+def build(options: BuildOptions, progress: Report = silent) -> Build:
+    """Make a build, and export it if `options.export` is set."""
+    made = ensure(
+        options.request,
+        options.kernels,
+        options.programs,
+        full=options.full,
+        sources=(CONVERSIONS,) if options.export else options.sources,  # runs cannot add to an export
+        progress=progress,
+        jobs=options.jobs,
+        again=options.again,
+    )
+    return export(made, options.export) if options.export else made
+
+
+def dry_run(options: BuildOptions) -> dict[str, Any]:
+    """The folder of a build from an empty cache, and its commands, which run in that folder."""
+    from fattn_probe.llama.build.make import plan_build  # what only compiling needs
+
+    folder, plan = plan_build(
+        options.request, options.kernels, options.programs, full=options.full, sources=options.sources
+    )
+    return {"folder": str(folder), "commands": list(plan.commands)}
+
+
+def build_data(made: Build) -> dict[str, Any]:
+    """A build as JSON."""
+    manifest = made.manifest
+    return {
+        "folder": str(made.folder),
+        "source": manifest.source,
+        "build_number": manifest.build_number,
+        "engine": manifest.engine,
+        "flavour": manifest.flavour,
+        "arch": manifest.arch,
+        "sanitize": list(manifest.sanitize),
+        "patches": list(manifest.patches),
+        "compilers": list(manifest.compilers),
+        "kernels": list(manifest.contents.kernels),
+        "programs": [str(made.program(name)) for name in manifest.contents.programs],
+        "full": manifest.contents.full,
+        "objects": asdict(made.objects) if made.objects else None,
+    }
+
+
+def build_table(made: Build) -> RenderableType:
+    """A build as a table, one line per property."""
+    data = build_data(made)
+    kernels = "all that upstream compiles" if data["full"] else ", ".join(data["kernels"]) or "none yet; runs add them"
+    objects = made.objects
+    made_now = f"{objects.compiled} compiled, {objects.reused} from ccache" if objects else "up to date"
+    words = {
+        "source": f"{data['source']} (llama.cpp b{data['build_number']})",
+        "engine": f"{data['engine']}, sm_{data['arch']}, {data['flavour']}",
+        "kernels": kernels,
+        "objects": made_now,
+        "folder": data["folder"],
+        "programs": ", ".join(Path(path).name for path in data["programs"]),
+    }
+    return labelled({name: Text(word, overflow="fold") for name, word in words.items()})

@@ -1,0 +1,178 @@
+"""Find builds, and make or extend those that lack something."""
+
+import contextlib
+import glob
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from fattn_probe.base.cache import growing, lock_beside, named
+from fattn_probe.base.errors import BuildError, InputError
+from fattn_probe.base.files import copy_tree, whole_folder
+from fattn_probe.base.seal import SEAL, damage, read_seal, seal
+from fattn_probe.llama.build.ccache import STATS_LOG
+from fattn_probe.llama.build.key import (
+    MANIFEST,
+    MANIFESTS,
+    OVERLAY,
+    RUNNER,
+    Build,
+    BuildRequest,
+    Contents,
+    Manifest,
+    folder_of,
+    key_of,
+)
+from fattn_probe.llama.build.ninja import Report, silent
+from fattn_probe.llama.build.stamp import own_stamp
+from fattn_probe.llama.build.toolchain import find_toolchain
+from fattn_probe.llama.source import KernelCase
+
+RESOURCES = "resources.json"
+WHAT = "the build"
+
+
+def ensure(
+    request: BuildRequest,
+    kernels: Iterable[KernelCase] = (),
+    programs: Iterable[str] = (RUNNER,),
+    *,
+    full: bool = False,
+    dry: bool = False,
+    sources: Iterable[str] = (),
+    architectures: Iterable[str] = (),
+    progress: Report = silent,
+    jobs: int | None = None,
+    again: bool = False,
+) -> Build:
+    """The build of a request with at least these kernels and programs; makes or extends it if necessary.
+
+    `sources` are further files of ggml-cuda/ and ggml-base, `architectures` of libllama's src/models/; `full` compiles
+    all that upstream does, `dry` only what dry runs on a simulated GPU need. A complete build is returned after a check
+    of its manifest. A build that another process uses is extended under a lock. `again` compiles everything, and
+    replaces the objects that builds share.
+    """
+    names = tuple(case.name for case in kernels)
+    wanted = Contents(
+        names, tuple(sources), tuple(programs), full, dry and request.engine == "sim", tuple(architectures)
+    ).for_tree(request.tree)
+    try:
+        toolchain = find_toolchain(request.engine)
+    except BuildError:
+        if again or (build := finished_elsewhere(request, wanted)) is None:
+            raise
+        return build
+    folder = folder_of(request, key_of(request, toolchain.versions))
+    if not again and (build := finished(folder, request, wanted)):
+        return build
+    with lock_of(folder):
+        if not again and (build := finished(folder, request, wanted)):
+            return build
+        from fattn_probe.llama.build.make import (
+            extend,  # the rewriter and the planner, only if there is something to do
+        )
+
+        with growing(folder, WHAT, is_unsealed):
+            build = existing(folder, request)
+            contents = build.manifest.contents.union(wanted) if build else wanted
+            contents = contents.for_tree(request.tree)
+            return extend(folder, request, toolchain, contents, progress=progress, jobs=jobs, again=again)
+
+
+def finished(folder: Path, request: BuildRequest, wanted: Contents) -> Build | None:
+    """The build in a folder, if it has all requested contents and is not damaged."""
+    build = existing(folder, request)
+    if build is None or not is_complete(build.manifest, wanted):
+        return None
+    programs = [f"bin/{name}" for name in build.manifest.contents.programs]
+    sealed = read_seal(folder)
+    if sealed is None or not sealed.files.keys() >= {MANIFEST, *programs} or damage(folder, sealed, is_used):
+        return None
+    mark_used(folder)
+    return build
+
+
+def finished_elsewhere(request: BuildRequest, wanted: Contents) -> Build | None:
+    """A finished build by any compiler, for a machine without one."""
+    pattern = folder_of(request, key_of(request, ("*",)))
+    for folder in sorted(pattern.parent.glob(f"{glob.escape(pattern.name.rpartition('-')[0])}-*")):
+        build = existing(folder, request)
+        compilers = build.manifest.compilers if build else ()
+        if folder == folder_of(request, key_of(request, compilers)) and (build := finished(folder, request, wanted)):
+            return build
+    return None
+
+
+def is_used(name: str) -> bool:
+    """Whether a file of a build is needed to run its programs, or to show their source."""
+    return name in (MANIFEST, RESOURCES) or name.startswith(("bin/", "lib/", f"{OVERLAY}/"))
+
+
+def is_unsealed(name: str) -> bool:
+    """Whether a file of a build is ninja's or ccache's own."""
+    return name in (".ninja_log", ".ninja_deps", "build.log", STATS_LOG)
+
+
+def mark_used(folder: Path) -> None:
+    """Update the time of a build's seal, by which `cache prune` finds unused builds."""
+    with contextlib.suppress(OSError):  # another user's cache
+        os.utime(folder / SEAL)
+
+
+def lock_of(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """The lock that a process holds while it changes the build in a folder."""
+    return lock_beside(folder)
+
+
+def existing(folder: Path, request: BuildRequest | None) -> Build | None:
+    """The build in a folder, or None if there is no complete one; a damaged manifest counts as none."""
+    try:
+        return Build(folder, MANIFESTS.read(folder / MANIFEST), request)
+    except InputError:
+        return None
+
+
+def is_complete(manifest: Manifest, wanted: Contents) -> bool:
+    """Whether a build has all requested contents and was made by the current fattn-probe."""
+    has = manifest.contents
+    return (
+        manifest.stamp == own_stamp()
+        and set(wanted.programs) <= set(has.programs)
+        and (has.full or set(wanted.kernels) <= set(has.kernels))
+        and (has.full or set(wanted.sources) <= set(has.sources))
+        and has.full >= wanted.full
+        and has.dry <= wanted.dry
+        and set(wanted.architectures) <= set(has.architectures)
+        and wanted.libllama in ("", has.libllama)
+    )
+
+
+def open_build(folder: Path) -> Build:
+    """Open the build in a folder made by `export`, or in the cache."""
+    try:
+        build = Build(folder, MANIFESTS.read(folder / MANIFEST), None)
+    except InputError as error:
+        raise InputError(f"{folder} is not a build of fattn-probe: it has no whole {MANIFEST}: {error}") from None
+    sealed = read_seal(folder)
+    if sealed is None:
+        raise InputError(f"{folder} has no record of its contents ({SEAL}): build and export it again")
+    if bad := damage(folder, sealed, is_used):
+        raise InputError(f"{folder} is damaged ({named(bad)}): build and export it again")
+    return build
+
+
+def export(build: Build, folder: Path) -> Build:
+    """Copy programs, libraries and sources to a new folder that works on another machine."""
+    if folder.exists():
+        raise InputError(f"{folder} already exists; choose a new folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(folder) as part:
+        for item in ("bin", "lib", OVERLAY):
+            copy_tree(build.folder / item, part / item)
+        for file in (MANIFEST, RESOURCES):
+            if (build.folder / file).is_file():
+                shutil.copyfile(build.folder / file, part / file)
+        seal(part)
+    return replace(build, folder=folder, request=None)

@@ -1,0 +1,125 @@
+"""Compiler flags: upstream's definitions, and those of the engine and the flavour."""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.llama.build.key import LAUNCHES, BuildRequest
+from fattn_probe.llama.build.simulator_flags import COUNTED, SimulatorFlags
+from fattn_probe.llama.build.sources import BACKEND, Sources
+from fattn_probe.llama.build.toolchain import Toolchain
+
+GGML_INCLUDES = ("-Ioverlay/ggml/include", "-Ioverlay/ggml/src")
+# ggml/src/CMakeLists.txt's own
+GGML_DEFINES = ("-D_GNU_SOURCE", "-D_XOPEN_SOURCE=600", "-DGGML_SCHED_MAX_COPIES=4")
+# ggml-cuda/CMakeLists.txt's; without GGML_CUDA_USE_GRAPHS, and NO_VMM because that links libcuda
+CUDA_DEFINES = ("-DGGML_CUDA_PEER_MAX_BATCH_SIZE=128", "-DGGML_CUDA_NO_VMM")
+# ggml's host code is not under test: -O1 compiles in half the time of -O2, and all flavours share the objects
+HOST_OPTIMISATION = ("-O1", "-g1")
+MODEL_OPTIMISATION = ("-O1",)  # libllama only makes graphs: without debug information it compiles and links faster
+COUNTERS = "sim/counters.cpp"  # gcov's library
+# For all except the mma and vec kernels. Tile kernels, whose unrolled code is huge, compile in half the time of -O2,
+# with the same speed and the same bits. -fexpensive-optimizations fuses the multiply-adds.
+SIM_QUICK = ("-O1", "-fexpensive-optimizations")
+# Further headers of files of ggml-cuda/: cooperative_groups.h and mma.h, as whole programs have them; CUB's stand-in
+PROGRAM_HEADERS, LIBRARY_HEADERS = "-Inative/sim/program/include", "-Inative/sim/library"
+MORE_HEADERS = {
+    **dict.fromkeys(("softmax.cu", "lightning-indexer.cu"), (PROGRAM_HEADERS,)),
+    **dict.fromkeys(("argsort.cu", "top-k.cu", "sum.cu", "mean.cu", "cumsum.cu"), (LIBRARY_HEADERS,)),
+}
+MUTANTS = "mutants"
+"""The patch that puts faults behind switches (`lab/detect/schema.py`); kernels with it include the switches."""
+SWITCHES = ("-include", "native/sim/mutant.h")
+NVCC_OPTIMISATION = {"release": ("-O3", "-DNDEBUG"), "debug": ("-G", "-g", "-O0")}
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The compiler commands of a build without input and output, by kind of source."""
+
+    request: BuildRequest
+    toolchain: Toolchain
+    sources: Sources
+
+    @property
+    def simulator(self) -> SimulatorFlags:
+        """The commands for the simulator of this build."""
+        return SimulatorFlags(self.toolchain, self.request.cuda_arch, self.request.flavour, self.request.sanitize)
+
+    def host(self, source: str, optimisation: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """gcc or g++ for one file of ggml, the runner or test-backend-ops."""
+        compiler = (self.toolchain.cc, "-std=gnu11") if source.endswith(".c") else (self.toolchain.cxx, "-std=gnu++17")
+        level = optimisation or HOST_OPTIMISATION
+        return (*compiler, *level, "-fPIC", "-w", *self.simulator.sanitizers, *GGML_DEFINES, *GGML_INCLUDES)
+
+    def base(self, source: str) -> tuple[str, ...]:
+        """Libggml-base; releases without ggml-version.h.in take the version from the command line."""
+        version = () if self.sources.version_header else ("-include", "overlay/ggml/src/ggml-version.h")
+        return (*self.host(source), *version)
+
+    def libllama(self, source: str) -> tuple[str, ...]:
+        """libllama and the programs that use it."""
+        return (*self.host(source, MODEL_OPTIMISATION), "-Ioverlay/include", "-Ioverlay/src")
+
+    @property
+    def openmp(self) -> tuple[str, ...]:
+        """OpenMP for ggml-cpu, which is upstream's default.
+
+        test-backend-ops computes its reference with four threads, and ggml's own barriers spin; on two processors the
+        spinning takes longer than the computation. Not for the cuda engine: its builds run on machines without libgomp.
+        """
+        return ("-fopenmp",) if self.request.engine == "sim" and not self.request.sanitize else ()
+
+    def cpu(self, source: str) -> tuple[str, ...]:
+        """ggml-cpu, optimised in every flavour: it serves as a reference, not for debugging."""
+        openmp = (*self.openmp, "-DGGML_USE_OPENMP") if self.openmp else ()
+        return (*self.host(source, ("-O3", "-DNDEBUG")), *self.simulator.vector, *openmp, "-Ioverlay/ggml/src/ggml-cpu")
+
+    def cuda_host(self, source: str) -> tuple[str, ...]:
+        """C++ that includes CUDA's headers: the cuBLAS stand-in and the launch recorder."""
+        return (*self.host(source), "-Inative/cublas", "-isystem", str(self.toolchain.cuda_include))
+
+    def kernel(self, source: str) -> tuple[str, ...]:
+        """A .cu file, relative to ggml-cuda/."""
+        return self.nvcc() if self.request.engine == "cuda" else self.sim(source)
+
+    def sim(self, source: str = "") -> tuple[str, ...]:
+        """A rewritten .cu file as C++; ggml-cuda.cu, which has no attention kernel, is the same in every flavour."""
+        flags = replace(self.simulator, flavour="release", lanes_apart=False) if source == BACKEND else self.simulator
+        simple = flags.flavour in ("debug", "coverage", LAUNCHES) or re.search(r"-(?:mma|vec)-", source)
+        switches = SWITCHES if any(patch.name == MUTANTS for patch in self.request.applied) else ()
+        more = (*(() if simple else SIM_QUICK), *MORE_HEADERS.get(source, ()), *switches)
+        return flags.device(*more, *self.cuda_common())
+
+    def nvcc(self) -> tuple[str, ...]:
+        """A .cu file compiled by nvcc, with the register counts of its kernels on stderr."""
+        arch = self.request.arch
+        return (
+            "nvcc",
+            f"-ccbin={self.toolchain.cxx}",
+            "-std=c++17",
+            f"-gencode=arch=compute_{arch},code=sm_{arch}",
+            "-use_fast_math",
+            "-extended-lambda",
+            "--resource-usage",
+            *NVCC_OPTIMISATION[self.request.flavour],
+            "-Xcompiler=-fPIC,-w",
+            "-w",
+            *self.cuda_common(),
+            f"-I{self.toolchain.cuda_include}",  # before nvcc's own folder, which differs between environments
+        )
+
+    def cuda_common(self) -> tuple[str, ...]:
+        """Definitions and include folders of ggml-cuda."""
+        folders = ("-Inative/cublas", "-Ioverlay/ggml/src/ggml-cuda", *GGML_INCLUDES)
+        return (*GGML_DEFINES, *CUDA_DEFINES, *self.sources.quant_defines, *folders)
+
+    def link(self, output: str) -> tuple[str, ...]:
+        """The link command without inputs: for a shared library in lib/, or a program in bin/."""
+        # The simulator's functions are called at every warp instruction: directly, not through the PLT.
+        direct = ("-Wl,-Bsymbolic-functions",) if self.request.engine == "sim" else ()
+        counted = (COUNTED,) if self.request.flavour == "coverage" else ()
+        library = (f"-Wl,-soname,{Path(output).name}", "-shared", *direct, *counted)
+        program = ("-rdynamic", "-Wl,-rpath,$ORIGIN/../lib")
+        kind = (*library, "-Wl,-rpath,$ORIGIN") if output.startswith("lib/") else program
+        return (self.toolchain.cxx, *self.simulator.sanitizers, *kind)

@@ -1,0 +1,268 @@
+"""The identity, the contents and the files of a build."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from fattn_probe.base.cache import cache_dir
+from fattn_probe.base.documents import Document
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.fingerprint import Fingerprint, Named
+from fattn_probe.llama.build.ccache import Objects
+from fattn_probe.llama.launch.architecture import cuda_arch, is_nvcc_arch, not_an_architecture
+from fattn_probe.llama.source import Tree, digest_models, has_models
+from fattn_probe.llama.source.features import probe
+from fattn_probe.llama.source.patches import Patch, needed
+from fattn_probe.llama.source.spec import is_release
+
+Engine = Literal["sim", "cuda"]
+Flavour = Literal["release", "debug", "check", "coverage", "count", "launches"]
+
+LAUNCHES: Flavour = "launches"
+"""A build whose kernels have no bodies: it has the launches of every kernel case, and compiles in seconds."""
+RUNNER = "fattn-runner"
+CPU_RUNNER = "fattn-runner-cpu"
+TEST_BACKEND_OPS = "test-backend-ops"
+CAPTURE = "fattn-capture"
+DEVICE_CAPTURE = "fattn-capture-cuda"
+WITH_LIBLLAMA = (CAPTURE, DEVICE_CAPTURE)
+PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS, *WITH_LIBLLAMA)
+SANITIZERS = ("address", "undefined")
+OWN_CHECKS = ("check", "count")
+"""Flavours that g++'s hooks for data races serve, which exclude its sanitizer of addresses."""
+MANIFEST = "manifest.json"
+OVERLAY = "overlay"  # the source as compiled, in a build folder
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """The build to make or find.
+
+    `arch` is nvcc's number without sm_ ("90", "120a"). `patches` are unified diffs, applied to the overlay in order.
+    `quants` are K-V type pairs ("q8_0-f16"), or ("all",): fattn.cu then dispatches to their vec kernels too. They
+    change which kernel is chosen, so they make a separate build.
+    """
+
+    tree: Tree
+    engine: Engine = "sim"
+    flavour: Flavour = "release"
+    arch: str = "90"
+    sanitize: tuple[str, ...] = ()
+    patches: tuple[Patch, ...] = ()
+    quants: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = [problem for problem in self._problems() if problem]
+        if problems:
+            raise InputError("\n".join(problems))
+
+    def _problems(self) -> list[str]:
+        unknown = [name for name in self.sanitize if name not in SANITIZERS]
+        return [
+            f"sanitizer {unknown[0]!r} is not one of {', '.join(SANITIZERS)}" if unknown else "",
+            not_with_address(self.flavour, self.sanitize),
+            "" if is_nvcc_arch(self.arch) else not_an_architecture(self.arch),
+            ""
+            if self.engine == "sim" or not self.sanitize
+            else "--sanitize is for the sim engine (on a GPU there is compute-sanitizer)",
+            ""
+            if self.engine == "sim" or self.flavour in ("release", "debug")
+            else f"the {self.flavour} flavour needs the sim engine",
+        ]
+
+    @property
+    def applied(self) -> tuple[Patch, ...]:
+        """All patches: first those that a build of this kind needs to run, then the requested ones."""
+        return (*needed(self.tree, self.engine, self.flavour), *self.patches)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What is compiled, without the compilers."""
+        return Fingerprint(
+            tree=self.tree.digest,
+            patches=named(self.patches),
+            needed=named(needed(self.tree, self.engine, self.flavour)),
+            engine=self.engine,
+            flavour=self.flavour,
+            arch=self.arch,
+            sanitize=self.sanitize,
+            quants=self.quants,
+        )
+
+    @property
+    def cuda_arch(self) -> int:
+        """`__CUDA_ARCH__` of this arch: 900 for "90"."""
+        return cuda_arch(self.arch)
+
+
+def not_with_address(flavour: str, sanitize: Iterable[str]) -> str:
+    """Why a flavour cannot be built with these sanitizers; empty if it can."""
+    if flavour not in OWN_CHECKS or "address" not in sanitize:
+        return ""
+    return (
+        f"flavour {flavour} cannot have the sanitizer address: g++ does not combine them; "
+        "check finds accesses out of bounds by itself"
+    )
+
+
+def named(patches: Iterable[Patch]) -> Named:
+    """The names of patches with the sha256 of their text."""
+    return tuple((patch.name, patch.digest) for patch in patches)
+
+
+def key_of(request: BuildRequest, compilers: tuple[str, ...]) -> Fingerprint:
+    """The fingerprint of a request with these compilers; its projection `build` names the folder."""
+    return replace(request.fingerprint, compilers=compilers)
+
+
+def folder_of(request: BuildRequest, key: Fingerprint) -> Path:
+    """The folder of a build in the cache."""
+    marks = [request.flavour, *sorted(request.sanitize), *(patch.name for patch in request.applied)]
+    number = f"b{request.tree.build_number}" if request.tree.build_number.isdigit() else "local"
+    name = re.sub(r"[^\w.+-]", "_", "-".join([number, request.engine, f"sm{request.arch}", *marks]))
+    return cache_dir() / "builds" / f"{name[:100]}-{key.build}"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The contents of a build folder, which only grow.
+
+    `kernels` are names of kernel cases ("mma 64,64,8,8"), `sources` further files of ggml-cuda/ and ggml-base by name,
+    `architectures` files of libllama's src/models/ by name. `libllama` is the digest of libllama's source, empty in a
+    build without it. A `dry` build can launch kernels but not run them: it has a part of the simulator.
+    """
+
+    kernels: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    full: bool = False
+    dry: bool = False
+    architectures: tuple[str, ...] = ()
+    libllama: str = ""
+
+    def union(self, other: "Contents") -> "Contents":
+        """The contents of both."""
+        return Contents(
+            tuple(dict.fromkeys(self.kernels + other.kernels)),
+            tuple(dict.fromkeys(self.sources + other.sources)),
+            tuple(dict.fromkeys(self.programs + other.programs)),
+            self.full or other.full,
+            self.dry and other.dry,
+            tuple(dict.fromkeys(self.architectures + other.architectures)),
+            other.libllama or self.libllama,
+        )
+
+    @property
+    def has_libllama(self) -> bool:
+        """Whether it is among the contents."""
+        return any(name in self.programs for name in WITH_LIBLLAMA)
+
+    def for_tree(self, tree: Tree) -> "Contents":
+        """The contents with the digest of a tree's libllama; without its programs, if the tree does not have it."""
+        if not self.has_libllama:
+            return self
+        if has_models(tree.root):
+            return replace(self, libllama=digest_models(tree.root))
+        programs = tuple(name for name in self.programs if name not in WITH_LIBLLAMA)
+        return replace(self, programs=programs, architectures=(), libllama="")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The contents of manifest.json; it is written last, so a folder that has one is complete.
+
+    `stamp` identifies the files of fattn-probe itself that the build was made from, `patch_digests` the patches' text.
+    """
+
+    source: str
+    build_number: str
+    tree: str
+    engine: str
+    flavour: str
+    arch: str
+    sanitize: tuple[str, ...]
+    patches: tuple[str, ...]
+    quants: tuple[str, ...]
+    compilers: tuple[str, ...]
+    contents: Contents
+    stamp: str
+    date: str
+    patch_digests: tuple[str, ...] = ()
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What was compiled; a build of an older fattn-probe does not know the text of its patches."""
+        digests = self.patch_digests or ("",) * len(self.patches)
+        return Fingerprint(
+            tree=self.tree,
+            patches=tuple(zip(self.patches, digests, strict=True)),
+            engine=self.engine,
+            flavour=self.flavour,
+            arch=self.arch,
+            sanitize=self.sanitize,
+            quants=self.quants,
+            compilers=self.compilers,
+            stamp=self.stamp,
+        )
+
+    @property
+    def released(self) -> bool:
+        """Whether the kernels are those of a llama.cpp release as it is: no folder, no fork, no patch."""
+        return not self.patches and is_release(self.source)
+
+
+MANIFESTS = Document("a build's manifest", Manifest, version=1, indent=2)
+
+
+@dataclass(frozen=True)
+class Build:
+    """A finished build; `request` is None for a build opened from a folder.
+
+    `objects` counts what was compiled to make it; None if it existed.
+    """
+
+    folder: Path
+    manifest: Manifest
+    request: BuildRequest | None = None
+    objects: Objects | None = None
+
+    def program(self, name: str) -> Path:
+        """The path of a program, or InputError if this build was made without it."""
+        path = self.folder / "bin" / name
+        if not path.is_file():
+            has = ", ".join(self.manifest.contents.programs)
+            raise InputError(f"the build in {self.folder} has no {name}; it has {has}")
+        return path
+
+    @property
+    def runner(self) -> Path:
+        """fattn-runner on the engine's device."""
+        return self.program(RUNNER)
+
+    @property
+    def cpu_runner(self) -> Path:
+        """fattn-runner on ggml's CPU backend."""
+        return self.program(CPU_RUNNER)
+
+    @property
+    def test_backend_ops(self) -> Path:
+        """Upstream's test-backend-ops, with the engine's device and the CPU backend."""
+        return self.program(TEST_BACKEND_OPS)
+
+    @property
+    def sources(self) -> Path | None:
+        """The folder of the compiled source, with unchanged line numbers; None if it is not beside the programs."""
+        root = self.folder / OVERLAY
+        return root if root.is_dir() else None
+
+    @property
+    def tree(self) -> Tree | None:
+        """The tree in `sources`."""
+        manifest, root = self.manifest, self.sources
+        return Tree(manifest.source, root, manifest.build_number, manifest.tree, probe(root)) if root else None
+
+    def env(self) -> dict[str, str]:
+        """The environment of the programs: no search for fusions, which would call operators that are not built."""
+        return {"GGML_CUDA_DISABLE_FUSION": "1"}

@@ -1,0 +1,218 @@
+"""Make a build: write its files, run ninja, and keep what ptxas reports of each kernel (`-Xptxas -v`)."""
+
+import datetime
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fattn_probe.base.cache import cache_dir
+from fattn_probe.base.errors import BuildError, InputError
+from fattn_probe.cases.device.resources import Resources
+from fattn_probe.llama.build.ccache import STATS_LOG, ccache_env, read_objects
+from fattn_probe.llama.build.ensure import RESOURCES, ensure
+from fattn_probe.llama.build.flags import Flags
+from fattn_probe.llama.build.key import (
+    MANIFEST,
+    MANIFESTS,
+    PROGRAMS,
+    RUNNER,
+    TEST_BACKEND_OPS,
+    Build,
+    BuildRequest,
+    Contents,
+    Manifest,
+    folder_of,
+    key_of,
+)
+from fattn_probe.llama.build.ninja import Report, run_ninja, silent
+from fattn_probe.llama.build.overlay import OVERLAY_STAMP, prepare, write_if_changed
+from fattn_probe.llama.build.plan import BACKENDS, Planner, case_source
+from fattn_probe.llama.build.sources import ARCHITECTURES, INSTANCES, Sources, addable, product_instances, read_sources
+from fattn_probe.llama.build.stamp import own_stamp
+from fattn_probe.llama.build.steps import Plan
+from fattn_probe.llama.build.symbols import case_of, defining_class, defining_source, demangle, instance_of
+from fattn_probe.llama.build.time_left import step_seconds
+from fattn_probe.llama.build.toolchain import Toolchain, find_toolchain
+from fattn_probe.llama.source import KernelCase, Tree, ggml_types
+
+ENTRY = re.compile(
+    r"Compiling entry function '(?P<name>\w+)'"
+    r"(?:(?!Compiling entry)[\s\S])*?(?P<local>\d+) bytes stack frame"
+    r"(?:(?!Compiling entry)[\s\S])*?Used (?P<registers>\d+) registers(?P<rest>.*)"
+)
+SHARED = re.compile(r"(\d+) bytes smem")
+TEST_SOURCE = "tests/test-backend-ops.cpp"
+
+
+def read_resources(folder: Path) -> dict[str, Resources]:
+    """The resources of each kernel (by mangled name) in the logs of a build."""
+    logs = sorted((folder / "obj").rglob("*.cu.o.log"))
+    return dict(found for log in logs for found in parse_log(log.read_text(errors="replace")))
+
+
+def parse_log(text: str) -> Iterator[tuple[str, Resources]]:
+    """The kernels, by mangled name, and their resources in one log of nvcc."""
+    for entry in ENTRY.finditer(text):
+        shared = SHARED.search(entry["rest"])
+        yield entry["name"], Resources(int(entry["registers"]), int(shared[1]) if shared else 0, int(entry["local"]))
+
+
+def as_json(resources: Mapping[str, Resources]) -> dict[str, str]:
+    """The resources as a build's folder has them: `registers/shared/local` by mangled name."""
+    return {name: str(found) for name, found in resources.items()}
+
+
+def extend(
+    folder: Path,
+    request: BuildRequest,
+    toolchain: Toolchain,
+    contents: Contents,
+    *,
+    progress: Report,
+    jobs: int | None,
+    again: bool,
+) -> Build:
+    """Compile what the build in a folder lacks of `contents`, or everything `again`; the caller holds the lock."""
+    env = build_env(folder, toolchain, again)
+    known = step_seconds(folder.parent.glob(f"*-{request.engine}-sm*-{request.flavour}-*"))
+    contents = replace(contents, kernels=heaviest_first(contents.kernels, known))
+    return make(folder, request, toolchain, contents, lambda path: run_ninja(path, progress, jobs, env, known))
+
+
+def heaviest_first(kernels: Iterable[str], known: Mapping[str, float]) -> tuple[str, ...]:
+    """The names of kernel cases, those first that took longest in earlier builds; unknown ones before them."""
+    return tuple(sorted(kernels, key=lambda name: -known.get(case_source(name), float("inf"))))
+
+
+def build_env(folder: Path, toolchain: Toolchain, again: bool) -> dict[str, str]:
+    """The environment of a build's commands; removes what the last build left: ccache's report, objects to renew."""
+    (folder / STATS_LOG).unlink(missing_ok=True)
+    if again:
+        shutil.rmtree(folder / "obj", ignore_errors=True)
+        (folder / OVERLAY_STAMP).unlink(missing_ok=True)
+    shared = ccache_env(toolchain.versions) if toolchain.ccache else {}
+    return {"PATH": toolchain.path} | shared | ({"CCACHE_RECACHE": "1"} if shared and again else {})
+
+
+def make(
+    folder: Path, request: BuildRequest, toolchain: Toolchain, contents: Contents, ninja: Callable[[Path], None]
+) -> Build:
+    """Write the copied and generated files, run `ninja`, and write the manifest; the caller holds the lock."""
+    stamp = own_stamp()
+    sources = read_sources(request.tree, request.quants, toolchain.machine)
+    check_contents(request.tree, contents, sources)
+    prepare(folder, request, sources, contents)
+    for name in ("bin", "lib", "obj"):
+        (folder / name).mkdir(exist_ok=True)
+    if toolchain.cudart and not (folder / "lib" / toolchain.cudart.name).is_file():
+        shutil.copyfile(toolchain.cudart, folder / "lib" / toolchain.cudart.name)
+    write_if_changed(folder / "build.ninja", make_plan(request, toolchain, contents, sources).render())
+    ninja(folder)
+    if request.engine == "cuda":
+        write_if_changed(folder / RESOURCES, json.dumps(as_json(read_resources(folder)), indent=1) + "\n")
+    manifest = new_manifest(request, toolchain, contents, stamp)
+    write_if_changed(folder / MANIFEST, MANIFESTS.text(manifest))
+    return Build(folder, manifest, request, read_objects(folder / STATS_LOG))
+
+
+def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
+    """InputError for programs and kernels that the tree does not have."""
+    unknown = [name for name in contents.programs if name not in PROGRAMS]
+    if unknown:
+        raise InputError(f"unknown program {unknown[0]!r}; allowed: {', '.join(PROGRAMS)}")
+    if TEST_BACKEND_OPS in contents.programs and not (tree.root / TEST_SOURCE).is_file():
+        raise InputError(f"source {tree.spec!r}: this tree has no {TEST_SOURCE}, upstream's test of ops")
+    if contents.has_libllama and not sources.libllama:
+        raise InputError(f"source {tree.spec!r}: this tree has no libllama, which models need")
+    if not sources.cpu and any("cpu" in BACKENDS[name] for name in contents.programs):
+        raise InputError(
+            f"source {tree.spec!r}: ggml's CPU backend in this tree is older than those that fattn-probe can build: "
+            "ggml/src/ggml-cpu/CMakeLists.txt has no list GGML_CPU_SOURCES"
+        )
+    absent = [name for name in contents.kernels if name not in sources.cases]
+    if absent:
+        raise InputError(f"the template-instances/ of this source have no kernel case {absent[0]!r}")
+
+
+def make_plan(request: BuildRequest, toolchain: Toolchain, contents: Contents, sources: Sources) -> Plan:
+    """The steps of a build."""
+    cudart = toolchain.cudart.name if toolchain.cudart else None
+    if toolchain.cuda_include.is_relative_to(cache_dir()):  # another cache's objects have the same commands
+        include = Path(os.path.relpath(toolchain.cuda_include, folder_of(request, key_of(request, toolchain.versions))))
+        toolchain = replace(toolchain, cuda_include=include)
+    return Planner(Flags(request, toolchain, sources), contents, cudart).plan()
+
+
+def plan_build(
+    request: BuildRequest,
+    kernels: Iterable[KernelCase] = (),
+    programs: Iterable[str] = (RUNNER,),
+    *,
+    full: bool = False,
+    sources: Iterable[str] = (),
+) -> tuple[Path, Plan]:
+    """The folder and the steps of a build from an empty cache; writes nothing."""
+    toolchain = find_toolchain(request.engine)
+    contents = Contents(tuple(case.name for case in kernels), tuple(sources), tuple(programs), full)
+    tree_sources = read_sources(request.tree, request.quants, toolchain.machine)
+    check_contents(request.tree, contents, tree_sources)
+    folder = folder_of(request, key_of(request, toolchain.versions))
+    return folder, make_plan(request, toolchain, contents, tree_sources)
+
+
+def new_manifest(request: BuildRequest, toolchain: Toolchain, contents: Contents, stamp: str) -> Manifest:
+    """The manifest of a finished build."""
+    return Manifest(
+        source=request.tree.spec,
+        build_number=request.tree.build_number,
+        tree=request.tree.digest,
+        engine=request.engine,
+        flavour=request.flavour,
+        arch=request.arch,
+        sanitize=request.sanitize,
+        patches=tuple(patch.name for patch in request.applied),
+        quants=request.quants,
+        compilers=toolchain.versions,
+        contents=contents,
+        stamp=stamp,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        patch_digests=tuple(patch.digest for patch in request.applied),
+    )
+
+
+def defining_file(tree: Tree, name: str) -> str | None:
+    """The further file of a tree that defines a demangled function, or instantiates it; None if there is none."""
+    instance = instance_of(name, product_instances(tree), ggml_types(tree))
+    return f"{INSTANCES}/{instance}" if instance else defining_source(name, addable(tree))
+
+
+def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int | None = None) -> Build:
+    """Compile the source of a symbol that a program of this build called but lacks (exit status 87), and relink.
+
+    BuildError if no file of the tree defines the symbol, or if the build was opened without its source.
+    """
+    name = demangle(symbol)
+    if build.request is None:
+        raise BuildError(f"{build.folder} is an export without {name}: add it to the original build, and export again")
+    sources = read_sources(build.request.tree, build.request.quants, find_toolchain(build.request.engine).machine)
+    tree, has = build.request.tree, build.manifest.contents
+    case = case_of(name, sources.cases.values(), ggml_types(tree))
+    model = None if case else defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp")))
+    file = None if case or model else defining_file(tree, name)
+    found = case.name if case else model or file
+    if found is None or found in (*has.kernels, *has.architectures, *has.sources, *sources.cuda):
+        raise BuildError(f"a program needs {name} ({symbol}), but no file of {tree.spec} defines it")
+    return ensure(
+        build.request,
+        [case] if case else [],
+        has.programs,
+        dry=has.dry,
+        sources=[file] if file else [],
+        architectures=[model] if model else [],
+        progress=progress,
+        jobs=jobs,
+    )

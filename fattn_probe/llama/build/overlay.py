@@ -1,0 +1,168 @@
+"""Copy or generate the files of a build folder: the overlay, and fattn-probe's own C++."""
+
+import functools
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from fattn_probe.base.cache import part
+from fattn_probe.base.digest import hexdigest
+from fattn_probe.base.errors import BuildError
+from fattn_probe.base.files import replacing
+from fattn_probe.llama.build.key import LAUNCHES, OVERLAY, BuildRequest, Contents
+from fattn_probe.llama.build.plan import STUBS_SCRIPT, case_file, case_text, launches_text
+from fattn_probe.llama.build.rewrite import UPSTREAM, Style, rewrite
+from fattn_probe.llama.build.sources import CONVERSIONS, CUDA, LAUNCHES_FILE, Sources
+from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
+from fattn_probe.llama.cxx.includes import included
+from fattn_probe.llama.source import KernelCase, kept_files, model_files, patches
+from fattn_probe.llama.source.tree import digest_tree
+
+ERRORS = "surrogateescape"  # comments of a tree need not be UTF-8
+OVERLAY_STAMP = "overlay.stamp"  # in a build folder: the state of the overlay when it was made
+OWN_CASES = "fattn-probe-*"  # generated files in the overlay
+CUDA_SUFFIXES = (".cu", ".cuh", ".h")
+ATTENTION = ("fattn", CONVERSIONS)
+WITHOUT_BODIES = Style(bodies=False)
+CALLED = re.compile(r"\b(\w+)\s*\(")
+
+
+def known_ptx() -> frozenset[str]:
+    """The names in `simt::ptx`: all that the simulator's headers that open this namespace declare or call."""
+    names: set[str] = set()
+    for path in (NATIVE / "sim").rglob("*.h"):
+        text = path.read_text()
+        if re.search(r"namespace (simt::)?ptx\b", text):
+            names.update(CALLED.findall(text))
+    return frozenset(names)
+
+
+def prepare(folder: Path, request: BuildRequest, sources: Sources, contents: Contents) -> None:
+    """Update the overlay and native/ of a build folder; unchanged files keep their modification times."""
+    folder.mkdir(parents=True, exist_ok=True)
+    renew_overlay(folder, request, sources, contents)
+    instances = folder / OVERLAY / CUDA / "template-instances"
+    for case in (sources.cases[name] for name in contents.kernels):
+        write_if_changed(instances / case_file(case), case_text(case))
+    if request.flavour == LAUNCHES:
+        write_if_changed(folder / OVERLAY / CUDA / LAUNCHES_FILE, launches_text(sources.dispatched))
+    write_if_changed(folder / STUBS_SCRIPT.name, STUBS_SCRIPT.read_text())
+    for path in own_files():
+        if path.is_relative_to(NATIVE):
+            write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
+
+
+def renew_overlay(folder: Path, request: BuildRequest, sources: Sources, contents: Contents) -> None:
+    """Update the overlay, unless it is as this fattn-probe left it; the folder is for one source and its patches."""
+    overlay, stamp, files = folder / OVERLAY, folder / OVERLAY_STAMP, compiled_files(sources, contents)
+    copied = [*kept_files(request.tree.root), *(model_files(request.tree.root) if contents.has_libllama else ())]
+    if stamp.is_file() and stamp.read_text() == overlay_state(overlay, [*files, contents.libllama]):
+        return
+    with part() as made:
+        fresh = made / OVERLAY
+        make_overlay(fresh, request, sources, files, copied)
+        settle(fresh, overlay, keep=OWN_CASES)
+    stamp.write_text(overlay_state(overlay, [*files, contents.libllama]))
+
+
+def compiled_files(sources: Sources, contents: Contents) -> list[str]:
+    """The files of ggml-cuda/ that a build compiles, and the headers of all kernel cases; sorted."""
+    headers = {case.header for case in sources.cases.values()}
+    return sorted({*headers, CONVERSIONS, *(sources.full if contents.full else (*sources.cuda, *contents.sources))})
+
+
+def overlay_state(overlay: Path, compiled: list[str]) -> str:
+    """A digest of the files of an overlay, by size and time, of what is compiled, and of this fattn-probe."""
+    files = sorted(path for path in overlay.rglob("*") if path.is_file() and not path.match(OWN_CASES))
+    states = ((path.relative_to(overlay), path.stat()) for path in files)
+    found = (f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in states)
+    return hexdigest("\0".join((own_stamp(), *compiled, *found)))
+
+
+def make_overlay(
+    overlay: Path,
+    request: BuildRequest,
+    sources: Sources,
+    compiled: Iterable[str],
+    copied: Iterable[PurePosixPath],
+) -> None:
+    """Copy the files of a tree that are built, apply the patches, and for the simulator rewrite what is compiled.
+
+    BuildError if the tree is no longer the one whose digest the request has: a build would have parts of both.
+    """
+    for path in copied:
+        target = overlay / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(request.tree.root / path, target)
+    if digest_tree(overlay) != request.tree.digest:
+        raise BuildError(f"source {request.tree.spec!r}: its files changed during this command; run it again")
+    for patch in request.applied:
+        patches.apply(patch, overlay)
+    declare_cases(overlay / CUDA, sources.cases.values())
+    version = f'#pragma once\n#define GGML_VERSION "{sources.version}"\n#define GGML_COMMIT "unknown"\n'
+    (overlay / "ggml/src/ggml-version.h").write_text(version)
+    if (overlay / "src").is_dir():
+        number = f'#pragma once\n#define LLAMA_VERSION "{request.tree.build_number}"\n#define LLAMA_COMMIT "unknown"\n'
+        (overlay / "src/llama-version.h").write_text(number)
+    if request.engine == "sim":
+        cuda = overlay / CUDA  # of which the attention kernels include a third
+        paths = included([cuda / name for name in compiled], (cuda, cuda.parent), cuda)
+        rewrite_files(paths, bodies=request.flavour != LAUNCHES)
+
+
+def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
+    """Declare every case `extern` at the end of the header that defines it.
+
+    Upstream's own list has gaps (head sizes 192 and 576 in October 2026), and fattn.cu then compiles those kernels a
+    second time: 40 s of a debug build, most of its time.
+    """
+    lines: dict[str, list[str]] = {}
+    for case in cases:
+        lines.setdefault(case.header, []).append(f"extern {case.declaration}\n")
+    for header, declarations in lines.items():
+        if (cuda / header).is_file():
+            with (cuda / header).open("a") as file:
+                file.write("\n" + "".join(declarations))
+
+
+def rewrite_files(paths: Iterable[Path], *, bodies: bool = True) -> None:
+    """Rewrite CUDA files to C++, in place; without `bodies`, those of an attention op's kernels become empty.
+
+    The other files are as in every build, so that their objects are shared.
+    """
+    known = known_ptx()
+    for path in paths:
+        if path.suffix in CUDA_SUFFIXES:
+            style = UPSTREAM if bodies or not path.name.startswith(ATTENTION) else WITHOUT_BODIES
+            path.write_text(rewritten(path.read_text(errors=ERRORS), path.name, known, style), errors=ERRORS)
+
+
+@functools.lru_cache(maxsize=1000)
+def rewritten(text: str, name: str, known_ptx: frozenset[str], style: Style) -> str:
+    """The text of one file for the simulator; the builds that a process makes for several GPUs share it."""
+    return rewrite(text, name, known_ptx, style).text
+
+
+def settle(fresh: Path, target: Path, keep: str) -> None:
+    """Make `target` equal to `fresh`; leaves equal files and files that match `keep` untouched."""
+    if not target.exists():
+        fresh.rename(target)
+        return
+    wanted = {path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file()}
+    for path in wanted:
+        if not (target / path).is_file() or (target / path).read_bytes() != (fresh / path).read_bytes():
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (fresh / path).replace(target / path)
+    for path in [path for path in target.rglob("*") if path.is_file() and not path.match(keep)]:
+        if path.relative_to(target) not in wanted:
+            path.unlink()
+
+
+def write_if_changed(path: Path, text: str, errors: str = "strict") -> None:
+    """Write a text file atomically, unless it already has this content; `errors` as for `open`."""
+    if path.is_file() and path.read_text(errors=errors) == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as part:
+        part.write_text(text, errors=errors)

@@ -1,0 +1,220 @@
+"""The plan of a build: its steps in order."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.llama.build.flags import COUNTERS, Flags
+from fattn_probe.llama.build.key import (
+    CAPTURE,
+    CPU_RUNNER,
+    DEVICE_CAPTURE,
+    LAUNCHES,
+    RUNNER,
+    TEST_BACKEND_OPS,
+    WITH_LIBLLAMA,
+    Contents,
+)
+from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED
+from fattn_probe.llama.build.sources import BACKEND, CONVERSIONS, LAUNCHES_FILE, UNUSED
+from fattn_probe.llama.build.steps import CompileStep, LinkStep, Plan, Step, StubStep, compile_step
+from fattn_probe.llama.source import KernelCase
+
+GGML = "overlay/ggml/src"
+CUDA = f"{GGML}/ggml-cuda"
+BASE, CPU_LIBRARY, CUDA_LIBRARY = "lib/libggml-base.so", "lib/libggml-cpu.so", "lib/libggml-cuda.so"
+RUNNER_SOURCE = "native/runner/runner.cpp"
+CAPTURE_SOURCE = "native/models/capture.cpp"
+CASE_PREFIX = "fattn-probe-"
+STUBS_SCRIPT = Path(__file__).with_name("stubs.py")
+
+# The backends of each program. fattn-runner has no ggml-cpu, which would double the time of a first build.
+BACKENDS = {
+    RUNNER: ("cuda",),
+    CPU_RUNNER: ("cpu",),
+    TEST_BACKEND_OPS: ("cuda", "cpu"),
+    CAPTURE: ("cpu",),
+    DEVICE_CAPTURE: ("cuda", "cpu"),
+}
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Makes the steps of one build; `cudart` is the name of the CUDA runtime library for the cuda engine."""
+
+    flags: Flags
+    contents: Contents
+    cudart: str | None
+
+    def plan(self) -> Plan:
+        """All steps that the contents need; omits backends that no program uses."""
+        backends = {backend for program in self.contents.programs for backend in BACKENDS[program]}
+        steps: list[Step] = []
+        if "cuda" in backends:
+            steps += self.cuda_library()
+        if "cpu" in backends:
+            steps += self.cpu_library()
+        steps += self.base_library()
+        steps += [step for program in self.contents.programs for step in self.program(program)]
+        return Plan(tuple({step.outputs: step for step in steps}.values()))
+
+    def compile(self, source: str, command: Iterable[str], folder: str = "", log: bool = False) -> CompileStep:
+        """One compile; obj/ mirrors the folders of the sources."""
+        target = f"obj/{folder}{source.removeprefix('overlay/').removeprefix('ggml/src/')}.o"
+        return compile_step(source, target, command, ccache=bool(self.flags.toolchain.ccache), log=log)
+
+    @property
+    def base_objects(self) -> list[str]:
+        """The objects of libggml-base.so."""
+        return [step.object for step in self.base_compiles()]
+
+    def base_compiles(self) -> list[CompileStep]:
+        """The compiles of libggml-base.so: all that the programs call."""
+        whole = self.contents.full or set(self.contents.programs) != {RUNNER}
+        left_out = () if whole else set(UNUSED) - set(self.contents.sources)
+        files = [name for name in self.flags.sources.base if name not in left_out]
+        return [self.compile(f"{GGML}/{name}", self.flags.base(name)) for name in files]
+
+    def base_library(self) -> list[Step]:
+        """libggml-base.so, with stubs for everything that is not built.
+
+        The programs' functions need no stubs. As inputs of this step the programs compile early, not last and alone.
+        """
+        compiles = self.base_compiles()
+        objects = [step.object for step in compiles]
+        programs = [step.object for name in self.contents.programs for step in self.program_files(name)]
+        stubs = self.stubs("obj/base-stubs.c", objects, programs)
+        return [*compiles, *stubs, self.link(BASE, [*objects, stubs[-1].object], ())]
+
+    def cpu_library(self) -> list[Step]:
+        """libggml-cpu.so."""
+        compiles = [self.compile(f"{GGML}/{name}", self.flags.cpu(name)) for name in self.flags.sources.cpu]
+        return [*compiles, self.link(CPU_LIBRARY, [step.object for step in compiles], (BASE,))]
+
+    def link(self, output: str, objects: Iterable[str], libraries: Iterable[str]) -> LinkStep:
+        """The link of a library or a program."""
+        inputs = (*objects, *libraries)
+        openmp = self.flags.openmp if output == CPU_LIBRARY else ()
+        words = (*self.flags.link(output), *inputs, *openmp, "-lm", "-ldl", "-lpthread", "-o", output)
+        return LinkStep(output, inputs, words)
+
+    def kernel_sources(self) -> list[str]:
+        """The .cu files, the heaviest first, relative to ggml-cuda/."""
+        if self.contents.full:
+            return list(self.flags.sources.full)
+        cases = [f"template-instances/{case_file(self.flags.sources.cases[name])}" for name in self.contents.kernels]
+        cases = [LAUNCHES_FILE] if self.flags.request.flavour == LAUNCHES else cases
+        heaviest = sorted(self.flags.sources.cuda, key=lambda name: (name != "fattn.cu", name != BACKEND))
+        wanted = [CONVERSIONS] * (TEST_BACKEND_OPS in self.contents.programs)
+        wanted += [name for name in self.contents.sources if name.endswith(".cu")]
+        return list(dict.fromkeys([heaviest[0], *cases, heaviest[1], *wanted, *heaviest[2:]]))
+
+    def cuda_library(self) -> list[Step]:
+        """libggml-cuda.so: the kernels, stand-ins for CUDA's libraries, and stubs for everything that is not built."""
+        sim = self.flags.request.engine == "sim"
+        names = self.kernel_sources()
+        compiles = [self.compile(f"{CUDA}/{name}", self.flags.kernel(name), log=not sim) for name in names]
+        if sim:
+            compiles += [self.compile(f"native/{name}", self.flags.simulator.native(name)) for name in self.simulator()]
+        lazy = "native/cublas/cublas_lazy.cpp"
+        compiles.append(self.compile(lazy, self.flags.cuda_host(lazy)))
+        objects = [step.object for step in compiles]
+        stubs = self.stubs("obj/stubs.c", objects, self.base_objects, self.cuda_runtime())
+        link = self.link(CUDA_LIBRARY, [*objects, stubs[-1].object], [BASE, *self.cuda_runtime()])
+        return [*compiles, *stubs, link]
+
+    def simulator(self) -> tuple[str, ...]:
+        """The simulator's files, relative to native/."""
+        dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # their kernels call the hooks
+        counters = (COUNTERS,) if self.flags.request.flavour == "coverage" else ()
+        return (SIM_HOST, DEBUGGED, *counters, *(() if dry else SIM_KERNELS))
+
+    def cuda_runtime(self) -> list[str]:
+        """The CUDA runtime library of the cuda engine; the simulator is its own."""
+        return [f"lib/{self.cudart}"] if self.cudart else []
+
+    def stubs(
+        self, source: str, objects: list[str], provided: Iterable[str] = (), libraries: Iterable[str] = ()
+    ) -> tuple[StubStep, CompileStep]:
+        """The stubs of a library of `objects`, which change with the objects; it is linked with the others.
+
+        The libraries that this build makes are given as their objects, `provided`. Ninja starts the step with the most
+        dependents, and would otherwise compile those objects first and the heavy kernels last.
+        """
+        command = ["python3", "-I", STUBS_SCRIPT.name, "--output", source]
+        command += ["--compiler", self.flags.toolchain.cxx, "--sanitize", ",".join(self.flags.request.sanitize)]
+        command += [word for library in libraries for word in ("--library", library)]
+        command += [word for path in provided for word in ("--provided", path)]
+        step = StubStep(source, (STUBS_SCRIPT.name, *objects, *provided, *libraries), (*command, *objects))
+        return step, self.compile(source, self.flags.host(source, UNOPTIMISED), folder="generated/")
+
+    def program(self, name: str) -> list[Step]:
+        """A program with its compiles."""
+        backends = BACKENDS[name]
+        steps: list[Step] = [*self.program_files(name)]
+        libraries = [CUDA_LIBRARY] if "cuda" in backends else []
+        libraries += [CPU_LIBRARY] if "cpu" in backends else []
+        if "cuda" in backends and self.cudart:
+            steps.append(self.compile(record := "native/cuda/record_launches.cpp", self.flags.cuda_host(record)))
+            libraries += self.cuda_runtime()
+        objects = [step.object for step in steps if isinstance(step, CompileStep)]
+        if name in WITH_LIBLLAMA:
+            stubs = self.stubs(f"obj/{name}-stubs.c", objects, self.base_objects, libraries)
+            steps += stubs
+            objects.append(stubs[-1].object)
+        return [*steps, self.link(f"bin/{name}", objects, [*libraries, BASE])]
+
+    def program_files(self, name: str) -> list[CompileStep]:
+        """A program's own files, compiled for its backends."""
+        backends = BACKENDS[name]
+        uses = tuple(f"-DGGML_USE_{backend.upper()}" for backend in backends)
+        if name == TEST_BACKEND_OPS:
+            source = "overlay/tests/test-backend-ops.cpp"
+            return [*self.registry(uses), self.compile(source, self.flags.host(source))]
+        if name in WITH_LIBLLAMA:
+            command = (*self.flags.libllama(CAPTURE_SOURCE), *uses)
+            own = self.compile(CAPTURE_SOURCE, command, folder := f"{'-'.join(backends)}/")
+            return [own, *self.registry(uses, folder), *self.libllama()]
+        command = (*self.flags.host(RUNNER_SOURCE, UNOPTIMISED), *uses)
+        return [self.compile(RUNNER_SOURCE, command, f"{'-'.join(backends)}/")]
+
+    def libllama(self) -> list[CompileStep]:
+        """libllama with the architectures that are wanted; the program has stubs for the others."""
+        files = [*self.flags.sources.libllama, *(f"models/{name}" for name in self.contents.architectures)]
+        return [self.compile(f"overlay/src/{name}", self.flags.libllama(name)) for name in files]
+
+    def registry(self, uses: tuple[str, ...], folder: str = "") -> list[CompileStep]:
+        """Ggml's list of all backends, which is made at compile time. The runner has one backend and does without."""
+        files = [f"{GGML}/{name}" for name in self.flags.sources.registry]
+        return [self.compile(file, (*self.flags.host(file), *uses), folder) for file in files]
+
+
+def case_file(case: KernelCase) -> str:
+    """The name of the generated .cu file that holds one kernel case."""
+    return case_source(case.name)
+
+
+def case_source(name: str) -> str:
+    """The same, from the case's name: `fattn-probe-mma-64-64-8-8.cu` of `mma 64,64,8,8`."""
+    words = name.replace("GGML_TYPE_", "").lower().replace(" ", "-").replace(",", "-")
+    return f"{CASE_PREFIX}{words}.cu"
+
+
+def kernel_of(source: str) -> str:
+    """The kernel case of such a file in short form, `vec 128,f16,q8_0`; any other file name unchanged."""
+    if not source.startswith(CASE_PREFIX):
+        return source
+    family, _, arguments = source.removeprefix(CASE_PREFIX).removesuffix(".cu").partition("-")
+    return f"{family} {arguments.replace('-', ',')}"
+
+
+def launches_text(cases: Iterable[KernelCase]) -> str:
+    """The text of the file with all kernel cases."""
+    cases = tuple(cases)
+    headers = dict.fromkeys(f'#include "../{case.header}"\n' for case in cases)
+    return "".join([*headers, "\n", *(f"{case.declaration}\n" for case in cases)])
+
+
+def case_text(case: KernelCase) -> str:
+    """The text of that file: upstream's instance file, reduced to one declaration."""
+    return f'#include "../{case.header}"\n\n{case.declaration}\n'

@@ -1,0 +1,129 @@
+"""Rewrite CUDA C++ to C++17 for the simulator; every token stays on its line."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.llama.build.rewrite_ahead import rewrite_ahead, rewrite_shuffles
+from fattn_probe.llama.build.rewrite_arithmetic import rewrite_divisions, rewrite_functions, rewrite_outputs
+from fattn_probe.llama.build.rewrite_asm import rewrite_asm
+from fattn_probe.llama.build.rewrite_checker import rewrite_conversions, rewrite_copies, rewrite_pool, rewrite_symbols
+from fattn_probe.llama.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewrite_launches, rewrite_pointers
+from fattn_probe.llama.build.rewrite_products import rewrite_products
+from fattn_probe.llama.build.rewrite_shared import rewrite_shared
+from fattn_probe.llama.cxx.functions import device_spans
+from fattn_probe.llama.cxx.tokens import Draft, Token, draft_of, tokenize
+
+# The arithmetic of these files is scalar float32. nvcc unrolls their loops and then fuses a product of one loop with a
+# sum of the next; g++ does the same if it unrolls them. Elsewhere, unrolling only doubles the compile time.
+UNROLLED = ("fattn-vec", "fattn-tile")
+UNROLL = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+unroll\b")
+UNROLL_TURNS = re.compile(UNROLL.pattern + r"[ \t]*\(?[ \t]*(\d+)[ \t]*\)?[ \t]*$")
+ALL_TURNS = 64
+UNROLL_IN_MACRO = re.compile(r"#[ \t]*pragma[ \t]+unroll\b[^\n\\]*")
+DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)")
+COMMENT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How nvcc would compile a file: with `fast_math` (-use_fast_math) or exactly.
+
+    A `whole` program has host code too, and its kernels may print. `unrolls` is whether g++ unrolls the loops that nvcc
+    is told to unroll; it does in the kernels of UNROLLED anyway. Without `bodies`, kernels can be launched but not run.
+    """
+
+    fast_math: bool = True
+    whole: bool = False
+    unrolls: bool = False
+    bodies: bool = True
+
+
+UPSTREAM = Style()
+"""ggml's CMakeLists.txt asks for -use_fast_math."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A place that the rewriter leaves unchanged and that the simulator may compute differently."""
+
+    message: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A file as C++17 text, its kernels, and the PTX instructions (mnemonic, line) that the simulator lacks."""
+
+    path: str
+    text: str
+    kernels: tuple[KernelInfo, ...]
+    unknown_ptx: tuple[tuple[str, int], ...]
+    notes: tuple[Note, ...]
+
+
+def _rewrite_directives(draft: Draft, *, unrolls: bool) -> None:
+    """Replace `#pragma unroll`, which g++ does not know, by its own or by nothing; rewrite the launches in macros."""
+    for place, token in enumerate(draft.tokens):
+        if token.kind != "directive":
+            continue
+        if UNROLL.match(token.text):
+            draft.out[place] = (_unroll(token.text) if unrolls else "") + "\n" * token.text.count("\n")
+        elif DEFINE.match(token.text):
+            draft.out[place] = _rewrite_macro(token.text)
+
+
+def _unroll(text: str) -> str:
+    """The pragma of g++ for nvcc's; a number of turns stays, if it is a literal."""
+    turns = UNROLL_TURNS.match(text)
+    return f"#pragma GCC unroll {turns.group(1) if turns else ALL_TURNS}"
+
+
+def _rewrite_macro(text: str) -> str:
+    """A macro's definition with its launches rewritten, and without the `#pragma unroll` that nvcc takes in a macro."""
+    text = UNROLL_IN_MACRO.sub("", text)
+    if "<<<" not in text:
+        return text
+    head, body = text[: text.index("#") + 1], draft_of(tokenize(text[text.index("#") + 1 :]))
+    rewrite_launches(body)
+    return head + "".join(body.out)
+
+
+def _notes(tokens: list[Token]) -> tuple[Note, ...]:
+    """Macros that divide: their bodies stay unchanged, because it is unknown whether device code uses them."""
+    notes = []
+    for place, (kind, text) in enumerate(tokens):
+        if kind == "directive" and "/" in text and (macro := DEFINE.match(text)) and "/" in COMMENT.sub("", text):
+            line = 1 + sum(before.count("\n") for _, before in tokens[:place])
+            notes.append(Note(f"macro {macro.group(1)} divides", line))
+    return tuple(notes)
+
+
+def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPSTREAM) -> Rewritten:
+    """Rewrite the CUDA C++ of `path` to C++17 that compiles after the simulator's prelude.
+
+    Line numbers do not change, so file:line is the source's own. `known_ptx` are the names of the functions in
+    `simt::ptx`: mangled mnemonics.
+    """
+    draft = draft_of(tokenize(text))
+    device = device_spans(draft)
+    unrolls = style.unrolls or Path(path).name.startswith(UNROLLED)
+    _rewrite_directives(draft, unrolls=unrolls and style.bodies)
+    rewrite_divisions(draft, device)
+    rewrite_functions(draft, device, style.fast_math)
+    if style.whole:
+        rewrite_outputs(draft, device_spans(draft, host_too=True))
+    rewrite_shared(draft, device)
+    rewrite_conversions(draft, device)
+    rewrite_copies(draft, device)
+    rewrite_ahead(draft, device)
+    rewrite_pool(draft)
+    rewrite_products(draft, device)
+    rewrite_shuffles(draft, device)
+    unknown_ptx = rewrite_asm(draft, known_ptx)
+    kernels = rewrite_kernels(draft, bodies=style.bodies)
+    if style.whole:
+        rewrite_pointers(draft)
+        rewrite_symbols(draft)
+    rewrite_launches(draft, kernels if style.whole else ())
+    return Rewritten(path, "".join(draft.out), kernels, unknown_ptx, _notes(draft.tokens))

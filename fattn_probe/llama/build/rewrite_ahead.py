@@ -1,0 +1,179 @@
+"""Loops of a warp: shuffles (native/sim/shuffle.h), and products that a lane passes alone (native/sim/ahead.h)."""
+
+import re
+from collections.abc import Iterator
+
+from fattn_probe.llama.cxx.functions import function_at
+from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Spans
+
+SHUFFLE = r"__shfl_xor_sync \( (?P<mask>\w+) , (?P<value>\w+) , (?P<offset>\w+) , (?P<width>\w+) \)"
+HEADER = re.compile(r"for \( int (?P<offset>\w+) = (?P<first>.+?) ; (?P=offset) > 0 ; (?P=offset) >>= 1 \) \{")
+SUM = re.compile(rf"(?P<result>\w+) \+= {SHUFFLE} ; \}}")
+CALL = re.compile(rf"(?P<result>\w+) = (?P<function>\w+) \( (?P<own>\w+) , {SHUFFLE} \) ; \}}")
+
+MOST_TOKENS = 24
+"""Of a body that `SUM` or `CALL` matches."""
+MULTIPLY = "mma"
+LOADS = "load_ldmatrix"
+GENERIC_LOAD = "load_generic"
+ALLOWED_CALLS = frozenset({"for", "if", "constexpr", "static_assert", "sizeof", MULTIPLY})
+BUILT_INS = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
+ASSIGNMENTS = frozenset({"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--", "->"})
+LEAVES = frozenset({"return", "break", "continue", "goto", "asm"})
+STATEMENT_ENDS = frozenset({"{", "}", ";"})
+
+
+def rewrite_shuffles(draft: Draft, device: Spans) -> None:
+    """Turn `x += __shfl_xor_sync(mask, x, offset, width)`, for offset, offset/2 ... 1, into one butterfly.
+
+    Also for `x = f(x, __shfl_xor_sync(...))`. The loop stays and runs once: a pragma may stand before it. Other loops
+    with shuffles are left as they are.
+    """
+    for start in draft.where.get("for", ()):
+        close = draft.mates[start + 1]
+        if start not in device or close == UNMATCHED or draft.word(close + 1) != "{":
+            continue
+        end = draft.mates[close + 1]
+        if end == UNMATCHED or end - close > MOST_TOKENS:
+            continue
+        operation = _operation(" ".join(draft.words[start : close + 2]), " ".join(draft.words[close + 2 : end + 1]))
+        if operation is not None:
+            draft.replace(close - 2, "=")
+            draft.replace(close - 1, "0")
+            draft.blank(close + 2, end)
+            draft.replace(close + 2, operation)
+
+
+def _operation(header: str, body: str) -> str | None:
+    """The statement that does all of a loop's steps at once, or None for any other loop."""
+    turns, match = HEADER.fullmatch(header), SUM.fullmatch(body) or CALL.fullmatch(body)
+    if turns is None or match is None:
+        return None
+    value = match["value"]
+    own = match.groupdict().get("own") or value
+    if match["result"] != value or own != value or match["offset"] != turns["offset"]:
+        return None
+    function = match.groupdict().get("function")
+    result = f"{function}(own, other)" if function else "own + other"
+    lanes = f"{match['mask']}, {value}, {match['offset']}, {match['width']}"
+    return f"{value} = simt::butterfly({lanes}, [](auto own, auto other) {{ return {result}; }});"
+
+
+def rewrite_ahead(draft: Draft, device: Spans) -> None:
+    """Bracket the outermost loops of device code that do nothing but load fragments and multiply them.
+
+    A lane may pass such a loop before the instructions in it are executed: it reads no fragment itself. Functions that
+    load or multiply may do so by ordinary code, for some fragments: there the lanes first catch up.
+    """
+    stop = -1
+    for start in draft.where.get("for", ()):
+        if start < stop or start not in device or draft.word(start - 1) not in STATEMENT_ENDS:
+            continue
+        end = _end(draft, start)
+        if end is not None and _only_multiplies(draft, start, end):
+            local = "true" if _loads_are_local(draft, start, end) else "false"
+            draft.before(start, f"simt::begin_ahead({local}); ")
+            draft.after(end, " simt::end_ahead();")
+            stop = end
+    for specifier in draft.where.get("__device__", ()):
+        _catch_up_before_ordinary_code(draft, specifier)
+
+
+def _end(draft: Draft, start: int) -> int | None:
+    """The closing brace of the `for` at `start`; None for a body without braces."""
+    header = draft.mates[start + 1]
+    if header == UNMATCHED or draft.word(header + 1) != "{" or draft.mates[header + 1] == UNMATCHED:
+        return None
+    return draft.mates[header + 1]
+
+
+def _only_multiplies(draft: Draft, start: int, end: int) -> bool:
+    """Whether a loop multiplies, and otherwise only loads fragments and computes indices.
+
+    A sum that is declared in the loop starts from what its declaration stores, which running ahead would miss.
+    """
+    sums = {draft.word(bracket + 1) for name, bracket in _calls(draft, start, end) if name == MULTIPLY}
+    if not sums or sums & _declared(draft, start, end):
+        return False
+    return all(_harmless(draft, index) for index in _body(draft, start, end))
+
+
+def _loads_are_local(draft: Draft, start: int, end: int) -> bool:
+    """Whether all that a loop loads is declared in it."""
+    loaded = {draft.word(bracket + 1) for name, bracket in _calls(draft, start, end) if name.startswith(LOADS)}
+    return loaded <= _declared(draft, start, end)
+
+
+def _calls(draft: Draft, start: int, end: int) -> Iterator[tuple[str, int]]:
+    """(name, index of the bracket) of each call in a loop, `for` and `if` included."""
+    for index in _body(draft, start, end):
+        if draft.words[index] == "(" and (name := _callee(draft, index)):
+            yield name, index
+
+
+def _declared(draft: Draft, start: int, end: int) -> set[str]:
+    """The variables that a loop declares in its body."""
+    return {
+        draft.words[index]
+        for index in _body(draft, start, end)
+        if draft.is_name(index)
+        and (draft.is_name(index - 1) or draft.words[index - 1] == ">")
+        and draft.word(index + 1) in (";", "=", "[", "{")
+    }
+
+
+def _body(draft: Draft, start: int, end: int) -> Iterator[int]:
+    """The tokens of a loop, without the headers of the loops in it."""
+    index = start
+    while index < end:
+        if draft.words[index] == "for":
+            index = draft.mates[index + 1]
+        yield index
+        index += 1
+
+
+def _harmless(draft: Draft, index: int) -> bool:
+    """Whether a token may stand in a loop that lanes pass before its instructions are executed."""
+    word = draft.words[index]
+    if word == "(":
+        name = _callee(draft, index)
+        return not name or name in ALLOWED_CALLS or name.startswith(LOADS)
+    if word == ".":
+        return draft.word(index - 1) in BUILT_INS
+    if word == "[":  # of an element, not of a lambda
+        return draft.is_name(index - 1) or draft.word(index - 1) in (")", "]")
+    if word == "=":
+        return draft.word(index - 2) == "int"
+    return word not in ASSIGNMENTS and word not in LEAVES
+
+
+def _callee(draft: Draft, bracket: int) -> str:
+    """The name before an opening bracket, without template arguments; empty if it opens no call."""
+    index = bracket - 1
+    if draft.word(index) == ">":
+        index = draft.back_over_angles(index) - 1
+    return draft.word(index) if draft.is_name(index) else ""
+
+
+def _catch_up_before_ordinary_code(draft: Draft, specifier: int) -> None:
+    """End running ahead in a function that loads or multiplies fragments where it does so element by element."""
+    function = function_at(draft, specifier)
+    if function is None or not (function.name in (MULTIPLY, GENERIC_LOAD) or function.name.startswith(LOADS)):
+        return
+    statements = set()
+    for index in range(function.start, function.stop):
+        stores = draft.words[index] in ASSIGNMENTS and draft.words[index - 1] == "]"
+        copies = draft.words[index] == "(" and "memcpy" in _callee(draft, index)
+        if stores or copies:
+            statements.add(_statement(draft, index, function.start - 1))
+    for statement in statements:
+        draft.before(statement, "simt::end_ahead(); ")
+
+
+def _statement(draft: Draft, index: int, body: int) -> int:
+    """The first token of the statement that holds a token; a loop without braces is one statement."""
+    while index > body + 1 and draft.words[index - 1] not in STATEMENT_ENDS:
+        index -= 1
+        if draft.words[index] in (")", "]") and draft.mates[index] != UNMATCHED:
+            index = draft.mates[index]
+    return index

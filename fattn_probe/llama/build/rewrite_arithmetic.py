@@ -1,0 +1,82 @@
+"""Rewrite device arithmetic: division, and the functions that -use_fast_math approximates."""
+
+from collections.abc import Mapping
+
+from fattn_probe.llama.cxx.tokens import Draft, Spans
+
+# With -use_fast_math, which ggml is built with, expf and __expf are the same instruction: one function for both.
+APPROXIMATED = """
+    expf exp2f exp10f logf log2f log10f powf sinf cosf tanf tanhf sqrtf rsqrtf fdividef
+    __expf __exp10f __logf __log2f __log10f __powf __sinf __cosf __tanf __fdividef __frcp_rn
+"""
+FUNCTIONS = {name: f"simt::{name.lstrip('_')}" for name in APPROXIMATED.split()}
+# Without it, only the intrinsics are approximated; these functions are then nvcc's own.
+EXACT = {name: replacement for name, replacement in FUNCTIONS.items() if name.startswith("__")}
+EXACT |= {name: f"simt::precise::{name}" for name in ("expf", "logf", "exp2f", "exp", "log")}
+# What a whole program's device code prints, asserts, asks of the clock and allocates
+OUTPUTS = {"printf": "simt::print", "assert": "simt_assert", "clock": "simt::ticks", "clock64": "simt::ticks"}
+OUTPUTS |= {"malloc": "simt::allocate_in_kernel", "free": "simt::free_in_kernel"}
+
+
+def _is_literal(draft: Draft, index: int) -> bool:
+    """Whether a token is an integer literal."""
+    word = draft.word(index).lower()
+    return word[:1].isdigit() and (word.startswith(("0x", "0b")) or not set(word) & set(".epf"))
+
+
+def _is_integer_constant(draft: Draft, division: int) -> bool:
+    """Whether both sides of a division are `sizeof` or an integer literal."""
+    left, right = division - 1, division + 1
+    is_size = draft.word(left) == ")" and draft.word(draft.mates[left] - 1) == "sizeof"
+    return (is_size or _is_literal(draft, left)) and (draft.word(right) == "sizeof" or _is_literal(draft, right))
+
+
+def rewrite_divisions(draft: Draft, device: Spans) -> None:
+    """Turn `a / b` into `a *simt::divided_by* b`, `a % b` likewise, and `a /= b` into `a *= simt::reciprocal_of = b`.
+
+    The operand types then select the kind of division. Precedence and associativity do not change, because `*` and `/`
+    have the same.
+    """
+    for index in draft.where.get("/", ()):
+        if index in device and not _is_integer_constant(draft, index):
+            draft.replace(index, "*simt::divided_by*")
+    for index in draft.where.get("%", ()):
+        if index in device and not _is_literal(draft, index + 1):
+            draft.replace(index, "*simt::remainder_by*")
+    for index in draft.where.get("/=", ()):
+        if index in device:
+            draft.replace(index, "*= simt::reciprocal_of =")
+
+
+def rewrite_functions(draft: Draft, device: Spans, fast_math: bool) -> None:
+    """Replace functions that nvcc compiles otherwise than g++ by the simulator's."""
+    replace_calls(draft, device, FUNCTIONS if fast_math else EXACT)
+
+
+def rewrite_outputs(draft: Draft, device: Spans) -> None:
+    """Replace what prints, asserts, reads the clock or allocates in a whole program's device code."""
+    replace_calls(draft, device, OUTPUTS)
+    for index in draft.where.get("new", ()):
+        if index in device and draft.word(index + 1) != "(" and draft.word(index - 1) != "operator":
+            draft.replace(index, "new (simt::in_kernel)")
+    for index in draft.where.get("delete", ()):
+        if index in device and draft.word(index - 1) not in ("=", "operator"):
+            # Make a call of `delete x` or `delete[] x`.
+            array = draft.word(index + 1) == "["
+            draft.replace(index, "simt::delete_array_in_kernel" if array else "simt::delete_in_kernel")
+            first = stop = index + (3 if array else 1)
+            for bracket in range(index + 1, first):
+                draft.replace(bracket, "")
+            while draft.word(stop) not in (";", ",", ")", ":"):
+                stop = draft.mates[stop] + 1 if draft.word(stop) in ("(", "[", "{") else stop + 1
+            draft.before(first, "(")
+            draft.after(stop - 1, ")")
+
+
+def replace_calls(draft: Draft, device: Spans, names: Mapping[str, str]) -> None:
+    """Replace the names of functions where device code calls them."""
+    for name, replacement in names.items():
+        for index in draft.where.get(name, ()):
+            is_call = draft.word(index + 1) == "(" and draft.word(index - 1) not in (".", "->", "::")
+            if is_call and index in device:
+                draft.replace(index, replacement)

@@ -1,0 +1,157 @@
+"""What the checker needs: copies of vectors, 64-bit values in 32 bits, memory given back, and where variables lie."""
+
+import re
+from collections.abc import Iterator
+
+from fattn_probe.llama.cxx.functions import header_start
+from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Spans
+
+POOL = "ggml_cuda_pool_leg"
+"""The pool with GGML_CUDA_NO_VMM. It keeps a buffer for later ops; the other pool reuses its memory at once."""
+NARROW = {"int": "int", "int32_t": "int", "unsigned": "unsigned", "uint32_t": "unsigned"}
+OTHER_TYPES = frozenset({"long", "short", "unsigned"})
+"""Words that make another type of an `int` after them."""
+WRITTEN = re.compile(r" SIMT_INTO\(\w+\)")
+VECTORS = frozenset({"int2", "int4", "uint2", "uint4", "float2", "float4"})
+KEYWORDS = ("__device__", "__constant__", "__managed__")
+ATTRIBUTES = frozenset({"alignas", "__align__", "__attribute__", "decltype"})
+ELSEWHERE = frozenset({"extern", "const", "constexpr", "template", "using", "typedef", "operator"})
+"""Words of declarations that are left as they are: no memory here, or memory that nothing writes."""
+TYPES = frozenset({"struct", "union", "class", "enum"})
+STOPS = frozenset({"", "(", ")", "]", "}"})
+
+
+def rewrite_pool(draft: Draft) -> None:
+    """Call `simt_give_back` where the pool's `free` begins, and `simt_hand_out` where its `alloc` returns a buffer."""
+    for member, body in _members(draft, "free"):
+        pointer = draft.words[draft.words.index(",", member) - 1]
+        draft.after(body, f" void simt_give_back(void *); simt_give_back({pointer});")
+    for _, body in _members(draft, "alloc"):
+        draft.after(body, " void *simt_hand_out(void *);")
+        for index in draft.where.get("return", ()):
+            if body < index < draft.mates[body] and draft.word(index + 2) == ";":
+                draft.replace(index + 1, f"simt_hand_out({draft.words[index + 1]})")
+
+
+def _members(draft: Draft, name: str) -> Iterator[tuple[int, int]]:
+    """The definitions of the pool's member of this name: the name, and the `{` of its body."""
+    for pool in draft.where.get(POOL, ()):
+        if draft.word(pool - 1) != "struct":
+            continue
+        start = draft.words.index("{", pool)
+        for member in draft.where.get(name, ()):
+            if start < member < draft.mates[start] and draft.word(member - 1) in ("void", "*"):
+                yield member, draft.words.index("{", draft.mates[member + 1])
+
+
+def rewrite_conversions(draft: Draft, device: Spans) -> None:
+    """Put `SIMT_INTO(type)` before the value of each `int name = value` in device code.
+
+    Also for `unsigned` and the 32-bit types of <cstdint>. A value that is one token needs none: a literal, or a name,
+    which seldom is an index.
+    """
+    for word, type_name in NARROW.items():
+        for index in draft.where.get(word, ()):
+            before, after = draft.word(index - 1), draft.word(index + 1)
+            if index in device and before not in OTHER_TYPES and after not in OTHER_TYPES and _has_value(draft, index):
+                draft.after(index + 2, f" SIMT_INTO({type_name})")
+
+
+def without_conversions(text: str) -> str:
+    """A rewritten text as it was before this pass, for patterns like `int kb0_stop = min`."""
+    return WRITTEN.sub("", text)
+
+
+def _has_value(draft: Draft, index: int) -> bool:
+    """Whether `name = value` follows the type at `index`, with a value of more than one token."""
+    declares = draft.is_name(index + 1) and draft.word(index + 2) == "=" and draft.word(index + 3) != "{"
+    return declares and draft.word(index + 4) not in (";", ",")
+
+
+def rewrite_copies(draft: Draft, device: Spans) -> None:
+    """Put `SIMT_WHOLE()` around both sides of each `((int4 *) to)[i] = ((const int4 *) from)[i];` in device code."""
+    for equals in draft.where.get("=", ()):
+        if equals not in device or draft.word(equals - 1) != "]":
+            continue
+        left = draft.mates[draft.mates[equals - 1] - 1]
+        right = _end_of_element(draft, equals + 1)
+        if _end_of_element(draft, left) == equals - 1 and right != UNMATCHED and draft.word(right + 1) == ";":
+            for start, end in ((left, equals - 1), (equals + 1, right)):
+                draft.before(start, "SIMT_WHOLE(")
+                draft.after(end, ")")
+
+
+def _end_of_element(draft: Draft, start: int) -> int:
+    """The last token of the `((int4 *) pointer)[i]` at `start`, or UNMATCHED if something else is there."""
+    vector = start + 3 if draft.word(start + 2) == "const" else start + 2
+    cast = draft.word(start) == "(" == draft.word(start + 1) and draft.word(vector) in VECTORS
+    if not cast or (draft.word(vector + 1), draft.word(vector + 2)) != ("*", ")"):
+        return UNMATCHED
+    bracket = draft.mates[start] + 1
+    return draft.mates[bracket] if draft.word(bracket) == "[" else UNMATCHED
+
+
+def rewrite_symbols(draft: Draft) -> None:
+    """Put `SIMT_GUARD(name)` behind the declaration of each variable (native/sim/symbols.h)."""
+    seen: set[int] = set()
+    for index in sorted(index for word in KEYWORDS for index in draft.where.get(word, ())):
+        variables, end = _variables(draft, index)
+        if end in seen or not variables or not _is_outside(draft, index):
+            continue
+        seen.add(end)
+        storage = "static" if "static" in draft.words[header_start(draft, index) : end] else ""
+        macros = (
+            f"SIMT_GUARD{'_INITIALISED' if valued else ''}({storage}, {name})" for name, valued in variables.items()
+        )
+        draft.after(end, f" {' '.join(macros)}")
+
+
+def _variables(draft: Draft, index: int) -> tuple[dict[str, bool], int]:
+    """The variables that are declared with the keyword at `index`, each with whether it has a value; and the `;`."""
+    start = header_start(draft, index)
+    if draft.word(start - 1) == ">" or not ELSEWHERE.isdisjoint(draft.words[start:index]):
+        return {}, index
+    found: dict[str, bool] = {}
+    name, angles = index, 0
+    while (word := draft.word(index)) not in STOPS and word not in ELSEWHERE:
+        if word in ATTRIBUTES and draft.word(index + 1) == "(":
+            index = draft.behind(index + 1)
+            continue
+        angles += (word == "<") - (word == ">")
+        if angles == 0 and (
+            word in ("=", ",", ";") or (word == "{" and index == name + 1 and not _is_type(draft, name))
+        ):
+            end = _declarator_end(draft, index)
+            found[draft.words[name]] = end > index
+            if draft.word(end) == ";":
+                return found, end
+            index = end
+        name = index if draft.is_name(index) else name
+        index = draft.behind(index)
+    return {}, index
+
+
+def _is_type(draft: Draft, name: int) -> bool:
+    """Whether the `{` behind a name defines a type."""
+    return not TYPES.isdisjoint(draft.words[name - 1 : name + 1])
+
+
+def _declarator_end(draft: Draft, index: int) -> int:
+    """The `,` or `;` behind a variable's value, which begins at `index`."""
+    while draft.word(index) not in (",", ";", ""):
+        index = draft.behind(index)
+    return index
+
+
+def _is_outside(draft: Draft, index: int) -> bool:
+    """Whether a token is in no braces but those of namespaces and `extern "C"`."""
+    around = (brace for brace in draft.where.get("{", ()) if brace < index < draft.mates[brace])
+    return all(_is_namespace(draft, brace) for brace in around)
+
+
+def _is_namespace(draft: Draft, brace: int) -> bool:
+    """Whether a `{` opens a namespace or the declarations of another language."""
+    start = brace - 1
+    while (draft.is_name(start) and draft.words[start] != "namespace") or draft.word(start) == "::":
+        start -= 1
+    return draft.word(start) == "namespace" or draft.word(start) == '"C"'

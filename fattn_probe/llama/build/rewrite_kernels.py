@@ -1,0 +1,156 @@
+"""Rewrite kernels and launches: `__global__`, `__launch_bounds__` and `<<<...>>>`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fattn_probe.llama.cxx.functions import Function, function_at
+from fattn_probe.llama.cxx.tokens import Draft, Span
+
+TAKES_A_KERNEL = ("cudaLaunchKernel", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig")
+VOID_POINTERS = (["void", "*"], ["const", "void", "*"], ["void", "const", "*"])
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """A kernel that a file defines; `first_line` is that of its first statement."""
+
+    name: str
+    line: int
+    first_line: int
+    template_parameters: tuple[str, ...]
+
+
+def _bounds(draft: Draft) -> list[Span]:
+    """The `__launch_bounds__(...)` of a file."""
+    starts = draft.where.get("__launch_bounds__", ())
+    return [(it, draft.mates[it + 1] + 1) for it in starts if draft.word(it + 1) == "(" and draft.mates[it + 1] > it]
+
+
+def _is_conditional(draft: Draft, start: int, stop: int) -> bool:
+    """Whether the token at `stop` is outside of the #if that the one at `start` is in."""
+    depth = 0
+    for directive in draft.directives(start, stop):
+        if directive == "if":
+            depth += 1
+        elif depth == 0:
+            return True
+        elif directive == "endif":
+            depth -= 1
+    return False
+
+
+def _describe(draft: Draft, function: Function) -> None:
+    """Move a kernel's launch bounds into its body.
+
+    Bounds under `#if` (those of mul_mat_q) become `#define`s of a macro that the body reads, so the preprocessor still
+    chooses. This needs a separate line for each branch; otherwise the bounds are unknown.
+    """
+    body, text = function.start - 1, ""
+    bounds = [span for span in _bounds(draft) if function.header <= span[0] < body]
+    arguments = [" ".join(draft.words[start + 2 : stop - 1]) for start, stop in bounds]
+    own_lines = (
+        draft.first_on_line(start) and draft.same_line(start, stop - 1) and not draft.same_line(start, stop)
+        for start, stop in bounds
+    )
+    if not any(_is_conditional(draft, start, body) for start, _ in bounds):
+        text = "".join(arguments[:1])
+    elif len(bounds) > 1 and all(own_lines):
+        text = f"simt_bounds_{function.name}_{draft.lines[function.at]}"
+        for (start, _), argument in zip(bounds, arguments, strict=True):
+            draft.replace(start, f"#define {text} {argument}")
+    draft.after(body, f" if (simt::describe(__PRETTY_FUNCTION__, simt::bounds({text}))) return;")
+
+
+def rewrite_kernels(draft: Draft, *, bodies: bool = True) -> tuple[KernelInfo, ...]:
+    """Strip launch bounds everywhere, and make every kernel's body begin with its description.
+
+    Without `bodies`, nothing follows it: such a kernel and the functions that it calls need not be compiled.
+    """
+    for start, stop in _bounds(draft):
+        draft.blank(start, stop)
+    kernels = []
+    for function in filter(None, (function_at(draft, index) for index in draft.where.get("__global__", ()))):
+        _describe(draft, function)
+        if not bodies:
+            draft.blank(function.start, function.stop)
+        lines = draft.lines[function.at], draft.lines[function.start]
+        kernels.append(KernelInfo(function.name, *lines, function.parameters))
+    return tuple(kernels)
+
+
+def rewrite_pointers(draft: Draft) -> None:
+    """Remove the cast of a kernel to `void *`, `const void *` as the first argument of a function of the runtime.
+
+    Its type says what the arguments are.
+    """
+    for name in TAKES_A_KERNEL:
+        for index in draft.where.get(name, ()):
+            stop = _void_cast_end(draft, index + 2) if draft.word(index + 1) == "(" else None
+            if stop is not None:
+                draft.blank(index + 2, stop)
+
+
+def _void_cast_end(draft: Draft, index: int) -> int | None:
+    """The token after the `(void *)` or `reinterpret_cast<void *>` at `index`; None if there is no such cast."""
+    named = draft.word(index) == "reinterpret_cast"
+    start = index + 1 + named
+    opening, closing = ("<", ">") if named else ("(", ")")
+    for words in VOID_POINTERS:
+        stop = start + len(words)
+        if draft.words[start - 1 : stop + 1] == [opening, *words, closing]:
+            return stop + 1
+    return None
+
+
+def _launch_end(draft: Draft, bracket: int) -> int | None:
+    """The first of the three `>` that close a `<<<`."""
+    index = bracket + 1
+    while index + 2 < len(draft.words):
+        if draft.words[index : index + 3] == [">", ">", ">"]:
+            return index
+        index = max(index, draft.mates[index]) + 1
+    return None
+
+
+def _template_arguments(draft: Draft, start: int, stop: int) -> int:
+    """How many template arguments are between the `<` and the `>` of [start, stop)."""
+    commas, depth = 0, 0
+    for index in draft.outer(start + 1, stop - 1):
+        depth += (draft.words[index] == "<") - (draft.words[index] == ">")
+        commas += draft.words[index] == "," and depth == 0
+    return commas + 1
+
+
+def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
+    """Rewrite `f<<<grid, block, shared, stream>>>(args)` to a call; every token stays in place.
+
+    The kernel is wrapped in a lambda, because a template whose arguments are deduced from `args` has no address. One of
+    `kernels` whose template arguments are all there has one, whose type says to what the arguments are converted.
+    """
+    for bracket in draft.where.get("<<<", ()):
+        end = _launch_end(draft, bracket)
+        if end is None:
+            continue
+        # The first token of the expression before a `<<<`: `f`, `f<int>`, `ns::f`, `p->f`, `(f)`, `f[i]`.
+        index = bracket - 1
+        while index > 0:
+            if draft.words[index] == ">":
+                index = draft.back_over_angles(index) - 1
+            while draft.word(index) in (")", "]") and draft.mates[index] > 0:
+                index = draft.mates[index] - draft.is_name(draft.mates[index] - 1)
+            if draft.word(index - 1) not in ("::", ".", "->"):
+                break
+            index -= 2 if draft.is_name(index - 2) else 1
+        callee = max(index, 0)
+        # The tokens [start, stop) if they name one kernel of the file with all its template arguments; else empty.
+        angle = next((index for index in range(callee, bracket) if draft.words[index] == "<"), bracket)
+        given = _template_arguments(draft, angle, bracket) if angle < bracket else 0
+        plain = all(draft.is_name(index) or draft.words[index] == "::" for index in range(callee, angle))
+        named = [kernel for kernel in kernels if kernel.name == draft.word(angle - 1)]
+        complete = plain and len(named) == 1 and len(named[0].template_parameters) == given
+        signature = draft.written(callee, bracket) if complete else ""
+        call = f"simt::launch_as({signature}, " if signature else "simt::launch_kernel("
+        draft.before(callee, f"{call}[=](auto... simt_a) {{ ")
+        draft.replace(bracket, "(SIMT_ARGUMENT(simt_a)...); }, ")
+        draft.replace(end, ")")
+        draft.blank(end + 1, end + 3)

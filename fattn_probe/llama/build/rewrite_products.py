@@ -1,0 +1,332 @@
+"""Sums whose first operand is a product from an earlier statement: fused as nvcc fuses them.
+
+    X = softcap*tanhf(X);                          // the product
+    if (mask) { X += slope*mask[i]; }              // the sum
+
+LLVM, and so nvcc, unrolls the loops around the two, and copies them for each outcome of an `if` that does not depend on
+the element. Product and sum then meet in one basic block, where LLVM fuses the sum's first operand:
+`fma(softcap, tanhf(X), round(slope*mask[i]))`. g++ leaves them in two blocks and fuses the second. So the product keeps
+its factors in two variables like X, and the sum becomes a call of `simt::add`, which knows both ways.
+
+A function that is called between the two is inlined, and its branches separate them. The tile kernel loads V there:
+`if (i0 + nwarps*stride_i <= I || i < I)` is no branch if the first test holds, which nvcc knows. So these functions
+count the second tests that they evaluate, and the sum asks whether the count has changed. ptxas fuses f16 products by
+the same rule.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, pairwise
+
+from fattn_probe.llama.cxx.functions import Function, functions
+from fattn_probe.llama.cxx.statements import Statement, parse
+from fattn_probe.llama.cxx.tokens import Draft, Spans
+
+UPDATES = frozenset({"=", "+=", "*="})
+BEHIND_A_TEST = frozenset({"||", "?", ":", ",", ";", ")"})
+MOST_REGISTERS = 255
+"""Of a thread, so an array in registers that is passed to a function has no more elements."""
+WEAKER_THAN_A_PRODUCT = frozenset(
+    {"+", "-", "/", "%", "?", ":", ",", "=", "<", ">", "&", "|", "^", "&&", "||", "<<", "==", "!=", "<=", ">="}
+)
+Around = tuple[Statement, ...]
+"""The statements that one is in, outermost first; the branches of an `if` with an `else` are blocks."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """A statement that changes a variable or an element of one.
+
+    [start, operator) is what it changes, `stop` its semicolon.
+    """
+
+    start: int
+    operator: int
+    stop: int
+    around: Around
+
+
+@dataclass(frozen=True)
+class Addend:
+    """What a sum adds: a*b, or `test ? a*b : other` with its `?`; `product` is the `*`, `stop` the token behind b."""
+
+    question: int | None
+    product: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Body:
+    """A function's statements, each with those around it, and those of them that change a variable.
+
+    `branching` are the functions of the file with an `||`.
+    """
+
+    draft: Draft
+    function: Function
+    branching: frozenset[str]
+    placed: tuple[tuple[Statement, Around], ...]
+    updates: tuple[Update, ...]
+
+    def base(self, update: Update) -> str:
+        """The variable that a statement changes."""
+        return self.draft.words[update.start]
+
+    def path(self, update: Update) -> list[str]:
+        """What a statement changes, without indices: `KQ_C[i].x[l]` is KQ_C [ . x [."""
+        return [self.draft.words[index] for index in self.draft.outer(update.start, update.operator)]
+
+    def element(self, update: Update) -> list[str]:
+        """What a statement changes, as written."""
+        return self.draft.words[update.start : update.operator]
+
+    def multiplication(self, start: int, stop: int) -> int | None:
+        """The last `*` of an expression that is a product, or None."""
+        outer = list(self.draft.outer(start, stop))
+        if any(self.draft.words[index] in WEAKER_THAN_A_PRODUCT for index in outer):
+            return None
+        return next((index for index in reversed(outer[1:]) if self.draft.words[index] == "*"), None)
+
+    def is_product(self, update: Update) -> bool:
+        """Whether a statement stores a product: `X *= a`, `X = a*b`."""
+        operator = self.draft.words[update.operator]
+        return operator == "*=" or (
+            operator == "=" and self.multiplication(update.operator + 1, update.stop) is not None
+        )
+
+    def addend(self, update: Update) -> Addend | None:
+        """What `X += a*b` or `X += test ? a*b : other` adds; None for other statements."""
+        words, outer = self.draft.words, list(self.draft.outer(update.operator + 1, update.stop))
+        question = next((index for index in outer if words[index] == "?"), None)
+        colon = next((index for index in reversed(outer) if words[index] == ":"), update.stop)
+        product = self.multiplication((question or update.operator) + 1, colon)
+        return Addend(question, product, colon) if product and words[update.operator] == "+=" else None
+
+    def declarations(self, update: Update) -> list[int]:
+        """Where the element's variable is declared, if it is a float or of a type `T_...`: the types' tokens.
+
+        In statements whose scope this one is in; several, if they are in branches of an `#if`. Or as a parameter
+        `T_acc * const X`, an array in the caller's registers.
+        """
+        words, name = self.draft.words, self.base(update)
+        kind = "float2" if "." in self.path(update) else "float"
+        statements = [
+            it.start
+            for it, around in self.placed
+            if it.kind == "plain"
+            and it.start < update.start
+            and update.around[: len(around)] == around
+            and words[it.start + 1] == name
+            and (words[it.start] == kind or words[it.start].startswith("T_"))
+        ]
+        parameter = [it for it in range(*self.function.arguments) if words[it + 1 : it + 4] == ["*", "const", name]]
+        return statements or [it for it in parameter if words[it].startswith("T_")]
+
+    def calls(self, start: int, stop: int) -> set[str]:
+        """The functions of the file with an `||` that are called in [start, stop)."""
+        return {it for it in self.branching if any(start <= index < stop for index in self.draft.where[it])}
+
+
+def rewrite_products(draft: Draft, device: Spans) -> None:
+    """Fuse the sums of device code with products of earlier statements."""
+    found = [function for function in functions(draft) if function.start in device]
+    branching = {
+        it.name for it in found if any(index in range(it.start, it.stop) for index in draft.where.get("||", ()))
+    }
+    called = set(chain(*(_rewrite(draft, function, frozenset(branching)) for function in found)))
+    for function in found:
+        if function.name in called:
+            # Count the second tests of `||` that a function evaluates.
+            for index in draft.where["||"]:
+                if function.start <= index < function.stop:
+                    stop = next(it for it in draft.outer(index + 1, function.stop) if draft.words[it] in BEHIND_A_TEST)
+                    draft.after(index, " simt::branch(")
+                    draft.before(stop, ")")
+
+
+def _rewrite(draft: Draft, function: Function, branching: frozenset[str]) -> set[str]:
+    """Rewrite a function's products and sums; the functions between them, whose branches are to be counted."""
+    placed = tuple(_placed(parse(draft, function.start, function.stop), ()))
+    body = Body(draft, function, branching, placed, tuple(_updates(draft, placed)))
+    products: set[Update] = set()
+    called: dict[str, set[str]] = {}
+    for later in body.updates:
+        if addend := body.addend(later):
+            before = {it: tests for it in body.updates if (tests := _meeting(body, it, later)) is not None}
+            products.update(before)
+            if calls := set(chain(*(body.calls(it.stop, later.start) for it in before))):
+                called.setdefault(body.base(later), set()).update(calls)
+            if before:
+                _rewrite_sum(body, later, addend, _flag(body, later, set(chain(*before.values()))))
+            elif addend.question:
+                _rewrite_sum(body, later, addend, "")
+    for product in products:
+        _rewrite_product(body, product, counts=body.base(product) in called)
+    declared = {(it, body.base(product)) for product in products for it in body.declarations(product)}
+    for declaration, name in sorted(declared):
+        _declare_factors(body, declaration, name, counts=name in called)
+    return set(chain(*called.values()))
+
+
+def _placed(statements: tuple[Statement, ...], around: Around) -> Iterator[tuple[Statement, Around]]:
+    """The statements and those inside them, in source order, each with those around it."""
+    for statement in statements:
+        yield statement, around
+        for branch in (statement.body, statement.orelse):
+            block = (Statement("block", branch[0].start, branch[-1].stop),) if branch and statement.orelse else ()
+            yield from _placed(branch, (*around, statement, *block))
+
+
+def _updates(draft: Draft, placed: tuple[tuple[Statement, Around], ...]) -> Iterator[Update]:
+    """The statements that change a variable, in source order."""
+    for statement, around in placed:
+        if statement.kind == "plain" and draft.is_name(statement.start):
+            operator = draft.behind_variable(statement.start)
+            if draft.word(operator) in UPDATES:
+                yield Update(statement.start, operator, statement.stop - 1, around)
+
+
+def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
+    """The tests, in C++, of whether a sum's first operand is an earlier product; None if it never is.
+
+    Nothing else may change the element between the two.
+    """
+    if product.start >= later.start or body.path(product) != body.path(later) or not body.is_product(product):
+        return None
+    if not body.declarations(product) or body.declarations(product) != body.declarations(later):
+        return None
+    between = [it for it in body.updates if product.start < it.start < later.start]
+    changed = any(body.element(it) == body.element(later) and not body.is_product(it) for it in between)
+    if changed or _is_passed_on(body, product.stop, later.start, later):
+        return None
+    tests = _condition(body.draft, product, later)
+    if tests is not None and body.calls(product.stop, later.start):
+        tests.append(f"simt::branches() == simt_branches_{body.base(later)}")
+    return tests
+
+
+def _is_passed_on(body: Body, start: int, stop: int, update: Update) -> bool:
+    """Whether an array is the whole argument of a call: the function may change it."""
+    is_array = body.draft.words[update.start + 1] == "["
+    places = [index for index in body.draft.where[body.base(update)] if start < index < stop]
+    return is_array and any(body.draft.words[index + 1] != "[" for index in places)
+
+
+def _condition(draft: Draft, product: Update, later: Update) -> list[str] | None:
+    """The tests, in C++, of whether product and sum meet in a basic block; None if they never do.
+
+    A loop around the sum alone, over something other than the elements, meets the product in its first iteration. An
+    `if` around one of the two must be decided at compile time. LLVM also copies a loop for each outcome of a pointer's
+    test, if product and sum are in one iteration: so it does in the vec kernel, and not in the mma kernel.
+    """
+    shared = sum(one == other for one, other in zip(product.around, later.around, strict=False))
+    before, after = product.around[shared:], later.around[shared:]
+    if shared and before and after and product.around[shared - 1].orelse:
+        return None  # in the two branches of an `if`
+    loops = any(it.kind == "for" for it in after)
+    tests: list[str] = []
+    for guard in after:
+        if guard.kind == "if":
+            tests += [_is_constant(it) for it in _conjuncts(draft, guard) if loops or not it.isidentifier()]
+        elif guard.kind == "for":
+            first = _first_iteration(draft, guard, later)
+            if first is None:
+                return None
+            tests += [first] if first else []
+        elif guard.kind not in ("block", "if constexpr"):
+            return None
+    for guard in before:
+        if guard.kind == "if":
+            if not all(it.isidentifier() for it in _conjuncts(draft, guard)):
+                return None  # names that are perhaps declared where the sum does not see them
+            tests += map(_is_constant, _conjuncts(draft, guard))
+    return tests
+
+
+def _is_constant(test: str) -> str:
+    return f"SIMT_IS_CONSTANT({test})"
+
+
+def _first_iteration(draft: Draft, loop: Statement, update: Update) -> str | None:
+    """The test for a loop's first iteration: `k0 == 0` of `for (int k0 = 0; ...`.
+
+    Empty if each iteration has its own element, None if the loop does not begin with one variable's value.
+    """
+    words, outer = draft.words, list(draft.outer(*loop.head))
+    end = next((index for index in outer if words[index] in (";", ",", ":")), loop.head[1])
+    equals = next((index for index in outer if index < end and words[index] == "="), None)
+    if equals is None or words[end] != ";":
+        return None
+    name = words[equals - 1]
+    return "" if name in words[update.start : update.operator] else f"{name} == {draft.written(equals + 1, end)}"
+
+
+def _conjuncts(draft: Draft, guard: Statement) -> list[str]:
+    """The conditions that a guard joins by `&&`."""
+    joints = [index for index in draft.outer(*guard.head) if draft.words[index] == "&&"]
+    edges = (guard.head[0] - 1, *joints, guard.head[1])
+    return [draft.written(left + 1, right) for left, right in pairwise(edges)]
+
+
+def _factor(body: Body, side: str, update: Update) -> str:
+    """The variable of a product's left or right factor, with the indices of an update."""
+    indices = body.draft.written(update.start + 1, update.operator)
+    return f"simt_{side}_{body.base(update)}{indices}"
+
+
+def _rewrite_sum(body: Body, update: Update, addend: Addend, flag: str) -> None:
+    """Turn a sum into calls of `simt::add` and, if it adds what a test chooses, `simt::add_one_of`.
+
+    nvcc treats a test that is decided at compile time as none. Otherwise it never fuses the earlier product, and the
+    product behind the test only if a thread has several elements, whose tests it merges (read in PTX of tile kernels).
+    """
+    draft, element = body.draft, body.draft.written(update.start, update.operator)
+    call = f"simt::add({flag}{element},"
+    if addend.question is None:
+        draft.replace(update.operator, f"= {call}")
+    else:
+        test, factor = (
+            draft.written(update.operator + 1, addend.question),
+            draft.written(addend.question + 1, addend.product),
+        )
+        whole = f"{call} {factor}, {draft.written(addend.product + 1, addend.stop)})"
+        one_of = f"simt::add_one_of(sizeof({body.base(update)})/sizeof({element}), {element},"
+        draft.replace(update.operator, "=")
+        draft.after(addend.question, f" SIMT_IS_CONSTANT({test}) ? {whole} : {one_of}")
+        draft.replace(addend.stop, f": {element} +")
+    draft.replace(addend.product, ",")
+    draft.before(addend.stop, ")")
+
+
+def _flag(body: Body, update: Update, tests: set[str]) -> str:
+    """The arguments of `simt::add` for an earlier product: whether there is one, and its factors."""
+    is_product = " && ".join([f"simt_is_product_{body.base(update)}", *sorted(tests)])
+    return f"{is_product}, {_factor(body, 'left', update)}, {_factor(body, 'right', update)}, "
+
+
+def _rewrite_product(body: Body, update: Update, *, counts: bool) -> None:
+    """Keep the factors of a product, and the count of branches before it."""
+    draft, left, right = body.draft, _factor(body, "left", update), _factor(body, "right", update)
+    if draft.words[update.operator] == "*=":
+        draft.before(update.start, f"{left} = {draft.written(update.start, update.operator)}, ")
+        draft.after(update.operator, f" ({right} =")
+    else:
+        draft.after(update.operator, f" ({left} =")
+        draft.replace(body.multiplication(update.operator + 1, update.stop) or 0, f") * ({right} =")
+    count = f", simt_branches_{body.base(update)} = simt::branches()" if counts else ""
+    draft.before(update.stop, f"), simt_is_product_{body.base(update)} = true{count}")
+
+
+def _declare_factors(body: Body, start: int, name: str, *, counts: bool) -> None:
+    """Declare the factors beside a variable, with its type and its dimensions; those of a parameter first of all."""
+    draft, place = body.draft, start
+    if start < body.function.start:
+        place, dimensions = body.function.start, f"[{MOST_REGISTERS}]"
+    else:
+        stop = start + 2
+        while draft.words[stop] == "[":
+            stop = draft.mates[stop] + 1
+        dimensions = draft.written(start + 2, stop)
+    factors = f"simt_left_{name}{dimensions}, simt_right_{name}{dimensions}"
+    count = f"unsigned simt_branches_{name} = 0; " if counts else ""
+    draft.before(place, f"{draft.words[start]} {factors}; bool simt_is_product_{name} = false; {count}")

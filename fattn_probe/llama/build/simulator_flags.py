@@ -1,0 +1,146 @@
+"""Compiler flags of the simulator itself, and of CUDA sources that are compiled for it."""
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.llama.build.key import Flavour
+from fattn_probe.llama.build.toolchain import Toolchain
+from fattn_probe.llama.cxx.includes import included
+
+SIM = Path(__file__).parents[2] / "native/sim"
+MACRO = re.compile(r"\bSIMT_(?:AHEAD|ARCH|CHECK|COUNT|WARP)\b")
+TURING = 750  # `__CUDA_ARCH__`
+WARP = 32
+X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
+# SIM_HOST has no loop over data, and compiles in half the time of -O1.
+UNOPTIMISED = ("-O0", "-g1")
+DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
+# The rest of the simulator. Without SIM_KERNELS a kernel can be launched, but not run.
+SIM_HOST = "sim/units/sim_host.cpp"
+SIM_KERNELS = ("sim/units/sim_kernels.cpp", "sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp")
+SIMULATOR = (SIM_HOST, DEBUGGED, *SIM_KERNELS)
+# Calls of two lines stay two: else a finding names the other line, and two instructions count as one.
+HOOKED = ("--param=tsan-instrument-func-entry-exit=0", "-fno-crossjumping", "-fno-tree-tail-merge")
+# What calls the checker: native/sim/check_hooks.cpp and check_arithmetic.cpp
+CHECKS = ("-fsanitize=thread,alignment,signed-integer-overflow", *HOOKED)
+# What calls the counters of accesses: native/sim/check_hooks.cpp
+COUNTERS_OF_ACCESSES = ("-fsanitize=thread", *HOOKED)
+# Loads stay where the source has them: a structure is one load, and a loop's load does not move to the turn before.
+AS_WRITTEN = ("-fno-tree-sra", "-fno-tree-pre")
+# Counts what is executed, for gcov; the link needs its library (native/sim/counters.cpp)
+COUNTED = "--coverage"
+# With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/guide/simulator.md)
+SIM_OPTIMISATION = {
+    "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
+    "check": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1", *CHECKS),
+    "count": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", *AS_WRITTEN, "-g1", *COUNTERS_OF_ACCESSES),
+    "debug": ("-O0", "-g3"),
+    "launches": UNOPTIMISED,
+    "coverage": ("-O1", "-g1", "-fno-exceptions", "-fno-early-inlining", COUNTED),
+}
+ARITHMETIC = (
+    "-ffp-contract=fast",
+    # For some processors, and from 13 on for `generic` too, g++ leaves sums of products in loops unfused.
+    "--param=avoid-fma-max-bits=0",
+    "-fno-math-errno",
+    "-fno-strict-aliasing",  # device code reads arrays as other types, which nvcc allows
+)
+
+
+@functools.cache
+def macros_of(name: str) -> frozenset[str]:
+    """The macros that a file, relative to native/, or a header that it includes mentions."""
+    texts = included([SIM.parent / name], (SIM, SIM / "include"), SIM.parent).values()
+    return frozenset(macro for text in texts for macro in MACRO.findall(text))
+
+
+@dataclass(frozen=True)
+class SimulatorFlags:
+    """The g++ commands for one `__CUDA_ARCH__`, flavour and set of sanitizers, without input and output.
+
+    `lanes_apart`: a lane may pass a loop of matrix instructions alone (native/sim/ahead.h), where that is possible.
+    `warp_size` is the number of lanes of a warp.
+    """
+
+    toolchain: Toolchain
+    cuda_arch: int
+    flavour: Flavour = "release"
+    sanitize: tuple[str, ...] = ()
+    lanes_apart: bool = True
+    warp_size: int = WARP
+
+    @property
+    def sanitizers(self) -> tuple[str, ...]:
+        """The flags of every compile and link of a sanitized build.
+
+        From g++ 13 on, AddressSanitizer moves local variables to a heap of its own to find uses after a return. Its
+        bookkeeping takes the simulator's stacks, one for each CUDA thread, for one another's.
+        """
+        stacks = ("--param=asan-use-after-return=0",) if "address" in self.sanitize else ()
+        names = ",".join(self.sanitize)
+        return (f"-fsanitize={names}", "-fno-omit-frame-pointer", *stacks) if names else ()
+
+    @property
+    def vector(self) -> tuple[str, ...]:
+        """The instruction set that code may use: x86-64-v3, or aarch64."""
+        return X86_V3 if self.toolchain.machine in ("x86_64", "AMD64") else ()
+
+    @property
+    def macros(self) -> dict[str, str]:
+        """The macros of the simulator and its kernels, each with its value as on a command line.
+
+        SIMT_AHEAD: lanes pass loops of matrix instructions alone. Not for debuggers and the sanitizers, which see each
+        instruction where it stands in the source; nor before Turing, where ordinary code loads fragments.
+        """
+        ahead = (
+            self.lanes_apart
+            and self.warp_size == WARP
+            and self.flavour not in ("debug", "count")
+            and not self.sanitize
+            and self.cuda_arch >= TURING
+        )
+        macros = {"SIMT_ARCH": f"={self.cuda_arch}"} | ({"SIMT_AHEAD": ""} if ahead else {})
+        macros |= {} if self.warp_size == WARP else {"SIMT_WARP": f"={self.warp_size}"}
+        watching = {"check": "SIMT_CHECK", "count": "SIMT_COUNT"}.get(self.flavour)
+        return macros | ({watching: ""} if watching else {})
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The folders of the simulator's headers and, behind all others, of CUDA's."""
+        return ("-Inative/sim", "-Inative/sim/include", "-isystem", str(self.toolchain.cuda_include))
+
+    def native(self, source: str) -> tuple[str, ...]:
+        """A file of the simulator, relative to native/: optimised in every flavour."""
+        level = UNOPTIMISED if source == SIM_HOST else ("-O2", "-g" if source == DEBUGGED else "-g1")
+        # Nobody replaces these functions, so they may be inlined. But then g++ sees that a fiber's end does not return,
+        # and AddressSanitizer clears the stack there, whose bounds it does not know.
+        inlined = () if self.sanitize else ("-fno-semantic-interposition",)
+        return (
+            *(self.toolchain.cxx, "-std=gnu++17", "-D_GNU_SOURCE", *level, "-fPIC", "-w", *self.sanitizers),
+            *self.vector,
+            *ARITHMETIC,
+            *inlined,
+            *(f"-D{macro}{value}" for macro, value in self.macros.items() if macro in macros_of(source)),
+            "-Inative/cublas",
+            *self.headers,
+        )
+
+    def device(self, *more: str, prelude: str = "native/sim/prelude.h") -> tuple[str, ...]:
+        """A rewritten CUDA source as C++; `more` are further flags of this source."""
+        return (
+            *(self.toolchain.cxx, "-std=gnu++17", *SIM_OPTIMISATION[self.flavour], *more),
+            *(f"-D{macro}{value}" for macro, value in self.macros.items()),
+            *self.sanitizers,
+            *self.vector,
+            *ARITHMETIC,
+            "-U_FORTIFY_SOURCE",  # which Ubuntu defines: a kernel's reads would be in a header of glibc
+            "-fstack-clash-protection",  # a stack that overflows reaches its guard page, not another thread's stack
+            "-fPIC",
+            "-w",
+            f"-D__CUDA_ARCH_LIST__={self.cuda_arch}",
+            *("-include", prelude),
+            *self.headers,
+            *("-x", "c++"),
+        )

@@ -1,0 +1,184 @@
+"""The files of a llama.cpp tree that a build compiles, read from its CMakeLists and folders."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.llama.launch.families import FAMILIES
+from fattn_probe.llama.source import KernelCase, Tree, kernel_cases
+from fattn_probe.llama.source.features import case_parameters
+
+GGML = "ggml/src"
+CUDA = Path("ggml/src/ggml-cuda")
+LIBLLAMA = Path("src")
+ARCHITECTURES = LIBLLAMA / "models"
+BACKEND = "ggml-cuda.cu"
+MINIMAL = (BACKEND, "fattn.cu", "fattn-tile.cu")
+CONVERSIONS = "convert.cu"
+"""Converts K and V of other types to f16, which mma and tile kernels read."""
+UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
+"""Files of ggml-base that the runner does not call: half of the library's compile time."""
+ALL_QUANTS = "all"
+INSTANCES = "template-instances"
+LAUNCHES_FILE = f"{INSTANCES}/fattn-probe-launches.cu"
+"""All kernel cases in one file, for a build whose kernels have no bodies."""
+PRODUCTS = ("mmq", "mmf")
+"""Families of kernels of matrix products, by the names of their instances' files."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Source files by library: relative to ggml/src; those of `cuda` and `full` relative to ggml/src/ggml-cuda.
+
+    `cuda` are the files that every attention op needs, `full` all that upstream compiles. fattn.cu can call the cases
+    that are `dispatched`; `quant_defines` select its vec kernels. `libllama` are the files of src/ without those of
+    the architectures in src/models/.
+    """
+
+    base: tuple[str, ...]
+    registry: tuple[str, ...]
+    cpu: tuple[str, ...]
+    cuda: tuple[str, ...]
+    full: tuple[str, ...]
+    cases: dict[str, KernelCase]
+    dispatched: tuple[KernelCase, ...]
+    quant_defines: tuple[str, ...]
+    version: str
+    version_header: bool
+    libllama: tuple[str, ...]
+
+
+def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
+    """Read the lists of a tree; `machine` is the processor that ggml-cpu is compiled for."""
+    # InputError if a tree's attention kernels are older than those that fattn-probe knows, or others.
+    macros = case_parameters(tree.root)
+    for family in FAMILIES:
+        if tuple(macros.get(family.case, ())) != family.case_parameters:
+            macro = f"DECL_FATTN_{family.name.upper()}_CASE({', '.join(family.case_parameters)})"
+            raise InputError(
+                f"source {tree.spec!r}: fattn-probe does not know this tree's attention kernels: its {CUDA} does not "
+                f"define {macro}, as llama.cpp's does since the end of 2025"
+            )
+    cmake = text_of(tree, f"{GGML}/CMakeLists.txt")
+    source = tree.root / GGML
+    pairs, cases = vec_pairs(tree, quants), kernel_cases(tree)
+    require(tree, f"{CUDA}/{BACKEND}")
+    return Sources(
+        base=present(tree, listed(cmake, "ggml-base")),
+        registry=present(tree, listed(cmake, "ggml")),
+        cpu=present(tree, cpu_sources(tree, machine)),
+        cuda=tuple(name for name in MINIMAL if (tree.root / CUDA / name).is_file()),
+        full=full_sources(tree.root / CUDA, pairs),
+        cases={case.name: case for case in cases},
+        dispatched=tuple(case for case in cases if case.family != "vec" or pair_of(case) in pairs),
+        quant_defines=quant_defines(tree, quants, pairs),
+        version=ggml_version(text_of(tree, "ggml/CMakeLists.txt")),
+        version_header=(source / "ggml-version.h.in").is_file(),
+        libllama=tuple(path.name for path in sorted((tree.root / LIBLLAMA).glob("*.cpp"))),
+    )
+
+
+def text_of(tree: Tree, path: str) -> str:
+    """The text of a file that every llama.cpp tree has."""
+    require(tree, path)
+    return (tree.root / path).read_text(errors="replace")
+
+
+def require(tree: Tree, path: str) -> None:
+    """InputError if a tree lacks a file."""
+    if not (tree.root / path).is_file():
+        raise InputError(f"source {tree.spec!r}: the llama.cpp tree in {tree.root} is not whole: {path} is missing")
+
+
+def present(tree: Tree, files: tuple[str, ...]) -> tuple[str, ...]:
+    """Files relative to ggml/src; InputError if the tree lists one that it does not have."""
+    for file in files:
+        require(tree, f"{GGML}/{file}")
+    return files
+
+
+def listed(cmake: str, target: str) -> tuple[str, ...]:
+    """The C and C++ files of `add_library(target ...)`."""
+    match = re.search(rf"add_library\({re.escape(target)}\s([^)]*)\)", cmake)
+    return tuple(re.findall(r"(?<!\S)[\w-]+\.(?:cpp|c)\b", match.group(1))) if match else ()
+
+
+def ggml_version(cmake: str) -> str:
+    """ggml's own version, as in `0.9.4`."""
+    parts = [re.search(rf"set\(GGML_VERSION_{part}\s+(\d+)\)", cmake) for part in ("MAJOR", "MINOR", "PATCH")]
+    return ".".join(part.group(1) for part in parts if part)
+
+
+def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
+    """ggml-cpu's portable files and those of the processor's architecture.
+
+    The first list of its CMakeLists is the portable one; without it, the result is empty. Excluded: llamafile's matrix
+    product, which attention does not use, and `cpu-feats.cpp`, which is for loadable variants.
+    """
+    cmake, source = text_of(tree, f"{GGML}/ggml-cpu/CMakeLists.txt"), tree.root / GGML
+    match = re.search(r"list\s*\(APPEND GGML_CPU_SOURCES\s([^)]*)\)", cmake)
+    if match is None:
+        return ()
+    portable = re.findall(r"ggml-cpu/[\w/-]+\.(?:cpp|c)\b", match.group(1))
+    arch = "arm" if machine in ("aarch64", "arm64") else "x86"
+    own = [path for path in sorted((source / "ggml-cpu/arch" / arch).glob("*.c*")) if path.stem != "cpu-feats"]
+    return (*portable, *(path.relative_to(source).as_posix() for path in own))
+
+
+def addable(tree: Tree) -> list[Path]:
+    """The files that a build of the runner leaves out, until a run calls a function of one."""
+    base = (tree.root / GGML / name for name in UNUSED)
+    return [*sorted((tree.root / CUDA).glob("*.cu")), *(path for path in base if path.is_file())]
+
+
+def product_instances(tree: Tree) -> list[Path]:
+    """The files with the instances of matrix products' templates."""
+    return [path for family in PRODUCTS for path in sorted((tree.root / CUDA / INSTANCES).glob(f"{family}-*.cu"))]
+
+
+def full_sources(cuda: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
+    """The files that ggml-cuda's CMakeLists compiles, with the vec instances of these K-V type pairs."""
+    patterns = ("*.cu", *(f"{INSTANCES}/{family}*.cu" for family in ("fattn-tile", "fattn-mma", *PRODUCTS)))
+    files = [path for pattern in patterns for path in sorted(cuda.glob(pattern))]
+    files += [path for pair in pairs if (path := cuda / f"template-instances/fattn-vec-instance-{pair}.cu").is_file()]
+    return tuple(path.relative_to(cuda).as_posix() for path in files)
+
+
+def vec_types(tree: Tree) -> tuple[str, ...]:
+    """The K and V types with vec instances."""
+    names = [path.stem for path in sorted((tree.root / CUDA / "template-instances").glob("fattn-vec-instance-*.cu"))]
+    return tuple(dict.fromkeys(name.removeprefix("fattn-vec-instance-").split("-")[0] for name in names))
+
+
+def vec_pairs(tree: Tree, quants: tuple[str, ...]) -> tuple[str, ...]:
+    """The K-V type pairs that fattn.cu dispatches to: upstream's default ones and `quants`.
+
+    The default of GGML_CUDA_FA_QUANTS is in ggml/CMakeLists.txt; GGML_CUDA_FA_ALL_QUANTS allows only the equal pairs of
+    f16, q4_0, q8_0 and bf16, or all pairs.
+    """
+    types = vec_types(tree)
+    every = tuple(f"{k}-{v}" for k in types for v in types)
+    unknown = [pair for pair in quants if pair not in (ALL_QUANTS, *every)]
+    if unknown:
+        raise InputError(
+            f"K-V types {unknown[0]!r}: this tree has vec kernels for pairs of {', '.join(types)}: q8_0-f16"
+        )
+    if ALL_QUANTS in quants or (quants and tree.features.quants_option != "GGML_CUDA_FA_QUANTS"):
+        return every
+    default = [f"{name}-{name}" for name in ("q4_0", "q8_0", "f16", "bf16") if name in types]
+    return tuple(dict.fromkeys([*default, *quants]))
+
+
+def pair_of(case: KernelCase) -> str:
+    """The K-V type pair of a vec case, as `q8_0-f16`."""
+    return "-".join(word.removeprefix("GGML_TYPE_").lower() for word in case.args[1:])
+
+
+def quant_defines(tree: Tree, quants: tuple[str, ...], pairs: tuple[str, ...]) -> tuple[str, ...]:
+    """The compiler's -D words for the vec kernels, as upstream's cmake gives them."""
+    if tree.features.quants_option != "GGML_CUDA_FA_QUANTS":
+        return ("-DGGML_CUDA_FA_ALL_QUANTS",) if quants else ()
+    types = vec_types(tree)
+    flags = [f"-DGGML_CUDA_FA_{k}_{v}".upper() + f"={int(f'{k}-{v}' in pairs)}" for k in types for v in types]
+    return (*flags, f'-DGGML_CUDA_FA_QUANTS="{",".join(pairs)}"')

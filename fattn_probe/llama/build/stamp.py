@@ -1,0 +1,36 @@
+"""The files of fattn-probe that builds depend on."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from fattn_probe.base.digest import hexdigest
+
+PACKAGE = Path(__file__).parents[2]
+NATIVE = PACKAGE / "native"
+CXX = PACKAGE / "llama/cxx"
+NATIVE_FOLDERS = ("cublas", "cuda", "models", "runner", "sim")
+NATIVE_SUFFIXES = (".h", ".hpp", ".cuh", ".cpp", ".inc", "")
+
+
+def own_files() -> Iterator[Path]:
+    """The files of fattn-probe that builds depend on: native/ without its data, and the code of build/ and cxx/."""
+    for folder in NATIVE_FOLDERS:
+        for path in sorted((NATIVE / folder).rglob("*")):
+            if path.is_file() and path.suffix in NATIVE_SUFFIXES:
+                yield path
+    for room in (Path(__file__).parent, CXX):
+        yield from sorted(room.glob("*.py"))
+
+
+@functools.cache
+def package_stamp() -> str:
+    """A digest of all files of fattn-probe, which decide how an output is judged."""
+    files = sorted(path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return hexdigest(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0" for path in files)
+
+
+@functools.cache
+def own_stamp() -> str:
+    """A digest of fattn-probe's own files, the same for two checkouts of one commit."""
+    return hexdigest(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0" for path in own_files())

@@ -1,0 +1,95 @@
+"""Map a missing symbol to the kernel case or the .cu file that defines it."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from fattn_probe.base.process import run
+from fattn_probe.llama.launch.families import BY_NAME
+from fattn_probe.llama.source import KernelCase
+
+CASE = re.compile(r"\bggml_cuda_flash_attn_ext_(?P<family>\w+)_case<(?P<args>[^>]*)>\(")
+TYPE = re.compile(r"\(ggml_type\)(\d+)")
+# `DECL_MMQ_CASE(GGML_TYPE_Q4_0);` of a file that includes "../mmq.cuh"
+INSTANCE = re.compile(
+    r'#include "\.\./(?P<header>[^"]+)".*?^DECL_\w+_CASE\((?P<argument>\w+)\);', re.MULTILINE | re.DOTALL
+)
+ARGUMENTS = re.compile(r"\w<(?P<args>.*)>\(")
+
+
+def demangle(symbol: str) -> str:
+    """The demangled name of a C++ symbol; other symbols are returned unchanged."""
+    return run(["c++filt", symbol]).stdout.strip()
+
+
+def case_of(name: str, cases: Iterable[KernelCase], types: Mapping[int, str]) -> KernelCase | None:
+    """The kernel case that a demangled function instantiates, or None.
+
+    `types` maps ggml_type's values to names, because a demangled `vec` case contains `(ggml_type)8`.
+    """
+    match = CASE.search(name)
+    if match is None or match["family"] not in BY_NAME:
+        return None
+    key = BY_NAME[match["family"]].case, arguments(match.group("args"), types)
+    return next((case for case in cases if (case.family, case.args) == key), None)
+
+
+def arguments(text: str, types: Mapping[int, str]) -> tuple[str, ...]:
+    """Template arguments, with the names of ggml's types as the source has them."""
+    words = TYPE.sub(lambda number: f"GGML_TYPE_{types.get(int(number.group(1)), '?').upper()}", text)
+    return tuple(word.strip() for word in words.split(","))
+
+
+def instance_of(name: str, files: Iterable[Path], types: Mapping[int, str]) -> str | None:
+    """The name of the file of template-instances/ that instantiates a demangled function of matrix products, or None.
+
+    Its header has the function, and its argument is one of the function's.
+    """
+    match = ARGUMENTS.search(name)
+    wanted = arguments(match["args"], types) if match else ()
+    for path in files:
+        found = INSTANCE.search(path.read_text(errors="replace"))
+        if found and found["argument"] in wanted:
+            header = (path.parent.parent / found["header"]).read_text(errors="replace")
+            if re.search(rf"\b{re.escape(function_name(name))}\b", header):
+                return path.name
+    return None
+
+
+def function_name(name: str) -> str:
+    """The bare name of a demangled function: no return type, namespace, template arguments or parameters."""
+    plain = name
+    while "<" in plain:
+        shorter = re.sub(r"<[^<>]*>", "", plain)
+        if shorter == plain:
+            break
+        plain = shorter
+    return plain.partition("(")[0].split()[-1].rpartition("::")[2]
+
+
+def defines(text: str, function: str) -> bool:
+    """Whether C++ text defines (not only declares or calls) a non-static function."""
+    pattern = rf"^(?!static\b)[A-Za-z_][\w:<>*& ]*\b{re.escape(function)}\s*\([^;{{}}]*\)\s*\{{"
+    return re.search(pattern, text, re.MULTILINE) is not None
+
+
+def class_name(name: str) -> str:
+    """The class of a demangled member function or vtable without template arguments; empty for a free function."""
+    plain = re.sub(r"<[^<>]*>", "", name.partition("(")[0])
+    return plain.removeprefix("vtable for ") if plain.startswith("vtable for ") else plain.rpartition("::")[0]
+
+
+def defining_class(name: str, files: Iterable[Path]) -> str | None:
+    """The name of the file that defines the members of the class of a demangled function or vtable, or None."""
+    owner = class_name(name).split()[-1:]
+    if not owner:
+        return None
+    member = r"(?:<[^<>()]*>)?::".join([*map(re.escape, owner[0].split("::")), r"~?\w+"])
+    pattern = re.compile(rf"^(?! )[\w:<>*&, ]*?\b{member}\s*\(", re.MULTILINE)
+    return next((path.name for path in files if pattern.search(path.read_text(errors="replace"))), None)
+
+
+def defining_source(name: str, files: Iterable[Path]) -> str | None:
+    """The name of the file that defines a demangled function, or None."""
+    function = function_name(name)
+    return next((path.name for path in files if defines(path.read_text(errors="replace"), function)), None)

@@ -1,0 +1,132 @@
+"""Find the compilers of this machine: g++, and nvcc from the system or from PyPI's wheels."""
+
+import functools
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from ctypes.util import find_library as find_system_library
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.base.cache import Kind, cache_dir, get_or_make
+from fattn_probe.base.errors import BuildError
+from fattn_probe.base.files import copy_tree
+from fattn_probe.base.process import run
+from fattn_probe.llama.build.ccache import find_ccache
+from fattn_probe.llama.build.headers import (
+    INSTALL_HEADERS,
+    Headers,
+    find_headers,
+    toolkit_roots,
+    wheel_headers,
+    wheel_root,
+)
+
+HEADERS = Kind("headers", "the copy of CUDA's headers")
+CUDART, CUBLAS = "cudart", "cublas"
+INSTALL_GXX = "install it: `sudo apt install g++`"
+INSTALL_NVCC = "install a CUDA toolkit, or the packages of PyPI: `pip install 'fattn-probe[cuda]'`"
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Compilers and CUDA files; `nvcc` and `cudart` (the shared library) are None for the simulator.
+
+    `ccache` is None where it is not installed or not wanted.
+    """
+
+    cc: str
+    cxx: str
+    versions: tuple[str, ...]
+    machine: str
+    cuda_include: Path
+    nvcc: Path | None = None
+    cudart: Path | None = None
+    ccache: Path | None = None
+
+    @property
+    def path(self) -> str:
+        """$PATH for a build.
+
+        Commands name ccache, nvcc and python3 without a folder: two environments that share the cache have them in
+        different places, and a command that changes is a step to run again.
+        """
+        own = [tool.parent for tool in (self.ccache, self.nvcc, Path(sys.executable)) if tool is not None]
+        return os.pathsep.join([*map(str, own), *os.get_exec_path()])
+
+
+def cuda_roots() -> Iterator[Path]:
+    """Folders that may hold nvcc: those of toolkits, then that of the wheels."""
+    yield from toolkit_roots()
+    if wheels := wheel_root():
+        yield wheels
+
+
+def find_library(root: Path, name: str) -> Path | None:
+    """libNAME.so.N of a toolkit, or of the wheels."""
+    folders = [root / "lib64", root / "lib", *sorted(root.glob("targets/*/lib"))]
+    return next((path for folder in folders for path in sorted(folder.glob(f"lib{name}.so.[0-9][0-9]"))), None)
+
+
+def find_cublas() -> Path | None:
+    """cuBLAS of the first toolkit, or of the wheels, that has it."""
+    return next(filter(None, (find_library(root, CUBLAS) for root in cuda_roots())), None)
+
+
+def has_cublas() -> bool:
+    """Whether a program can open cuBLAS: a toolkit's, or one that the dynamic linker knows."""
+    return find_cublas() is not None or find_system_library(CUBLAS) is not None
+
+
+def library_path() -> str:
+    """$LD_LIBRARY_PATH with the folder of a toolkit's cuBLAS in front; empty if there is none."""
+    found = find_cublas()
+    return os.pathsep.join(filter(None, (str(found.parent), os.environ.get("LD_LIBRARY_PATH")))) if found else ""
+
+
+def find_toolchain(engine: str) -> Toolchain:
+    """The toolchain for an engine; BuildError with what to install if a part is missing."""
+    machine = platform.machine()
+    cxx, cc = shutil.which("g++"), shutil.which("gcc")
+    if cxx is None or cc is None:
+        raise BuildError(f"g++ is not on this machine; {INSTALL_GXX}")
+    gxx = version_line(run([cxx, "--version"]).stdout)
+    if not gxx:
+        raise BuildError(f"{cxx} does not tell its version: it is not g++; {INSTALL_GXX}")
+    if engine == "cuda":
+        # g++ and the first nvcc of `cuda_roots` that comes with its runtime library.
+        for root in cuda_roots():
+            nvcc, cudart = root / "bin/nvcc", find_library(root, CUDART)
+            if nvcc.is_file() and cudart:
+                version = version_line(run([nvcc, "--version"]).stdout)
+                wheels = wheel_headers() if root == wheel_root() else None
+                include = cached_headers(wheels) if wheels else root / "include"
+                return Toolchain(cc, cxx, (gxx, version), machine, include, nvcc, cudart, find_ccache())
+        raise BuildError(f"nvcc is not on this machine; {INSTALL_NVCC}")
+    headers = find_headers()
+    if headers is None:
+        raise BuildError(f"the CUDA headers are not on this machine; {INSTALL_HEADERS}")
+    return Toolchain(cc, cxx, (gxx,), machine, cached_headers(headers), ccache=find_ccache())
+
+
+def cached_headers(headers: Headers) -> Path:
+    """A copy of CUDA's headers in the cache, made once for each version.
+
+    Its path stands in every command line of a build. The path of an environment would make two environments that share
+    the cache recompile each other's objects.
+    """
+    return _headers_in(cache_dir(), headers)
+
+
+@functools.cache
+def _headers_in(_cache: Path, headers: Headers) -> Path:
+    return get_or_make(HEADERS, headers.version, functools.partial(copy_tree, headers.include))
+
+
+def version_line(text: str) -> str:
+    """The line of `--version` with the version: the release line of nvcc, the first line of g++."""
+    release = re.search(r"release \S+ (V[\d.]+)", text)
+    return f"nvcc {release.group(1)}" if release else text.partition("\n")[0]

@@ -1,0 +1,125 @@
+"""The statements of a C++ function, parsed from tokens well enough to follow an `if` in any release."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
+
+Kind = Literal["if", "if constexpr", "switch", "case", "while", "for", "block", "return", "plain", "macro"]
+BEHIND_MACRO = frozenset({";", ",", ".", "->", "(", "[", "=", "+", "-", "*", "/", "?", ":", "<", ">", "{", "::"})
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement of the tokens [start, stop).
+
+    `head` is the condition between the parentheses, or the returned expression. `body` are the statements that run if
+    it holds, without the braces of a block; the body of a switch are its cases, which have `labels`.
+    """
+
+    kind: Kind
+    start: int
+    stop: int
+    head: Span = (0, 0)
+    body: tuple["Statement", ...] = ()
+    orelse: tuple["Statement", ...] = ()
+    labels: tuple[str, ...] = ()
+
+    def all(self) -> Iterator["Statement"]:
+        """This statement and those inside it, in source order."""
+        yield self
+        for child in (*self.body, *self.orelse):
+            yield from child.all()
+
+
+def parse(draft: Draft, start: int, stop: int) -> tuple[Statement, ...]:
+    """The statements of the tokens [start, stop) between two braces."""
+    found: list[Statement] = []
+    while start < stop:
+        statement = _statement(draft, start, stop)
+        found.append(statement)
+        start = max(statement.stop, start + 1)
+    return tuple(found)
+
+
+def _statement(draft: Draft, start: int, stop: int) -> Statement:
+    word = draft.words[start]
+    if word == "{":
+        end = _mate(draft, start, stop)
+        return Statement("block", start, end + 1, body=parse(draft, start + 1, end))
+    if word == "if":
+        return _if(draft, start, stop)
+    if word in ("switch", "while", "for"):
+        closer = _mate(draft, start + 1, stop)
+        body = _inner(draft, closer + 1, stop)
+        children = _cases(_unwrapped(body)) if word == "switch" else _unwrapped(body)
+        return Statement(word, start, body.stop, (start + 2, closer), children)  # type: ignore[arg-type]
+    if word in ("case", "default"):
+        end = next((index for index in range(start, stop) if draft.words[index] == ":"), stop - 1)
+        return Statement("case", start, end + 1, labels=(draft.written(start + 1, end) or "default",))
+    if word in ("do", "else"):
+        inner = _statement(draft, start + 1, stop) if start + 1 < stop else Statement("block", start, stop)
+        return Statement("block", start, inner.stop, body=_unwrapped(inner))
+    return _simple(draft, start, stop)
+
+
+def _simple(draft: Draft, start: int, stop: int) -> Statement:
+    """A statement that ends with a semicolon, or a macro call without one."""
+    if draft.words[start].isupper() and draft.word(start + 1) == "(":
+        end = _mate(draft, start + 1, stop) + 1
+        if end >= stop or draft.words[end] not in BEHIND_MACRO:
+            return Statement("macro", start, min(end, stop), head=(start, min(end, stop)))
+    index = start
+    while index < stop and draft.words[index] != ";":
+        index = _mate(draft, index, stop) if draft.words[index] in "([{" else index
+        index += 1
+    kind: Kind = "return" if draft.words[start] == "return" else "plain"
+    return Statement(kind, start, min(index + 1, stop), head=(start + (kind == "return"), min(index, stop)))
+
+
+def _if(draft: Draft, start: int, stop: int) -> Statement:
+    constexpr = draft.word(start + 1) == "constexpr"
+    opener = start + 1 + constexpr
+    closer = _mate(draft, opener, stop)
+    body = _inner(draft, closer + 1, stop)
+    end = body.stop
+    orelse: tuple[Statement, ...] = ()
+    if end < stop and draft.words[end] == "else":
+        other = _inner(draft, end + 1, stop)
+        end, orelse = other.stop, _unwrapped(other)
+    return Statement("if constexpr" if constexpr else "if", start, end, (opener + 1, closer), _unwrapped(body), orelse)
+
+
+def _cases(flat: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """The cases of a switch: one statement for each group of labels."""
+    groups: list[list[Statement]] = []
+    for statement in flat:
+        opens = statement.kind == "case" and (not groups or groups[-1][-1].kind != "case")
+        if opens or not groups:
+            groups.append([])
+        groups[-1].append(statement)
+    return tuple(
+        Statement(
+            "case",
+            group[0].start,
+            group[-1].stop,
+            body=tuple(statement for statement in group if statement.kind != "case"),
+            labels=tuple(label for statement in group for label in statement.labels),
+        )
+        for group in groups
+    )
+
+
+def _inner(draft: Draft, start: int, stop: int) -> Statement:
+    return _statement(draft, start, stop) if start < stop else Statement("block", stop, stop)
+
+
+def _unwrapped(statement: Statement) -> tuple[Statement, ...]:
+    return statement.body if statement.kind == "block" else (statement,)
+
+
+def _mate(draft: Draft, index: int, stop: int) -> int:
+    """The bracket that closes the one at `index`, or the last token before `stop` if none does."""
+    mate = draft.mates[index] if index < len(draft.mates) else UNMATCHED
+    return mate if index < mate < stop else stop - 1

@@ -1,0 +1,224 @@
+"""CUDA C++ text as tokens, and the draft in which the rewriter changes them."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
+
+MASTER = re.compile(
+    r"""
+      (?P<directive> ^[ \t]*\#(?: \\\r?\n | //(?:\\\r?\n|[^\n])* | /\*[\s\S]*?\*/ | "(?:\\.|[^"\\\n])*" | [^\n] )* )
+    | (?P<space>     [ \t\r\f\v]+ | \n+ | \\\r?\n )
+    | (?P<comment>   //(?:\\\r?\n|[^\n])* | /\*[\s\S]*?\*/ )
+    | (?P<string>    (?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\([\s\S]*?\)(?P=fence)"
+                   | (?:u8|[uUL])?"(?:\\[\s\S]|[^"\\\n])*" )
+    | (?P<char>      (?:u8|[uUL])?'(?:\\.|[^'\\\n])+' )
+    | (?P<name>      [^\W\d]\w* )
+    | (?P<number>    \.?\d(?:[eEpP][+-]|'\w|[\w.])* )
+    | (?P<punct>     <<<|<<=|>>=|<=>|->\*|\.\.\.|<<|::|->|\+\+|--|&&|\|\||[-+*/%&|^!=<>]=|\#\#|. )
+    | (?P<other>     [\s\S] )
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+CODE_KINDS = frozenset({"string", "char", "name", "number", "punct"})
+CLOSERS = {")": "(", "]": "[", "}": "{"}
+OPENERS = frozenset(CLOSERS.values())
+CONDITIONAL = re.compile(r"[ \t]*#[ \t]*(if|else|elif|endif)")
+BRACKETS = frozenset("()[]{}")
+ONE_LINE_KINDS = frozenset({"name", "number", "punct"})
+UNMATCHED = -1
+Span = tuple[int, int]
+
+
+class Token(NamedTuple):
+    """One token, including trivia; the texts of all tokens make up the file.
+
+    A tuple, because a tree has a million tokens.
+    """
+
+    kind: str
+    text: str
+
+
+def tokenize(text: str) -> list[Token]:
+    """Split a file into tokens.
+
+    A preprocessor directive, with its continued lines, is one token. `<<<` is always the launch bracket, because C++
+    has no other use for it. Each `>` is a token of its own, because only the reader knows whether `>>>` closes a launch
+    or three template argument lists.
+    """
+    return [Token(match.lastgroup or "other", match.group()) for match in MASTER.finditer(text)]
+
+
+@dataclass
+class Draft:
+    """A file's code tokens (no trivia, no directives), and the text that replaces each.
+
+    Passes address a token by its index among the code tokens. A pass changes the replacement text, never `words` or the
+    number of newlines of a token. `lines` are the tokens' first lines, from 1.
+    """
+
+    tokens: list[Token]
+    words: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    mates: list[int] = field(default_factory=list)
+    where: dict[str, list[int]] = field(default_factory=dict)
+    places: list[int] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    out: list[str] = field(default_factory=list)
+
+    def word(self, index: int) -> str:
+        """A token's text; empty before the file's first token and after its last."""
+        return self.words[index] if 0 <= index < len(self.words) else ""
+
+    def replace(self, index: int, text: str) -> None:
+        """Replace a token by `text`, and keep its newlines."""
+        place = self.places[index]
+        newlines = self.tokens[place].text.count("\n") - text.count("\n")
+        self.out[place] = text + "\n" * newlines
+
+    def blank(self, start: int, stop: int) -> None:
+        """Remove the tokens [start, stop)."""
+        for index in range(start, stop):
+            self.replace(index, "")
+
+    def before(self, index: int, text: str) -> None:
+        """Insert `text` before a token's replacement."""
+        self.out[self.places[index]] = text + self.out[self.places[index]]
+
+    def after(self, index: int, text: str) -> None:
+        """Insert `text` after a token's replacement."""
+        self.out[self.places[index]] += text
+
+    def written(self, start: int, stop: int) -> str:
+        """The replacement text of the tokens [start, stop), on one line and without comments."""
+        return " ".join(" ".join(self.out[self.places[index]].split()) for index in range(start, stop))
+
+    def first_on_line(self, index: int) -> bool:
+        """Whether only blanks precede a token on its line."""
+        for token in reversed(self.tokens[: self.places[index]]):
+            if "\n" in token.text:
+                return token.kind == "space"
+            if token.kind != "space":
+                return False
+        return True
+
+    def same_line(self, start: int, stop: int) -> bool:
+        """Whether there is no newline between two tokens."""
+        return not any("\n" in token.text for token in self.tokens[self.places[start] : self.places[stop]])
+
+    def directives(self, start: int, stop: int) -> list[str]:
+        """The conditional directives between two tokens: if, else, elif, endif."""
+        between = self.tokens[self.places[start] : self.places[stop]]
+        found = (CONDITIONAL.match(token.text) for token in between if token.kind == "directive")
+        return [match.group(1) for match in found if match]
+
+    def is_name(self, index: int) -> bool:
+        """Whether a token is an identifier or a keyword."""
+        return 0 <= index < len(self.kinds) and self.kinds[index] == "name"
+
+    def behind(self, index: int) -> int:
+        """The token after the one at `index`, or after the bracket that closes it."""
+        mate = self.mates[index]
+        return mate + 1 if self.words[index] in OPENERS and mate != UNMATCHED else index + 1
+
+    def outer(self, start: int, stop: int) -> Iterator[int]:
+        """The tokens of [start, stop) outside all brackets, and the opening brackets."""
+        while start < stop:
+            yield start
+            start = self.behind(start)
+
+    def behind_variable(self, index: int) -> int:
+        """The token after the variable whose name is at `index`, with its members and indices: `K->ne[1]`."""
+        index += 1
+        while self.word(index) in (".", "->", "["):
+            index = self.behind(index) if self.word(index) == "[" else index + 2
+        return index
+
+    def back_over_angles(self, index: int) -> int:
+        """The `<` that the `>` at `index` closes, or UNMATCHED."""
+        depth = 0
+        while index >= 0:
+            word = self.words[index]
+            if word in CLOSERS:
+                index = self.mates[index]
+            elif word in (">", "<"):
+                depth += 1 if word == ">" else -1
+                if depth == 0:
+                    return index
+            elif word in (";", "{"):
+                return UNMATCHED
+            index -= 1
+        return UNMATCHED
+
+
+class _Brackets:
+    """Matches brackets in a file in which each preprocessor branch may open or close brackets."""
+
+    def __init__(self) -> None:
+        self.open: list[int] = []
+        self.saved: list[list[int]] = []
+
+    def directive(self, text: str) -> None:
+        match = CONDITIONAL.match(text)
+        if not match:
+            return
+        if match.group(1) == "if":
+            self.saved.append(self.open.copy())
+        elif self.saved and match.group(1) == "endif":
+            self.saved.pop()
+        elif self.saved:
+            self.open = self.saved[-1].copy()
+
+    def code(self, word: str, index: int, draft: Draft) -> None:
+        if word in OPENERS:
+            self.open.append(index)
+        elif self.open and draft.words[self.open[-1]] == CLOSERS[word]:
+            opener = self.open.pop()
+            draft.mates[index], draft.mates[opener] = opener, index
+
+
+def draft_of(tokens: list[Token]) -> Draft:
+    """Index the code tokens of a file and match their brackets; a bracket without a mate has UNMATCHED."""
+    draft, brackets, line = Draft(tokens, out=[text for _, text in tokens]), _Brackets(), 1
+    for place, (kind, text) in enumerate(tokens):
+        if kind == "directive":
+            brackets.directive(text)
+        elif kind in CODE_KINDS:
+            draft.where.setdefault(text, []).append(len(draft.words))
+            draft.words.append(text)
+            draft.kinds.append(kind)
+            draft.mates.append(UNMATCHED)
+            draft.places.append(place)
+            draft.lines.append(line)
+            if text in BRACKETS:
+                brackets.code(text, len(draft.words) - 1, draft)
+        if kind not in ONE_LINE_KINDS:
+            line += text.count("\n")
+    return draft
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Disjoint ranges of code tokens, in order."""
+
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+
+    def __contains__(self, index: int) -> bool:
+        return self.start_of(index) is not None
+
+    def start_of(self, index: int) -> int | None:
+        """The start of the range that holds a token; None if none does."""
+        nearest = bisect_right(self.starts, index) - 1
+        return self.starts[nearest] if nearest >= 0 and index < self.stops[nearest] else None
+
+
+def spans_of(ranges: list[Span]) -> Spans:
+    """The outermost of some ranges, which may be nested."""
+    ordered = sorted(ranges)
+    reach = list(accumulate((stop for _, stop in ordered), max))
+    outer = [span for place, span in enumerate(ordered) if place == 0 or span[0] >= reach[place - 1]]
+    return Spans(tuple(start for start, _ in outer), tuple(stop for _, stop in outer))

@@ -1,0 +1,80 @@
+"""GPU architectures by nvcc's number, and the properties that the attention kernels' arithmetic depends on.
+
+The number is an integer: 61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90 Hopper, 100 and 120 Blackwell.
+"""
+
+import re
+from dataclasses import dataclass
+
+from fattn_probe.base.errors import InputError
+
+NVCC_ARCH = re.compile(r"(\d{2,3})[af]?")
+COMPUTE_CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
+
+
+def arch_number(text: str) -> int:
+    """The architecture's number: 90 for `90` or `9.0`, 120 for `120a` or `12.0`; InputError for anything else."""
+    match = NVCC_ARCH.fullmatch(text.strip()) or COMPUTE_CAPABILITY.fullmatch(text.strip())
+    if match is None:
+        raise InputError(not_an_architecture(text))
+    return int("".join(match.groups()))
+
+
+def cuda_arch(text: str) -> int:
+    """`__CUDA_ARCH__` of an architecture: 900 for `90`."""
+    return 10 * arch_number(text)
+
+
+def is_nvcc_arch(text: str) -> bool:
+    """Whether nvcc accepts the text after `sm_`: `90`, `120a`."""
+    return NVCC_ARCH.fullmatch(text) is not None
+
+
+def not_an_architecture(text: str) -> str:
+    """The message for text that names no architecture."""
+    return f"arch {text!r} is not a compute capability such as 90 or 120a"
+
+
+def nvcc_arch(compute_capability: str) -> str:
+    """A compute capability as nvcc writes it: `90` for `9.0`; with an "a" for 12.x, as in upstream's build."""
+    number = arch_number(compute_capability)
+    return f"{number}a" if number >= 120 else str(number)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The tensor cores of one generation, and how fattn-mma-f16 uses them.
+
+    They add `group` products at once, with `extra` bits beyond 24. An instruction with f16 accumulators rounds them
+    after `k_half` products (K of m8n8k4, m16n8k8, m16n8k16). A warp works on `columns` columns (a column is one query
+    of one head) and `chunk` KV rows at a time. `configuration` names the function of fattn-mma-f16.cuh with the
+    generation's sizes.
+    """
+
+    group: int
+    extra: int
+    k_half: int
+    columns: int
+    chunk: int
+    configuration: str
+
+
+def generation_of(arch: int) -> Generation:
+    """The generation of an architecture. Assumed: Ada is like Ampere, Blackwell like Hopper."""
+    if arch >= 90:
+        return Generation(16, 2, 16, 16, 16, "ampere")
+    if arch >= 80:
+        return Generation(8, 1, 16, 16, 16, "ampere")
+    if arch >= 75:
+        return Generation(4, 0, 8, 16, 16, "turing")
+    return Generation(4, 0, 4, 32, 8, "volta")
+
+
+def fast_f16(arch: int) -> bool:
+    """Whether f16 arithmetic is fast (`FAST_FP16_AVAILABLE`): from Pascal on, except compute capability 6.1."""
+    return arch >= 60 and arch != 61
+
+
+def copy_bytes(arch: int) -> int:
+    """Bytes that a thread copies at once (`ggml_cuda_get_max_cpy_bytes`)."""
+    return 16 if arch >= 70 else 8

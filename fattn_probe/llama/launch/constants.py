@@ -1,0 +1,158 @@
+"""The constants of a llama.cpp tree that its kernels' arithmetic depends on: KV rows per step, and the shift of P.
+
+They change from release to release. `constants_of` reads them from a tree; `SHIPPED` has those of the default source.
+"""
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fattn_probe.llama.launch.architecture import fast_f16, generation_of
+from fattn_probe.llama.source import Tree
+from fattn_probe.llama.source.features import CUDA, read_code
+
+MmaSizes = Mapping[tuple[int, int, int], tuple[int, int]]
+"""(DKQ, DV, ncols) to a step's KV rows (`nbatch_fa`) and the elements of a K row loaded at once (2 * `nbatch_K2`)."""
+TileSizes = Mapping[tuple[int, int], tuple[int, int]]
+"""(DKQ, ncols) to a step's KV rows (`nbatch_fa`) and the elements of a K row loaded at once (`nbatch_K`)."""
+
+_FUNCTION = re.compile(r"get_config(?:_nvidia)?_(\w+)\s*\([^)]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
+_CASE = re.compile(r"CONFIG_CASE\(([\d\s,]+)")
+_NARROW = re.compile(r"template<> struct mma_tile_sizes<\s*(\d+)\s*,\s*(\d+)\s*>")
+_F16_VEC = re.compile(r"^#ifdef FAST_FP16_AVAILABLE\s+half2\s+VKQ\[", re.MULTILINE)
+_OFFSET = re.compile(r"^#define FATTN_KQ_MAX_OFFSET \(?([\d.]+)f?(?:\s*\*\s*([\d.]+)f?)?\)?\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of one source.
+
+    `max_offset` is added to every maximum (FATTN_KQ_MAX_OFFSET), so that P is at most 1/8. `mma` is keyed by
+    configuration: ampere has all sizes, turing and volta those that differ. `tile` is keyed by arithmetic: fp16, fp32.
+    A warp works on 8 columns if (DKQ, ncols) is in `narrow` or ncols is 8, otherwise on 16; on Volta always on 32.
+    """
+
+    max_offset: float
+    mma: Mapping[str, MmaSizes]
+    narrow: frozenset[tuple[int, int]]
+    tile: Mapping[str, TileSizes]
+
+    def mma_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
+        """`nbatch_fa` and 2 * `nbatch_K2` of fattn-mma-f16 for (DKQ, DV, ncols); None for sizes it lacks."""
+        own = self.mma[generation_of(arch).configuration]
+        return own.get(sizes) or self.mma["ampere"].get(sizes)
+
+    def tile_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
+        """`nbatch_fa` and `nbatch_K` of fattn-tile for (DKQ, DV, ncols); None for sizes it lacks."""
+        DKQ, _, ncols = sizes
+        return self.tile["fp16" if fast_f16(arch) else "fp32"].get((DKQ, ncols))
+
+
+@functools.cache
+def known_constants(tree: Tree | None) -> Constants | None:
+    """The step sizes and offsets of a source's kernels; None if they cannot be read (other kernels, or no source)."""
+    try:
+        return constants_of(tree) if tree is not None else None
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def constants_of(tree: Tree) -> Constants:
+    """The constants of a source."""
+    texts = {name: (tree.root / CUDA / f"fattn-{name}.cuh").read_text() for name in ("mma-f16", "tile", "common")}
+    mma = {
+        name: {(DKQ, DV, ncols): (rows, 2 * K2) for DKQ, DV, ncols, _, _, rows, K2, *_ in cases}
+        for name, cases in _configurations(texts["mma-f16"]).items()
+    }
+    tile = {
+        name: {(DKQ, ncols): (rows, K) for DKQ, _, ncols, _, _, rows, K in cases}
+        for name, cases in _configurations(texts["tile"]).items()
+    }
+    return Constants(
+        max_offset=float(np.float32(max_offset(texts["common"]))),
+        mma={name: mma[name] for name in ("ampere", "turing", "volta")},
+        narrow=frozenset((int(DKQ), int(ncols)) for DKQ, ncols in _NARROW.findall(texts["mma-f16"])),
+        tile={name: tile[name] for name in ("fp16", "fp32")},
+    )
+
+
+def vec_adds_in_f16(tree: Tree, arch: int) -> bool:
+    """Whether the vec kernel of a source adds the rows of V in f16, as on most GPUs until the end of 2025 (b7079)."""
+    return fast_f16(arch) and bool(_F16_VEC.search(read_code(tree.root / CUDA / "fattn-vec.cuh")))
+
+
+def max_offset(header: str) -> float:
+    """FATTN_KQ_MAX_OFFSET, from the text of fattn-common.cuh; 0 if the text does not define it."""
+    found = _OFFSET.search(header)
+    return float(found[1]) * float(found[2] or 1) if found else 0.0
+
+
+def _configurations(text: str) -> dict[str, list[tuple[int, ...]]]:
+    """The cases of each configuration function, keyed by the end of its name."""
+    return {
+        name: [tuple(int(word) for word in case.split(",") if word.strip()) for case in _CASE.findall(body)]
+        for name, body in _FUNCTION.findall(text)
+    }
+
+
+def _mma(sizes: Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]) -> MmaSizes:
+    return {(*head, ncols): pair for head, by_ncols in sizes.items() for ncols, pair in by_ncols.items()}
+
+
+def _tile(sizes: Mapping[int, Mapping[int, tuple[int, int]]]) -> TileSizes:
+    return {(DKQ, ncols): pair for DKQ, by_ncols in sizes.items() for ncols, pair in by_ncols.items()}
+
+
+_SMALL = {D: {8: (128, D), 16: (64, D), 32: (64, D), 64: (64, D)} for D in (64, 80, 96, 112, 128)}
+_AMPERE = {
+    **{(D, D): sizes for D, sizes in _SMALL.items()},
+    (192, 128): {8: (64, 192), 16: (32, 192), 32: (32, 192), 64: (32, 192)},
+    (256, 256): {8: (64, 256), 16: (64, 256), 32: (32, 256), 64: (32, 256)},
+    (320, 256): {32: (32, 256), 64: (32, 256)},
+    (512, 512): {8: (64, 256), 16: (64, 256), 32: (32, 256), 64: (32, 256)},
+    (576, 512): {8: (32, 576), 16: (32, 576), 32: (32, 320), 64: (32, 320)},
+}
+_TURING = {
+    (256, 256): {8: (64, 256), 16: (64, 256), 32: (64, 256), 64: (64, 256)},
+    (320, 256): {32: (32, 256), 64: (32, 256)},
+    (512, 512): {8: (32, 192), 16: (32, 192), 32: (32, 256), 64: (32, 256)},
+    (576, 512): {8: (32, 192), 16: (32, 192), 32: (32, 320), 64: (32, 320)},
+}
+_VOLTA = {
+    (320, 256): {32: (32, 256), 64: (32, 256)},
+    (512, 512): {8: (32, 512), 16: (32, 512), 32: (32, 256), 64: (32, 256)},
+    (576, 512): {8: (32, 576), 16: (32, 576), 32: (32, 320), 64: (32, 320)},
+}
+_ALL = (2, 4, 8, 16, 32)
+_FP16 = {
+    40: {2: (128, 40), 4: (128, 40), 8: (128, 40), 16: (64, 40), 32: (64, 40)},
+    64: {2: (64, 64), 4: (64, 64), 8: (128, 64), 16: (64, 64), 32: (64, 64)},
+    72: {2: (64, 72), 4: (128, 72), 8: (64, 72), 16: (64, 72), 32: (64, 72)},
+    80: {2: (64, 40), 4: (64, 40), 8: (64, 40), 16: (64, 40), 32: (128, 40)},
+    96: {2: (64, 48), 4: (64, 48), 8: (64, 48), 16: (64, 48), 32: (128, 24)},
+    112: {2: (64, 56), 4: (64, 56), 8: (64, 112), 16: (32, 112), 32: (128, 56)},
+    **{D: dict.fromkeys(_ALL, (64, 64)) for D in (128, 192, 256)},
+    320: {16: (64, 64)},
+    512: dict.fromkeys(_ALL[:4], (64, 64)),
+    576: dict.fromkeys(_ALL[1:4], (64, 64)),
+}
+_FP32 = {
+    **{D: dict.fromkeys(_ALL, (32, K)) for D, K in ((40, 40), (72, 72), (80, 40), (96, 48), (112, 56))},
+    64: {2: (64, 64), 4: (32, 64), 8: (32, 64), 16: (64, 64), 32: (64, 64)},
+    128: {2: (64, 64), 4: (32, 128), 8: (64, 128), 16: (32, 128), 32: (64, 64)},
+    192: {2: (64, 64), 4: (32, 64), 8: (32, 64), 16: (32, 64), 32: (32, 64)},
+    256: {2: (64, 64), 4: (32, 64), 8: (32, 256), 16: (32, 128), 32: (32, 64)},
+    320: {16: (32, 64)},
+    512: dict.fromkeys(_ALL[:4], (32, 64)),
+    576: dict.fromkeys(_ALL[1:4], (32, 64)),
+}
+
+SHIPPED = Constants(
+    max_offset=float(np.float32(3) * np.float32(0.6931)),
+    mma={"ampere": _mma(_AMPERE), "turing": _mma(_TURING), "volta": _mma(_VOLTA)},
+    narrow=frozenset({(256, 16), (512, 16), (512, 32)}),
+    tile={"fp16": _tile(_FP16), "fp32": _tile(_FP32)},
+)

@@ -1,0 +1,117 @@
+"""The families of attention kernels: names, template parameters, division of work.
+
+`run`, `plan`, `inspect`, `build` and the history know every kernel described here. docs/architecture.md lists the
+other files of a family.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fattn_probe.llama.launch.constants import Constants
+
+Sizes = tuple[int, int, int]
+"""(DKQ, DV, ncols1 * ncols2)"""
+
+VEC_ROWS = 128
+"""KV rows of a step of the vec kernel: one per thread (`nthreads`)."""
+
+
+@dataclass(frozen=True)
+class KernelMatrix:
+    """How to show a family's instances as a matrix: axis titles, and the template arguments along rows and columns."""
+
+    down: str
+    across: str
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    joint: str = ", "
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of kernels.
+
+    `kernel` is the name of its `__global__` function, `parameters` are its template parameters in order. Without an
+    `ncols2` parameter, ncols2 is 1; with a `D` parameter, DKQ = DV = D. `case` is the family's name in build manifests
+    (`mma 64,64,8,8`) and in template-instances/; `case_parameters` are the template parameters of the host function
+    that upstream instantiates. `nbatch_fa` gives the KV rows of a step for (DKQ, DV, ncols), an architecture and the
+    source's constants; None for sizes that the source lacks. `stream_k`: the blocks share all KV steps of all tiles
+    equally; otherwise `gridDim.y` blocks take turns on each tile. `block_line` matches the line of `file` (in
+    ggml-cuda/) where a block knows its work. At that line `head_name` is the variable with the block's first head, and
+    `step_name` the one with the KV rows of a step. `block_line` is empty for stream-K.
+    """
+
+    name: str
+    kernel: str
+    parameters: tuple[str, ...]
+    case: str
+    case_parameters: tuple[str, ...]
+    file: str
+    nbatch_fa: "Callable[[Sizes, int, Constants], int | None]"
+    matrix: KernelMatrix
+    stream_k: bool = False
+    block_line: str = ""
+    head_name: str = "head0"
+    step_name: str = "nbatch_fa"
+
+    def arguments(self, values: tuple[str, ...]) -> Mapping[str, str]:
+        """Template arguments, keyed by parameter name."""
+        return dict(zip(self.parameters, values, strict=False))
+
+    def case_arguments(self, values: tuple[str, ...]) -> tuple[str, ...]:
+        """The arguments of the host function that launches a kernel; () if the kernel has too few."""
+        named = self.arguments(values)
+        return tuple(named[name] for name in self.case_parameters) if named.keys() >= {*self.case_parameters} else ()
+
+
+def _mma_rows(sizes: Sizes, arch: int, constants: "Constants") -> int | None:
+    found = constants.mma_of(sizes, arch)
+    return found and found[0]
+
+
+def _tile_rows(sizes: Sizes, arch: int, constants: "Constants") -> int | None:
+    found = constants.tile_of(sizes, arch)
+    return found and found[0]
+
+
+MMA_F16 = Family(
+    name="mma_f16",
+    kernel="flash_attn_ext_f16",
+    parameters=("DKQ", "DV", "ncols1", "ncols2", "use_logit_softcap", "V_is_K_view", "use_sparse"),
+    case="mma",
+    case_parameters=("DKQ", "DV", "ncols1", "ncols2"),
+    file="fattn-mma-f16.cuh",
+    nbatch_fa=_mma_rows,
+    matrix=KernelMatrix("DKQ, DV", "ncols1 x ncols2", (0, 1), (2, 3), " x "),
+    stream_k=True,
+)
+TILE = Family(
+    name="tile",
+    kernel="flash_attn_tile",
+    parameters=("DKQ", "DV", "ncols1", "ncols2", "use_logit_softcap"),
+    case="tile",
+    case_parameters=("DKQ", "DV"),
+    file="fattn-tile.cuh",
+    nbatch_fa=_tile_rows,
+    matrix=KernelMatrix("DKQ, DV", "", (0, 1), ()),
+    block_line=r"\bint k_VKQ_0 = blockIdx\.y\*nbatch_fa;",
+)
+VEC = Family(
+    name="vec",
+    kernel="flash_attn_ext_vec",
+    parameters=("D", "ncols", "type_K", "type_V", "use_logit_softcap"),
+    case="vec",
+    case_parameters=("D", "type_K", "type_V"),
+    file="fattn-vec.cuh",
+    nbatch_fa=lambda sizes, arch, constants: VEC_ROWS,
+    matrix=KernelMatrix("D", "K, V", (0,), (1, 2)),
+    block_line=r"^\s*for \(int k_VKQ_0 = blockIdx\.y\*nthreads;",
+    head_name="head",
+    step_name="nthreads",
+)
+
+FAMILIES = (MMA_F16, TILE, VEC)
+BY_KERNEL: Mapping[str, Family] = {family.kernel: family for family in FAMILIES}
+BY_NAME: Mapping[str, Family] = {family.name: family for family in FAMILIES}

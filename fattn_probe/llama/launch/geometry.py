@@ -1,0 +1,170 @@
+"""How a launch divides the output: the output tile of each row, and the CUDA blocks that compute it."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fattn_probe.base.arrays import Indices
+from fattn_probe.cases.device import Device, Origin
+from fattn_probe.cases.op import Op, Sizes
+from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.constants import SHIPPED, Constants
+from fattn_probe.llama.launch.families import BY_KERNEL
+from fattn_probe.llama.launch.kernel import AttentionKernel, attention_of
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.llama.launch.tiles import (
+    BlockWork,
+    Grid,
+    Tile,
+    blocks_in_turn,
+    cuts,
+    index_of,
+    ntiles,
+    stream_k_blocks,
+    tile_at,
+    tile_index,
+)
+
+ADA, DGX_SPARK = 89, 121
+
+
+@dataclass(frozen=True)
+class TilePart:
+    """A CUDA block's share of an output tile: KV steps `range(start, stop, every)`.
+
+    `writes`: the block writes dst; otherwise another kernel adds its part.
+    """
+
+    block: int
+    start: int
+    stop: int
+    every: int
+    writes: bool
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a launch divides the output: a `grid` of tiles, each `ncols1` queries x `ncols2` heads.
+
+    A KV step has `rows` KV rows. `group` is the number of heads that share a K/V head. Source: `flash_attn_ext_f16` of
+    fattn-mma-f16.cuh, `launch_fattn` of fattn-common.cuh.
+    """
+
+    kernel: AttentionKernel
+    grid: Grid
+    group: int
+    n_kv: int
+
+    @property
+    def rows(self) -> int:
+        """KV rows of a step, upstream's nbatch_fa."""
+        return self.kernel.nbatch_fa
+
+    @cached_property
+    def parts(self) -> tuple[tuple[TilePart, ...], ...]:
+        """The blocks' shares of each output tile, indexed by the tile's number."""
+        return tuple(self.parts_of(tile_at(index, self.grid)) for index in range(ntiles(self.grid)))
+
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """The first KV step of each stream-K block, counted over all tiles, and the end of the last block."""
+        return cuts(ntiles(self.grid) * self.grid.iter_k, self.kernel.blocks[0])
+
+    def blocks(self) -> tuple[BlockWork, ...]:
+        """The work of each CUDA block."""
+        if self.kernel.family.stream_k:
+            return stream_k_blocks(self.grid, self.kernel.blocks[0])
+        return blocks_in_turn(self.kernel.blocks, self.grid)
+
+    def tile_of(self, sequence: int, query: int, head: int) -> Tile:
+        """The tile (sequence, z_KV, zt_gqa, jt) that holds an output row."""
+        z_KV, within = divmod(head, self.group)
+        return sequence, z_KV, within // self.kernel.ncols2, query // self.kernel.ncols1
+
+    def parts_of(self, tile: Tile) -> tuple[TilePart, ...]:
+        """The blocks' shares of one tile, ordered by their first KV step."""
+        index = index_of(tile, self.grid)
+        return self._stream_k(index) if self.kernel.family.stream_k else self._in_turn(index)
+
+    def _stream_k(self, index: int) -> tuple[TilePart, ...]:
+        iter_k = self.grid.iter_k
+        first, found = index * iter_k, []
+        for block in range(bisect_right(self.cuts, first) - 1, len(self.cuts) - 1):
+            start, stop = (min(max(cut - first, 0), iter_k) for cut in self.cuts[block : block + 2])
+            if start < stop:
+                found.append(TilePart(block, start, stop, 1, stop == iter_k))
+            if stop == iter_k:
+                break
+        return tuple(found)
+
+    def _in_turn(self, index: int) -> tuple[TilePart, ...]:
+        x, turns, _ = self.kernel.blocks
+        zt, jt = divmod(index, self.grid.iter_j)
+        return tuple(
+            TilePart((zt * turns + turn) * x + jt, turn, self.grid.iter_k, turns, turns == 1) for turn in range(turns)
+        )
+
+    def indices(self, shape: tuple[int, int, int]) -> Indices:
+        """The tile number of each output row, (n_seq, n_q, n_head)."""
+        sequence, query, head = np.ogrid[: shape[0], : shape[1], : shape[2]]
+        z_KV, within = np.divmod(head, self.group)
+        return np.asarray(
+            tile_index(sequence, z_KV, within // self.kernel.ncols2, query // self.kernel.ncols1, self.grid)
+        )
+
+
+def division_origin(launches: Sequence[LaunchRecord], device: Device, found: Geometry | None) -> Origin | None:
+    """Where the occupancy is from by which a launch divides the KV rows of its tiles; None if it depends on none.
+
+    `found` is the launches' geometry, None if it is not known.
+
+    `launch_fattn` (fattn-common.cuh) limits the blocks of a grid to those that fit on the GPU at once. Nothing is
+    divided if a tile has one KV step. Stream-K takes a block for each step if they fit with one block on each SM; GPUs
+    before Ada, and a DGX Spark (compute capability 12.1), may prefer whole tiles by their occupancy.
+    """
+    launch = next((launch for launch in launches if launch.kernel in BY_KERNEL), None)
+    if launch is None:
+        return None
+    if found is None:
+        return launch.origin
+    arch, steps = arch_number(device.arch), ntiles(found.grid) * found.grid.iter_k
+    always_divides = found.kernel.family.stream_k and arch >= ADA and arch != DGX_SPARK
+    if found.grid.iter_k == 1 or (always_divides and launch.grid[0] == steps <= device.multiProcessorCount):
+        return None
+    return launch.origin
+
+
+def grid_of(sizes: Sizes, ncols1: int, ncols2: int, nbatch_fa: int, n_kv: int | None = None) -> Grid:
+    """The tiles of an op and their KV steps. Give `n_kv` if the kernel reads fewer KV rows than the op has."""
+    return Grid(
+        iter_k=-(-(sizes.n_kv if n_kv is None else n_kv) // nbatch_fa),
+        iter_j=-(-sizes.n_q // ncols1),
+        iter_z_gqa=-(-sizes.group // ncols2),
+        ne12=sizes.n_head_kv,
+        ne03=sizes.n_seq,
+    )
+
+
+def gathered(n_kv: int, n_kv_max: int, ncols1: int) -> int:
+    """The largest number of KV rows that a tile of a sparse kernel reads: each query sees at most `n_kv_max`."""
+    return min(n_kv, ncols1 * n_kv_max)
+
+
+def geometry_of(op: Op, launches: Sequence[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> Geometry | None:
+    """The geometry of an op's launches; None if they hold no attention kernel of known sizes.
+
+    `arch` is nvcc's number of the architecture; `constants` are those of the source.
+    """
+    kernel = attention_of(launches, arch, constants)
+    return None if kernel is None else geometry(op, kernel)
+
+
+def geometry(op: Op, kernel: AttentionKernel) -> Geometry:
+    """The geometry of one kernel. A sparse kernel steps through gathered KV rows."""
+    sizes = op.sizes
+    n_kv = gathered(sizes.n_kv, op.params.n_kv_max, kernel.ncols1) if kernel.sparse else sizes.n_kv
+    grid = grid_of(sizes, kernel.ncols1, kernel.ncols2, kernel.nbatch_fa, n_kv)
+    return Geometry(kernel, grid, sizes.group, sizes.n_kv)

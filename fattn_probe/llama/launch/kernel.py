@@ -1,0 +1,108 @@
+"""The attention kernel of a launch: its sizes, and how it divides an output tile among warps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fattn_probe.llama.launch.architecture import Generation, generation_of
+from fattn_probe.llama.launch.constants import Constants
+from fattn_probe.llama.launch.families import BY_KERNEL, MMA_F16, Family
+from fattn_probe.llama.launch.record import Dim3, LaunchRecord
+
+MASK_SCAN = "flash_attn_mask_to_KV_max"
+
+
+@dataclass(frozen=True)
+class AttentionKernel:
+    """One launch of an attention kernel.
+
+    An output tile is `ncols1` queries x `ncols2` heads; a step is `nbatch_fa` KV rows. `type_K` and `type_V` are the
+    types that the kernel reads (`f16`, `q8_0`), perhaps from converted copies of the tensors. `sparse`: it gathers the
+    KV rows that the mask shows (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps, of which
+    `warps_per_column` (upstream's `np`) share each column. A warp works on `columns` columns. `max_offset` is added to
+    a column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: another kernel has found the last KV rows that the mask shows.
+    """
+
+    family: Family
+    spelling: str
+    DKQ: int
+    DV: int
+    ncols1: int
+    ncols2: int
+    type_K: str
+    type_V: str
+    softcap: bool
+    sparse: bool
+    nbatch_fa: int
+    blocks: Dim3
+    warps: int
+    columns: int
+    max_offset: float
+    scanned: bool
+
+    @property
+    def ncols(self) -> int:
+        """Columns of a tile: queries times heads."""
+        return self.ncols1 * self.ncols2
+
+    @property
+    def warps_per_column(self) -> int:
+        """Warps of a block that share the KV rows of a column (mma_f16 and tile)."""
+        return max(1, self.warps * min(self.columns, self.ncols) // self.ncols)
+
+
+def attention_of(launches: Sequence[LaunchRecord], arch: int, constants: Constants) -> AttentionKernel | None:
+    """The first attention kernel among the launches; None if there is none, or the source lacks its sizes."""
+    launch = next((launch for launch in launches if launch.kernel in BY_KERNEL), None)
+    if launch is None:
+        return None
+    family = BY_KERNEL[launch.kernel]
+    named = family.arguments(launch.values)
+    if not {*family.parameters[:4]} <= named.keys():
+        return None
+    D = named.get("D", "")
+    DKQ, DV = int(named.get("DKQ", D)), int(named.get("DV", D))
+    ncols1, ncols2 = _columns_of_tile(named)
+    rows = family.nbatch_fa((DKQ, DV, ncols1 * ncols2), arch, constants)
+    if rows is None:
+        return None
+    return AttentionKernel(
+        family=family,
+        spelling=launch.spelling,
+        DKQ=DKQ,
+        DV=DV,
+        ncols1=ncols1,
+        ncols2=ncols2,
+        type_K=_type(named.get("type_K", "f16")),
+        type_V=_type(named.get("type_V", "f16")),
+        softcap=named.get("use_logit_softcap") == "true",
+        sparse=named.get("use_sparse") == "true",
+        nbatch_fa=rows,
+        blocks=launch.grid,
+        warps=launch.block[0] * launch.block[1] // 32,
+        columns=_columns(family, (DKQ, ncols1 * ncols2), generation_of(arch), constants),
+        max_offset=constants.max_offset,
+        scanned=any(launch.kernel == MASK_SCAN for launch in launches),
+    )
+
+
+def columns_of_tile(launch: LaunchRecord) -> tuple[int, int] | None:
+    """(ncols1, ncols2) of an attention kernel; None for other kernels, or if the launch record lacks them."""
+    family = BY_KERNEL.get(launch.kernel)
+    named = family.arguments(launch.values) if family else {}
+    return _columns_of_tile(named) if named.keys() & {"ncols1", "ncols"} else None
+
+
+def _columns_of_tile(named: Mapping[str, str]) -> tuple[int, int]:
+    return int(named.get("ncols1") or named["ncols"]), int(named.get("ncols2", 1))
+
+
+def _columns(family: Family, sizes: tuple[int, int], generation: Generation, constants: Constants) -> int:
+    """Columns that one warp works on."""
+    if family is not MMA_F16:
+        return 1
+    narrow = generation.columns == 16 and (sizes[1] == 8 or sizes in constants.narrow)
+    return 8 if narrow else generation.columns
+
+
+def _type(enumerator: str) -> str:
+    return enumerator.removeprefix("GGML_TYPE_").lower()

@@ -1,0 +1,122 @@
+"""The name of a launched kernel in one form, whether CUDA, g++ or clang wrote it.
+
+- CUDA, demangled: `void flash_attn_ext_vec<128, 1, (ggml_type)1, (ggml_type)1, false>(char const*, ...)`
+- g++, `__PRETTY_FUNCTION__`: `void flash_attn_ext_f16(const char*) [with int DKQ = 64; ...; uint32_t = unsigned int]`
+- clang, `__PRETTY_FUNCTION__`: `void flash_attn_ext_f16(const char *, ...) [DKQ = 64, DV = 64]`
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gguf.constants import GGMLQuantizationType
+
+OPENING, CLOSING = "<([{", ">)]}"
+TYPES = {
+    "__half": "half",
+    "__half2": "half2",
+    "__nv_bfloat16": "nv_bfloat16",
+    "__nv_bfloat162": "nv_bfloat162",
+    "long int": "long",
+    "long unsigned int": "unsigned long",
+    "short int": "short",
+    "short unsigned int": "unsigned short",
+}
+CAST = re.compile(r"\((?P<type>[\w: ]+)\)(?P<value>-?\d+)")
+INTERNAL = re.compile(r"\b_INTERNAL_[0-9a-f]{8}_\d+_\w+?_[0-9a-f]{8}(?:_\d+)?::")
+"""nvcc's namespace for a file's static functions and variables: its digests change with every build."""
+NUMBER = re.compile(r"(-?\d+)[uUlL]*")
+FUNCTION_POINTER = re.compile(r"&?\(?(?P<name>[\w:]+)\(.*", re.DOTALL)
+PARAMETER = re.compile(r"(?:.*\W)?(?P<name>\w+)")
+POINTER_PARAMETER = re.compile(r".*\(\* ?(?P<name>\w+)\)\(.*", re.DOTALL)
+ALIAS = re.compile(r"u?int\d*_t|u?intptr_t|s?size_t|ptrdiff_t|.*::.*|half2?|nv_bfloat162?")
+
+
+@dataclass(frozen=True)
+class KernelName:
+    """A kernel's base name and its template arguments (name, value) in order; unknown parameter names are empty."""
+
+    base: str
+    args: tuple[tuple[str, str], ...]
+
+
+def parse_kernel_name(
+    text: str, *, types: Mapping[int, str] | None = None, names: Mapping[str, Sequence[str]] | None = None
+) -> KernelName:
+    """Parse any of the three forms.
+
+    `types` names the values of ggml_type: `{1: "f16"}` or `{1: "GGML_TYPE_F16"}`; by default those of the gguf package.
+    `names` gives each kernel's template parameters, for CUDA's form, which has only values.
+    """
+    text, with_args = text.strip(), ""
+    if text.endswith("]"):
+        start = text.rfind(" [with ")
+        start = start if start >= 0 else text.rfind(" [")
+        text, with_args = text[:start], text[start + 2 : -1]
+    base, values = _base_and_values(text)
+    known = (names or {}).get(base, ())
+    if with_args:  # `with int DKQ = 64; T = float` or `DKQ = 64, T = float`
+        parts = split_top(with_args.removeprefix("with "), ";" if with_args.startswith("with ") else ",")
+        pairs = [(declared.strip(), value.strip()) for declared, _, value in (part.partition(" = ") for part in parts)]
+        named = [
+            (_parameter_name(declared), value) for declared, value in pairs if not _is_alias(declared, value, known)
+        ]
+    else:
+        named = [(known[i] if i < len(known) else "", value) for i, value in enumerate(values)]
+    return KernelName(base, tuple((name, normalise(value, types)) for name, value in named))
+
+
+def normalise(value: str, types: Mapping[int, str] | None = None) -> str:
+    """A template argument in one form: `(ggml_type)1` is `GGML_TYPE_F16`, `(bool)1` is `true`, `__half` is `half`."""
+    value = INTERNAL.sub("", " ".join(value.split()))
+    if cast := CAST.fullmatch(value):
+        type, number = cast["type"], int(cast["value"])
+        if type == "ggml_type":
+            known = {type.value: type.name for type in GGMLQuantizationType} if types is None else types
+            enumerator = known.get(number, "").upper().removeprefix("GGML_TYPE_")
+            return f"GGML_TYPE_{enumerator}" if number in known else f"(ggml_type){number}"
+        return ("true" if number else "false") if type == "bool" else str(number)
+    if number_text := NUMBER.fullmatch(value):
+        return number_text[1]
+    if pointer := FUNCTION_POINTER.fullmatch(value):
+        return pointer["name"].rpartition("::")[2]
+    return TYPES.get(value, value.removeprefix("&"))
+
+
+def split_top(text: str, separator: str) -> Iterator[str]:
+    """Split at the separators that no bracket encloses."""
+    depth, start = 0, 0
+    for i, char in enumerate(text):
+        depth += (char in OPENING) - (char in CLOSING)
+        if char == separator and depth == 0:
+            yield text[start:i].strip()
+            start = i + 1
+    if text[start:].strip():
+        yield text[start:].strip()
+
+
+def _base_and_values(text: str) -> tuple[str, list[str]]:
+    """The name and the template arguments before the function's parameters: of `void f<(ggml_type)1>(char const*)`."""
+    depth = 0
+    text = text.replace("(anonymous namespace)::", "").replace("{anonymous}::", "")
+    for i, char in enumerate(text):
+        depth += (char == "<") - (char == ">")
+        if char == "(" and depth == 0:
+            text = text[:i]
+            break
+    name, bracket, rest = text.partition("<")
+    base = name.split()[-1].rpartition("::")[2]
+    return base, list(split_top(rest.rstrip().removesuffix(">"), ",")) if bracket else []
+
+
+def _is_alias(declared: str, value: str, known: Sequence[str]) -> bool:
+    """Whether g++ only explains a type's name here: `uint32_t = unsigned int`, `uint3 = uint3`."""
+    if " " in declared or declared in known:
+        return False
+    return bool(known) or declared == value or ALIAS.fullmatch(declared) is not None
+
+
+def _parameter_name(declared: str) -> str:
+    pointer = POINTER_PARAMETER.fullmatch(declared)
+    match = pointer or PARAMETER.fullmatch(declared)
+    return match["name"] if match else declared

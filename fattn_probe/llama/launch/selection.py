@@ -1,0 +1,216 @@
+"""The blocks of a run's launches that some output tiles need, so that a simulated GPU can skip the others.
+
+A block is known by its linear index in its grid, x fastest. All functions are pure; tiles are known by their numbers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from fattn_probe.base.arrays import F64, Bools, Indices
+from fattn_probe.cases.op import Sizes
+from fattn_probe.llama.launch.families import BY_KERNEL
+from fattn_probe.llama.launch.geometry import Geometry
+from fattn_probe.llama.launch.record import Dim3, LaunchRecord
+from fattn_probe.llama.launch.tiles import ntiles
+
+GOLDEN = (np.sqrt(5) - 1) / 2
+"""Multiples of it, without their whole parts, are spread evenly, however many there are."""
+
+
+@dataclass(frozen=True)
+class LaunchBlocks:
+    """The blocks of one launch to run: ranges (first, stop) in order, of a grid."""
+
+    grid: Dim3
+    ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def number(self) -> int:
+        """The number of these blocks."""
+        return sum(stop - first for first, stop in self.ranges)
+
+    @property
+    def of(self) -> int:
+        """The number of blocks in the grid."""
+        return int(np.prod(self.grid, dtype=np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The blocks to run of each launch, in order: those of the chosen `tiles`, and all tiles that they complete.
+
+    `attention` is the place of the attention kernel among the launches.
+    """
+
+    launches: tuple[LaunchBlocks, ...]
+    tiles: Indices
+    complete: Indices
+    attention: int
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """The attention kernel's blocks and tiles: the range of blocks that work on each tile, and which blocks run.
+
+    Blocks that share a tile without stream-K are `gridDim.x` apart; here they count as one, with the tile's number.
+    """
+
+    geometry: Geometry
+    first: Indices
+    last: Indices
+    run: Bools
+
+    @property
+    def complete(self) -> Indices:
+        """The tiles of which all blocks run."""
+        before = np.concatenate([[0], np.cumsum(self.run)])
+        return np.flatnonzero(before[self.last + 1] - before[self.first] == self.last + 1 - self.first)
+
+    @property
+    def touched(self) -> Indices:
+        """The tiles of which any block runs."""
+        before = np.concatenate([[0], np.cumsum(self.run)])
+        return np.flatnonzero(before[self.last + 1] > before[self.first])
+
+
+def shares_of(geometry: Geometry) -> Shares:
+    """The blocks of each tile; none runs yet."""
+    tiles = np.arange(ntiles(geometry.grid))
+    if not geometry.kernel.family.stream_k:
+        return Shares(geometry, tiles, tiles, np.zeros(len(tiles), np.bool_))
+    cuts, steps = np.array(geometry.cuts), geometry.grid.iter_k
+    first, last = (np.searchsorted(cuts, at, "right") - 1 for at in (tiles * steps, (tiles + 1) * steps - 1))
+    return Shares(geometry, first, last, np.zeros(len(cuts) - 1, np.bool_))
+
+
+def chosen_tiles(geometry: Geometry, most_flop: float, most: int) -> Indices:
+    """The tiles to run: the first, the last, one that blocks share, and others all over the output, in order.
+
+    Blocks run whole, and the sum of their operations stays below `most_flop` if it can; there are `most` tiles at most.
+    """
+    shares = shares_of(geometry)
+    cost, chosen, total = _costs(shares), list[int](), 0.0
+    for number, tile in enumerate(_candidates(shares, most)):
+        blocks = slice(shares.first[tile], shares.last[tile] + 1)
+        more = float(cost[blocks][~shares.run[blocks]].sum())
+        if number >= 3 and total + more > most_flop:
+            break
+        shares.run[blocks] = True
+        chosen.append(tile)
+        total += more
+    return np.array(sorted(chosen), np.intp)
+
+
+def _candidates(shares: Shares, most: int) -> list[int]:
+    number = len(shares.first)
+    seams = np.flatnonzero(shares.first < shares.last)
+    spread = (GOLDEN * np.arange(1, 4 * most) % 1 * number).astype(np.intp)
+    seam = [int(seams[len(seams) // 2])] if len(seams) else []
+    return list(dict.fromkeys([0, number - 1, *seam, *spread.tolist()]))[:most]
+
+
+def _costs(shares: Shares) -> F64:
+    """The operations of each block."""
+    kernel, grid = shares.geometry.kernel, shares.geometry.grid
+    step = 2.0 * kernel.nbatch_fa * kernel.ncols * (kernel.DKQ + kernel.DV)
+    steps = np.diff(shares.geometry.cuts) if kernel.family.stream_k else np.full(len(shares.run), grid.iter_k)
+    return np.asarray(steps * step, np.float64)
+
+
+def flop_of(geometry: Geometry) -> float:
+    """The operations of the attention kernel, with those on padding."""
+    return float(_costs(shares_of(geometry)).sum())
+
+
+def select(geometry: Geometry, launches: Sequence[LaunchRecord], sizes: Sizes, tiles: Indices) -> Selection:
+    """The blocks that give the whole results of some tiles; a kernel without a rule runs whole."""
+    shares = shares_of(geometry)
+    for tile in tiles:
+        shares.run[shares.first[tile] : shares.last[tile] + 1] = True
+    found = tuple(LaunchBlocks(launch.grid, _ranges(_blocks(launch, shares, sizes))) for launch in launches)
+    attention = next(place for place, launch in enumerate(launches) if launch.kernel in BY_KERNEL)
+    return Selection(found, tiles, shares.complete, attention)
+
+
+def _blocks(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices:
+    """The blocks of a launch that run, in order."""
+    if launch.kernel in BY_KERNEL:
+        if shares.geometry.kernel.family.stream_k:
+            return np.flatnonzero(shares.run)
+        x, turns, _ = launch.grid
+        zt, jt = np.divmod(np.flatnonzero(shares.run), shares.geometry.grid.iter_j)
+        return np.sort(((zt[:, None] * turns + np.arange(turns)) * x + jt[:, None]).ravel())
+    rule = RULES.get(launch.kernel)
+    found = None if rule is None else rule(launch, shares, sizes)
+    return np.arange(np.prod(launch.grid, dtype=np.int64)) if found is None else found
+
+
+def _scan(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
+    """A scan of the mask: a block for the query tile (x) of a sequence (y)."""
+    x, y, _ = launch.grid
+    grid = shares.geometry.grid
+    if x != grid.iter_j:
+        return None
+    rest, jt = np.divmod(shares.touched, grid.iter_j)
+    return np.unique(rest // grid.iter_z_gqa // grid.ne12 % y * x + jt)
+
+
+def _uniform_fixup(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
+    """One block in x for each tile; y and z are the columns of a tile."""
+    return _planes(launch, shares.complete) if launch.grid[0] == len(shares.first) else None
+
+
+def _general_fixup(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
+    """One block in x for each block of the attention kernel: the last one of a tile adds the parts of the others."""
+    if launch.grid[0] != len(shares.run):
+        return None
+    complete = shares.complete
+    return _planes(launch, shares.last[complete][shares.first[complete] < shares.last[complete]])
+
+
+def _planes(launch: LaunchRecord, places: Indices) -> Indices:
+    """All blocks whose x is one of the places."""
+    x, y, z = launch.grid
+    return (np.arange(y * z)[:, None] * x + places).ravel()
+
+
+def _combine(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
+    """One block for each output row: query (x), head (y), sequence (z)."""
+    if launch.grid != (sizes.n_q, sizes.n_head, sizes.n_seq):
+        return None
+    sequence, query, head = rows_of_tiles(shares.geometry, sizes, shares.complete).T
+    return np.sort((sequence * sizes.n_head + head) * sizes.n_q + query)
+
+
+RULES: dict[str, Callable[[LaunchRecord, Shares, Sizes], Indices | None]] = {
+    "flash_attn_mask_to_KV_max": _scan,
+    "flash_attn_mask_to_sparse_indices": _scan,
+    "flash_attn_stream_k_fixup": _general_fixup,
+    "flash_attn_stream_k_fixup_general": _general_fixup,
+    "flash_attn_stream_k_fixup_uniform": _uniform_fixup,
+    "flash_attn_combine_results": _combine,
+}
+"""What blocks of other kernels work on; None from a rule: the grid is another than it knows."""
+
+
+def rows_of_tiles(geometry: Geometry, sizes: Sizes, tiles: Indices) -> Indices:
+    """The output rows (sequence, query, head) of some tiles, tile by tile."""
+    kernel, grid = geometry.kernel, geometry.grid
+    rest, jt = np.divmod(tiles, grid.iter_j)
+    rest, zt_gqa = np.divmod(rest, grid.iter_z_gqa)
+    sequence, z_KV = np.divmod(rest, grid.ne12)
+    query = (jt * kernel.ncols1)[:, None, None] + np.arange(kernel.ncols1)[None, :, None]
+    within = (zt_gqa * kernel.ncols2)[:, None, None] + np.arange(kernel.ncols2)[None, None, :]
+    head = (z_KV * geometry.group)[:, None, None] + within
+    sequences, queries, heads = np.broadcast_arrays(sequence[:, None, None], query, head)
+    real = (queries < sizes.n_q) & (within < geometry.group)
+    return np.stack([sequences[real], queries[real], heads[real]], axis=1)
+
+
+def _ranges(blocks: Indices) -> tuple[tuple[int, int], ...]:
+    """Sorted numbers as ranges (first, stop)."""
+    ends = np.concatenate([[0], np.flatnonzero(np.diff(blocks) != 1) + 1, [len(blocks)]])
+    return tuple((int(blocks[first]), int(blocks[stop - 1]) + 1) for first, stop in pairwise(ends) if first < stop)

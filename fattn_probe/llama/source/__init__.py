@@ -1,0 +1,36 @@
+"""Sources: a llama.cpp tree from a package index, a git repository or a folder, and patches for it."""
+
+from fattn_probe.llama.source.features import Features, KernelCase, instance_cases, kernel_parameters, type_values
+from fattn_probe.llama.source.resolve import resolve
+from fattn_probe.llama.source.spec import DEFAULT_SOURCE
+from fattn_probe.llama.source.tree import Tree, digest_models, has_models, kept_files, model_files
+
+__all__ = [
+    "DEFAULT_SOURCE",
+    "Features",
+    "KernelCase",
+    "Tree",
+    "digest_models",
+    "ggml_types",
+    "has_models",
+    "kept_files",
+    "kernel_cases",
+    "model_files",
+    "resolve",
+    "template_parameters",
+]
+
+
+def kernel_cases(tree: Tree) -> list[KernelCase]:
+    """The flash-attention kernel instances that a tree compiles, sorted."""
+    return sorted(instance_cases(tree.root), key=lambda case: case.sort_key)
+
+
+def template_parameters(tree: Tree) -> dict[str, list[str]]:
+    """The template parameter names of every flash-attention kernel of a tree, by the kernel's name."""
+    return kernel_parameters(tree.root)
+
+
+def ggml_types(tree: Tree) -> dict[int, str]:
+    """ggml_type's values with their names, so that `(ggml_type)1` can be read as f16."""
+    return type_values(tree.root)

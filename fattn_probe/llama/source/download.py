@@ -1,0 +1,79 @@
+"""Download a file, and verify its digest while it streams."""
+
+import http.client
+import logging
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+from fattn_probe.base.digest import hexdigest
+from fattn_probe.base.errors import InputError, LostError
+from fattn_probe.base.files import MIB, writing
+from fattn_probe.llama.source.index import IndexFile, open_url
+
+log = logging.getLogger(__name__)
+CHUNK = 1 << 18
+ATTEMPTS = 3
+MOST_BYTES = 1024 * MIB
+"""Bytes of a download; the default source's sdist has 36 MiB."""
+BROKEN = (OSError, http.client.HTTPException)
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with (file name, bytes so far, total bytes or None) during a download."""
+
+
+def silent(what: str, done: int, total: int | None) -> None:
+    """A progress callback for callers without a terminal."""
+
+
+def download(file: IndexFile, sha256: str | None, target: Path, progress: Progress = silent) -> None:
+    """Fetch `file` to `target`, which appears only after the whole file has the digest `sha256`.
+
+    A broken connection is retried, then LostError; a wrong digest is an InputError.
+    """
+    part = target.with_name(target.name + ".part")
+    try:
+        with writing(part):
+            part.touch()
+        digest = stream_again(file, part, progress)
+        if sha256 is not None and digest != sha256:
+            raise InputError(f"{file.url} has the sha256 {digest}, expected {sha256}: not used")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def stream_again(file: IndexFile, part: Path, progress: Progress) -> str:
+    """`stream`, up to ATTEMPTS times."""
+    for attempt in count(1):
+        try:
+            return stream(file, part, progress)
+        except BROKEN as error:
+            if attempt == ATTEMPTS:
+                raise LostError(f"the download of {file.url} broke off {ATTEMPTS} times: {error}") from error
+            log.warning("%s: %s; trying again (%d of %d)", file.filename, error, attempt + 1, ATTEMPTS)
+            time.sleep(0.2 * attempt)
+    raise AssertionError("the loop ends by itself")
+
+
+def stream(file: IndexFile, part: Path, progress: Progress) -> str:
+    """Copy the whole body to `part` and return its sha256; a short body is a ConnectionError."""
+    with open_url(file.url) as answer, part.open("wb", buffering=0) as output:
+        length = answer.headers.get("Content-Length", "")
+        total = int(length) if length.isdecimal() else None
+
+        def copied() -> Iterator[bytes]:
+            while chunk := answer.read(CHUNK):
+                with writing(part):
+                    output.write(chunk)
+                done = output.tell()
+                if max(done, total or 0) > MOST_BYTES:
+                    raise InputError(f"{file.url} is larger than {MOST_BYTES // MIB} MiB: not used")
+                progress(file.filename, done, total)
+                yield chunk
+
+        digest, done = hexdigest(copied()), output.tell()
+    if total is not None and done != total:
+        raise ConnectionError(f"{done} of {total} bytes arrived")
+    return digest

@@ -1,0 +1,101 @@
+"""The corpus of historic faults: patches that plant old faults of llama.cpp again, and what must catch each."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.shipped import files, find
+from fattn_probe.llama.source.patches import HEADER_KEYS, Patch, load
+
+Catch = Literal["verdict", "crash", "check", "support", "kernel"]
+INLINE = "inline"
+FAMILIES = (
+    "32-bit products",
+    "tail and bounds",
+    "skipping masked tiles",
+    "GQA and stream-K",
+    "barriers and races",
+    "dispatch",
+    "f16 range",
+    "strides mistaken for shapes",
+    "swizzle and cp.async",
+    "sinks, ALiBi, softcap",
+    "latent attention",
+    "quantised K and V",
+    "sparse gather",
+)
+_NAME = re.compile(r"(?P<number>\d+)-[a-z0-9_]+(-[a-z0-9_]+)*")
+_REFERENCE = re.compile(r"Modelled on [\w.-]+/[\w.-]+#(?P<number>\d+)\.$")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A case that shows a fault: a scenario file and the id of a simulated GPU."""
+
+    scenario: Path
+    device: str
+
+
+@dataclass(frozen=True)
+class HistoricFault:
+    """One file of the corpus; docs/guide/detection.md explains the fields."""
+
+    patch: Patch
+    number: int
+    family: str
+    users: str
+    noticed: str
+    shows: tuple[Shown, ...]
+    catch: Catch
+    cause: str
+    diagnosis: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The name for `--patch`."""
+        return f"faults/{self.patch.name}"
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong in the code: the text of the head without its source."""
+        return _REFERENCE.sub("", self.patch.about).strip()
+
+
+def corpus() -> list[HistoricFault]:
+    """Every fault of the shipped corpus, by number."""
+    return sorted((read_fault(path) for path in files("fault")), key=lambda fault: (fault.number, fault.patch.name))
+
+
+def read_fault(path: Path) -> HistoricFault:
+    """Read a patch whose head has all fields of a fault; InputError names the field that is missing or wrong."""
+    patch = load(path)
+    named, reference = _NAME.fullmatch(patch.name), _REFERENCE.search(patch.about)
+    if not named or not reference or named["number"] != reference["number"]:
+        raise InputError(f"{path}: it must be NUMBER-SLUG.patch, and its text end in `Modelled on OWNER/NAME#NUMBER.`")
+    for key in HEADER_KEYS["fault"]:
+        if not patch.value(key):
+            raise InputError(f"{path}: the head has no `# {key}:`; docs/guide/detection.md explains the fields")
+    for key, known in (("family", FAMILIES), ("catch", get_args(Catch))):
+        if patch.value(key) not in known:
+            raise InputError(f"{path}: {key}: {patch.value(key)!r} is not one of {', '.join(known)}")
+    return HistoricFault(
+        patch,
+        int(named["number"]),
+        patch.value("family"),
+        patch.value("users"),
+        patch.value("noticed"),
+        tuple(shown(path, text.strip()) for text in patch.value("shows").split(",")),
+        cast(Catch, patch.value("catch")),
+        patch.value("cause"),
+        tuple(kind.strip() for kind in patch.value("diagnosis").split(",")),
+    )
+
+
+def shown(path: Path, text: str) -> Shown:
+    """One `SCENARIO on DEVICE`; `inline` is the YAML file beside the patch."""
+    scenario, on, device = text.partition(" on ")
+    if not on or not device:
+        raise InputError(f"{path}: shows: {text!r} is not `SCENARIO on DEVICE`")
+    return Shown(path.with_suffix(".yaml") if scenario == INLINE else find("scenario", scenario), device)

@@ -1,0 +1,120 @@
+"""A llama.cpp tree from a git repository, through the system's git."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import writing
+from fattn_probe.base.process import run
+from fattn_probe.base.scratch import scratch
+from fattn_probe.llama.source.spec import RELEASE_TAG, GitSpec
+
+TIMEOUT = 600.0
+FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
+KEPT_SETTINGS = re.compile(r"http\..+|credential\..+|core\.askpass|safe\.directory")
+"""The user's settings of how a repository is reached: proxies, certificates, credentials."""
+KEPT_VARIABLES = ("GIT_ASKPASS", "GIT_EXEC_PATH", "GIT_HTTP_", "GIT_PROXY_SSL_", "GIT_SSL_", "GIT_TRACE")
+OWN_SETTINGS = {"core.hookspath": os.devnull, "core.attributesfile": os.devnull}
+Environment = dict[str, str | None]
+
+
+@contextmanager
+def environment() -> Iterator[Environment]:
+    """git's environment: of the user's configuration only what says how a repository is reached, not what is fetched.
+
+    So there are no `url.insteadOf`, hooks, templates, filters, attributes or prompts, and no GIT_DIR of a hook that
+    runs fattn-probe.
+    """
+    with scratch() as folder:
+        config = folder / "gitconfig"
+        with writing(config):
+            config.write_text("".join(settings()))
+        yield {
+            **cleared(),
+            "GIT_CONFIG_GLOBAL": str(config),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ALLOW_PROTOCOL": "file:https",
+        }
+
+
+def cleared() -> Environment:
+    """Removes git's variables from this process's environment, except those that say how a repository is reached."""
+    return {name: None for name in os.environ if name.startswith("GIT_") and not name.startswith(KEPT_VARIABLES)}
+
+
+def settings() -> Iterator[str]:
+    """Our own settings, and the kept ones of the user and the machine, as git's configuration files have them.
+
+    Not those of a repository; and not on a command line, as one may be a password.
+    """
+    listing = run(["git", "-C", "/", "config", "--list", "--includes", "--show-scope", "-z"], failure=None).stdout
+    words, found = listing.split("\0"), [*OWN_SETTINGS.items()]
+    for scope, item in zip(words[::2], words[1::2], strict=False):
+        key, has_value, value = item.partition("\n")
+        if scope in ("system", "global", "command") and KEPT_SETTINGS.fullmatch(key):
+            found.append((key, value if has_value else "true"))
+    for key, value in found:
+        section, _, rest = key.partition(".")
+        subsection, _, name = rest.rpartition(".")
+        head = f"{section} {quoted(subsection)}" if subsection else section
+        yield f"[{head}]\n\t{name} = {quoted(value)}\n"
+
+
+def quoted(text: str) -> str:
+    """A text in the quotes of git's configuration files."""
+    for character, written in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\t", "\\t")):
+        text = text.replace(character, written)
+    return f'"{text}"'
+
+
+def find_commit(spec: GitSpec) -> str:
+    """The full commit that a ref means in its repository now."""
+    if FULL_COMMIT.fullmatch(spec.ref):
+        return spec.ref
+    names = [f"refs/tags/{spec.ref}^{{}}", f"refs/tags/{spec.ref}", f"refs/heads/{spec.ref}"]
+    with environment() as env:
+        listing = run(["git", "ls-remote", "--", spec.url, *names], env=env, timeout=TIMEOUT, failure=InputError)
+    found = {name: commit for commit, name in (line.split("\t") for line in listing.stdout.splitlines())}
+    for name in names:
+        if name in found:
+            return found[name]
+    raise InputError(f"{spec.url} has no tag or branch {spec.ref!r} (a commit needs all 40 digits)")
+
+
+def archive_commit(spec: GitSpec, commit: str, folder: Path) -> Path:
+    """Fetch one commit without its history and write it as a tar file into `folder`."""
+    repository, archive = folder / "git", folder / "tree.tar"
+    fetch = ["git", "-C", str(repository), "fetch", "--quiet", "--depth=1", "--no-tags", "--", spec.url, commit]
+    with environment() as env:
+        run(["git", "init", "--quiet", "--bare", "--template=", repository], env=env, timeout=TIMEOUT)
+        run(fetch, env=env, timeout=TIMEOUT, failure=InputError)
+        run(["git", "-C", repository, "archive", "--output", archive, commit], env=env, timeout=TIMEOUT)
+    return archive
+
+
+def build_number_of_ref(ref: str) -> str:
+    """The build number if the ref is one of llama.cpp's release tags, else `?`."""
+    match = RELEASE_TAG.fullmatch(ref)
+    return match[1] if match else "?"
+
+
+def build_number_of_folder(root: Path) -> str:
+    """The build number of a checkout: of llama.cpp's tag at its commit, or the number of its commits.
+
+    `?` without a tag and without a whole history.
+    """
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return "?"
+    env = cleared()
+    tags = run(["git", "-C", root, "tag", "--points-at", "HEAD"], env=env, failure=None).stdout.split()
+    if tagged := next(filter(str.isdecimal, map(build_number_of_ref, tags)), None):
+        return tagged
+    shallow = run(["git", "-C", root, "rev-parse", "--is-shallow-repository"], env=env, failure=None)
+    count = run(["git", "-C", root, "rev-list", "--count", "HEAD"], env=env, failure=None)
+    return count.stdout.strip() if shallow.stdout.strip() == "false" and count.code == 0 else "?"

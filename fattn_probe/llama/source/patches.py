@@ -1,0 +1,280 @@
+"""Unified diffs, applied to an overlay copy of a tree exactly or not at all."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from fattn_probe.base.digest import hexdigest
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import MOST_PATCH, read_text, replacing
+from fattn_probe.cases.shipped import files, folder, names, unknown
+from fattn_probe.llama.source.tree import Tree
+
+if TYPE_CHECKING:  # only a patch that is applied is parsed
+    import whatthepatch
+
+DEBUG_ALIGNMENT = "debug-alignment"
+NO_FILE = "/dev/null"
+HEADER_KEYS = {
+    "patch": ("for", "fits"),
+    "fault": (
+        "family",
+        "users",
+        "noticed",
+        "shows",
+        "catch",
+        "cause",
+        "diagnosis",
+    ),  # of patches/faults, read by faults.py
+}
+_HEADER = re.compile(r"^#\s?(?P<text>.*)$", re.MULTILINE)
+_KEY = re.compile(rf"(?P<key>{'|'.join(key for keys in HEADER_KEYS.values() for key in keys)}):(?P<value>.*)")
+_FILE = re.compile(r"^(?=--- .*\n\+\+\+ .*\n@@ -)", re.MULTILINE)
+_HUNK = re.compile(r"^@@ -\d+(?:,(?P<old>\d+))? \+\d+(?:,(?P<new>\d+))? @@", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One patch file; `keys` are the `# key: value` lines of its header, `about` the other lines."""
+
+    name: str
+    path: Path
+    about: str
+    keys: tuple[tuple[str, str], ...]
+    text: str
+
+    def value(self, key: str) -> str:
+        """The value of a key of the header, empty if it is not there."""
+        return dict(self.keys).get(key, "")
+
+    @property
+    def purpose(self) -> str:
+        """What it is for, in one line."""
+        return self.value("for")
+
+    @property
+    def fits(self) -> tuple[str, ...]:
+        """The eras it is made for; empty if its header names none."""
+        return tuple(self.value("fits").split())
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of the file, for build keys."""
+        return hexdigest(self.text)
+
+    @property
+    def changes(self) -> str:
+        """The sha256 of the diff without its header, whose words change no result."""
+        return hexdigest(self.text.partition("\n--- ")[2])
+
+
+@dataclass(frozen=True)
+class Hunk:
+    """One hunk: `start` is the 0-based line of the old file where its header puts it."""
+
+    number: int
+    start: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FileDiff:
+    """A patch's changes to one file."""
+
+    path: PurePosixPath
+    creates: bool
+    deletes: bool
+    hunks: tuple[Hunk, ...]
+
+
+def shipped() -> list[Patch]:
+    """Every patch that comes with fattn-probe; a patch with a file for each era appears once for each."""
+    return [load(path) for path in files("patch")]
+
+
+def load(path: Path) -> Patch:
+    """Read a patch file and the `#` lines of its header: keys and prose."""
+    text = read_text(path, "the patch", MOST_PATCH)
+    lines = _HEADER.findall(text.partition("\n--- ")[0])
+    keys = tuple((found["key"], found["value"].strip()) for line in lines if (found := _KEY.fullmatch(line)))
+    about = " ".join(line.strip() for line in lines if not _KEY.fullmatch(line)).strip()
+    return Patch(base_name(path), path, about, keys, text)
+
+
+def base_name(path: Path) -> str:
+    """The name of a patch: NAME of `NAME.patch`, or of `NAME.a.patch` if there is one file per era."""
+    return re.sub(r"(\.[a-z])?\.patch$", "", path.name)
+
+
+def find(name_or_file: str, tree: Tree) -> Patch:
+    """The patch for this tree, by path or by the name of a shipped patch.
+
+    Of several files with one name, the first that applies is taken. Raises InputError for an unknown name, and for a
+    patch whose `fits` leaves out the tree's era.
+    """
+    if not name_or_file:
+        raise InputError("the name is empty: name a shipped patch, or a path")
+    is_file = "/" in name_or_file or name_or_file.endswith((".patch", ".diff")) or Path(name_or_file).is_file()
+    shipped_fault = name_or_file in names("fault")
+    candidates = [load(Path(name_or_file))] if is_file and not shipped_fault else named(name_or_file)
+    fitting = [patch for patch in candidates if not patch.fits or tree.features.era in patch.fits]
+    if not fitting:
+        eras = ", ".join(era for patch in candidates for era in patch.fits)
+        raise InputError(
+            f"patch {name_or_file} is made for sources of era {eras}; {tree.spec} is of era {tree.features.era}"
+        )
+    return next((patch for patch in fitting if applies(patch, tree.root)), fitting[-1])
+
+
+def needed(tree: Tree, engine: str, flavour: str) -> tuple[Patch, ...]:
+    """The shipped patches that a build of this kind requires, if they apply to the tree."""
+    if (engine, flavour) != ("cuda", "debug"):
+        return ()
+    return tuple(patch for patch in named(DEBUG_ALIGNMENT) if applies(patch, tree.root))
+
+
+def named(name: str) -> list[Patch]:
+    """The shipped patches of a name; a fault of the corpus is `faults/NAME`."""
+    if name in names("fault"):
+        return [load(folder("fault") / f"{name}.patch")]
+    patches = shipped()
+    if found := [patch for patch in patches if patch.name == name]:
+        return found
+    raise unknown("patch", name, name, sorted({patch.name for patch in patches}))
+
+
+def applies(patch: Patch, root: Path) -> bool:
+    """Whether every hunk has its place in the tree at `root`; nothing is written."""
+    try:
+        plan(patch, root)
+    except InputError:
+        return False
+    return True
+
+
+def apply(patch: Patch, overlay_root: Path) -> list[Path]:
+    """Apply a patch to an overlay, and return the changed files.
+
+    Every hunk must match exactly, though it may have moved; otherwise InputError names the hunk, the file and the
+    line, and nothing is written. Files are replaced, not written through, so links into a shared tree are safe.
+    """
+    contents = plan(patch, overlay_root)
+    for path, content in contents.items():
+        if content is None:
+            path.unlink()
+        else:
+            # Put new content at a path in one step.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as part:
+                part.write_text(content, newline="")
+                part.chmod(0o644)
+    return list(contents)
+
+
+def plan(patch: Patch, root: Path, before: Mapping[Path, str | None] = MappingProxyType({})) -> dict[Path, str | None]:
+    """The new content of each file, None for a deleted one; writes nothing.
+
+    `before` is what earlier patches made of the files, which the result has too.
+    """
+    contents = dict(before)
+    for diff in parse(patch):
+        path = root / diff.path
+        if not path.parent.resolve().is_relative_to(root.resolve()):
+            raise InputError(f"patch {patch.name}: {diff.path} leaves the tree through a link")
+        contents[path] = patched(patch, diff, contents[path] if path in contents else read_target(patch, diff, path))
+    return contents
+
+
+def read_target(patch: Patch, diff: FileDiff, path: Path) -> str | None:
+    """The file a diff is for, None for one it creates."""
+    if diff.creates and path.exists():
+        raise InputError(f"patch {patch.name} creates {diff.path}, but the source has that file already")
+    if diff.creates:
+        return None
+    if not path.is_file():
+        raise InputError(f"patch {patch.name}: hunk 1 changes {diff.path}, but the source has no such file")
+    with path.open(newline="") as file:
+        return file.read()
+
+
+def patched(patch: Patch, diff: FileDiff, content: str | None) -> str | None:
+    """The content after all hunks of one file."""
+    lines, done, moved = (content or "").split("\n"), 0, 0
+    for hunk in diff.hunks:
+        places = find_places(lines, hunk.old, done, hunk.start + moved)
+        if len(places) != 1:
+            raise InputError(f"patch {patch.name}: " + mismatch(diff, hunk, lines, hunk.start + moved, places))
+        lines[places[0] : places[0] + len(hunk.old)] = hunk.new
+        done = places[0] + len(hunk.new)
+        moved = done - hunk.start - len(hunk.old)
+    return None if diff.deletes else "\n".join(lines)
+
+
+def find_places(lines: Sequence[str], old: tuple[str, ...], done: int, nominal: int) -> list[int]:
+    """Where, from line `done` on, exactly the lines `old` stand: `nominal` alone if they stand there."""
+    places = range(done, len(lines) - len(old) + 1)
+    matches = [place for place in places if tuple(lines[place : place + len(old)]) == old]
+    return [nominal] if nominal in matches else matches
+
+
+def mismatch(diff: FileDiff, hunk: Hunk, lines: Sequence[str], nominal: int, places: Sequence[int]) -> str:
+    """Why a hunk has no place: the first line that differs where it was expected, or too many places."""
+    start = f"hunk {hunk.number} does not apply to {diff.path}"
+    if places:
+        stands = ", ".join(str(place + 1) for place in places)
+        return f"{start}: its lines match at {stands}, but not at {nominal + 1}, so its place is ambiguous"
+    found = [*lines[nominal : nominal + len(hunk.old)], *["<end of file>"] * len(hunk.old)]
+    index = next((index for index, line in enumerate(hunk.old) if found[index] != line), 0)
+    return (
+        f"{start}: line {nominal + index + 1} should be\n  {hunk.old[index]}\nbut is\n  {found[index]}\n"
+        f"(no other place after the previous hunk matches all of its {len(hunk.old)} lines)"
+    )
+
+
+def parse(patch: Patch) -> list[FileDiff]:
+    """The diffs of a patch; InputError for one that is damaged or leaves the tree."""
+    import whatthepatch
+
+    sizes = [(int(match["old"] or 1), int(match["new"] or 1)) for match in _HUNK.finditer(patch.text)]
+    try:  # file by file: whatthepatch takes a second file without a `diff` line for more hunks of the first
+        parsed = [diff for part in _FILE.split(patch.text)[1:] for diff in whatthepatch.parse_patch(part)]
+    except (whatthepatch.exceptions.WhatThePatchException, ValueError, AssertionError) as error:
+        raise InputError(f"patch {patch.path} is not a unified diff: {error}") from error
+    diffs = [file_diff(patch, diff.header, diff.changes) for diff in parsed if diff.changes]
+    # Compare each hunk with the line counts in its own header: an editor that strips blanks damages a patch.
+    hunks = [(diff, hunk) for diff in diffs for hunk in diff.hunks]
+    if not hunks or len(hunks) != len(sizes):
+        raise InputError(f"patch {patch.path} is not a whole unified diff: {len(sizes)} hunks, {len(hunks)} readable")
+    for (diff, hunk), size in zip(hunks, sizes, strict=True):
+        if (len(hunk.old), len(hunk.new)) != size:
+            raise InputError(
+                f"patch {patch.path}: hunk {hunk.number} of {diff.path} is damaged: its header says "
+                f"{size[0]} old and {size[1]} new lines, but it has {len(hunk.old)} and {len(hunk.new)}"
+            )
+    return diffs
+
+
+def file_diff(
+    patch: Patch, header: "whatthepatch.patch.header", changes: Sequence["whatthepatch.patch.Change"]
+) -> FileDiff:
+    """One file's diff from whatthepatch's records."""
+    old, new = (header.old_path, header.new_path) if header else ("", "")
+    if (NO_FILE not in (old, new) and old != new) or not new:
+        raise InputError(f"patch {patch.path} renames {old} to {new}; renames are not supported")
+    path = PurePosixPath(old if new == NO_FILE else new)
+    if path.is_absolute() or ".." in path.parts or "\\" in str(path):
+        raise InputError(f"patch {patch.path}: {path} lies outside the tree: not applied")
+    numbers = sorted({change.hunk for change in changes})
+    hunks = [one_hunk(number, [change for change in changes if change.hunk == number]) for number in numbers]
+    return FileDiff(path, old == NO_FILE, new == NO_FILE, tuple(hunks))
+
+
+def one_hunk(number: int, changes: Sequence["whatthepatch.patch.Change"]) -> Hunk:
+    """One hunk; a change without a new line number is a removal, one without an old number an addition."""
+    start = min((change.old for change in changes if change.old is not None), default=1) - 1
+    old = tuple(change.line for change in changes if change.old is not None)
+    return Hunk(number, start, old, tuple(change.line for change in changes if change.new is not None))

@@ -1,0 +1,1 @@
+"""Runs, and the debugger that looks into them."""

@@ -1,0 +1,167 @@
+"""The connection to a debugger: a raw terminal under pexpect, its transcript, and the cleanup of its processes."""
+
+import contextlib
+import os
+import re
+import resource
+import signal
+import termios
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import pexpect
+
+from fattn_probe.base.process import describe_code
+
+TAIL = 12
+LONGEST = 400  # longest line of the dialogue in a message
+DULL = re.compile(r"< (?:=|\(gdb\)|\d+\^done$)|> \d+-interpreter-exec console \"set ")
+SLICE = 0.5  # seconds between checks that the debugger is alive
+
+
+class GoneError(Exception):
+    """The debugger exited or was killed; `str()` says how."""
+
+
+class Channel:
+    """A process in its own terminal session, with line-based input and output.
+
+    `transcript` receives the dialogue as it happens: `> ` before each line sent, `< ` before each line received. Raises
+    FileNotFoundError if the program does not exist.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path | None, transcript: IO[str] | None
+    ) -> None:
+        try:
+            self._child: pexpect.spawn[bytes] = pexpect.spawn(
+                argv[0], list(argv[1:]), env=env, cwd=cwd, echo=False, maxread=65536, preexec_fn=prepare
+            )
+        except pexpect.ExceptionPexpect as error:
+            raise FileNotFoundError(str(error).splitlines()[0]) from error
+        self._child.delaybeforesend = None
+        self._child.delayafterread = None
+        self._child.ptyproc.delayafterclose = 0  # type: ignore[attr-defined]  # types-pexpect leaves it out
+        self._transcript = transcript
+        self._lines: deque[bytes] = deque()
+        self._partial: list[bytes] = []
+        self._tail: deque[str] = deque(maxlen=TAIL)
+
+    def send(self, lines: Sequence[str]) -> None:
+        """Send lines. More than 4096 bytes at once may block until the other side reads."""
+        for line in lines:
+            self._note("> ", line)
+        data = "".join(f"{line}\n" for line in lines).encode()
+        try:
+            while data:
+                data = data[self._child.send(data) :]
+        except OSError as error:
+            raise GoneError(self._ending()) from error
+
+    def line(self, limit: float) -> str:
+        """The next line, without its end; TimeoutError when the monotonic clock passes `limit`."""
+        while not self._lines:
+            left = limit - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._read(min(left, SLICE))
+        line = self._lines.popleft().decode(errors="replace").rstrip("\r")
+        self._note("< ", line)
+        return line
+
+    def tail(self) -> str:
+        """The last lines of the dialogue, without prompts, notifications, settings and empty answers."""
+        return "\n".join(line if len(line) <= LONGEST else line[:LONGEST] + " ..." for line in self._tail)
+
+    def interrupt(self) -> None:
+        """Interrupt the foreground program, as Ctrl-C in the terminal does."""
+        with contextlib.suppress(OSError):
+            os.killpg(os.tcgetpgrp(self._child.child_fd), signal.SIGINT)
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Wait for the debugger to end; whether it did within this time."""
+        limit = time.monotonic() + seconds
+        try:
+            while True:
+                self.line(limit)
+        except TimeoutError:
+            return False
+        except GoneError:
+            return True
+
+    def close(self) -> None:
+        """Kill everything in the terminal's session, including the debugged program.
+
+        It does not wait for a process that a driver blocks in the kernel, since that cannot be killed.
+        """
+        if not self._child.closed:
+            if self._child.pid is not None:
+                # Kill every process of the terminal session of `leader`; give up after 5 seconds.
+                limit = time.monotonic() + 5.0
+                while (alive := list(members(self._child.pid))) and time.monotonic() < limit:
+                    for pid in alive:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+                    time.sleep(0.005)
+            with contextlib.suppress(pexpect.ExceptionPexpect):
+                self._child.close()
+
+    def _read(self, seconds: float) -> None:
+        try:
+            data = self._child.read_nonblocking(65536, seconds)
+        except pexpect.TIMEOUT:
+            return
+        except pexpect.EOF as error:
+            raise GoneError(self._ending()) from error
+        first, *others = data.split(b"\n")
+        self._partial.append(first)
+        if others:
+            self._lines.append(b"".join(self._partial))
+            self._lines.extend(others[:-1])
+            self._partial = [others[-1]]
+
+    def _note(self, mark: str, line: str) -> None:
+        if not DULL.match(mark + line):
+            self._tail.append(mark + line)
+        if self._transcript is not None:
+            self._transcript.write(f"{mark}{line}\n")
+
+    def _ending(self) -> str:
+        """How the process ended, once its terminal is closed."""
+        if rest := b"".join(self._partial).decode(errors="replace").strip():
+            self._note("< ", rest)
+        limit = time.monotonic() + 1.0
+        while self._child.isalive() and time.monotonic() < limit:
+            time.sleep(0.01)
+        if self._child.isalive():
+            return "closed its terminal"
+        code = -self._child.signalstatus if self._child.signalstatus else self._child.exitstatus or 0
+        return describe_code(code)
+
+
+def prepare() -> None:
+    """Prepare the child process: a raw terminal, and no core files.
+
+    Raw mode means no echo, no limit of 4096 bytes per line, and no translation of `\\n` to `\\r\\n`.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the hard limit too: gdb raises a soft limit
+    mode = termios.tcgetattr(0)
+    mode[0] = termios.IGNBRK
+    mode[1] = 0
+    mode[3] = 0
+    mode[6][termios.VMIN] = 1
+    mode[6][termios.VTIME] = 0
+    termios.tcsetattr(0, termios.TCSANOW, mode)
+
+
+def members(leader: int) -> Iterator[int]:
+    """The live processes of a session."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(session) == leader and state not in "ZX":
+                    yield int(folder.name)

@@ -1,0 +1,116 @@
+"""The debugger operations that an inspection needs, inside gdb's Python or from outside over MI.
+
+This module and the procedures import only the standard library, because gdb's own Python loads them too.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Reason = Literal["breakpoint", "step", "signal", "exited"]
+
+
+@dataclass(frozen=True)
+class StopRecord:
+    """Why and where the program stopped; `detail` is a signal's name or an exit code."""
+
+    reason: Reason
+    breakpoints: tuple[int, ...] = ()
+    function: str = ""
+    file: str = ""
+    line: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of the call stack; `function` without parameters, `file` as the compiler received it."""
+
+    function: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A hit of a breakpoint, and the values of its expressions there; None for those that cannot be evaluated."""
+
+    breakpoint: int
+    values: list[str | None]
+
+
+Advance = Callable[[StopRecord], str]
+"""The command to resume with, for a stop; empty to stay there."""
+
+
+class DebuggerError(Exception):
+    """The debugger refused a command; the message is the debugger's."""
+
+
+class Debugger(Protocol):
+    """A debugger with one program in it."""
+
+    def execute(self, command: str) -> str:
+        """Run a command of gdb's console; returns its output."""
+        ...
+
+    def insert(self, location: str, condition: str = "") -> int:
+        """Set a breakpoint, pending if its library is not loaded yet; returns its number."""
+        ...
+
+    def insert_near(self, location: str, condition: str = "") -> list[int]:
+        """Set breakpoints on `file:line` in the compilation units of the frames above; returns their numbers.
+
+        A template's line is in one unit per instance, and finding them all takes seconds. A debugger that cannot select
+        a unit uses all of them.
+        """
+        ...
+
+    def delete(self, *numbers: int) -> None:
+        """Remove breakpoints."""
+        ...
+
+    def resume(self, command: str) -> StopRecord:
+        """Run `run`, `continue`, `next`, `step` or `finish`; returns where the program stopped."""
+        ...
+
+    def walk(self, stop: StopRecord, advance: Advance) -> StopRecord:
+        """Resume from `stop` with the command that `advance` gives for each stop; returns the last stop.
+
+        At a stop `advance` may only evaluate: inside the debugger the program goes on when `advance` returns.
+        """
+        ...
+
+    def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
+        """Continue to the first stop at another breakpoint than these, or of another kind; read at these in passing.
+
+        `readings` has expressions by breakpoint. Inside the debugger a reading is several times faster than a stop.
+        """
+        ...
+
+    def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
+        """The values of expressions in frame `level` (0: newest), as gdb prints them; None if not evaluable."""
+        ...
+
+    def refusal(self, expression: str) -> str:
+        """The debugger's reason why an expression cannot be evaluated in the newest frame; empty if it can."""
+        ...
+
+    def local_names(self, level: int = 0) -> set[str]:
+        """The names of variables and arguments in scope in a frame; other names that `evaluate` finds are global."""
+        ...
+
+    def frames(self, limit: int) -> Iterable[Frame]:
+        """The newest `limit` frames; inside the debugger each is read when it is taken."""
+        ...
+
+    def memory(self, address: int, count: int) -> bytes:
+        """Bytes of the program's host memory."""
+        ...
+
+
+def walk_by_stops(resume: Callable[[str], StopRecord], stop: StopRecord, advance: Advance) -> StopRecord:
+    """`Debugger.walk` with a stop for each command."""
+    while command := advance(stop):
+        stop = resume(command)
+    return stop

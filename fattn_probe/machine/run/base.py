@@ -1,0 +1,98 @@
+"""The launches of a base, for comparison with those of an edited or patched llama.cpp; by dry runs of its host code."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fattn_probe.base.errors import FattnProbeError, LostError
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.llama.build.key import LAUNCHES
+from fattn_probe.llama.build.ninja import Report, silent
+from fattn_probe.llama.launch.record import LaunchRecord, in_words, parse_launches
+from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, resolve
+from fattn_probe.llama.source.spec import PINS, PypiSpec, parse_spec
+from fattn_probe.machine.run.command import Done
+from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
+from fattn_probe.machine.run.outcome import Ran, Unsupported, missing_kernels
+from fattn_probe.machine.run.required_kernels import dry_runs
+from fattn_probe.machine.run.session import RunOptions, Session
+
+Launches = Mapping[str, tuple[LaunchRecord, ...]]
+"""The launches of ops, by the ops' digests."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base: how its kernels are launched, and what it is called; `missing` says why there is none, else empty."""
+
+    options: RunOptions
+    words: str
+    missing: str = ""
+
+    def launches(self, cases: Sequence[Case], target: Target, progress: Report = silent) -> Launches:
+        """The launches of the cases on a simulated GPU, without those whose dry run failed.
+
+        They are remembered in the cache, so that a base is compiled and run once. LostError if there is no base.
+        """
+        if self.missing:
+            raise LostError(self.missing)
+        ops = {op_digest(case.op): case for case in cases}
+        remembered = KernelsByOp.launches(self.options, target)
+        lines = remembered.read()
+        fresh = {digest: case for digest, case in ops.items() if digest not in lines}
+        if fresh:
+            lines |= dry_runs(Session(self.options, progress), fresh, target, launch_lines)
+            remembered.write(lines)
+        return {digest: parse_launches("\n".join(lines[digest])) for digest in ops if digest in lines}
+
+
+def launch_lines(tree: Tree) -> Callable[[Done], tuple[str, ...] | None]:
+    """A reader of launches as JSON lines: none of an op that is refused, None for an incomplete run."""
+
+    def lines(done: Done) -> tuple[str, ...] | None:
+        if isinstance(done.result, Ran) and not missing_kernels(done.result.warnings):
+            return tuple(json.dumps(launch.document()) for launch in done.launches)
+        return () if isinstance(done.result, Unsupported) else None
+
+    return lines
+
+
+def base_of(options: RunOptions) -> Base | None:
+    """The base of a session's source; None for a release as it is.
+
+    With patches, it is the same source without them. Otherwise it is the release with the tree's own build number, if
+    that is among those that fattn-probe pins, else the default release; None if the tree has the same content.
+    """
+    tree = options.tree
+    if tree is None or options.build is not None:
+        return None
+    dry = replace(options, flavour=LAUNCHES, sanitize=(), patches=(), repeat=1, warmup=0)
+    if options.patches:
+        return Base(dry, f"{tree.spec} without its patches")
+    if isinstance(parse_spec(tree.spec), PypiSpec):
+        return None
+    spec = release_of(tree.build_number)
+    try:
+        release = resolve(spec)
+    except FattnProbeError as error:
+        return Base(dry, spec, str(error))
+    return None if release.digest == tree.digest else Base(replace(dry, tree=release), spec)
+
+
+def release_of(build_number: str) -> str:
+    """The pinned release with a build number, else the default release."""
+    pinned = (PypiSpec(name, version) for name, version in PINS)
+    found = (f"pypi:{one.name}=={one.version}" for one in pinned if one.build_number == build_number)
+    return next(found, DEFAULT_SOURCE)
+
+
+def changed(before: Sequence[LaunchRecord], after: Sequence[LaunchRecord]) -> str:
+    """How the launches of an op changed, in words; empty if kernels, grids, blocks and shared memory are the same."""
+    if tuple(before) == tuple(after):
+        return ""
+    gone, new = Counter(before) - Counter(after), Counter(after) - Counter(before)
+    if not (gone or new):
+        return "the same launches in another order"
+    return f"{in_words(gone.elements()) or 'nothing'} became {in_words(new.elements()) or 'nothing'}"

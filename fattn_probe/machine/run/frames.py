@@ -1,0 +1,160 @@
+"""Stack frames with symbols, readable: no parameter lists, no local paths, no repeated places, no machinery."""
+
+import posixpath
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fattn_probe.base.errors import BuildError, TimedOutError
+from fattn_probe.base.process import run
+from fattn_probe.llama.launch.name import parse_kernel_name
+from fattn_probe.machine.run.outcome import Fault
+
+FRAME = re.compile(r"^(?P<name>.*) at (?P<path>\S.*):(?P<line>\d+|\?)(?: \(discriminator \d+\))?$")
+CLONE = re.compile(r" \[clone [^\]]*\]")
+OVERLAY = "/overlay/"
+# Frames of the simulator itself, of the C++ library (its templates are inlined into any file) and of glibc, of the
+# compiler's intrinsics, of a sanitizer
+MACHINERY = re.compile(
+    r"^std::| at (\S*native/sim/|/usr/include/|\S*/include/c\+\+/|\S*/gcc/\S*/include/|\S*/libsanitizer/|\?\?"
+    r"|(\.{1,2}/)*(csu|malloc|nptl|signal|stdlib|string)/|\S*\bsysdeps/)"
+)
+MOST_ARGUMENTS = 40
+"""Longest template arguments that people are shown; those of an mma iteration take 15 lines."""
+
+
+def short_kernel(signature: str) -> str:
+    """`flash_attn_ext_f16<64,64,8,8,false,false,false>`, from __PRETTY_FUNCTION__ or a demangled name."""
+    name = parse_kernel_name(signature)
+    values = ",".join(value for _, value in name.args)
+    return f"{name.base}<{values}>" if values else name.base
+
+
+def headline(fault: Fault) -> str:
+    """The fault in one line: `misaligned: a vector is accessed ...`; a sanitizer's message includes its kind."""
+    named = fault.kind and not fault.kind.endswith("Sanitizer")
+    return f"{fault.kind}: {fault.message}" if named else fault.message
+
+
+def describe_fault(fault: Fault) -> str:
+    """The fault, then kernel, block and thread, then the stack, one line each."""
+    named = [short_kernel(fault.kernel)] if fault.kernel else []
+    indices = (("block", fault.block), ("thread", fault.thread))
+    named += [f"{name} ({', '.join(map(str, index))})" for name, index in indices if index is not None]
+    place = [f"in {', '.join(named)}"] if named else []
+    return "\n  ".join([headline(fault), *place, *brief_frames(fault.frames)])
+
+
+def short_frames(frames: Sequence[str], most: int = 8) -> tuple[str, ...]:
+    """The innermost frames as `function at file:line`, each place once."""
+    return tuple(once(map(short_frame, frames)))[:most]
+
+
+def brief_frames(frames: Sequence[str]) -> tuple[str, ...]:
+    """The innermost frames for people, without long template arguments."""
+    return tuple(map(brief_frame, short_frames(frames)))
+
+
+def brief_frame(frame: str) -> str:
+    """A short frame with `<...>` for template arguments that are long."""
+    name, at, place = frame.rpartition(" at ")
+    start, stop = name.find("<"), name.rfind(">") + 1
+    return f"{name[:start]}<...>{name[stop:]}{at}{place}" if stop - start > MOST_ARGUMENTS else frame
+
+
+def short_frame(frame: str) -> str:
+    """One frame of addr2line; any other text stays as it is."""
+    match = FRAME.match(frame)
+    if match is None:
+        return frame
+    return f"{short_function(match['name'])} at {short_path(match['path'])}:{match['line']}"
+
+
+def place_of(frame: str) -> tuple[str, int]:
+    """The file and line of one frame of addr2line; empty and 0 if it has none."""
+    match = FRAME.match(frame)
+    return (short_path(match["path"]), int(match["line"])) if match and match["line"] != "?" else ("", 0)
+
+
+def short_path(path: str) -> str:
+    """A source file's path in its tree, `ggml/src/ggml-cuda/common.cuh`; any other path unchanged."""
+    path = posixpath.normpath(path)
+    return f"/{path}".rpartition(OVERLAY)[2] if OVERLAY in f"/{path}" else path
+
+
+def short_function(name: str) -> str:
+    """A function without return type and parameters; a lambda's `operator()` stays a lambda."""
+    name = CLONE.sub("", name)
+    if name.startswith("operator()"):
+        return "lambda"
+    head, depth = "", 0
+    for letter in name:
+        depth += (letter in "<") - (letter in ">")
+        if letter == "(" and depth == 0:
+            break
+        head += " " if letter == " " and depth else "\0" if letter == " " else letter
+    return head.rpartition("\0")[2]
+
+
+def once(frames: Iterable[str]) -> Iterable[str]:
+    """Drop frames with the same place as the one before, which inlined and recursive lambdas repeat."""
+    last = ""
+    for frame in frames:
+        place = frame.rpartition(" at ")[2]
+        if place != last:
+            yield frame
+        last = place
+
+
+def symbolised(fault: Fault) -> Fault:
+    """The fault with symbolised frames (function and line), from the kernel's line outwards.
+
+    Its message ends with the earlier place, if there is one.
+    """
+    if not fault.frames:
+        return fault
+    frames = kernel_frames(symbolise(fault.frames))
+    file, line = place_of(frames[0])
+    earlier = kernel_frames(symbolise(fault.earlier))
+    there = place_of(earlier[0]) if earlier else ("", 0)
+    message = f"{fault.message} at {there[0]}:{there[1]}" if there[0] else fault.message
+    return replace(
+        fault, message=message, frames=frames, file=file or fault.file, line=line or fault.line, earlier=earlier
+    )
+
+
+def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
+    """Turn `module+0xoffset` into `function at file:line`, with inlined functions, if addr2line finds it."""
+    addresses = defaultdict(list)
+    for frame in frames:
+        module, plus, offset = frame.rpartition("+0x")
+        if plus and Path(module).is_file():
+            addresses[module].append(f"0x{offset}")
+    known: dict[str, tuple[str, ...]] = {}
+    for module, offsets in addresses.items():
+        try:
+            said = run(["addr2line", "-aCfpie", module, *offsets], timeout=60, failure=None).stdout
+        except (BuildError, TimedOutError):  # no binutils, or addr2line takes too long: keep the raw frame
+            continue
+        known |= {f"{module}+{offset}": lines for offset, lines in parse_addr2line(offsets, said)}
+    return tuple(line for frame in frames for line in known.get(frame, (frame,)))
+
+
+def kernel_frames(frames: Sequence[str]) -> tuple[str, ...]:
+    """The frames with a place, from the innermost that is no machinery outwards; all frames if there is none."""
+    own = [index for index, frame in enumerate(frames) if " at " in frame and not MACHINERY.search(frame)]
+    return tuple(frames[own[0] : own[-1] + 1]) if own else tuple(frames)
+
+
+def parse_addr2line(offsets: Sequence[str], text: str) -> list[tuple[str, tuple[str, ...]]]:
+    """(offset, frames from the innermost outwards) in the output of `addr2line -aCfpi`, without unknown places."""
+    groups: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith("0x"):
+            groups.append([line.partition(": ")[2]])
+        elif groups:
+            groups[-1].append(line.strip().removeprefix("(inlined by) "))
+    pairs = zip(offsets, groups, strict=False)
+    return [(offset, tuple(group)) for offset, group in pairs if not group[0].startswith("?? ")]

@@ -1,0 +1,143 @@
+"""State from op to op: cases that run one after another in one process and on one backend, beside each alone."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.base.digest import hexdigest
+from fattn_probe.base.scratch import scratch
+from fattn_probe.base.workers import threads
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.llama.build.key import RUNNER
+from fattn_probe.machine.run.inputs import FiledInputs, make_case_file
+from fattn_probe.machine.run.outcome import Ran, RunOutcome
+from fattn_probe.machine.run.runner import RunFiles, RunnerEndedError, SharedRunner
+from fattn_probe.machine.run.session import Session
+
+KEEP = "--keep"
+ENDED = "the process ended"
+MOST_SHRUNK = 3
+"""Cases whose order is shrunk, which takes tens of processes each."""
+Output = str
+"""A digest of a case's dst and launches; ENDED without them."""
+
+
+@dataclass(frozen=True)
+class OrderDifference:
+    """A case that gives another output after others than alone.
+
+    `after` are the ops before it in its process, the fewest that show it if it is `shrunk`.
+    """
+
+    case: str
+    after: tuple[str, ...]
+    output: Output
+    shrunk: bool = False
+
+    def __str__(self) -> str:
+        what = ENDED if self.output == ENDED else "different bits or launches than alone"
+        return f"{what} after [{', '.join(self.after)}]" if self.shrunk else f"{what} after {len(self.after)} other ops"
+
+
+@dataclass(frozen=True)
+class Line:
+    """Cases that run one after another on a target, with their case files."""
+
+    session: Session
+    target: Target
+    cases: Mapping[str, Case]
+    files: Mapping[str, FiledInputs]
+    folder: Path
+
+    def alone(self, name: str) -> Output:
+        """The output of a case in a process of its own."""
+        return output_of(self.session.run(self.cases[name], self.files[name], self.target))
+
+    def outputs(self, names: Sequence[str]) -> Iterator[Output]:
+        """The outputs of these cases in one new process; ENDED is the last one."""
+        command = self.session.command(self.target, RUNNER)
+        command = replace(command, words=(*command.words, KEEP))
+        with SharedRunner() as shared:
+            for name in names:
+                try:
+                    files = RunFiles(self.files[name].file, self.folder / "out.gguf")
+                    yield output_of(shared.runner(command).run(files))
+                except RunnerEndedError:
+                    yield ENDED
+                    return
+
+    def last(self, names: Sequence[str]) -> Output:
+        """The output of the last of these cases after the others; empty if one of the others ends the process."""
+        found = list(self.outputs(names))
+        return found[-1] if len(found) == len(names) else ""
+
+    def differences(self, order: Sequence[str], expected: Mapping[str, Output]) -> Iterator[OrderDifference]:
+        """The cases of an order whose output is not the expected one; a new process goes on after one that ended."""
+        start = 0
+        while start < len(order):
+            place = start
+            for place, output in enumerate(self.outputs(order[start:]), start):
+                if output != expected[order[place]]:
+                    yield OrderDifference(order[place], tuple(order[start:place]), output)
+            start = place + 1
+
+    def shrunk(self, found: OrderDifference, expected: Output) -> OrderDifference:
+        """The difference after the fewest ops; unchanged if it does not show again."""
+
+        def shows(before: Sequence[str]) -> bool:
+            return self.last([*before, found.case]) not in ("", expected)
+
+        return replace(found, after=tuple(fewest(found.after, shows)), shrunk=True) if shows(found.after) else found
+
+
+def output_of(outcome: RunOutcome) -> Output:
+    """The digest of what a case gave."""
+    if not isinstance(outcome, Ran) or outcome.result.dst is None:
+        return ENDED
+    launches = "".join(f"{launch.spelling} {launch.geometry}" for launch in outcome.launches)
+    return hexdigest((launches, outcome.result.dst.tobytes()))
+
+
+def fewest(items: Sequence[str], shows: Callable[[Sequence[str]], bool]) -> Sequence[str]:
+    """A subsequence that still shows what all items show, and no longer does without any one of its items (ddmin)."""
+    parts = 2
+    while len(items) > 1:
+        size = -(-len(items) // parts)
+        starts = range(0, len(items), size)
+        halves = [items[start : start + size] for start in starts] if parts == 2 else []
+        rests = [[*items[:start], *items[start + size :]] for start in starts]
+        smaller = next((some for some in (*halves, *rests) if shows(some)), None)
+        if smaller is not None:
+            items, parts = smaller, max(parts - 1, 2)
+        elif size == 1:
+            return items
+        else:
+            parts = min(2 * parts, len(items))
+    return [] if items and shows([]) else items
+
+
+def order_differences(
+    session: Session, cases: Sequence[Case], target: Target, orders: int, jobs: int
+) -> tuple[dict[str, OrderDifference], int]:
+    """The first difference of each case in some random orders, and how many cases took part.
+
+    A case without an output alone takes no part. `jobs` cases run alone at once. Order N is random with the seed N.
+    """
+    with scratch() as folder:
+        files = {case.name: make_case_file(case, folder / f"{place}.gguf") for place, case in enumerate(cases)}
+        line = Line(session, target, {case.name: case for case in cases}, files, folder)
+        with threads(jobs) as pool:
+            expected = dict(zip(line.cases, pool.map(line.alone, line.cases), strict=True))
+        names = [name for name, output in expected.items() if output != ENDED]
+        found: dict[str, OrderDifference] = {}
+        for seed in range(1, orders + 1):
+            order = random.Random(seed).sample(names, len(names))
+            for difference in line.differences(order, expected):
+                if difference.case not in found:
+                    shrinks = sum(one.shrunk for one in found.values()) < MOST_SHRUNK
+                    found[difference.case] = (
+                        line.shrunk(difference, expected[difference.case]) if shrinks else difference
+                    )
+        return found, len(names)

@@ -1,0 +1,191 @@
+"""How a run of the runner ended: parsers of its exit code and stderr."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fattn_probe.base.addresses import check_program
+from fattn_probe.base.process import Completed, describe_code
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.machine.run.result import RunResult
+
+FAULT_CODE, MISSING_CODE, LINKER_CODE, SIGABRT = 86, 87, 127, -6
+FINDING = "fattn-probe: finding: "
+FRAME = "fattn-runner: frame "
+GRAPH_FAILED = "fattn-runner: ggml_backend_graph_compute: "
+MISSING = re.compile(r"fattn-probe: missing symbol: (?P<symbol>\S+)|undefined symbol: (?P<linker>[^\s,]+)")
+ABORT = re.compile(r"^(?P<place>\S.*?:\d+): (?P<what>.+)$")
+STACK = re.compile(r"^(#\d+ |\d+: 0x|\S*\(.*\) ?\[0x[0-9a-f]+\]$)")
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+ASAN = re.compile(r"^==\d+==\s*ERROR: (?P<kind>\w+Sanitizer): (?P<what>.+)$", re.MULTILINE)
+UBSAN = re.compile(r"^(?P<file>\S+?):(?P<line>\d+)(?P<column>:\d+)?: runtime error: (?P<what>.+)$", re.MULTILINE)
+PLACE = re.compile(r" (?P<file>/\S+?):(?P<line>\d+)(:\d+)?$")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The op ran: its result, the launches of its first run, and ggml's warnings."""
+
+    result: RunResult
+    launches: tuple[LaunchRecord, ...]
+    warnings: str
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """The backend, or this llama.cpp, does not support the op."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The program called a function that the build lacks, or failed to load a table of functions."""
+
+    symbol: str
+
+
+Index = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault in a kernel, found by the simulator or a sanitizer.
+
+    `kind` is the simulator's word (`out-of-bounds`, `race`, ...) or the sanitizer's name. `kernel` is the signature as
+    the compiler writes it; `block` and `thread` are (x, y, z). `frames` start with the innermost, whose place is `file`
+    and `line`; `earlier` are those of the other place of a race between kernels, or of lanes at two instructions.
+    Unknown values are empty, None or 0.
+    """
+
+    kind: str
+    message: str
+    kernel: str = ""
+    block: Index | None = None
+    thread: Index | None = None
+    frames: tuple[str, ...] = ()
+    file: str = ""
+    line: int = 0
+    earlier: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failed:
+    """ggml aborted: an assertion, an abort or a CUDA error, with its message and stack."""
+
+    message: str
+    stack: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """No verdict: a time-out, a kill, or an unexplained crash, with the stack if the runner could print it."""
+
+    message: str
+    stack: tuple[str, ...] = ()
+
+
+RunOutcome = Ran | Unsupported | Missing | Fault | Failed | Lost
+Ending = Missing | Fault | Failed | Lost
+
+
+def parse_ending(done: Completed) -> Ending | None:
+    """The ending, from exit code and stderr; None for success. Frames of a fault or a crash are not symbolised.
+
+    MachineError where a limit of addresses left the runner without memory.
+    """
+    if done.code == 0:
+        return None
+    check_program(done.stderr)
+    if done.code in (MISSING_CODE, LINKER_CODE) and (match := MISSING.search(done.stderr)):
+        return Missing(match["symbol"] or match["linker"])  # from its stub, or from the dynamic linker
+    return (
+        checker_fault(done)
+        or sanitizer_fault(done)
+        or ggml_failure(done)
+        or Lost(lost_message("the runner", done.code, done.stderr), crash_stack(done.stderr))
+    )
+
+
+def missing_kernels(stderr: str) -> list[str]:
+    """The mangled names of the kernels that a program skipped, as its stderr says."""
+    return [match["symbol"] for match in MISSING.finditer(stderr) if match["symbol"]]
+
+
+def checker_fault(done: Completed) -> Fault | None:
+    """The simulator's finding (exit 86)."""
+    if done.code != FAULT_CODE:
+        return None
+    for line in done.stderr.splitlines():
+        if line.startswith(FINDING):
+            try:
+                return fault_of(json.loads(line.removeprefix(FINDING)))
+            except json.JSONDecodeError:
+                return None
+    return None
+
+
+def fault_of(finding: Mapping[str, Any]) -> Fault:
+    """A finding as the simulator prints it (`report` in native/sim/finding.cpp)."""
+    kind = str(finding.get("kind", ""))
+    message, kernel = str(finding.get("message", kind)), str(finding.get("kernel", ""))
+    block, thread = (tuple(finding.get(name) or ()) or None for name in ("block", "thread"))
+    frames, earlier = (tuple(finding.get(name, ())) for name in ("frames", "earlier"))
+    return Fault(kind, message, kernel, block, thread, frames, earlier=earlier)
+
+
+def sanitizer_fault(done: Completed) -> Fault | None:
+    """A report of AddressSanitizer or UndefinedBehaviorSanitizer."""
+    if match := ASAN.search(done.stderr):
+        frames = re.findall(r"^ +#\d+ 0x[0-9a-f]+ in (.+)$", done.stderr[match.end() :].split("\n\n")[0], re.MULTILINE)
+        place = PLACE.search(frames[0]) if frames else None
+        file, line = (place["file"], int(place["line"])) if place else ("", 0)
+        return Fault(match["kind"], f"{match['kind']}: {match['what']}", frames=tuple(frames), file=file, line=line)
+    if match := UBSAN.search(done.stderr):
+        message = f"{match['file']}:{match['line']}{match['column'] or ''}: {match['what']}"
+        return Fault("UndefinedBehaviorSanitizer", message, file=match["file"], line=int(match["line"]))
+    return None
+
+
+def ggml_failure(done: Completed) -> Failed | None:
+    """An abort of ggml (`file:line: GGML_ASSERT(...) failed`, a CUDA error) or a graph that did not compute."""
+    lines = done.stderr.splitlines()
+    if done.code == SIGABRT:
+        cuda = cuda_error(lines)
+        aborts = [line for line in lines if ABORT.match(line)]
+        if cuda or aborts:
+            return Failed("\n".join(cuda + aborts[-1:]), abort_stack(done))
+    failed = [line.removeprefix("fattn-runner: ") for line in lines if line.startswith(GRAPH_FAILED)]
+    return Failed("\n".join(cuda_error(lines) + failed), ()) if failed else None
+
+
+def abort_stack(done: Completed) -> tuple[str, ...]:
+    """The frames below ggml_abort: gdb, which ggml starts, prints them on stdout; backtrace_symbols on stderr."""
+    text = ANSI.sub("", f"{done.stdout}\n{done.stderr}")
+    frames = [line for line in text.splitlines() if STACK.match(line)]
+    last = max((i for i, frame in enumerate(frames) if "ggml_abort" in frame), default=-1)
+    return tuple(frames[last + 1 :])
+
+
+def crash_stack(stderr: str) -> tuple[str, ...]:
+    """The frames that the runner prints when a signal ends it (native/runner/crash.h), not symbolised."""
+    return tuple(line.removeprefix(FRAME) for line in stderr.splitlines() if line.startswith(FRAME))
+
+
+def cuda_error(lines: list[str]) -> list[str]:
+    """ggml's message of a CUDA error: the error, then indented lines with the place and the call."""
+    for i, line in enumerate(lines):
+        if "CUDA error: " in line:
+            return [line.strip(), *(more.strip() for more in lines[i + 1 : i + 3] if more.startswith("  "))]
+    return []
+
+
+def lost_message(program: str, code: int, stderr: str) -> str:
+    """The exit code and the last lines of stderr of a program whose run has no verdict; MachineError as above."""
+    check_program(stderr)
+    said = [line for line in stderr.splitlines() if line.strip() and not line.startswith(FRAME)][-10:]
+    ended = f"ended with {describe_code(code)}" if code >= 0 else f"was {describe_code(code)}"
+    return "\n".join([f"{program} {ended}", *said])

@@ -1,0 +1,52 @@
+"""A part of an op: the blocks that a simulated GPU runs, and the rows of dst that are read; its file."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from gguf import GGUFValueType
+
+from fattn_probe.base.arrays import I64, Indices
+from fattn_probe.cases.op import Sizes
+from fattn_probe.cases.op.gguf_file import array, write_gguf
+from fattn_probe.llama.launch.selection import Selection
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What is run of an op: `selection`, on a simulated GPU (a real one runs all); and the `rows` of dst that are read.
+
+    `rows` are (sequence, query, head).
+    """
+
+    selection: Selection
+    rows: I64
+
+    @property
+    def share(self) -> float:
+        """The share of the attention kernel's blocks that run."""
+        attention = self.selection.launches[self.selection.attention]
+        return attention.number / attention.of
+
+
+def write_part(part: Part, sizes: Sizes, path: Path) -> None:
+    """Write the file: for each launch its grid, the number of its ranges, and these; of dst (offset, bytes)."""
+    blocks = [number for launch in part.selection.launches for number in _numbers(launch.grid, launch.ranges)]
+    fields = {"fattn.selection.blocks": blocks, "fattn.selection.dst": list(_dst(part.rows, sizes))}
+    write_gguf(path, {key: array(GGUFValueType.UINT64, values) for key, values in fields.items()}, {})
+
+
+def _numbers(grid: tuple[int, int, int], ranges: tuple[tuple[int, int], ...]) -> Iterator[int]:
+    yield from (*grid, len(ranges))
+    for one in ranges:
+        yield from one
+
+
+def _dst(rows: I64, sizes: Sizes) -> Iterator[int]:
+    """The offset and the size of each run of rows of dst, in bytes."""
+    sequence, query, head = rows.T
+    places: Indices = np.unique((sequence * sizes.n_q + query) * sizes.n_head + head)
+    row = 4 * sizes.hsv
+    for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
+        yield from (int(run[0]) * row, len(run) * row)

@@ -1,0 +1,170 @@
+"""The kernels that cases launch on a target, found by dry runs of the target's build, and remembered."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from fattn_probe.base.errors import InputError, LostError
+from fattn_probe.base.host import cores
+from fattn_probe.base.workers import Died, Tell, Workers
+from fattn_probe.cases.device import Device, Target, load_devices
+from fattn_probe.cases.device.target import picklable
+from fattn_probe.cases.scenario import Case
+from fattn_probe.llama.build import Build
+from fattn_probe.llama.build.ninja import silent
+from fattn_probe.llama.build.sources import CONVERSIONS
+from fattn_probe.llama.build.symbols import case_of, demangle
+from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.families import BY_KERNEL
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.llama.source import KernelCase, Tree, ggml_types, kernel_cases
+from fattn_probe.machine.run.command import Done, plan_cases
+from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
+from fattn_probe.machine.run.outcome import Ran, Unsupported, missing_kernels
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.simulator import Simulation
+
+CASES_A_PROCESS = 50
+"""The number of dry runs that justifies another process, which takes half a second to start."""
+Names = dict[str, tuple[str, ...]]
+"""The names of the kernel cases of ops, or other words for what they launch, by the ops' digests."""
+Items = Sequence[tuple[str, Case]]
+"""Cases with the digests of their ops."""
+Read = Callable[[Tree], Callable[[Done], tuple[str, ...] | None]]
+"""Makes the reader of a tree's dry runs; it returns None for a run that failed."""
+
+
+def required_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
+    """The kernel cases that a target needs for these cases.
+
+    A case whose dry run fails is left out; its real run shows the error.
+    """
+    tree = session.options.tree
+    if tree is None:
+        return []
+    ops = {op_digest(case.op): case for case in cases}
+    remembered = KernelsByOp.of(session.options, target)
+    names = remembered.read()
+    fresh = {digest: case for digest, case in ops.items() if digest not in names}
+    if fresh:
+        names |= dry_runs(session, fresh, target)
+        remembered.write(names)
+        similar = KernelsByOp.similar(session.options, target)
+        similar.write(similar.read() | names)
+    return kernels_of(tree, ops, names)
+
+
+def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
+    """The likely kernel cases without dry runs: those needed before, with other edits or patches of the source.
+
+    With this guess, the kernels compile beside the host code that dry runs need.
+    """
+    tree = session.options.tree
+    if tree is None:
+        return []
+    files = (KernelsByOp.similar(session.options, target), KernelsByOp.of(session.options, target))
+    names = {digest: kernels for file in files for digest, kernels in file.read().items()}
+    return kernels_of(tree, [op_digest(case.op) for case in cases], names)
+
+
+def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
+    """The further files of the CUDA backend that cases need: conversions to f16, for other types of K and V."""
+    types = {type for case in cases for type in (case.op.type_K, case.op.type_V)}
+    return () if types <= {"f16"} else (CONVERSIONS,)
+
+
+def kernels_of(tree: Tree, ops: Iterable[str], names: Names) -> list[KernelCase]:
+    """The kernel cases of ops, each once, as far as the tree has them."""
+    known = {case.name: case for case in kernel_cases(tree)}
+    wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
+    return [known[name] for name in wanted if name in known]
+
+
+def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: "Read | None" = None) -> Names:
+    """What each op launches, by dry runs in parallel: the names of its kernel cases, or what `read` makes of them.
+
+    Kernels that the build lacks are skipped, not compiled. An op whose run failed is left out.
+    """
+    simulation = Simulation(dry=True, skip_kernels=True, threads=1)
+    options = replace(session.options, simulation=simulation, repeat=1, warmup=0)
+    dry = Session(options, session.progress)
+    dry.add_kernels(target, (), sources=required_sources(cases.values()))
+    begin = functools.partial(reading, options, dry.builds, picklable(target), read or names_of)
+    items, processes = list(cases.items()), process_count(len(cases))
+    if processes == 1:
+        with begin(silent) as words_of:
+            return words_of(items)
+    found: Names = {}
+    with Workers[Items, Names](begin, processes) as pool:
+        for _, names in pool.answers([items[start::processes] for start in range(processes)]):
+            if isinstance(names, Died):
+                raise LostError(f"dry runs: {names.how}")
+            found |= names
+    return found
+
+
+@contextmanager
+def reading(
+    options: RunOptions, builds: Mapping[str, Build], target: Target, read: "Read", tell: Tell
+) -> Iterator[Callable[[Items], Names]]:
+    """A worker's function, which runs some ops dry; `read` makes words of their launches."""
+    session, tree = Session(options, builds=dict(builds)), options.tree
+    assert tree is not None
+    words_of = read(tree)
+
+    def names(items: Items) -> Names:
+        done = plan_cases(session, [(case, [target]) for _, case in items])
+        found = ((digest, words_of(one)) for (digest, _), one in zip(items, done, strict=True))
+        return {digest: words for digest, words in found if words is not None}
+
+    yield names
+
+
+def process_count(cases: int) -> int:
+    """The number of processes that share dry runs."""
+    return max(1, min(cores(), cases // CASES_A_PROCESS))
+
+
+class KernelReader:
+    """Reads the kernel cases of an op from its dry run."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.cases = kernel_cases(tree)
+        self.types = ggml_types(tree)
+        self.by_key = {(case.family, case.args): case for case in self.cases}
+        self.of_symbol = functools.cache(lambda symbol: case_of(demangle(symbol), self.cases, self.types))
+
+    def names(self, done: Done) -> tuple[str, ...] | None:
+        """The names of the kernel cases that were launched or skipped; None if the run failed."""
+        if not isinstance(done.result, Ran | Unsupported):
+            return None
+        found = self._cases(done.result) if isinstance(done.result, Ran) else ()
+        return tuple(dict.fromkeys(case.name for case in found if case is not None))
+
+    def _cases(self, ran: Ran) -> Iterator[KernelCase | None]:
+        yield from (self.by_key.get(kernel_key(launch)) for launch in ran.launches)
+        yield from (self.of_symbol(symbol) for symbol in missing_kernels(ran.warnings))
+
+
+def names_of(tree: Tree) -> Callable[[Done], tuple[str, ...] | None]:
+    """A reader of the names of kernel cases."""
+    return KernelReader(tree).names
+
+
+def device_of(arch: str) -> Device:
+    """The first GPU of the catalogue with an architecture."""
+    for device in load_devices().values():
+        if arch_number(device.arch) == arch_number(arch):
+            return device
+    raise InputError(
+        f"no GPU of the catalogue has arch {arch}, so it is not known which kernels these scenarios need there; "
+        "name them with --kernel, or build without scenarios: a run compiles what it misses"
+    )
+
+
+def kernel_key(launch: LaunchRecord) -> tuple[str, tuple[str, ...]]:
+    """The family and arguments of a launch's kernel case; ("", ()) for a kernel without its own case."""
+    family = BY_KERNEL.get(launch.kernel)
+    arguments = family.case_arguments(launch.values) if family else ()
+    return (family.case, arguments) if family and arguments else ("", ())

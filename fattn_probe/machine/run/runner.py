@@ -1,0 +1,309 @@
+"""The native runner: a process for each case, one process for case after case, or a child of one process for each run.
+
+Each way takes the files of a run, and gives what became of it.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.base.errors import LostError, TimedOutError
+from fattn_probe.base.process import Completed, Dialogue, dialogue, kill_group, run
+from fattn_probe.base.scratch import scratch
+from fattn_probe.llama.build import Build, lock_of
+from fattn_probe.llama.launch.record import LaunchRecord, Names, Types, parse_launches
+from fattn_probe.machine.run.frames import kernel_frames, symbolise, symbolised
+from fattn_probe.machine.run.outcome import (
+    Ending,
+    Failed,
+    Fault,
+    Lost,
+    Missing,
+    Ran,
+    RunOutcome,
+    Unsupported,
+    parse_ending,
+)
+from fattn_probe.machine.run.result import read_result
+
+LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
+READY, DONE, ENDED = "fattn-runner: ready", "fattn-runner: done", "fattn-runner: ended "
+KILLED = (-signal.SIGKILL, -signal.SIGTERM)
+"""How a process ends that another one killed, such as the system for want of memory."""
+SIGPROF = -27
+NO_GDB = {"DEBUGINFOD_URLS": ""}
+"""ggml starts gdb when it aborts, which would look for debug information on the network."""
+QUIET = {"GGML_NO_BACKTRACE": "1", "LSAN_OPTIONS": "detect_leaks=0"}
+"""No backtrace: an abort is found by its message, and gdb takes a second. No search for leaks: a child inherits objects
+that its parent still has."""
+GRACE = 30.0
+"""Seconds beyond the limit of processor time after which a child waits for something that never comes."""
+
+
+class RunnerEndedError(LostError):
+    """The runner ended or timed out; the next case needs a new one.
+
+    `ending` is what became of the case in progress: a crash or a hang is a failure, since what ran before may have
+    caused it. It is Lost if another process killed the runner, and None if no case was in progress.
+    """
+
+    def __init__(self, said: str, ending: Ending | None = None) -> None:
+        super().__init__(said)
+        self.ending = ending
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of one run: the case, the result, and which part is run, if not all (`write_part`)."""
+
+    case: Path
+    out: Path
+    part: Path | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """A runner with its arguments, and the seconds that a case may take.
+
+    `types` and `names` are for `parse_launches`. The `build` is locked while the runner loads: no other process links.
+    """
+
+    program: Path
+    words: Sequence[str] = ()
+    env: Mapping[str, str] | None = None
+    timeout: float | None = None
+    types: Types | None = None
+    names: Names | None = None
+    build: Build | None = None
+
+    @contextlib.contextmanager
+    def no_builders(self) -> Iterator[None]:
+        """Hold the build lock."""
+        with lock_of(self.build.folder) if self.build and self.build.request else contextlib.nullcontext():
+            yield
+
+    def run(self, files: RunFiles) -> RunOutcome:
+        """Run one case in a process of its own. A runner that cannot be started raises BuildError.
+
+        Launch records go to the result file's name with `.launches`.
+        """
+        with self.no_builders():
+            pass
+        launches = files.out.with_name(files.out.name + ".launches")
+        for stale in (launches, files.out):
+            stale.unlink(missing_ok=True)
+        env = {**NO_GDB, **(self.env or {}), LAUNCHES_ENV: str(launches)}
+        selected = () if files.part is None else ("--select", files.part)
+        argv = [self.program, files.case, files.out, *self.words, *selected]
+        try:
+            done = run(argv, env=env, timeout=self.timeout, failure=None)
+        except TimedOutError as error:
+            return Lost(str(error))
+        return ending_of(done) or outcome_of(done, files.out, self.launches(launches))
+
+    def launches(self, path: Path) -> tuple[LaunchRecord, ...]:
+        """The launches in a file of records."""
+        return read_launches(path, types=self.types, names=self.names)
+
+    @contextlib.contextmanager
+    def started(self) -> Iterator["BatchRunner"]:
+        """Start it for case after case, and end it with all its child processes; RunnerEndedError if it fails to."""
+        with scratch() as folder:
+            launches = folder / "launches"
+            launches.touch()
+            env = {**NO_GDB, LAUNCHES_ENV: str(launches), **(self.env or {})}
+            with contextlib.ExitStack() as stack:
+                with self.no_builders():
+                    argv = [str(self.program), "--batch", *self.words]
+                    running = stack.enter_context(dialogue(argv, env, folder / "stderr", "the runner"))
+                    batch = BatchRunner(self, running, launches)
+                    batch.expect(READY)
+                yield batch
+
+
+@dataclass(frozen=True)
+class BatchRunner:
+    """A running `fattn-runner --batch`, which has set up its GPU; `launches` has the records of the last case."""
+
+    command: Command
+    running: Dialogue
+    launches: Path
+
+    def run(self, files: RunFiles) -> RunOutcome:
+        """Run one case.
+
+        If the process ends or times out, RunnerEndedError, which is no verdict on the case: one before it may have left
+        what ended it. But a missing function is an outcome.
+        """
+        start, alive = time.monotonic(), self.running.alive
+        self.forget()
+        try:
+            self.expect(DONE, "\t".join(str(file) for file in (files.case, files.out, files.part) if file))
+        except RunnerEndedError as error:
+            ending = error.ending or self._ending(start)
+            if isinstance(ending, Missing):
+                return ending
+            raise RunnerEndedError(str(error), ending if alive else None) from error
+        done = Completed((), 0, "", self.said, time.monotonic() - start)
+        launches = enumerate(self.command.launches(self.launches))  # as in a process of its own
+        return outcome_of(done, files.out, tuple(replace(launch, order=order) for order, launch in launches))
+
+    @property
+    def said(self) -> str:
+        """Its stderr since the case began."""
+        return self.running.said.read_text(errors="replace")
+
+    def forget(self) -> None:
+        """Forget the last case: the runner appends to its files."""
+        for file in (self.running.said, self.launches):
+            os.truncate(file, 0)
+
+    def expect(self, answer: str, line: str = "") -> None:
+        """Wait for a line of its output, after sending it a `line`; RunnerEndedError for another one."""
+        found = self.ask(line, self.command.timeout)
+        if found != answer:
+            kill_group(self.running.process)  # its next line would belong to another case
+            said = f"the runner ended, or said {found!r}"
+            raise RunnerEndedError(said, Failed(f"the runner said {found!r}", ()) if found else None)
+
+    def ask(self, line: str, timeout: float | None) -> str:
+        """Its answer to a line; RunnerEndedError if there is none."""
+        try:
+            return self.running.ask(line, timeout)
+        except TimedOutError as error:
+            raise RunnerEndedError(str(error), Failed(str(error), ())) from error
+        except LostError as error:
+            raise RunnerEndedError(str(error)) from error
+
+    def _ending(self, start: float) -> Ending:
+        """What became of the case in progress when the process ended."""
+        code = self.running.process.wait()
+        ending = ending_of(Completed((), code, "", self.said, time.monotonic() - start))
+        if isinstance(ending, Lost) and code not in KILLED:
+            return Failed(ending.message, ending.stack)
+        return ending or Failed("the runner ended", ())
+
+
+class SharedRunner(contextlib.ExitStack):
+    """The runner of the last command, reused while the command stays the same; `last` is the case that it ran last."""
+
+    command: Command | None = None
+    batch: BatchRunner | None = None
+    last: str = ""
+
+    def runner(self, command: Command) -> BatchRunner:
+        """The runner of a command; RunnerEndedError if it cannot be started."""
+        if self.batch is None or not self.batch.running.alive or self.command != command:
+            self.close()
+            self.command, self.batch, self.last = command, None, ""
+            self.batch = self.enter_context(command.started())
+        return self.batch
+
+    def run(self, command: Command, files: RunFiles, name: str) -> RunOutcome:
+        """Run a case, which has a `name`; a case that ends the runner runs again in a process of its own."""
+        last = ""
+        try:
+            runner = self.runner(command)
+            last, self.last = self.last, name
+            return runner.run(files)
+        except RunnerEndedError as ended:
+            return beside_others(command.run(files), ended, last)
+
+
+def beside_others(alone: RunOutcome, ended: RunnerEndedError, last: str) -> RunOutcome:
+    """The outcome of a case that ended the runner which cases share: what it is `alone`, unless it passes so.
+
+    It is then a finding, as something is left of the `last` case in that runner, or the case does not always pass.
+    """
+    if ended.ending is None or isinstance(ended.ending, Missing) or not isinstance(alone, Ran | Unsupported):
+        return alone
+    words = f"passes alone, fails after {last}" if last else "fails in one run, passes in the next"
+    return replace(ended.ending, message=f"{words}: {ended.ending.message}")
+
+
+@dataclass(frozen=True)
+class Child:
+    """A run in a child process: its exit code (negative for a signal), its processor time, and its files."""
+
+    code: int
+    seconds: float
+    out: Path
+    said: Path
+    launched: Path
+
+    @property
+    def output(self) -> tuple[bytes, str]:
+        """The bytes of dst and the text of the launch records, for comparing runs; empty without an output."""
+        if self.code != 0:
+            return b"", ""
+        dst = read_result(self.out).dst
+        return b"" if dst is None else dst.tobytes(), self.launched.read_text()
+
+    def outcome(self, types: Types | None, names: Names | None) -> RunOutcome:
+        """What became of the run. Frames of a fault are not symbolised."""
+        if self.code == SIGPROF:
+            return Lost(f"timed out after {self.seconds:.1f} s of processor time")
+        done = Completed((), self.code, "", self.said.read_text(errors="replace"), self.seconds)
+        return parse_ending(done) or outcome_of(done, self.out, read_launches(self.launched, types=types, names=names))
+
+
+@dataclass(frozen=True)
+class ForkedRunner:
+    """A running `fattn-runner --fork`: a fault ends only a child, and costs no new set-up. Results are in `folder`."""
+
+    batch: BatchRunner
+    folder: Path
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still takes runs."""
+        return self.batch.running.alive
+
+    def run(self, case: Path, part: Path | None = None, mutant: int = 0, limit: float = 0.0) -> Child:
+        """Run a case file, or a part of it, with a mutant switched on and at most `limit` seconds of processor time.
+
+        LostError if the runner itself ends, or if the child waits for something that never comes.
+        """
+        out = self.folder / "out.gguf"
+        out.unlink(missing_ok=True)
+        self.batch.forget()
+        words = (case, out, part or "", mutant, f"{limit:.3f}")
+        answer = self.batch.ask("\t".join(map(str, words)), 4 * limit + GRACE if limit else None)
+        if not answer.startswith(ENDED):
+            raise LostError(f"the runner said {answer!r}")
+        code, seconds = answer.removeprefix(ENDED).split()
+        return Child(int(code), float(seconds), out, self.batch.running.said, self.batch.launches)
+
+
+@contextlib.contextmanager
+def forked_runner(
+    runner: Path, args: Sequence[str], *, env: Mapping[str, str], folder: Path, timeout: float
+) -> Iterator[ForkedRunner]:
+    """Start a runner that forks, and end it with all its child processes."""
+    with Command(runner, ("--fork", *args), {**env, **QUIET}, timeout).started() as batch:
+        yield ForkedRunner(batch, folder)
+
+
+def ending_of(done: Completed) -> Ending | None:
+    """The ending of a runner, with symbolised frames; None for success."""
+    ending = parse_ending(done)
+    if isinstance(ending, Fault):
+        return symbolised(ending)
+    if isinstance(ending, Lost):
+        return replace(ending, stack=kernel_frames(symbolise(ending.stack)))
+    return ending
+
+
+def outcome_of(done: Completed, out_file: Path, launches: tuple[LaunchRecord, ...]) -> RunOutcome:
+    """The outcome in the result file of a runner that exited with 0."""
+    result = read_result(out_file)
+    return Unsupported(result.unsupported) if result.unsupported else Ran(result, launches, done.stderr, done.seconds)
+
+
+def read_launches(path: Path, *, types: Types | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:
+    """The launches of the first run; none if the backend launches no kernels (the CPU's)."""
+    return parse_launches(path.read_text(), types=types, names=names) if path.exists() else ()

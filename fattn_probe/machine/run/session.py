@@ -1,0 +1,235 @@
+"""Run a case on a target: make the build, and compile each kernel that turns out to be missing."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fattn_probe.base.arrays import Bytes
+from fattn_probe.base.errors import BuildError, InputError
+from fattn_probe.base.host import cores
+from fattn_probe.base.scratch import scratch
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.op.case_file import Named, write_case
+from fattn_probe.cases.scenario import Case
+from fattn_probe.llama.build import CPU_RUNNER, RUNNER, Build, BuildRequest, ensure
+from fattn_probe.llama.build.key import Flavour
+from fattn_probe.llama.build.ninja import Report, silent
+from fattn_probe.llama.launch.record import Names, Types
+from fattn_probe.llama.source import KernelCase, Tree, ggml_types, template_parameters
+from fattn_probe.llama.source.patches import Patch
+from fattn_probe.machine.run.capture import Capture, capture_of
+from fattn_probe.machine.run.gpu import gpu_arch
+from fattn_probe.machine.run.inputs import FiledInputs
+from fattn_probe.machine.run.outcome import Missing, Ran, RunOutcome
+from fattn_probe.machine.run.part import Part, write_part
+from fattn_probe.machine.run.progress import Watch
+from fattn_probe.machine.run.provenance import driver, versions
+from fattn_probe.machine.run.runner import Command, RunFiles, SharedRunner
+from fattn_probe.machine.run.simulator import Simulation
+
+DEFAULT_ARCH = "90"  # of the simulator build that lends its ggml to the `cpu` target
+MOST_RETRIES = 30  # kernels of one case; no op launches that many
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What to run and how; `build` is a build made elsewhere, which is used unchanged."""
+
+    tree: Tree | None
+    flavour: Flavour = "release"
+    sanitize: tuple[str, ...] = ()
+    patches: tuple[Patch, ...] = ()
+    quants: tuple[str, ...] = ()
+    simulation: Simulation = dataclasses.field(default_factory=Simulation)
+    repeat: int = 1
+    warmup: int = 0
+    timeout: float = 600.0
+    build: Build | None = None
+
+
+def arch_of(target: Target) -> str:
+    """nvcc's number of the architecture that a target's build is for."""
+    if target.device is not None:
+        return target.device.arch
+    return gpu_arch(target.gpu) if target.engine == "cuda" else DEFAULT_ARCH
+
+
+@dataclass
+class Session:
+    """Runs cases, and remembers the build of each target."""
+
+    options: RunOptions
+    progress: Report = silent
+    builds: dict[str, Build] = dataclasses.field(default_factory=dict)
+    watch: Watch | None = None
+    shared: SharedRunner | None = dataclasses.field(default=None, init=False)
+
+    @contextlib.contextmanager
+    def persistent_runner(self) -> Iterator[None]:
+        """Reuse one runner for all cases of a target; a case that ends it runs again in its own runner."""
+        with SharedRunner() as shared:
+            self.shared = shared
+            try:
+                yield
+            finally:
+                self.shared = None
+
+    def reordered(self, number: int) -> "Session":
+        """This session with another order of warps on simulators, where a GPU has another one in each run."""
+        simulation = self.options.simulation
+        other = dataclasses.replace(simulation, schedule=simulation.schedule + number)
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, simulation=other))
+
+    def build_for(self, target: Target, program: str | None = None) -> Build:
+        """The build that a target's programs come from; made if it does not exist."""
+        if self.options.build is not None:
+            return self.options.build
+        wanted = program or (CPU_RUNNER if target.engine == "cpu" else RUNNER)
+        key = f"{target}/{wanted}"
+        if key not in self.builds:
+            self.add_kernels(target, (), wanted)
+        return self.builds[key]
+
+    def add_kernels(
+        self,
+        target: Target,
+        kernels: Iterable[KernelCase],
+        program: str = RUNNER,
+        sources: Iterable[str] = (),
+        architectures: Iterable[str] = (),
+    ) -> None:
+        """Compile the kernels and further files that the build of a target lacks, all at once."""
+        options = self.options
+        if options.tree is None:
+            raise InputError("a source is needed to build from")
+        request = BuildRequest(
+            options.tree,
+            "cuda" if target.engine == "cuda" else "sim",
+            options.flavour,
+            arch=arch_of(target),
+            sanitize=options.sanitize,
+            patches=options.patches,
+            quants=options.quants,
+        )
+        made = ensure(
+            request,
+            kernels,
+            (program,),
+            dry=options.simulation.dry,
+            sources=sources,
+            architectures=architectures,
+            progress=self.progress,
+        )
+        self.builds[f"{target}/{program}"] = made
+
+    def complete(self, target: Target, symbol: str, program: str) -> Build:
+        """The build of a target after compiling a missing symbol into it."""
+        from fattn_probe.llama.build.make import add_missing  # what only compiling needs
+
+        build = add_missing(self.build_for(target, program), symbol, progress=self.progress)
+        self.builds[f"{target}/{program}"] = build
+        return build
+
+    def completing(self, name: str, target: Target, program: str, attempt: Callable[[Build], Result]) -> Result:
+        """The first result of an attempt that is not Missing; each missing kernel is compiled in for the next attempt.
+
+        `name` stands for the case in the BuildError after too many attempts.
+        """
+        build, symbol = self.build_for(target, program), ""
+        for _ in range(MOST_RETRIES):
+            result = attempt(build)
+            if not isinstance(result, Missing):
+                return result
+            symbol = result.symbol
+            build = self.complete(target, symbol, program)
+        raise BuildError(f"{name}: after {MOST_RETRIES} kernels the build still misses {symbol}")
+
+    def env(self, target: Target, program: str | None = None) -> dict[str, str]:
+        """The environment of a program on a target."""
+        build = self.build_for(target, program)
+        env = build.env() | target.env
+        if target.engine == "sim" and target.device is not None:
+            manifest = build.manifest
+            env |= self.options.simulation.env(target.device, manifest.build_number, released=manifest.released)
+        elif target.engine == "cuda":
+            env |= self.options.simulation.dry_env
+        return env
+
+    def run(self, case: Named, inputs: Mapping[str, Bytes], target: Target, part: Part | None = None) -> RunOutcome:
+        """Run one case, or a part of it; if the build lacks a kernel, compile it and run again."""
+        program = CPU_RUNNER if target.engine == "cpu" else RUNNER
+        with scratch() as folder:
+            files = RunFiles(
+                inputs.file if isinstance(inputs, FiledInputs) else folder / "case.gguf",
+                folder / "out.gguf",
+                None if part is None else folder / "part.gguf",
+            )
+            if not isinstance(inputs, FiledInputs):
+                write_case(case, inputs, files.case)
+            if part is not None and files.part is not None:
+                write_part(part, case.op.sizes, files.part)
+
+            def execute() -> RunOutcome:
+                command = self.command(target, program)
+                return command.run(files) if self.shared is None else self.shared.run(command, files, case.name)
+
+            options, watch = self.options, self.watch
+            threads = str(options.simulation.threads or cores())
+            kind = "-".join((str(target).replace(":", "-"), options.flavour, *options.sanitize, threads))
+            runs = (options.warmup + options.repeat) * (1.0 if part is None else part.share)
+
+            def attempt(_: Build) -> RunOutcome:
+                if watch is None or options.simulation.dry:
+                    return execute()
+                return watch.run(f"{case.name} on {target}", kind, case.op.sizes, runs, execute)
+
+            return self.completing(case.name, target, program, attempt)
+
+    def command(self, target: Target, program: str) -> Command:
+        """A runner of this session's build with its arguments."""
+        options, build, (types, names) = self.options, self.build_for(target, program), self.kernel_words
+        words = ["--backend", target.backend, "--repeat", str(options.repeat), "--warmup", str(options.warmup)]
+        words += ["--dry"] * options.simulation.dry
+        if target.engine == "cpu":
+            words += ["--threads", str(options.simulation.threads or cores())]
+        watched = self.watch.env if self.watch is not None and target.engine == "sim" else {}
+        env = self.env(target) | watched
+        return Command(build.program(program), words, env, options.timeout, types, names, build)
+
+    @functools.cached_property
+    def kernel_words(self) -> tuple[Types | None, Names | None]:
+        """The source's names for ggml's types and for its kernels' template parameters."""
+        tree = self.options.tree
+        return (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
+
+    def capture(
+        self, case: Case, inputs: Mapping[str, Bytes], target: Target, part: Part | None = None
+    ) -> Capture | RunOutcome:
+        """Run one case, or a part of it; the capture if it completed, otherwise the outcome."""
+        outcome = self.run(case, inputs, target, part)
+        return capture_of(case, inputs, outcome, self.provenance(case, target)) if isinstance(outcome, Ran) else outcome
+
+    def provenance(self, case: Case, target: Target) -> dict[str, str]:
+        """The provenance that a capture records."""
+        return self.provenance_of_build(target, case.seed)
+
+    def provenance_of_build(self, target: Target, seed: int, program: str | None = None) -> dict[str, str]:
+        """The provenance of what a program computes on a target, from data of a seed."""
+        manifest = self.build_for(target, program).manifest
+        found = {
+            "source": manifest.source,
+            "build_number": manifest.build_number,
+            "patches": " ".join(manifest.patches),
+            "engine": manifest.engine,
+            "flavour": manifest.flavour,
+            "arch": manifest.arch,
+            "compilers": " ".join(manifest.compilers),
+            "device": str(target),
+            "seed": str(seed),
+            "schedule": str(self.options.simulation.schedule),
+        }
+        return found | ({"driver": driver() or "unknown"} if target.engine == "cuda" else {}) | versions()

@@ -1,0 +1,31 @@
+// Lanes of a warp that execute one warp instruction at different places of the program.
+//
+// PTX demands of an `.aligned` instruction (ldmatrix, movmatrix, mma) that all threads of the warp execute the same
+// one; an H100 hangs where half of a warp is at another ldmatrix. Of shuffles, votes, reductions and __syncwarp() Volta
+// and newer GPUs only want the same kind and mask, wherever the lanes are: CUDA's guide says so, and an H100 gives the
+// right values (2026-11-25). For older GPUs all lanes of the mask must be at one instruction.
+#pragma once
+
+#include "thread.h"
+#include "unchecked.h"
+
+namespace simt {
+
+// For the checker: the running lane executes a warp instruction for the function's caller. It must be in a function
+// that is no part of a kernel.
+SIMT_PART inline void note_site() {
+#if defined(SIMT_CHECK)
+    self->site = __builtin_return_address(0);
+#endif
+}
+
+void report_site(const void *first, const char *instruction);
+
+// The running lane is at an instruction at which other lanes wait, the first of them at `first`.
+inline void check_site(const void *first, const char *instruction) {
+    if (__builtin_expect(self->site != first, 0)) {
+        report_site(first, instruction);
+    }
+}
+
+} // namespace simt

@@ -1,0 +1,65 @@
+// What the blocks of a launch do with each word of global memory.
+#pragma once
+
+#include "attempt.h"
+#include "finding.h"
+#include "thread.h"
+
+#include <cstdint>
+#include <cstring>
+
+namespace simt {
+
+constexpr uint32_t several = (1u << 27) - 1, atomic_bit = 16, all_bytes = 15;
+extern SIMT_THREAD_LOCAL uint32_t this_block; // counted from 1; 0: the launch has no other
+
+// Accesses to a word by blocks of the running launch: the block's number (27 bits), whether it was atomic, and which of
+// the four bytes it touched; 0 is none.
+struct alignas(8) WordCell {
+    uint32_t writer; // the last block that wrote; in a shared attempt the one that did, or `several`
+    uint32_t reader; // the block that read, or `several`
+};
+
+// What `change` makes of a cell that other host threads may change too; what it was.
+template <class T, class Change> T update(T &cell, Change change) {
+    static_assert(sizeof(T) == sizeof(uint64_t));
+    T before, after;
+    __atomic_load(&cell, &before, __ATOMIC_ACQUIRE);
+    do {
+        after = change(before);
+        if (memcmp(&before, &after, sizeof(T)) == 0) {
+            return before;
+        }
+        if (!attempt.shared) {
+            cell = after;
+            return before;
+        }
+    } while (!__atomic_compare_exchange(&cell, &before, &after, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    return before;
+}
+
+// An access to the bytes of a word that `mask` has.
+struct GlobalAccess {
+    const char *address;
+    uint32_t mask;
+    bool atomic;
+
+    bool conflicts(uint32_t cell) const {
+        return cell >> 5 != this_block && (cell & mask) != 0 && !(atomic && (cell & atomic_bit) != 0);
+    }
+};
+
+void read_word(WordCell &cell, const GlobalAccess &access);
+
+// The cell of a write of another block that this one overwrites, or 0.
+uint32_t write_word(WordCell &cell, const GlobalAccess &access);
+
+// Notes that a block, or several, have read a whole word: the number is in the upper 27 bits.
+void join_reader(WordCell &cell, uint32_t reader);
+
+void forget_parted_words();
+
+// The finding that a block, or several, do something too with memory that this one accesses.
+Finding race(const char *address, const char *what, uint32_t other, const char *does);
+
+} // namespace simt

@@ -1,0 +1,194 @@
+#include "check_writers.h"
+
+#include "attempt.h"
+#include "check_global.h"
+#include "check_host.h"
+#include "check_order.h"
+#include "environment.h"
+#include "finding.h"
+#include "host_memory.h"
+#include "schedule.h"
+#include "worker.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#if defined(SIMT_CHECK)
+
+namespace simt {
+namespace {
+
+constexpr uint16_t atomic_write = 1 << 15, thread_bits = 1023;
+
+// A transfer that the host has not waited for.
+struct PendingTransfer {
+    const char *start;
+    size_t bytes;
+    uint16_t number;
+
+    bool touches(const char *address, size_t count) const { return address < start + bytes && start < address + count; }
+};
+std::mutex transfers_mutex;
+std::vector<PendingTransfer> transfers;
+
+std::string index(uint64_t linear, dim3 size) {
+    return "(" + std::to_string(linear % size.x) + "," + std::to_string(linear / size.x % size.y) + "," +
+           std::to_string(linear / size.x / size.y) + ")";
+}
+
+// "is read before cudaGridDependencySynchronize(), while f may still run, whose block (0,0,0), thread (3,1,0) writes
+// it".
+[[gnu::noinline, gnu::cold, noreturn]] void report_order(const char *address, bool write, uint16_t number,
+                                                         const Writer *writer) {
+    const Operation &other = operation(number);
+    const Stream own = self != nullptr ? operation(running_kernel()).stream : Stream{UINT32_MAX, false};
+    const bool before_wait = own.number == other.stream.number;
+    Finding finding = {"race-between-kernels",
+                       name_byte(address) + (write ? " is written" : " is read") +
+                           (before_wait ? " before cudaGridDependencySynchronize(), while "
+                                        : ", and no event and no wait of the host comes before, while ") +
+                           (other.is_kernel ? kernel_name(other.call).name : std::string(other.call)) +
+                           (before_wait ? "" : " on another stream") + " may still run, "};
+    if (writer == nullptr) {
+        finding.message += "which writes it";
+        finding.earlier = other.stack;
+    } else {
+        finding.message += "whose block " + index(writer->block, other.grid) + ", thread " +
+                           index(writer->thread & thread_bits, other.block) + " writes it";
+        finding.earlier = {reinterpret_cast<void *>((writer->place_and_kernel >> 16) - 1)};
+    }
+    report(finding);
+}
+
+void check_pending_transfers(const Done &done, const char *address, size_t bytes, bool write) {
+    const std::lock_guard<std::mutex> lock(transfers_mutex);
+    for (const PendingTransfer &transfer : transfers) {
+        if (transfer.touches(address, bytes) && !done.covers(transfer.number)) {
+            transfers_mutex.unlock();
+            report_order(std::max(address, transfer.start), write, transfer.number, nullptr);
+        }
+    }
+}
+
+// Held while the writers of a word are read or changed, in a shared attempt.
+class OneAtATime {
+  public:
+    explicit OneAtATime(const Writer &writer) : taken_(attempt.shared ? &flag_of(writer) : nullptr) {
+        while (taken_ != nullptr && taken_->test_and_set(std::memory_order_acquire)) {
+        }
+    }
+    ~OneAtATime() {
+        if (taken_ != nullptr) {
+            taken_->clear(std::memory_order_release);
+        }
+    }
+    OneAtATime(const OneAtATime &) = delete;
+    OneAtATime &operator=(const OneAtATime &) = delete;
+
+  private:
+    static std::atomic_flag &flag_of(const Writer &writer) {
+        constexpr size_t count = 1024;
+        static std::atomic_flag flags[count];
+        return flags[reinterpret_cast<uintptr_t>(&writer) / sizeof(Writer) % count];
+    }
+
+    std::atomic_flag *taken_;
+};
+
+// Calls `visit(writer, offset, mask)` for each word.
+template <class Visit> void visit_writers(Writer *writers, size_t start, size_t stop, Visit visit) {
+    for (size_t offset = start; offset < stop; offset = offset / 4 * 4 + 4) {
+        const size_t end = std::min(stop, offset / 4 * 4 + 4);
+        visit(writers[offset / 4], offset, (1u << (end - offset)) - 1u << offset % 4);
+    }
+}
+
+Writer copy_of(const Writer &writer) {
+    const OneAtATime one(writer);
+    return writer;
+}
+
+void check_writers(const Done &done, const Written &memory, size_t start, size_t bytes, AccessKind kind) {
+    visit_writers(memory.writers, start, start + bytes, [&](const Writer &cell, size_t offset, uint32_t mask) {
+        const Writer writer = copy_of(cell);
+        const uint32_t shared = writer.bytes & mask;
+        const bool both_atomic = kind == AccessKind::atomic && (writer.thread & atomic_write) != 0;
+        if (__builtin_expect(writer.kernel() == 0 || shared == 0 || both_atomic, 1)) {
+            return;
+        }
+        // In a shared attempt another block may have written over what an earlier kernel wrote.
+        const bool hides = attempt.shared && writer.block != worker->block_index();
+        if (writer.kernel() == running_kernel() ? hides : !done.covers(writer.kernel())) {
+            const size_t byte = std::max(offset, offset / 4 * 4 + static_cast<size_t>(__builtin_ctz(shared)));
+            report_order(memory.allocation + byte, kind != AccessKind::read, writer.kernel(), &writer);
+        }
+    });
+}
+
+// Whether a block comes after another one where one host thread runs them.
+bool comes_after(uint32_t block, uint32_t other) {
+    static const bool backwards = blocks_run_backwards(environment().schedule_seed);
+    return backwards ? block < other : block > other;
+}
+
+void note_writers(Writer *writers, size_t start, size_t bytes, AccessKind kind, const void *place) {
+    const auto block = static_cast<uint32_t>(worker->block_index());
+    const auto thread =
+        static_cast<uint16_t>(self->thread_number() | (kind == AccessKind::atomic ? atomic_write : uint16_t{0}));
+    const uint64_t written = reinterpret_cast<uint64_t>(place) << 16 | running_kernel();
+    visit_writers(writers, start, start + bytes, [&](Writer &writer, size_t, uint32_t mask) {
+        const OneAtATime one(writer);
+        const bool again = writer.kernel() == running_kernel();
+        const auto touched = static_cast<uint16_t>((again ? writer.bytes : 0) | mask);
+        writer = again && comes_after(writer.block, block) ? writer : Writer{written, block, thread, 0};
+        writer.bytes = touched;
+    });
+}
+
+} // namespace
+
+void check_order(Writer *writers, const char *allocation, size_t start, size_t bytes, AccessKind kind,
+                 const void *place) {
+    const Done &done = done_here();
+    if (__builtin_expect(!done.all, 0)) {
+        check_writers(done, {writers, allocation}, start, bytes, kind);
+        check_pending_transfers(done, allocation + start, bytes, kind != AccessKind::read);
+    }
+    if (kind != AccessKind::read) {
+        note_writers(writers, start, bytes, kind, place);
+    }
+}
+
+void check_transfer(const Transfer &transfer, Written to, Written from) {
+    const Begun begun = simt::transfer(transfer.call, transfer.stream, transfer.host_waits);
+    const auto check = [&](const Written &side, const void *memory, AccessKind kind) {
+        const char *const address = static_cast<const char *>(memory);
+        if (side.writers != nullptr && !begun.done.all) {
+            check_writers(begun.done, side, static_cast<size_t>(address - side.allocation), transfer.bytes, kind);
+            check_pending_transfers(begun.done, address, transfer.bytes, kind != AccessKind::read);
+        }
+    };
+    check(from, transfer.from, AccessKind::read);
+    check(to, transfer.to, AccessKind::write);
+    const std::lock_guard<std::mutex> lock(transfers_mutex);
+    transfers.erase(std::remove_if(transfers.begin(), transfers.end(),
+                                   [](const PendingTransfer &other) { return host_knows(other.number); }),
+                    transfers.end());
+    if (to.writers != nullptr && !transfer.host_waits) {
+        transfers.push_back({static_cast<const char *>(transfer.to), transfer.bytes, begun.number});
+    }
+}
+
+void forget_transfers(const char *start, size_t bytes) {
+    const std::lock_guard<std::mutex> lock(transfers_mutex);
+    transfers.erase(std::remove_if(transfers.begin(), transfers.end(),
+                                   [=](const PendingTransfer &other) { return other.touches(start, bytes); }),
+                    transfers.end());
+}
+
+} // namespace simt
+
+#endif

@@ -1,0 +1,39 @@
+// Who wrote global memory last: kernels, by words of an allocation, and transfers that the host has not waited for.
+#pragma once
+
+#include "check.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace simt {
+
+struct Transfer;
+
+// The last kernel that wrote a word: its last block that did, in the order of one host thread, and where.
+struct Writer {
+    uint64_t place_and_kernel; // the address of the access (48 bits), and the operation's number; 0: none
+    uint32_t block;
+    uint16_t thread; // and whether it was atomic
+    uint16_t bytes;  // a bit for each
+
+    uint16_t kernel() const { return place_and_kernel & 0xFFFF; }
+};
+
+// An access of the running thread to some bytes of an allocation. Reports it if an operation that may still run writes
+// one of them; from now on a write counts as the last one.
+void check_order(Writer *writers, const char *allocation, size_t start, size_t bytes, AccessKind kind,
+                 const void *place);
+
+// A transfer begins. `writers_of` gives the writers of the allocation in which memory lies, and its start.
+struct Written {
+    Writer *writers = nullptr;
+    const char *allocation = nullptr;
+};
+void check_transfer(const Transfer &transfer, Written to, Written from);
+
+// No allocation has writers any more: operations are counted anew.
+void forget_writers();
+void forget_transfers(const char *start, size_t bytes);
+
+} // namespace simt

@@ -1,0 +1,364 @@
+"""Diagnose a wrong output: the wrong elements, what they have in common, their blocks, and the likely fault."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fattn_probe.base.arrays import F32, F64, I64, Bools, Bytes
+from fattn_probe.cases.op.ggml_types import is_quantized
+from fattn_probe.cases.scenario import Case
+from fattn_probe.cases.scenario.layout import View
+from fattn_probe.llama.launch.geometry import Geometry, TilePart
+from fattn_probe.llama.launch.tiles import Tile
+from fattn_probe.verdict.diagnose.constants import (
+    AGREED,
+    F16_ULP,
+    FRESH,
+    INVALID,
+    LEAST,
+    LEFT,
+    MOST,
+    OPERAND,
+    ROWS_TRIED,
+    SIGMAS,
+    WORK,
+    WORST,
+)
+from fattn_probe.verdict.diagnose.faults import (
+    Said,
+    agreed,
+    best_of,
+    candidates_of,
+    causes_by_algebra,
+    in_order,
+    not_finite,
+)
+from fattn_probe.verdict.diagnose.patterns import Labelling, Pattern, find_patterns, hidden_steps, labellings
+from fattn_probe.verdict.diagnose.row import (
+    Around,
+    AttentionRow,
+    Candidate,
+    Cause,
+    Head,
+    Named,
+    RowIndex,
+    WrongRow,
+    unlike,
+)
+from fattn_probe.verdict.diagnose.score_faults import factors
+from fattn_probe.verdict.measure.metrics import POISON, Coordinate, Deviation, unequal
+from fattn_probe.verdict.measure.wrong_rows import ranges
+from fattn_probe.verdict.truth.reference.adapter import stored_rows
+
+UNSURE = {"rounding", "row-sum", "share", "weights", "kv-parts", "k-columns", "columns", "v-sum", "outside", "invalid"}
+"""Causes that a race can look like: none of them predicts the output."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A run with a wrong output: the op with its bytes, the output, the right output, and the wrong elements.
+
+    The deviation's base includes the kernel's own rounding if there is a model of it. `geometry` is None if the
+    launches do not show the division of work. For a sample, `dst` and deviation hold the `rows` (sequence, query, head)
+    as the queries of one head: (1, rows, 1, hsv).
+    """
+
+    case: Case
+    inputs: Mapping[str, Bytes]
+    dst: F32
+    deviation: Deviation
+    geometry: Geometry | None
+    rows: I64 | None = None
+
+    def place(self, row: RowIndex) -> RowIndex:
+        """The (sequence, query, head) of a row of the arrays in the whole output."""
+        if self.rows is None:
+            return row
+        sequence, query, head = self.rows[row[1]].tolist()
+        return sequence, query, head
+
+    def rows_of(self, dst: F32) -> F32:
+        """The rows of a whole output that the arrays hold."""
+        found: F32 = dst if self.rows is None else dst[tuple(self.rows.T)][None, :, None]
+        return found
+
+    @property
+    def base(self) -> F64:
+        """The right output."""
+        return self.deviation.base
+
+    @property
+    def wrong(self) -> Bools:
+        """The wrong elements."""
+        return self.deviation.wrong
+
+    @property
+    def finite(self) -> Bools:
+        """The rows without NaN and infinities, (n_seq, n_q, n_head)."""
+        return np.asarray((np.isfinite(self.dst) & np.isfinite(self.base)).all(axis=3))
+
+    def affords(self, times: int) -> int:
+        """The number of rows for which a search may go over K and V so many times; none if K and V are very large."""
+        sizes = self.case.op.sizes
+        values = sizes.n_kv * (sizes.hsk + sizes.hsv)
+        return WORK // (times * values) if 2 * values <= WORK else 0
+
+    def labellings(self) -> list[Labelling]:
+        """The properties of the arrays' rows and columns; none of an output with millions of rows."""
+        sizes, geometry, view = self.case.op.sizes, self.geometry, self.case.op.tensors.get("mask")
+        if 32 * sizes.n_seq * sizes.n_q * sizes.n_head > WORK:
+            return []
+        hidden = None
+        # The properties of rows are those of all heads.
+        if view is not None and view.ne[2] == 1 and sizes.n_kv * sizes.n_q * sizes.n_seq <= 2 * WORK:
+            stored = np.asarray(stored_rows(self.case.op.operands["mask"], self.inputs))
+            hidden = hidden_steps(stored, sizes.n_seq, sizes.n_q, geometry.rows if geometry else sizes.n_kv)
+        found = labellings((sizes.n_seq, sizes.n_q, sizes.n_head, sizes.hsv), sizes.group, geometry, hidden)
+        if self.rows is None:
+            return found
+        at = tuple(self.rows.T)
+        return [one if one.axis == "columns" else replace(one, labels=one.labels[at][None, :, None]) for one in found]
+
+    def sample(self, wrong: Bools, number: int = ROWS_TRIED) -> list[RowIndex]:
+        """Some wrong rows, drawn by chance, so that their causes stand for those of all."""
+        rows = np.argwhere(wrong.any(axis=3))
+        chosen = np.random.default_rng(0).permutation(len(rows))[:number]
+        return [(int(sequence), int(query), int(head)) for sequence, query, head in rows[np.sort(chosen)]]
+
+    def parts(self, row: RowIndex) -> Sequence[TilePart]:
+        """The CUDA blocks' shares of a row's tile."""
+        return () if self.geometry is None else self.geometry.parts_of(self.geometry.tile_of(*self.place(row)))
+
+    def row(self, row: RowIndex, heads: dict[RowIndex, Head] | None = None) -> WrongRow:
+        """A row with all that is known of it; `heads` keeps K and V for other rows."""
+        (sequence, query, head), geometry = self.place(row), self.geometry
+        at = sequence, head // self.case.op.sizes.group
+        kv = (heads or {}).get((*at, 0)) or Head.of(self.case, self.inputs, *at)
+        if heads is not None:
+            heads[*at, 0] = kv
+        step = 0 if geometry is None or geometry.kernel.sparse else geometry.rows
+        return WrongRow(
+            AttentionRow.of(kv, query, head),
+            Around(self.case, self.inputs, sequence, query, head),
+            np.asarray(self.dst[row], np.float64),
+            self.base[row],
+            self.wrong[row],
+            step,
+            self.parts(row) if step else (),
+            self._others(row) if heads is None else (),
+            float(self.deviation.unit[row]),
+            0.0 if geometry is None else geometry.kernel.max_offset,
+        )
+
+    def _others(self, row: RowIndex) -> list[Named]:
+        """The right answers of neighbouring rows: other queries, other heads, other sequences."""
+        (sequence, query, head), (n_seq, n_q, n_head, _) = row, self.base.shape
+        near = range(max(0, query - 256), min(n_q, query + 256))
+        places = [(sequence, q, head) for q in near if q != query]
+        places += [(sequence, query, h) for h in range(n_head) if h != head]
+        places += [(s, query, head) for s in range(n_seq) if s != sequence]
+        return [
+            (unlike(self.place(row), self.place(at)), self.base[at])
+            for at in places
+            if np.isfinite(self.base[at]).all()
+        ]
+
+
+@dataclass(frozen=True)
+class Element:
+    """A wrong element, its output tile, and the CUDA blocks that computed it; None if unknown."""
+
+    at: Coordinate
+    value: float
+    expected: float
+    tile: Tile | None
+    blocks: tuple[int, ...]
+    cause: Cause | None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`worst` elements, one per row; `patterns`, best first; `causes`, the one that explains most rows first."""
+
+    wrong: int
+    elements: int
+    worst: tuple[Element, ...]
+    patterns: tuple[Pattern, ...]
+    causes: tuple[Said, ...]
+    rows_tried: int
+
+
+def diagnose(evidence: Evidence) -> Diagnosis:
+    """Diagnose a wrong output."""
+    wrong = evidence.wrong
+    finite = wrong & evidence.finite[..., None]
+    examined, error = evidence.sample(finite), np.where(wrong, evidence.deviation.of(evidence.dst), -1.0).max(axis=3)
+    order = np.argsort(-error, axis=None, kind="stable")[: min(WORST, int(wrong.any(axis=3).sum()))]
+    largest = [(int(s), int(q), int(h)) for s, q, h in zip(*np.unravel_index(order, error.shape), strict=True)]
+    candidates: dict[RowIndex, list[Candidate]] = {}
+    for row in dict.fromkeys([*examined, *largest]):
+        searched = finite[row].any() and evidence.affords(2)
+        candidates[row] = candidates_of(evidence.row(row)) if searched else []
+    causes = tuple(_causes(evidence, {row: candidates[row] for row in examined}))
+    worst = tuple(_element(evidence, row, best_of(candidates[row], causes)) for row in largest)
+    patterns = tuple(find_patterns(wrong, evidence.labellings()))
+    return Diagnosis(int(wrong.sum()), wrong.size, worst, patterns, causes, len(examined))
+
+
+def _element(evidence: Evidence, row: RowIndex, cause: Cause | None) -> Element:
+    """The worst element of a row, with the blocks that worked on it; of a wrong KV step, if it is known."""
+    dst, base, geometry = evidence.dst[row], evidence.base[row], evidence.geometry
+    with np.errstate(invalid="ignore"):
+        off = np.where(np.isfinite(dst), np.abs(dst - base), np.inf)
+    d, parts = int(np.where(evidence.wrong[row], off, -1.0).argmax()), evidence.parts(row)
+    if cause is not None and cause.step is not None:
+        parts = [part for part in parts if cause.step in range(part.start, part.stop, part.every)] or parts
+    tile = None if geometry is None else geometry.tile_of(*evidence.place(row))
+    blocks = tuple(part.block for part in parts)
+    return Element(Coordinate(*evidence.place(row), d), float(dst[d]), float(base[d]), tile, blocks, cause)
+
+
+def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate]]) -> Sequence[Said]:
+    """The causes of the rows that are finite, and of those that are not, the one that explains most rows first."""
+    wrong, dst = evidence.wrong.any(axis=3), evidence.dst
+    bad = wrong & ~evidence.finite
+    number = int(wrong.sum())
+    share = (number - int(bad.sum())) / number if number else 0.0
+
+    def of_rows(kind: str, words: str, detail: str, rows: Bools) -> list[Said]:
+        count = int(rows.sum())
+        return [Said(Cause(kind, words, detail), count, number, count / number)] if count else []
+
+    found = agreed(list(candidates.values()), share) if candidates else []
+    never = bad & _with_bits(dst, POISON)
+    fresh = bad & ~never & _with_bits(dst, FRESH, of=FRESH)
+    # The bits of a NaN show these, so that they are said of few rows too, if nothing explains the others.
+    certain = of_rows("unwritten", "elements are never written", "", never)
+    if evidence.rows is None:  # elements of a huge output are fresh memory themselves before a run
+        certain += of_rows("unwritten-read", "memory that nobody wrote is read", "--check names the place", fresh)
+    if (computed := bad & ~never & ~fresh).any():
+        for cause in _of_not_finite(evidence, computed, never | fresh):
+            found += of_rows(cause.kind, cause.words, "", computed)
+    if said := in_order(found + certain):
+        return said
+    if placed := [one for one in _by_place(evidence, list(candidates), share) if one.share >= AGREED]:
+        return placed
+    rows = [evidence.row(row) for row in candidates] if evidence.affords(32) else []
+    if algebra := causes_by_algebra(rows, share):
+        return algebra
+    # What these bits of a simulated GPU's NaN show without saying why, if most wrong rows have them.
+    layouts = (
+        []
+        if evidence.case.recorded
+        else [getattr(evidence.case.recipe.layout, one, None) for one in evidence.case.op.tensors]
+    )
+    nan_around = any(isinstance(layout, View) and layout.outside == "nan" for layout in layouts)
+    invalid, operand = (bad & _with_bits(dst, bits) for bits in (INVALID, OPERAND))
+    shown = of_rows("invalid", "an operation without a result makes NaN", "0/0, inf - inf or 0 * inf", invalid)
+    if nan_around:
+        shown += of_rows("operand-nan", "NaN in the memory around the operands is read", "", operand)
+    return certain or [one for one in shown if one.rows >= AGREED * number]
+
+
+def _with_bits(dst: F32, bits: int, of: int = 0xFFFFFFFF) -> Bools:
+    """The rows with an element that has these bits, among some."""
+    return np.asarray((np.ascontiguousarray(dst).view(np.uint32) & np.uint32(of) == bits).any(axis=3))
+
+
+def _of_not_finite(evidence: Evidence, bad: Bools, others: Bools) -> list[Cause]:
+    """The causes of bad rows, compared with rows but `others`, drawn by chance if there are many."""
+    most = min(1024, 2 * evidence.affords(1))
+    chosen = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(~others))[:most])
+    heads: dict[RowIndex, Head] = {}
+    places = (np.unravel_index(int(index), bad.shape) for index in chosen)
+    rows = (evidence.row((int(s), int(q), int(h)), heads) for s, q, h in places)
+    return not_finite(rows, bad.ravel()[chosen]) if len(chosen) else []
+
+
+def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Iterator[Said]:
+    """Causes that the places and the size of the errors show, if nothing explains the values."""
+    wrong, geometry = np.asarray(evidence.wrong.any(axis=3)), evidence.geometry
+    finite, searched = evidence.wrong[evidence.finite], evidence.affords(2)
+    often = finite[finite.any(axis=1)].mean(axis=0) if finite.any() else np.zeros(finite.shape[1])
+    columns = np.asarray(often > 0)  # these are wrong, if at least a quarter is right everywhere
+    if rows and columns.any() and (often[columns] > AGREED).mean() > AGREED and columns.mean() <= MOST:
+        yield from agreed([candidates_of(evidence.row(row), columns) if searched else [] for row in rows], share)
+        if is_quantized(evidence.case.op.type_V) and wrong.mean() >= MOST:  # V's values reach all rows
+            where = f"d {ranges(np.flatnonzero(columns).tolist())}"
+            values = Cause("v-values", "V's values are unpacked wrongly in some columns", where)
+            yield Said(values, len(rows), len(rows), share)
+    number = int(wrong.sum())
+    if geometry is not None and evidence.rows is None and number >= 4:
+        several = np.array([sum(part.start < part.stop for part in parts) > 1 for parts in geometry.parts])
+        shared = several[geometry.indices(wrong.shape)]
+        # All wrong rows are in tiles that several blocks share, many of these are wrong, and there are other tiles.
+        if shared.mean() <= LEAST and not (wrong & ~shared).any() and number >= LEFT * shared.sum():
+            lost = "what the blocks of shared tiles contribute is combined wrongly"
+            detail = f"{number} rows, all of them in tiles that several CUDA blocks share"
+            yield Said(Cause("share", lost, detail), number, number, 1.0)
+    if rows and share == 1.0 and searched and _is_rounding(evidence, rows):
+        yield Said(Cause("rounding", "the errors are as small as a rounding to f16", ""), len(rows), len(rows), 1.0)
+
+
+def _is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
+    """Whether a rounding to f16 can make the errors: they are as small as the kernel's own, and unlike the output.
+
+    The error of a factor is a multiple of the output; a rounded factor is at most a unit in the last place off. The
+    errors must not lean to one side, as those of a part that counts a little too much do.
+    """
+    # A tenth of the kernel's own error is seen in a row, though it may be too small to be wrong.
+    seen = np.abs(evidence.dst - evidence.base) > LEFT * np.asarray(evidence.deviation.unit)[..., None]
+    small = []
+    for row in rows:
+        base, error = evidence.base[row], evidence.dst[row] - evidence.base[row]
+        size, off = float(np.linalg.norm(base)) or 1e-30, float(np.linalg.norm(error))
+        along = abs(float(error @ base)) / (off * size) if off else 0.0
+        own = SIGMAS * float(evidence.deviation.unit[row]) * len(error) ** 0.5
+        small.append(off <= own and off / size <= (4 * F16_ULP if along < LEAST else F16_ULP))
+    if seen.any(axis=3).mean() < MOST or np.mean(small) <= AGREED:
+        return False
+    number = max(ROWS_TRIED, min(8 * ROWS_TRIED, evidence.affords(8)))
+    examined = evidence.sample(evidence.wrong & evidence.finite[..., None], number)
+    return not lean(evidence.row(row) for row in examined)
+
+
+def lean(wrong: Iterable[WrongRow]) -> bool:
+    """Whether the errors of rows lie along the change of the output by some factor, on one side more than by chance.
+
+    By Student's t, since the rows have to show their spread themselves; its quantile where a normal variable's is
+    SIGMAS, by Fisher and Cornish's expansion, which is good from 5 degrees of freedom on.
+    """
+    cosines: dict[str, list[float]] = {}
+    for row in wrong:
+        for factor in factors(row):
+            change = factor.answer(1 + 1e-4) - factor.answer(1 - 1e-4)
+            size = float(np.linalg.norm(change)) * row.off
+            cosines.setdefault(factor.words, []).append(float(change @ row.error) / size if size else 0.0)
+    z = SIGMAS
+    terms = (z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
+    for found in cosines.values():
+        spread = float(np.std(found, ddof=1)) if len(found) > 5 else 0.0
+        quantile = sum(term / (len(found) - 1) ** power for power, term in enumerate(terms)) if spread else math.inf
+        if spread and abs(float(np.mean(found))) * len(found) ** 0.5 > quantile * spread:
+            return True
+    return False
+
+
+def needs_another(found: Diagnosis) -> bool:
+    """Whether only a second run shows if the output is always this one."""
+    return not found.causes or found.causes[0].cause.kind in UNSURE
+
+
+def with_another(found: Diagnosis, evidence: Evidence, dst: F32) -> Diagnosis:
+    """The diagnosis with the output of a second run: if most wrong rows differ, that is the cause, and the only one."""
+    wrong, differs = evidence.wrong.any(axis=3), unequal(evidence.dst, dst)
+    number, rows = int(wrong.sum()), int((wrong & differs.any(axis=3)).sum())
+    if rows < AGREED * number:
+        return found
+    detail = f"{int(differs.sum())} of {differs.size} elements differ"
+    words = "two runs give different bits: a race, or memory that nobody wrote"
+    cause = Cause("nondeterministic", words, detail)
+    worst = tuple(replace(element, cause=cause) for element in found.worst)
+    return replace(found, causes=(Said(cause, rows, number, rows / number),), worst=worst)

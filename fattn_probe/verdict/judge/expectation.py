@@ -1,0 +1,81 @@
+"""Compute the expected output of a run: the error model's prediction, and the rounding model's output."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fattn_probe.base.arrays import I64, Bytes
+from fattn_probe.cases.scenario import Case
+from fattn_probe.llama.launch.constants import SHIPPED, Constants
+from fattn_probe.llama.launch.families import MMA_F16
+from fattn_probe.llama.launch.geometry import Geometry
+from fattn_probe.llama.launch.kernel import AttentionKernel
+from fattn_probe.verdict.judge.checks import UseModel
+from fattn_probe.verdict.measure.expected import DECIDES, Expected, with_gaps
+from fattn_probe.verdict.truth.error_model.kernel import kernel_of
+from fattn_probe.verdict.truth.error_model.predict import predict, predict_rows
+from fattn_probe.verdict.truth.reference.adapter import operand_values
+from fattn_probe.verdict.truth.rounding_model.dispatch import model_of
+from fattn_probe.verdict.truth.rounding_model.functions import MEASURED_ARCHS
+
+MODEL_FLOP = 4e9
+"""Operations of a case above which `auto` skips the rounding model, since it takes too long."""
+
+
+def bit_exact(provenance: Mapping[str, str], arch: int) -> bool:
+    """Whether a correct kernel of a build usually equals the rounding model in every bit.
+
+    False for debug builds, which fuse no multiply-adds (80 % of the elements of `gqa` are equal), and for real GPUs
+    whose special functions were not measured (with correctly rounded exponentials, 12 to 65 % are equal).
+    """
+    measured = provenance.get("engine") == "sim" or arch in MEASURED_ARCHS
+    return measured and provenance.get("flavour") == "release"
+
+
+def expected_of(
+    case: Case,
+    inputs: Mapping[str, Bytes],
+    geometry: Geometry | None,
+    arch: int,
+    model: UseModel,
+    *,
+    constants: Constants | None = SHIPPED,
+    rows: I64 | None = None,
+) -> Expected:
+    """The expected output of the kernel that divides an op so; says what is missing and why.
+
+    `constants` are those of the source that ran, which the model needs; None if unknown. With `rows` (sequence, query,
+    head), the result is for these rows: (1, rows, 1, hsv).
+    """
+    kernel = kernel_of(case.op, geometry, arch)
+    if geometry is None or kernel is None:
+        return Expected(missing=f"there is no error model of this kernel: {DECIDES}")
+    values, found = operand_values(case.op, inputs), None
+    prediction = predict(case.op, values, kernel) if rows is None else predict_rows(case.op, values, kernel, rows)
+    if not uses_model(case, None if constants is None else geometry.kernel, model, rows):
+        missing = "the rounding model was skipped (--model always computes it)"
+    elif constants is None:
+        missing = "the rounding model lacks the configurations of this source's kernels"
+    else:
+        wanted, at = None, () if rows is None else tuple(rows.T)
+        if rows is not None:
+            wanted = np.zeros((case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head), np.bool_)
+            wanted[at] = True
+        found = model_of(case, dict(inputs), geometry.kernel, arch, constants=constants, wanted=wanted)
+        missing = "" if found is not None else "there is no rounding model of this kernel"
+        found = found if found is None or rows is None else found[at][None, :, None]
+    return with_gaps(Expected(prediction, found, missing))
+
+
+def uses_model(case: Case, kernel: AttentionKernel | None, model: UseModel, rows: I64 | None = None) -> bool:
+    """Whether the rounding model is computed for a run, as far as its time matters; the kernel is None if unknown.
+
+    The conversion of K and V does not count, unless these are huge. Only the model of mma_f16 takes less time if fewer
+    rows are wanted.
+    """
+    if model == "auto":
+        sizes, share = case.op.sizes, 1.0
+        if rows is not None and kernel is not None and kernel.family is MMA_F16:
+            share = len(rows) / (sizes.n_seq * sizes.n_q * sizes.n_head)
+        return sizes.flop * share <= MODEL_FLOP and all(root.period is None for root in case.op.roots.values())
+    return model == "always"

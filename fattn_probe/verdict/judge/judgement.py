@@ -1,0 +1,126 @@
+"""The judgement of a case on a target, and the exit code that follows from judgements."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from fattn_probe.base.arrays import F32
+from fattn_probe.base.errors import ComparisonError, InputError, LostError, UnjudgedError
+from fattn_probe.cases.device import Origin
+from fattn_probe.cases.scenario.schema import Tolerance
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
+from fattn_probe.verdict.judge.bitwise import Check
+from fattn_probe.verdict.judge.finding import Finding
+from fattn_probe.verdict.measure.sampled import Sampled
+from fattn_probe.verdict.measure.verdict import Status, UpstreamSays, Verdict
+
+NAMED = 5
+"""Cases that a message names."""
+ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One case on one target: what ran, and all results.
+
+    `missing` says which expectations were not available and why. `sampled` says how much was checked exactly, None for
+    all. `finding` is the fault that ended a run without an output. `output` is the sha256 of the output's bytes,
+    `seconds` are the timed runs. `known` is the id of the known defect of llama.cpp that a failure is, empty if it is
+    none; `doubt` says why a failure only may be one. `dst` is the output if all of it was checked. `division` is the
+    origin of the occupancy by which the launch divides KV rows among blocks, None if it depends on none.
+    """
+
+    case: str
+    on: str
+    tolerance: Tolerance
+    verdict: Verdict
+    launches: tuple[LaunchRecord, ...] = ()
+    upstream: UpstreamSays | None = None
+    missing: str = ""
+    diagnosis: Diagnosis | None = None
+    checks: tuple[Check, ...] = ()
+    sampled: Sampled | None = None
+    finding: Finding | None = None
+    digest: str = ""
+    output: str | None = None
+    seconds: tuple[float, ...] = ()
+    known: str = ""
+    doubt: str = ""
+    dst: F32 | None = field(default=None, repr=False, compare=False)
+    division: Origin | None = None
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The launched kernels with template arguments, written as in the source."""
+        return tuple(launch.spelling for launch in self.launches)
+
+    @property
+    def kernel(self) -> str:
+        """The attention kernel with template arguments; empty if none was launched."""
+        return attention_kernel(self.kernels)
+
+    @property
+    def status(self) -> Status:
+        """The verdict's status; fail if the output passes but differs from run to run."""
+        return status_of(self.verdict, self.checks)
+
+    @property
+    def reason(self) -> str:
+        """The reasons of the verdict and of the failed checks, after the doubt whether it is a known defect."""
+        reasons = "; ".join([self.verdict.reason, *(check.reason for check in self.checks if check.fails)])
+        return f"{self.doubt}: {reasons}" if self.doubt else reasons
+
+    @property
+    def warning(self) -> str:
+        """The accuracy warning of an output that is finite and passes, or is as designed; empty without one."""
+        accuracy, metrics, design = self.verdict.accuracy, self.verdict.metrics, self.verdict.design
+        if accuracy is None or accuracy.passes or metrics is None or not metrics.all_finite:
+            return ""
+        if design is None:
+            return accuracy.reason if self.verdict.status is Status.PASS else ""
+        return f"as designed, but {accuracy.reason}" if design.passes else ""
+
+
+def status_of(verdict: Verdict, checks: Iterable[Check]) -> Status:
+    """The status of an output: fail if it passes but fails a check."""
+    fails = verdict.status is Status.PASS and any(check.fails for check in checks)
+    return Status.FAIL if fails else verdict.status
+
+
+def attention_kernel(spellings: Iterable[str]) -> str:
+    """The launched kernel that computes attention; empty if there is none."""
+    return next((spelling for spelling in spellings if ATTENTION_KERNEL.search(spelling)), "")
+
+
+def count(found: Iterable[Judgement]) -> dict[Status, int]:
+    """The number of judgements by status; every status is a key."""
+    statuses = [judgement.status for judgement in found]
+    return {status: statuses.count(status) for status in Status}
+
+
+def raise_if_failed(found: Sequence[Judgement]) -> None:
+    """End the command by its judgements; returns if one passed or changed, and the others did too or are unsupported.
+
+    Raises ComparisonError (exit 5) if one failed, else LostError (4) if one was lost, else UnjudgedError (7) if one
+    could not be judged; ComparisonError if all are unsupported, and InputError (2) if there are none. The message names
+    the judgements; the report on stdout has their reasons.
+    """
+    if not found:
+        raise InputError("no case to compare")
+    counts = count(found)
+    if number := counts[Status.FAIL]:
+        raise ComparisonError(f"{number} of {len(found)} comparisons failed: {_named(found, Status.FAIL)}")
+    if number := counts[Status.LOST]:
+        raise LostError(f"{number} of {len(found)} comparisons lost: {_named(found, Status.LOST)}")
+    if number := counts[Status.UNJUDGED]:
+        raise UnjudgedError(f"{number} of {len(found)} outputs could not be judged: {_named(found, Status.UNJUDGED)}")
+    if counts[Status.UNSUPPORTED] == len(found):
+        raise ComparisonError("nothing was compared: no case is supported on its target")
+
+
+def _named(found: Sequence[Judgement], status: Status) -> str:
+    """The cases with a status and their targets, unknown failures first; the first few of many."""
+    rows = sorted((row for row in found if row.status is status), key=lambda row: bool(row.known))
+    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    return ", ".join(f"{row.case} on {row.on}" for row in rows[:NAMED]) + more

@@ -1,0 +1,262 @@
+"""Recognise upstream's known defects in failed cases, by the signs in known-defects.yaml.
+
+The signs are strict: if anything else goes wrong in the same kernel, the failure is not recognised. A recognised case
+still fails. A defect is known only if the code that ran has it, and the release that the code is from.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+
+import yaml
+from pydantic import Field
+
+from fattn_probe.cases.op import Op
+from fattn_probe.cases.op.ggml_types import is_quantized, row_size
+from fattn_probe.cases.op.tensors import TensorView
+from fattn_probe.cases.scenario.spec import Spec
+from fattn_probe.llama.launch.families import BY_KERNEL
+from fattn_probe.llama.launch.name import parse_kernel_name
+from fattn_probe.verdict.judge.code import Probe
+from fattn_probe.verdict.judge.finding import Finding
+from fattn_probe.verdict.judge.origin import ReleaseRange, SourceOrigin
+
+CATALOGUE = "known-defects.yaml"
+PAGE = "docs/findings.md"
+UPSTREAMS = f"a known defect of llama.cpp ({PAGE})"
+UNKNOWN_RELEASE = "the code has it, but not every release, and which one this source is from is not known"
+UNPROBED = "whether the code that ran has it cannot be told without"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a failure: the id of the known defect that it is, or in `doubt` why it only may be one.
+
+    Both are empty for a failure that is none.
+    """
+
+    id: str = ""
+    doubt: str = ""
+
+
+def best(found: Iterable[Known]) -> Known | None:
+    """A known defect rather than a doubt; None without either."""
+    return max(found, key=lambda known: bool(known.id), default=None)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The evidence of one failed case.
+
+    `cc` is the GPU's compute capability (`7.0`), `kernel` the attention kernel, `finding` what ended the run, None for
+    a wrong output. `only_masked_nan`: all that is wrong with the output is NaN in fully masked rows. `right_for` says
+    whether the output is right for another op with the same memory. `checks` are the names of the checks that a right
+    output fails.
+    """
+
+    op: Op
+    cc: str
+    kernel: str = ""
+    finding: Finding | None = None
+    only_masked_nan: bool = False
+    checks: tuple[str, ...] = ()
+    right_for: Callable[[Op], bool] = field(default=lambda op: False, repr=False)
+
+
+class Signs(Spec):
+    """What a failure must show to be recognised; the head of the catalogue explains each key."""
+
+    cc: list[str] = Field(default=[])
+    kind: str = ""
+    message: str = ""
+    kernel: str = ""
+    function: str = ""
+    checks: list[str] = Field(default=[])
+    when: list[str] = Field(default=[])
+    code: list[Probe] = Field(default=[])
+
+    def match(self, failure: Failure) -> bool:
+        """Whether a failure shows all of these signs."""
+        found = failure.finding
+        function = found.frames[0].partition(" at ")[0] if found and found.frames else ""
+        return (
+            (not self.cc or failure.cc in self.cc)
+            and self.kind == (found.kind if found else "")
+            and self.checks == list(failure.checks)
+            and (not self.message or bool(found and re.search(self.message, found.message)))
+            and (not self.kernel or bool(re.fullmatch(self.kernel, failure.kernel)))
+            and (not self.function or bool(re.fullmatch(self.function, function)))
+            and all(CONDITIONS[name](failure) for name in self.when)
+        )
+
+
+class Defect(Spec):
+    """One defect: what it is in a sentence, the releases and the code that have it, and its signs."""
+
+    id: str
+    about: str
+    since: int | None = None
+    until: int | None = None
+    code: list[Probe] = Field(default=[])
+    signs: list[Signs]
+
+    @property
+    def releases(self) -> ReleaseRange:
+        """The releases that have it."""
+        return ReleaseRange(self.since, self.until)
+
+    def match(self, failure: Failure, origin: SourceOrigin) -> Known | None:
+        """What is known of a failure that shows the signs of this defect; None if it shows none of them."""
+        found = [self.judged(signs, origin) for signs in self.signs if signs.match(failure)]
+        return best(filter(None, found))
+
+    def judged(self, signs: Signs, origin: SourceOrigin) -> Known | None:
+        """What the code says of a failure with these signs; None if the code that ran does not have the defect."""
+        probes = (*self.code, *signs.code)
+        in_tree, in_release = origin.tree_has(probes, self.releases), origin.release_has(probes, self.releases)
+        if in_tree is False:
+            return None
+        if in_release is False:
+            return Known(doubt=f"{self.id}, {UPSTREAMS}, which the release does not have: a change brought it in")
+        if in_tree and in_release:
+            return Known(self.id)
+        why = UNKNOWN_RELEASE if in_tree else f"{UNPROBED} {', '.join(map(str, probes))}"
+        return Known(doubt=f"maybe {self.id}, {UPSTREAMS}: {why}")
+
+
+def columns_of(kernel: str) -> tuple[int, int] | None:
+    """ncols1 and ncols2 of an attention kernel that has both, by its name."""
+    name = parse_kernel_name(kernel)
+    family = BY_KERNEL.get(name.base)
+    named = family.arguments(tuple(value for _, value in name.args)) if family else {}
+    return (int(named["ncols1"]), int(named["ncols2"])) if {"ncols1", "ncols2"} <= named.keys() else None
+
+
+def fewer_than_32_columns(failure: Failure) -> bool:
+    """Whether the kernel works on tiles of fewer than 32 columns."""
+    columns = columns_of(failure.kernel)
+    return columns is not None and columns[0] * columns[1] < 32
+
+
+def heads_are_padded(failure: Failure) -> bool:
+    """Whether the kernel's last tile of a K/V head has more heads than are left of Q."""
+    columns = columns_of(failure.kernel)
+    return columns is not None and failure.op.sizes.group % columns[1] != 0
+
+
+def mask_ends_inside_tile(failure: Failure) -> bool:
+    """Whether the last query tile of the kernel that stopped has more queries than the mask has rows for."""
+    mask = failure.op.tensors.get("mask")
+    tile = re.fullmatch(r".*<(\d+)>", failure.kernel)
+    if mask is None or tile is None:
+        return False
+    return -failure.op.sizes.n_q // int(tile[1]) * -int(tile[1]) > mask.ne[1]
+
+
+def right_with_V_in_K(failure: Failure, column: int) -> bool:
+    """Whether the output is right if V is a part of K's rows, from a column on, which the op does not say."""
+    K, sizes = failure.op.tensors["K"], failure.op.sizes
+    if sizes.hsk <= sizes.hsv or (column and is_quantized(K.type)):
+        return False
+    offset = K.offset + row_size(K.type, column)
+    V = TensorView("V", K.type, K.root, (sizes.hsv, *K.ne[1:]), K.nb, offset)
+    return failure.op.tensors["V"] != V and failure.right_for(
+        replace(failure.op, tensors={**failure.op.tensors, "V": V})
+    )
+
+
+def right_with_narrow_mask(failure: Failure) -> bool:
+    """Whether a mask is wider than K, and the output is right if its rows follow each other at the length of K."""
+    mask, n_kv = failure.op.tensors.get("mask"), failure.op.sizes.n_kv
+    if mask is None or mask.ne[0] <= n_kv:
+        return False
+    narrow = replace(mask, nb=(mask.nb[0], n_kv * mask.nb[0], *mask.nb[2:]))
+    return failure.right_for(replace(failure.op, tensors={**failure.op.tensors, "mask": narrow}))
+
+
+def is_view_of_quantized_K(op: Op) -> bool:
+    """Whether V is a part of the rows of a quantised K that is no view itself, from a later column on."""
+    K, V = op.tensors["K"], op.tensors["V"]
+    whole = K.offset == 0 and op.roots[K.root].ne == K.ne
+    return is_quantized(K.type) and whole and V.root == K.root and V.offset > K.offset
+
+
+CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
+    {
+        "fewer than 32 columns": fewer_than_32_columns,
+        "rows of K or V not aligned to 16 bytes": lambda failure: unaligned(failure.op, "KV", 16),
+        "rows of K and V aligned to 16 bytes": lambda failure: not unaligned(failure.op, "KV", 16),
+        "rows of Q not aligned to 8 bytes": lambda failure: unaligned(failure.op, "Q", 8),
+        "rows of Q aligned to 8 bytes": lambda failure: not unaligned(failure.op, "Q", 8),
+        "head size 512 or 576 with a GQA ratio that is not a multiple of 4": lambda failure: (
+            failure.op.sizes.hsk in (512, 576) and failure.op.sizes.group % 4 != 0
+        ),
+        "rows of Q not aligned to 16 bytes": lambda failure: unaligned(failure.op, "Q", 16),
+        "rows of Q aligned to 16 bytes": lambda failure: not unaligned(failure.op, "Q", 16),
+        "a softcap with a head size whose kernels have none": lambda failure: (
+            failure.op.params.logit_softcap != 0 and failure.op.sizes.hsk not in (128, 256, 512)
+        ),
+        "one mask for several sequences": lambda failure: (
+            failure.op.has_mask and failure.op.tensors["mask"].ne[3] < failure.op.sizes.n_seq
+        ),
+        "only NaN in fully masked rows": lambda failure: failure.only_masked_nan,
+        "K quantised with head size 64": lambda failure: is_quantized(failure.op.type_K) and failure.op.sizes.hsk == 64,
+        "a mask that ends inside a query tile": mask_ends_inside_tile,
+        "a head size of V that is not a multiple of 64": lambda failure: failure.op.sizes.hsv % 64 != 0,
+        "a GQA ratio that is not a multiple of ncols2": heads_are_padded,
+        "a mask of more than 2^31 entries": lambda failure: (
+            failure.op.has_mask and math.prod(failure.op.tensors["mask"].ne) > 1 << 31
+        ),
+        "Q of more than 2 GiB": lambda failure: is_large(failure.op, "Q"),
+        "K or V of more than 2 GiB": lambda failure: is_large(failure.op, "KV"),
+        "V is a later part of a quantised K": lambda failure: is_view_of_quantized_K(failure.op),
+        "right if V is the end of K's rows": lambda failure: right_with_V_in_K(
+            failure, failure.op.sizes.hsk - failure.op.sizes.hsv
+        ),
+        "right if the rows of a wider mask followed each other at K's length": right_with_narrow_mask,
+        "right if V is the start of K's rows": lambda failure: right_with_V_in_K(failure, 0),
+    }
+)
+
+
+def is_large(op: Op, names: str) -> bool:
+    """Whether the memory of one of these tensors has more than 2 GiB."""
+    return any(op.roots[op.tensors[name].root].nbytes > 1 << 31 for name in names)
+
+
+def unaligned(op: Op, names: str, size: int) -> bool:
+    """Whether a stride of one of these tensors is no multiple of `size` bytes."""
+    return any(stride % size for name in names for stride in op.tensors[name].nb[1:])
+
+
+@cache
+def defects() -> Mapping[str, Defect]:
+    """The catalogue, by id."""
+    entries = yaml.safe_load((files("fattn_probe.verdict.judge") / CATALOGUE).read_text())
+    return MappingProxyType({id: Defect.model_validate(entry | {"id": id}) for id, entry in entries.items()})
+
+
+def known_defect(failure: Failure, origin: SourceOrigin) -> Known:
+    """The known defect that a failure is, or may be."""
+    return best(filter(None, (defect.match(failure, origin) for defect in defects().values()))) or Known()
+
+
+def by_defect(known: Iterable[str]) -> list[str]:
+    """One sentence for each known defect of some cases, whose ids (empty: none) are given.
+
+    `46 fail by volta-columns, a known defect of llama.cpp (docs/findings.md)`
+    """
+    return [
+        f"{number} fail{'s' * (number == 1)} by {id}, {UPSTREAMS}"
+        for id, number in Counter(filter(None, known)).items()
+    ]
+
+
+def named(known: str, reason: str) -> str:
+    """The reason of a failure, which begins with its known defect if it is one."""
+    return f"{known}, {UPSTREAMS}: {reason}" if known else reason

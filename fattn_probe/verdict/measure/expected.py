@@ -1,0 +1,292 @@
+"""The expected output of a correct kernel: the error model's prediction, and the rounding model's output."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+
+import numpy as np
+
+from fattn_probe.base.arrays import F32, F64, Bools, above
+from fattn_probe.base.figures import factor
+from fattn_probe.verdict.measure.metrics import Deviation
+from fattn_probe.verdict.truth.error_model.prediction import Prediction
+
+RMSE_LIMIT = 2.0
+"""Limit of measured / predicted RMSE over the output; correct kernels have 0.5 to 1.5."""
+SAMPLING = 5.0
+"""If the prediction samples rows, so many of its standard errors widen this limit."""
+ROW_LIMIT = 16.0
+"""The limit for one row, whose few errors depend on each other."""
+MODEL_LIMIT = 0.14
+"""Limit of the output's RMSE distance from the model, as a share of the model's own error: 2 % of its NMSE."""
+MODEL_ROW_LIMIT = 0.5
+DECIDES = "the scenario's tolerance decides"
+SMALL_ROW = 1e-3
+"""A row whose answer is smaller than this share of the output's size matters by its absolute error only."""
+LEAST_ULPS = 4.0
+"""Differences from the model up to so many float32 ulps of a row's size are ignored: compilers fuse differently."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """The expected output of a run; prediction or model may be missing, and `missing` says why.
+
+    `bit_exact`: correct kernels usually equal the model in every bit on this target. ValueError for a prediction and a
+    model of different shapes.
+    """
+
+    prediction: Prediction | None = None
+    model: F32 | None = None
+    missing: str = ""
+    bit_exact: bool = False
+
+    def __post_init__(self) -> None:
+        if self.prediction is not None and self.model is not None and self.model.shape != self.prediction.bound.shape:
+            raise ValueError(f"a model of shape {self.model.shape}, a prediction of {self.prediction.bound.shape}")
+
+    @cached_property
+    def predicted(self) -> Bools | None:
+        """The rows (n_seq, n_q, n_head) that have a prediction; None without one."""
+        return None if self.prediction is None else predicted_rows(self.prediction)
+
+
+@dataclass(frozen=True)
+class Design:
+    """Whether an output is what its kernel's arithmetic gives for the inputs.
+
+    `by` is the yardstick: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of its element's
+    bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction. `off_model` and
+    `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is the share of
+    elements that equal the model in every bit. Unknown values are None. ValueError for a pass with a NaN.
+    """
+
+    passes: bool
+    by: str
+    reason: str
+    error_by_bound: float | None = None
+    rmse_by_predicted: float | None = None
+    row_rmse_by_predicted: float | None = None
+    predicted_rmse: float | None = None
+    predicted_mean_error: float | None = None
+    off_model: float | None = None
+    row_off_model: float | None = None
+    equal_bits: float | None = None
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        numbers = {name: value for name, value in vars(self).items() if isinstance(value, float)}
+        if self.passes and any(np.isnan(value) for value in numbers.values()):
+            raise ValueError(f"an output cannot be as designed by a NaN: {numbers}")
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """An output compared with the expected one.
+
+    `deviation` has its wrong elements (finite ones only). `left` (n_seq, n_q, n_head) marks the rows that have neither
+    a model nor a prediction. `too_wide` marks rows that only a prediction decides, and one so wide that an output of
+    zeros would be within it.
+    """
+
+    design: Design
+    deviation: Deviation
+    left: Bools
+    too_wide: Bools
+
+
+def hold(dst: F32, reference: F64, expected: Expected) -> Held | None:
+    """Compare an output (n_seq, n_q, n_head, hsv) with its model and its prediction; None if no row has either.
+
+    Each row is decided by the model if it has the row, without a NaN or with the output's, else by the prediction. The
+    design passes if it does for all rows. NaNs and infinities are judged
+    elsewhere; here they only have to agree with the model's.
+    """
+    none = np.zeros(dst.shape[:3], np.bool_)
+    modelled = none
+    if expected.model is not None:
+        unknown = np.isnan(expected.model)
+        modelled = np.asarray(~unknown.any(axis=3) | (unknown == np.isnan(dst)).all(axis=3))
+    predicted = none if expected.predicted is None else expected.predicted
+    parts: list[tuple[Bools, Design, Deviation]] = []
+    if expected.model is not None and modelled.any():
+        parts.append((modelled, *_against_model(dst, reference, expected.model, modelled)))
+    too_wide = none
+    if expected.prediction is not None:
+        too_wide = _too_wide(expected.prediction, reference, predicted & ~modelled)
+        for rows in (predicted & ~modelled & ~too_wide, too_wide):
+            if rows.any():
+                parts.append((rows, *_against_prediction(dst, reference, expected.prediction, rows)))
+        if modelled.all() and predicted.any():  # the model decides alone; the prediction's numbers are shown beside
+            numbers, _ = _against_prediction(dst, reference, expected.prediction, predicted)
+            ((_, design, deviation),) = parts
+            parts = [(modelled, _beside(design, numbers), deviation)]
+    if not parts:
+        return None
+    designs = [design for _, design, _ in parts]
+    failed = [design for design in designs if not design.passes] or designs
+    reason = " and ".join(design.reason for design in failed)
+    joined = replace(reduce(_beside, designs), passes=all(one.passes for one in designs), reason=reason)
+    found = parts[-1][2]  # the last decides about rows that nothing does
+    for rows, _, own in reversed(parts[:-1]):
+        here = rows[..., None]
+        found = Deviation(
+            found.wrong | own.wrong, np.where(here, own.base, found.base), np.where(rows, own.unit, found.unit)
+        )
+    return Held(joined, found, ~(modelled | predicted), too_wide)
+
+
+def _beside(design: Design, other: Design) -> Design:
+    """A design with the numbers of another where it has none of its own."""
+    mine = {name: value for name, value in vars(design).items() if value is not None and value != ""}
+    return Design(**{**vars(other), **mine})
+
+
+def with_gaps(expected: Expected) -> Expected:
+    """The same, with rows in `missing` for which the prediction or the model is not a number."""
+    gaps = []
+    if expected.predicted is not None and not expected.predicted.all():
+        number, of = int((~expected.predicted).sum()), expected.predicted.size
+        gaps.append(
+            f"the error model has no number for {number} of {of} rows, whose K or V is too large: {DECIDES} there"
+        )
+    if expected.model is not None and (odd := np.isnan(expected.model).any(axis=3)).any():
+        gaps.append(
+            f"the rounding model has NaN in {int(odd.sum())} of {odd.size} rows, which it leaves to the error model"
+        )
+    return replace(expected, missing="; ".join(filter(None, (expected.missing, *gaps))))
+
+
+def predicted_rows(prediction: Prediction) -> Bools:
+    """The rows (n_seq, n_q, n_head) with a prediction: a finite RMSE, bounds that are numbers, and some limit at all.
+
+    An unsampled row has no limit but its bounds, so it needs finite ones.
+    """
+    row_rmse, bound = prediction.row_rmse, prediction.bound
+    numbers = (row_rmse >= 0) & (row_rmse <= np.finfo(np.float32).max) & (bound >= 0).all(axis=3)
+    return np.asarray(numbers & (prediction.sampled | np.isfinite(bound).all(axis=3)))
+
+
+def _too_wide(prediction: Prediction, reference: F64, rows: Bools) -> Bools:
+    """The rows for which an output of zeros, or twice the answer, would be within the prediction."""
+    size = _root_mean_square(reference)
+    matters = size > SMALL_ROW * np.sqrt(np.mean(size**2))
+    with np.errstate(invalid="ignore"):
+        wide = RMSE_LIMIT * prediction.row_rmse >= size
+    return np.asarray(rows & matters & wide)
+
+
+def _against_prediction(dst: F32, reference: F64, prediction: Prediction, rows: Bools) -> tuple[Design, Deviation]:
+    finite = np.isfinite(dst) & rows[..., None]
+    error = np.abs(np.where(finite, dst, reference) - reference)
+    row_rmse, row_error = prediction.row_rmse, _root_mean_square(error)
+    by_bound, by_row = _share(error, prediction.bound), _share(row_error, row_rmse)
+    by_row = np.where(prediction.sampled, by_row, 0.0)  # an unsampled row's prediction is only an estimate
+    rmse = float(np.sqrt((error**2).sum() / max(1, int(finite.sum()))))
+    predicted = predicted_rmse(prediction, rows)
+    whole = float(_share(np.array(rmse), np.array(predicted)))
+    limit = rmse_limit(prediction, rows)
+    problems = [
+        _limit("an error is {} times its bound", float(by_bound.max()), 1.0),
+        _limit("the RMSE is {} times the predicted RMSE", whole, limit),
+        _limit("a row's RMSE is {} times its predicted RMSE", float(by_row.max()), ROW_LIMIT),
+    ]
+    found = [problem for problem in problems if problem]
+    wide = above(by_row, ROW_LIMIT) | (above(by_row, limit) if above(whole, limit) else False)
+    with np.errstate(invalid="ignore"):
+        wrong = above(by_bound, 1.0) | (wide[..., None] & (error > 2 * row_rmse[..., None]))
+    said = f"RMSE {whole:.2f} of the predicted, largest error {by_bound.max():.2f} of its bound"
+    if not finite.any():
+        said = "no element is finite"
+    design = Design(
+        passes=not found,
+        by="prediction",
+        reason=" and ".join(found) or said,
+        error_by_bound=float(by_bound.max()) if finite.any() else None,
+        rmse_by_predicted=whole if finite.any() else None,
+        row_rmse_by_predicted=float(by_row.max()) if finite.any() else None,
+        predicted_rmse=predicted,
+        predicted_mean_error=prediction.mean_error if np.isfinite(prediction.mean_error) else None,
+        why=prediction.why,
+    )
+    return design, Deviation(wrong, reference, row_rmse)
+
+
+def _against_model(dst: F32, reference: F64, model: F32, rows: Bools) -> tuple[Design, Deviation]:
+    here = rows[..., None]
+    equal = (dst == model) | (np.isnan(dst) & np.isnan(model)) | ~here
+    both = np.isfinite(dst) & np.isfinite(model)
+    with np.errstate(invalid="ignore"):
+        off = np.where(both & here, np.abs(dst.astype(np.float64) - model), 0.0)
+    floor, unit, spread = model_units(reference, model, rows)
+    row_off = _root_mean_square(off)
+    with np.errstate(divide="ignore", over="ignore"):  # of a row that the model has exactly, such as zeros
+        by_row = np.divide(row_off, unit, out=np.zeros_like(row_off), where=row_off > 0)
+    distance = float(np.sqrt(np.mean(off[rows] ** 2)))
+    whole = distance / spread if spread else (np.inf if distance else 0.0)
+    unlike = ~both & ~equal
+    problems = [
+        f"{int(unlike.sum())} elements are finite only in the output or only in the model" if unlike.any() else "",
+        _apart("the output", whole, "the kernel's", MODEL_LIMIT),
+        _apart("a row", float(by_row.max()), "its", MODEL_ROW_LIMIT),
+    ]
+    found = [problem for problem in problems if problem]
+    wrong = unlike | above(off, np.maximum(MODEL_ROW_LIMIT / 2 * unit, floor)[..., None])
+    share = float(equal[rows].mean())
+    design = Design(
+        passes=not found,
+        by="model",
+        reason=" and ".join(found) or f"{100 * share:.4g} % of the elements equal the model in every bit",
+        off_model=whole,
+        row_off_model=float(by_row.max()),
+        equal_bits=share,
+    )
+    return design, Deviation(wrong & here, np.where(np.isfinite(model), model, reference), unit)
+
+
+def predicted_rmse(prediction: Prediction, rows: Bools) -> float:
+    """The expected RMSE of these rows together."""
+    return float(np.sqrt(np.mean(np.square(prediction.row_rmse[rows]))))
+
+
+def rmse_limit(prediction: Prediction, rows: Bools) -> float:
+    """The largest measured / predicted RMSE of a correct output, for these rows together.
+
+    The prediction's standard error, which comes from sampling rows, widens it.
+    """
+    squares = np.square(prediction.row_rmse[rows & prediction.sampled])
+    if prediction.sampled[rows].all() or not squares.any():
+        return RMSE_LIMIT
+    return RMSE_LIMIT * float(np.sqrt(1 + SAMPLING * squares.std() / squares.mean() / np.sqrt(squares.size)))
+
+
+def model_units(reference: F64, model: F32, rows: Bools) -> tuple[F64, F64, float]:
+    """What differences from a rounding model are measured by, absolute.
+
+    By row, the difference that is ignored and the model's own error; and the own error of all `rows` that it decides.
+    """
+    with np.errstate(invalid="ignore"):
+        own = np.where(np.isfinite(model), model - reference, 0.0)
+    floor = LEAST_ULPS * np.finfo(np.float32).eps * _root_mean_square(reference)
+    unit = np.hypot(_root_mean_square(own), floor / MODEL_ROW_LIMIT)
+    spread = float(np.hypot(np.sqrt(np.mean(own[rows] ** 2)), np.sqrt(np.mean(floor[rows] ** 2)) / MODEL_LIMIT))
+    return floor, unit, spread
+
+
+def _apart(what: str, value: float, whose: str, most: float) -> str:
+    if np.isinf(value):
+        return f"{what} differs from the rounding model, whose own error is 0"
+    return _limit(f"{what} differs from the rounding model by {{}} times {whose} own error", value, most)
+
+
+def _limit(words: str, value: float, most: float) -> str:
+    return words.format(factor(value, 3)) if above(value, most) else ""
+
+
+def _share(part: F64, whole: F64) -> F64:
+    """part / whole, 0 where the part is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(part == 0.0, 0.0, part / whole)
+
+
+def _root_mean_square(values: F64) -> F64:
+    """The root mean square of each row."""
+    return np.asarray(np.sqrt(np.einsum("sqhd,sqhd->sqh", values, values) / values.shape[3]))

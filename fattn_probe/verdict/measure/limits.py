@@ -1,0 +1,116 @@
+"""The judge's limits as numbers beside an expected output, for a program that compares without fattn-probe."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fattn_probe.base.arrays import F32, F64, Floats, above
+from fattn_probe.cases.scenario.schema import Tolerance
+from fattn_probe.verdict.measure.expected import (
+    MODEL_LIMIT,
+    MODEL_ROW_LIMIT,
+    ROW_LIMIT,
+    Expected,
+    model_units,
+    predicted_rmse,
+    rmse_limit,
+)
+from fattn_probe.verdict.measure.verdict import given
+from fattn_probe.verdict.truth.error_model.prediction import Prediction
+
+By = Literal["prediction", "model", "tolerance"]
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """An expected output (n_seq, n_q, n_head, hsv), and how far from it a right one may be, absolute.
+
+    `rmse` is the limit of the whole output, `rows` that of each row's RMSE (n_seq, n_q, n_head), `elements` that of
+    each element; None for no limit. `by` is the judge's yardstick. ValueError for a limit that is NaN.
+    """
+
+    by: By
+    expected: Floats
+    rmse: float
+    rows: F64 | None = None
+    elements: F64 | None = None
+
+    def __post_init__(self) -> None:
+        limits = (np.float64(self.rmse), self.rows, self.elements)
+        if any(part is not None and np.isnan(part).any() for part in limits):
+            raise ValueError("a limit cannot be NaN")
+
+    def hold(self, dst: F32) -> bool:
+        """Whether an output is within the limits; it must be finite where the expected one is, and nowhere else."""
+        both = np.isfinite(dst) & np.isfinite(self.expected)
+        same = (dst == self.expected) | (np.isnan(dst) & np.isnan(self.expected))
+        if not (both | same).all():
+            return False
+        with np.errstate(invalid="ignore"):
+            off = np.where(both, np.abs(dst - self.expected.astype(np.float64)), 0.0)
+        row_rmse = np.sqrt(np.mean(off**2, axis=3))
+        return not (
+            above(np.sqrt(np.mean(off**2)), self.rmse)
+            or (self.rows is not None and above(row_rmse, self.rows).any())
+            or (self.elements is not None and above(off, self.elements).any())
+        )
+
+
+def choose_limits(
+    reference: F64,
+    tolerance: Tolerance,
+    expected: Expected | None = None,
+    *,
+    dst: F32 | None = None,
+    passes: bool = True,
+) -> Limits:
+    """The limits that show what the judge says of an output: the first that an output that fails exceeds.
+
+    Those around the exact answer come first, those around the rounding model last. Without an output, or if none fits
+    the verdict, the first.
+    """
+    found = list(possible_limits(reference, tolerance, expected or Expected()))
+    if dst is None:
+        return found[0]
+    return next((limits for limits in found if limits.hold(dst) == passes), found[0])
+
+
+def possible_limits(reference: F64, tolerance: Tolerance, expected: Expected) -> Iterator[Limits]:
+    """All limits that apply, without those around the exact answer that the rounding model itself exceeds.
+
+    A prediction or a model that lacks rows gives none: one number for the whole output cannot leave rows out.
+    """
+    predicted = expected.predicted
+    prediction = expected.prediction if predicted is not None and predicted.all() else None
+    model = None if expected.model is None or np.isnan(expected.model).any() else expected.model
+    if prediction is not None:
+        by_prediction = limits_of_prediction(reference, prediction)
+        if model is None or by_prediction.hold(model):
+            yield by_prediction
+    if (prediction is None and model is None) or given(tolerance):
+        yield limits_of_tolerance(reference, tolerance)
+    if model is not None:
+        yield limits_of_model(reference, model)
+
+
+def limits_of_prediction(reference: F64, prediction: Prediction) -> Limits:
+    """The error model's bounds around the exact answer; each row has a prediction."""
+    every = np.ones(reference.shape[:3], np.bool_)
+    rows = np.where(prediction.sampled, ROW_LIMIT * prediction.row_rmse, np.inf)
+    rmse = rmse_limit(prediction, every) * predicted_rmse(prediction, every)
+    return Limits("prediction", reference, rmse, rows, prediction.bound)
+
+
+def limits_of_model(reference: F64, model: F32) -> Limits:
+    """The distance from the rounding model that other compilers may cause."""
+    _, unit, spread = model_units(reference, model, np.ones(reference.shape[:3], np.bool_))
+    return Limits("model", model, MODEL_LIMIT * spread, MODEL_ROW_LIMIT * unit)
+
+
+def limits_of_tolerance(reference: F64, tolerance: Tolerance) -> Limits:
+    """The scenario's tolerance around the exact answer."""
+    most = None if tolerance.max_abs is None else np.full(reference.shape, tolerance.max_abs)
+    rmse = float(np.sqrt(tolerance.nmse * np.mean(np.square(reference))))
+    return Limits("tolerance", reference, rmse, elements=most)

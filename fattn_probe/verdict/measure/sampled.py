@@ -1,0 +1,185 @@
+"""The verdict on a large output: a sample of rows is checked exactly, the others for being finite and plausible."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fattn_probe.base.arrays import F32, F64, I64, Bools
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.cases.scenario.schema import Tolerance
+from fattn_probe.llama.launch.geometry import Geometry
+from fattn_probe.llama.launch.selection import Selection, rows_of_tiles
+from fattn_probe.llama.launch.tiles import tile_at
+from fattn_probe.machine.run.part import Part
+from fattn_probe.verdict.measure.expected import Expected
+from fattn_probe.verdict.measure.metrics import Coordinate, unwritten_elements
+from fattn_probe.verdict.measure.verdict import Status, Verdict, judge
+from fattn_probe.verdict.truth.reference.sampled import Sample, choose_rows, fully_masked, spaced
+
+LISTED = 3
+AT_RANDOM = 8
+"""Random rows per head in addition to the required ones, unless the user gives a number of rows."""
+RNG = 78
+IN_A_TILE = 2
+"""Random rows of a chosen tile, where only a part of the output is computed or read."""
+ZERO_AT_ONCE = 64
+"""Zero rows outside the hull that are checked at once for being fully masked."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """How much of an output was checked exactly: `rows` rows (sequence, query, head) `of` all.
+
+    `blocks` of `of_blocks` blocks of the attention kernel ran on a simulated GPU, None if all did. These compute
+    `complete` rows; None if all rows were computed and read.
+    """
+
+    rows: int
+    of: int
+    blocks: int | None = None
+    of_blocks: int | None = None
+    complete: int | None = None
+
+    def __str__(self) -> str:
+        exactly = f"checked {self.rows} of {self.of} rows exactly"
+        if self.complete is None:
+            return (
+                f"{exactly}, including first and last rows, tile and stream-K seams and mask edges; the others only "
+                "for being finite and inside V's convex hull (--sample all checks all)"
+            )
+        ran = "" if self.blocks is None else f"ran {self.blocks} of {self.of_blocks} blocks of the attention kernel, "
+        return (
+            f"{ran}{exactly}, in the first and the last output tile and in tiles all over the output; "
+            f"{self.complete - self.rows} other rows of these tiles only for being finite and inside V's convex hull "
+            "(--sample all runs and checks all)"
+        )
+
+
+def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) -> I64:
+    """The rows (sequence, query, head) to check: the required ones, and random ones up to `number` in total."""
+    seams: list[int] = []  # the first queries of output tiles; a few of them if there are many
+    if geometry is not None:
+        ncols1 = geometry.kernel.ncols1
+        seams = [int(query) for query in spaced(np.arange(ncols1, case.op.sizes.n_q, ncols1))]
+    rows = [] if geometry is None else list(_block_seams(case, geometry))
+    if number is None:
+        return choose_rows(case, seams=seams, rows=rows, random=AT_RANDOM)
+    least = choose_rows(case, seams=seams, rows=rows, random=0)
+    axes = (case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head)
+    others = np.delete(np.arange(np.prod(axes)), np.ravel_multi_index(tuple(least.T), axes))
+    more = max(0, min(number - len(least), len(others)))
+    chosen = np.random.default_rng((case.seed, RNG)).choice(others, more, replace=False)
+    return np.stack(np.unravel_index(np.union1d(np.ravel_multi_index(tuple(least.T), axes), chosen), axes), axis=1)
+
+
+def sampled_of(case: Case, rows: I64, part: Part | None, target: Target) -> Sampled:
+    """How much of an output was checked, from the rows that were checked exactly."""
+    sizes = case.op.sizes
+    every = sizes.n_seq * sizes.n_q * sizes.n_head
+    if part is None:
+        return Sampled(len(rows), every)
+    attention = part.selection.launches[part.selection.attention]
+    if target.engine != "sim":
+        return Sampled(len(rows), every, complete=len(part.rows))
+    return Sampled(len(rows), every, attention.number, attention.of, len(part.rows))
+
+
+def rows_of_selection(case: Case, geometry: Geometry, selection: Selection, number: int | None = None) -> I64:
+    """The rows to check of a part of the output: the first and the last of each chosen tile, and random ones.
+
+    The random ones are some of each tile, or, up to `number` rows in total, of all.
+    """
+    rng = np.random.default_rng((case.seed, RNG))
+    tiles = [rows_of_tiles(geometry, case.op.sizes, np.array([tile])) for tile in selection.tiles]
+    chosen = [rows[[0, -1]] for rows in tiles]
+    if number is None:
+        chosen += [rows[rng.integers(0, len(rows), IN_A_TILE)] for rows in tiles]
+    else:
+        every = np.concatenate(tiles)
+        chosen.append(every[rng.choice(len(every), max(0, min(number - 2 * len(tiles), len(every))), replace=False)])
+    return np.unique(np.concatenate(chosen), axis=0).astype(np.int64)
+
+
+def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int]]:
+    """The first and the last row of output tiles that several CUDA blocks share; of a few tiles if there are many."""
+    kernel = geometry.kernel
+    shared = np.array([index for index, parts in enumerate(geometry.parts) if len(parts) > 1], np.intp)
+    for index in spaced(shared):
+        sequence, z_KV, zt_gqa, jt = tile_at(int(index), geometry.grid)
+        head, query = z_KV * geometry.group + zt_gqa * kernel.ncols2, jt * kernel.ncols1
+        last = min(head + kernel.ncols2, (z_KV + 1) * geometry.group) - 1
+        yield sequence, query, head
+        yield sequence, min(query + kernel.ncols1, case.op.sizes.n_q) - 1, last
+
+
+def judge_sample(
+    case: Case,
+    dst: F32,
+    sample: Sample,
+    expected: Expected | None = None,
+    tolerance: Tolerance | None = None,
+    *,
+    among: I64 | None = None,
+) -> Verdict:
+    """Check a sample of the rows of an output (n_seq, n_q, n_head, hsv) exactly, and all rows against V's convex hull.
+
+    With `among`, only these rows were computed, and the others are not read.
+
+    `expected` and the verdict's deviation are for the sampled rows, as the queries of one head: (1, rows, 1, hsv). The
+    metrics are those of the sample, with coordinates in the whole output. An unsampled row may lie outside the hull by
+    the error bound of its head, or, without a prediction, by the tolerance.
+    """
+    tolerance = case.tolerance if tolerance is None else tolerance
+    rows, reference = sample.of(dst)[None, :, None], sample.reference[None, :, None]
+    masked = fully_masked(case, sample.rows)[None, :, None]
+
+    def describe(wrong: Bools) -> str:
+        return f"wrong: {_listed(sample.rows[wrong.ravel()])} of {rows.shape[1]} sampled"
+
+    def place(at: Coordinate) -> Coordinate:
+        sequence, query, head = (int(index) for index in sample.rows[at.query])
+        return Coordinate(sequence, query, head, at.d)
+
+    found = judge(rows, reference, tolerance, masked, expected, describe=describe, place=place)
+    odd = _odd(case, dst, sample, _slack(sample, expected, tolerance), among)
+    if not len(odd):
+        return replace(found, reason=f"{found.reason}; sampled: {rows.shape[1]} of {dst[..., 0].size} rows")
+    unwritten = int(unwritten_elements(dst if among is None else dst[tuple(odd.T)]).sum())
+    words = f"{_listed(odd)} are not finite, or outside V's convex hull"
+    words += f"; {unwritten} elements never written" if unwritten else ""
+    reason = f"{words}; {found.reason}" if found.status is Status.FAIL else words
+    return replace(found, status=Status.FAIL, reason=reason, only_masked_nan=False)
+
+
+def _slack(sample: Sample, expected: Expected | None, tolerance: Tolerance) -> F64:
+    """How far outside the hull an element may be, (n_seq, n_head, hsv).
+
+    The tolerance decides where a head has no bound, or only an infinite one.
+    """
+    largest = np.maximum(-sample.low, sample.high).max(axis=2, keepdims=True)
+    allowed = np.broadcast_to(np.sqrt(tolerance.nmse) * largest, sample.low.shape)
+    if expected is None or expected.prediction is None:
+        return allowed
+    slack = np.full(sample.low.shape, np.nan)
+    np.fmax.at(slack, (sample.rows[:, 0], sample.rows[:, 2]), expected.prediction.unsampled_bound[0, :, 0])
+    return np.where(np.isfinite(slack), slack, allowed)
+
+
+def _odd(case: Case, dst: F32, sample: Sample, slack: F64, among: I64 | None) -> I64:
+    """The implausible rows; zeros are plausible in a fully masked row."""
+    odd = sample.implausible(dst, slack, among)
+    zero = np.flatnonzero((dst[tuple(odd.T)] == 0).all(axis=1))
+    for first in range(0, len(zero), ZERO_AT_ONCE):
+        some = zero[first : first + ZERO_AT_ONCE]
+        masked = fully_masked(case, odd[some])
+        if not masked.all():  # the output is wrong; the masks of further rows would only take time
+            return np.delete(odd, np.concatenate([zero[:first], some[masked]]), axis=0)
+    return np.delete(odd, zero, axis=0)
+
+
+def _listed(rows: I64) -> str:
+    places = ", ".join(str(tuple(int(index) for index in row)) for row in rows[:LISTED])
+    more = ", ..." if len(rows) > LISTED else ""
+    return f"{len(rows)} rows (sequence, query, head: {places}{more})"

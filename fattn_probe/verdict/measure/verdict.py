@@ -1,0 +1,245 @@
+"""Turn metrics into a verdict, with its reason in words."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+
+from fattn_probe.base.arrays import F32, F64, Bools, above
+from fattn_probe.cases.scenario.schema import Tolerance
+from fattn_probe.verdict.measure.expected import Design, Expected, Held, hold
+from fattn_probe.verdict.measure.metrics import Coordinate, Deviation, Metrics, deviation_from, measure, upstream_nmse
+from fattn_probe.verdict.measure.wrong_rows import describe_rows
+
+UPSTREAM_TOLERANCE = 5e-4
+"""The result of `test_flash_attn_ext::max_nmse_err` (tests/test-backend-ops.cpp), the same for every op."""
+
+BIASED = 1e-3
+"""Mean error, as a share of the answer's size, that gives a warning."""
+FEW_BITS = "equal the rounding model in every bit; usually all do"
+LEAST_BITS = 0.9
+"""Share of elements equal to the rounding model below which a kernel must compute in another way. The shipped cases
+have 1.0 on an H200 and on simulated GPUs; other compilers should give at least 0.97."""
+CHANCE = 5.0
+"""Standard deviations by which a mean error must differ from 0."""
+
+NOT_PREDICTED = "have neither a model nor a prediction, and there"
+TOO_WIDE = "have a predicted error as large as the answer, so the tolerance decides, and there"
+"""Words between the number of rows and how they exceed the tolerance."""
+ZERO_BY_ZERO = "only in fully masked rows: the op is 0 there, but the kernel divides 0 by 0; see llama.cpp #19098"
+
+
+class Status(StrEnum):
+    """The status of one case.
+
+    `unjudged` (no yardstick decides) and `lost` (a dead debugger, a hung GPU, a time-out) are no verdict on the kernel.
+    """
+
+    PASS = "pass"
+    FAIL = "fail"
+    CHANGED = "changed"
+    UNJUDGED = "unjudged"
+    UNSUPPORTED = "unsupported"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Whether an output is close to the exact answer, whatever its kernel's arithmetic; `reason` in words."""
+
+    passes: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A status, its reason, and the metrics of the output if there is one.
+
+    `design`: whether the output is what the kernel's arithmetic gives, None if that is unknown. `accuracy`: whether it
+    is close to the exact answer, which alone does not decide the status. `deviation`: the error of each element, and
+    the elements that make the verdict fail. `only_masked_nan`: all that is wrong is NaN in fully masked rows.
+    ValueError for a pass of an output that is not finite.
+    """
+
+    status: Status
+    reason: str
+    metrics: Metrics | None = None
+    design: Design | None = None
+    accuracy: Accuracy | None = None
+    deviation: Deviation | None = field(default=None, repr=False, compare=False)
+    only_masked_nan: bool = False
+
+    def __post_init__(self) -> None:
+        if self.status is Status.PASS and self.metrics is not None and not self.metrics.all_finite:
+            raise ValueError("an output that is not finite everywhere cannot pass")
+
+
+@dataclass(frozen=True)
+class UpstreamSays:
+    """What upstream's test would say of an output if its oracle were exact."""
+
+    passes: bool
+    nmse: float
+    reason: str
+
+
+def judge(
+    dst: F32,
+    reference: F64,
+    tolerance: Tolerance,
+    fully_masked: Bools | None = None,
+    expected: Expected | None = None,
+    *,
+    describe: Callable[[Bools], str] = describe_rows,
+    place: Callable[[Coordinate], Coordinate] | None = None,
+) -> Verdict:
+    """Judge an output by the exact answer and by the expected output of its kernel.
+
+    It passes if every element is written and finite, and the output is as designed and within the tolerance. A default
+    tolerance applies only to rows without an expectation. It is unjudged if the exact answer is not finite, or if rows
+    outside the tolerance are as designed only because the prediction allows anything. Arrays have dst's shape (n_seq,
+    n_q, n_head, hsv). `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it does not
+    change the verdict, but explains NaNs that occur only there. `describe` puts the wrong rows (n_seq, n_q, n_head)
+    into words, and `place` gives an element its coordinate in the whole output. InputError for different shapes.
+    """
+    if not np.isfinite(reference).all():
+        return Verdict(Status.UNJUDGED, "the exact answer is not finite everywhere")
+    metrics = measure(dst, reference)
+    if place is not None:
+        worst, first_bad = (None if at is None else place(at) for at in (metrics.worst, metrics.first_bad))
+        metrics = replace(metrics, worst=worst, first_bad=first_bad)
+    held = hold(dst, reference, expected) if expected else None
+    inaccurate = [] if held is not None and not given(tolerance) else _inaccurate(metrics, tolerance)
+    if held is not None and not inaccurate:
+        inaccurate = _inaccurate_rows(dst, reference, tolerance, held.left, NOT_PREDICTED)
+    designed = [] if held is None or held.design.passes else [f"not as designed: {held.design.reason}"]
+    design = None if held is None else held.design
+    bit_exact = expected is not None and expected.bit_exact
+    judged = accuracy(dst, reference, metrics, design, bit_exact=bit_exact)
+    deviation = _deviation(dst, reference, tolerance, held, bool(inaccurate))
+    masked_nan = False  # whether elements are not finite, all of them are NaN, and all of these in fully masked rows
+    if fully_masked is not None and metrics.nan and not (metrics.unwritten or metrics.inf):
+        masked_nan = not (np.isnan(dst).any(axis=3) & ~fully_masked).any()
+    problems = _not_finite(metrics, masked_nan=masked_nan) + designed + inaccurate
+    if problems:
+        rows: Bools = np.any(deviation.wrong, axis=3)
+        reason = "; ".join([*problems, describe(rows)] if rows.any() else problems)
+        only_masked_nan = masked_nan and fully_masked is not None and not (rows & ~fully_masked).any()
+        return Verdict(Status.FAIL, reason, metrics, design, judged, deviation, only_masked_nan)
+    unclear = [] if held is None else _inaccurate_rows(dst, reference, tolerance, held.too_wide, TOO_WIDE)
+    if unclear:
+        return Verdict(Status.UNJUDGED, "; ".join(unclear), metrics, design, judged, deviation)
+    if held is None:
+        reason = f"NMSE {metrics.nmse:.2e} is within the tolerance {tolerance.nmse:.0e}"
+    else:
+        number = int((held.left | held.too_wide).sum())
+        rest = f"; {number} of {held.left.size} rows are within the tolerance" if number else ""
+        accurate = "accurate" if judged.passes else "accuracy warning"
+        reason = f"as designed: {held.design.reason}{rest}; {accurate}: {judged.reason}"
+    return Verdict(Status.PASS, reason, metrics, design, judged, deviation)
+
+
+def _deviation(dst: F32, reference: F64, tolerance: Tolerance, held: Held | None, inaccurate: bool) -> Deviation:
+    """The error of each element relative to the model, the prediction or the tolerance, whichever decides."""
+    by_tolerance = deviation_from(dst, reference, tolerance)
+    if held is None or (held.design.passes and inaccurate and not held.left.any()):
+        return by_tolerance
+    wrong = held.deviation.wrong if not held.design.passes else np.zeros_like(by_tolerance.wrong)
+    wrong = wrong | ~np.isfinite(dst) | (by_tolerance.wrong if inaccurate else False)
+    left = held.left
+    base = np.where(left[..., None], by_tolerance.base, held.deviation.base)
+    return Deviation(wrong, base, np.where(left, by_tolerance.unit, held.deviation.unit))
+
+
+def given(tolerance: Tolerance) -> bool:
+    """Whether the scenario sets the tolerance; otherwise it is upstream's."""
+    return bool(tolerance.model_fields_set)
+
+
+def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, *, bit_exact: bool) -> Accuracy:
+    """How close an output is to the exact answer: its NMSE relative to upstream's bound, and whether errors are biased.
+
+    A mean error counts if it is at least a thousandth of the answer's size, and either predicted or far more than
+    chance. With `bit_exact`, an output with many elements unlike the rounding model's gets a warning too.
+    """
+    if not metrics.all_finite:
+        return Accuracy(False, "not finite everywhere")
+    warnings = []
+    if abs(metrics.bias) >= BIASED:
+        expected = None if design is None else design.predicted_mean_error
+        foretold = expected is not None and 0.5 < expected / metrics.mean_error < 2
+        why = "the kernel's known arithmetic does not explain it"
+        if foretold:
+            why = "increments below half an ulp of the f16 accumulator are lost"
+        elif design is not None and design.by == "model" and design.passes:
+            why = "it follows from the kernel's own arithmetic"
+        if foretold or _is_systematic(dst - reference):
+            warnings.append(f"mean error {100 * metrics.bias:+.2g} %: {why}")
+    if metrics.nmse > UPSTREAM_TOLERANCE:
+        warnings.append(f"NMSE {metrics.nmse:.2e} is above {UPSTREAM_TOLERANCE:.0e}, which upstream allows")
+    if few := few_bits(design, bit_exact=bit_exact):
+        warnings.append(few)
+    return Accuracy(not warnings, "; ".join(warnings) or f"NMSE {metrics.nmse:.2e}")
+
+
+def few_bits(design: Design | None, *, bit_exact: bool) -> str:
+    """In words, that many elements are unlike the rounding model's where usually all are equal; empty otherwise."""
+    bits = None if design is None or not bit_exact else design.equal_bits
+    return "" if bits is None or bits >= LEAST_BITS else f"{100 * bits:.2g} % of the elements {FEW_BITS}"
+
+
+def _is_systematic(error: F64) -> bool:
+    """Whether the mean error is far larger than chance would make it."""
+    rows = error.mean(axis=3).ravel()
+    spread = rows.std() / np.sqrt(rows.size) if rows.size > 1 else error.std() / np.sqrt(error.size)
+    return bool(abs(rows.mean()) > CHANCE * spread)
+
+
+def upstream_says(dst: F32, reference: F64, tolerance: float = UPSTREAM_TOLERANCE) -> UpstreamSays:
+    """The verdict of test-backend-ops by its own rules, with the exact answer (rounded to float32) as its oracle.
+
+    By those rules an element of +-FLT_MAX counts as infinite, and two outputs of only zeros, whose NMSE is 0/0, pass.
+    """
+    oracle = reference.astype(np.float32)
+    if np.isnan(dst).any():
+        return UpstreamSays(False, float("nan"), "NaN")
+    if (np.abs(dst) >= np.finfo(np.float32).max).any():
+        return UpstreamSays(False, float("nan"), "infinite where the oracle is not")
+    error = upstream_nmse(dst, oracle)
+    if error > tolerance:
+        return UpstreamSays(False, error, f"ERR = {error:.9f} > {tolerance:.9f}")
+    return UpstreamSays(True, error, "OK")
+
+
+def _not_finite(metrics: Metrics, *, masked_nan: bool) -> list[str]:
+    """The unwritten, NaN and infinite elements, in words."""
+    counts = {"never written": metrics.unwritten, "NaN": metrics.nan, "infinite": metrics.inf}
+    found = [f"{count} of {metrics.elements} elements {what}" for what, count in counts.items() if count]
+    if not found:
+        return []
+    words = f"{', '.join(found)}, first at {metrics.first_bad}"
+    return [f"{words} ({ZERO_BY_ZERO})" if masked_nan else words]
+
+
+def _inaccurate(metrics: Metrics, tolerance: Tolerance) -> list[str]:
+    """The exceeded tolerances, in words."""
+    words = []
+    if metrics.all_finite and above(metrics.nmse, tolerance.nmse):
+        words.append(f"NMSE {metrics.nmse:.2e} is above the tolerance {tolerance.nmse:.0e}")
+    if tolerance.max_abs is not None and np.isfinite(metrics.max_abs) and above(metrics.max_abs, tolerance.max_abs):
+        words.append(f"an error is above the tolerance {tolerance.max_abs:g}")
+    if not words:
+        return []
+    bias = f", mean error {100 * metrics.bias:+.2g} %" if abs(metrics.bias) >= BIASED else ""
+    place = f" at {metrics.worst}" if metrics.worst else ""
+    return [f"{' and '.join(words)}, largest error {metrics.max_abs:.3g}{place}{bias}"]
+
+
+def _inaccurate_rows(dst: F32, reference: F64, tolerance: Tolerance, rows: Bools, why: str) -> list[str]:
+    """The same for some rows (n_seq, n_q, n_head) on their own; `why` says why the tolerance decides them."""
+    if not rows.any():
+        return []
+    metrics = measure(dst[rows][None, None], reference[rows][None, None])
+    found = _inaccurate(replace(metrics, worst=None), tolerance)
+    return [f"{int(rows.sum())} of {rows.size} rows {why} {words}" for words in found]

@@ -1,0 +1,42 @@
+"""The wrong part of an output, in words."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+PLURAL = {"sequence": "sequences", "query": "queries", "head": "heads"}
+LISTED = 6
+
+
+def describe_rows(wrong: npt.NDArray[np.bool_]) -> str:
+    """The number of wrong rows (n_seq, n_q, n_head) and their places along each axis; fully wrong axes are left out."""
+    if wrong.all():
+        if wrong.size == 1:
+            return "the only row is wrong"
+        return f"all {wrong.size} rows are wrong"
+    found = [np.unique(indices) for indices in wrong.nonzero()]
+    axes = [
+        f"{name if indices.size == 1 else PLURAL[name]} {ranges(indices.tolist())} of {length}"
+        for name, indices, length in zip(PLURAL, found, wrong.shape, strict=True)
+        if indices.size != length
+    ]
+    places = f" ({'; '.join(axes)})" if axes else ""
+    return f"wrong: {wrong.sum()} of {wrong.size} rows{places}"
+
+
+def span(first: int, last: int) -> str:
+    """Successive numbers, `3` or `0..3`."""
+    return str(first) if first == last else f"{first}..{last}"
+
+
+def ranges(indices: Iterable[int]) -> str:
+    """Sorted numbers as ranges, `0..3, 7`; a long list ends with `...`."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    words = [span(first, last) for first, last in runs]
+    return ", ".join(words[:LISTED]) + (", ..." if len(words) > LISTED else "")

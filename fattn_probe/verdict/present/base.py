@@ -1,0 +1,89 @@
+"""The launches that differ from those of the base of an edited or patched llama.cpp, as text and as JSON."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.text import Text
+
+from fattn_probe.base.errors import BuildError, LostError
+from fattn_probe.base.figures import number_of
+from fattn_probe.cases.scenario import Case
+from fattn_probe.llama.build.ninja import Report
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.machine.run.base import Base, Launches, changed
+from fattn_probe.machine.run.command import Work
+from fattn_probe.machine.run.kernels_by_op import op_digest
+from fattn_probe.verdict.judge.judgement import Judgement
+
+ON_A_GPU = "launches are compared with a base on simulated GPUs only"
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class OtherLaunches:
+    """A case on a target whose launches differ: those of the base, and its own."""
+
+    case: str
+    on: str
+    before: tuple[LaunchRecord, ...]
+    after: tuple[LaunchRecord, ...]
+
+
+@dataclass(frozen=True)
+class BesideBase:
+    """What a base launches otherwise, of `compared` cases; `missing` says what could not be compared and why."""
+
+    base: str
+    compared: int
+    differ: tuple[OtherLaunches, ...]
+    missing: str = ""
+
+    def lines(self) -> Iterator[Text]:
+        """The differences in words, each once with the number of cases."""
+        if self.missing:
+            yield Text(f"launches not compared with those of {self.base}: {self.missing}", "yellow")
+        if self.differ:
+            many = f"{len(self.differ)} of {number_of(self.compared, 'case')}"
+            yield Text(f"{many}: launches unlike those of {self.base} (dry runs)", "yellow")
+        elif self.compared:
+            same = "kernels, grids, blocks and shared memory"
+            yield Text(f"{number_of(self.compared, 'case')}: {same} are those of {self.base} (dry runs)", "dim")
+        yield from (
+            Text(f"  {other.case} on {other.on}: {changed(other.before, other.after)}") for other in self.differ
+        )
+
+    def document(self) -> dict[str, Any]:
+        """For JSON: `base`, `compared`, `missing`, and `differ`: case, on, and the launches `before` and `after`."""
+        differ = [
+            {
+                "case": other.case,
+                "on": other.on,
+                "before": [launch.document() for launch in other.before],
+                "after": [launch.document() for launch in other.after],
+            }
+            for other in self.differ
+        ]
+        return {"base": self.base, "compared": self.compared, "missing": self.missing or None, "differ": differ}
+
+
+def beside_base(base: Base, work: Work, rows: Sequence[Judgement], progress: Report) -> BesideBase:
+    """The rows' launches beside those of a base on the same simulated GPUs."""
+    simulated = {str(target): target for _, targets in work for target in targets if target.engine == "sim"}
+    ops = {case.name: op_digest(case.op) for case, _ in work}
+    found: dict[str, Launches] = {}
+    try:
+        for name, target in simulated.items():
+            found[name] = base.launches(cases_on(work, name), target, progress)
+    except (BuildError, LostError) as error:
+        return BesideBase(base.words, 0, (), str(error))
+    ran = [row for row in rows if row.launches and ops[row.case] in found.get(row.on, {})]
+    differ = (OtherLaunches(row.case, row.on, found[row.on][ops[row.case]], row.launches) for row in ran)
+    on_gpu = any(target.engine == "cuda" for _, targets in work for target in targets)
+    different = tuple(other for other in differ if changed(other.before, other.after))
+    return BesideBase(base.words, len(ran), different, ON_A_GPU if on_gpu else "")
+
+
+def cases_on(work: Work, name: str) -> list[Case]:
+    """The cases of the work on one target."""
+    return [case for case, targets in work if any(str(target) == name for target in targets)]

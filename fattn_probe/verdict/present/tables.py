@@ -1,0 +1,209 @@
+"""Verdict rows and differences as text."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from fattn_probe.base.figures import times
+from fattn_probe.base.tables import Table
+from fattn_probe.llama.launch.tiles import Tile
+from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
+from fattn_probe.verdict.diagnose.difference import Difference
+from fattn_probe.verdict.judge.judgement import Judgement, count
+from fattn_probe.verdict.judge.known import by_defect
+from fattn_probe.verdict.measure.expected import Design
+from fattn_probe.verdict.measure.metrics import Metrics
+from fattn_probe.verdict.measure.verdict import Status, given
+from fattn_probe.verdict.present.error_map import error_maps, legend
+
+STYLES = {
+    Status.PASS: "green",
+    Status.FAIL: "bold red",
+    Status.CHANGED: "yellow",
+    Status.UNJUDGED: "bold yellow",
+    Status.UNSUPPORTED: "dim",
+    Status.LOST: "magenta",
+}
+COLUMNS = ("case\non", "kernel", "NMSE\nallowed", "max error\nat s, q, h, d", "by design", "verdict")
+PLACE = ("seq", "query", "head", "d")
+LISTED_BLOCKS = 4
+MOST_MAPS = 4
+"""Most failed rows whose error maps are drawn, so that the output stays readable."""
+
+
+def render(rows: Sequence[Judgement], maps: bool = True) -> RenderableType:
+    """A table of the rows, then details of rows that need an explanation, then the counts.
+
+    With `maps`, the first failed rows get error maps. Of the rows with one known defect of llama.cpp, only the first
+    is explained.
+    """
+    cells = tuple(_cells(row) for row in rows)
+    table = Table(COLUMNS, cells, heading=("verdict", "case\non"), spaced=True)
+    return Group(table, Text(), *explanations(rows, maps))
+
+
+def explanations(rows: Sequence[Judgement], maps: bool = True) -> Iterator[RenderableType]:
+    """Details of the rows that need an explanation, with error maps of the first failed ones, then the counts."""
+    first = {row.known: row for row in reversed(rows)}
+    told = [row for row in rows if not row.known or row is first[row.known]]
+    drawn = [row for row in told if row.diagnosis is not None][:MOST_MAPS] if maps else []
+    for row in told:
+        yield from _explanation(row, any(row is one for one in drawn))
+    for reason in dict.fromkeys(row.missing for row in rows if row.missing):  # what decided instead, each once
+        yield Text(f"{_first_of([row for row in rows if row.missing == reason])}: {reason}", "dim")
+    yield from (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
+    yield from _divided(rows)
+    yield from (Text(line, "yellow") for line in by_defect(row.known for row in rows))
+    parts = [f"{number} {status.value}" for status, number in count(rows).items() if number]
+    yield Text(", ".join(parts) or "nothing to compare", style="bold")
+
+
+def render_difference(difference: Difference) -> RenderableType:
+    """Show two captures: a sentence, the kernels if they differ, tiles, blocks and the worst elements."""
+    status = Text(difference.status.value, STYLES[difference.status])
+    head = Text.assemble(f"{difference.a} and {difference.b}: ", status, f", {difference.reason}")
+    parts: list[RenderableType] = [head]
+    if difference.kernels_a != difference.kernels_b:
+        kernels = ((difference.a, difference.kernels_a), (difference.b, difference.kernels_b))
+        parts += [Text(f"  {name}: {', '.join(said) or 'no kernel launched'}") for name, said in kernels]
+    names = (difference.a, difference.b)
+    for name, cut in zip(names, difference.cuts, strict=True):
+        if cut is not None:
+            several = "s" * (len(cut.tiles) > 1)
+            tiles = "; ".join(", ".join(map(str, tile)) for tile in cut.tiles[:LISTED_BLOCKS])
+            more = "; ..." if len(cut.tiles) > LISTED_BLOCKS else ""
+            made = f"made by block{'s' * (len(cut.blocks) > 1)} {_blocks(cut.blocks)}"
+            placed = f"{len(cut.tiles)} of {cut.of} output tiles (tile{several} {tiles}{more}), {made}"
+            parts.append(Text(f"  where, by the launches of {name}: {placed}"))
+    rows = []
+    for row in difference.worst:
+        words = [str(place) for place in (row.at.sequence, row.at.query, row.at.head, row.at.d)]
+        for side in (row.a, row.b):
+            words += [f"{side.value:.9g}", _tile(side.tile), _blocks(side.blocks)]
+        rows.append(tuple(words))
+    if rows:
+        sides = [f"{name}\n{what}" for name in names for what in ("value", "tile", "blocks")]
+        parts.append(Table((*PLACE, *sides), tuple(rows), heading=PLACE))
+    return Group(*parts)
+
+
+def _cells(row: Judgement) -> tuple[Text, ...]:
+    """A row's cells; a kernel's name breaks before its template arguments, so that the table fits 100 columns."""
+    kernel = row.kernel.replace("<", "\n<", 1) or ("-" if row.verdict.metrics is None else "no attention kernel")
+    metrics, design, nmse, largest = row.verdict.metrics, row.verdict.design, "-", "-"
+    if metrics is not None:
+        allowed = f"{row.tolerance.nmse:.0e}" if design is None or given(row.tolerance) else "-"
+        error, place = f"{metrics.max_abs:.2e}", metrics.worst
+        if not metrics.all_finite:
+            error, place = f"{metrics.nan + metrics.inf + metrics.unwritten} not finite", metrics.first_bad
+        at = "-" if place is None else f"{place.sequence}, {place.query}, {place.head}, {place.d}"
+        nmse, largest = f"{metrics.nmse:.2e}\n{allowed}", f"{error}\n{at}"
+    words = [f"{row.case}\n{row.on}", kernel, nmse, largest, by_design(design)]
+    verdict = Text(row.status.value, STYLES[row.status])
+    if row.status is Status.PASS and row.verdict.accuracy is not None and not row.verdict.accuracy.passes:
+        verdict.append("\nwarning", "yellow")
+    if row.known:
+        verdict.append(f"\n{row.known}", "yellow")
+    return (*(Text(word) for word in words), verdict)
+
+
+def by_design(design: Design | None) -> str:
+    """The cell `by design`: RMSE / predicted, error / bound, and the share of elements equal to the model."""
+    if design is None:
+        return "-"
+    words = []
+    if design.rmse_by_predicted is not None:
+        words.append(f"RMSE {_times(design.rmse_by_predicted)}")
+    if design.error_by_bound is not None:
+        words.append(f"max {_times(design.error_by_bound)}")
+    if design.equal_bits is not None:
+        words.append(f"bits {100 * design.equal_bits:.4g} %")
+    return "\n".join(words)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio < 100 else f"{times(ratio)}x"
+
+
+def _explanation(row: Judgement, maps: bool) -> Iterator[RenderableType]:
+    """Why a row did not pass, and whether upstream's test would pass it; or the warning of one that did."""
+    if row.status is not Status.PASS:
+        text = Text.assemble((row.status.value, STYLES[row.status]), f" {row.case} on {row.on}: {row.reason}")
+        if row.status is Status.FAIL and row.upstream is not None:
+            ending = "passes" if row.upstream.passes else "fails too"
+            text.append(f"; with llama.cpp's bound it {ending} ({row.upstream.reason})")
+        yield text
+    if row.warning:
+        yield Text.assemble(("accuracy warning", "yellow"), f" {row.case} on {row.on}: {row.warning}")
+    for check in row.checks:
+        if not check.fails:
+            mark = check.name if check.passes else f"not {check.name}" if check.made else f"{check.name} not checked:"
+            style = "green" if check.passes else "yellow"
+            yield Text.assemble((mark, style), f" {row.case} on {row.on}: {check.reason}")
+    if row.status is Status.FAIL and row.verdict.metrics is not None:
+        yield Text(f"  {_errors(row.verdict.metrics)}")
+    if row.diagnosis is not None:
+        yield Padding(_diagnosis(row.diagnosis), (0, 0, 0, 2))
+        if maps and row.dst is not None and row.verdict.deviation is not None:
+            drawn = [found for found in error_maps(row.dst, row.verdict.deviation) if found.values.size > 1]
+            yield Padding(Group(*drawn, legend()), (0, 0, 1, 2))
+
+
+def _divided(rows: Sequence[Judgement]) -> Iterator[Text]:
+    """The rows whose grid rests on figures that are not those of the kernel that runs, by the figures' origin."""
+    origins = dict.fromkeys(row.division for row in rows if row.division is not None)
+    for origin in (origin for origin in origins if not origin.known):
+        concerned = [row for row in rows if row.division == origin]
+        said = "a GPU may divide the KV rows among more or fewer blocks, and have different bits"
+        yield Text(f"{_first_of(concerned)}: {said}, since the occupancy is not known: {origin.explained}", "dim")
+
+
+def _first_of(rows: Sequence[Judgement]) -> str:
+    """`gqa on sim:h200 and 3 more`."""
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    return f"{rows[0].case} on {rows[0].on}{more}"
+
+
+def _errors(metrics: Metrics) -> str:
+    """The errors on one line."""
+    if np.isnan(metrics.rmse):
+        return "errors: none, since no element is finite"
+    return (
+        f"errors: RMSE {metrics.rmse:.3g}, largest {metrics.max_abs:.3g}, by the answer's size {metrics.max_rel:.3g}, "
+        f"in f16 ulps {metrics.f16_ulps:.3g} (mean {metrics.mean_f16_ulps:.2g}), mean error {100 * metrics.bias:+.2g} %"
+    )
+
+
+def _diagnosis(found: Diagnosis) -> RenderableType:
+    share = 100 * found.wrong / found.elements
+    lines = [Text(f"where: {found.wrong} of {found.elements} elements ({share:.3g} %)")]
+    lines += [Text.assemble("       ", (str(pattern), "bold")) for pattern in found.patterns]
+    if not found.patterns:
+        lines.append(Text("       no pattern: they are everywhere or scattered", "dim"))
+    for said in found.causes:  # of rows that are not finite there is no error to explain
+        error = f", {100 * said.cause.explained:.3g} % of the first one's error" if said.cause.explained else ""
+        explains = f"{said.rows} of {said.of} rows examined{error}"
+        lines.append(Text.assemble("what:  ", (str(said.cause), "bold"), f": {explains}"))
+    columns, rows = (*PLACE, "value", "expected", "tile", "blocks", "cause"), []
+    for element in found.worst:
+        at, cause = element.at, element.cause
+        said_of = "-" if cause is None else cause.detail or cause.words
+        numbers = [f"{value:.6g}" for value in (element.value, element.expected)]
+        places = [str(place) for place in (at.sequence, at.query, at.head, at.d)]
+        rows.append((*places, *numbers, _tile(element.tile), _blocks(element.blocks), said_of))
+    return Group(*lines, Table(columns, tuple(rows), frozenset(columns[:6]), frozenset({"cause"}), heading=PLACE))
+
+
+def _tile(tile: Tile | None) -> str:
+    return "-" if tile is None else ", ".join(map(str, tile))
+
+
+def _blocks(blocks: Sequence[int]) -> str:
+    if not blocks:
+        return "-"
+    if len(blocks) > LISTED_BLOCKS and np.ptp(blocks) == len(blocks) - 1:
+        return f"{blocks[0]}..{blocks[-1]}"
+    return ", ".join(map(str, blocks[:LISTED_BLOCKS])) + (", ..." if len(blocks) > LISTED_BLOCKS else "")

@@ -1,0 +1,223 @@
+"""The error of the sums of p*V: every rounding of each accumulator, and the loss where the ulp is too wide.
+
+A sum of n terms in precision u has an error of about sqrt(n) u, not n u, as long as roundings are independent of each
+other (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019; Connolly, Higham and Mary, 43(1), 2021). Increments
+below half an ulp of the accumulator break that assumption: each is rounded away, and the mean error grows with n
+(stagnation; Connolly, Higham and Mary, section 2). A tensor core adds a block of products at once and rounds once
+(Blanchard, Higham, Lopez, Mary and Pranesh, SIAM J. Sci. Comput. 42(3), 2020).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fattn_probe.base.arrays import F32, F64, Bools
+from fattn_probe.verdict.truth.error_model.rounding import HALF, WIDE, Format, added_error, largest_bias
+
+NODES = ((0.0, 0.2), (0.5988, 0.2), (-0.5988, 0.2), (1.4635, 0.2), (-1.4635, 0.2))
+"""Nodes and weights of a quadrature for a standard normal variable: the middles of five equal shares."""
+MUCH = 3e-3
+"""Relative loss of a sum above which the loss is followed segment by segment."""
+PARTS, ROUNDS = 64, 3
+"""Segments into which such a sum is cut, and fixed-point iterations for the loss within one segment."""
+SURELY = 6.0
+"""Standard deviations that an accumulator stays within."""
+NEGLIGIBLE = 1e-15
+"""Scale below which an accumulator's content does not reach the output."""
+
+
+@dataclass(frozen=True)
+class Chains:
+    """The additions into the accumulators of rows, in order; arrays (rows, accumulators, additions).
+
+    `weight` is the sum of the addition's weights p, relative to the kernel's running maximum; `square` is the sum of
+    p^2 times V's variance. `weight_variance` is the variance of `weight`, which comes from the errors of the logits.
+    `top` and `top_square` are the maximum's parts in `weight` and `square`: its rounded weight is the power of two
+    exp(-3 ln 2), so its product with V is exact. `scale` makes them relative to the row's final maximum.
+    `raised` (rows, accumulators, KV steps) marks the steps at whose start the running maximum rose.
+    """
+
+    weight: F32
+    square: F32
+    weight_variance: F32
+    top: F32
+    top_square: F32
+    scale: F32
+    raised: Bools
+
+    def part(self, where: slice) -> "Chains":
+        """Some of the additions; `raised` stays whole."""
+        names = ("weight", "square", "weight_variance", "top", "top_square", "scale")
+        return replace(self, **{name: getattr(self, name)[:, :, where] for name in names})
+
+    def rows(self, which: Bools) -> "Chains":
+        """Some of the rows."""
+        return Chains(**{name: value[which] for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
+
+    `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean. `loss` is a share of
+    V's mean (negative: lost). `worst` is the largest possible error, as a share of the largest |V|. `stuck` is the
+    largest loss of any row with such weights, as a share of V's mean, wherever its sums lie between two powers of two.
+    `largest` is the largest value that an accumulator may hold.
+    """
+
+    variance: F64
+    walk: F64
+    loss: F64
+    worst: F64
+    stuck: F64
+    largest: F64
+    roundings: F64
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The accumulators after each addition: mean as a share of V's mean, variance, and which additions are not 0."""
+
+    weight: F32
+    square: F32
+    active: Bools
+
+    def part(self, where: slice) -> "_Held":
+        """After some of the additions."""
+        return _Held(self.weight[:, :, where], self.square[:, :, where], self.active[:, :, where])
+
+    def rows(self, which: Bools) -> "_Held":
+        """Of some of the rows."""
+        return _Held(self.weight[which], self.square[which], self.active[which])
+
+
+def accumulate(chains: Chains, number: Format, mean_square_V: float) -> Sums:
+    """The expected error of sums in a format, for V with this mean square of its channels' means."""
+    held = _Held(
+        np.cumsum(chains.weight * chains.scale, axis=2),
+        np.cumsum(chains.square * chains.scale**2, axis=2),
+        (chains.weight > 0) & (chains.scale > NEGLIGIBLE),
+    )
+    variance, loss = _roundings(chains, number, held, mean_square_V)
+    powers = _power(held, mean_square_V)
+    # A risen maximum multiplies the accumulator by a factor in the same format: two roundings of its content.
+    ends, raised = powers.reshape(*chains.raised.shape, -1)[..., -1], chains.raised[:, :, 1:]
+    variance += 2 * number.relative * _total(np.where(raised, ends[:, :, :-1], 0))
+    power = _total(np.where(held.active, powers, 0))
+    back, mean = _inverse(chains.scale), float(np.sqrt(mean_square_V))
+    largest = mean * held.weight * back + SURELY * np.sqrt(held.square) * back
+    return Sums(
+        variance=variance,
+        walk=variance * _total(np.where(held.active, held.square, 0)) / np.where(power == 0, 1, power),
+        loss=loss,
+        worst=_worst(chains, number, held),
+        stuck=_stuck(chains, number, held, mean_square_V),
+        largest=largest.max(axis=(1, 2)).astype(np.float64),
+        roundings=held.active.sum(axis=(1, 2)) / np.maximum(held.active.any(axis=2).sum(axis=1), 1),
+    )
+
+
+def _worst(chains: Chains, number: Format, held: _Held) -> F64:
+    """The worst case of all roundings of all additions and rescalings.
+
+    An addition is off by at most half an ulp of the sum. It is also off by no more than the increment, because the old
+    accumulator is one of the candidates for rounding. So an error never exceeds the sum itself, and an accumulator
+    never exceeds twice its exact value.
+    """
+    added, ulp = chains.weight * chains.scale, 2 * number.half_ulp * held.weight
+    ends = held.weight.reshape(*chains.raised.shape, -1)[..., -1]
+    rescaled = 4 * number.half_ulp * _total(np.where(chains.raised[:, :, 1:], ends[:, :, :-1], 0))
+    return _total(np.where(held.active, np.minimum(added, ulp), 0)) + rescaled
+
+
+def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
+    """The largest loss of any row with weights like these: roundings that the increments' spread does not decorrelate.
+
+    Half an ulp is at most `half_ulp` times the sum. The scatter of the weights dithers as V's scatter does.
+    """
+    if number is not HALF or mean_square == 0.0:
+        return np.zeros(len(held.weight))
+    added, counted = np.where(held.active, chains.weight * chains.scale, 0), held.active.sum(axis=2, keepdims=True)
+    mean = added.sum(axis=2, keepdims=True) / np.maximum(counted, 1)
+    scatter = np.where(held.active, (added - mean) ** 2, 0).sum(axis=2, keepdims=True) / np.maximum(counted, 1)
+    ulp = 2 * number.half_ulp * np.sqrt(_power(held, mean_square))
+    spread = np.sqrt(chains.square * chains.scale**2 + mean_square * scatter)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lost = largest_bias(np.where(ulp > 0, spread / ulp, np.inf)) * ulp / np.sqrt(mean_square)
+    return _total(np.where(held.active, np.minimum(added, lost), 0))
+
+
+def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) -> tuple[F64, F64]:
+    """Variance and loss of all additions; a loss makes the sum smaller, its ulp finer and later losses fewer."""
+    if number is not HALF:
+        return number.relative * _total(np.where(held.active, _power(held, mean_square), 0)), np.zeros(len(held.weight))
+    mean = float(np.sqrt(mean_square))
+    variance, loss, furthest = _pass(chains, held, mean, held.weight)
+    much = furthest.max(axis=1) > MUCH * held.weight.max(axis=(1, 2))
+    if much.any():
+        variance[much], loss[much] = _march(chains.rows(much), held.rows(much), mean)
+    return variance.sum(axis=1), loss.sum(axis=1)
+
+
+def _pass(chains: Chains, held: _Held, mean: float, path: F32) -> tuple[F64, F64, F64]:
+    """Variance, final loss and largest loss on the way, for accumulators that hold `path`; (rows, accumulators)."""
+    first, second = _additions(chains, path, held.square, mean)
+    change = np.where(held.active, first * chains.scale, 0)
+    variance = np.where(held.active, second * chains.scale**2, 0).sum(axis=2, dtype=np.float64)
+    loss = np.cumsum(change, axis=2, dtype=np.float64) / (mean or 1.0)
+    return variance, loss[:, :, -1], np.abs(loss).max(axis=2)
+
+
+def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
+    """Variance and loss, segment by segment: each starts from the sum that earlier losses left."""
+    variance, loss = np.zeros(held.weight.shape[:2]), np.zeros(held.weight.shape[:2])
+    length = held.weight.shape[2]
+    for start in range(0, length, max(8, length // PARTS)):
+        part = slice(start, start + max(8, length // PARTS))
+        some, now = chains.part(part), held.part(part)
+        before = held.weight[:, :, part] + loss[..., None]
+        more, lost = np.zeros_like(loss), np.zeros_like(loss)
+        for _ in range(ROUNDS):
+            share = np.linspace(0, 1, before.shape[2])
+            path = np.maximum(before + lost[..., None] * share, 0).astype(np.float32)
+            more, lost, _ = _pass(some, now, mean, path)
+        variance, loss = variance + more, loss + lost
+    return variance, loss
+
+
+def _additions(chains: Chains, path: F32, square: F32, mean: float) -> tuple[F32, F32]:
+    """Mean and variance of the error of each addition in f16, averaged over channels.
+
+    Where the maximum rose and its product is a multiple of the ulp, everything else, old and new, is rounded.
+    """
+    back = _inverse(chains.scale)
+    held, scatter = path * back, square * back**2
+    top_ulp = HALF.ulp(np.sqrt(mean**2 * chains.top**2 + chains.top_square))
+    weight = np.where(chains.top > 0, held - chains.top, chains.weight)
+    spread = np.maximum(np.where(chains.top > 0, scatter - chains.top_square, chains.square), 0)
+    first, second = np.zeros_like(held), np.zeros_like(held)
+    for place, share in NODES:
+        ulp = HALF.ulp(mean * held + place * np.sqrt(scatter))
+        fits = ulp <= top_ulp
+        step = mean * np.where(fits, weight, chains.weight) / ulp
+        deviation = np.sqrt(np.where(fits, spread, chains.square) + mean**2 * chains.weight_variance) / ulp
+        bias, noise = np.zeros_like(step), np.full_like(step, 1 / 12)  # the limit where the spread is wide
+        narrow = deviation < WIDE
+        if narrow.any():
+            bias[narrow], noise[narrow] = added_error(step[narrow], deviation[narrow])
+        first += share * ulp * bias
+        second += share * ulp**2 * (noise - bias**2)
+    return first, second
+
+
+def _power(held: _Held, mean_square: float) -> F32:
+    return np.asarray(mean_square * held.weight**2 + held.square)
+
+
+def _inverse(scale: F32) -> F32:
+    """1/scale, 0 where the scale is negligible."""
+    return np.asarray(1 / np.where(scale > NEGLIGIBLE, scale, np.float32(np.inf)))
+
+
+def _total(values: F32) -> F64:
+    return np.asarray(values.sum(axis=(1, 2), dtype=np.float64))

@@ -1,0 +1,304 @@
+"""The expected error of rows of one K/V head, from one pass over their logits."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.base.arrays import F32, F64, Indices
+from fattn_probe.verdict.truth.error_model.accumulate import Chains, Sums, accumulate
+from fattn_probe.verdict.truth.error_model.kernel import EXP_ERROR, Kernel
+from fattn_probe.verdict.truth.error_model.operands import KVMoments, QRows
+from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
+from fattn_probe.verdict.truth.error_model.sink import FAR, Contribution, Sunk, sunk
+
+Number = TypeVar("Number", np.float32, np.bool_)
+
+TANH_ERROR = np.float32(5e-7)
+"""Relative error of tanh.approx around the measured mean in `tanh.json`."""
+ALL = tuple(range(1, 8))
+ADDED = (2, 4, 6, 7)
+"""The axes along which one accumulator adds."""
+ROWS = (slice(None), *[None] * 7)
+
+
+@dataclass(frozen=True)
+class RowLogits:
+    """Logits of rows, float32 (rows, n_kv).
+
+    `values`: the softmax's input, -inf where masked. `raw`: before softcap and mask. `off`: the known error of `values`
+    from the kernel's own Q, K and tanh, None if there is none. `slope`: the softcap's derivative, None without one.
+    """
+
+    values: F32
+    raw: F32
+    off: F32 | None = None
+    slope: F32 | None = None
+
+    def some(self, rows: Indices) -> "RowLogits":
+        """The same for some of the KV rows."""
+        off, slope = (None if part is None else part[:, rows] for part in (self.off, self.slope))
+        return RowLogits(self.values[:, rows], self.raw[:, rows], off, slope)
+
+
+@dataclass(frozen=True)
+class RowErrors:
+    """The expected errors of rows, arrays (rows,).
+
+    The first four are mean squares of the error, by cause. Losses are signed shares of V's mean.
+    """
+
+    logits: F64  # rounding of KQ
+    weights: F64  # rounding of P
+    sums: F64  # rounding of the sums of P*V
+    values: F64  # conversion of V
+    size: F64  # root mean square of the output
+    loss_logits: F64  # weight that moves to the sink
+    loss_weights: F64  # weights flushed to zero
+    loss_sums: F64  # increments of the sums below half an ulp
+    loss_sink: F64  # sums scaled to a sink above them
+    walk: F64  # the part of `sums` that V's scatter causes
+    peak: F64  # largest weight
+    single: F64  # largest error of one addend, as a share of the largest |V|
+    worst: F64  # largest possible error, as a share of the largest |V|
+    stuck: F64  # largest loss of sums with such weights, as a share of V's mean
+    largest: F64  # largest value of an accumulator, apart from one outlier of V
+    roundings: F64  # roundings of an accumulator
+
+    @property
+    def variance(self) -> F64:
+        """The mean square error of all causes but the loss."""
+        return self.logits + self.weights + self.sums + self.values
+
+    @property
+    def loss(self) -> F64:
+        """The systematic error, as a share of V's mean."""
+        return self.loss_logits + self.loss_weights + self.loss_sums + self.loss_sink
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of one K/V head, cut as the kernel cuts them.
+
+    Arrays have the axes (rows, blocks, KV steps, outer, steps, warps, inner, group), see `Split`. `steps` (blocks, KV
+    steps) holds the numbers of the KV steps, one past the last for padding. `sink` is (rows,) or None.
+    """
+
+    kernel: Kernel
+    steps: Indices
+    logits: RowLogits
+    q: QRows
+    kv: KVMoments
+    sink: F64 | None = None
+
+    def rows(self) -> RowErrors:
+        """The expected errors."""
+        weights, flushed, coarse = self._weights()
+        logits, shifted, deviation = self._logit_errors()
+        sums, total, sunk = self._sums(deviation), self.total, self._sunk()
+        seen = _total(self.share)
+        mean, spread, step = self.kv.mean_square_V * seen**2, self.spread_left, SINGLE.relative
+        # adding up accumulators, blocks and row sums in f32, and the division
+        combined = step * ((self._parts / 3 + 6) * mean + (self._parts / 2 + 6) * spread)
+        combined = combined + (EXP_ERROR + step * self._parts / 3) * spread
+        converted = HALF.half_ulp if self.kv.error_V.any() or self.kv.mean_square_error_V else 0.0
+        single = self.share * (converted + self.kernel.weights.half_ulp + FAR * deviation)
+        return RowErrors(
+            logits=logits,
+            weights=weights / total**2,
+            sums=sums.variance / total**2 + combined + sunk.variance,
+            values=_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V * seen**2,
+            size=np.sqrt(self.kv.mean_square_V * seen**2 + self.spread_left),
+            loss_logits=shifted,
+            loss_weights=flushed / total,
+            loss_sums=sums.loss / total,
+            loss_sink=sunk.loss,
+            walk=sums.walk / total**2,
+            peak=self.share.max(axis=ALL).astype(np.float64),
+            single=np.maximum(single.max(axis=ALL).astype(np.float64), sunk.single),
+            worst=(coarse + sums.worst) / total
+            + (self._parts + 8) * 2 * SINGLE.half_ulp
+            + _total(self.share * (converted + 2 * FAR * deviation))
+            + sunk.worst,
+            stuck=sums.stuck / total,
+            largest=sums.largest,
+            roundings=sums.roundings,
+        )
+
+    @property
+    def _parts(self) -> int:
+        """Number of sums added up at the end: accumulators of a block, and blocks."""
+        return self.kernel.split.accumulators + len(self.steps)
+
+    @cached_property
+    def x(self) -> F32:
+        """The logits, by block, KV step and accumulator."""
+        return self._cut(self.logits.values, -np.inf)
+
+    @cached_property
+    def maximum(self) -> F32:
+        """The running maximum at each KV step, size 1 along the axes that share it; -inf until a logit is seen."""
+        return np.asarray(np.maximum.accumulate(self.x.max(axis=self.kernel.shares_maximum, keepdims=True), axis=2))
+
+    @property
+    def _offset(self) -> np.float32:
+        return np.float32(self.kernel.max_offset)
+
+    @cached_property
+    def p(self) -> F32:
+        """The weights relative to the running maximum, before they are rounded."""
+        return np.asarray(np.exp(self.x - (_finite(self.maximum) + self._offset)))
+
+    @cached_property
+    def scale(self) -> F32:
+        """The factor that makes the weights relative to the row's final maximum."""
+        final = self.maximum.max(axis=ALL, keepdims=True)
+        scale = np.exp(_finite(self.maximum) + self._offset - _finite(final))
+        return np.where(np.isneginf(self.maximum), np.float32(0), scale)
+
+    @cached_property
+    def total(self) -> F64:
+        """The row sum, relative to the final maximum; 1 for a row that is masked everywhere."""
+        total = _total(self.p * self.scale) + self._sink_weight
+        return np.where(total == 0.0, 1.0, total)
+
+    @property
+    def _sink_weight(self) -> F64:
+        """The sink's weight relative to the final maximum."""
+        if self.sink is None:
+            return np.zeros(len(self.p))
+        final = _finite(self.maximum.max(axis=ALL)).astype(np.float64)
+        return np.asarray(np.exp(np.minimum(self.sink - final, 300.0)))
+
+    @cached_property
+    def share(self) -> F32:
+        """The weights, divided by the row sum."""
+        return self.p * (self.scale / self.total.reshape(-1, *[1] * 7)).astype(np.float32)
+
+    @cached_property
+    def spread_left(self) -> F64:
+        """The variance of the output's channels about V's means: sum of p^2 times V's variance."""
+        return _total(self.share**2 * self._by_row(self.kv.spread_V))
+
+    def _cut(self, values: F32, fill: float) -> F32:
+        split = self.kernel.split
+        n_steps = -(-values.shape[1] // split.rows)
+        padded = np.full((len(values), n_steps + 1, split.rows), fill, np.float32)
+        padded.reshape(len(values), -1)[:, : values.shape[1]] = values
+        shape = (split.outer, split.steps, split.warps, split.inner, split.group)
+        return padded[:, self.steps].reshape(len(values), *self.steps.shape, *shape)
+
+    def _by_row(self, values: F64) -> F32:
+        return self._cut(values.astype(np.float32)[None], 0.0)
+
+    def _sums(self, deviation: F32) -> Sums:
+        spread = self._by_row(self.kv.spread_V)
+        weight_variance = (self.p * deviation) ** 2 + (HALF.ulp(self.p) ** 2 / 12 if self.kernel.weights is HALF else 0)
+        top = np.where(self.x == self.maximum, self.p, np.float32(0))
+        weight, square = self.p.sum(axis=7), (self.p**2 * spread).sum(axis=7)
+        raised = np.zeros(self.maximum.shape, np.bool_)
+        raised[:, :, 1:] = (self.maximum[:, :, 1:] > self.maximum[:, :, :-1]) & ~np.isneginf(self.maximum[:, :, :-1])
+        chains = Chains(
+            weight=_chains(weight),
+            square=_chains(square),
+            weight_variance=_chains(np.where(self.x == self.maximum, 0, weight_variance).sum(axis=7)),
+            top=_chains(top.sum(axis=7)),
+            top_square=_chains((top**2 * spread).sum(axis=7)),
+            scale=_chains(np.broadcast_to(self.scale[..., 0], weight.shape)),
+            raised=_chains(np.broadcast_to(raised[..., 0], (*weight.shape[:4], 1, weight.shape[5], 1))),
+        )
+        return accumulate(chains, self.kernel.accumulator, self.kv.mean_square_V)
+
+    def _sunk(self) -> Sunk:
+        """The error of scaling the sums to a sink above them."""
+        if self.sink is None:
+            return Sunk(*[np.zeros(len(self.p))] * 4)
+        share = self.share.sum(axis=ADDED, dtype=np.float64)
+        held = Contribution(
+            maximum=np.broadcast_to(self.maximum[:, :, -1:].max(axis=ADDED) + self._offset, share.shape),
+            share=share,
+            largest=self.share.max(axis=ADDED).astype(np.float64),
+            spread=np.asarray(
+                (np.square(self.share, dtype=np.float64) * self._by_row(self.kv.spread_V)).sum(axis=ADDED)
+            ),
+        )
+        return sunk(held, self.kernel.sinking, self.sink, self._sink_weight / self.total, self.kv)
+
+    def _weights(self) -> tuple[F64, F64, F64]:
+        """The error of rounding P to f16: mean square, loss and largest possible; not divided by the row sum.
+
+        A row's largest weight is always the same number, so its error is known. Below 2^-22, where P has one bit or
+        none left, the actual error of each weight is used. The other errors are treated as random.
+        """
+        if self.kernel.weights is not HALF:
+            return np.zeros(len(self.p)), np.zeros(len(self.p)), np.zeros(len(self.p))
+        p, ulp = self.p, HALF.ulp(self.p)
+        ulp[p == 0] = 0
+        known = (self.x == self.maximum) | (p < 2.0**-22)
+        error = np.where(known, (p.astype(np.float16) - p) * self.scale, 0)
+        noise = np.where(known, 0, ulp * self.scale) ** 2 / 12
+        spread = self._by_row(self.kv.spread_V)
+        square = _total(noise * (spread + np.float32(self.kv.mean_square_V)) + error**2 * spread)
+        return square, _total(error), _total(ulp * self.scale) / 2
+
+    def _logit_errors(self) -> tuple[F64, F64, F32]:
+        """The effect of the logits' errors: mean square, loss, and each logit's root mean square error.
+
+        An output changes by the sum of p (V - out) times the logits' errors. The errors of Q and K are known: about
+        their mean they contribute sum p^2 (error - mean)^2 c, with V's variance c. Their mean only moves weight between
+        the sink and the other keys. The remaining errors are independent and contribute sum p^2 error^2 (V - out)^2,
+        where E (V_i - out)^2 = c_i (1 - 2 p_i) + sum p^2 c.
+        """
+        error = self._rounded_products()
+        spread, left = self._by_row(self.kv.spread_V), self.spread_left.astype(np.float32)[ROWS]
+        square = self.share**2 * error * np.maximum(spread * (1 - 2 * self.share) + left, 0)
+        loss = np.zeros(len(left))
+        off = self.logits.off
+        if off is not None:
+            known = self._cut(off, 0.0)
+            centre = (self.share * known).sum(axis=ALL, keepdims=True, dtype=np.float64).astype(np.float32)
+            loss = centre.reshape(-1) * (1 - _total(self.share))
+            known = (known - centre) ** 2
+            error = error + known
+            if self.kv.V_in_K:
+                # An error of Q raises the weights of the K that point along it. V is K, so the output moves the same
+                # way: the errors are correlated, and are computed instead of treated as random.
+                final = _finite(self.maximum.max(axis=ALL))[:, None]
+                share = np.exp(self.logits.values - final) / self.total[:, None].astype(np.float32)
+                moved = (share * (off - centre.reshape(-1, 1))) @ self.kv.k[:, : self.kv.V_in_K]
+                return _total(square) + np.square(moved, dtype=np.float64).mean(axis=1), loss, np.sqrt(error)
+            square += self.share**2 * known * spread
+        return _total(square), loss, np.sqrt(error)
+
+    def _rounded_products(self) -> F32:
+        """Mean square errors of the logits from sums, softcap, mask and exp in f32, and from products in f16."""
+        raw, square = self._cut(self.logits.raw, 0.0), self.q.square.astype(np.float32)[ROWS]
+        likely = square * self._by_row(self.kv.square_K)
+        along, scatter = self.kernel.chain
+        error = np.float32(SINGLE.relative) * (along * raw**2 + scatter * likely)
+        if self.kernel.products_f16:
+            error += np.float32(HALF.relative) * likely
+        x = np.where(np.isneginf(self.x), np.float32(0), self.x)
+        if self.logits.slope is not None:
+            slope = self._cut(self.logits.slope, 0.0)
+            error = error * slope**2 + (TANH_ERROR * x) ** 2
+        with np.errstate(invalid="ignore"):
+            below = np.where(self.share > 0, x - _finite(self.maximum), np.float32(0))
+        added = np.where(x == raw, np.float32(0), x)
+        return np.asarray(error + np.float32(EXP_ERROR) + np.float32(SINGLE.relative) * (2 * below**2 + added**2))
+
+
+def _finite(values: F32) -> F32:
+    return np.where(np.isneginf(values), np.float32(0), values)
+
+
+def _total(values: F32) -> F64:
+    return np.asarray(values.sum(axis=ALL, dtype=np.float64))
+
+
+def _chains(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """(rows, blocks, KV steps, outer, steps, warps, inner) to (rows, accumulators, additions in order)."""
+    moved = values.transpose(0, 1, 3, 5, 2, 4, 6)
+    return np.ascontiguousarray(moved).reshape(moved.shape[0], moved.shape[1] * moved.shape[2] * moved.shape[3], -1)

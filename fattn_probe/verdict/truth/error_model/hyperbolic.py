@@ -1,0 +1,29 @@
+"""The measured error of tanh.approx.f32, a deterministic function of its argument."""
+
+import json
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from fattn_probe.base.arrays import F32
+
+LEAST = -8
+"""Exponent of the first binade of the table; below it the result is x."""
+
+
+@cache
+def _table() -> F32:
+    """Mean errors (binades, parts of a binade), from the table of its results measured on Hopper, in units of 1e-10."""
+    text = files("fattn_probe.verdict.truth.error_model").joinpath("tanh.json").read_text()
+    return np.array(json.loads(text), np.float32) * np.float32(1e-10)
+
+
+def tanh_error(x: F32) -> F32:
+    """tanh.approx(x) - tanh(x), as a mean over 1/64 of a binade."""
+    table = _table()
+    significand, exponent = np.frexp(np.abs(x))
+    binade, part = exponent - 1 - LEAST, ((2 * significand - 1) * table.shape[1]).astype(np.intp)
+    inside = (binade >= 0) & (binade < len(table))
+    error = np.where(inside, table[np.where(inside, binade, 0), np.minimum(part, table.shape[1] - 1)], 0)
+    return np.asarray(np.where(binade < 0, x**3 / 3, error * np.sign(x)).astype(np.float32))

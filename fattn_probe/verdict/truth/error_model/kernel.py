@@ -1,0 +1,203 @@
+"""The arithmetic of a launch: the format of each value, and the division of the KV rows into sums."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.cases.op import Op
+from fattn_probe.llama.launch.architecture import copy_bytes, fast_f16, generation_of
+from fattn_probe.llama.launch.geometry import Geometry, TilePart
+from fattn_probe.llama.launch.tiles import Tile
+from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE, Format
+
+EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
+"""Mean square of ex2.approx's relative error: its table's (measured on Hopper) and its argument's truncation."""
+QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """The assignment of one step's KV rows to accumulators: row = (((m*steps + a)*w + ...)*inner + i)*group + g.
+
+    Each of `outer * warps` accumulators takes `steps * inner` additions of `group` products. The products of one
+    addition are summed exactly (to far more bits than the accumulator has).
+    """
+
+    outer: int
+    steps: int
+    warps: int
+    inner: int
+    group: int
+
+    @property
+    def rows(self) -> int:
+        """KV rows of a step, upstream's `nbatch_fa`."""
+        return self.outer * self.steps * self.warps * self.inner * self.group
+
+    @property
+    def accumulators(self) -> int:
+        """Independent sums of one row within one block."""
+        return self.outer * self.warps
+
+
+@dataclass(frozen=True)
+class Sinking:
+    """Which f16 sums a kernel scales to a sink: those of some warps of one of the CUDA blocks that share a tile.
+
+    `block` is 0 for the first, -1 for the last. With `flushes`, their sums become 0 if they are more than 20 below the
+    sink, and so do those of the other blocks.
+    """
+
+    block: int
+    warps: slice
+    flushes: bool
+
+
+class Cut(Protocol):
+    """How a launch divides the KV rows of an output row among CUDA blocks: `launch.geometry.Geometry` is one."""
+
+    def tile_of(self, sequence: int, query: int, head: int) -> Tile:
+        """The output tile of a row."""
+
+    def parts_of(self, tile: Tile) -> tuple[TilePart, ...]:
+        """The blocks' shares of the tile's KV steps."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The arithmetic of one launch.
+
+    `name` is what sentences call it; `cut` divides the KV steps of a tile among blocks. `max_offset` is added to a
+    row's maximum. `sparse`: only those KV rows are read that the mask shows to some query of a tile. `products_f16`:
+    each q*k is rounded to f16 before it is summed. `chain` is the sum of the mean squares of a logit's partial sums in
+    f32, in two units: of the logit's square, for partial sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their
+    scatter. `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a running maximum.
+    `sinking`: how f16 sums are scaled to a sink, None for f32.
+    """
+
+    name: str
+    cut: Cut
+    split: Split
+    accumulator: Format
+    weights: Format
+    q: QForm
+    converts_K: bool
+    converts_V: bool
+    chain: tuple[float, float]
+    shares_maximum: tuple[int, ...]
+    products_f16: bool = False
+    sinking: Sinking | None = None
+    max_offset: float = 0.0
+    sparse: bool = False
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest P, exp(-max_offset): 1/8 with an offset of 3 ln 2."""
+        return 2.0 ** -round(self.max_offset / math.log(2))
+
+
+def kernel_of(op: Op, geometry: Geometry | None, arch: int) -> Kernel | None:
+    """The arithmetic of the attention kernel that divides an op so; None for a family without an error model.
+
+    `arch` is nvcc's number of the architecture, 90 for Hopper.
+    """
+    describe = None if geometry is None else BY_FAMILY.get(geometry.kernel.family.name)
+    return None if geometry is None or describe is None else describe(op, geometry, arch)
+
+
+def _mma_f16(op: Op, geometry: Geometry, arch: int) -> Kernel:
+    launched, generation = geometry.kernel, generation_of(arch)
+    group, np_ = generation.k_half, launched.warps_per_column
+    return Kernel(
+        name=launched.family.name.replace("_", "-"),
+        cut=geometry,
+        split=Split(1, launched.nbatch_fa // (np_ * generation.chunk), np_, generation.chunk // group, group),
+        accumulator=HALF,
+        weights=HALF,
+        q="f16 twice",
+        converts_K=True,
+        converts_V=True,
+        chain=(4 / 3 * launched.DKQ / group, 4 / 6 * launched.DKQ / group),  # truncated: four times the mean square
+        shares_maximum=(4, 6, 7),
+        sinking=Sinking(block=-1, warps=slice(1), flushes=True),
+        max_offset=launched.max_offset,
+        sparse=launched.sparse,
+    )
+
+
+def _tile(op: Op, geometry: Geometry, arch: int) -> Kernel:
+    launched = geometry.kernel
+    fast, np_ = fast_f16(arch), launched.warps_per_column
+    number: Format = HALF if fast else SINGLE
+    return Kernel(
+        name=launched.family.name.replace("_", "-"),
+        cut=geometry,
+        split=Split(1, launched.nbatch_fa // np_, np_, 1, 1),
+        accumulator=number,
+        weights=number,
+        q="f16" if fast else "f32",
+        converts_K=True,
+        converts_V=True,
+        chain=(launched.DKQ / 3, launched.DKQ / 6),
+        shares_maximum=(3, 4, 5, 6, 7),
+        products_f16=fast,
+        sinking=Sinking(block=0, warps=slice(None), flushes=False) if fast else None,
+        max_offset=launched.max_offset,
+        sparse=launched.sparse,
+    )
+
+
+def _vec(op: Op, geometry: Geometry, arch: int) -> Kernel:
+    launched = geometry.kernel
+    D, floats = launched.DKQ, {"f16", "bf16"}
+    threads = {True: 128 // copy_bytes(arch), False: min(32, D // 4)}  # that share a row of K or V
+    lanes = 32 // threads[launched.type_V in floats]
+    own_K = launched.type_K in floats
+    return Kernel(
+        name=launched.family.name.replace("_", "-"),
+        cut=geometry,
+        split=Split(launched.nbatch_fa // 32, 32 // lanes, lanes, 1, 1),
+        accumulator=SINGLE,
+        weights=SINGLE,
+        q="f32" if own_K else "q8_1",
+        converts_K=launched.type_K != op.type_K,
+        converts_V=launched.type_V != op.type_V,
+        chain=_lanes_chain(D if own_K else D // 4, threads[own_K]),
+        shares_maximum=(4, 5, 6, 7),
+        max_offset=launched.max_offset,
+        sparse=launched.sparse,
+    )
+
+
+BY_FAMILY: Mapping[str, Callable[[Op, Geometry, int], Kernel]] = {
+    "mma_f16": _mma_f16,
+    "tile": _tile,
+    "vec": _vec,
+}
+
+
+def _lanes_chain(length: int, lanes: int) -> tuple[float, float]:
+    """`Kernel.chain` of a sum whose terms are dealt out to lanes, which are then added pairwise."""
+    each = length / lanes
+    pairs = [2**level for level in range(lanes.bit_length() - 1)]  # sums that a round of shuffles leaves, last first
+    along = each / 3 / lanes + sum(1 / number for number in pairs)
+    return along, each / 6 + each / 3 * (1 - 1 / lanes) + sum(1 - 1 / number for number in pairs)
+
+
+def pieces_of(cut: Cut, tile: Tile) -> tuple[tuple[int, ...], ...]:
+    """The KV steps that each CUDA block takes of an output tile, in order; blocks that take none are left out."""
+    shares = (range(part.start, part.stop, part.every) for part in cut.parts_of(tile))
+    return tuple(tuple(share) for share in shares if share)
+
+
+def steps_of(pieces: tuple[tuple[int, ...], ...], absent: int) -> npt.NDArray[np.intp]:
+    """The pieces as one array (pieces, longest), filled with `absent`."""
+    longest = max(len(piece) for piece in pieces)
+    steps = np.full((len(pieces), longest), absent, dtype=np.intp)
+    for row, piece in zip(steps, pieces, strict=True):
+        row[: len(piece)] = piece
+    return steps

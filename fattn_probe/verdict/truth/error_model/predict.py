@@ -1,0 +1,280 @@
+"""The expected error of an op, from its inputs and its launches."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.base.arrays import F64, I64, Floats, Indices, above
+from fattn_probe.cases.op import Op, TensorView
+from fattn_probe.llama.launch.tiles import Tile
+from fattn_probe.verdict.truth.error_model.block import Block, RowErrors, RowLogits
+from fattn_probe.verdict.truth.error_model.hyperbolic import tanh_error
+from fattn_probe.verdict.truth.error_model.kernel import Kernel, pieces_of, steps_of
+from fattn_probe.verdict.truth.error_model.operands import QK8_1, KVMoments, QRows, parts_of
+from fattn_probe.verdict.truth.error_model.prediction import Heads, Prediction, largest_unsampled_loss, why
+from fattn_probe.verdict.truth.error_model.rounding import HALF
+from fattn_probe.verdict.truth.reference.attention import alibi_slopes
+
+Tensors = Mapping[str, Any]
+
+BLOCK = 1 << 20
+"""Logits that are processed at once."""
+MOST = 1 << 21
+"""Logits that are evaluated in all, by default: well below a second."""
+MOST_VALUES = 1 << 27
+"""Values of V that are evaluated in all."""
+LARGEST = 1e15
+"""The largest |K| or |V| that a row with a prediction may see: the errors' squares are float32."""
+
+
+def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Prediction:
+    """The expected error of a correct kernel on an op, whether it is llama.cpp's (`kernel_of`) or another.
+
+    `tensors` are the operands' values by name (Q, K, V, mask, sinks), their `ne` reversed, as `stored_rows` gives them.
+    K and V are read one head at a time, the mask by sampled queries. One float32 pass evaluates about `most` logits: if
+    a case has more, evenly spaced queries stand for their neighbours. If K and V have more than `MOST_VALUES` values,
+    evenly spaced heads do. Memory: O(n_kv), one block of logits, and arrays by row. Rows that see values above LARGEST
+    have no prediction: NaN.
+    """
+    number = op.sizes.n_head_kv
+    if op.params.max_bias <= 0 and not op.has_sinks:  # else heads differ
+        number = max(1, MOST_VALUES // (op.sizes.n_kv * op.sizes.hsv * op.sizes.n_seq))
+    kv_heads = _spaced(np.arange(op.sizes.n_head_kv), number)
+    number = max(2, most // (op.sizes.n_kv * len(kv_heads) * op.sizes.group * op.sizes.n_seq))
+    queries = _spaced(np.arange(op.sizes.n_q), number)
+    found = np.zeros((len(fields(RowErrors)), op.sizes.n_seq, len(queries), op.sizes.n_head))
+    heads: dict[tuple[int, int], KVMoments] = {}
+    for job in _jobs(op, tensors, kernel, list(product(range(op.sizes.n_seq), kv_heads.tolist()))):
+        heads[job.seq, job.kv_head] = job.kv.without_rows()
+        for some, rows in job.evaluated(product(range(op.sizes.group), queries.tolist())):
+            at = (job.seq, np.searchsorted(queries, [q for _, q in some]), [job.first + h for h, _ in some])
+            for array, field in zip(found, fields(RowErrors), strict=True):
+                array[at] = getattr(rows, field.name)
+    near, group = kv_heads[_nearest(kv_heads, op.sizes.n_head_kv)], op.sizes.group
+    from_head = (near[:, None] * group + np.arange(group)).ravel()
+    everywhere = RowErrors(*found[:, :, _nearest(queries, op.sizes.n_q)][..., from_head])
+    shape = (op.sizes.n_seq, 1, op.sizes.n_head)
+    moments = [
+        heads[seq, kv_head] for seq, kv_head in product(range(op.sizes.n_seq), near.tolist()) for _ in range(group)
+    ]
+    heads_seen = np.isin(np.arange(op.sizes.n_head) // group, kv_heads)
+    sampled = np.isin(np.arange(op.sizes.n_q), queries)[:, None] & heads_seen
+    return _prediction(op, kernel, _moments(moments, shape), everywhere, sampled)
+
+
+def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: int = MOST) -> Prediction:
+    """The same for some rows (sequence, query, head), as if they were the queries of one head.
+
+    Evenly spaced rows are evaluated, of few enough heads, and stand for the others.
+    """
+    pair = np.unique(rows[:, 0] * op.sizes.n_head_kv + rows[:, 2] // op.sizes.group, return_inverse=True)[1]
+    number = int(pair.max()) + 1
+    if op.params.max_bias <= 0 and not op.has_sinks:  # else heads differ
+        number = min(number, max(1, MOST_VALUES // (op.sizes.n_kv * op.sizes.hsv)))
+    of_pairs = np.isin(pair, _spaced(np.arange(int(pair.max()) + 1), number))
+    chosen = _spaced(np.flatnonzero(of_pairs), max(2, number, most // op.sizes.n_kv))
+    found = np.zeros((len(fields(RowErrors)), len(chosen)))
+    moments: list[Any] = [None] * len(chosen)
+    places = {tuple(rows[index].tolist()): place for place, index in enumerate(chosen)}
+    group = op.sizes.group
+    pairs = sorted({(seq, head // group) for seq, _, head in places})
+    for job in _jobs(op, tensors, kernel, pairs):
+        here = [
+            (head - job.first, query) for seq, query, head in places if (seq, head // group) == (job.seq, job.kv_head)
+        ]
+        moment = job.kv.without_rows()
+        for some, values in job.evaluated(here):
+            at = [places[job.seq, query, job.first + within] for within, query in some]
+            for array, field in zip(found, fields(RowErrors), strict=True):
+                array[at] = getattr(values, field.name)
+            for place in at:
+                moments[place] = moment
+    near = _nearest(chosen, len(rows))
+    everywhere = RowErrors(*found[:, None, near, None])
+    sampled = np.isin(np.arange(len(rows)), chosen)[None, :, None]
+    return _prediction(op, kernel, _moments([moments[place] for place in near], (1, len(rows), 1)), everywhere, sampled)
+
+
+def _spaced(places: Indices, number: int) -> Indices:
+    """At most `number` of the places, evenly spaced, with the first and the last."""
+    return places[np.unique(np.linspace(0, len(places) - 1, min(number, len(places))).round().astype(np.intp))]
+
+
+def _jobs(op: Op, tensors: Tensors, kernel: Kernel, pairs: Iterable[tuple[int, int]]) -> "Iterator[_Head]":
+    """The rows of each (sequence, K/V head), one after the other."""
+    for seq, kv_head in pairs:
+        k, v = (_head(tensors[name], seq, kv_head, op.sizes.n_kv) for name in "KV")
+        k, v = without_hidden_large_values(k, v, tensors.get("mask"), seq)
+        large = rows_beyond(LARGEST, k, v)
+        k, v = _without_rows(k, large), _without_rows(v, large)
+        kv = KVMoments.of(k, v, kernel, (op.type_K, op.type_V), V_is_K_view=op.V_is_K_view)
+        yield _Head(op, tensors, kernel, kv, seq, kv_head, large)
+
+
+def without_hidden_large_values(
+    k: Floats,
+    v: Floats,
+    mask: Any,  # noqa: ANN401 (an array, or what makes it)
+    seq: int,
+) -> tuple[Floats, Floats]:
+    """K (n_kv, hsk) and V (n_kv, hsv) with zeros in rows that hold values beyond f16's range and that no query sees.
+
+    A kernel that converts K or V makes infinities of such values. A row that the mask hides from every query does no
+    harm as long as the kernel skips it, and has no share in the error of any other.
+    """
+    if not isinstance(mask, np.ndarray):
+        return k, v
+    beyond = rows_beyond(HALF.largest, k, v)
+    hidden = beyond[np.isneginf(mask[seq % len(mask)][..., beyond]).all(axis=(0, 1))]
+    return _without_rows(k, hidden), _without_rows(v, hidden)
+
+
+def rows_beyond(largest: float, *arrays: Floats) -> Indices:
+    """The KV rows in which any array (n_kv, ...) has a value of a larger magnitude, or NaN."""
+    found = (np.maximum(values.max(axis=1), -values.min(axis=1)).astype(np.float32) for values in arrays)
+    return np.flatnonzero(np.any([above(magnitude, largest) for magnitude in found], axis=0))
+
+
+def _without_rows(values: Floats, rows: Indices) -> Floats:
+    """The values with zeros in some rows; the same array if there are none."""
+    if not len(rows):
+        return values
+    values = values.copy()
+    values[rows] = 0
+    return values
+
+
+def _head(tensor: Any, seq: int, kv_head: int, n_kv: int) -> Floats:  # noqa: ANN401 (an array, or what makes its rows)
+    """The rows of one head; a lazy tensor's rows are made in slices."""
+    if isinstance(tensor, np.ndarray):
+        return np.asarray(tensor[seq, kv_head])
+    return np.concatenate([tensor[seq, kv_head, slice(p.start, min(p.stop, n_kv))] for p in parts_of(n_kv)])
+
+
+def _nearest(places: Indices, length: int) -> Indices:
+    """The index of the nearest place, for each of 0..length."""
+    return np.searchsorted((places[1:] + places[:-1]) / 2, np.arange(length))
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The rows of one K/V head of one sequence; a row is (head within the group, query).
+
+    `large` are the KV rows with values above LARGEST: a row that sees one has no prediction.
+    """
+
+    op: Op
+    tensors: Tensors
+    kernel: Kernel
+    kv: KVMoments
+    seq: int
+    kv_head: int
+    large: Indices
+
+    @property
+    def first(self) -> int:
+        """Its first head of Q."""
+        return self.kv_head * self.op.sizes.group
+
+    def evaluated(self, rows: Iterable[tuple[int, int]]) -> Iterator[tuple[list[tuple[int, int]], RowErrors]]:
+        """The expected errors of rows, some at a time, whose KV rows the kernel divides alike."""
+        alike: dict[object, list[tuple[int, int]]] = {}
+        tiles: dict[Tile, object] = {}
+        for within, query in rows:
+            tile = self.kernel.cut.tile_of(self.seq, query, self.first + within)
+            if tile not in tiles:
+                tiles[tile] = pieces_of(self.kernel.cut, tile)
+            key = (tiles[tile], tile[3]) if self.kernel.sparse else tiles[tile]
+            alike.setdefault(key, []).append((within, query))
+        most = max(1, BLOCK // self.op.sizes.n_kv)
+        for group in alike.values():
+            for some in (group[start : start + most] for start in range(0, len(group), most)):
+                yield some, self._of_alike(some)
+
+    @np.errstate(over="ignore", under="ignore", invalid="ignore")
+    def _of_alike(self, rows: list[tuple[int, int]]) -> RowErrors:
+        """The expected errors of one such group; what is not finite is no prediction."""
+        within, query = (np.array(part) for part in zip(*rows, strict=True))
+        heads, op = self.first + within, self.op
+        scale = np.float32(op.params.scale)
+        factor = float(scale / np.float32(op.params.logit_softcap) if op.params.logit_softcap else scale)
+        q = QRows.of(self.tensors["Q"][self.seq, heads, query], factor, self.kernel.q)
+        logits, kv = self._logits(q, heads, query), self.kv
+        unknown = ~np.isneginf(logits.values[:, self.large]).all(axis=1)
+        if self.kernel.sparse:
+            seen = np.flatnonzero(~np.isneginf(logits.values).all(axis=0))
+            logits = logits.some(seen)
+            kv = kv.some(seen)
+        pieces = pieces_of(self.kernel.cut, self.kernel.cut.tile_of(self.seq, int(query[0]), int(heads[0])))
+        absent = -(-logits.values.shape[1] // self.kernel.split.rows)
+        steps = np.minimum(steps_of(pieces, absent), absent)
+        sinks = self.tensors.get("sinks")
+        sink = None if sinks is None else np.asarray(sinks, np.float64).ravel()[heads]
+        found, times = Block(self.kernel, steps, logits, q, kv, sink).rows(), _repeats(op)
+        if times != 1.0:  # equal rows have equal errors, which add up instead of averaging
+            noise = ("logits", "weights", "sums", "values", "walk")
+            found = replace(found, **{name: times * getattr(found, name) for name in noise})
+        return RowErrors(*(np.where(unknown, np.nan, getattr(found, field.name)) for field in fields(RowErrors)))
+
+    def _logits(self, q: QRows, heads: npt.NDArray[np.intp], query: npt.NDArray[np.intp]) -> RowLogits:
+        raw, off = q.exact @ self.kv.k.T, None
+        if self.kernel.q != "f32" or self.kernel.converts_K:
+            off = q.kernel @ self.kv.kernel_k.T - raw
+            if self.kv.offset_K is not None:
+                blocks_off = (q.kernel - q.exact).reshape(len(q.exact), -1, QK8_1).sum(axis=2)
+                off += blocks_off @ self.kv.offset_K.T
+        values, slope, cap = raw, None, np.float32(self.op.params.logit_softcap)
+        if cap:
+            tanh = np.tanh(raw)
+            values, slope = cap * tanh, cap * (1 - tanh**2)
+            off = cap * tanh_error(raw) + (0 if off is None else slope * off)
+        if "mask" in self.tensors:
+            mask = self.tensors["mask"]
+            planes = mask[self.seq % mask.shape[0], heads % mask.shape[1], query].astype(np.float32)
+            factors = alibi_slopes(self.op.sizes.n_head, self.op.params.max_bias)[heads].astype(np.float32)
+            values = values + planes * factors[:, None]
+        return RowLogits(values, raw, off, slope)
+
+
+def _repeats(op: Op) -> float:
+    """How often a K/V row comes again in a head whose memory repeats."""
+
+    def distinct(view: TensorView) -> int:
+        root = op.roots[view.root]
+        rows = (root.period or root.nbytes) // root.nb[1]
+        return rows if root.period is None else rows // math.gcd(view.nb[1] // root.nb[1], rows)
+
+    return max(1.0, *(op.sizes.n_kv / distinct(op.tensors[name]) for name in "KV"))
+
+
+def _moments(heads: Sequence[KVMoments], shape: tuple[int, ...]) -> Heads:
+    """The moments of V by row of `shape`, whose K/V heads these are."""
+
+    def array(values: list[Any]) -> F64:
+        found = np.array(values, np.float64)
+        return found.reshape(*shape, *found.shape[1:])
+
+    return Heads(
+        mean=array([kv.mean_V for kv in heads]),
+        mean_square=array([kv.mean_square_V for kv in heads]),
+        mean_error=array([kv.mean_error_V for kv in heads]),
+        size=array([np.sqrt(kv.channel_square / (kv.channel_square.mean() or 1.0)) for kv in heads]),
+        mean_V=array([kv.channel_mean for kv in heads]),
+        largest=array([kv.channel_largest for kv in heads]),
+    )
+
+
+def _prediction(op: Op, kernel: Kernel, moments: Heads, rows: RowErrors, sampled: npt.NDArray[np.bool_]) -> Prediction:
+    """Assemble the prediction from the rows, arrays (n_seq, n_q, n_head), and the moments by head."""
+    largest = moments.largest.max(axis=3)
+    number = kernel.accumulator
+    sums_overflow = rows.largest + kernel.largest_weight * largest > number.largest
+    overflows = sums_overflow | (kernel.converts_V & (largest > HALF.largest))
+    seen = np.broadcast_to(sampled, rows.loss.shape)
+    prediction = Prediction(rows, moments, number.half_ulp, seen, overflows, largest_unsampled_loss(rows), "")
+    return replace(prediction, why=why(op, kernel, rows, prediction.causes)) if prediction.known.any() else prediction

@@ -1,0 +1,198 @@
+"""The predicted error of a case's output."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.base.arrays import F64
+from fattn_probe.cases.op import Op
+from fattn_probe.verdict.truth.error_model.block import RowErrors
+from fattn_probe.verdict.truth.error_model.kernel import Kernel
+from fattn_probe.verdict.truth.error_model.rounding import FLUSHED, HALF
+
+ODDS = 1e-7
+"""The probability that any element of a correct output exceeds its bound, if errors are as independent as assumed."""
+WALK = np.pi / (2 * np.sqrt(2))
+UNSEEN = 1.5
+"""Factor on the noise of an unsampled query: its seams may differ from those of the sampled one."""
+WORTH_A_WARNING = 2e-3
+"""Bias that is worth a warning, as a share of the outputs' size: four times the unit roundoff of f16."""
+CAUSES = {
+    "logits": "errors of Q and K in the logits",
+    "weights": "P rounded to f16",
+    "sums": "rounding of the accumulators",
+    "values": "V converted to f16",
+    "loss": "increments lost below half an ulp",
+}
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Moments of V.
+
+    By head, (n_seq, 1, n_head): `mean`, `mean_square` of the channel means, `mean_error` of the conversion to f16. By
+    channel, (n_seq, 1, n_head, hsv): `size` (root mean square relative to the head's), `mean_V`, `largest` |V|.
+    """
+
+    mean: F64
+    mean_square: F64
+    mean_error: F64
+    size: F64
+    mean_V: F64
+    largest: F64
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The expected error of a correct kernel: absolute errors against the exact reference.
+
+    `rows` are the expected errors by row, (n_seq, n_q, n_head); an unsampled row has those of the nearest sampled one,
+    and a row without a prediction has NaN.
+    `sampled` (n_seq, n_q, n_head) marks the rows that the model evaluated. `half_ulp` is the accumulators' unit
+    roundoff. `unsampled_loss` (n_seq, 1, n_head) bounds the loss of an unsampled row, as a share of V's mean. `why`
+    names the largest cause in words.
+    """
+
+    rows: RowErrors
+    heads: Heads
+    half_ulp: float
+    sampled: npt.NDArray[np.bool_]
+    may_overflow: npt.NDArray[np.bool_]
+    unsampled_loss: F64
+    why: str
+
+    @cached_property
+    def row_rmse(self) -> F64:
+        """Expected root mean square error over the hsv elements of a row, (n_seq, n_q, n_head)."""
+        return np.asarray(np.sqrt(self.rows.variance + self.rows.loss**2 * self.heads.mean_square + FLUSHED**2))
+
+    @cached_property
+    def known(self) -> npt.NDArray[np.bool_]:
+        """The rows with a prediction, (n_seq, n_q, n_head); the numbers below leave out the others."""
+        return np.isfinite(self.row_rmse) & np.isfinite(self.row_mean_error)
+
+    @property
+    def rmse(self) -> float:
+        """Expected root mean square error over the output; NaN without a prediction of any row."""
+        return float(np.sqrt(self._mean(np.square(self.row_rmse))))
+
+    def _mean(self, rows: F64) -> float:
+        """The mean over the rows with a prediction."""
+        return float(rows[self.known].mean()) if self.known.any() else float("nan")
+
+    @cached_property
+    def row_mean_error(self) -> F64:
+        """Expected signed mean error of a row, (n_seq, n_q, n_head)."""
+        return self.rows.loss * self.heads.mean + self.heads.mean_error
+
+    @property
+    def mean_error(self) -> float:
+        """Expected signed mean error of the output."""
+        return self._mean(self.row_mean_error)
+
+    @property
+    def bias(self) -> float:
+        """The loss in P and in the sums, as a share of the output's size; negative: outputs are too small."""
+        lost = (self.rows.loss_sums + self.rows.loss_weights) * np.sqrt(self.heads.mean_square)
+        return self._mean(lost) / (self._mean(self.rows.size) or 1.0)
+
+    @property
+    def causes(self) -> dict[str, float]:
+        """The expected mean square error by cause: logits, weights, sums, values, and loss."""
+        rows = self.rows
+        parts = {"logits": rows.logits, "weights": rows.weights, "sums": rows.sums, "values": rows.values}
+        return {name: self._mean(part) for name, part in parts.items()} | {
+            "loss": self._mean(rows.loss**2 * self.heads.mean_square)
+        }
+
+    @cached_property
+    def bound(self) -> F64:
+        """The largest |error| a correct element may have, (n_seq, n_q, n_head, hsv); infinite where f16 may overflow.
+
+        It is the smaller of two bounds. The possible one: every rounding at its worst, all of one sign. The likely one,
+        which a correct output exceeds anywhere with probability `ODDS`: the loss (`_largest_loss`), plus Bernstein's
+        inequality for independent errors of known variance, none larger than `single` (in rounding error analysis:
+        Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019; Ipsen and Zhou, SIAM J. Matrix Anal. Appl. 41(4), 2020).
+        An accumulator of values of both signs is a random walk W, and its roundings are as large as W happens to be.
+        Their variance is the integral of W^2, with E exp(-x integral W^2) = 1/sqrt(cosh(sqrt(2 x))) (Cameron and
+        Martin, 1944). The tail is therefore exponential: exp(-pi/(2 sqrt 2) k) at k standard deviations. One outlier of
+        V may stay in the accumulator for all of its roundings.
+        """
+        rows, heads = self.rows, self.heads
+        odds = np.log(2 / ODDS * rows.single.size * heads.size.shape[-1])
+        outlier = np.sqrt(2 * odds * rows.roundings / 3) * self.half_ulp * rows.peak
+        others = np.maximum(rows.variance - rows.walk, 0.0)  # `walk` may be all of it, but for a rounding
+        noise = np.sqrt(2 * odds * others) + odds / WALK * np.sqrt(rows.walk)
+        bound = noise[..., None] * heads.size + (2 / 3 * odds * rows.single + outlier)[..., None] * heads.largest
+        # A neighbour is no guide: with wide logits, one row has one dominant weight and the next row has two
+        bound = np.where(self.sampled[..., None], bound, UNSEEN * np.fmax.reduce(bound, axis=1, keepdims=True))
+        worst = np.where(self.sampled, rows.worst, np.fmax.reduce(rows.worst, axis=1, keepdims=True))
+        bound += self._largest_loss()[..., None] * np.abs(heads.mean_V)
+        np.minimum(bound, worst[..., None] * heads.largest, out=bound)
+        bound += FLUSHED
+        bound[self.may_overflow] = np.inf
+        return np.asarray(bound)
+
+    @property
+    def unsampled_bound(self) -> F64:
+        """The bound for unsampled rows, same shape."""
+        return replace(self, sampled=np.zeros_like(self.sampled)).bound
+
+    def _largest_loss(self) -> F64:
+        """Bound on a row's loss: for a sampled row, twice the expected loss, at most the possible one."""
+        sums, others, possible = _losses(self.rows)
+        return np.where(self.sampled, np.minimum(2 * sums, possible) + 2 * others, self.unsampled_loss)
+
+
+def largest_unsampled_loss(rows: RowErrors) -> F64:
+    """Upper bound on the loss of unsampled rows, (n_seq, 1, n_head), from the sampled ones.
+
+    A neighbour's loss is no guide: it depends on where the sums lie between two powers of two, which varies from row to
+    row. This is the largest loss of any row whose weights are like those of a sampled row of the head.
+    """
+    _, others, possible = _losses(rows)
+    return np.asarray(np.fmax.reduce(possible + 2 * UNSEEN * others, axis=1, keepdims=True))
+
+
+def _losses(rows: RowErrors) -> tuple[F64, F64, F64]:
+    """The expected loss of the sums, the expected loss of other causes, and the largest possible loss of the sums."""
+    sums = np.abs(rows.loss_sums)
+    return sums, np.abs(rows.loss - rows.loss_sums), np.maximum(rows.stuck, sums)
+
+
+def why(op: Op, kernel: Kernel, rows: RowErrors, causes: dict[str, float]) -> str:
+    """One sentence: kernel, accumulator, roundings, independent sums, and the largest cause."""
+    names = {"K": (kernel.converts_K, op.type_K), "V": (kernel.converts_V, op.type_V)}
+    done = [f"{name} ({type_})" for name, (converts, type_) in names.items() if converts and type_ != "f16"]
+    converted = f", {' and '.join(done)} converted to f16" if done else ""
+    number = "f16" if kernel.accumulator is HALF else "f32"
+    most = max(causes, key=lambda name: causes[name])
+    share = 100 * causes[most] / (sum(causes.values()) or 1.0)
+    return (
+        f"{kernel.name} sums P.V in {number}, {kernel.split.group} product{'s' * (kernel.split.group > 1)} a rounding: "
+        f"{np.nanmean(rows.roundings):.0f} roundings in each of {kernel.split.accumulators} accumulators a block; "
+        f"Q in {kernel.q}, P in {'f16' if kernel.weights is HALF else 'f32'}"
+        f"{converted}; {share:.0f} % of the expected square error is {CAUSES[most]}"
+    )
+
+
+def accuracy_warning(prediction: Prediction) -> str:
+    """The accuracy warning for a kernel that works as designed; empty if there is none.
+
+    It warns of a large systematic error, which grows with the number of KV rows, is the same in every channel and does
+    not average out, and of accumulators that may overflow f16. It does not warn of random errors.
+    """
+    words = []
+    if abs(prediction.bias) >= WORTH_A_WARNING:
+        lost, reason = prediction.rows, "weights 15.2 and more below the maximum are zero in f16"
+        if np.nanmean(np.abs(lost.loss_sums)) >= np.nanmean(np.abs(lost.loss_weights)):
+            reason = "increments below half an ulp of the f16 accumulator are lost"
+        words.append(f"mean error {100 * prediction.bias:+.2g} %: {reason}")
+    if prediction.may_overflow.any():
+        rows = int(prediction.may_overflow.sum())
+        words.append(
+            f"{rows} of {prediction.may_overflow.size} rows may exceed 65504, the largest f16, in an accumulator"
+        )
+    return "; ".join(words)

@@ -1,0 +1,103 @@
+"""The error of one rounding to nearest: its mean and mean square, from the increment and the sum.
+
+Sources: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., ch. 2 (the model) and 4 (sums); Widrow and
+Kollar, Quantization Noise, ch. 4 and 5 (the Fourier series of a quantiser's error for a Gaussian input).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.base.arrays import Floats
+
+MEAN_SQUARE = (1 - 0.25) / (2 * np.log(2)) / 12
+"""Mean of (error/ulp)^2 * (ulp/value)^2 over values spread evenly in a binade's logarithm, in units of 2^-2t."""
+
+NARROW, WIDE = 0.25, 0.7
+"""Standard deviations of an increment, in ulps. Below NARROW, a rounding has three possible results. Above WIDE, its
+error no longer depends on the mean: exp(-2 pi^2 0.7^2) = 6e-5."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating-point format: bits after the leading one, exponent of the least normal number, largest number."""
+
+    fraction: int
+    least: int
+    largest: float
+
+    @property
+    def relative(self) -> float:
+        """Mean square of the relative error of one rounding: 4.3e-8 for f16, 6.4e-16 for f32."""
+        return float(MEAN_SQUARE * 2.0 ** (-2 * self.fraction))
+
+    @property
+    def half_ulp(self) -> float:
+        """The unit roundoff u: the largest relative error of one rounding."""
+        return float(2.0 ** (-self.fraction - 1))
+
+    def ulp(self, values: Floats) -> npt.NDArray[np.float32]:
+        """The distance between neighbouring numbers at |values|; near 0, the distance of subnormal numbers."""
+        power = (np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)
+        return np.asarray(np.maximum(power, np.float32(2.0**self.least)) * np.float32(2.0**-self.fraction))
+
+
+HALF = Format(10, -14, 65504.0)
+SINGLE = Format(23, -126, 3.4e38)
+FLUSHED = 2.0**-120
+"""What flushing may cost an output: float32 results below 2^-126 are 0 in device code, and row sums at least 1/8."""
+
+
+def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+    """Mean and mean square of the error, in ulps of the sum, of adding a normally distributed increment (in ulps).
+
+    An increment that spreads over an ulp is rounded without bias and with mean square 1/12. One that stays below half
+    an ulp is lost: its mean error is -mean. One-dimensional arrays.
+    """
+    first, second = np.zeros_like(mean), np.full_like(mean, 1 / 12)
+    narrow = deviation < NARROW
+    middling = ~narrow & (deviation < WIDE)
+    first[narrow], second[narrow] = _near_one_number(mean[narrow], deviation[narrow])
+    first[middling], second[middling] = _by_series(mean[middling], deviation[middling])
+    return first, second
+
+
+def largest_bias(deviation: Floats) -> Floats:
+    """The largest mean error, in ulps, of adding a normal increment of this standard deviation, over all means.
+
+    The sum of the series' absolute terms; at most half an ulp.
+    """
+    damping = np.exp(-2 * np.pi**2 * np.minimum(deviation, 8.0) ** 2)
+    return np.asarray(np.minimum(0.5, sum(damping ** (k * k) / (np.pi * k) for k in (1, 2, 3, 4))))
+
+
+def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+    """round(y) - y = sum over k of (-1)^k / (pi k) sin(2 pi k y); a normal y damps term k."""
+    first, second = np.zeros_like(mean), np.full_like(mean, 1 / 12)
+    angle, damping = 2 * np.pi * np.mod(mean, 1.0), np.exp(-2 * np.pi**2 * deviation**2)
+    for k in (1, 2, 3):
+        weight = (-1) ** k * damping ** (k * k)
+        first += weight / (np.pi * k) * np.sin(k * angle)
+        second += weight / (np.pi * k) ** 2 * np.cos(k * angle)
+    return first, second
+
+
+def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+    """For increments whose result can only be the number nearest to the mean or one of its two neighbours."""
+    away = mean - np.rint(mean)
+    first, second = -away, deviation**2 + away**2
+    wide = np.maximum(deviation, 1e-9)
+    for side in (1, -1):
+        distance = (0.5 - side * away) / wide
+        chance, density = _upper_tail(distance), np.exp(-(distance**2) / 2) / np.sqrt(2 * np.pi)
+        first = first + side * chance
+        second = second + chance * (1 - 2 * side * away) - 2 * deviation * density
+    return first, np.maximum(second, 0.0)
+
+
+def _upper_tail(x: Floats) -> Floats:
+    """The probability that a standard normal variable exceeds x >= 0, to 1e-7 (Abramowitz and Stegun 7.1.26)."""
+    t = 1 / (1 + 0.3275911 / np.sqrt(2) * x)
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    return np.asarray(series * np.exp(-(x**2) / 2) / 2)

@@ -1,0 +1,91 @@
+"""The error of scaling sums to an attention sink above all logits of a CUDA block.
+
+With the sink as the new maximum, a kernel multiplies its sums by exp(maximum - sink), whose argument is rounded to f32.
+Where sums are f16, factor and product are rounded to f16: below 2^-14 they have few bits, or none. mma-f16 also flushes
+factors below exp(-20) to 0.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fattn_probe.base.arrays import F64
+from fattn_probe.verdict.truth.error_model.kernel import EXP_ERROR, Sinking
+from fattn_probe.verdict.truth.error_model.operands import KVMoments
+from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE, added_error
+from fattn_probe.verdict.truth.rounding_model.softmax import FLUSH
+
+FAR = 6.0
+"""Standard deviations of a logit's or a factor's error that a bound allows for."""
+LEAST_ULP = 2.0 ** (HALF.least - HALF.fraction)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What each accumulator contributes to rows, arrays (rows, blocks, outer, warps).
+
+    `maximum`: its running maximum with the kernel's offset. `share`: the sum of its weights, divided by the row sum.
+    `largest`: the largest of them. `spread`: the variance of its part of the output about V's means.
+    """
+
+    maximum: F64
+    share: F64
+    largest: F64
+    spread: F64
+
+
+@dataclass(frozen=True)
+class Sunk:
+    """The error of the scaling in the units of `RowErrors`, arrays (rows,).
+
+    The mean square, the signed loss, the largest error of one addend, and the largest possible one.
+    """
+
+    variance: F64
+    loss: F64
+    single: F64
+    worst: F64
+
+
+def sunk(held: Contribution, sinking: Sinking | None, sink: F64, share: F64, kv: KVMoments) -> Sunk:
+    """The error for rows with a sink of this logit and this share of the row sum.
+
+    A scaled sum is stored in f16 relative to the sink's share: 1 in f16 is `share` in the output.
+    """
+    mean, one = np.sqrt(kv.mean_square_V), _of_rows(np.maximum(share, 1e-300))
+    below = np.where(np.isneginf(held.maximum), -np.inf, np.minimum(held.maximum - _of_rows(sink), 0.0))
+    own = np.zeros(below.shape, np.bool_)
+    if sinking is not None:
+        own[:, sinking.block, :, sinking.warps] = True
+    exact = np.exp(below)
+    factor = np.where(own, exact.astype(np.float16).astype(np.float64), exact)
+    if sinking is not None and sinking.flushes:
+        elsewhere = np.ones((below.shape[1], 1, 1), np.bool_)
+        elsewhere[sinking.block] = False
+        block = below.max(axis=(2, 3), keepdims=True)
+        factor[(own & (below < FLUSH)) | (elsewhere & (block < FLUSH))] = 0.0
+    off = np.divide(factor, exact, out=np.zeros_like(exact), where=exact > 0) - 1  # each factor's relative error
+    exp = np.where(below < 0, np.sqrt(EXP_ERROR + SINGLE.relative * np.maximum(below, -1e3) ** 2), 0.0)
+    common = (exp * mean * held.share).sum(axis=(2, 3)) ** 2 + (exp**2 * held.spread).sum(axis=(2, 3))
+    own &= (below < 0) & (off > -1)
+    content, deviation = mean * held.share, np.sqrt(held.spread)
+    scaled = np.divide(np.hypot(content, deviation), one, out=np.zeros_like(content), where=own)
+    ulp = np.where(own, HALF.ulp(scaled) * one, 0.0)
+    bias, noise = np.zeros(below.shape), np.zeros(below.shape)
+    bias[own], noise[own] = added_error(content[own] / ulp[own], deviation[own] / ulp[own])
+    least_V = kv.channel_largest[kv.channel_largest > 0].min(initial=np.inf)
+    rounded = np.where(own, np.maximum(held.share * HALF.half_ulp, LEAST_ULP / 2 * one / least_V), 0.0)
+    return Sunk(
+        variance=_total(ulp**2 * (noise - bias**2) + off**2 * held.spread) + common.sum(axis=1),
+        loss=_total(off * held.share + ulp * bias / (mean or 1.0)),
+        single=np.asarray((np.abs(off) * held.largest + FAR * exp * held.share + rounded).max(axis=(1, 2, 3))),
+        worst=_total((np.abs(off) + FAR * exp) * held.share + rounded),
+    )
+
+
+def _of_rows(values: F64) -> F64:
+    return values[:, None, None, None]
+
+
+def _total(values: F64) -> F64:
+    return np.asarray(values.sum(axis=(1, 2, 3)))

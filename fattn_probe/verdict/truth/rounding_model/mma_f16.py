@@ -1,0 +1,200 @@
+"""fattn-mma-f16 in NumPy: every rounding of the kernel, in its order, and nothing else.
+
+A *column* is one query of one head. Q is scaled and rounded to f16. Tensor cores sum KQ in float32; P = exp(KQ -
+maximum) is rounded to f16. Tensor cores sum VKQ in f16, and VKQ is rescaled as the maximum grows. The KV rows of a step
+are dealt in chunks (of 16) to the warps that share the column. Each warp has its own maximum, row sum and VKQ. Where a
+new CUDA block begins (stream-K), it begins a new piece of the column. The fixup kernel combines the pieces, the last
+one first.
+
+Columns are independent and are computed side by side: arrays are (batch, warps, columns, ...), where a batch is a K/V
+head of a sequence. A step that the mask hides from all columns changes nothing and is skipped.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fattn_probe.base.arrays import F32, Bools
+from fattn_probe.verdict.truth.rounding_model.functions import Exponential, flushed, fma, rcp, tanh
+from fattn_probe.verdict.truth.rounding_model.mma_plan import MmaPlan
+from fattn_probe.verdict.truth.rounding_model.softmax import FLUSH, LOWEST, total
+from fattn_probe.verdict.truth.rounding_model.tensor_core import Factors, half_of, matrix_sum, matrix_sum_half
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns that read the same KV rows: Q (batch, columns, DKQ), scaled, f16; K and V (batch, rows, ...).
+
+    `mask` is (batch, columns, rows); `slope` and `sink` are (batch, columns). `begins` (batch, columns, steps) marks
+    the steps at which a CUDA block begins a piece. Rows are padded to whole steps; the mask hides the padding.
+    """
+
+    Q: F32
+    K: F32
+    V: F32
+    mask: F32
+    slope: F32
+    sink: F32 | None
+    begins: Bools
+    softcap: np.float32
+
+
+@dataclass
+class State:
+    """Each warp's maximum, row sum (by thread) and VKQ (f16) of each column."""
+
+    maximum: F32
+    rowsum: F32
+    VKQ: F32
+
+    def reset(self, where: Bools) -> None:
+        """Start again in the columns that `where` (batch, columns) marks."""
+        for array, value in ((self.maximum, LOWEST), (self.rowsum, 0), (self.VKQ, 0)):
+            np.moveaxis(array, 1, 2)[where] = value
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One CUDA block's part of some columns: float32 sums before the division, their maxima and row sums."""
+
+    where: Bools
+    maximum: F32
+    rowsum: F32
+    VKQ: F32
+
+
+@dataclass
+class MmaMachine:
+    """The kernel's arithmetic on some columns."""
+
+    plan: MmaPlan
+    columns: Columns
+    exp: Exponential = field(default_factory=Exponential)
+
+    def run(self) -> F32:
+        """The output of the columns, (batch, columns, DV)."""
+        columns = self.columns
+        batch, number, _ = columns.Q.shape
+        shape = (batch, self.plan.warps, number)
+        state = State(
+            np.full(shape, LOWEST),
+            np.zeros((*shape, self.plan.threads), np.float32),
+            np.zeros((*shape, self.plan.DV), np.float32),
+        )
+        pieces: list[Piece] = []
+        for step in range(columns.begins.shape[2]):
+            begins = columns.begins[:, :, step]
+            if step > 0 and begins.any():
+                pieces.append(self.piece(state, begins))
+                state.reset(begins)
+            self.step(state, step)
+        if columns.sink is not None:
+            self.add_sink(state, columns.sink)
+        last = self.piece(state, np.ones(columns.Q.shape[:2], np.bool_))
+        return self.fix_up(last, pieces)
+
+    def step(self, state: State, step: int) -> None:
+        """Process the KV rows of one step."""
+        rows = slice(step * self.plan.nbatch_fa, (step + 1) * self.plan.nbatch_fa)
+        mask = self.columns.mask[..., rows]
+        if np.isneginf(mask).all():
+            return
+        KQ = self.logits(rows, mask)
+        batch, columns, _ = KQ.shape  # to (batch, warps, columns, chunks, rows of a chunk)
+        KQ = np.moveaxis(KQ.reshape(batch, columns, -1, self.plan.warps, self.plan.chunk), 3, 1)
+        P = self.exponentials(state, KQ)
+        self.add_values(state, P, rows)
+
+    def logits(self, rows: slice, mask: F32) -> F32:
+        """KQ with softcap and mask, (batch, columns, rows)."""
+        columns, order = self.columns, self.plan.k_order
+        K = Factors(np.ascontiguousarray(np.swapaxes(columns.K[:, rows, order], 1, 2)))
+        Q = Factors(columns.Q[..., order])
+        zeros = np.zeros((*Q.value.shape[:2], K.value.shape[2]), np.float32)
+        KQ = matrix_sum(Q, K, zeros, self.plan.generation)
+        if self.plan.softcap and self.plan.ncols2 > 1:  # a kernel of several heads has no slope, and always a mask
+            return fma(columns.softcap, tanh(KQ), mask)
+        if self.plan.softcap:
+            KQ = columns.softcap * tanh(KQ)
+        return KQ + mask if (columns.slope == 1).all() else fma(columns.slope[..., None], mask, KQ)
+
+    def exponentials(self, state: State, KQ: F32) -> F32:
+        """P of a step; raises the state's maximum and scales its sums down accordingly."""
+        before = state.maximum
+        state.maximum = np.fmax(before, np.fmax.reduce(KQ, axis=(3, 4)) + self.plan.max_offset)
+        P = self.exp(KQ - state.maximum[..., None, None])
+        added = np.zeros(state.rowsum.shape, np.float32)
+        for chunk in range(P.shape[3]):
+            for rows in self.plan.thread_rows:
+                added += P[:, :, :, chunk, rows]
+        scale = self.scale(before - state.maximum)
+        state.rowsum = fma(scale[..., None], state.rowsum, added)
+        scale_VKQ(state, scale)
+        return P
+
+    def scale(self, difference: F32) -> F32:
+        """exp of the difference of two maxima; 0 below `FLUSH`."""
+        return np.where(difference >= FLUSH, self.exp(difference), np.float32(0))
+
+    def add_values(self, state: State, P: F32, rows: slice) -> None:
+        """Add P V to VKQ, chunk by chunk."""
+        plan = self.plan
+        V = self.columns.V[:, rows].reshape(P.shape[0], -1, plan.warps, plan.chunk, plan.DV)
+        half = half_of(P)
+        for chunk in range(P.shape[3]):
+            factors = Factors(np.ascontiguousarray(half[:, :, :, chunk]))
+            state.VKQ = matrix_sum_half(factors, Factors(np.ascontiguousarray(V[:, chunk])), state.VKQ, plan.generation)
+
+    def add_sink(self, state: State, sink: F32) -> None:
+        """Add the sink to the first warp's row sum, after the sums of its threads are added up."""
+        first = State(state.maximum[:, :1], total(state.rowsum[:, :1])[..., None], state.VKQ[:, :1])
+        before = first.maximum
+        first.maximum = np.fmax(before, sink[..., None, :])
+        scale = self.scale(before - first.maximum)
+        first.rowsum = fma(scale[..., None], first.rowsum, self.exp(sink[..., None, :] - first.maximum)[..., None])
+        scale_VKQ(first, scale)
+        state.rowsum[:, :1], state.rowsum[:, :1, :, :1] = 0, first.rowsum
+        state.maximum[:, :1], state.VKQ[:, :1] = first.maximum, first.VKQ
+
+    def piece(self, state: State, where: Bools) -> Piece:
+        """The marked columns of a state, with the warps combined."""
+        maxima, sums, VKQ = (np.moveaxis(array, 1, 2)[where] for array in (state.maximum, state.rowsum, state.VKQ))
+        sums = total(sums)
+        if self.plan.warps == 1:
+            return Piece(where, maxima[:, 0], sums[:, 0], VKQ[:, 0])
+        most = maxima.max(axis=1)
+        scales = self.exp(maxima - most[:, None])
+        out = np.zeros(VKQ[:, 0].shape, np.float32)
+        for warp in range(self.plan.warps):
+            out = flushed(fma(VKQ[:, warp], scales[:, warp, None], out))
+        # The row sum: each lane adds up some warps, then the lanes are added pairwise. A lane's first two products are
+        # added with one multiply-add, which fuses the first.
+        lanes = min(self.plan.warps, 32 // self.plan.columns)
+        scale, part = (np.split(array, self.plan.warps // lanes, axis=1) for array in (scales, sums))
+        found = scale[0] * part[0]
+        if len(part) > 1:
+            found = fma(scale[0], part[0], scale[1] * part[1])
+        for i in range(2, len(part)):
+            found = fma(scale[i], part[i], found)
+        return Piece(where, most, total(found), out)
+
+    def fix_up(self, last: Piece, earlier: list[Piece]) -> F32:
+        """Combine the pieces of each column and divide by the row sum; `last` has all columns."""
+        shape = last.where.shape
+        maximum, rowsum = last.maximum.reshape(shape), last.rowsum.reshape(shape)
+        out = last.VKQ.reshape(*shape, -1)
+        for piece in reversed(earlier):
+            where = piece.where
+            most = np.fmax(maximum[where], piece.maximum)
+            ours, theirs = self.scale(maximum[where] - most), self.scale(piece.maximum - most)
+            out[where] = flushed(fma(ours[:, None], out[where], flushed(theirs[:, None] * piece.VKQ)))
+            rowsum[where] = fma(ours, rowsum[where], theirs * piece.rowsum)
+            maximum[where] = most
+        with np.errstate(invalid="ignore"):  # a fully masked row: 0 * infinity
+            return flushed(out * rcp(rowsum)[..., None])
+
+
+def scale_VKQ(state: State, scale: F32) -> None:
+    """Multiply VKQ by the scale in f16."""
+    if (scale != 1).any():
+        state.VKQ = half_of(state.VKQ * half_of(scale).astype(np.float64)[..., None])

@@ -1,0 +1,75 @@
+"""A case's inputs as the kernels read them: dequantised tensors, ALiBi slopes, the scale divided by the softcap."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.base.arrays import F32, Bytes
+from fattn_probe.cases.op.values import view_values
+from fattn_probe.cases.scenario import Case
+from fattn_probe.verdict.truth.rounding_model.functions import power
+from fattn_probe.verdict.truth.rounding_model.quantised import ZERO_CODE, Codes, codes_of
+
+Inputs = dict[str, Bytes]
+
+
+@dataclass(frozen=True)
+class KernelOperands:
+    """The tensors as float32, `ne` reversed: Q (n_seq, n_head, n_q, hsk), K and V (n_seq, n_head_kv, n_kv, ...).
+
+    K and V are dequantised; the mask is (n_seq or 1, n_q or more, n_kv); sinks and slopes are (n_head). `codes` holds
+    the stored integers and scales of a quantised K.
+    """
+
+    Q: F32
+    K: F32
+    V: F32
+    mask: F32 | None
+    sinks: F32 | None
+    slopes: F32
+    scale: np.float32
+    logit_softcap: np.float32
+    codes: Codes | None = None
+
+    @property
+    def group(self) -> int:
+        """Query heads of a K/V head (`gqa_ratio`)."""
+        return int(self.Q.shape[1] // self.K.shape[1])
+
+
+def operands_of(case: Case, inputs: Inputs) -> KernelOperands:
+    """The operands of a case; the scale is divided by the softcap, as in upstream's host code."""
+    Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
+    mask = view_values(case.op.operands["mask"], inputs)[:, 0] if case.op.has_mask else None
+    sinks = view_values(case.op.tensors["sinks"], inputs).ravel() if case.op.has_sinks else None
+    softcap = np.float32(case.op.params.logit_softcap)
+    scale = np.float32(case.op.params.scale)
+    return KernelOperands(
+        Q=Q.astype(np.float32),
+        K=K.astype(np.float32),
+        V=V.astype(np.float32),
+        mask=None if mask is None else mask.astype(np.float32),
+        sinks=None if sinks is None else sinks.astype(np.float32),
+        slopes=alibi_slopes(case.op.sizes.n_head, case.op.params.max_bias),
+        scale=scale / softcap if softcap != 0 else scale,
+        logit_softcap=softcap,
+        codes=codes_of(case, inputs, "K") if case.op.type_K in ZERO_CODE else None,
+    )
+
+
+def as_half(values: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> F32:
+    """Rounded to f16, as float32."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).astype(np.float32)
+
+
+def alibi_slopes(n_head: int, max_bias: float) -> F32:
+    """The ALiBi slope of each head, (n_head): powers of one base up to the largest power of two, then of a second."""
+    if max_bias <= 0:
+        return np.ones(n_head, np.float32)
+    first = 1 << (n_head.bit_length() - 1)
+    head = np.arange(n_head)
+    exponent = np.where(head < first, head + 1, 2 * (head - first) + 1).astype(np.float32)
+    bases = [np.exp2(-np.float32(bias) / np.float32(first)) for bias in (max_bias, max_bias / 2)]
+    return power(np.where(head < first, bases[0], bases[1]).astype(np.float32), exponent)

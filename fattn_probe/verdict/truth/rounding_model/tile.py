@@ -1,0 +1,230 @@
+"""fattn-tile in NumPy, for GPUs without tensor cores and head sizes without a tensor-core kernel.
+
+Where f16 arithmetic is fast, products of Q (scaled down by 4) and K are rounded to f16 and added to a float32 sum in
+pairs. P is rounded to f16, and VKQ is summed in f16 with one fused multiply-add per KV row. Elsewhere (compute
+capability 6.1) everything is float32. For the row sum, the rows of a step are dealt to the lanes of `warps` warps; for
+VKQ, to the warps in turn. All warps share the column's maximum. CUDA blocks (`gridDim.y`) take the steps in turn.
+
+Where VKQ is rescaled and the first row added in one basic block, `VKQ*scale` is fused and `V*P` rounded; where a branch
+lies between, it is the reverse (build/rewrite_products.py).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fattn_probe.base.arrays import F32, Bools, Indices
+from fattn_probe.base.workers import spread
+from fattn_probe.llama.launch.architecture import fast_f16
+from fattn_probe.llama.launch.constants import Constants
+from fattn_probe.llama.launch.kernel import AttentionKernel
+from fattn_probe.verdict.truth.reference.engine import slices
+from fattn_probe.verdict.truth.rounding_model.functions import Exponential, flushed, fma, rcp, tanh
+from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
+from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, total
+from fattn_probe.verdict.truth.rounding_model.tensor_core import half_of
+from fattn_probe.verdict.truth.rounding_model.vec import combined, divided
+
+LANES = 32
+FATTN_KQ_STRIDE = 256
+"""The scan of the mask looks at so many KV rows at once."""
+
+COLUMNS, ROWS = 64, 512
+"""Columns and KV rows computed side by side: their data fits a core's cache."""
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """One launch: `warps` warps share a column (upstream's np), and `blocks` blocks take turns on it.
+
+    `half`: f16 arithmetic is fast. `fused`: VKQ is rescaled by the multiply-add that adds a step's first row, except in
+    the last step of a kernel that checks the end of K (`checks_end`: kernels of one head). `scanned`: a scan of a mask
+    has found the last KV rows that a tile of `ncols1` queries sees. A thread has `elements` of a step's KQ.
+    """
+
+    DV: int
+    softcap: bool
+    blocks: int
+    warps: int
+    nbatch_fa: int
+    half: bool
+    fused: bool
+    checks_end: bool
+    scanned: bool
+    ncols1: int
+    elements: int
+    max_offset: np.float32
+
+
+def tile_plan_of(kernel: AttentionKernel, arch: int, constants: Constants) -> TilePlan:
+    """The plan of a launch."""
+    sizes = constants.tile_of((kernel.DKQ, kernel.DV, kernel.ncols), arch)
+    assert sizes is not None
+    return TilePlan(
+        DV=kernel.DV,
+        softcap=kernel.softcap,
+        blocks=kernel.blocks[1],
+        warps=kernel.warps_per_column,
+        nbatch_fa=kernel.nbatch_fa,
+        half=fast_f16(arch),
+        fused=_loads_V_without_branch(kernel, sizes[1], arch),
+        checks_end=kernel.ncols2 == 1,
+        scanned=kernel.scanned,
+        ncols1=kernel.ncols1,
+        elements=kernel.nbatch_fa * kernel.ncols // (kernel.warps * LANES),
+        max_offset=np.float32(kernel.max_offset),
+    )
+
+
+def _loads_V_without_branch(kernel: AttentionKernel, nbatch_K: int, arch: int) -> bool:
+    """Whether the threads of a block have equally many rows of V to load (flash_attn_tile_load_tile).
+
+    A row is copied in pieces of 16 bytes, before Volta 8, the last of them by as many lanes as divide their number.
+    """
+    nbatch_V = (nbatch_K if kernel.DV % nbatch_K == 0 else nbatch_K * 2 // 3) * kernel.nbatch_fa // kernel.DV
+    pieces = kernel.DV * (2 if fast_f16(arch) else 4) // (16 if arch >= 70 else 8)
+    lanes = min(LANES, pieces & -pieces)
+    return nbatch_V % (kernel.warps * LANES // lanes) == 0
+
+
+def tile(operands: KernelOperands, plan: TilePlan, exact_exp: bool = False) -> F32:
+    """The op's output as fattn-tile computes it, (n_seq, n_q, n_head, hsv)."""
+    n_seq, n_head, n_q, _ = operands.Q.shape
+    out = np.empty((n_seq, n_q, n_head, plan.DV), np.float32)
+    operands = replace(operands, K=as_half(operands.K), V=as_half(operands.V))
+    machine = TileMachine(plan, operands, Exponential(exact_exp))
+
+    @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 become what they become in the kernel
+    def compute(work: tuple[int, int, slice]) -> None:
+        sequence, head, queries = work
+        out[sequence, queries, head] = machine.run(sequence, head, queries)
+
+    works = [(s, head, queries) for s, head in np.ndindex(n_seq, n_head) for queries in slices(n_q, COLUMNS)]
+    spread(compute, works)
+    return out
+
+
+@dataclass(frozen=True)
+class TileMachine:
+    """The kernel's arithmetic on some queries of a head; arrays are (columns, blocks, warps, ...)."""
+
+    plan: TilePlan
+    operands: KernelOperands
+    exp: Exponential
+
+    def run(self, sequence: int, head: int, queries: slice) -> F32:
+        """The output, (queries, DV)."""
+        operands, plan = self.operands, self.plan
+        place = (sequence, head // operands.group)
+        KQ = self.logits(operands.Q[sequence, head, queries] * operands.scale, operands.K[place])
+        KQ = self.masked(KQ, sequence, head, queries)
+        padding = -KQ.shape[1] % (plan.nbatch_fa * plan.blocks)
+        KQ = np.pad(KQ, [(0, 0), (0, padding)], constant_values=-np.inf)
+        V = np.pad(operands.V[place], [(0, padding), (0, 0)])
+        logits = np.moveaxis(KQ.reshape(len(KQ), -1, plan.blocks, plan.nbatch_fa), 1, 0)
+        last = self.last_steps(sequence)[queries]
+        maximum, sums, VKQ = self.rounds(logits, V.reshape(-1, plan.blocks, plan.nbatch_fa, plan.DV), last)
+        return self.combine(maximum, sums, VKQ, head)
+
+    def logits(self, Q: F32, K: F32) -> F32:
+        """Q K, (columns, rows)."""
+        if self.plan.half:
+            Q = half_of(as_half(Q) * 0.25)
+        return np.concatenate([self.dot(Q, K[part]) for part in slices(len(K), ROWS)], axis=1)
+
+    def dot(self, Q: F32, K: F32) -> F32:
+        """Q K of some rows: element by element in float32, or by pairs of f16 products."""
+        found = np.zeros((len(Q), len(K)), np.float32)
+        if not self.plan.half:
+            for k in range(Q.shape[1]):
+                found = fma(Q[:, None, k], K[None, :, k], found)
+            return found
+        for k in range(0, Q.shape[1], 2):
+            x, y = (half_of(np.multiply(Q[:, None, i], K[None, :, i], dtype=np.float64)) for i in (k, k + 1))
+            found += x + y
+        return found * np.float32(4)
+
+    def masked(self, KQ: F32, sequence: int, head: int, queries: slice) -> F32:
+        """Apply softcap and mask (docs/measurements/agreement.md says which products nvcc fuses)."""
+        softcap, slope = self.operands.logit_softcap, self.operands.slopes[head]
+        capped = softcap * tanh(KQ) if self.plan.softcap else KQ
+        if self.operands.mask is None:
+            return capped
+        mask = self.operands.mask[sequence % len(self.operands.mask), queries]
+        if self.plan.softcap and not self.plan.checks_end:
+            return fma(softcap, tanh(KQ), mask)
+        return fma(slope, mask, capped) if self.plan.elements > 1 else capped + slope * mask
+
+    def last_steps(self, sequence: int) -> Indices:
+        """The step of each query that checks the end of K; -1 for none."""
+        plan, (_, _, n_q, _) = self.plan, self.operands.Q.shape
+        if not plan.checks_end:
+            return np.full(n_q, -1)
+        if not plan.scanned or self.operands.mask is None:
+            return np.full(n_q, -(-self.operands.K.shape[2] // plan.nbatch_fa) - 1)
+        mask = self.operands.mask[sequence % len(self.operands.mask)]
+        shown = ~np.isinf(mask).reshape(len(mask), -1, FATTN_KQ_STRIDE).all(axis=2)
+        strides = np.logical_or.reduceat(shown, np.arange(0, len(mask), plan.ncols1)) * (1 + np.arange(shown.shape[1]))
+        return np.repeat(strides.max(axis=1) * FATTN_KQ_STRIDE // plan.nbatch_fa - 1, plan.ncols1)[:n_q]
+
+    def rounds(self, logits: F32, values: F32, last: Indices) -> tuple[F32, F32, F32]:
+        """Maximum, row sum by lane, and VKQ of each warp after its last step; `last` is that of each column."""
+        plan = self.plan
+        maximum = np.full(logits.shape[1:3], LOWEST)
+        sums = np.zeros((*logits.shape[1:3], plan.warps, LANES), np.float32)
+        VKQ = np.zeros((*logits.shape[1:3], plan.warps, plan.DV), np.float32)
+        for turn, (KQ, V) in enumerate(zip(logits, values, strict=True)):
+            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(KQ, axis=2) + self.plan.max_offset)
+            scale = self.exp(before - maximum)
+            P = self.exp(KQ - maximum[..., None])
+            added = np.zeros(sums.shape, np.float32)
+            for part in np.moveaxis(P.reshape(*P.shape[:2], -1, plan.warps, LANES), 2, 0):
+                added += part
+            sums = fma(sums, scale[..., None, None], added)
+            fused = plan.fused & (np.arange(plan.blocks) + turn * plan.blocks != last[:, None])
+            VKQ = self.add_values(VKQ, scale, P, V, fused)
+        return maximum, sums, VKQ
+
+    def product(self, a: F32, b: F32) -> F32:
+        """a*b in VKQ's number format."""
+        return half_of(np.multiply(a, b, dtype=np.float64)) if self.plan.half else flushed(a * b)
+
+    def add_values(self, VKQ: F32, scale: F32, P: F32, V: F32, fused: Bools) -> F32:
+        """Rescale VKQ and add P V row by row; the rows are dealt to the warps."""
+        plan = self.plan
+        factor = (half_of(scale) if plan.half else scale)[..., None, None]
+        shared = (half_of(P) if plan.half else P).reshape(*P.shape[:2], -1, plan.warps, 1)
+        rows = V.reshape(1, len(V), -1, plan.warps, plan.DV)
+        first = shared[:, :, 0], rows[:, :, 0]
+        rescaled = self.fused(*first, self.product(VKQ, factor))
+        VKQ = np.where(fused[..., None, None], self.fused(VKQ, factor, self.product(*first)), rescaled)
+        for i in range(1, rows.shape[2]):
+            VKQ = self.fused(shared[:, :, i], rows[:, :, i], VKQ)
+        return VKQ
+
+    def fused(self, a: F32, b: F32, c: F32) -> F32:
+        """a*b + c in VKQ's number format, rounded once."""
+        if not self.plan.half:
+            return fma(a, b, c)
+        exact = np.multiply(a, b, dtype=np.float64)
+        exact += c
+        return half_of(exact)
+
+    def combine(self, maximum: F32, sums: F32, VKQ: F32, head: int) -> F32:
+        """Combine the warps, add the sink, then combine the blocks."""
+        parts, out = total(sums), VKQ[:, :, 0]
+        rowsum = parts[..., 0]
+        for warp in range(1, self.plan.warps):
+            part = VKQ[:, :, warp]
+            out = half_of(out.astype(np.float64) + part) if self.plan.half else flushed(out + part)
+            rowsum = rowsum + parts[..., warp]
+        if self.operands.sinks is not None:
+            first = (slice(None), slice(0, 1))
+            most = np.fmax(maximum[first], self.operands.sinks[head])
+            scale = self.exp(maximum[first] - most)
+            rowsum[first] = fma(rowsum[first], scale, self.exp(self.operands.sinks[head] - most))
+            out[first] = self.product(out[first], (half_of(scale) if self.plan.half else scale)[..., None])
+            maximum[first] = most
+        if self.plan.blocks == 1:
+            return divided(out[:, 0], rcp(rowsum))
+        return combined(out, maximum, rowsum, self.exp)

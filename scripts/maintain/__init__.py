@@ -1,0 +1,1 @@
+"""What only maintainers run: the modules of the scripts, which are not in the wheel."""

@@ -1,0 +1,82 @@
+"""The table of what suites catch of the corpus, as a page of the docs."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from fattn_probe.llama.source.faults import HistoricFault
+from fattn_probe.verdict.diagnose.faults import NONE
+from maintain.faults import Tried, killers_of, text_of
+from maintain.score import Grade, grade, score
+
+HEAD = """\
+# What the suites catch of the corpus
+
+Made by `scripts/detection page`; do not edit. `scripts/detection faults` makes the results
+([detection](../guide/detection.md)), which are in [corpus.jsonl](corpus.jsonl). Each fault is planted in b11549, and
+the cases of a suite that it can change are judged until one detects it, those of the most used kernels first;
+`shows` is the fault's own case. `cause` is what the diagnosis of a wrong output says first, in the words of
+`fattn_probe/verdict/diagnose/faults.py`; it is right if the fault's head has it as a label (`none`: no wrong output
+shows the cause, and silence is right). Seconds include compiling.
+"""
+MOST = 90  # characters of the reason
+
+
+def page(corpus: Sequence[HistoricFault], results: Sequence[Tried]) -> str:
+    """The page, with a section for each suite of the results; those of an older patch do not count."""
+    known = {fault.patch.name: fault for fault in corpus}
+    parts = [HEAD]
+    for suite in sorted({item.suite for item in results}):
+        tried = list(holding(results, known, suite).values())
+        if tried:
+            caught = sum(item.caught is not None for item in tried)
+            left = f", {len(known) - len(tried)} not tried by the suite as it is" if len(tried) < len(known) else ""
+            share = f"**{caught} of {len(known)} caught ({100 * caught / len(known):.3g} %)**{left}. "
+            table = "\n".join(rows(tried, known))
+            parts.append(f"## {suite}\n\n{share}{by_value(tried, known)}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+def holding(results: Iterable[Tried], known: Mapping[str, HistoricFault], suite: str) -> dict[str, Tried]:
+    """By fault, the last result of a suite that holds, or one of another suite if that has a case which catches it.
+
+    A case that catches a fault does so in every suite that has it. A result must be about the fault as it is now.
+    """
+    own, others, text = dict[str, Tried](), dict[str, Tried](), text_of(suite)
+    for item in results:
+        fault = known.get(item.fault)
+        if fault is None or item.digest != fault.patch.changes:
+            continue
+        caught = item.caught is not None and item.killer in killers_of(suite)
+        if caught or (item.suite == suite and item.text == text):
+            (own if item.suite == suite else others)[item.fault] = item
+    best = own | {name: item for name, item in others.items() if name not in own or own[name].caught is None}
+    return {name: best[name] for name in known if name in best}
+
+
+def by_value(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> str:
+    """The score of what is caught by a wrong output; also without the faults that no wrong output shows."""
+    grades = [(graded(item, known[item.fault]), known[item.fault].diagnosis) for item in tried]
+    every = score(one for one, _ in grades if one is not None)
+    shown = score(one for one, label in grades if one is not None and label != (NONE,))
+    return f"By value: {every}." + ("" if shown == every else f" Without the label `none`: {shown}.")
+
+
+def graded(item: Tried, fault: HistoricFault) -> Grade | None:
+    """The grade of a diagnosis; None if there is none."""
+    return None if item.caught is None or item.caught.cause is None else grade(item.caught.cause, fault)
+
+
+def rows(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> Iterator[str]:
+    """The table, those first that were not caught."""
+    yield "| fault | family | by | case | cases | s | cause | label | diagnosis | said |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    for item in sorted(tried, key=lambda item: item.caught is not None):
+        fault, caught = known[item.fault], item.caught
+        if caught is None:
+            by, case, cause, said = "**not caught**", "", "", ""
+        else:
+            by, case, cause = caught.by, f"{caught.case} on {caught.on}", caught.cause or ""
+            said = " ".join(caught.said.split())
+            said = (said if len(said) <= MOST else f"{said[: MOST - 3]}...").replace("|", "\\|")
+        cells = (item.fault, fault.family, by, case, str(item.cases), f"{item.seconds:.0f}", cause)
+        grades = (", ".join(fault.diagnosis), graded(item, fault) or "")
+        yield f"| {' | '.join((*cells, *grades, said))} |"

@@ -1,0 +1,182 @@
+"""Whether suites catch the faults of the corpus: each case as the suite runs it, until one catches the fault."""
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from fattn_probe.base.digest import short
+from fattn_probe.base.errors import BuildError, FattnProbeError
+from fattn_probe.base.host import cores
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.cases.shipped import folder
+from fattn_probe.daily.regress.entries import Given, own_cases, session_for
+from fattn_probe.daily.regress.pool import Job, judged
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.results import recorded
+from fattn_probe.daily.regress.suite import Entry, load_suite
+from fattn_probe.lab.detect.killed_by import BUILD, VERDICT, KilledBy, how_it_failed, killed_by
+from fattn_probe.lab.detect.measure import on_simulated
+from fattn_probe.lab.detect.verdicts import decisive, judgement_of, weaker
+from fattn_probe.llama.source.faults import HistoricFault
+from fattn_probe.machine.run.prepare import prepare
+from fattn_probe.machine.run.session import Session
+from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
+from fattn_probe.verdict.judge.cases import judge_case
+from fattn_probe.verdict.judge.checks import Checks
+from maintain.fault_cases import CaseBatch, SuiteCases, batches_of
+from maintain.outputs import Keep
+
+
+@dataclass(frozen=True)
+class Caught:
+    """The first result that catches a fault.
+
+    `said` is the reason and the diagnosis; `cause` is the diagnosis's first cause, empty if
+    it says none, None without a diagnosis.
+    """
+
+    on: str
+    case: str
+    by: KilledBy
+    said: str
+    cause: str | None = None
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A suite on a release with a fault: what caught it, None if nothing did; cases judged, seconds with compiling.
+
+    `digest` is that of the patch's changes; a result with another is out of date. So is that of a fault that is not
+    caught with another `text`, the digest of the suite's file; of one that is caught, if the suite no longer has the
+    case with its judgement, whose hash is `killer`.
+    """
+
+    fault: str
+    digest: str
+    suite: str
+    caught: Caught | None
+    cases: int
+    seconds: float
+    text: str = ""
+    killer: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """One line of a results file."""
+        return asdict(self)
+
+
+def tried_of(document: Mapping[str, Any]) -> Tried:
+    """Read such a line."""
+    caught = document["caught"]
+    return Tried(**{**document, "caught": None if caught is None else Caught(**caught)})
+
+
+@dataclass(frozen=True)
+class Diagnosed(Result):
+    """A result whose `failure` has the diagnosis too; `cause` is as in Caught."""
+
+    cause: str | None = None
+
+
+def diagnosed(checks: Checks, keep: Keep | None, session: Session, case: Case, target: Target) -> Result:
+    """Judge a case as a suite does, and diagnose it; an error on the way makes it lost, a wrong output is kept."""
+    try:
+        judgement = judge_case(session, case, target, checks)
+    except FattnProbeError as error:
+        return Result(case.name, case.digest, "lost", str(error), failure=str(error))
+    if keep is not None:
+        keep.add(judgement)
+    found, words = judgement.diagnosis, [judgement.reason]
+    if found is not None:
+        words += [*(str(said.cause) for said in found.causes), *map(str, found.patterns)]
+    plain = vars(recorded(judgement, timed=False))
+    return Diagnosed(**{**plain, "failure": "; ".join(words)}, cause=first_cause(found))
+
+
+def first_cause(diagnosis: Diagnosis | None) -> str | None:
+    """The kind of a diagnosis's first cause, empty if it has none."""
+    if diagnosis is None:
+        return None
+    return diagnosis.causes[0].cause.kind if diagnosis.causes else ""
+
+
+def try_fault(fault: HistoricFault, suite: SuiteCases, keep: Path | None = None) -> Tried:
+    """Run cases on a release with a fault until a result catches it; wrong outputs are kept in a folder."""
+    began, tried = time.monotonic(), 0
+    name, digest = fault.patch.name, fault.patch.changes
+    plain = Session(suite.options)
+    session = Session(replace(suite.options, patches=(fault.patch,)))
+    kept = None if keep is None else Keep(keep, name, digest, suite.name)
+    caught, killer = None, ""
+    for batch in batches_of(suite, fault):
+        own, without = (session_for(batch.entry, one) for one in (session, plain))
+        caught, done = try_batch(batch, own, without, kept)
+        tried += done
+        if caught is not None:
+            case = next(case for case in batch.cases if case.name == caught.case)
+            killer = killer_of(batch.entry, batch.target, case, decisive(batch.entry.check.checks, caught.by))
+            break
+    seconds = round(time.monotonic() - began, 1)
+    return Tried(name, digest, suite.name, caught, tried, seconds, text_of(suite.name), killer)
+
+
+def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | None) -> tuple[Caught | None, int]:
+    """Judge some cases; the first that catches a fault, and the number that were judged.
+
+    `plain` is a session without the fault: what looks like a known defect of llama.cpp is news if it passes there.
+    """
+    target, done = batch.target, 0
+    try:
+        prepare(session, [(case, [target]) for case in batch.cases])
+    except BuildError as error:
+        return Caught(str(target), batch.cases[0].name, BUILD, str(error).splitlines()[0]), 0
+    options = replace(session.options, simulation=replace(session.options.simulation, threads=1))
+    job = Job(partial(diagnosed, batch.entry.check.checks, keep), options, session.builds, target)
+    with closing(judged(job, batch.cases, cores(), session.progress)) as results:
+        for result in results:
+            done += 1
+            by = killed_by(result)
+            if result.known and passes(next(case for case in batch.cases if case.name == result.name), plain, target):
+                by = how_it_failed(result)
+            if by:
+                cause = result.cause if isinstance(result, Diagnosed) and by == VERDICT else None
+                return Caught(str(target), result.name, by, result.failure or result.reason, cause), done
+    return None, done
+
+
+def passes(case: Case, session: Session, target: Target) -> bool:
+    """Whether a case passes."""
+    prepare(session, [(case, [target])])
+    return judge_case(session, case, target).status == "pass"
+
+
+def killer_of(entry: Entry, target: Target, case: Case, checks: Checks) -> str:
+    """A hash of a case and of how it is run and judged."""
+    return short(json.dumps([judgement_of(entry, target, checks), case.digest]))
+
+
+@cache
+def killers_of(suite: str) -> frozenset[str]:
+    """The hashes of all cases of a shipped suite on its simulated GPUs, with their checks or weaker ones."""
+    path = folder("suite") / f"{suite}.yaml"
+    if not path.is_file():
+        return frozenset()
+    cases = {entry.name: own_cases(entry, path.parent) for entry in load_suite(path).parts}
+    return frozenset(
+        killer_of(entry, target, case, checks)
+        for entry, target in on_simulated("faults", path, Given())
+        for case in cases[entry.name]
+        for checks in weaker(entry.check.checks)
+    )
+
+
+def text_of(suite: str) -> str:
+    """The start of the sha256 of a shipped suite's file; empty for another, and for the faults' own cases."""
+    path = folder("suite") / f"{suite}.yaml"
+    return short(path.read_bytes()) if path.is_file() else ""

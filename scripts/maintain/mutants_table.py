@@ -1,0 +1,81 @@
+"""A table of what several suites kill of the same mutants, from a file of verdicts."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.lab.detect.equivalents import Equivalent, argument
+from fattn_probe.lab.detect.mutants import Mutant
+from fattn_probe.lab.detect.verdicts import MutantVerdict, documents
+
+HELD_OUT, HISTORY = "held out", ", with a history"
+
+
+def held_out(digest: str) -> bool:
+    """Whether a fault is in the half by which no case of a suite is chosen."""
+    return int(digest, 16) % 2 == 1
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """All mutants of a file of verdicts, one as often as it has verdicts."""
+    for item in documents(path):
+        yield Mutant(**item["mutant"])
+
+
+@dataclass(frozen=True)
+class Column:
+    """A suite: by digest, the mutants that its cases kill, and those that all of its cases have tried.
+
+    `elsewhere` are those whose outputs are correct, but by another kernel or grid, if a history can show them.
+    """
+
+    name: str
+    killed: frozenset[str]
+    settled: frozenset[str]
+    elsewhere: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, name: str, verdicts: Iterable[MutantVerdict], *, history: bool) -> "Column":
+        """A suite's column, from the verdicts that hold for it; `history`: its runs are compared with earlier ones."""
+        found = list(verdicts)
+        killed = frozenset(item.mutant.digest for item in found if item.by)
+        elsewhere = frozenset(item.mutant.digest for item in found if item.changed and history)
+        return cls(name, killed, frozenset(item.mutant.digest for item in found), elsewhere)
+
+    def cell(self, digests: Sequence[str]) -> str:
+        """`75.0 % (3)`, and how many mutants not all cases have tried, since more may be killed."""
+        if not digests:
+            return "-"
+        killed = sum(digest in self.killed for digest in digests)
+        open_ = sum(digest not in self.settled | self.killed for digest in digests)
+        return f"{100 * killed / len(digests):.1f} % ({killed})" + (f", {open_} open" if open_ else "")
+
+
+def counted(
+    mutants: Mapping[str, Mutant], columns: Iterable[Column], known: Sequence[Equivalent], sample: int = 0
+) -> dict[str, Mutant]:
+    """By digest, a sample of mutants (0: all) less those argued equivalent, unless a suite kills them after all."""
+    killed = frozenset().union(*(column.killed for column in columns))
+    chosen = sorted(mutants)[: sample or None]
+    return {digest: mutants[digest] for digest in chosen if digest in killed or not argument(mutants[digest], known)}
+
+
+def page(mutants: Mapping[str, Mutant], columns: Sequence[Column]) -> str:
+    """The table: rows for files, for all, and for the half by which no case was chosen; a column for each suite.
+
+    The last rows, if a suite has mutants that only a history shows, are for a run with one.
+    """
+    files = sorted({mutant.file for mutant in mutants.values()})
+    rows = [(f"`{file}`", [digest for digest, mutant in mutants.items() if mutant.file == file]) for file in files]
+    wholes = [("all", list(mutants)), (HELD_OUT, [digest for digest in mutants if held_out(digest)])]
+    names = " | ".join(column.name for column in columns)
+    lines = [f"| mutants of | number | {names} |", "| --- |" + " --- |" * (len(columns) + 1)]
+    tables = [(columns, [*rows, *wholes])]
+    if any((column.elsewhere - column.killed) & mutants.keys() for column in columns):
+        with_history = [replace(column, killed=column.killed | column.elsewhere) for column in columns]
+        tables.append((with_history, [(f"{name}{HISTORY}", digests) for name, digests in wholes]))
+    for chosen, some in tables:
+        for name, digests in some:
+            cells = " | ".join(column.cell(digests) for column in chosen)
+            lines.append(f"| {name} | {len(digests)} | {cells} |")
+    return "\n".join(lines) + "\n"

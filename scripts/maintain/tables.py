@@ -1,0 +1,35 @@
+"""Write the tables of what releases support and launch, which `scripts/support` makes."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+
+from fattn_probe.verdict.judge.support import EVERY, NONE, Supported
+
+
+def kernels_as_text(choices: Mapping[str, Mapping[str, str]], capabilities: Sequence[str]) -> str:
+    """`kernels.csv`, its rows in order of the cases' names."""
+    out = io.StringIO()
+    names = ["op", "case", "build", *capabilities]
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    for op, row in sorted(choices.items(), key=lambda item: (item[1]["case"], item[0])):
+        writer.writerow({"op": op, **row})
+    return out.getvalue()
+
+
+def support_as_text(support: Mapping[str, Supported], every: frozenset[str]) -> str:
+    """`support.csv`, its rows in order of the cases' names."""
+    numbers = sorted({number for known in support.values() for number in known.on})
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["op", "case", *numbers])
+    for op, known in sorted(support.items(), key=lambda item: (item[1].case, item[0])):
+        writer.writerow([op, known.case, *(_cell(known.on.get(number), every) for number in numbers)])
+    return out.getvalue()
+
+
+def _cell(on: frozenset[str] | None, every: frozenset[str]) -> str:
+    if on is None:
+        return ""
+    return EVERY if on == every else " ".join(sorted(on, key=float)) or NONE

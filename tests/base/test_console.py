@@ -1,0 +1,292 @@
+"""One place writes to a terminal: text of any origin, on any terminal."""
+
+import ast
+import codecs
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from rich.console import Group
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from fattn_probe.base import console
+from fattn_probe.base.console import NOTES, OUT, Stream, Terminal, readable, readable_text, text_of
+from fattn_probe.base.errors import MachineError
+from fattn_probe.base.tables import Flow, Table, labelled, listed
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = "a\x1b[2Jb\x1b]0;title\x07c\u202egnp.exe\x9bd\ud800\r\u2028"
+HOSTILE_SCENARIO = 'version: 1\nabout: "{about}"\nhsk: 64\nn_head: 1\nn_q: 1\nn_kv: 256\n'
+OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
+ABOUT = r"a\e[2Jb\e]0;title\ac\u202Egnp.exe\x9bd"
+
+
+def unprintable(text):
+    """The characters of a text that a terminal would obey."""
+    return [sign for sign in text if unicodedata.category(sign) in OBEYED and sign not in "\n\t"]
+
+
+def test_every_character_that_a_terminal_obeys_is_escaped():
+    for code in range(sys.maxunicode + 1):
+        sign = chr(code)
+        if unprintable(sign):
+            assert not unprintable(readable(sign)), hex(code)
+            assert readable(sign).startswith("\\"), hex(code)
+
+
+def test_readable():
+    assert readable("a\x1b[31mb\u202ec\ud800\x9b") == r"a\x1b[31mb\u202ec\ud800\x9b"
+    plain = "a\tb\nKVµ ∞ 漢字 🙂 {64, 3}"
+    assert readable(plain) == plain
+    assert readable(readable(HOSTILE)) == readable(HOSTILE)
+
+
+def test_styles_stay_where_they_are():
+    text = Text.assemble(("one\x1b", "red"), ("\u202etwo", "green"))
+    found = readable_text(text)
+    assert found.plain == r"one\x1b\u202etwo"
+    styled = {found.plain[span.start : span.end]: span.style for span in found.spans}
+    assert (styled["one"], styled["two"]) == ("red", "green")
+
+
+def grid():
+    table = RichTable("a", title=HOSTILE)
+    table.add_row(HOSTILE)
+    return table
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        HOSTILE,
+        Text(HOSTILE),
+        Group(HOSTILE, Text(HOSTILE, "red")),
+        Table(("case", "about"), ((HOSTILE, HOSTILE), (HOSTILE, Text(HOSTILE)))),
+        Flow([("name", Text(HOSTILE))]),
+        labelled({"about": HOSTILE}),
+        listed([HOSTILE]),
+        grid(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("width", [20, 80, 120])
+def test_no_renderable_lets_a_control_character_through(shown, width):
+    text = text_of(shown, width)
+    assert not unprintable(text)
+    assert "gnp" in text.replace("\n", "")
+
+
+def test_nothing_is_markup_or_the_name_of_an_emoji():
+    assert text_of("[bold]x[/bold] [/nothing] sim:id: :smile:", 80) == "[bold]x[/bold] [/nothing] sim:id: :smile:\n"
+    for terminal in (OUT, NOTES):
+        assert terminal.render_str("sim:id: [red]").plain == "sim:id: [red]"
+
+
+FORBIDDEN = {"print", "Console", "echo", "secho", "style_print"}
+
+
+def writes(path):
+    """The places in a module that write to a terminal, or that could."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            named = node.func.id if isinstance(node.func, ast.Name) else ""
+            of = ast.unparse(node.func) if isinstance(node.func, ast.Attribute) else ""
+            if named in FORBIDDEN or of in ("typer.echo", "click.echo", "typer.secho", "traceback.print_exception"):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}: {named or of}()"
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.stdout", "sys.stderr", "sys.__stdout__"):
+            yield f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+
+
+def test_only_the_console_writes_to_a_terminal():
+    files = [path for path in ROOT.glob("fattn_probe/**/*.py") if path.name != "console.py"]
+    assert [place for path in files for place in writes(path)] == []
+    assert list(writes(ROOT / "fattn_probe/base/console.py")), "the test sees what it forbids"
+
+
+class Refusing(io.StringIO):
+    """A stream that cannot be written."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def write(self, text):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("I/O operation on closed file")])
+def test_what_stdout_refuses_is_an_error_of_the_machine(monkeypatch, error):
+    monkeypatch.setattr(sys, "stdout", Refusing(error))
+    with pytest.raises(MachineError, match=r"stdout: cannot be written: (No space|I/O operation)"):
+        Stream("stdout").write("x")
+
+
+def test_a_closed_pipe_has_no_number_by_which_typer_would_choose_the_exit_code(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Refusing(BrokenPipeError(32, "Broken pipe")))
+    with pytest.raises(BrokenPipeError) as raised:
+        Stream("stdout").write("x")
+    assert raised.value.errno is None
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), BrokenPipeError(32, "Broken pipe")])
+def test_what_stderr_refuses_is_dropped(monkeypatch, error):
+    monkeypatch.setattr(sys, "stderr", Refusing(error))
+    Stream("stderr").write("x")
+
+
+@pytest.fixture
+def encodings():
+    """What main() does first."""
+    codecs.register_error(console.ENCODING_ERRORS, console.substitute)
+
+
+@pytest.mark.usefixtures("encodings")
+@pytest.mark.parametrize(
+    ("encoding", "expected"),
+    [("ascii", r"-|_%* >= \u6f22"), ("latin-1", r"-|_%* >= \u6f22"), ("utf-8", "─│▁▇▒ ≥ 漢")],
+)
+def test_an_encoding_that_lacks_characters(encoding, expected):
+    assert "─│▁▇▒ ≥ 漢".encode(encoding, console.ENCODING_ERRORS) == expected.encode(encoding)
+
+
+@pytest.mark.usefixtures("encodings")
+def test_a_name_of_a_file_that_is_no_text_can_be_shown():
+    name = os.fsdecode(b"a\xff.yaml")
+    assert readable(name) == r"a\udcff.yaml"
+    assert name.encode("utf-8", console.ENCODING_ERRORS) == rb"a\udcff.yaml"
+
+
+def shell(line, folder, **env):
+    """A line for bash, in which `fattn-probe` is this one, with pipes as stdout and stderr."""
+    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
+    variables |= {"PYTHONPATH": str(ROOT), "FATTN_PROBE_CACHE": str(folder / "cache"), **env}
+    probe = f'fattn-probe() {{ "{sys.executable}" -m fattn_probe "$@"; }}\n'
+    return subprocess.run(
+        ["bash", "-c", probe + line], cwd=folder, env=variables, capture_output=True, timeout=120, check=False
+    )
+
+
+def in_a_terminal(words, folder, **env):
+    """What a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "FATTN_PROBE_CACHE": str(folder / "cache"), **env}
+    env.pop("COLUMNS", None)
+    done = subprocess.Popen(
+        [sys.executable, "-m", "fattn_probe", *words], cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            more = os.read(ours, 1 << 16)
+        except OSError:  # the end of a terminal
+            break
+        said += more
+    os.close(ours)
+    return done.wait(60), said.decode()
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    """A scenario whose text would clear the screen, set the title and reverse a line."""
+    path = tmp_path / "hostile.yaml"
+    path.write_text(HOSTILE_SCENARIO.format(about=ABOUT))
+    return path
+
+
+@pytest.mark.parametrize("command", ["show", "list", "check"])
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_a_hostile_scenario_in_a_terminal(scenario, tmp_path, command, env):
+    code, said = in_a_terminal(["scenario", command, str(scenario)], tmp_path, **env)
+    assert "Traceback" not in said
+    assert not unprintable(said.replace("\r\n", "\n")), ascii(said)
+    assert code in (0, 2)
+
+
+def test_colours_come_from_us_alone(scenario, tmp_path):
+    _, said = in_a_terminal(["scenario", "show", str(scenario)], tmp_path, TERM="xterm-256color")
+    assert "\x1b[2J" not in said
+    assert "\x1b]" not in said
+    assert "\u202e" not in said
+    assert r"\x1b[2J" in said
+
+
+def test_a_document_is_unchanged_in_a_pipe(monkeypatch):
+    stdout = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    console.DOCUMENTS.write("a\x1b")
+    assert stdout.getvalue() == "a\x1b"
+    monkeypatch.setattr(stdout, "isatty", lambda: True, raising=False)
+    console.DOCUMENTS.write("b\x1b")
+    assert stdout.getvalue() == "a\x1bb\\x1b"
+
+
+def test_stdout_is_closed(tmp_path):
+    done = shell("fattn-probe device list >&-", tmp_path)
+    assert done.returncode == 3
+    assert done.stderr.decode() == "stdout: cannot be written: Bad file descriptor\n"
+
+
+def test_stderr_is_closed(tmp_path):
+    done = shell("fattn-probe device list 2>&-; fattn-probe device show nothing 2>&-; echo $?", tmp_path)
+    assert b"NVIDIA H200" in done.stdout
+    assert done.stdout.endswith(b"\n2\n")
+
+
+def test_no_file_takes_the_number_of_a_closed_stream(tmp_path):
+    done = shell("fattn-probe history list --history h.db <&- >&- 2>&-; fattn-probe device list <&-", tmp_path)
+    assert b"NVIDIA H200" in done.stdout
+    assert not (tmp_path / "h.db").exists() or b"fattn" not in (tmp_path / "h.db").read_bytes()[:100]
+
+
+@pytest.mark.parametrize("words", ["device list", "scenario list", "scenario show gqa", "patch list", "study gqa"])
+@pytest.mark.parametrize("locale", ["C", "POSIX", "de_DE.ISO-8859-1"])
+def test_a_terminal_that_knows_ascii_only(tmp_path, words, locale):
+    env = {"LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = shell(f"fattn-probe {words}", tmp_path, **env)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("columns", ["1", "20", "60", "²", "-5", "0", "many", "999999999", "99999999999999999999"])
+def test_any_width(tmp_path, columns):
+    done = shell("fattn-probe scenario show gqa && fattn-probe scenario show --help", tmp_path, COLUMNS=columns)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(done.stdout) < 1_000_000
+
+
+def test_the_help_has_no_emoji_and_is_a_document_with_json(tmp_path):
+    done = shell("fattn-probe capture --help", tmp_path)
+    assert "sim:ID:" in " ".join(done.stdout.decode().split())
+    assert done.stdout.isascii()
+    done = shell("fattn-probe device list --json --help", tmp_path)
+    assert "device list [OPTIONS]" in json.loads(done.stdout)["help"]
+
+
+def test_a_reader_that_has_enough(tmp_path):
+    done = shell("fattn-probe scenario list --json | head -c 10; echo; echo ${PIPESTATUS[0]}", tmp_path)
+    assert done.stderr == b""
+    assert done.stdout.splitlines()[-1] in (b"0", b"141")
+    done = shell("fattn-probe device list --help | true; echo ${PIPESTATUS[0]}", tmp_path)
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("words", ["device list", "device list --help", "device list --json", "--version", "--help"])
+def test_a_full_disk(tmp_path, words):
+    done = shell(f"fattn-probe {words} > /dev/full", tmp_path)
+    assert (done.returncode, done.stderr.decode()) == (3, "stdout: cannot be written: No space left on device\n")
+    done = shell(f"fattn-probe {words} 2> /dev/full", tmp_path)
+    assert (done.returncode, bool(done.stdout)) == (0, True)
+
+
+def test_the_width_of_a_terminal_without_notes():
+    file = io.StringIO()
+    Terminal(file, 40).print("x" * 100)
+    assert max(map(len, file.getvalue().splitlines())) == 40

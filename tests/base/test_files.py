@@ -1,0 +1,159 @@
+"""Files that are written completely or not at all."""
+
+import os
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.base import files
+from fattn_probe.base.errors import InputError, MachineError
+from fattn_probe.base.files import find_files, read_text, replacing, whole_folder, write_text
+
+
+def test_a_file_is_replaced_at_the_end(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with replacing(path) as part:
+        part.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_after_an_error_the_old_file_is_there_and_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="no"), replacing(path) as part:
+        part.write_text("ne")
+        raise ValueError("no")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_writers_of_one_file_do_not_meet(tmp_path):
+    """Two threads of a process had the same temporary name."""
+    path = tmp_path / ("long " * 50)
+
+    def write(number: int) -> None:
+        with replacing(path) as part:
+            part.write_text(f"{number}" * 9999)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert path.read_text() in [f"{number}" * 9999 for number in range(8)]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_result_is_never_half_written(tmp_path, monkeypatch):
+    path = tmp_path / "page.html"
+    path.write_text("old")
+    path.chmod(0o640)
+
+    def full(self, text, encoding):
+        with self.open("w") as file:
+            file.write(text[:2])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        with pytest.raises(MachineError, match=r"page.html: cannot be written: No space left on device"):
+            write_text(path, "new page")
+    assert path.read_text() == "old"
+    write_text(path, "new page")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("new page", 0o640)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_no_plain_file_is_written_in_place(tmp_path):
+    """/dev/stdout is a link to the terminal, a pipe, or a file that others write to as well."""
+    link, file, name = tmp_path / "link", tmp_path / "file", tmp_path / "other name"
+    file.write_text("old")
+    link.symlink_to(file)
+    name.hardlink_to(file)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert (file.read_text(), name.read_text()) == ("new", "new")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(fifo.read_text)
+        write_text(fifo, "through a pipe")
+        assert read.result() == "through a pipe"
+    assert fifo.is_fifo()
+    with pytest.raises(MachineError, match="No space left"):
+        write_text(Path("/dev/full"), "text")
+    with pytest.raises(MachineError, match="Is a directory"):
+        write_text(tmp_path, "text")
+
+
+def test_the_folder_of_a_result_is_made(tmp_path):
+    """`inspect --html reports/x.html` failed after its work."""
+    write_text(tmp_path / "a/b/c.html", "x")
+    assert (tmp_path / "a/b/c.html").read_text() == "x"
+    with pytest.raises(MachineError, match=r"c.html/d: cannot be written: "):
+        write_text(tmp_path / "a/b/c.html/d", "x")
+
+
+def test_a_pattern_finds_what_a_glob_does_and_follows_no_loop(tmp_path):
+    for name in ("a.yaml", ".b.yaml", "c d/e.yaml", "c d/f/g.yaml", "c d/f/h.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "c d/loop").symlink_to(tmp_path)
+    (tmp_path / "linked").symlink_to(tmp_path / "c d/f")
+    inside = {"a.yaml", ".b.yaml", "c d/e.yaml", "c d/f/g.yaml"}
+    assert names(tmp_path, "**/*.yaml") == inside
+    assert names(tmp_path, f"{tmp_path}/**/*.yaml") == inside
+    assert names(tmp_path, "**/**/g.yaml") == {"c d/f/g.yaml"}
+    assert names(tmp_path, "*.yaml") == {"a.yaml", ".b.yaml"}
+    assert names(tmp_path, "linked/*.yaml") == names(tmp_path, "link*/*.yaml") == {"linked/g.yaml"}
+    assert names(tmp_path / "c d", "../a.yaml") == {"c d/../a.yaml"}
+    assert names(tmp_path, "a.yaml/..") == names(tmp_path, "no*") == names(tmp_path, "no/*.yaml") == set()
+
+
+def names(folder, pattern):
+    top = folder if (folder / "a.yaml").exists() else folder.parent
+    return {path.relative_to(top).as_posix() for path in find_files(folder, pattern)}
+
+
+def test_a_pattern_visits_a_bounded_number_of_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_VISITED", 10)
+    for number in range(6):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "a.yaml").write_text("")
+    assert len(find_files(tmp_path, "*")) == 6
+    with pytest.raises(InputError, match=r"'\*/\*.yaml' visits more than 10 files; start in a smaller folder"):
+        find_files(tmp_path, "*/*.yaml")
+
+
+@pytest.mark.parametrize(("before", "over"), [((), False), ((), True), (("old",), True)])
+def test_a_folder_takes_its_place_whole(tmp_path, before, over):
+    """A new one, and one that replaces another; an error on the way leaves what was there, and nothing beside it."""
+    folder = tmp_path / "out"
+    for name in before:
+        write_text(folder / name, "x")
+    with pytest.raises(ValueError, match="stop"), whole_folder(folder, over=over) as made:
+        (made / "new").write_text("y")
+        raise ValueError("stop")
+    assert [path.name for path in tmp_path.rglob("*")] == [*(["out"] if before else []), *before]
+    with whole_folder(folder, over=over) as made:
+        (made / "new").write_text("y")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "new"]
+
+
+def test_a_folder_with_files_is_not_replaced_unasked(tmp_path):
+    write_text(tmp_path / "out/old", "x")
+    with pytest.raises(MachineError, match="out: cannot be written"), whole_folder(tmp_path / "out") as made:
+        (made / "new").write_text("y")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "old"]
+
+
+def test_a_large_limit_takes_no_memory(tmp_path):
+    (tmp_path / "x").write_text("abc")
+    tracemalloc.start()
+    try:
+        assert read_text(tmp_path / "x", "the file", most=1 << 34) == "abc"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,201 @@
+"""Workers: answers, deaths, ends. Every test has a limit, as a worker layer fails by waiting."""
+
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fattn_probe.base import workers
+from fattn_probe.base.errors import TimedOutError
+from fattn_probe.base.host import cores
+from fattn_probe.base.workers import Died, Workers
+from tests.base.test_signals import marked, nothing_left, started
+from tests.base.worker_functions import half, words
+
+ROOT = Path(__file__).parents[2]
+
+
+def answers(pool: Workers[Any, Any], tasks: Iterable[Any]) -> Any:
+    return list(pool.answers(tasks))
+
+
+def test_every_task_has_its_answer_from_a_few_workers():
+    tasks = [f"c{number}" for number in range(40)]
+    before = threading.enumerate()
+    with Workers(words, 3) as pool:
+        found = answers(pool, tasks)
+    assert (threading.enumerate(), multiprocessing.active_children()) == (before, []), "as Python exits, none is left"
+    assert sorted(task for task, _ in found) == sorted(tasks)
+    assert all(answer[0] == task for task, answer in found)
+    assert len({pid for _, (_, pid) in found}) <= 3
+
+
+def test_workers_are_kept_for_further_tasks_and_none_is_started_without_one():
+    with Workers(words, 2) as pool:
+        assert answers(pool, []) == []
+        first = {pid for _, (_, pid) in answers(pool, ["a"])}
+        assert {pid for _, (_, pid) in answers(pool, ["b"])} == first
+
+
+def test_a_task_can_wait_for_an_answer():
+    """Such as one that is chosen by the answers before it."""
+    seen: list[str] = []
+
+    def tasks():
+        yield "a"
+        while not seen:
+            yield None
+        yield "b"
+
+    with Workers(words, 2) as pool:
+        for task, _ in pool.answers(tasks()):
+            seen.append(task)
+    assert seen == ["a", "b"]
+
+
+def test_what_a_worker_tells_comes_before_its_answer():
+    told: list[str] = []
+    with Workers(words, 1, told.append) as pool:
+        for _ in pool.answers(["told:half"]):
+            assert told == ["half"]
+    assert told == ["half"]
+
+
+@pytest.mark.parametrize(("number", "threads", "share"), [(2, 0, max(1, cores() // 2)), (1, 1, 1)])
+def test_a_worker_has_its_share_of_the_cores(number, threads, share):
+    with Workers(words, number, threads=threads) as pool:
+        assert answers(pool, ["cores"]) == [("cores", share)]
+
+
+def test_a_worker_has_the_environment_of_now(monkeypatch):
+    """Not that in which the server was started."""
+    workers.prepare_workers()
+    monkeypatch.setenv("FATTN_PROBE_NOW", "new")
+    with Workers(words, 1) as pool:
+        assert [answer for _, answer in pool.answers(["environment:FATTN_PROBE_NOW"])] == ["new"]
+
+
+def test_an_exception_of_a_task_is_the_callers():
+    with Workers(words, 2) as pool:
+        with pytest.raises(TimedOutError, match="too long") as caught:
+            answers(pool, ["x", "raise:too long"])
+        assert "in answer" in str(caught.value.__cause__), "the worker's traceback"
+        with pytest.raises(RuntimeError, match="Unsendable: 1 and 2"):
+            answers(pool, ["cannot be sent"])
+        assert [task for task, _ in pool.answers(["y"])] == ["y"]
+
+
+def test_a_worker_that_dies_is_replaced_and_its_task_done_again(tmp_path):
+    tasks = [f"die-once:{tmp_path}/flag", *(f"c{number}" for number in range(5))]
+    with Workers(words, 2) as pool:
+        found = dict(answers(pool, tasks))
+    assert sorted(found) == sorted(tasks)
+    assert not any(isinstance(answer, Died) for answer in found.values())
+
+
+def test_a_task_that_kills_its_workers_is_given_up():
+    with Workers(words, 1) as pool:
+        found = dict(answers(pool, ["die:", "x", "y"]))
+    assert found.pop("die:") == Died("it ended 2 workers, the last one killed by SIGKILL")
+    assert [task for task, _ in found.values()] == ["x", "y"]
+
+
+def test_closing_ends_tasks_in_progress():
+    start = time.monotonic()
+    with Workers(words, 2) as pool:
+        running = pool.answers(["x", "sleep:600", "sleep:601"])
+        assert next(running)[0] == "x"
+        running.close()
+        assert [task for task, _ in pool.answers(["y"])] == ["y"], "an answer of before is not taken for this one"
+    assert time.monotonic() - start < 60
+
+
+COMMAND = """
+import sys, time
+from fattn_probe.base import signals, workers
+from tests.base import worker_functions
+signals.heed()
+try:
+    workers.prepare_workers()
+    print("started", flush=True)
+    if sys.argv[2:]:
+        with workers.Workers(getattr(worker_functions, sys.argv[1]), 2) as pool:
+            list(pool.answers(sys.argv[2:]))
+    time.sleep(20)
+except KeyboardInterrupt:
+    pass
+"""
+
+
+def command(folder, *words):
+    return started([sys.executable, "-c", COMMAND, *map(str, words)], folder, str(folder), cwd=ROOT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("delay", [0.0, 0.01, 0.03, 0.1, 0.3])
+@pytest.mark.parametrize("tasks", [(), (600, 600)])
+def test_a_signal_to_the_group_at_any_moment_ends_it(tmp_path, delay, number, tasks):
+    """A terminal sends it to the server and the workers too, which printed tracebacks, or hung in half a reply."""
+    with command(tmp_path, "programs", *tasks) as running:
+        time.sleep(delay)
+        os.killpg(running.pid, number)
+        _, said = running.communicate(timeout=60)
+    assert (running.returncode, said) == (0, b"")
+    assert nothing_left(str(tmp_path))
+
+
+def test_a_worker_ends_with_a_parent_that_is_killed(tmp_path):
+    with command(tmp_path, "programs", 600, 600) as running:
+        while sum(b"sleep 600" in line for line in marked(str(tmp_path))) < 2:
+            time.sleep(0.05)
+        running.kill()
+    assert nothing_left(str(tmp_path))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_worker_that_takes_no_notice_is_killed(tmp_path, number):
+    with command(tmp_path, "stubborn", tmp_path / "a", tmp_path / "b") as running:
+        while not ((tmp_path / "a").exists() and (tmp_path / "b").exists()):
+            time.sleep(0.05)
+        running.send_signal(number)
+        running.communicate(timeout=60)
+    assert nothing_left(str(tmp_path))
+
+
+def test_half_an_answer_is_a_death(tmp_path):
+    task = f"{signal.SIGKILL:d}:{tmp_path}/sent"
+    with Workers(half, 1) as pool:
+        assert answers(pool, [task]) == [(task, b"x" * (1 << 16))], "the second worker's"
+
+
+def test_a_hangup_within_an_answer_ends_the_command(tmp_path):
+    """Of a pool of concurrent.futures, the parent waited for the other half of it, or for a lock of the dead worker."""
+    with command(tmp_path, "half", f"{signal.SIGHUP:d}:{tmp_path}/sent") as running:
+        _, said = running.communicate(timeout=60)
+    assert (running.returncode, said) == (0, b"")
+    assert (tmp_path / "sent").exists()
+    assert nothing_left(str(tmp_path))
+
+
+USERS = {
+    r"multiprocessing|ProcessPool|os\.fork": {"base/workers.py"},
+    r"ThreadPool": {"base/workers.py"},
+    # ninja has a terminal of its own; the module of stubs is a step of a build, and imports nothing.
+    r"import subprocess": {"base/process.py", "llama/build/ninja.py", "llama/build/stubs.py"},
+}
+
+
+@pytest.mark.parametrize("pattern", USERS)
+def test_one_module_starts_processes_threads_and_programs(pattern):
+    package = ROOT / "fattn_probe"
+    modules = [path for path in package.rglob("*.py") if path.parent.name != "detect"]
+    users = {path for path in modules if re.search(rf"^[^#\"]*({pattern})", path.read_text(), re.MULTILINE)}
+    assert {str(path.relative_to(package)) for path in users} == USERS[pattern]

@@ -1,0 +1,195 @@
+import re
+
+import pytest
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.device import amd_devices, load_devices
+from fattn_probe.cases.device.catalogue import FIGURES, find_device
+
+ARCHES = {
+    "gtx1060": "61", "v100": "70", "rtx2060": "75", "t4": "75", "rtx3060": "86", "rtx3090ti": "86", "a100": "80",
+    "rtx4070": "89", "rtx4090": "89", "l40s": "89", "h100": "90", "h200": "90", "gb10": "121", "rtx5090": "120",
+    "b200": "100",
+}  # fmt: skip
+SHIPPED = list(ARCHES)
+
+
+def user_file(tmp_path, text):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+def problems_of(tmp_path, text):
+    path = user_file(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        load_devices(path)
+    return str(caught.value).replace(str(path), "mine.yaml").splitlines()
+
+
+def test_shipped_devices_and_their_compute_capabilities():
+    devices = load_devices()
+    assert {name: device.arch for name, device in devices.items()} == ARCHES
+
+
+@pytest.mark.parametrize("identifier", SHIPPED)
+def test_every_figure_names_the_document_that_gives_it(identifier):
+    device = load_devices()[identifier]
+    unsourced = set(FIGURES) - set(device.sources)
+    assert unsourced == ({"major", "minor"} if device.integrated else {"major", "minor", "integrated"})
+
+
+@pytest.mark.parametrize("identifier", SHIPPED)
+def test_limits_fit_each_other(identifier):
+    device = load_devices()[identifier]
+    assert device.sharedMemPerBlock <= device.sharedMemPerBlockOptin
+    assert device.sharedMemPerBlockOptin + device.reservedSharedMemPerBlock <= device.sharedMemPerMultiprocessor
+    assert device.maxThreadsPerMultiProcessor % device.maxThreadsPerBlock in (0, 512)
+    assert device.regsPerBlock <= device.regsPerMultiprocessor
+
+
+AMD = amd_devices()
+
+
+def test_amd_gpus_and_their_wavefronts():
+    assert {name: (device.gfx, device.warpSize) for name, device in AMD.items()} == {
+        "mi300x": ("gfx942", 64),
+        "rx7900xtx": ("gfx1100", 32),
+    }
+    assert not any(device.gfx for device in load_devices().values())
+
+
+@pytest.mark.parametrize("identifier", AMD)
+def test_every_figure_of_an_amd_gpu_has_its_document(identifier):
+    assert set(FIGURES) - set(AMD[identifier].sources) == {"major", "minor", "integrated"}
+
+
+def test_llama_cpp_does_not_run_on_an_amd_gpu():
+    with pytest.raises(InputError, match="sim:mi300x is an AMD GPU: it is for HIP programs"):
+        find_device(load_devices(), "mi300x")
+
+
+def test_figures_of_the_devices_in_measured_sessions():
+    devices = load_devices()
+    assert (devices["rtx4070"].multiProcessorCount, devices["rtx4070"].cuda_arch) == (46, 890)
+    assert (devices["h200"].multiProcessorCount, devices["h200"].sharedMemPerBlockOptin) == (132, 232448)
+    assert (devices["gb10"].integrated, devices["gb10"].cuda_arch) == (1, 1210)
+
+
+def test_spec_is_one_line_with_the_name_last():
+    spec = load_devices()["rtx3090ti"].spec()
+    figures, name = spec.split(" name=")
+    assert name == "NVIDIA GeForce RTX 3090 Ti"
+    assert figures.startswith("major=8 minor=6 multiProcessorCount=84 ")
+    assert dict(re.findall(r"(\w+)=(\d+)", figures)).keys() == set(FIGURES)
+    assert "\n" not in spec
+
+
+def test_unknown_device_names_the_nearest():
+    with pytest.raises(InputError, match="nearest: rtx4090"):
+        find_device(load_devices(), "rtx4909")
+
+
+def test_user_device_like_another(tmp_path):
+    path = user_file(tmp_path, "devices:\n  mine:\n    like: rtx4070\n    name: Mine\n    multiProcessorCount: 60\n")
+    mine, base = load_devices(path)["mine"], load_devices()["rtx4070"]
+    assert (mine.name, mine.multiProcessorCount, mine.cc) == ("Mine", 60, "8.9")
+    assert mine.sharedMemPerBlockOptin == base.sharedMemPerBlockOptin
+    assert "multiProcessorCount" not in mine.sources and mine.sources["l2CacheSize"] == base.sources["l2CacheSize"]
+
+
+def test_figures_of_the_gpu_that_one_is_like_are_assumed(tmp_path):
+    text = 'devices:\n  mine: {like: rtx4070, multiProcessorCount: 60}\n  odd: {like: mine, cc: "9.0", clockRate: 1}\n'
+    devices = load_devices(user_file(tmp_path, text))
+    assert set(devices["mine"].assumed) == {"totalGlobalMem", "l2CacheSize", "clockRate", "integrated"}
+    assert set(devices["odd"].assumed) == {"multiProcessorCount", "totalGlobalMem", "l2CacheSize", "integrated"}
+
+
+def test_memory_that_no_query_of_the_device_shows_is_assumed():
+    for device in load_devices().values():
+        nominal = device.sources["totalGlobalMem"].startswith("NVIDIA, ")  # a page of the product
+        assert device.assumed == (("totalGlobalMem",) if nominal else ()), device.id
+
+
+def test_a_user_s_figure_may_be_assumed(tmp_path):
+    path = user_file(tmp_path, "devices: {mine: {like: h200, clockRate: 1, assumed: [clockRate, l2CacheSize]}}\n")
+    names = ("multiProcessorCount", "totalGlobalMem", "l2CacheSize", "clockRate", "integrated")
+    assert load_devices(path)["mine"].assumed == names
+
+
+@pytest.mark.parametrize("named", ["[clockrate]", "clockRate", "{clockRate: 1}"])
+def test_what_is_assumed_is_a_list_of_figures(tmp_path, named):
+    (line,) = problems_of(tmp_path, f"devices:\n  mine: {{like: h200, assumed: {named}}}\n")
+    assert line.startswith("mine.yaml:2: devices.mine.assumed: ")
+    assert ", expected a list of figures: multiProcessorCount, " in line
+
+
+def test_user_device_of_another_compute_capability_takes_its_limits(tmp_path):
+    path = user_file(tmp_path, 'devices:\n  odd: {like: rtx4070, cc: "9.0"}\n')
+    odd = load_devices(path)["odd"]
+    assert (odd.arch, odd.sharedMemPerBlockOptin, odd.multiProcessorCount) == ("90", 232448, 46)
+
+
+def test_user_file_may_bring_its_own_compute_capability(tmp_path):
+    text = """
+limits:
+  "8.7": {maxThreadsPerMultiProcessor: 1536, maxBlocksPerMultiProcessor: 16, sharedMemPerMultiprocessor: 167936,
+          sharedMemPerBlockOptin: 166912, reservedSharedMemPerBlock: 1024, warpSize: 32, maxThreadsPerBlock: 1024,
+          sharedMemPerBlock: 49152, regsPerBlock: 65536, regsPerMultiprocessor: 65536}
+devices:
+  orin: {name: Orin, cc: "8.7", multiProcessorCount: 16, totalGlobalMem: 34359738368, l2CacheSize: 4194304,
+         clockRate: 1300000, integrated: true}
+"""
+    orin = load_devices(user_file(tmp_path, text))["orin"]
+    assert (orin.cuda_arch, orin.integrated, orin.maxBlocksPerMultiProcessor) == (870, 1, 16)
+
+
+def test_user_file_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("FATTN_PROBE_DEVICES", str(user_file(tmp_path, "devices: {mine: {like: t4}}\n")))
+    assert load_devices()["mine"].multiProcessorCount == 40
+
+
+def test_several_mistakes_are_reported_together_with_their_lines(tmp_path):
+    lines = problems_of(
+        tmp_path,
+        """devices:
+  mine:
+    like: rtx4070
+    multiprocessorCount: 60
+    warpSize: 0
+    maxThreadsPerBlock: true
+  h200: {like: h100}
+  Bad Id: {like: h100}
+""",
+    )
+    assert lines[0].startswith(
+        "mine.yaml:4: devices.mine.multiprocessorCount: unknown key; nearest: multiProcessorCount"
+    )
+    assert lines[1] == "mine.yaml:5: devices.mine.warpSize: 0, expected an integer from 1 to 2147483647"
+    assert lines[2].startswith("mine.yaml:6: devices.mine.maxThreadsPerBlock: True, expected an integer")
+    assert lines[3] == "mine.yaml:7: devices.h200: this id is in the shipped catalogue; choose another"
+    assert lines[4].startswith("mine.yaml:8: devices.Bad Id: expected lower-case letters")
+    assert len(lines) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "mine.yaml:1: devices: missing"),
+        ("devices: [", "mine.yaml:1: not YAML"),
+        ("devices:\n  a: {like: t4}\n  a: {like: t4}\n", "mine.yaml:3: devices.a: given twice, first on line 2"),
+        ("devices:\n  a: {like: t5}\n", "mine.yaml:2: devices.a.like: no device 't5'; nearest: t4"),
+        ("devices:\n  a:\n    name: A\n    cc: 9.9\n", 'mine.yaml:4: devices.a.cc: 9.9, allowed: "6.1"'),
+        ('devices:\n  a: {name: A, cc: "9.0"}\n', "mine.yaml:2: devices.a: missing multiProcessorCount"),
+        ('devices:\n  a: {like: t4, name: "x\\ny"}\n', "mine.yaml:2: devices.a.name: 'x\\ny', expected 1 to 255"),
+        ("devices:\n  a: 5\n", "mine.yaml:2: devices.a: 5, expected a mapping"),
+        ("devices:\n  a:\n    like: t4\n    warpSize: !!int x\n", "mine.yaml:4: not YAML: 'x'"),
+    ],
+)
+def test_one_mistake(tmp_path, text, expected):
+    assert problems_of(tmp_path, text)[0].startswith(expected)
+
+
+def test_missing_user_file(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.yaml: cannot read the devices"):
+        load_devices(tmp_path / "nowhere.yaml")

@@ -1,0 +1,174 @@
+"""Where registers are from is said wherever they are shown: with a table of the test's own, on the default release."""
+
+import io
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fattn_probe.cases.device import Resources, load_devices, parse_target
+from fattn_probe.cases.device.origin import MEASURED, UNKNOWN, Method, Origin, legend, parse_origin
+from fattn_probe.cases.device.resources import Compiled, figures_of, merge
+from fattn_probe.cases.op import Op, Params, Sizes
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.constants import SHIPPED
+from fattn_probe.llama.launch.geometry import division_origin, geometry_of
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.llama.source import resolve
+from fattn_probe.machine.run.command import plan_cases, render_plan, run_json
+from fattn_probe.machine.run.prepare import prepare
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.simulator import Simulation, resource_lines
+from fattn_probe.verdict.judge.cases import judge_case
+from fattn_probe.verdict.judge.checks import Checks
+from fattn_probe.verdict.present.document import rows_as_json
+from fattn_probe.verdict.present.tables import render
+
+H200 = parse_target("sim:h200", load_devices())
+GQA = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
+ASSUMED = Origin(Method.ASSUMED)
+OTHERS = [Origin(Method.MEASURED, 7551), Origin(Method.ESTIMATED), Origin(Method.ESTIMATED, 7551)]
+OTHERS += [ASSUMED, UNKNOWN]
+
+
+@dataclass(frozen=True)
+class OfTable(Simulation):
+    """A simulation that has its figures from a file of the test."""
+
+    file: Path = Path("/dev/null")
+
+    def env(self, device, build_number, **how):
+        return super().env(device, build_number, **how) | {"FATTN_PROBE_RESOURCES": str(self.file)}
+
+
+def shown(renderable, width=160):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(renderable)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("origin", [MEASURED, *OTHERS])
+def test_an_origin_can_be_spelled_and_read(origin):
+    assert parse_origin(str(origin)) == origin
+
+
+def test_only_figures_of_the_kernel_that_runs_are_shown_without_a_mark():
+    assert (MEASURED.known, MEASURED.marked(168), legend([MEASURED])) == (True, "168", [])
+    marks = ["b7551", "estimated", "estimated b7551", "assumed", "unknown"]
+    assert [origin.marked(255) for origin in OTHERS] == [f"255 ({mark})" for mark in marks]
+    assert [line.partition(":")[0] for line in legend([MEASURED, *OTHERS, *OTHERS])] == [f"({mark})" for mark in marks]
+    assert not any(origin.known for origin in OTHERS)
+    assert all("llama.cpp b7551, not in the source that runs here" in OTHERS[place].explained for place in (0, 2))
+
+
+def op(n_kv, n_q=1, n_head=16):
+    return Op.contiguous(Sizes(1, n_head, 2, n_q, n_kv, 64, 64), Params(1.0), ("f16", "f16"))
+
+
+def mma(*grid):
+    values = ("64", "64", "8", "8", "false", "false", "false")
+    named = tuple(zip(("DKQ", "DV", "ncols1", "ncols2"), values, strict=False))
+    launch = LaunchRecord(0, "flash_attn_ext_f16", named, grid, (32, 4, 1), 0, origin=ASSUMED)
+    return [LaunchRecord(0, "flash_attn_mask_to_KV_max", (), (1, 1, 1), (1, 1, 1), 0), launch]
+
+
+def vec(*grid):
+    named = (("D", "64"), ("ncols", "1"), ("type_K", "GGML_TYPE_F16"), ("type_V", "GGML_TYPE_F16"))
+    return [LaunchRecord(0, "flash_attn_ext_vec", named, grid, (32, 4, 1), 0, origin=ASSUMED)]
+
+
+@pytest.mark.parametrize(
+    ("launches", "n_kv", "device", "rests"),
+    [
+        (mma(264, 1, 1), 65536, "h200", True),  # as many blocks as fit
+        (mma(8, 1, 1), 256, "h200", False),  # a block for each of 8 KV steps, which fit in any case
+        (mma(8, 1, 1), 256, "a100", True),  # before Ada, whole tiles are an alternative
+        (mma(8, 1, 1), 256, "gb10", True),
+        (mma(2, 1, 1), 64, "a100", False),  # one KV step a tile
+        (mma(92, 1, 1), 256, "rtx4070", True),  # releases of 2025 launch as many blocks as fit, whatever the work
+        (vec(1, 3, 16), 4096, "h200", True),
+        (vec(1, 1, 16), 4096, "h200", True),  # it is not divided, because of the occupancy
+        (vec(1, 1, 16), 128, "h200", False),
+        ([], 4096, "h200", False),
+    ],
+)
+def test_a_grid_rests_on_the_occupancy_if_that_divides_the_kv_rows(launches, n_kv, device, rests):
+    gpu = load_devices()[device]
+    found = division_origin(launches, gpu, geometry_of(op(n_kv), launches, arch_number(gpu.arch), SHIPPED))
+    assert found == (ASSUMED if rests else None)
+
+
+def test_kernels_whose_steps_are_not_known_may_rest_on_the_occupancy():
+    assert division_origin(mma(2, 1, 1), load_devices()["h200"], None) == ASSUMED
+
+
+def small(n_kv):
+    text = f"version: 1\nabout: x\nhsk: 64\nn_head: 14\nn_head_kv: 2\nn_q: 7\nn_kv: {n_kv}\nmask: {{kind: causal}}\n"
+    (case,) = expand(loads(text, "grouped.yaml"))
+    return case
+
+
+CASE, LONG = small(256), small(8704)  # 272 KV steps on two tiles, which is more than 264 blocks
+TABLES = {
+    "measured": Compiled(11549, "90", GQA, Resources(226)),
+    "measured b7551": Compiled(7551, "90", GQA, Resources(226)),
+    "assumed": Compiled(11549, "90", "flash_attn_tile<40,40,2,1,false>", Resources(226)),
+}
+
+
+@pytest.fixture
+def table(tmp_path, request):
+    """A session whose simulator has the attention kernel's figures from the table of the parameter."""
+    (tmp_path / "table.csv").write_text("kernel\n")
+    (tmp_path / "table.csv").write_text(merge([TABLES[request.param]], tmp_path / "table.csv"))
+    (tmp_path / "figures").write_text("".join(resource_lines(figures_of("90", "11549", tmp_path / "table.csv"))))
+    return request.param, OfTable(file=tmp_path / "figures", threads=1)
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.parametrize("table", TABLES, indirect=True)
+def test_plan_marks_registers_that_are_not_known(table, tree):
+    origin, simulation = table
+    session = Session(RunOptions(tree, simulation=replace(simulation, dry=True)))
+    done = list(plan_cases(session, [(CASE, [H200])]))
+    launches = {launch["kernel"]: launch for launch in run_json(done)["runs"][0]["launches"]}
+    attention = launches["flash_attn_ext_f16"]
+    assert (attention["origin"], attention["regs"]) == (origin, 255 if origin == "assumed" else 226)
+    assert launches["flash_attn_stream_k_fixup_uniform"]["origin"] == "assumed"  # no table of this test has it
+    mark = origin.removeprefix("measured").strip()
+    line = next(line for line in shown(render_plan(done)).splitlines() if GQA in line)
+    assert (f"{attention['regs']} ({mark})" if mark else f" {attention['regs']} ") in line
+    assert (f"({mark}): " in shown(render_plan(done))) is bool(mark)
+
+
+@pytest.mark.build
+@pytest.mark.network
+def test_a_folder_has_figures_of_a_release(tree):
+    """The shipped table has the kernel of `gqa` on an H200."""
+    dry = Simulation(dry=True, skip_kernels=True)
+    found = []
+    for source in (tree, resolve(str(tree.root))):
+        session, work = Session(RunOptions(source, simulation=dry)), [(CASE, [H200])]
+        prepare(session, work)
+        (done,) = plan_cases(session, work)
+        found.append(next(launch for launch in done.launches if launch.spelling == GQA))
+    release, folder = found
+    assert (str(release.origin), str(folder.origin)) == ("measured", f"measured b{tree.build_number}")
+    assert (release.regs, release.max_blocks_per_sm) == (folder.regs, folder.max_blocks_per_sm)
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.parametrize("table", TABLES, indirect=True)
+def test_compare_says_which_grids_rest_on_an_occupancy_that_is_not_known(table, tree):
+    origin, simulation = table
+    session = Session(RunOptions(tree, simulation=simulation))
+    checks = Checks(model="never")
+    rows = [judge_case(session, case, H200, checks) for case in (CASE, LONG)]
+    assert [row["division_origin"] for row in rows_as_json(rows)["rows"]] == [None, origin]
+    said = " ".join(shown(render(rows)).split())
+    assert (f"{LONG.name} on sim:h200: a GPU may divide the KV rows" in said) is (origin != "measured")
+    assert said.endswith("2 pass")

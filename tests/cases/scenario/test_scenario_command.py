@@ -1,0 +1,78 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.scenario import command, expand, load
+
+SCENARIOS = Path(__file__).parents[3] / "scenarios"
+BAD = "version: 1\nabout: bad\nhsk: 64\nn_head: 4\nn_head_kv: 3\nn_q: 1\nn_kv: 1\n"
+
+
+def text(renderable):
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def test_list_names_every_file_the_broken_ones_with_their_problem(tmp_path):
+    (tmp_path / "good.yaml").write_text((SCENARIOS / "q8-cache.yaml").read_text())
+    (tmp_path / "bad.yaml").write_text(BAD)
+    bad, good = command.list_scenarios(tmp_path)
+    assert (good.name, good.cases, good.problem) == ("good", 2, "")
+    assert (bad.name, bad.cases) == ("bad", 0)
+    assert "bad.yaml:5: n_head_kv" in bad.problem
+    assert "bad.yaml:5: n_head_kv" in text(command.render_list([bad, good]))
+    with pytest.raises(InputError, match="no folder of scenarios"):
+        command.list_scenarios(tmp_path / "none")
+
+
+def test_show_prints_ne_and_nb():
+    cases = command.show(SCENARIOS / "gqa.yaml")
+    shown = text(command.render_show(cases))
+    assert "{64, 7, 14, 1}" in shown
+    assert "scale=0.125" in shown
+    assert cases[0].digest in shown
+
+
+def test_case_json_is_plain():
+    (case,) = command.show(SCENARIOS / "mla.yaml")
+    plain = json.loads(json.dumps(command.case_json(case)))
+    assert plain["tensors"]["V"]["root"] == "K"
+    assert plain["mask"] == {"kind": "causal", "past": None}
+
+
+def test_check_reports_all_files(tmp_path):
+    (tmp_path / "bad.yaml").write_text(BAD)
+    checks = command.check([tmp_path, SCENARIOS / "gqa.yaml", tmp_path / "none.yaml"])
+    assert [len(check.problems) for check in checks] == [1, 0, 1]
+    shown = text(command.render_check(checks))
+    assert "gqa.yaml: good, 1 case\n" in shown
+    assert "bad.yaml:" in shown
+    assert "none.yaml" in shown
+    with pytest.raises(InputError, match="2 mistakes in 2 of 3 files"):
+        command.raise_problems(checks)
+    command.raise_problems(checks[1:2])
+
+
+def test_new_writes_a_good_file_and_never_over_another(tmp_path):
+    path = command.new(tmp_path / "mine")
+    assert path.name == "mine.yaml"
+    assert [case.name for case in expand(load(path))] == ["mine"]
+    with pytest.raises(InputError, match="exists, allowed: a new file"):
+        command.new(path)
+    with pytest.raises(InputError, match="cannot write"):
+        command.new(tmp_path / "no" / "folder")
+
+
+def test_the_starter_s_commented_keys_are_good_too(tmp_path):
+    path = command.new(tmp_path / "all")
+    given = re.sub(
+        r"^# (?=[a-z][\w.]*: | +[KV]: | +- |[a-z]+:$| +[a-z][\w.]*:)", "", path.read_text(), flags=re.MULTILINE
+    )
+    path.write_text(given)
+    assert len(expand(load(path))) == 5

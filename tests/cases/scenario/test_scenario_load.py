@@ -1,0 +1,319 @@
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.scenario import check, expand, load, loads
+
+SCENARIOS = Path(__file__).parents[3] / "scenarios"
+HEAD = "version: 1\nabout: a test\n"
+TYPES = "f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl"
+MASKS = "alibi, blocks, causal, masked_rows, masked_tiles, none, random, sequences, sliding_window, sparse, sum"
+SHAPE = "hsk: 64\nn_head: 4\nn_head_kv: 2\nn_q: 3\nn_kv: 32\n"
+
+
+def mistakes(text):
+    with pytest.raises(InputError) as caught:
+        loads(text, "x.yaml")
+    assert caught.value.exit_code == 2
+    return str(caught.value).splitlines()
+
+
+def mistake(more):
+    """The only mistake of a valid file with added lines, the first of which is line 8."""
+    (message,) = mistakes(HEAD + SHAPE + more)
+    return message
+
+
+def test_defaults():
+    (case,) = expand(loads(HEAD + "hsk: 64\nn_head: 4\nn_q: 3\nn_kv: 32\n"))
+    assert (case.op.sizes.hsv, case.op.sizes.n_head_kv, case.op.sizes.n_seq, case.op.type_K, case.op.type_V) == (
+        64,
+        4,
+        1,
+        "f16",
+        "f16",
+    )
+    assert (
+        case.op.params.scale,
+        case.op.params.prec,
+        case.op.params.max_bias,
+        case.op.params.n_kv_max,
+        case.op.has_sinks,
+    ) == (0.125, 10, 0, 0, False)
+    assert set(case.op.tensors) == {"Q", "K", "V"}
+
+
+def test_all_mistakes_are_reported_together_in_the_order_of_the_file():
+    text = HEAD + "hsk: 64\nn_haed: 4\nn_head: 4\nn_q: seven\nn_kv: true\ntype_K: q8_1\nmask: {kind: causl}\n"
+    unknown, *rest = mistakes(text)
+    assert unknown.startswith("x.yaml:4: n_haed: unknown key, allowed: about, data, ")
+    assert unknown.endswith("; did you mean 'n_head'?")
+    assert rest == [
+        "x.yaml:6: n_q: found 'seven', allowed: a whole number",
+        "x.yaml:7: n_kv: found true, allowed: a whole number",
+        f"x.yaml:8: type_K: found 'q8_1', allowed: {TYPES}; did you mean 'q8_0'?",
+        f"x.yaml:9: mask.kind: found 'causl', allowed: {MASKS}; did you mean 'causal'?",
+    ]
+
+
+def test_missing_keys_say_what_they_are():
+    assert mistakes("about: x\n") == [
+        "x.yaml:1: version: missing, allowed: version of this schema",
+        "x.yaml:1: hsk: missing, allowed: head size of Q and K (DKQ)",
+        "x.yaml:1: n_head: missing, allowed: attention heads of Q",
+        "x.yaml:1: n_q: missing, allowed: queries",
+        "x.yaml:1: n_kv: missing, allowed: KV rows of the op",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("n_q: 4", "x.yaml:8: n_q: given twice, first on line 6, allowed: once"),
+        ("device: h200", "x.yaml:8: device: found 'h200', allowed: sim:NAME such as sim:h200, gpu, gpu:N, or cpu"),
+        ("tolerance: {nmse: 0}", "x.yaml:8: tolerance.nmse: found 0, allowed: more than 0.0"),
+        (
+            "tolerance: {nsme: 1}",
+            "x.yaml:8: tolerance.nsme: unknown key, allowed: max_abs, nmse; did you mean 'nmse'?",
+        ),
+        ("inspect: {trace: {lane: 32}}", "x.yaml:8: inspect.trace.lane: found 32, allowed: less than 32"),
+        (
+            "expect: {ntiles: {a: 1}}",
+            "x.yaml:8: expect.ntiles: found {'a': 1}, allowed: true, false, a number, text, or a list of numbers or of "
+            "texts",
+        ),
+        ("layout: {V: {rows: 3}}", "x.yaml:8: layout.V.kind: missing, allowed: contiguous, view, view_of_K"),
+        ("data:\n  V:\n    kind: uniform\n    scale: -1", "x.yaml:11: data.V.scale: found -1, allowed: at least 1e-37"),
+        (
+            "mask:\n  kind: sum\n  of:\n    - {kind: causal}\n    - {kind: sliding_window, window: 0}",
+            "x.yaml:12: mask.of.1.window: found 0, allowed: at least 1",
+        ),
+        ("mask: causal", "x.yaml:8: mask: found 'causal', allowed: a mapping such as {kind: causal}"),
+        ("seed: -1", "x.yaml:8: seed: found -1, allowed: at least 0"),
+        ("max_bias: .nan", "x.yaml:8: max_bias: found nan, allowed: a finite number"),
+    ],
+)
+def test_mistakes(more, message):
+    assert mistake(more) == message
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            "max_bias: 8",
+            "x.yaml:8: max_bias: 8 without a mask (ggml asserts one), allowed: 0, or set `mask`",
+        ),
+        ("n_kv_max: 8", "x.yaml:8: n_kv_max: 8 bounds the entries of a mask, allowed: 0, or set `mask`"),
+        (
+            "n_kv_max: 8\nmask: {kind: sliding_window, window: 9}",
+            "x.yaml:8: n_kv_max: 8 must bound the finite entries of every mask row (ggml.h), and this sliding_window "
+            "mask has up to 9, allowed: 9 to 32",
+        ),
+        (
+            "mask:\n  kind: sparse",
+            "x.yaml:8: mask.finite: missing, and n_kv_max is 0, allowed: a number, or set n_kv_max",
+        ),
+        (
+            "hsv: 40\ntype_V: q8_0",
+            "x.yaml:8: hsv: 40 is not a whole number of V's q8_0 blocks of 32 elements, "
+            "allowed: multiples of 32, such as 64",
+        ),
+        (
+            "data: {V: {kind: extreme, magnitude: 1e5}}",
+            "x.yaml:8: data.V.magnitude: values up to 100000 overflow to infinity in f16, allowed: up to 65504",
+        ),
+        (
+            "layout: {K: {kind: view, pad: 4}}\ntype_K: q4_0",
+            "x.yaml:8: layout.K.pad: 4 is not a whole number of q4_0 blocks, allowed: multiples of 32",
+        ),
+        (
+            "layout:\n  K:\n    kind: view\n    rows: 32\n    offset: 1",
+            "x.yaml:11: layout.K.rows: an allocation of 32 rows is too small, allowed: at least offset + rows used "
+            "= 1 + 32 = 33",
+        ),
+        (
+            "layout: {Q: {kind: view, permute: [1, 0, 2, 3]}}",
+            "x.yaml:8: layout.Q.permute: [1, 0, 2, 3] makes the elements of a row non-contiguous, which the op rejects "
+            "(nb[0] must be the element's size), allowed: 0 first",
+        ),
+        (
+            "layout: {Q: {kind: view, permute: [0, 2, 2, 3]}}",
+            "x.yaml:8: layout.Q.permute: [0, 2, 2, 3] is not a permutation, allowed: each of 0 to 3 once",
+        ),
+        (
+            "layout: {V: {kind: view_of_K}}\ntype_V: q8_0",
+            "x.yaml:9: type_V: q8_0, but V is a view of K, allowed: K's type, f16",
+        ),
+        (
+            "layout: {V: {kind: view_of_K, offset: 60}}\nhsv: 32",
+            "x.yaml:8: layout.V.offset: 60 puts 32 elements of V outside K's 64 or across blocks, allowed: 0 to 32",
+        ),
+        (
+            "data: {Q: {kind: far_below_zero}}",
+            "x.yaml:8: data.K: uniform, but far_below_zero needs Q and K to point against each other, allowed: "
+            "far_below_zero on both or neither",
+        ),
+        (
+            "mask: {kind: sequences, count: 4}",
+            "x.yaml:8: mask.count: 4 sequences of 3 queries and 32 KV rows, allowed: 1 to 3",
+        ),
+    ],
+)
+def test_refusals(more, message):
+    assert mistake(more) == message
+
+
+def test_heads_that_do_not_divide_are_refused_with_those_that_do():
+    (message,) = mistakes(HEAD + "hsk: 64\nn_head: 14\nn_head_kv: 4\nn_q: 3\nn_kv: 32\n")
+    assert message.startswith("x.yaml:5: n_head_kv: 4 K/V heads do not divide 14 heads")
+    assert message.endswith("allowed: 1, 2, 7, 14")
+
+
+def test_mistakes_of_a_matrix_are_placed_where_the_matrix_makes_them():
+    assert mistakes(
+        HEAD
+        + SHAPE
+        + "matrix:\n  n_kv: [16, x]\n  include:\n    - n_q: 1\n      type_K: q8_1\n"
+        + "  data.V.meen: [1]\n  mask.past: [1]\n"
+    ) == [
+        "x.yaml:9: matrix.n_kv.1: found 'x', allowed: a whole number",
+        f"x.yaml:12: matrix.include.0.type_K: found 'q8_1', allowed: {TYPES}; did you mean 'q8_0'?",
+        "x.yaml:13: matrix.data.V.meen.0: unknown key, allowed: kind, mean, scale, seed; did you mean 'mean'?",
+        f"x.yaml:14: matrix.mask.past.0: missing, allowed: {MASKS}",
+    ]
+
+
+def test_a_matrix_has_limits():
+    numbers = ", ".join(map(str, range(1, 102)))
+    assert mistake(f"matrix:\n  n_q: [{numbers}]\n  n_kv: [{numbers}]") == (
+        "x.yaml:8: matrix: makes 10201 cases, allowed: at most 10000"
+    )
+    assert mistake("matrix:\n  n_q: 3") == "x.yaml:9: matrix.n_q: found 3, allowed: a list"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1, 2", "x.yaml:1: not YAML: "),
+        ("a: 1\nb: !!python/object/apply:os.system [ls]\n", "x.yaml:1: about: missing"),
+        ("a: !!python/name:os.system x", "x.yaml:1: not YAML: could not determine a constructor"),
+        ("- 1\n", "x.yaml:1: the file: found [1], allowed: keys such as `version: 1`"),
+        ("", "x.yaml:1: the file: found nothing, allowed: keys such as `version: 1`"),
+        ("a: &a [*a]", "x.yaml:1: not YAML: "),
+        ("a: 1\n--- \nb: 2", "x.yaml:2: not YAML: but found another document"),
+        ("n_q: 0x", "x.yaml:1: "),
+        ("a: 2026-99-99", "x.yaml:1: "),
+    ],
+)
+def test_files_that_are_not_scenarios(text, message):
+    assert any(line.startswith(message) for line in mistakes(text))
+
+
+def test_anchors_do_not_blow_up():
+    levels = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))
+    (message,) = mistakes(f"a0: &a0 [1, 2, 3]\n{levels}\n")
+    assert "too many" in message
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("{kind: sum, of: [", "]}"), ("[", "]"), ("{a: ", "}")])
+def test_deep_nesting_is_one_mistake_with_its_line(opening, closing):
+    text = HEAD + SHAPE + "mask: " + 3000 * opening + "{kind: causal}" + 3000 * closing + "\n"
+    (message,) = mistakes(text)
+    assert message.startswith("x.yaml:8: not YAML: too many or too deeply nested values")
+
+
+def test_anchors_that_nest_deeply_are_one_mistake():
+    lines = ["a0: &a0 {kind: causal}", *(f"a{n}: &a{n} {{kind: sum, of: [*a{n - 1}]}}" for n in range(1, 60))]
+    assert "too deeply nested" in mistakes("\n".join(lines))[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            "layout: {K: {kind: view, offset: 1000000000000}}",
+            "x.yaml:8: layout.K.offset: found 1000000000000, allowed: less than 2147483648",
+        ),
+        (
+            "layout: {mask: {offset: 1000000000000}}",
+            "x.yaml:8: layout.mask.offset: found 1000000000000, allowed: less than 2147483648",
+        ),
+        (
+            "mask: {kind: causal, past: 1000000000000}",
+            "x.yaml:8: mask.past: found 1000000000000, allowed: less than 2147483648",
+        ),
+        (
+            "layout: {K: {kind: view, offset: 2147483600, heads: 8}}",
+            "x.yaml:8: layout.K: an allocation of 4.0 TiB, allowed: up to 1 TiB",
+        ),
+        (
+            "layout: {Q: {kind: view, pad: 2147483647, heads: 100}}",
+            "x.yaml:8: layout.Q: an allocation of 2.3 TiB, allowed: up to 1 TiB",
+        ),
+        ("n_seq: 20\nmask: {kind: causal}\nlayout: {mask: {pad: 2147483647}}", "x.yaml:10: layout.mask: "),
+    ],
+)
+def test_memory_has_limits(more, message):
+    assert mistake(more).startswith(message)
+
+
+def test_a_file_is_checked_once(monkeypatch):
+    seen = []
+
+    def refusals(scenario):
+        seen.append(scenario.n_kv)
+        return []
+
+    monkeypatch.setattr(check, "refusals", refusals)
+    cases = expand(loads(HEAD + SHAPE + "matrix:\n  n_kv: [16, 48]\n"))
+    assert ([case.op.sizes.n_kv for case in cases], seen) == ([16, 48], [16, 48])
+
+
+def test_numbers_with_an_exponent_are_numbers():
+    scenario = loads(HEAD + SHAPE + "tolerance: {nmse: 1e-5, max_abs: 1E+2}\n")
+    assert (scenario.tolerance.nmse, scenario.tolerance.max_abs) == (1e-5, 100)
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match="cannot read the scenario: No such file"):
+        load(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot read the scenario"):
+        load(tmp_path / "binary.yaml")
+
+
+JUNK = [
+    "",
+    "~",
+    "-1",
+    "1e400",
+    "1e39",
+    "{}",
+    "[1, {}]",
+    "{a: 1}",
+    "x",
+    "!!binary x",
+    "2026-01-01",
+    "{[1]: 2}",
+    "&a [*a]",
+]
+
+
+@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize("name", ["q8-cache", "known-faults/masked-rows", "sparse", "biased-v"])
+def test_any_wrong_value_is_reported_as_a_mistake(name, junk):
+    """A traceback would fail this test; the changed file may even be valid."""
+    lines = (SCENARIOS / f"{name}.yaml").read_text().splitlines()
+    for number, line in enumerate(lines):
+        if ":" in line and not line.startswith("#"):
+            text = "\n".join([*lines[:number], line.partition(":")[0] + ": " + junk, *lines[number + 1 :]])
+            with suppress(InputError):
+                expand(loads(text))
+
+
+def test_expect_takes_facts():
+    scenario = loads(HEAD + SHAPE + "expect: {ntiles_dst: 2, launch.grid: [8, 1, 1], kernel: mma, uniform: true}\n")
+    assert scenario.expect == {"ntiles_dst": 2, "launch.grid": [8, 1, 1], "kernel": "mma", "uniform": True}

@@ -1,0 +1,80 @@
+"""The scenarios that come along."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.cases.scenario import expand, load, loads
+from fattn_probe.cases.scenario.data import Uniform
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.cases.scenario.mask import MaskShape, max_finite
+
+ROOT = Path(__file__).parents[3]
+FILES = sorted((ROOT / "scenarios").glob("*.yaml"))
+ASKED_FOR = {
+    *("gqa", "decode", "prefill", "mha", "mqa", "mla", "softcap", "alibi", "sinks", "sliding-window", "q8-cache"),
+    *("unpadded-kv", "sequences", "biased-v", "streamk-fractional", "sparse"),
+}
+SLOW = {"streamk-fractional", "biased-v"}
+
+
+def test_all_are_there():
+    assert not ASKED_FOR - {path.stem for path in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_is_good_and_small(path):
+    for case in expand(load(path)):
+        assert all(view.end <= case.op.roots[view.root].nbytes for view in case.op.tensors.values())
+        assert case.op.sizes.flop <= (26e9 if path.stem in SLOW else 1e9)
+
+
+def test_no_two_cases_are_the_same():
+    cases = [case for path in FILES for case in expand(load(path))]
+    assert len({case.digest for case in cases}) == len({case.name for case in cases}) == len(cases)
+
+
+def test_digests_are_those_of_the_recorded_captures():
+    """A digest names a case in captures and histories: it must outlive every refactoring."""
+    recorded = json.loads((ROOT / "tests" / "data" / "h200.json").read_text())["cases"]
+    digests = {case.name: case.digest for path in FILES for case in expand(load(path))}
+    same = {name: recorded[name]["digest"] for name in digests if name in recorded}
+    assert len(same) > 20
+    assert {name: digests[name] for name in same} == same
+
+
+def test_gqa_is_the_session_to_reproduce():
+    (case,) = expand(load(ROOT / "scenarios" / "gqa.yaml"))
+    tensors = case.op.tensors
+    assert tensors["Q"].ne == (64, 7, 14, 1)
+    assert tensors["K"].ne == tensors["V"].ne == (64, 256, 2, 1)
+    assert tensors["mask"].ne == (256, 7, 1, 1)
+    assert (case.op.params.scale, case.op.params.prec) == (0.125, 10)
+    dst_ne = (case.op.sizes.hsv, case.op.sizes.n_head, case.op.sizes.n_q, case.op.sizes.n_seq)
+    assert dst_ne == (64, 14, 7, 1)
+    assert {name: data.size for name, data in make_inputs(case).items()} == {
+        "Q": 25088,
+        "K": 65536,
+        "V": 65536,
+        "mask": 3584,
+    }
+
+
+def test_sparse_meets_the_kernels_conditions():
+    for case in expand(load(ROOT / "scenarios" / "sparse.yaml")):
+        assert (case.op.sizes.hsk, case.op.sizes.hsv) in ((256, 256), (512, 512), (576, 512))
+        assert case.op.sizes.n_kv >= max(4096, 2 * case.op.params.n_kv_max * case.op.sizes.n_q)
+        assert case.op.sizes.group > 4
+        shape = MaskShape(
+            case.op.sizes.n_kv, case.op.sizes.n_q, case.op.sizes.n_seq, case.seed, case.op.params.n_kv_max
+        )
+        assert max_finite(case.recipe.mask, shape) <= case.op.params.n_kv_max
+
+
+def test_the_examples_in_the_document_are_good():
+    blocks = (ROOT / "docs/reference/scenario.md").read_text(encoding="utf-8").split("```yaml\n")
+    starter, matrix = (blocks[number].split("```")[0] for number in (-1, 1))
+    cases = expand(loads(starter + matrix))
+    assert len(cases) == 5
+    assert isinstance(cases[-1].recipe.data.V, Uniform) and cases[-1].recipe.data.V.mean == 1

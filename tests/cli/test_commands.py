@@ -1,0 +1,154 @@
+"""The table of commands: its help is the commands' own, a command imports only its rooms, and shells complete words."""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from fattn_probe import cli
+from fattn_probe.cases import shipped
+from fattn_probe.cli import app, options
+from fattn_probe.cli.commands import COMMANDS, GROUPS, LazyCommand, wants_json
+from fattn_probe.cli.compare import JudgeFlags
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"gguf", "jinja2", "matplotlib", "multiprocessing", "numpy", "pexpect", "pygdbmi", "sqlite3", "urllib.request"}
+START = "import sys; sys.argv[0] = 'fattn-probe'; from fattn_probe.cli import main; main()"
+LIST_MODULES = """\
+import json, sys
+from fattn_probe.cli import main
+sys.argv = ["fattn-probe", *sys.argv[2:]]
+try:
+    main()
+finally:
+    with open(OUT, "w") as file:
+        json.dump(sorted(sys.modules), file)
+"""
+
+
+def modules(words, out):
+    """The modules that a command has imported when it ends."""
+    code = LIST_MODULES.replace("OUT", repr(str(out)))
+    subprocess.run([sys.executable, "-c", code, "--", *words], cwd=ROOT, capture_output=True, check=False)
+    return json.loads(out.read_text())
+
+
+def rooms(names):
+    """The rooms of fattn_probe among some modules, but for those of `base` and `cli`."""
+    places = [name.split(".")[1:3] for name in names if name.startswith("fattn_probe.")]
+    return {place[1] for place in places if len(place) == 2 and place[0] not in {"base", "cli"}}
+
+
+def completed(*words):
+    """The words that bash offers for the last of `words`, which may be empty."""
+    env = {
+        "_FATTN_PROBE_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(["fattn-probe", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", START], cwd=ROOT, env=os.environ | env, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_in_the_table_is_the_commands_own(name):
+    command = typer.main.get_group(app).commands[name]
+    assert isinstance(command, LazyCommand)
+    assert inspect.cleandoc(command.loaded.help) == command.help
+    assert command.loaded.name in (name, "")
+
+
+def test_help_has_every_command_in_one_group():
+    """What is only measured or learnt with is in the last group, whose rooms are those of the district `lab`."""
+    assert sorted(name for group in GROUPS.values() for name in group) == sorted(COMMANDS)
+    sources = {name: ROOT / f"fattn_probe/cli/{place.partition(':')[0]}.py" for name, (place, _) in COMMANDS.items()}
+    of_lab = {name for name, path in sources.items() if "\nfrom fattn_probe.lab" in path.read_text()}
+    assert of_lab == set(GROUPS["Learn and measure"])
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_commands_flags_stand_under_their_headings(width):
+    """A heading for each object, after the command's own options; no line is wider than the terminal."""
+    env = os.environ | {"COLUMNS": str(width)}
+    words = [sys.executable, "-c", START, "compare", "--help"]
+    text = subprocess.run(words, env=env, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    headings = [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    shared = [options.Where, JudgeFlags, options.BuildFlags, options.Simulate]
+    assert headings == ["Arguments", "Options", *(kind.__doc__ for kind in shared)]
+    assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["--version"], {"run"}),
+        (["--help"], set()),
+        (["nonsense"], set()),
+        (["scenario", "list"], {"scenario", "op", "shipped"}),
+        (["scenario", "show", "gqa"], {"scenario", "op", "shipped"}),
+        (["device", "list"], {"device", "shipped"}),
+    ],
+    ids=lambda value: " ".join(sorted(value)) if isinstance(value, set) else " ".join(value),
+)
+def test_a_light_command_imports_only_what_it_uses(words, needed, tmp_path):
+    found = modules(words, tmp_path / "modules.json")
+    assert rooms(found) == needed
+    assert not HEAVY & set(found)
+
+
+def test_the_pytest_plugin_imports_nothing_heavy():
+    code = "import sys, pytest; a = set(sys.modules); import fattn_probe.pytest_plugin; print(*set(sys.modules) - a)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"fattn_probe", "fattn_probe.pytest_plugin"}
+
+
+def test_commands_are_completed():
+    assert completed("d") == ["demo", "doctor", "debug", "diff", "device"]
+    assert completed("scenario", "") == ["list", "show", "check", "new", "from-ops", "from-capture"]
+
+
+def test_options_and_values_are_completed():
+    assert {"--on", "--repeat"} <= set(completed("compare", "--"))
+    assert completed("run", "gqa", "--on", "sim:h") == ["sim:h100", "sim:h200"]
+    assert "fault-stream-k-seam" in completed("inspect", "gqa", "--patch", "fault-")
+    assert {name for name in completed("run", "gqa", "--patch", "") if name.startswith("faults/")} == {"faults/"}
+    assert completed("run", "gqa", "--patch", "faults/") == shipped.names("fault")
+    assert completed("run", "q8-") == [name for name in shipped.names("scenario") if name.startswith("q8-")]
+    assert "quick" in completed("regress", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("device list --json", True),
+        ("--json", True),
+        ("program x.cu -- --json", False),
+        ("program x.cu --json -- --json", True),
+        ("program x.cu --", False),
+    ],
+)
+def test_json_behind_two_dashes_is_the_programs(words, wanted):
+    assert wants_json(words.split()) is wanted
+
+
+def test_an_interrupted_command_says_so(monkeypatch, capsys):
+    """Typer turns the interrupt of a command into an exit code."""
+    interrupted = typer.Typer()
+
+    @interrupted.command()
+    def wait() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    monkeypatch.setattr(sys, "argv", ["fattn-probe"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == cli.INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"

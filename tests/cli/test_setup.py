@@ -1,0 +1,72 @@
+"""What commands set up from their flags."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from fattn_probe.base.errors import BuildError
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cli import setup
+from fattn_probe.cli.options import Where
+
+OP = "version: 1\nabout: x\nhsk: 64\nn_head: 1\nn_q: 1\nn_kv: 64\n"
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    """What is said to the user."""
+    said = io.StringIO()
+    monkeypatch.setattr(setup, "NOTES", Console(file=said, width=200))
+    return said
+
+
+def targets(text=OP, on="", **options):
+    work = setup.work_of([*expand(loads(text)), *expand(loads(OP))], Where(on=on), **options)
+    return [str(target) for _, chosen in work for target in chosen]
+
+
+def machine(monkeypatch, *, gpu, nvcc):
+    """A stand-in for a machine: whether its driver has a GPU, and whether nvcc is there."""
+
+    def find_toolchain(engine):
+        if not nvcc:
+            raise BuildError("nvcc is not on this machine; install it")
+
+    monkeypatch.setattr(setup, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(setup, "find_toolchain", find_toolchain)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nvcc", "chosen", "said"),
+    [
+        (True, True, "gpu:0", "running on gpu (this machine has a GPU; --on chooses)"),
+        (
+            *(True, False, "sim:h200"),
+            "running on sim:h200 (this machine has a GPU, but nvcc is not on this machine; install it;",
+        ),
+        (False, True, "sim:h200", "running on sim:h200 (this machine has no NVIDIA GPU; --on chooses)"),
+        (False, False, "sim:h200", "running on sim:h200 (this machine has no NVIDIA GPU; --on chooses)"),
+    ],
+)
+def test_the_default_is_a_gpu_that_can_be_used(gpu, nvcc, chosen, said, *, notes, monkeypatch):
+    machine(monkeypatch, gpu=gpu, nvcc=nvcc)
+    assert targets() == [chosen, chosen]
+    assert notes.getvalue().count("running on") == 1, "announced once"
+    assert said in notes.getvalue()
+
+
+def test_the_scenario_and_the_flag_win(notes, monkeypatch):
+    machine(monkeypatch, gpu=True, nvcc=True)
+    assert targets(OP + "device: sim:v100\n") == ["sim:v100", "gpu:0"]
+    assert targets(OP + "device: sim:v100\n", on="cpu") == ["cpu", "cpu"]
+
+
+def test_a_plan_is_of_a_simulated_gpu_everywhere(notes, monkeypatch):
+    machine(monkeypatch, gpu=True, nvcc=True)
+    assert targets(simulated=True) == ["sim:h200", "sim:h200"]
+
+
+def test_the_default_is_no_part_of_the_digest():
+    (plain,), (named,) = expand(loads(OP)), expand(loads(OP + "device: sim:h200\n"))
+    assert plain.digest == named.digest == "8a31bb2eb026cbb1"

@@ -1,0 +1,80 @@
+"""Huge and long cases by the command line: correct kernels pass, and the planted 32-bit offsets are found."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import answer
+
+HUGE = Path(__file__).parents[3] / "scenarios/huge"
+PARTS = {"rows", "of", "blocks", "of_blocks", "complete"}
+
+pytestmark = [pytest.mark.build, pytest.mark.network]
+
+
+def rows_of(scenario, *words, on="sim:h200", code=0):
+    return answer("compare", str(scenario), "--on", on, "--no-maps", *words, code=code)["rows"]
+
+
+def without_mask(tmp_path):
+    """The case of kv-offsets that runs on the vec kernel."""
+    text, _, _ = (HUGE / "kv-offsets.yaml").read_text().partition("matrix:")
+    path = tmp_path / "kv-offsets.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.slow
+def test_ten_billion_elements_of_K_are_judged(tmp_path):
+    (row,) = rows_of(without_mask(tmp_path))
+    assert row["status"] == "pass"
+    assert set(row["sampled"]) == PARTS
+    assert row["sampled"]["blocks"] < row["sampled"]["of_blocks"] == 1536
+    assert row["sampled"]["rows"] >= 20
+
+
+@pytest.mark.slow
+def test_a_stride_of_the_mask_in_32_bits_is_found():
+    """llama.cpp#24945."""
+    (row,) = rows_of(HUGE / "mask-sequences.yaml", "--patch", "fault-mask-scan", code=5)
+    assert row["finding"]["kind"] == "out-of-bounds"
+    assert row["finding"]["kernel"].startswith("flash_attn_mask_to_KV_max")
+    assert "of mask (allocation 0), which has 17179869184 bytes" in row["finding"]["message"]
+
+
+@pytest.mark.night
+@pytest.mark.parametrize(
+    ("name", "patch", "what"),
+    [
+        ("kv-offsets", "fault-kv-offset", "of K (allocation"),  # llama.cpp#14840
+        ("mask-rows", "fault-mask-offset", "of mask (allocation"),  # llama.cpp#23610
+    ],
+)
+def test_offsets_in_32_bits_are_found(name, patch, what):
+    for row in rows_of(HUGE / f"{name}.yaml", "--patch", patch, code=5):
+        assert row["status"] == "fail"
+        assert row["finding"]["kind"] == "out-of-bounds"
+        assert what in row["finding"]["message"]
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("name", ["dst", "kv-offsets", "mask-rows", "mask-sequences"])
+def test_correct_kernels_pass(name):
+    rows = rows_of(HUGE / f"{name}.yaml")
+    assert {row["status"] for row in rows} == {"pass"}
+    assert all(row["sampled"]["blocks"] < row["sampled"]["of_blocks"] for row in rows)
+
+
+@pytest.mark.night
+def test_the_correct_tile_kernel_passes():
+    (row,) = rows_of(HUGE / "tile.yaml")
+    assert row["status"] == "pass"
+
+
+@pytest.mark.night
+def test_a_long_case_is_judged_by_some_blocks_in_every_bit():
+    (row,) = rows_of(HUGE.parent / "examples/long-cache.yaml", on="sim:rtx4090")
+    assert row["status"] == "pass"
+    assert row["design"]["equal_bits"] == 1.0
+    assert (row["sampled"]["of"], row["sampled"]["of_blocks"]) == (16384, 256)
+    assert row["sampled"]["blocks"] < 128

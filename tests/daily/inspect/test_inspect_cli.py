@@ -1,0 +1,341 @@
+"""`fattn-probe inspect` and `debug` as a user runs them."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from fattn_probe.base.seal import seal
+from fattn_probe.llama.build import open_build
+
+GQA = Path(__file__).parents[3] / "scenarios/gqa.yaml"
+SINKS = GQA.with_name("sinks.yaml")
+FAULTS = Path(__file__).parents[3] / "patches/faults"
+ERA_A = "pypi:xllamacpp==0.2.8"
+TAIL = """version: 1
+about: a query less than the last tile has room for
+hsk: 64
+n_head: 16
+n_head_kv: 2
+n_q: 3
+n_kv: 256
+mask: {kind: causal}
+"""
+
+pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
+
+
+def probe(*words, timeout=300, **options):
+    command = [sys.executable, "-m", "fattn_probe", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **options)
+
+
+def inspect(*words, **options):
+    return probe("inspect", *words, **options)
+
+
+def test_people_see_tensors_choice_launch_and_map():
+    done = inspect(GQA, "--on", "sim:h200")
+    assert done.returncode == 0, done.stderr
+    for text in (
+        "gqa on sim:h200",
+        "Q        f32    64 7 14 1    4 256 1792 25088",
+        "flash_attn_ext_f16<64,64,8,8,false,false,false>",
+        "use_gqa_opt && gqa_ratio > 4 held (gqa_ratio = 7), so ncols2 = 8",
+        "max_blocks_per_sm 2     max_blocks 264",
+        "coverage: pass",
+    ):
+        assert text in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 120
+
+
+def test_programs_read_everything():
+    done = inspect(GQA, "--on", "sim:h200", "--json")
+    (found,) = json.loads(done.stdout)["inspections"]
+    assert (found["case"], found["on"], found["problem"]) == ("gqa", "sim:h200", None)
+    assert found["facts"]["launch"]["ntiles_dst"] == 2
+    assert [block["kbc"] for block in found["facts"]["blocks"]] == list(range(8))
+
+
+@pytest.mark.slow
+def test_two_devices_side_by_side():
+    """Two GPUs that share a build, which other tests need too."""
+    done = inspect(GQA, "--source", ERA_A, "--on", "sim:rtx4070,sim:rtx4090")
+    assert "nsm                        46                   128" in done.stdout
+    assert "facts are equal, 6 differ" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("expect", "code", "said"),
+    [
+        ("{ntiles_dst: 2, blocks_num.x: 8, K.ne: [64, 256, 2, 1]}", 0, ""),
+        ("{ntiles_dst: 14}", 5, "gqa on sim:h200: ntiles_dst: expected 14, found 2"),
+        ("{ntile_dst: 2}", 5, "there is no such fact; the nearest is ntiles_dst"),
+    ],
+)
+def test_expected_facts(tmp_path, expect, code, said):
+    path = tmp_path / "gqa.yaml"
+    path.write_text(f"{GQA.read_text()}expect: {expect}\n")
+    done = inspect(path, "--on", "sim:h200", "--host")
+    assert done.returncode == code
+    assert said in done.stderr
+
+
+def test_pages_and_pictures(tmp_path):
+    done = inspect(GQA, "--on", "sim:h200", "--html", tmp_path / "page.html", "--svg", tmp_path / "map.svg")
+    assert done.returncode == 0
+    assert "<svg" in (tmp_path / "page.html").read_text()
+    assert (tmp_path / "map.svg").read_text().startswith("<svg")
+
+
+def test_values_read_from_memory_equal_the_inputs(tmp_path):
+    words = ("--host", "--json", "--values", "K[:2,0,1]", "--values", "dst[:2,0,0]", "--captures", tmp_path)
+    (found,) = json.loads(inspect(GQA, "--on", "sim:h200", *words).stdout)["inspections"]
+    assert {check["name"]: check["differing"] for check in found["bytes"]} == dict.fromkeys(("Q", "K", "V", "mask"), 0)
+    assert all(abs(value) <= 1 for value in found["values"]["K[:2,0,1]"][0])
+    same = probe("run", GQA, "--on", "sim:h200", "--captures", tmp_path / "run")
+    assert same.returncode == 0
+    compared = probe("compare", found["capture"], tmp_path / "run/gqa@sim-h200.gguf")
+    assert "equal" in compared.stdout, compared.stdout
+
+
+REFUSED = {
+    "gqa has no sinks; it has dst, Q, K, V, mask": ("--host", "--values", "sinks"),
+    "no line of ggml/src/ggml-cuda/fattn.cu matches 'no such line'": ("--host", "--break", "no such line@fattn.cu"),
+    "there is no block 99, only 0 to 7": ("--trace", "--at", "block=99"),
+    "allowed: block, warp, lane, kb0": ("--trace", "--at", "blok=1"),
+    "nogdb is not on this machine. To install it: Debian and Ubuntu: apt install gdb": ("--debugger", "nogdb"),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_cannot_be_inspected_is_refused(said):
+    done = inspect(GQA, "--on", "sim:h200", *REFUSED[said])
+    assert done.returncode == (3 if "--debugger" in REFUSED[said] else 2)
+    assert said in done.stderr
+
+
+def test_a_question_of_ones_own():
+    words = ("--break", "float KQ_max_new@fattn-mma-f16.cuh", "--print", "kb0", "--print", "no_such_name")
+    done = inspect(GQA, "--on", "sim:h200", "--host", "--at", "block=3,warp=1,lane=5", *words)
+    assert done.returncode == 2, done.stderr
+    assert "flash_attn_ext_f16_iter at fattn-mma-f16.cuh:" in done.stdout
+    assert "  kb0 = 3\n" in done.stdout
+    assert '  no_such_name: No symbol "no_such_name" in current context.' in done.stdout
+    assert "--print 'no_such_name' has no value in flash_attn_ext_f16_iter at fattn-mma-f16.cuh:" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_kernel_that_ends_in_a_finding(tmp_path):
+    path = tmp_path / "tail.yaml"
+    path.write_text(TAIL)
+    done = inspect(path, "--on", "sim:h200", "--patch", "fault-tail-queries", "--values", "dst[0,0,0]")
+    assert done.returncode == 5
+    assert "out-of-bounds" in done.stdout
+    assert "flash_attn_ext_f16_process_tile" in done.stdout
+    assert "so ncols2 = 8" in done.stdout
+
+
+def test_an_op_without_a_kernel_says_why(tmp_path):
+    path = tmp_path / "none.yaml"
+    path.write_text("version: 1\nabout: x\nhsk: 192\nhsv: 128\nn_head: 8\nn_head_kv: 2\nn_q: 9\nn_kv: 512\n")
+    done = inspect(path, "--on", "sim:h200")
+    assert done.returncode == 0
+    assert "unsupported" in done.stdout
+    assert "BEST_FATTN_KERNEL_NONE" in done.stdout
+
+
+def gdb_of(folder, text):
+    """A debugger: a shell script."""
+    script = folder / "gdb"
+    script.write_text(f"#!/bin/sh\n{text}")
+    script.chmod(0o755)
+    return script
+
+
+def test_a_debugger_without_python(tmp_path):
+    script = gdb_of(
+        tmp_path,
+        "printf 'define python\\nerror Python scripting is not supported in this copy of GDB.\\nend\\n' > "
+        f'{tmp_path}/no-python\nexec gdb -iex "source {tmp_path}/no-python" "$@"\n',
+    )
+    plain = json.loads(inspect(GQA, "--on", "sim:h200", "--json").stdout)["inspections"][0]["facts"]
+    done = inspect(GQA, "--on", "sim:h200", "--json", "--debugger", script)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["inspections"][0]["facts"] == plain
+
+
+def folder_of_the_build():
+    inspect(GQA, "--on", "sim:h200", "--host")
+    said = json.loads(probe("build", GQA, "--engine", "sim", "--arch", "90", "--debug", "--json").stdout)
+    return Path(said["folder"])
+
+
+@pytest.mark.slow
+def test_a_stripped_build(tmp_path):
+    copy = tmp_path / "build"
+    shutil.copytree(folder_of_the_build(), copy, symlinks=True)
+    subprocess.run(["strip", *map(str, (copy / "lib").glob("*.so"))], check=True)
+    assert "build is damaged (lib/libggml-" in inspect(GQA, "--on", "sim:h200", "--build", copy).stderr
+    seal(copy)
+    assert open_build(copy).manifest.flavour == "debug"
+    done = inspect(GQA, "--on", "sim:h200", "--build", copy)
+    assert done.returncode == 3
+    assert "libggml-cuda.so has no debug information" in done.stderr
+
+
+def test_a_debugger_that_hangs_is_lost(tmp_path):
+    started = time.monotonic()
+    done = inspect(GQA, "--on", "sim:h200", "--debugger", gdb_of(tmp_path, "sleep 60\n"), "--timeout", "1")
+    assert done.returncode == 4
+    assert "its start timed out after 1 s" in done.stderr
+    assert time.monotonic() - started < 30
+
+
+def test_a_debugger_that_is_killed_is_lost(tmp_path):
+    """Killed by a gdb command file as soon as the program is loaded: the debugger is gone in the midst."""
+    script = gdb_of(tmp_path, '(sleep 0.3; kill -9 $$) &\nexec gdb "$@"\n')
+    done = inspect(GQA, "--on", "sim:h200", "--debugger", script)
+    assert done.returncode == 4
+    assert "ended during" in done.stderr
+    assert "SIGKILL" in done.stderr
+
+
+def test_the_dialogue_is_kept(tmp_path):
+    inspect(GQA, "--on", "sim:h200", "--host", "--mi", "--transcript", tmp_path / "dialogue")
+    text = (tmp_path / "dialogue").read_text()
+    assert "-exec-run" in text
+    assert "*stopped" in text
+
+
+@pytest.mark.slow  # ggml's CPU backend is compiled
+def test_upstreams_own_case():
+    words = ("--program", "test-backend-ops", "--filter", "hsk=64,hsv=64,nh=4,nr23=\\[1,1\\],kv=113,nb=3,mask=1")
+    done = inspect(*words, "--on", "sim:h200", "--host", "--json", timeout=900)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["inspections"]
+    assert found["case"].startswith("FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,")
+    tensors = {tensor["name"]: tensor["ne"] for tensor in found["facts"]["tensors"]}
+    assert tensors["K"] == [64, 113, 4, 1]
+
+
+def test_the_live_debugger_stops_at_the_kernel():
+    commands = "fattn tile\nfattn tensors\nfattn break fattn-mma-f16.cuh:733\ncontinue\nprint kb0\nquit\n"
+    done = probe("debug", GQA, "--on", "sim:h200", "--at", "block=3,warp=1", input=commands)
+    assert "thread (0, 1, 0)" in done.stdout
+    assert "block (3, 0, 0)" in done.stdout
+    assert "f16    64 256 2 1" in done.stdout
+    assert "$1 = 3" in done.stdout
+
+
+@pytest.fixture
+def live():
+    """Types commands into the live debugger of a block and warp of gqa, and gives what it answers to each."""
+
+    def typed(*commands):
+        words = ["-m", "fattn_probe", "debug", str(GQA), "--on", "sim:h200", "--at", "block=5,warp=1"]
+        with pexpect.spawn(
+            sys.executable,
+            words,
+            encoding="utf-8",
+            timeout=300,
+            dimensions=(200, 160),
+            env={**os.environ, "TERM": "dumb"},
+        ) as terminal:
+            terminal.expect_exact("(gdb) ")
+            for command in commands:
+                terminal.sendline(command)
+                terminal.expect_exact("(gdb) ")
+                yield terminal.before.partition("\n")[2].replace("\r", "")
+            terminal.sendline("kill")
+
+    return typed
+
+
+def test_variables_that_are_not_set_yet_are_no_position(live):
+    at_first, blocks, step, then, rowsum = live(
+        "fattn tile", "fattn blocks", "fattn step", "fattn tile", "p KQ_rowsum[0]"
+    )
+    assert re.search(r"^ +5 +5 +6 +0 +1 +0 +0 +1:2 ", blocks, re.MULTILINE)
+    for said in (at_first, then):
+        assert "found before: kbc 5 to 6\nfound before: sequence 0, z_KV 1, zt_gqa 0, jt 0, kb0 1:2\n" in said
+    assert (
+        "not set yet at this line: kb0_start, kb0_stop, jt, zt_gqa, z_KV, sequence, kbc, kbc_stop, iter_k" in at_first
+    )
+    assert " = " not in at_first
+    assert "#0  flash_attn_ext_f16_iter<" in step
+    assert then.splitlines()[4:] == [
+        *(
+            "k_VKQ_0 = 64",
+            "kb0 = 1",
+            "kb0_start = 1",
+            "kb0_stop = 2",
+            "jt = 0",
+            "zt_gqa = 0",
+            "z_KV = 1",
+            "sequence = 0",
+        ),
+        *("kbc = 5", "kbc_stop = 6", "iter_k = 4"),
+    ]
+    assert rowsum.startswith("$1 = 0")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("block=99", "there is no block 99, only 0 to 7"),
+        ("warp=9", "there is no warp 9, only 0 to 3"),
+        ("block=1,kb0=1", "leave out kb0, and use `fattn step` there"),
+    ],
+)
+def test_the_live_debugger_refuses_a_place_that_is_not_there(place, said):
+    done = probe("debug", GQA, "--on", "sim:h200", "--at", place, input="quit\n")
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_an_interrupt_leaves_nothing_behind():
+    command = [sys.executable, "-m", "fattn_probe", "inspect", str(GQA), "--on", "sim:h200"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    time.sleep(1.2)
+    os.killpg(running.pid, signal.SIGINT)
+    running.communicate(timeout=60)
+    left = subprocess.run(["pgrep", "-s", str(running.pid)], capture_output=True, text=True, check=False)
+    assert left.stdout == ""
+
+
+def test_a_warp_is_followed():
+    done = inspect(GQA, "--on", "sim:h200", "--trace", "--at", "block=1,warp=2,lane=5")
+    assert done.returncode == 0, done.stderr
+    assert "warp 2 of block 1" in done.stdout
+    assert "first deviation: none" in done.stdout
+    assert "output: pass" in done.stdout
+    assert "It does not cover what comes after: the sinks," in " ".join(done.stdout.split())
+
+
+@pytest.mark.slow  # another kernel is compiled
+def test_a_wrong_output_is_said_beside_a_warp_that_is_right():
+    words = (SINKS, "--on", "sim:h200", "--trace", "--patch", FAULTS / "15157-sinks-twice.patch")
+    done = inspect(*words, timeout=900)
+    assert done.returncode == 5
+    assert "first deviation: none" in done.stdout
+    assert "output: fail" in done.stdout
+    assert "The fault is after the last KV step, or in another warp or block" in done.stdout
+    assert "the output is wrong" in done.stderr
+
+
+@pytest.mark.slow  # another kernel is compiled
+def test_the_first_nan_is_found():
+    path = GQA.parent / "known-faults/masked-rows.yaml"
+    done = inspect(path, "--on", "sim:h200", "--find-nan")
+    assert done.returncode == 5
+    assert "is nan: its accumulators are finite; its mask is -inf everywhere" in " ".join(done.stdout.split())
+    assert "masked-rows on sim:h200: a value is not finite" in done.stderr

@@ -1,0 +1,218 @@
+import json
+import math
+
+import pytest
+
+from fattn_probe.daily.inspect.procedures.warp import numbers, read_trace
+from fattn_probe.machine.debug.protocol import Frame, StopRecord
+from tests.daily.inspect.traced import CASE, INPUTS, NARROW, WIDE, Warp, fragments_of, judge, whole
+from tests.stand_in import StandIn
+
+ITERATION = "flash_attn_ext_f16_iter<64, 64, 8, 2, 4, false, ggml_cuda_mma::tile<16, 8, __half2> >"
+PROCESS = "flash_attn_ext_f16_process_tile<64, 64, 8, 2, 4, false>"
+LINES = {"logits": 733, "softmax": 924, "rescaled": 968, "accumulated": 1402}
+ANCHORS = {
+    "logits": ["fattn-mma-f16.cuh:733"],
+    "softmax": ["fattn-mma-f16.cuh:913", "fattn-mma-f16.cuh:924"],
+    "rescaled": ["fattn-mma-f16.cuh:968"],
+    "accumulated": ["fattn-mma-f16.cuh:1402"],
+}
+
+
+def plan(**more):
+    return {
+        "anchors": ANCHORS,
+        "block": [2, 0, 0],
+        "warp": 0,
+        "simulated": True,
+        "tiles": 1,
+        "kb0": None,
+        "until_not_finite": False,
+    } | more
+
+
+class Fibers(StandIn):
+    """A debugger on whose program the lanes of one warp stop one by one, with what a `Warp` left for readings."""
+
+    def __init__(self, document, tiles=1):
+        anchor = {"softmax": ["softmax", "softmax"]}
+        self.stops = [
+            (name, reading | {"tile": tile})
+            for tile in range(tiles)
+            for reading in document["readings"]
+            for name in anchor.get(reading["anchor"], [reading["anchor"]])
+        ]
+        self.document = document
+        self.points = {}
+        self.now = None
+        self.settings = []
+
+    def execute(self, command):
+        self.settings.append(command)
+        kind = {"whatis KQ_C[0]": "KQ", "whatis VKQ_C[0]": "VKQ"}.get(command)
+        if kind is None:
+            return ""
+        tile = self.document[kind]
+        spelt = {"half2": "__half2"}.get(tile["T"], tile["T"])
+        return f"type = ggml_cuda_mma::tile<{tile['I']}, {tile['J']}, {spelt}, (ggml_cuda_mma::data_layout)0>\n"
+
+    def insert_near(self, location, condition=""):
+        number = len(self.points) + 1
+        self.points[number] = (location, condition)
+        return [number]
+
+    def delete(self, *removed):
+        for number in removed:
+            del self.points[number]
+
+    def frames(self, limit):
+        return [Frame(ITERATION, "fattn-mma-f16.cuh", 733)]
+
+    def resume(self, command):
+        assert command == "continue"
+        while self.stops:
+            anchor, self.now = self.stops.pop(0)
+            hit = tuple(n for n, (at, condition) in self.points.items() if self.stands(anchor, at, condition))
+            if hit:
+                function = PROCESS if anchor == "accumulated" else ITERATION
+                return StopRecord("breakpoint", hit, function, f"overlay/x/../{'fattn-mma-f16.cuh'}", LINES[anchor])
+        return StopRecord("exited", detail="0")
+
+    def stands(self, anchor, location, condition):
+        if location not in ANCHORS[anchor]:
+            return False
+        kb0 = self.now["kb0"]
+        tests = [part for part in ("kb0 == 1", "kb0 == 2") if part in condition]
+        return not tests or f"kb0 == {kb0}" in tests
+
+    def evaluate(self, expressions, level=0):
+        return [self.value(expression) for expression in expressions]
+
+    def value(self, expression):
+        if expression == "kb0":
+            return None if self.now["kb0"] is None else str(self.now["kb0"])
+        if expression == "simt::self->lane":
+            return str(self.now["lane"])
+        if expression == "indices != 0":
+            return "false"
+        name = expression.strip("*").partition("@")[0]
+        values = self.now["values"].get(name)
+        if values is None:
+            return None
+        if name == "VKQ_C":
+            pairs = zip(values[::2], values[1::2], strict=True)
+            return "{{x = {" + ", ".join(f"{{x = {{bits = {x}}}, y = {{bits = {y}}}}}" for x, y in pairs) + "}}}"
+        return "{" + ", ".join(f"{value:.9g}" for value in values) + "}"
+
+
+@pytest.mark.parametrize(("kind", "ncols1"), [(WIDE, 8), (NARROW, 4)])
+def test_readings_equal_the_registers(kind, ncols1):
+    document = Warp(CASE, INPUTS, fragments_of(kind, ncols1, 2), whole()).document()
+    found = json.loads(json.dumps(read_trace(Fibers(document), plan())))
+    assert found["template"] == {"DKQ": 64, "DV": 64, "ncols1": 8, "ncols2": 2, "nwarps": 4}
+    assert (found["KQ"], found["VKQ"]) == (document["KQ"], document["VKQ"])
+    assert found["places"] == {anchor: f"fattn-mma-f16.cuh:{line}" for anchor, line in LINES.items()}
+    assert found["stopped"] == []
+    assert len(found["readings"]) == len(document["readings"])
+    for ours, theirs in zip(found["readings"], document["readings"], strict=True):
+        assert {key: ours[key] for key in ("anchor", "lane", "tile", "kb0")} == {
+            key: theirs[key] for key in ("anchor", "lane", "tile", "kb0")
+        }
+        assert ours["values"].keys() == theirs["values"].keys()
+
+
+def test_a_trace_from_debugger_to_verdict():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
+    found = read_trace(Fibers(document), plan())
+    trace = judge(found, work)
+    assert trace.deviation is None
+    assert len(trace.tiles[0].steps) == 5
+
+
+def test_lanes_may_come_in_any_order_and_past_one_another():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
+    # Between two warp instructions each lane runs on alone: softmax and rescaled of a lane follow one another
+    order = {"logits": 0, "softmax": 1, "rescaled": 1, "accumulated": 2}
+    document["readings"].sort(
+        key=lambda r: (99 if r["kb0"] is None else r["kb0"], order[r["anchor"]], r["lane"] * 7 % 32)
+    )
+    found = read_trace(Fibers(document), plan())
+    trace = judge(found, work)
+    assert trace.deviation is None
+    assert len(trace.tiles[0].steps[-1].checked) == 7
+
+
+def test_only_the_warp_asked_for_stops_and_the_breakpoints_are_taken_back(monkeypatch):
+    debugger = Fibers(Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), whole()).document())
+    conditions = []
+    insert = debugger.insert_near
+
+    def noted(location, condition=""):
+        conditions.append(condition)
+        return insert(location, condition)
+
+    monkeypatch.setattr(debugger, "insert_near", noted)
+    read_trace(debugger, plan(warp=3, block=[5, 1, 0]))
+    asked = "simt::self->warp->index == 3 && simt::blockIdx.x == 5 && simt::blockIdx.y == 1 && simt::blockIdx.z == 0"
+    assert set(conditions) == {asked}
+    assert not debugger.points
+
+
+def test_one_step_needs_the_next_ones_beginning():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
+    debugger = Fibers(document)
+    found = read_trace(debugger, plan(kb0=1))
+    assert {(r["anchor"], r["kb0"]) for r in found["readings"]} == {
+        *(("logits", 1), ("softmax", 1), ("rescaled", 1), ("logits", 2)),
+    }
+    assert debugger.stops  # it did not follow the rest
+    trace = judge(found, work)
+    (step,) = trace.tiles[0].steps
+    assert step.kb0 == 1
+    assert {item.name for item in step.checked} >= {"KQ", "P", "VKQ"}
+    assert trace.deviation is None
+
+
+def test_all_tiles_of_a_block_are_followed():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), whole(kb0_stop=2)).document()
+    found = read_trace(Fibers(document, tiles=3), plan(tiles=3))
+    assert {r["tile"] for r in found["readings"]} == {0, 1, 2}
+    assert len(found["readings"]) == 3 * len(document["readings"])
+
+
+def test_the_first_value_that_is_not_finite_ends_it():
+    def fault(name, kb0, values):
+        if (name, kb0) == ("P", 2):
+            values[3, 5] = math.nan
+        return values
+
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), whole(), fault=fault).document()
+    found = read_trace(Fibers(document), plan(until_not_finite=True))
+    last = found["readings"][-1]
+    assert (last["anchor"], last["kb0"]) == ("softmax", 2)
+    # all lanes of that anchor are there: the first one in lane order is not the first that stopped
+    assert sum((r["anchor"], r["kb0"]) == ("softmax", 2) for r in found["readings"]) == 32
+    assert any(math.isnan(v) for r in found["readings"] for v in r["values"].get("KQ_C", []))
+
+
+def test_a_program_that_ends_says_why():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), whole()).document()
+    found = read_trace(Fibers(document), plan(tiles=2))
+    assert found["stopped"] == ["exited", "0", ""]
+    assert len(found["readings"]) == len(document["readings"])
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("{{x = {{x = {bits = 65535}, y = {bits = 1}}, {x = {bits = 0}, y = {bits = 2}}}}}", [65535, 1, 0, 2]),
+        ("{{x = {0.125017703, -1.70141173e+38, 0, 1e-45}}}", [0.125017703, -1.70141173e38, 0, 1e-45]),
+        ("{1.5 <repeats 3 times>, 2}", [1.5, 1.5, 1.5, 2]),
+        ("{{x = {bits = 7}, y = {bits = 8}}}", [7, 8]),
+        ("{-inf, inf}", [-math.inf, math.inf]),
+        ("{static I = 16, x = {3}}", [16, 3]),
+        ("{nan(0x400000), -nan(0x7fffff), nan, 1}", [math.nan, math.nan, math.nan, 1]),
+    ],
+)
+def test_numbers_in_the_debuggers_spelling(text, values):
+    assert str(numbers(text)) == str(values)  # a NaN is not equal to itself

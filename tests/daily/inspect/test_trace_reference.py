@@ -1,0 +1,214 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fattn_probe.daily.inspect.trace.checks import accumulate, half_ulp
+from fattn_probe.daily.inspect.trace.document import trace_json
+from fattn_probe.daily.inspect.trace.steps import steps_of
+from tests.daily.inspect.traced import (
+    CASE,
+    INPUTS,
+    NARROW,
+    SCENARIO,
+    VOLTA,
+    WIDE,
+    Warp,
+    fragments_of,
+    judge,
+    small_case,
+    whole,
+)
+
+
+def judged(kind=WIDE, ncols1=8, ncols2=2, *, warp=0, fault=None, work=None, case=CASE, inputs=INPUTS):
+    work = work or whole()
+    document = Warp(case, inputs, fragments_of(kind, ncols1, ncols2, warp), work, fault=fault).document()
+    return judge(json.loads(json.dumps(document)), work, case=case, inputs=inputs, warp=warp)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ncols1", "ncols2", "warp"),
+    [(WIDE, 8, 2, 0), (WIDE, 8, 2, 3), (WIDE, 32, 2, 1), (NARROW, 4, 2, 2), (NARROW, 8, 2, 1), (VOLTA, 32, 2, 1)],
+)
+def test_a_right_warp_parts_nowhere(kind, ncols1, ncols2, warp):
+    trace = judged(kind, ncols1, ncols2, warp=warp)
+    assert trace.deviation is None
+    assert [step.kb0 for step in trace.tiles[0].steps] == [0, 1, 2, 3, 4]
+    assert {item.name for item in trace.tiles[0].steps[1].checked} == {
+        *("KQ", "KQ_max", "KQ_max_scale", "P", "KQ_rowsum", "VKQ rescaled", "VKQ"),
+    }
+
+
+def test_the_bounds_are_not_idle():
+    ratios: dict = {}
+    for step in judged().tiles[0].steps:
+        for item in step.checked:
+            ratios[item.name] = max(ratios.get(item.name, 0), item.in_bounds)
+    assert ratios["VKQ"] > 0.1
+    assert ratios["VKQ rescaled"] > 0.5
+    assert ratios["P"] > 0.02
+
+
+def wrong(name, kb0, change):
+    def fault(of, at, values):
+        if (of, at) == (name, kb0):
+            change(values)
+        return values
+
+    return fault
+
+
+def at(index, factor=1.0, add=0.0):
+    def change(values):
+        values[index] = values[index] * factor + add
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("KQ", at((3, 5), add=1e-4)),
+        ("KQ_max", at(2, add=1e-4)),
+        ("KQ_max_scale", at(2, 1.001)),
+        ("P", at((4, 7), 1.001)),
+        ("KQ_rowsum", at((5, 1), 1.001)),
+        ("VKQ rescaled", at((1, 9), 1.01)),
+        ("VKQ", at((6, 3), add=0.02)),
+    ],
+)
+@pytest.mark.parametrize("kb0", [1, 3])
+def test_the_first_quantity_and_step_are_named(name, change, kb0):
+    deviation = judged(fault=wrong(name, kb0, change)).deviation
+    assert (deviation.quantity, deviation.kb0) == (name, kb0)
+
+
+def test_a_wrong_number_is_named_by_query_head_and_row():
+    deviation = judged(fault=wrong("KQ", 2, at((5, 9), add=0.01)), work=whole(jt=1)).deviation
+    # column 5 of ncols2 = 2 is query 8 + 2 and the second head of the group of K/V head 1; nbatch_fa is 64
+    assert (deviation.query, deviation.head, deviation.kv_row, deviation.d) == (10, 3, 2 * 64 + 9, None)
+    assert deviation.found - deviation.expected == pytest.approx(0.01, rel=1e-3)
+    deviation = judged(fault=wrong("VKQ", 0, at((5, 9), add=0.1))).deviation
+    assert (deviation.query, deviation.head, deviation.kv_row, deviation.d) == (2, 3, None, 9)
+
+
+def test_two_swapped_rows_of_V_are_found_in_their_step():
+    swapped = {**INPUTS, "V": INPUTS["V"].copy()}
+    rows = swapped["V"].reshape(CASE.op.sizes.n_head_kv, CASE.op.sizes.n_kv, -1)
+    rows[1, [70, 71]] = rows[1, [71, 70]]
+    document = Warp(CASE, swapped, fragments_of(WIDE, 8, 2), work := whole(jt=1)).document()
+    trace = judge(document, work)
+    assert (trace.deviation.quantity, trace.deviation.kb0) == ("VKQ", 1)
+
+
+def test_an_offset_that_is_not_the_kernels_shows_in_the_maximum():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
+    trace = judge(document, work, offset=0.6931)
+    assert trace.deviation.quantity == "KQ_max"
+
+
+def test_masked_keys_have_no_weight():
+    def fault(name, kb0, values):
+        return np.where(values == 0, 0.01, values) if name == "P" and kb0 == 4 else values
+
+    deviation = judged(WIDE, 32, 2, fault=fault).deviation
+    assert (deviation.quantity, deviation.kb0, deviation.expected) == ("P", 4, 0.0)
+    assert deviation.count > 1
+
+
+def test_a_column_that_does_not_exist_parts_nowhere():
+    # 13 queries in tiles of 8: of the second tile 5 exist, columns 10 and up are past the last query
+    assert judged(work=whole(jt=1), fault=wrong("KQ", 0, at((11, 3), add=1.0))).deviation is None
+
+
+def test_what_a_tile_must_begin_with():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole(kb0_start=2)).document()
+    first = next(reading for reading in document["readings"] if reading["lane"] == 4)
+    first["values"]["KQ_rowsum"][1] = 0.5
+    trace = judge(document, work)
+    assert (trace.deviation.quantity, trace.deviation.lane) == ("KQ_rowsum at the start", 4)
+
+
+def test_rounding_adds_up_in_the_drift_and_not_in_the_bound():
+    steps = judged().tiles[0].steps
+    drifts = [float(np.abs(step.VKQ - step.exact_VKQ).max()) for step in steps]
+    assert 0 < drifts[0] < 2e-3
+    assert max(drifts) < 5e-3
+    assert np.allclose(steps[-1].exact_KQ_rowsum, steps[-1].KQ_rowsum, rtol=1e-5)
+
+
+def test_one_step_is_set_next_to_all_that_came_before():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
+    one = [r for r in document["readings"] if r["kb0"] == 3 or (r["kb0"], r["anchor"]) == (4, "logits")]
+    trace = judge({**document, "readings": one}, work)
+    (step,) = trace.tiles[0].steps
+    whole_trace = judged()
+    assert np.array_equal(step.exact_VKQ, whole_trace.tiles[0].steps[3].exact_VKQ)
+    assert np.array_equal(step.VKQ, whole_trace.tiles[0].steps[3].VKQ)
+    assert trace.deviation is None
+
+
+def test_lanes_that_were_not_read_leave_a_quantity_out():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole(kb0_stop=2)).document()
+    kept = [r for r in document["readings"] if (r["anchor"], r["lane"]) != ("rescaled", 7)]
+    for reading in kept:
+        if reading["lane"] == 9:
+            reading["values"].pop("KQ_max_scale", None)
+    document |= {"readings": kept, "stopped": ["signal", "SIGSEGV", "mma"]}
+    trace = judge(document, work)
+    assert {item.name for item in trace.tiles[0].steps[1].checked} == {"KQ", "KQ_max", "P"}
+    assert np.isnan(trace.tiles[0].steps[1].KQ_max_scale).all()
+    assert trace.stopped == ("signal", "SIGSEGV", "mma")
+
+
+def test_softcap_and_alibi():
+    for more in ("logit_softcap: 20", "max_bias: 8"):
+        case, inputs = small_case(SCENARIO.replace("mask: {kind: causal}", f"mask: {{kind: alibi}}\n{more}"))
+        if "softcap" in more:
+            capped = judged(case=case, inputs=inputs, fault=lambda name, kb0, values: cap(name, values))
+            assert capped.deviation is None
+            assert judged(case=case, inputs=inputs).deviation.quantity == "KQ"
+        else:
+            assert judged(WIDE, 16, 1, case=case, inputs=inputs, work=replace(whole(), zt_gqa=1)).deviation is None
+
+
+def cap(name, values):
+    return np.float32(20) * np.tanh(values) if name == "KQ" else values
+
+
+def test_an_overflow_that_arithmetic_makes_is_no_deviation():
+    text = SCENARIO.replace("mask: {kind: causal}", "data: {V: {kind: uniform, scale: 1, mean: 60000}}")
+    case, inputs = small_case(text)
+    with np.errstate(over="ignore", invalid="ignore"):
+        trace = judged(WIDE, 16, 1, case=case, inputs=inputs)
+    assert np.isinf(trace.tiles[0].steps[-1].VKQ).any()
+    assert trace.deviation is None
+    json.dumps(trace_json(trace, verbose=True), allow_nan=False)
+
+
+def test_half_ulp():
+    # 2048 to 4095 lie 2 apart in f16, 1 to 2 lie 2^-10 apart, and all below 2^-14 lie 2^-24 apart
+    assert half_ulp(np.array([3000.0, 1.5, 1e-7, 0.0, np.inf])).tolist() == [1.0, 2.0**-11, 2.0**-25, 2.0**-25, 16.0]
+
+
+def test_an_accumulator_is_bounded_by_its_roundings():
+    rng = np.random.default_rng(3)
+    P, V, start = rng.random((4, 64)), rng.normal(size=(64, 8)), rng.normal(size=(4, 8))
+    total, bound = accumulate(start, P, V, 2)
+    rounded = start
+    for first in range(0, 64, 8):
+        rounded = (rounded + P[:, first : first + 8] @ V[first : first + 8]).astype(np.float16).astype(np.float64)
+    assert np.allclose(total, start + P @ V)
+    assert (np.abs(rounded - total) <= bound).all()
+    assert bound.max() < 0.05
+
+
+def test_steps_of_readings_in_any_order():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), whole(kb0_stop=3)).document()
+    shuffled = list(document["readings"])
+    np.random.default_rng(0).shuffle(shuffled)
+    for a, b in zip(steps_of(document), steps_of({**document, "readings": shuffled}), strict=True):
+        assert (a.tile, a.kb0, a.registers.keys()) == (b.tile, b.kb0, b.registers.keys())
+        assert all(np.array_equal(a[name], b[name]) for name in a.registers)

@@ -1,0 +1,113 @@
+import io
+import json
+from xml.etree import ElementTree
+
+from rich.console import Console
+
+from fattn_probe.daily.inspect.trace.document import trace_json
+from fattn_probe.daily.inspect.trace.picture import trace_picture
+from fattn_probe.daily.inspect.trace.show import render_trace
+from tests.daily.inspect.traced import (
+    CASE,
+    INPUTS,
+    NARROW,
+    SCENARIO,
+    WIDE,
+    Warp,
+    fragments_of,
+    judge,
+    small_case,
+    whole,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def traced(kind=WIDE, ncols1=8, *, fault=None, case=CASE, inputs=INPUTS, **more):
+    document = Warp(case, inputs, fragments_of(kind, ncols1, 2), work := whole(**more), fault=fault).document()
+    return judge(document, work, case=case, inputs=inputs)
+
+
+def shown(trace, **how):
+    console = Console(file=(out := io.StringIO()), width=100)
+    console.print(render_trace(trace, **how))
+    return out.getvalue()
+
+
+def dropped_key(name, kb0, values):
+    if (name, kb0) == ("P", 1):
+        values[2, 3] = 0.0
+    return values
+
+
+def test_a_line_a_step():
+    text = shown(traced())
+    lines = text.splitlines()
+    assert lines[0] == "warp 0 of block 2, one of 4 that share their columns"
+    assert lines[1] == "sequence 0, query 0 to 7, head 2 to 3, kb0 0 to 4"
+    assert [line.split()[0] for line in lines[4:9]] == ["0", "1", "2", "3", "4"]
+    assert [line.split()[1] for line in lines[4:6]] == ["0-15", "64-79"]
+    assert shown(traced(NARROW, 8)).splitlines()[4].split()[1] == "0-47*"
+    assert "first deviation: none" in text
+    assert max(len(line) for line in lines) <= 100
+
+
+def test_the_first_deviation_in_a_sentence():
+    text = " ".join(shown(traced(fault=dropped_key)).split())
+    # column 2 of ncols2 = 2: query 1, the first head of K/V head 1
+    assert "kb0 1: P of query 1, head 2, KV row 67 (lane 9, number 1) is 0, not 0.0" in text
+    assert "read at fattn-mma-f16.cuh:701" in text
+
+
+def test_the_registers_of_a_lane():
+    trace = traced(NARROW, 4)
+    text = shown(trace, lane=5)
+    step = trace.tiles[0].steps[0]
+    first = next(line.split() for line in text.splitlines() if line.split()[:1] == ["0"] and len(line.split()) == 7)
+    # lane 5 of an m16n8 accumulator: row 5 / 4 = 1, column 5 % 4 * 2 = 2, which is query 1 of the first head
+    assert first[:4] == ["0", "1", "2", "1"]
+    assert float(first[4]) == float(f"{step.KQ[2, 1]:.6g}")
+    assert "kb0 0, lane 5: VKQ_C" in text
+
+
+def test_all_numbers_fit_a_terminal():
+    text = shown(traced(kb0_stop=1), verbose=True)
+    assert "KQ before the mask" in text
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_a_program_that_ended_early_is_reported():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole(kb0_stop=1)).document()
+    document["stopped"] = ["signal", "SIGSEGV", "mma"]
+    trace = judge(document, work)
+    assert "ended before everything was read: signal SIGSEGV mma" in shown(trace)
+
+
+def test_json_has_no_nan_or_infinity():
+    case, inputs = small_case(SCENARIO.replace("{kind: causal}", "{kind: masked_tiles, leading: 256}"))
+    trace = traced(case=case, inputs=inputs)
+    document = trace_json(trace, verbose=True)
+    text = json.dumps(document, allow_nan=False)
+    assert '"-inf"' in text
+    assert document["first_deviation"] is None
+    assert len(document["tiles"][0]["steps"]) == 5
+    assert len(json.dumps(trace_json(trace))) < len(text) / 5
+
+
+def test_json_of_a_deviation():
+    deviation = trace_json(traced(fault=dropped_key))["first_deviation"]
+    assert (deviation["quantity"], deviation["kb0"], deviation["kv_row"], deviation["d"]) == ("P", 1, 67, None)
+    assert deviation["words"].startswith("kb0 1: P of query 1")
+
+
+def test_the_picture_is_complete_in_itself():
+    html = trace_picture(traced(fault=dropped_key))
+    body = ElementTree.fromstring(f"<div>{html}</div>")
+    assert html.count("<svg") == 2 * 2  # labels and picture
+    images = [element for element in body.iter(f"{SVG}image")]
+    assert len(images) == 2
+    assert all(image.get("href").startswith("data:image/png;base64,") for image in images)
+    assert [element for element in body.iter(f"{SVG}path") if element.get("class") == "bad"]
+    assert "http" not in html.replace("http://www.w3.org", "")
+    assert 'class="bad"' not in trace_picture(traced())

@@ -1,0 +1,228 @@
+"""Warps of real kernels on simulated GPUs, followed under real gdb."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import expand, load, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.daily.inspect.facts import Facts
+from fattn_probe.daily.inspect.trace.tracer import Tracer
+from fattn_probe.machine.run.outcome import Ran
+from tests.daily.inspect.shipped import CASES, SCENARIOS, inspector_of
+
+SHIPPED = [case for case in CASES.values() if case.op.sizes.flop < 3e10]
+
+pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
+SLOW = pytest.mark.slow  # another kernel than gqa's is compiled
+
+FAULTS = Path(__file__).parent / "faults-by-block.patch"
+H200 = parse_target("sim:h200", load_devices())
+TWO_STEPS_A_BLOCK = """
+version: 1
+about: as many tiles as make an H200 give each block two KV steps
+hsk: 64
+n_head: 14
+n_head_kv: 2
+n_q: 512
+n_kv: 256
+mask: {kind: causal}
+"""
+FOUR_WARPS_A_COLUMN = """
+version: 1
+about: two queries of four heads a K/V head, so that four warps share 8 columns
+hsk: 128
+n_head: 8
+n_head_kv: 2
+n_q: 2
+n_kv: 512
+mask: {kind: causal}
+"""
+NO_MASK = """
+version: 1
+about: each head with K and V of its own and no mask
+hsk: 64
+n_head: 8
+n_q: 64
+n_kv: 512
+"""
+OVERFLOW = """
+version: 1
+about: a V so large that sums of it are beyond f16
+hsk: 64
+n_head: 8
+n_q: 33
+n_kv: 512
+data: {V: {kind: uniform, scale: 0.1, mean: 60000}}
+"""
+
+
+@pytest.fixture(scope="module")
+def inspector():
+    return inspector_of()
+
+
+def tracer_of(inspector, case):
+    inputs = make_inputs(case)
+    facts = inspector.inspect(case, inputs, H200).result
+    assert isinstance(facts, Facts), facts
+    return Tracer(inspector, case, inputs, H200, facts)
+
+
+def case_of(text):
+    (case,) = expand(loads(text))
+    return case
+
+
+def agrees(trace, *kb0):
+    """There is no deviation, everything was read, and the accumulators are as close to float64 as f16 allows."""
+    assert trace.deviation is None, trace.deviation
+    assert [step.kb0 for tile in trace.tiles for step in tile.steps] == list(kb0)
+    for tile in trace.tiles:
+        for step in tile.steps:
+            assert len(step.checked) >= 7
+            assert np.abs(step.VKQ - step.exact_VKQ)[tile.exists].max() < 5e-3
+            assert np.abs(step.KQ - step.exact_KQ)[tile.exists].max() < 1e-5
+
+
+def test_gqa_step_by_step(inspector):
+    tracer = tracer_of(inspector, CASES["gqa"])
+    trace = tracer.trace(block=2, warp=1)
+    agrees(trace, 2)
+    (tile,) = trace.tiles
+    # 8 queries by 8 heads, 16 columns a warp: warp 1 has queries 2 and 3, and 7 heads a K/V head exist
+    assert sorted(set(tile.query[tile.exists].tolist())) == [2, 3]
+    assert tile.head[tile.exists].tolist() == [0, 1, 2, 3, 4, 5, 6] * 2
+    assert tile.steps[0].kv_rows.tolist() == list(range(128, 192))
+    assert tile.steps[0].KQ[tile.exists].std() > 0.1
+    assert trace.places["logits"].startswith("fattn-mma-f16.cuh:")
+
+
+@pytest.mark.slow
+def test_the_archive_of_a_block_holds_what_a_trace_of_each_warp_reads(inspector):
+    tracer = tracer_of(inspector, CASES["gqa"])
+    arrays, trace = tracer.arrays(block=2), tracer.trace(block=2, warp=1)
+    (step,) = trace.tiles[0].steps
+    assert (arrays["kb0"].tolist(), arrays["warp"].tolist()) == ([2], [0, 1, 2, 3])
+    columns = arrays["KQ_C.column"][1] - trace.fragments.first_column
+    KQ = step.KQ.astype(np.float32)  # gdb prints nine digits
+    assert np.array_equal(KQ[columns, arrays["KQ_C.kv_row"][1]], arrays["before.KQ_C"][0, 1])
+    columns = arrays["VKQ_C.column"][1] - trace.fragments.first_column
+    assert np.array_equal(step.VKQ[columns, arrays["VKQ_C.d"][1]], arrays["after.VKQ_C"][0, 1])
+
+
+def test_the_traced_block_must_exist(inspector):
+    tracer = tracer_of(inspector, CASES["gqa"])
+    for place, said in (
+        ({"block": 8, "warp": 0}, r"inspect\.trace\.block: there is no block 8, only 0 to 7"),
+        ({"block": 0, "warp": 4}, r"inspect\.trace\.warp: there is no warp 4, only 0 to 3"),
+        ({"block": 2, "warp": 0, "kb0": 3}, r"inspect\.trace\.kb0: block 2 does not do step 3, only 2 to 2"),
+    ):
+        with pytest.raises(InputError, match=said):
+            tracer.trace(**place)
+
+
+def test_without_python_in_gdb():
+    trace = tracer_of(inspector_of(python=False), CASES["gqa"]).trace(block=1, warp=0)
+    agrees(trace, 1)
+
+
+@SLOW
+def test_warps_that_share_their_columns(inspector):
+    tracer = tracer_of(inspector, case_of(FOUR_WARPS_A_COLUMN))
+    rows = set()
+    for warp in (0, 3):
+        trace = tracer.trace(block=1, warp=warp)
+        assert trace.fragments.np == 4
+        agrees(trace, 1)
+        rows |= set(trace.tiles[0].steps[0].kv_rows.tolist())
+    assert rows == {128 + 64 * half + 16 * warp + row for half in (0, 1) for warp in (0, 3) for row in range(16)}
+
+
+@SLOW
+def test_one_head_a_tile_without_a_mask(inspector):
+    tracer = tracer_of(inspector, case_of(NO_MASK))
+    assert tracer.facts.choice.template["ncols2"] == 1
+    trace = tracer.trace(block=3, warp=2)
+    agrees(trace, *(kb0 for tile in tracer.facts.blocks[3].tiles for kb0 in range(tile.kb0_start, tile.kb0_stop)))
+
+
+@SLOW
+def test_steps_are_in_order_and_one_can_be_selected(inspector):
+    tracer = tracer_of(inspector, case_of(TWO_STEPS_A_BLOCK))
+    trace = tracer.trace(block=12, warp=2)
+    agrees(trace, 0, 1)
+    first, second = trace.tiles[0].steps
+    assert np.array_equal(first.VKQ, second.VKQ_before)
+    only = tracer.trace(block=12, warp=2, kb0=0).tiles[0].steps
+    assert [step.kb0 for step in only] == [0]
+    assert np.array_equal(only[0].VKQ, first.VKQ)
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("case", SHIPPED, ids=lambda case: case.name)
+def test_a_block_of_every_shipped_case_agrees(inspector, case):
+    tracer = tracer_of(inspector, case)
+    if tracer.facts.choice.family != "mma_f16":
+        return
+    at_work = [block for block in tracer.facts.blocks if block.tiles]
+    block = at_work[len(at_work) * 2 // 3]
+    last = block.tiles[0].kb0_stop - 1
+    trace = tracer.trace(block.block, warp=1, kb0=last)
+    assert trace.deviation is None, trace.deviation
+    assert [step.kb0 for step in trace.tiles[0].steps] == [last]
+
+
+@pytest.fixture(scope="module")
+def faulty():
+    return tracer_of(inspector_of(patch=FAULTS), case_of(TWO_STEPS_A_BLOCK))
+
+
+@SLOW
+@pytest.mark.parametrize(
+    ("block", "quantity", "kb0"),
+    [
+        (0, "KQ", 0),
+        (2, "KQ_max", 0),
+        (4, "P", 0),
+        (6, "KQ_rowsum", 0),
+        (8, "VKQ rescaled", 1),  # in the first step there is nothing to rescale
+        (10, "VKQ", 0),
+        (12, None, None),
+    ],
+)
+def test_a_planted_fault_is_named_by_quantity_and_step(faulty, block, quantity, kb0):
+    deviation = faulty.trace(block=block, warp=1).deviation
+    assert (deviation and deviation.quantity, deviation and deviation.kb0) == (quantity, kb0)
+
+
+def found_in(inspector, case):
+    tracer = tracer_of(inspector, case)
+    outcome = inspector.session.run(case, tracer.inputs, H200)
+    assert isinstance(outcome, Ran), outcome
+    return tracer.find_not_finite(outcome.result.dst)
+
+
+@SLOW
+def test_a_sum_beyond_f16_is_found_where_it_overflows(inspector):
+    found = found_in(inspector, case_of(OVERFLOW))
+    assert (found.tensor, found.value, found.kb0, found.block) == ("VKQ", np.inf, 0, 0)
+    assert found.thread == (0, 0)
+    assert "f16" in found.words
+
+
+@SLOW
+def test_a_row_that_sees_nothing_is_divided_by_its_sum(inspector):
+    (case,) = expand(load(SCENARIOS / "known-faults/masked-rows.yaml"))
+    found = found_in(inspector, case)
+    assert found.tensor == "dst"
+    assert found.at["query"] % 3 == 1
+    assert found.place.startswith("fattn-common.cuh:")
+    assert "its mask is -inf everywhere" in found.words
+
+
+def test_a_correct_op_has_no_finding(inspector):
+    assert found_in(inspector, CASES["gqa"]) is None

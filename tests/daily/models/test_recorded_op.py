@@ -1,0 +1,95 @@
+"""Ops as fattn-capture describes them."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.op.values import view_values
+from fattn_probe.daily.models.recorded_op import Offer, capture_of_op, case_of_op
+from fattn_probe.machine.run.capture import read_capture, write_capture
+
+N_KV, HEADS, SIZE, QUERIES = 6, 2, 4, 3
+NUMBERS = np.random.default_rng(1)
+
+
+def bits(*values):
+    return list(struct.unpack(f"<{len(values)}i", struct.pack(f"<{len(values)}f", *values)))
+
+
+def stored(type_, ne, place, size):
+    return {"type": type_, "ne": ne, "place": place, "size": size}
+
+
+def view(type_, root, ne, nb, offset=0):
+    return {"type": type_, "root": root, "ne": ne, "nb": nb, "offset": offset, "tensor": "cache_k_l0", "start": 0}
+
+
+@pytest.fixture
+def described():
+    """Q with its heads apart, and V as a part of K's rows, which begin with a row that no operand reaches."""
+    row = 2 * SIZE * 2
+    return {
+        "views": {
+            "Q": view("f32", "Q", [SIZE, QUERIES, HEADS, 1], [4, 4 * SIZE * HEADS, 4 * SIZE, 4 * SIZE * HEADS]),
+            "K": view("f16", "K", [SIZE, N_KV, 1, 1], [2, row, row, row], row),
+            "V": view("f16", "K", [SIZE, N_KV, 1, 1], [2, row, row, row], row + 2 * SIZE),
+        },
+        "roots": {
+            "Q": stored("f32", [SIZE * HEADS, QUERIES, 1, 1], 0, 96),
+            "K": stored("f16", [2 * SIZE, N_KV + 1, 1, 1], 96, row * (N_KV + 1)),
+        },
+        "dst": stored("f32", [SIZE, HEADS, QUERIES, 1], 96 + row * (N_KV + 1), 96),
+        "params": [*bits(0.125, 8.0, 50.0), 10, 4, *[0] * 11],
+        "backend": "CPU",
+    }
+
+
+@pytest.fixture
+def arrays():
+    Q = NUMBERS.standard_normal((QUERIES, HEADS, SIZE)).astype(np.float32)
+    KV = NUMBERS.standard_normal((N_KV + 1, 2 * SIZE)).astype(np.float16)
+    dst = NUMBERS.standard_normal((1, QUERIES, HEADS, SIZE)).astype(np.float32)
+    return Q, KV, dst
+
+
+@pytest.fixture
+def raw(arrays):
+    return np.frombuffer(b"".join(array.tobytes() for array in arrays), np.uint8)
+
+
+def test_a_capture_has_the_values_that_the_model_gave(described, arrays, raw, tmp_path):
+    Q, KV, dst = arrays
+    case = case_of_op("layer-00-step-0000", described, raw)
+    write_capture(capture_of_op(case, described, raw, {"model": "small.gguf"}), tmp_path / "op.gguf")
+    found = read_capture(tmp_path / "op.gguf")
+    values = {name: view_values(view, found.inputs) for name, view in found.op.tensors.items()}
+    assert np.array_equal(values["Q"][0], Q.transpose(1, 0, 2))
+    assert np.array_equal(values["K"][0, 0], KV[1:, :SIZE])
+    assert np.array_equal(values["V"][0, 0], KV[1:, SIZE:])
+    assert np.array_equal(found.dst, dst)
+    params = found.op.params
+    assert (params.scale, params.max_bias, params.logit_softcap, params.prec, params.n_kv_max) == (0.125, 8, 50, 10, 4)
+    assert (found.digest, found.provenance["model"], found.backend) == (case.digest, "small.gguf", "CPU")
+
+
+def test_the_digest_is_of_the_op_and_its_bytes(described, raw):
+    first = case_of_op("a", described, raw).digest
+    assert case_of_op("b", described, raw).digest == first
+    other = raw.copy()
+    other[100] ^= 1
+    assert case_of_op("a", described, other).digest != first
+    described["params"][3] = 0
+    assert case_of_op("a", described, raw).digest != first
+
+
+def test_a_type_that_is_not_known_is_named(described, raw):
+    described["views"]["K"]["type"] = "q2_K"
+    with pytest.raises(InputError, match="K has type q2_K, allowed: f32, f16"):
+        case_of_op("a", described, raw)
+
+
+def test_names_of_files():
+    assert Offer(3, 2, 0, "prompt", 1, 1).name == "layer-03-step-0002"
+    assert Offer(3, 2, 1, "prompt", 1, 1).name == "layer-03-step-0002-part-1"

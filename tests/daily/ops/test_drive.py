@@ -1,0 +1,287 @@
+import io
+import json
+import re
+import sys
+
+import pytest
+from rich.console import Console
+
+from fattn_probe.base.errors import BuildError, ComparisonError, InputError, LostError, TimedOutError
+from fattn_probe.cli import setup
+from fattn_probe.cli.setup import build_progress
+from fattn_probe.daily.ops.drive import Timeouts, drive
+from fattn_probe.daily.ops.parse import OpResult
+from fattn_probe.daily.ops.render import live, render
+from fattn_probe.daily.ops.rounds import portions, run_ops
+from fattn_probe.llama.build.ninja import Progress
+
+PATIENT = Timeouts(30.0, 60.0)
+FAKE = """#!PYTHON
+import os, sys, time
+mode, how = sys.argv[1], os.environ.get("HOW", "well")
+if mode == "--help":
+    print("Usage: x [mode] [-o <op,..>] [-b <backend>] [-p <params regex>] [-j <n>]")
+    print("  - test (a)\\n  - perf (b)\\n  - support (c)")
+    sys.exit(1)
+def say(text):
+    print(text, flush=True)
+say("Testing 1 devices\\n\\nBackend 1/1: CUDA0")
+if "CUDA0" not in sys.argv:
+    say("  Skipping\\n1/1 backends passed")
+    sys.exit(0)
+say("  Device description: Fake GPU\\n")
+wanted = sys.argv[sys.argv.index("-o") + 1]
+names = [f"FLASH_ATTN_EXT(hsk={n},nr23=[1,1])" for n in (64, 80, 96) if "nothing" not in sys.argv]
+cases = [f"  {name}: " for name in names if "(" not in wanted or name in wanted]
+if mode == "support":
+    for case in cases:
+        say(case + "\\033[1;32mSUPPORTED\\033[0m")
+    sys.exit(0)
+if mode == "perf":
+    for case in cases:
+        say(case + "      48 runs - 22984.44 us/run - 503.32 MFLOP/run - \\033[1;34m 21.90 GFLOPS\\033[0m")
+    sys.exit(0)
+for case in cases:
+    second = "hsk=80" in case
+    if how == "dies early":
+        sys.exit(3)
+    if second and how == "abort":
+        print("/src/fattn.cu:12: GGML_ABORT(fatal error)", file=sys.stderr, flush=True)
+        os.abort()
+    if second and how == "CUDA error":
+        print("CUDA error: an illegal memory access was encountered", file=sys.stderr)
+        print("  current device: 0, in function synchronize at /src/ggml-cuda.cu:2982", file=sys.stderr)
+        print("/src/ggml-cuda.cu:90: CUDA error", file=sys.stderr)
+        for frame in range(60):
+            print(f"#{frame}  0x00007f2bc116064b in some_function () from /b/libggml-base.so.0", file=sys.stderr)
+        print("[Inferior 1 (process 14224) detached]", file=sys.stderr, flush=True)
+        os.abort()
+    if second and how == "checker":
+        print('fattn-probe: finding: {"kind": "out-of-bounds", "message": "read past K"}', file=sys.stderr, flush=True)
+        os._exit(86)
+    if second and how == "missing":
+        print("fattn-probe: missing symbol: _Z3foov", file=sys.stderr, flush=True)
+        os._exit(87)
+    if second and how == "hang":
+        time.sleep(60)
+    if second and how == "killed":
+        os.kill(os.getpid(), 9)
+    wrong = second and how == "wrong"
+    say(("[FLASH_ATTN_EXT] ERR = 0.25 > 0.0005 " if wrong else "") + case + ("FAIL" if wrong else "OK"))
+    time.sleep(float(os.environ.get("PAUSE", 0)))
+say(f"  {len(cases) - (how == 'wrong')}/{len(cases)} tests passed")
+sys.exit(how == "wrong")
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "test-backend-ops"
+    path.write_text(FAKE.replace("PYTHON", sys.executable))
+    path.chmod(0o755)
+    return path
+
+
+CASE = "FLASH_ATTN_EXT(hsk={},nr23=[1,1])"
+
+
+def run(
+    program, *, mode="test", how="well", timeouts=PATIENT, only=None, backend="CUDA0", workers=1, complete=None, **env
+):
+    seen = []
+    report = run_ops(
+        program,
+        mode,
+        backend,
+        only=only,
+        env={"HOW": how, **env},
+        timeouts=timeouts,
+        on_result=lambda result, total: seen.append((result.case, total)),
+        workers=workers,
+        complete=complete,
+    )
+    return report, seen
+
+
+def test_results_come_one_by_one_with_the_number_of_cases(program):
+    report, seen = run(program)
+    assert seen == [(f"FLASH_ATTN_EXT(hsk={n},nr23=[1,1])", 3) for n in (64, 80, 96)]
+    assert (report.counts["ok"], report.summary.passed, report.description) == (3, 3, "Fake GPU")
+    assert report.problem() is None
+    assert json.loads(json.dumps(report.as_dict()))["counts"]["ok"] == 3
+
+
+def test_a_wrong_case_is_a_failed_comparison(program):
+    report, _ = run(program, how="wrong")
+    assert report.failures[0].error == 0.25 and not report.stopped
+    problem = report.problem()
+    assert isinstance(problem, ComparisonError) and "1 of 3 cases failed" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("how", "ending", "stopped", "kind"),
+    [
+        ("abort", ("fail", "/src/fattn.cu:12: GGML_ABORT(fatal error)"), "killed by SIGABRT", ComparisonError),
+        (
+            "CUDA error",
+            ("fail", "CUDA error: an illegal memory access was encountered"),
+            "killed by SIGABRT",
+            ComparisonError,
+        ),
+        ("checker", ("fail", "out-of-bounds: read past K"), "exit status 86", ComparisonError),
+        ("killed", ("lost", "killed by SIGKILL"), "killed by SIGKILL", LostError),
+    ],
+)
+def test_a_program_that_dies_is_started_again_after_the_case_in_flight(program, how, ending, stopped, kind):
+    report, seen = run(program, how=how)
+    assert [case for case, _ in seen] == [CASE.format(64), CASE.format(96)]
+    second = report.results[1]
+    assert (second.case, second.status, second.message) == (CASE.format(80), *ending)
+    assert (report.summary.passed, report.summary.total) == (2, 3)
+    assert (report.stopped, report.crashes) == ("", (stopped,)) and isinstance(report.problem(), kind)
+
+
+def test_with_several_workers_one_alone_finds_the_case_that_crashes(program):
+    report, _ = run(program, how="abort", workers=2)
+    assert [result.status for result in report.results] == ["ok", "fail", "ok"]
+    assert report.results[1].case == CASE.format(80) and report.crashes == ("killed by SIGABRT",) * 2
+
+
+def test_a_program_that_always_dies_is_started_once_a_case(program):
+    report, _ = run(program, how="dies early")
+    assert report.counts["fail"] == 3 and report.crashes == ("exit status 3",) * 3
+
+
+def test_the_checkers_finding_is_reported(program):
+    assert run(program, how="checker")[0].finding == {"kind": "out-of-bounds", "message": "read past K"}
+
+
+def test_missing_symbol_is_for_the_caller_to_build(program):
+    report, _ = run(program, how="missing")
+    assert report.missing == "_Z3foov" and report.counts["fail"] == report.counts["lost"] == 0
+    assert isinstance(report.problem(), BuildError)
+
+
+def test_a_missing_function_is_compiled_and_the_rest_run(program):
+    better = program.with_name("better")
+    better.write_text(program.read_text().replace("_Z3foov", "_Z3barv").replace('how == "missing"', "False"))
+    better.chmod(0o755)
+    asked = []
+
+    def complete(symbol):
+        asked.append(symbol)
+        return better
+
+    report, seen = run(program, how="missing", complete=complete)
+    assert asked == ["_Z3foov"] and [case for case, _ in seen] == [CASE.format(n) for n in (64, 80, 96)]
+    assert report.counts["ok"] == 3 and not report.missing and report.problem() is None
+
+
+def test_a_test_is_prepared_once_with_all_its_cases(program, tmp_path):
+    better = tmp_path / "better"
+    better.write_text(program.read_text().replace("Fake GPU", "Better GPU"))
+    better.chmod(0o755)
+    calls = []
+
+    def prepare(cases):
+        calls.append(cases)
+        return better
+
+    report = run_ops(
+        program, "test", "CUDA0", env={}, timeouts=PATIENT, on_result=lambda result, total: None, prepare=prepare
+    )
+    assert calls == [[CASE.format(number) for number in (64, 80, 96)]]
+    assert (report.description, report.counts["ok"]) == ("Better GPU", 3)
+
+
+def test_a_function_that_stays_missing_is_requested_once(program):
+    asked = []
+
+    def complete(symbol):
+        asked.append(symbol)
+        return program
+
+    report, _ = run(program, how="missing", complete=complete)
+    assert asked == ["_Z3foov"] and report.missing == "_Z3foov"
+
+
+def test_cases_are_split_to_fit_an_argument():
+    groups = list(portions(["a" * 40, "b" * 40, "c" * 40], 100))
+    assert [len(group) for group in groups] == [2, 1]
+
+
+def test_silence_ends_a_case_as_lost(program):
+    report, _ = run(program, how="hang", timeouts=Timeouts(silence=1.0))
+    assert (report.results[1].status, report.crashes) == ("lost", ("no output for 1 s",))
+    assert isinstance(report.problem(), LostError) and not report.timed_out
+
+
+def test_overall_limit_counts_through_live_output(program):
+    report, seen = run(program, timeouts=Timeouts(silence=30.0, overall=1.0), PAUSE="0.7")
+    assert 1 <= len(seen) < 3
+    assert report.stopped == "timed out after 1 s"
+    assert report.timed_out and isinstance(report.problem(), TimedOutError)
+
+
+def test_perf(program):
+    report, seen = run(program, mode="perf")
+    assert [result.us_per_run for result in report.results] == [22984.44] * 3
+    assert seen[0][1] == 0
+
+
+def test_running_no_case_is_an_error(program):
+    with pytest.raises(InputError, match="selects no FLASH_ATTN_EXT case"):
+        run(program, only="nothing")
+    with pytest.raises(LostError, match=r"no backend CUDA7 \(it has: CUDA0\)"):
+        run(program, backend="CUDA7")
+
+
+def test_a_program_that_never_reached_its_device_is_lost(tmp_path):
+    program = tmp_path / "broken"
+    program.write_text("#!/bin/sh\necho 'error while loading shared libraries: libcudart.so.13'\nexit 127\n")
+    program.chmod(0o755)
+    report = drive((str(program),), {}, PATIENT, lambda result, total: None)
+    assert (report.results[0].status, report.stopped) == ("lost", "exit status 127")
+    assert "libcudart.so.13" in str(report.problem())
+
+
+def test_a_program_that_is_not_there(tmp_path):
+    with pytest.raises(BuildError, match="could not be run"):
+        drive((str(tmp_path / "no"),), {}, Timeouts(), lambda result, total: None)
+
+
+def test_report_for_people(program):
+    console = Console(width=150, color_system=None)
+    with console.capture() as capture:
+        with live(console) as show:
+            report = run_ops(program, "test", "CUDA0", env={"HOW": "wrong"}, timeouts=Timeouts(), on_result=show)
+        console.print(render(report))
+        console.print(render(run(program, mode="perf")[0]))
+    text = capture.get()
+    assert "Fake GPU: 2 ok, 1 fail in" in text
+    assert "fail: FLASH_ATTN_EXT(hsk=80,nr23=[1,1])\n  [FLASH_ATTN_EXT] ERR = 0.25 > 0.0005" in text
+    assert "22984.44" in text
+
+
+def test_a_pipe_shows_a_long_build_once_a_minute(monkeypatch):
+    monkeypatch.setattr(setup, "MINUTE", 0.0)
+    console = Console(file=(out := io.StringIO()), width=40, color_system=None)
+    build = build_progress(console)
+    build(Progress(40, 63, "fattn.cu", 200.0, 120.0))
+    monkeypatch.setattr(setup, "MINUTE", 60.0)
+    build(Progress(41, 63, "fattn.cu", 201.0, 119.0))
+    assert out.getvalue() == "building: 63 steps\nbuilding: 40 of 63 steps, 3:20, about 2:00 left\n"
+
+
+def test_a_terminal_shows_builds_and_results_on_one_line_that_is_updated():
+    console = Console(file=(out := io.StringIO()), force_terminal=True, width=120, color_system=None)
+    with live(console) as show:
+        build = build_progress(console)
+        build(Progress(1, 2, "fattn.cu", 3.0))
+        build(Progress(2, 2, "link", 4.0))
+        show(OpResult(CASE.format(64), "fail", ""), 9)
+    title, first, built, result, *cleared = re.split(r"[\r\n]+", out.getvalue())
+    assert title == "building: 2 steps"
+    assert " 1/2 0:03 fattn.cu" in first and " 2/2 0:04 link" in built
+    assert " 1/9 0:00 1 failed, hsk=64" in result
+    assert cleared == ["\x1b[2K", ""]

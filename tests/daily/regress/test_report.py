@@ -1,0 +1,383 @@
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from fattn_probe.cases.op import Op, Params, Sizes
+from fattn_probe.daily.regress.error_picture import limits_of, picture_of
+from fattn_probe.daily.regress.exercised import Counted, families
+from fattn_probe.daily.regress.history import open_history
+from fattn_probe.daily.regress.night import night_of, shown
+from fattn_probe.daily.regress.packed_map import packed
+from fattn_probe.daily.regress.plots import Series, Square, plot, strip
+from fattn_probe.daily.regress.records import Identity, Result, Settings, StoredCase
+from fattn_probe.daily.regress.report import report, unjudged, verdict_of
+from fattn_probe.daily.regress.results import metrics_of
+from fattn_probe.daily.regress.work_map import OutputTile, work_facts
+from fattn_probe.verdict.judge.checks import Checks
+from fattn_probe.verdict.judge.finding import Finding
+from fattn_probe.verdict.measure.expected import Design
+from fattn_probe.verdict.measure.metrics import measure
+from fattn_probe.verdict.measure.verdict import Status, Verdict
+
+SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
+GPU = Identity("here", "NVIDIA H200", "90", "580", "cuda", "release", "pypi:x==1", "11063", "", "0.1.0")
+KERNEL = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
+LAUNCH = '{"order":0,"kernel":"%s","grid":[%d,1,1],"block":[32,4,1],"shared":0}'
+HOSTILE = 'NMSE <b>1</b> "><script>alert(1)</script>'
+KERNELS = ["mma 64,64,8,8", "mma 64,64,16,4", "tile 40,40", "vec 128,GGML_TYPE_F16,GGML_TYPE_Q4_0"]
+VOID = {"wbr", "meta", "link", "br", "img", "input", "hr"}
+
+
+def case(name="gqa", **rest):
+    sizes = Sizes(**{"n_seq": 1, "n_head": 16, "n_head_kv": 2, "n_q": 75, "n_kv": 512, "hsk": 64, "hsv": 64} | rest)
+    op = Op.contiguous(sizes, Params(0.125), ("f16", "f16"), mask=True)
+    return StoredCase(name, "d", name.partition("-")[0], "causal", op)
+
+
+def result(status="pass", output="00", name="gqa", reason="", grid=60, **rest):
+    metrics = {"nmse": 1e-7, "error_by_bound": 0.2}
+    return Result(name, "d", status, reason, metrics, output, LAUNCH % (KERNEL, grid), **rest)
+
+
+def wrong(name="gqa"):
+    values = np.zeros((16, 64))
+    values[3, 5:9], values[7, 0] = 50.0, np.inf
+    return result("fail", name=name, reason=HOSTILE, error_map=packed(values, 16, 75))
+
+
+@pytest.fixture
+def history(tmp_path):
+    """Three nights: the third gets gqa wrong, launches mha otherwise, and loses one case."""
+    with open_history(tmp_path / "h.db") as found:
+        for night in range(3):
+            run = found.begin(SIM, "nightly", planned=4)
+            found.know([case(), case("mha"), case("mqa"), case("lost")], SIM, KERNELS)
+            found.add(run, wrong() if night == 2 else result())
+            found.add(run, result(name="mha", output=f"{night // 2}", grid=60 if night < 2 else 30))
+            found.add(run, Result("lost", "d", "lost", "time-out"))
+            if night < 2:
+                found.add(run, result(name="mqa"))
+            found.end(run)
+            if night == 0:
+                found.accept(run, "me", "good")
+        yield found
+
+
+class Reader(HTMLParser):
+    """The elements of a page with their attributes, and whether each is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open: list = []
+        self.found: list = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_names_what_changed_and_why_it_matters(history):
+    page = report(history)
+    assert "1 regression, 2 without a verdict" in page
+    for said in ("new failure", "the output is wrong now", "another launch", "the work is divided differently"):
+        assert said in page
+    assert "bits changed" in page
+    assert page.index("new failure") < page.index("another launch")  # alarms first
+    assert "accepted by me: good" in page
+
+
+def test_the_page_is_complete_in_itself_well_formed_and_escapes(history):
+    page = report(history)
+    reader = Reader(page)
+    assert not {tag for tag, _ in reader.found} & {"script", "link", "img", "iframe", "object"}
+    assert "<b>1</b>" not in page
+    assert not re.search(r'(src|href)="(?!#)', page)
+    assert set(re.findall(r"https?://[^\"'< ]+", page)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_every_link_leads_somewhere_and_every_id_is_there_once(history):
+    found = Reader(report(history)).found
+    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {attributes["href"].removeprefix("#") for _, attributes in found if "href" in attributes} <= set(ids)
+
+
+def test_whatever_scrolls_can_be_reached_by_keyboard(history):
+    for _, attributes in Reader(report(history)).found:
+        if "wide" in attributes.get("class", "").split():
+            assert attributes.get("tabindex") == "0"
+            assert attributes.get("aria-label")
+
+
+def test_a_wrong_case_has_its_error_map_and_the_division_of_its_work(history):
+    page = report(history)
+    drawn = page[page.index('<svg class="error-map"') :]
+    assert 'class="h4"' in drawn[: drawn.index("</svg>")]
+    assert 'class="h5"' in drawn[: drawn.index("</svg>")]
+    assert "16 heads x 75 queries" in page
+    assert page.count('class="skm"') == 3 * 2  # labels and map of gqa now, mha now and before
+
+
+def test_what_was_lost_and_what_was_not_run_is_listed(history):
+    night = night_of(history, history.runs()[-1])
+    assert list(unjudged(night)) == [("lost", "time-out"), ("mqa", "not run; was pass")]
+    assert night.counts == {"fail": 1, "pass": 1, "lost": 1, "not run": 1}
+
+
+def test_a_run_that_was_killed_is_not_called_good(tmp_path):
+    with open_history(tmp_path / "h.db") as found:
+        run = found.begin(SIM, "nightly", planned=100)
+        found.add(run, result())
+        night = night_of(found, run)
+        assert verdict_of(night) == (
+            "nothing wrong; no accepted run yet, 99 without a verdict",
+            True,
+        )
+        assert next(unjudged(night)) == (
+            "shard 1/1",
+            "not finished: the run was killed, is still going on, or its history was not merged",
+        )
+
+
+@pytest.mark.parametrize(
+    ("only", "ends", "title"),
+    [
+        ("", False, "sim:h200, nightly, not finished"),
+        ("^mha$", True, "sim:h200, nightly, only ^mha$"),
+        ("^mha$", False, "sim:h200, nightly, not finished, only ^mha$"),
+    ],
+)
+def test_a_partial_run_does_not_hide_the_failures_of_the_run_before(history, only, ends, title):
+    """The page said "nothing wrong; 701 without a verdict" of a run that was stopped, and nothing of 64 failures."""
+    run = history.begin(SIM, "nightly", planned=4, settings=Settings(only=only))
+    history.add(run, result(name="mha"))
+    if ends:
+        history.end(run)
+    page = report(history)
+    titles = re.findall(r"<h2>([^<]+)</h2>", page)
+    assert titles[:2] == ["sim:h200, nightly", title]
+    assert "1 regression, 2 without a verdict" in page
+    assert 'title="2 on sim:h200"' in page, "mha is not counted twice"
+
+
+def test_a_whole_run_takes_the_place_of_partial_ones(history):
+    stopped = history.begin(SIM, "nightly", planned=4)
+    history.add(stopped, result(name="mha"))
+    whole = history.begin(SIM, "nightly", planned=1)
+    history.add(whole, result(name="mha"))
+    history.end(whole)
+    assert [night.run.uid for night in shown(history)] == [whole.uid]
+
+
+def test_a_history_without_runs(tmp_path):
+    with open_history(tmp_path / "h.db") as empty:
+        assert "There are no runs in this history." in report(empty)
+
+
+def test_a_suite_of_its_own(history):
+    assert "There are no runs" in report(history, "quick")
+
+
+def test_a_page_of_results_from_before_the_ops_were_kept(tmp_path):
+    with open_history(tmp_path / "h.db") as found:
+        found.add(found.begin(SIM, "nightly"), result("fail"))
+        assert "1 wrong" in report(found)
+
+
+def test_times_of_a_real_gpu_are_drawn_and_a_step_is_an_alarm(tmp_path):
+    with open_history(tmp_path / "h.db") as found:
+        for night in range(12):
+            run = found.begin(GPU, "nightly")
+            found.add(run, result(seconds=(2e-5 if night < 8 else 3e-5,)))
+            if night == 0:
+                found.accept(run, "me", "good")
+        page = report(found)
+    assert "20.0 us became 30.0 us, since 4 runs" in page
+    assert "1 regression" in page
+    assert 'aria-label="time through the nights, gqa"' in page
+
+
+def test_a_scenario_of_very_many_cases_is_cut_by_head_size(tmp_path):
+    with open_history(tmp_path / "h.db") as found:
+        run = found.begin(SIM, "nightly")
+        names = [f"big-{number}" for number in range(150)]
+        found.know([case(name, hsk=64 if number % 3 else 128) for number, name in enumerate(names)], SIM, [])
+        for name in [*names, "unknown"]:
+            found.add(run, result(name=name))
+        sizes = {part: len(cases) for part, cases in night_of(found, run).scenarios.items()}
+    assert sizes == {"big, hsk=64": 100, "big, hsk=128": 50, "unknown": 1}
+
+
+def test_the_kernel_that_is_named_is_the_attention_kernel(tmp_path):
+    scan = LAUNCH.replace("%s", "flash_attn_mask_to_KV_max<4>").replace("%d", "1")
+    with open_history(tmp_path / "h.db") as found:
+        launches = "\n".join((scan, LAUNCH % (KERNEL, 60)))
+        found.add(found.begin(SIM, "nightly"), replace(wrong(), launches=launches))
+        page = report(found)
+    assert "flash_attn_ext_f16&lt;64,64,8,8,false,false,false&gt;" in page.replace("<wbr>", "")
+    assert "KV_max" not in page
+
+
+def test_an_output_that_is_not_finite_has_no_error_by_its_bound():
+    reference = np.ones((1, 2, 2, 4))
+    design = Design(True, "prediction", "", error_by_bound=0.2)
+    for value, kept in ((1.0, 0.2), (np.nan, None)):
+        dst = reference.astype(np.float32)
+        dst[0, 0, 0, 0] = value
+        verdict = Verdict(Status.FAIL, "", measure(dst, reference), design)
+        assert metrics_of(verdict)["error_by_bound"] == kept
+
+
+def test_coverage_counts_instances_that_nothing_exercises(history):
+    counted = Counted()
+    counted.see(history, history.runs()[-1])
+    mma, tile, vec = families(counted)
+    assert (mma.exercised, len(mma.cells)) == (1, 2)
+    assert mma.cells["64, 64", "8 x 8"] == {"sim:h200": 2}
+    assert (tile.exercised, vec.rows, vec.columns) == (0, ("128",), ("f16, q4_0",))
+    page = report(history)
+    assert "mma: 1 of 2 template instances were exercised" in page
+
+
+def test_the_verdict_names_both_trees_with_their_patches_and_no_raw_time(tmp_path):
+    with open_history(tmp_path / "h.db") as found:
+        for patches in ("", "fault-a fault-b"):
+            run = found.begin(replace(SIM, patches=patches), "nightly")
+            found.add(run, result())
+            found.end(run)
+            if not patches:
+                found.accept(run, "me", "good")
+        page = report(found)
+    said = page[page.index('<div class="verdict pass">') :].partition("</div>")[0]
+    assert "pypi:x==1 with fault-a, fault-b, compared with the run of 20" in said
+    assert re.search(r"the run of \d{4}-\d\d-\d\d \d\d:\d\d \(pypi:x==1\), accepted by me: good", said)
+
+
+def test_each_column_of_the_plots_has_a_heading_and_times_only_where_there_are_some(history):
+    page = report(history)
+    assert '<th scope="col">error / bound by night</th>' in page
+    assert '<th scope="col"></th>' not in page
+    assert "time by night" not in page
+
+
+def test_a_kernel_that_the_source_does_not_list_is_shown_all_the_same(history):
+    counted = Counted()
+    counted.see(history, history.runs()[-1])
+    counted.known.clear()
+    (mma,) = families(counted)
+    assert mma.cells == {("64, 64", "8 x 8"): {"sim:h200": 2}}
+
+
+def test_the_division_of_work_follows_the_launch():
+    facts = work_facts(case(), result(grid=60), SIM)
+    assert (len(facts.blocks), facts.grid.iter_k, facts.grid.iter_j) == (60, 8, 10)
+    assert [facts.blocks[0].kbc, facts.blocks[-1].kbc_stop] == [0, 2 * 10 * 8]
+    assert work_facts(case(), Result("gqa", "d", "pass"), SIM) is None
+
+
+def test_a_strip_marks_nights_whose_bits_changed():
+    drawn = strip([Square("pass", "a"), Square("fail", "<b>", changed=True)])
+    assert drawn.count('class="bits"') == 1
+    assert drawn.count('class="f"') == 1
+    assert "<b>" not in drawn
+
+
+def test_a_plot_needs_two_values():
+    assert plot([Series("most", (1.0,))], "x", least=1.0) == ""
+    assert plot([Series("most", (None, None))], "x", least=1.0) == ""
+    drawn = plot([Series("most", (1.0, None, 2.0, 3.0))], "x", least=1.0)
+    assert re.search(r'd="M4 [\d.]+h\.1M[\d.]+ [\d.]+L', drawn)
+
+
+def test_a_plot_shows_the_bound_where_it_is_near():
+    values = Series("most", (-0.2, 0.3))
+    assert 'class="limit"' in plot([values], "x", least=1.0, limit=0.0)
+    assert 'class="limit"' not in plot([Series("most", (-3.0, -3.1))], "x", least=1.0, limit=0.0)
+
+
+def test_an_error_map_keeps_what_a_byte_can_tell():
+    values = np.array([[0.0, 0.05, 1.0, 3.5], [12.0, 1e9, np.inf, np.nan]])
+    kept = packed(values, 2, 4)
+    assert kept.values[0, 0] == kept.values[0, 1] == 0.0
+    np.testing.assert_allclose(kept.values[0, 2:], [1.0, 3.5], rtol=0.06)
+    assert kept.values[1, 0] == pytest.approx(12.0, rel=0.06)
+    assert 1e4 < kept.values[1, 1] < np.inf
+    assert np.isinf(kept.values[1, 2:]).all()
+    drawn = picture_of(kept, "x")
+    assert re.findall(r'class="h(\d)"', drawn.svg) == ["1", "4", "5"]
+    assert [kind for kind, _ in drawn.key] == ["h0", "h1", "h4", "h5"]
+    assert drawn.key[0] == ("h0", "below 1")
+
+
+def test_a_crash_names_its_block_thread_and_line(history):
+    run = history.begin(SIM, "nightly", planned=1)
+    frames = ("load at common.cuh:822", "k at mma.cuh:9")
+    finding = Finding("misaligned", "misaligned: a vector", "k<1>", "common.cuh", 822, (1, 0, 0), (31, 2, 0), frames)
+    history.know([case()], SIM, KERNELS)
+    history.add(run, Result("gqa", "d", "fail", "misaligned: a vector", finding=finding))
+    history.end(run)
+    page = report(history)
+    assert "<dt>crashed in</dt><dd>k<wbr>&lt;1&gt;, block (1, 0, 0), thread (31, 2, 0)</dd>" in page
+    assert "<dt>at</dt><dd>common.cuh:822</dd>" in page
+    assert "stack of 2 frames" in page
+
+
+def test_an_abort_without_a_place_shows_its_reason_only(history):
+    run = history.begin(SIM, "nightly", planned=1)
+    history.know([case()], SIM, KERNELS)
+    history.add(run, Result("gqa", "d", "fail", "ggml stopped", finding=Finding("abort", "ggml stopped")))
+    history.end(run)
+    page = report(history)
+    assert "ggml stopped" in page
+    assert "<dt>crashed in" not in page
+    assert "stack of" not in page
+
+
+def test_exercised_instances_come_first(history):
+    page = report(history)
+    coverage = page[page.index('id="coverage"') :]
+    assert coverage.index('class="yes"') < coverage.index('class="no"')
+    assert "row that no case exercises" in coverage or "rows that no case exercises" in coverage
+
+
+def test_the_colours_of_an_error_map_are_scaled_to_its_errors():
+    assert limits_of(np.array([[0.0, 16.0]])) == pytest.approx((1, 2, 4, 8))
+    assert limits_of(np.array([[1e3, 1.6e4]])) == pytest.approx((1e3, 2e3, 4e3, 8e3))
+    assert limits_of(np.array([[np.inf, 0.5]])) == (1, 3, 10, 100)
+    assert limits_of(np.array([[5.0, 5.0]]))[0] == 5
+
+
+def test_an_error_map_outlines_the_output_tiles_and_those_that_blocks_share():
+    kept = packed(np.full((4, 8), 9.0), 4, 8)
+    tiles = [OutputTile(query, head, 4, 2, 2 if head else 1) for head in (0, 2) for query in (0, 4)]
+    drawn = picture_of(kept, "x", tiles)
+    assert drawn.tiles
+    assert drawn.seams
+    assert re.search(r'class="tile" d="([^"]+)"', drawn.svg)[1].count("M") == 4
+    assert re.search(r'class="cut" d="([^"]+)"', drawn.svg)[1].count("M") == 2
+    alone = picture_of(kept, "x", tiles[:1])
+    assert not alone.tiles
+    assert 'class="tile"' not in alone.svg
+
+
+def test_how_a_run_was_judged_is_on_the_page(history):
+    run = history.begin(SIM, "nightly", settings=Settings(Checks(model="never", sample=20), "^gqa$"))
+    history.add(run, result())
+    history.end(run)
+    text = report(history)
+    assert "<dt>judged with</dt>" in text
+    assert "<dd>rounding model never, rows 20, 1 run</dd>" in text
+    assert "<dt>filter</dt><dd>^gqa$</dd>" in text

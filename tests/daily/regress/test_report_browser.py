@@ -1,0 +1,145 @@
+"""The page in a headless browser: its appearance on a phone and in dark mode."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from fattn_probe.base.tables import Table
+from fattn_probe.daily.inspect.view.page import environment
+from fattn_probe.daily.regress.history import open_history
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.report import report
+from tests.daily.regress.test_report import HOSTILE, KERNELS, SIM, case, result, wrong
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars")
+DARK = "--blink-settings=preferredColorScheme=0"
+FRAME = """<!doctype html><body style="margin:0">
+<iframe src="page.html" style="width:390px;height:1600px;border:0"></iframe>
+<pre id="said">nothing</pre>
+<script>
+document.querySelector("iframe").onload = event => {
+  const page = event.target.contentDocument, root = page.documentElement;
+  const wide = [...page.querySelectorAll("body *")].filter(one =>
+    one.getBoundingClientRect().right > 391 && !one.closest(".wide, figure, svg, .skip"));
+  const tab = [...page.querySelectorAll(".wide, .pinned, summary, a[href]")].filter(one => one.tabIndex < 0);
+  document.getElementById("said").textContent =
+    JSON.stringify({width: root.scrollWidth, wide: wide.map(one => one.outerHTML.slice(0, 80)), unreachable: tab.length,
+                    maps: page.querySelectorAll("svg.error-map[role=img]").length, alerts: window.alerted || 0});
+};
+</script>
+"""
+
+PINNED = """<!doctype html><body style="margin:0">
+<iframe src="page.html" style="width:390px;height:1600px;border:0"></iframe>
+<pre id="said">nothing</pre>
+<script>
+document.querySelector("iframe").onload = event => {
+  event.target.contentDocument.querySelectorAll("details").forEach(one => one.open = true);
+  const box = event.target.contentDocument.querySelector(".pinned"), [labels, work] = box.querySelectorAll("svg");
+  const left = one => Math.round(one.getBoundingClientRect().left);
+  const before = [left(labels), left(work)];
+  box.scrollLeft = 200;
+  document.getElementById("said").textContent =
+    JSON.stringify({scrolled: box.scrollLeft, labels: left(labels) - before[0], work: left(work) - before[1]});
+};
+</script>
+"""
+
+TABLE = """<!doctype html><body style="margin:0">
+<iframe src="page.html" style="width:390px;height:1600px;border:0"></iframe>
+<pre id="said">nothing</pre>
+<script>
+document.querySelector("iframe").onload = event => {
+  const page = event.target.contentDocument, box = page.querySelector(".cases").parentElement;
+  const left = one => Math.round(one.getBoundingClientRect().left), row = box.querySelector("tbody tr");
+  const before = [left(row.children[0]), left(row.children[1])];
+  box.scrollLeft = 100;
+  document.getElementById("said").textContent = JSON.stringify({
+    first: left(row.children[0]) - before[0], second: left(row.children[1]) - before[1],
+    cue: event.target.contentWindow.getComputedStyle(box.previousElementSibling).display});
+};
+</script>
+"""
+
+ONE_TABLE = """{% extends "frame.html.j2" %}{% from "parts.html.j2" import table %}
+{% block body %}{{ table("x", words) }}{% endblock %}"""
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (apt-get install chromium)")
+
+
+@pytest.fixture
+def page(tmp_path):
+    """A page with all sections and long words."""
+    with open_history(tmp_path / "h.db") as found:
+        for night in range(40):
+            run = found.begin(SIM, "nightly", planned=6)
+            found.know([case(), case("mha"), case("q8-" + "long" * 30)], SIM, KERNELS)
+            found.add(run, wrong() if night == 39 else result())
+            found.add(run, result(name="mha", output=f"{night // 7}", grid=60 if night < 38 else 30))
+            found.add(run, result(name="q8-" + "long" * 30))
+            found.add(run, Result("lost", "d", "lost", HOSTILE))
+            if night == 0:
+                found.accept(run, "me", "good")
+        path = tmp_path / "page.html"
+        path.write_text(report(found), encoding="utf-8")
+    return path
+
+
+def chromium(tmp_path, *words):
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def pixels(tmp_path, page, *words):
+    shot = tmp_path / "shot.png"
+    chromium(tmp_path, "--window-size=1000,1400", *words, f"--screenshot={shot}", page.as_uri())
+    return imread(shot)[..., :3]
+
+
+def said(tmp_path, frame):
+    """The report that a page writes about the page in its frame, which is as wide as a phone."""
+    (tmp_path / "frame.html").write_text(frame)
+    local = ("--allow-file-access-from-files", "--virtual-time-budget=4000", "--window-size=390,1700")
+    dom = chromium(tmp_path, *local, "--dump-dom", (tmp_path / "frame.html").as_uri())
+    return dom.partition('<pre id="said">')[2].partition("</pre>")[0]
+
+
+def test_nothing_sticks_out_on_a_phone_and_all_can_be_reached_by_keyboard(page, tmp_path):
+    assert said(tmp_path, FRAME) == '{"width":390,"wide":[],"unreachable":0,"maps":1,"alerts":0}'
+
+
+def test_the_labels_of_a_map_stay_while_it_scrolls(page, tmp_path):
+    assert said(tmp_path, PINNED) == '{"scrolled":200,"labels":0,"work":-200}'
+
+
+def test_the_first_column_of_a_table_stays_while_it_scrolls(page, tmp_path):
+    assert said(tmp_path, TABLE) == '{"first":0,"second":-100,"cue":"block"}'
+
+
+def test_the_edge_of_a_table_fades_only_where_there_is_more_to_the_right(tmp_path):
+    blue = {}
+    for columns in (2, 40):
+        table = Table(tuple(map(str, range(columns))), (("0000",) * columns,) * 8)
+        (tmp_path / "page.html").write_text(environment().from_string(ONE_TABLE).render(title="x", words=table))
+        edge = pixels(tmp_path, tmp_path / "page.html")[:, 960:979]
+        blue[columns] = (edge[..., 2] - edge[..., 0]).max()
+    assert blue[2] < 0.1 < blue[40]
+
+
+def test_dark_where_the_reader_wants_it_dark(page, tmp_path):
+    light, dark = pixels(tmp_path, page), pixels(tmp_path, page, DARK)
+    assert np.median(light) > 0.9
+    assert np.median(dark) < 0.15
+    for shot in (light, dark):
+        inks = np.abs(shot.mean(axis=2) - np.median(shot)) > 0.5
+        assert inks.mean() > 0.005  # there is text with enough contrast
+
+
+def test_the_colours_of_verdicts_are_on_it(page, tmp_path):
+    shot = pixels(tmp_path, page)
+    red = (shot[..., 0] > 0.6) & (shot[..., 1] < 0.3) & (shot[..., 2] < 0.3)
+    assert red.sum() > 200

@@ -1,0 +1,263 @@
+"""`regress --resume` and shards, as a user runs them: results of something else are never mixed in."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+
+from fattn_probe.llama.source import DEFAULT_SOURCE, kept_files, resolve
+from tests.as_user import fattn_probe
+
+SCENARIO = """
+version: 1
+about: tiny cases
+hsk: 64
+n_head: 1
+n_q: 1
+n_kv: {n_kv}
+matrix: {{seed: {seeds}}}
+"""
+SUITE = """
+version: 1
+about: two entries of tiny cases
+scenarios: [tiny.yaml]
+on: [cpu]
+check: {{sample: {sample}}}
+entries:
+  - {{name: again, scenarios: [more.yaml], on: [cpu]}}
+"""
+PATCH = """--- a/ggml/src/ggml.c
++++ b/ggml/src/ggml.c
+@@ -1,1 +1,2 @@
++// {said}
+{first}
+"""
+PATIENCE = 120
+
+
+class Place:
+    """A suite in a folder of its own, with its history."""
+
+    def __init__(self, folder):
+        self.folder, self.history = folder, folder / "h.db"
+        self.write()
+
+    def write(self, n_kv=64, seeds=(1, 2, 3), sample="all", more=(4, 5, 6)):
+        (self.folder / "tiny.yaml").write_text(SCENARIO.format(n_kv=n_kv, seeds=list(seeds)))
+        (self.folder / "more.yaml").write_text(SCENARIO.format(n_kv=64, seeds=list(more)))
+        (self.folder / "s.yaml").write_text(SUITE.format(sample=sample))
+
+    def words(self, *more):
+        return ("regress", self.folder / "s.yaml", "--history", self.history, "--workers", "1", *more)
+
+    def regress(self, *more, code=0):
+        """The runs of a call as JSON, and what it said on stderr."""
+        done = fattn_probe(*self.words("--json", *more), code=code)
+        return json.loads(done.stdout)["runs"], " ".join(done.stderr.split())
+
+    def rows(self, query, *values):
+        with closing(sqlite3.connect(self.history, timeout=60)) as opened, opened:
+            return opened.execute(query, values).fetchall()
+
+    def times(self):
+        """When each result was made, by run and case."""
+        query = "SELECT runs.uid, name, at FROM results JOIN runs ON runs.id = run WHERE status <> 'lost'"
+        return {(uid, name): at for uid, name, at in self.rows(query)}
+
+    def stop(self, *left):
+        """Leave the history as a kill would that came before the cases `left`, the last of the suite."""
+        self.rows("UPDATE calls SET ended = NULL")
+        for name in left:
+            self.rows("DELETE FROM results WHERE name = ?", name)
+        for table, column in (("runs", "id"), ("parts", "run")):
+            self.rows(f"UPDATE {table} SET ended = NULL WHERE {column} = (SELECT max(id) FROM runs)")
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A llama.cpp folder of the user's own."""
+    root, own = resolve(DEFAULT_SOURCE).root, tmp_path_factory.mktemp("tree") / "llama.cpp"
+    for path in kept_files(root):
+        (own / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / path, own / path)
+    return own
+
+
+def test_a_killed_call_goes_on_at_the_next_case_and_not_at_an_entry_that_had_finished(place):
+    place.write(seeds=(1, 2), more=range(100, 160))
+    assert killed(place, 5, signal.SIGKILL)
+    before = place.times()
+    assert 5 <= len(before) < 62, "it was killed in the second entry"
+    (first, second), said = place.regress("--resume")
+    assert (first["counts"]["pass"], second["counts"]["pass"]) == (2, 60)
+    assert len({run["uid"] for run in (first, second)}) == len(place.rows("SELECT uid FROM runs")) == 2
+    after = place.times()
+    assert {key: after[key] for key in before} == before, "no finished case runs again"
+    assert "run again" not in said
+
+
+def killed(place, number, by):
+    """Whether a call was ended by a signal once it had a number of results; it may have finished first."""
+    command = [sys.executable, "-m", "fattn_probe", *map(str, place.words("--resume"))]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as run:
+        deadline = time.monotonic() + PATIENCE
+        while run.poll() is None and reached(place) < number:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        alive = run.poll() is None
+        if alive:
+            os.killpg(run.pid, by)
+    return alive
+
+
+def reached(place):
+    try:
+        return place.rows("SELECT count(*) FROM results WHERE status <> 'lost'")[0][0] if place.history.exists() else 0
+    except sqlite3.OperationalError:
+        return 0
+
+
+@pytest.mark.night
+def test_a_call_that_is_killed_again_and_again_ends_as_if_it_never_was(place):
+    """Nothing is lost, made again, or left behind, whenever a kill comes."""
+    place.write(more=range(100, 300))
+    chance, kills = random.Random(36), 0
+    before = dict[tuple[str, str], str]()
+    while killed(place, reached(place) + chance.randint(1, 25), chance.choice([signal.SIGKILL, signal.SIGINT])):
+        kills += 1
+        after = place.times()
+        assert {key: after.get(key) for key in before} == before
+        before = after
+    assert kills > 5
+    assert place.rows("SELECT count(*), count(ended) FROM runs") == [(2, 2)]
+    assert place.rows("SELECT count(*), count(ended) FROM calls") == [(1, 1)]
+    assert place.rows("SELECT count(*) FROM results WHERE status = 'pass'") == [(203,)]
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(place.folder) not in left
+
+
+def test_a_call_that_was_killed_between_two_entries_goes_on_with_the_second(place):
+    place.regress()
+    place.rows("UPDATE calls SET ended = NULL")
+    place.rows("DELETE FROM results WHERE run = 2")
+    place.rows("DELETE FROM parts WHERE run = 2")
+    place.rows("DELETE FROM runs WHERE id = 2")
+    before = place.times()
+    runs, _ = place.regress("--resume")
+    assert [run["counts"]["pass"] for run in runs] == [3, 3]
+    assert {key: place.times()[key] for key in before} == before
+    assert place.rows("SELECT count(*), count(ended) FROM calls") == [(1, 1)]
+
+
+def test_a_call_that_finished_is_not_continued(place):
+    first, _ = place.regress()
+    second, _ = place.regress("--resume")
+    assert {run["uid"] for run in first}.isdisjoint(run["uid"] for run in second)
+
+
+def test_results_of_an_edited_source_are_made_again(place, tree):
+    place.regress("--source", tree)
+    place.stop("more-seed=6")
+    with (tree / "ggml/src/ggml-cuda/fattn.cu").open("a") as file:
+        file.write("// an edit\n")
+    runs, said = place.regress("--source", tree, "--resume")
+    assert [run["counts"]["pass"] for run in runs] == [3, 3]
+    assert f"s: 3 cases of the run of {minute_of(place)} run again, since the source's files changed" in said
+    assert "s/again: 2 cases of the run" in said
+    assert len(place.rows("SELECT uid FROM runs")) == 4, "no run has results of both"
+    assert len(place.times()) == 5 + 6
+
+
+def minute_of(place):
+    return place.rows("SELECT started FROM runs")[0][0][:16].replace("T", " ")
+
+
+def test_results_of_a_patch_with_other_text_are_made_again(place, tree):
+    first = (tree / "ggml/src/ggml.c").read_text().partition("\n")[0]
+    patch = place.folder / "own.patch"
+    patch.write_text(PATCH.format(said="one", first=f" {first}"))
+    place.regress("--source", tree, "--patch", patch)
+    place.stop("more-seed=6")
+    patch.write_text(PATCH.format(said="two", first=f" {first}"))
+    runs, said = place.regress("--source", tree, "--patch", patch, "--resume")
+    assert [run["counts"]["pass"] for run in runs] == [3, 3]
+    assert "3 cases of the run" in said
+    assert "run again, since the patches' text changed" in said
+
+
+def test_results_that_were_judged_otherwise_are_made_again(place):
+    place.regress()
+    place.stop("more-seed=6")
+    place.write(sample="auto")
+    before = place.times()
+    runs, said = place.regress("--resume")
+    assert "s: 3 cases of the run" in said
+    assert "run again, since how cases are judged changed" in said
+    assert "s/again" not in said, "its checks are the same"
+    assert [run["counts"]["pass"] for run in runs] == [3, 3]
+    assert len(place.times()) == len(before) + 3 + 1
+
+
+def test_cases_of_another_size_under_their_name_are_made_again(place):
+    place.regress()
+    place.stop("more-seed=6")
+    place.write(n_kv=128)
+    before = dict(place.rows("SELECT name, digest FROM results"))
+    runs, said = place.regress("--resume")
+    now = {result["name"]: result["digest"] for run in runs for result in run["results"]}
+    assert {name for name in before if now[name] != before[name]} == {f"tiny-seed={seed}" for seed in (1, 2, 3)}
+    assert "s: 3 cases of the run" in said
+    assert "run again, since the cases themselves changed" in said
+    assert "s/again" not in said
+
+
+def test_a_wider_suite_keeps_the_results_that_it_has(place):
+    place.regress()
+    place.stop("more-seed=6")
+    place.write(seeds=(1, 2, 3, 9))
+    before = place.times()
+    runs, said = place.regress("--resume")
+    assert runs[0]["counts"]["pass"] == 4
+    assert "run again" not in said
+    kept = [at for (uid, name), at in place.times().items() if uid == runs[0]["uid"] and name != "tiny-seed=9"]
+    assert set(kept) <= set(before.values())
+
+
+@pytest.mark.parametrize(
+    ("field", "words"), [("own", "fattn-probe itself changed"), ("compilers", "the compilers changed")]
+)
+def test_results_of_another_fattn_probe_or_compiler_are_made_again(place, field, words):
+    place.regress()
+    place.stop("more-seed=6")
+    for number, text in place.rows("SELECT id, fingerprint FROM runs"):
+        other = json.dumps(json.loads(text) | {field: "other" if field == "own" else ["g++ 1"]})
+        place.rows("UPDATE runs SET fingerprint = ?, uid = ? WHERE id = ?", other, str(number), number)
+    runs, said = place.regress("--resume")
+    assert f"run again, since {words}" in said
+    assert [run["counts"]["pass"] for run in runs] == [3, 3]
+
+
+def test_shards_that_were_judged_otherwise_are_not_one_run(place):
+    place.write(seeds=range(8), more=range(8))
+    place.regress("--shard", "1/2", "--run", "night")
+    place.write(seeds=range(8), more=range(8), sample="auto")
+    place.regress("--shard", "2/2", "--run", "night")
+    done = fattn_probe("history", "judge", "--history", place.history, code=4)
+    assert "cpu: shards 1/2 have not finished; another part of this run differs in how cases are judged" in " ".join(
+        done.stderr.split()
+    )
+    place.regress("--shard", "1/2", "--run", "night")
+    fattn_probe("history", "judge", "--history", place.history)

@@ -1,0 +1,152 @@
+"""Suites on the simulator, as a person starts, kills and interrupts them."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.llama.source import DEFAULT_SOURCE
+from tests.as_user import HEEDING_HANGUPS
+
+pytestmark = [pytest.mark.build, pytest.mark.network]
+ROOT = Path(__file__).parents[3]
+SUITE = ROOT / "suites/upstream.yaml"
+
+
+def regress(*words, history, wait=True, suite=SUITE):
+    command = [sys.executable, "-m", "fattn_probe", "regress", *map(str, (suite, *words)), "--history", str(history)]
+    running = subprocess.Popen(
+        [*HEEDING_HANGUPS, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    if not wait:
+        return running
+    out, said = running.communicate(timeout=900)
+    return running.returncode, out, said
+
+
+def count(history):
+    try:
+        with closing(sqlite3.connect(history)) as database, database:
+            return database.execute("SELECT count(*) FROM results").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+
+
+def until(condition):
+    for _ in range(6000):
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    raise AssertionError("it did not come to that")
+
+
+def children(pid):
+    """The command lines of all descendants of a process, by their number."""
+    parents, words = {}, {}
+    for entry in Path("/proc").iterdir():
+        try:
+            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            words[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except (ValueError, OSError):
+            continue
+    found: dict = {}
+    more = {pid}
+    while more := {child for child, parent in parents.items() if parent in more}:
+        found |= {child: words[child] for child in more if child in words}
+    return found
+
+
+def workers_of(pid):
+    """The parents of batch runners."""
+    found = children(pid)
+    return {int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
+            for child, words in found.items() if "fattn-runner --batch" in words}  # fmt: skip
+
+
+SLOW = pytest.mark.slow  # ggml's CPU backend is compiled for upstream's program, which lists the cases
+PART = r"hsk=64,.*nr23=\[4,1\],kv=512,nb=3,"  # 72 cases of one kernel, 8 of them not supported
+
+
+@SLOW
+def test_a_part_of_the_list_runs_and_is_judged(tmp_path):
+    code, out, said = regress("--on", "sim:h200", "--filter", PART, "--json", history=tmp_path / "h.db")
+    (run,) = json.loads(out)["runs"]
+    assert code == 0, said
+    assert run["counts"] == {"pass": 64, "fail": 0, "unjudged": 0, "unsupported": 8, "lost": 0, "not run": 0}
+    assert run["identity"]["source"] == DEFAULT_SOURCE
+    result = next(result for result in run["results"] if result["status"] == "pass")
+    assert result["name"].startswith("FLASH_ATTN_EXT(hsk=64,")
+    assert result["metrics"]["nmse"] < 1e-4
+    assert any(kernel.startswith("flash_attn_ext_f16<64,64,") for kernel in result["launches"])
+    assert result["seconds"] == []
+
+
+@SLOW
+def test_a_filter_that_leaves_nothing(tmp_path):
+    code, _, said = regress("--on", "sim:h200", "--filter", "hsk=63,", history=tmp_path / "h.db")
+    assert code == 2
+    assert "no case name matches 'hsk=63,'" in said
+
+
+def test_a_crash_costs_its_own_case(tmp_path):
+    suite = tmp_path / "crash.yaml"
+    folder = os.path.relpath(ROOT / "scenarios", tmp_path)
+    files = "\n".join(f"  - {folder}/{name}.yaml" for name in ("gqa", "known-faults/k-stride", "sinks", "unaligned"))
+    suite.write_text(f"version: 1\nabout: one crashes\nscenarios:\n{files}\n")
+    code, out, _ = regress("--workers", "1", "--json", history=tmp_path / "h.db", suite=suite)
+    (run,) = json.loads(out)["runs"]
+    status = {result["name"]: result["status"] for result in run["results"]}
+    assert status == {"gqa": "pass", "k-stride": "fail", "sinks": "pass", "unaligned": "pass"}
+    reason = next(result["reason"] for result in run["results"] if result["name"] == "k-stride")
+    assert reason.startswith("misaligned: ")
+    assert code == 0  # the crash is a known defect of llama.cpp
+
+
+@SLOW
+@pytest.mark.parametrize("victim", ["runner", "worker"])
+def test_a_killed_worker_or_runner_loses_no_case(tmp_path, victim):
+    history = tmp_path / "h.db"
+    running = regress("--on", "sim:h200", "--filter", PART, "--json", history=history, wait=False)
+    until(lambda: count(history) > 12)
+    if victim == "worker":
+        os.kill(until(lambda: workers_of(running.pid)).pop(), signal.SIGKILL)
+    else:
+        runner = until(lambda: [pid for pid, words in children(running.pid).items() if "--batch" in words])[0]
+        os.kill(runner, signal.SIGKILL)
+    out, said = running.communicate(timeout=600)
+    (run,) = json.loads(out)["runs"]
+    if victim == "runner" and run["counts"]["lost"]:  # a case was in progress, and may be why
+        assert (running.returncode, run["counts"]["lost"]) == (0, 1), said  # of 72: a suite may lose 2 %
+        code, out, said = regress("--on", "sim:h200", "--filter", PART, "--resume", "--json", history=history)
+        (run,) = json.loads(out)["runs"]
+        assert code == 0, said
+    else:
+        assert running.returncode == 0, said
+    assert {name for name, number in run["counts"].items() if number} == {"pass", "unsupported"}
+
+
+@SLOW
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 4), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_leaves_what_was_done_and_resume_goes_on(tmp_path, number, code):
+    history = tmp_path / "h.db"
+    running = regress("--on", "sim:h200", "--filter", PART, history=history, wait=False)
+    until(lambda: count(history) > 12)
+    started = children(running.pid)
+    os.killpg(running.pid, number)
+    out, said = running.communicate(timeout=60)
+    assert running.returncode == code
+    assert "cases left; --resume continues with them" in said
+    assert "not run" in out
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+    before = count(history)
+    code, out, said = regress("--on", "sim:h200", "--filter", PART, "--resume", "--json", history=history)
+    (run,) = json.loads(out)["runs"]
+    assert (code, run["counts"]["not run"]) == (0, 0), said
+    assert before < count(history) == 72

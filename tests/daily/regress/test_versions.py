@@ -1,0 +1,130 @@
+import pytest
+
+from fattn_probe.base.console import OUT
+from fattn_probe.base.errors import BuildError, InputError
+from fattn_probe.cases.device.target import Target
+from fattn_probe.daily.regress import versions
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.tables import bisection_json, render_bisection
+from tests.stand_in import StandIn
+
+RELEASES = [f"pypi:x=={number}" for number in range(20)]
+
+
+H200 = Target("sim")
+
+
+def session_of(source):
+    """The source itself: the `result_of` of these tests takes it for a session."""
+    return source
+
+
+class Case(StandIn):
+    name = "c"
+    digest = "d"
+
+
+@pytest.fixture
+def first_bad(monkeypatch):
+    tried = []
+
+    def fake(bad):
+        def result_of(source, case, target):
+            tried.append(source)
+            wrong = RELEASES.index(source) >= bad
+            return Result(case.name, "d", "fail" if wrong else "pass", failure="wrong" if wrong else "")
+
+        monkeypatch.setattr(versions, "result_of", result_of)
+        return tried
+
+    return fake
+
+
+@pytest.mark.parametrize("bad", [1, 2, 7, 10, 18, 19])
+def test_the_first_bad_release_is_found(first_bad, bad):
+    tried = first_bad(bad)
+    found = versions.bisect(session_of, RELEASES, Case(), H200)
+    assert found.bad == RELEASES[bad]
+    assert found.result.failure == "wrong"
+    assert len(tried) == len(set(tried)) <= 7
+
+
+def test_ends_that_are_not_good_and_bad(first_bad):
+    first_bad(0)
+    with pytest.raises(InputError, match="the good end pypi:x==0 does not pass: c is fail"):
+        versions.bisect(session_of, RELEASES, Case(), H200)
+    first_bad(99)
+    with pytest.raises(InputError, match="the bad end pypi:x==19 does not fail: c is pass"):
+        versions.bisect(session_of, RELEASES, Case(), H200)
+
+
+TOO_OLD = "the kernels of this release are too old"
+
+
+@pytest.fixture
+def without_verdict(monkeypatch):
+    """Releases from `bad` on are wrong, and those of `skipped` have another status, or cannot be built."""
+
+    def fake(bad, skipped):
+        def result_of(source, case, target):
+            number = RELEASES.index(source)
+            status = skipped.get(number, "fail" if number >= bad else "pass")
+            return Result(case.name, "d", status, reason=TOO_OLD if number in skipped else "")
+
+        def sessions(source):
+            if skipped.get(RELEASES.index(source)) == "broken":
+                raise BuildError(TOO_OLD)
+            return source
+
+        monkeypatch.setattr(versions, "result_of", result_of)
+        return sessions
+
+    return fake
+
+
+@pytest.mark.parametrize("status", ["lost", "unsupported", "unjudged", "broken"])
+@pytest.mark.parametrize("bad", [3, 8, 12, 17])
+def test_a_release_without_a_verdict_is_neither_good_nor_bad(without_verdict, status, bad):
+    skipped = {number: status for number in (9, 10, 14) if number != bad}
+    found = versions.bisect(without_verdict(bad, skipped), RELEASES, Case(), H200)
+    assert found.suspects == (RELEASES[bad],)
+    tried = {source: result.status for source, result in found.tried}
+    assert all(tried[RELEASES[number]] not in ("pass", "fail") for number in skipped if RELEASES[number] in tried)
+
+
+def test_skipped_releases_before_the_first_bad_one_are_suspects_too(without_verdict):
+    """As `git bisect skip` says: the first bad commit could be any of these."""
+    found = versions.bisect(without_verdict(10, {8: "lost", 9: "unsupported"}), RELEASES, Case(), H200)
+    assert found.suspects == tuple(RELEASES[8:11])
+    assert found.bad == RELEASES[10]
+    document = bisection_json(found)
+    assert document["suspects"] == tuple(RELEASES[8:11])
+    assert document["skipped"] == {RELEASES[9]: TOO_OLD, RELEASES[8]: TOO_OLD}
+    with OUT.capture() as captured:
+        OUT.print(render_bisection(found))
+    said = " ".join(captured.get().split())
+    assert f"{RELEASES[8]}: skipped, lost: {TOO_OLD}" in said
+    assert f"the first bad source is one of {', '.join(RELEASES[8:11])}" in said
+
+
+@pytest.mark.parametrize(("end", "said"), [(0, "the good end pypi:x==0 does not pass"), (19, "does not fail")])
+@pytest.mark.parametrize("status", ["lost", "broken"])
+def test_an_end_without_a_verdict_is_refused_with_the_reason(without_verdict, end, said, status):
+    with pytest.raises(InputError, match=f"{said}: c is lost: {TOO_OLD}"):
+        versions.bisect(without_verdict(7, {end: status}), RELEASES, Case(), H200)
+
+
+def test_releases_between_two():
+    assert versions.between(RELEASES, RELEASES[3], RELEASES[6]) == RELEASES[3:7]
+    with pytest.raises(InputError, match="does not come before"):
+        versions.between(RELEASES, RELEASES[6], RELEASES[3])
+    with pytest.raises(
+        InputError, match=r"x==77 is not one of 20 releases, pypi:x==0 to pypi:x==19; did you mean 'pypi:x==7'"
+    ):
+        versions.between(RELEASES, "pypi:x==77", RELEASES[3])
+
+
+def test_two_versions_side_by_side(first_bad):
+    first_bad(5)
+    found = versions.diff(session_of, (RELEASES[1], RELEASES[9]), [Case()], H200)
+    assert [change.kind for change in found.changes] == ["new failure"]

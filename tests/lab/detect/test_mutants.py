@@ -1,0 +1,217 @@
+"""Mutants of literal sources: what is changed, what is left alone, and that the original stays in place."""
+
+import re
+
+import pytest
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.lab.detect.mutants import mutate, switched_spans
+from fattn_probe.lab.detect.schema import FILES, messages, suspects, switched
+from fattn_probe.llama.cxx.tokens import draft_of, tokenize
+from fattn_probe.llama.source.patches import find, plan
+
+KERNEL = """\
+template <int D, int ncols1, int ncols2> // D == head size
+static __global__ void kernel(const float * Q, const int ne01, const int64_t nb11, const int64_t nb21) {
+    constexpr int nwarps = D/32;
+    static_assert(D % 32 == 0, "bad D");
+    __shared__ float tile[D/2];
+    const int j = threadIdx.y*ncols1 + threadIdx.x; // a * b
+    for (int k = 0; k < D/2; k += 32) {
+        if (j >= ne01) {
+            continue;
+        }
+        const float * row = Q + int64_t(j)*nb11;
+        tile[k] += load<ncols1, ncols2>(row, k);
+    }
+    __syncthreads();
+    tile[j*ncols1 + 1] = tile[0];
+    if (amd_mfma_available(cc) && j > 3) {
+        tile[j + 2] = 0.0f;
+    }
+    GGML_ASSERT(j < 7);
+    const int64_t offset = nb11*j;
+    load_tile<D, oob_check>(row, j + 4, offset);
+    auto add = [&] (const int n) {
+        tile[n] += 5.0f*n;
+    };
+    launch_fattn<D, ncols1, ncols2>(j);
+    return f<D, ncols1>(tile[0] < 1.0f);
+}
+"""
+
+
+def texts(source=KERNEL, **changes):
+    return {str(mutant).partition(": ")[2] for mutant in mutate(source, "fattn-vec.cuh", **changes)[1]}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "relation: k < D / 2 -> k <= D / 2",
+        "relation: j >= ne01 -> j > ne01",
+        "guard dropped: j >= ne01 -> true",
+        "jump: continue -> break",
+        "wait dropped: __syncthreads ( ) -> nothing",
+        "arithmetic: threadIdx . y * ncols1 + threadIdx -> threadIdx . y + ncols1 + threadIdx",
+        "other name: j ) * nb11 -> j ) * nb21",
+        "32 bits: Q + int64_t ( j ) -> Q + int ( j )",
+        "warp forgotten: threadIdx . y * ncols1 + -> 0 * ncols1 +",
+        "constant: < D / 2 -> < D / 3",
+        "wait moved: __syncthreads ( ) -> after tile [ j *",
+        "arithmetic: j * ncols1 + 1 -> j + ncols1 + 1",  # an index of what is assigned to
+        "arithmetic: j + 4 -> j - 4",  # an argument of a call
+        "arithmetic: 5.0f * n -> 5.0f + n",  # in a lambda
+        "f16: load < ncols1 , ncols2 > ( row , k ) -> half(load < ncols1 , ncols2 > ( row , k ))",
+        "32 bits: nb11 * j -> int(nb11 * j)",
+        "template argument: < D , oob_check > ( row -> < D , !oob_check > ( row",
+        "template argument: < D , ncols1 , ncols2 > ( j -> < D , ncols2, ncols1 > ( j",
+    ],
+)
+def test_each_kind_of_fault(fault):
+    assert fault in texts()
+
+
+def test_each_mutant_has_its_function():
+    both = KERNEL + KERNEL.replace(" kernel(", " other(")
+    found = [mutant.function for mutant in mutate(both, "fattn-vec.cuh")[1]]
+    half = len(found) // 2
+    assert found == ["kernel"] * half + ["other"] * half
+
+
+def test_what_must_be_constant_and_template_arguments_are_left_alone():
+    lines = {mutant.line for mutant in mutate(KERNEL, "fattn-vec.cuh")[1]}
+    assert not lines & {1, 2, 3, 4, 5}  # the head, constexpr, static_assert, an array's size
+    assert not any("load < ncols2" in text or "ncols1 , ncols1" in text for text in texts())
+    assert not any(text.startswith("arithmetic: const float") for text in texts())  # a pointer's star
+
+
+@pytest.mark.parametrize(
+    ("line", "fault", "both"),
+    [
+        ("x = a + b*c;", "+", ("a - b * c", "a + b * c")),
+        ("if (j >= n || g[j] < 2) { x = 1; }", ">=", ("j > n", "j >= n")),  # j guards the index
+        ("if (p && p->x < 3) { x = 1; }", "<", ("p && p -> x <= 3", "p && p -> x < 3")),
+        ("if (p && p->x < 3) { x = 1; }", "&&", None),  # a wild pointer
+        ("if (a || b && c) { x = 1; }", "||", ("a && b && c", "a || b && c")),  # binds other operands
+        ("x = a[i + 1];", "+", ("i - 1", "i + 1")),
+        ("x = a[i]*y + z;", "+", ("a [ i ] * y - z", "a [ i ] * y + z")),
+        ("x = t->ne[0]*y;", "0", ("t -> ne [ 1 ] * y", "t -> ne [ 0 ] * y")),
+        ("x = t->ne[3]*y;", "3", ("4", "3")),
+        ("x = a/(b - c);", "-", ("a / ( b + c )", "a / ( b - c )")),
+        ("x = a/(b + c);", "+", ("b - c", "b + c")),  # alone, since the divisor may be zero
+        ("x = *(p + i) + 1;", "+", ("p - i", "p + i")),
+        ("x = load(i + 1, j);", "+", ("i - 1", "i + 1")),
+        ("x = load(i) + 1;", "+", None),
+        ("x = max(i, 2*j) + 1;", "+", ("max ( i , 2 * j ) - 1", "max ( i , 2 * j ) + 1")),
+        ("x = y*(n = 2) + 1;", "+", None),
+    ],
+)
+def test_a_value_is_compared_with_the_faults_where_that_does_no_harm(line, fault, both):
+    draft = draft_of(tokenize(f"void f() {{ {line} }}"))
+    found = [change for changes in switched_spans(draft) for change in changes]
+    part = {"+": "-", "-": "+", ">=": ">", "<": "<=", "&&": "||", "||": "&&", "0": "1", "3": "4"}[fault]
+    assert both in [change.compared for change in found if f" {part} " in f" {change.after} "]
+
+
+def test_the_comparison_is_in_the_switch():
+    text = mutate("void f() { x = a + b; }", "fattn.cu")[0]
+    assert "simt::mutant(1, simt::unknown(1) && simt::differ((a - b), (a + b))) ? (a - b) : (a + b)" in text
+
+
+def test_code_for_other_vendors_and_assertions_are_left_alone():
+    assert not any("j > 3" in text or "j + 2" in text or "j < 7" in text for text in texts())
+
+
+def test_a_moved_wait_is_after_the_next_statement():
+    number = next(item.id for item in mutate(KERNEL, "fattn-vec.cuh")[1] if item.operator == "wait moved")
+    mutated = mutate(KERNEL, "fattn-vec.cuh")[0]
+    at = f"if (simt::mutant({number})) {{ ; }} else "
+    assert re.search(re.escape(at) + r"__syncthreads\(\);\n.*;" + re.escape(f" if (simt::mutant({number}))"), mutated)
+    assert f"if (simt::mutant({number})) {{ __syncthreads ( ) ; }}" in mutated
+
+
+def code(text):
+    return draft_of(tokenize(text)).words
+
+
+def test_the_original_is_in_place_with_every_line():
+    mutated, found = mutate(KERNEL, "fattn-vec.cuh")
+    assert mutated.count("\n") == KERNEL.count("\n")
+    switches = sorted({int(number) for number in re.findall(r"simt::mutant\((\d+)\b", mutated)})
+    assert switches == [mutant.id for mutant in found]
+    for mutant in found:
+        assert re.search(rf"simt::mutant\({mutant.id}\b", mutated.split("\n")[mutant.line - 1])
+
+
+def test_numbers_go_on_from_the_file_before_and_do_not_depend_on_what_is_left_out():
+    every = mutate(KERNEL, "fattn-vec.cuh", 100)[1]
+    out = frozenset({every[0].id, every[-1].id})
+    text, same = mutate(KERNEL, "fattn-vec.cuh", 100, out)
+    assert [mutant.id for mutant in every] == list(range(100, 100 + len(every)))
+    assert same == every
+    assert not any(re.search(rf"mutant\({number}\b", text) for number in out)
+
+
+def test_a_source_without_its_mutants_is_unchanged():
+    every = mutate(KERNEL, "fattn-vec.cuh")[1]
+    assert mutate(KERNEL, "fattn-vec.cuh", 1, frozenset(mutant.id for mutant in every))[0] == KERNEL
+
+
+def test_digests_do_not_depend_on_numbers():
+    one, other = (mutate(KERNEL, "fattn-vec.cuh", first)[1] for first in (1, 50))
+    assert [mutant.digest for mutant in one] == [mutant.digest for mutant in other]
+    assert len({mutant.digest for mutant in one}) == len(one)
+
+
+def test_faults_with_the_same_text_in_a_line_are_told_apart():
+    twice = "void f() { a = g(nb11 * x, 1) - 2 - 2 - 2; }"
+    found = [mutant for mutant in mutate(twice, "fattn.cu")[1] if mutant.before == "- 2 - 2 -"]
+    assert len({mutant.digest for mutant in found}) == len(found)
+
+
+def test_an_error_blames_other_names_first_and_the_nearest_line_before_it():
+    found = mutate(KERNEL, "fattn-vec.cuh")[1]
+    blamed = {mutant.id for mutant in found if mutant.line == 11 and mutant.operator == "other name"}
+    assert suspects(found, {(("fattn-vec.cuh", 11),)}) == blamed
+    assert suspects(found, {(("fattn-vec.cuh", 13),)}) == {m.id for m in found if m.line == 12 and m.operator == "f16"}
+
+
+def test_an_error_in_a_template_blames_the_arguments_of_the_line_that_instantiates_it():
+    found = mutate(KERNEL, "fattn-vec.cuh")[1]
+    (flag,) = (mutant for mutant in found if "!oob_check" in mutant.after)
+    assert suspects(found, {(("fattn-vec.cuh", flag.line), ("fattn-vec.cuh", 11))}) == {flag.id}
+
+
+OUTPUT = """\
+overlay/ggml-cuda/fattn-mma-f16.cuh: In instantiation of 'void load_tile() [with bool oob_check = true]':
+overlay/ggml-cuda/fattn-mma-f16.cuh:636:47:   required from 'void iter()'
+overlay/ggml-cuda/fattn-mma-f16.cuh:390:23: error: static assertion failed: OOB check
+overlay/ggml-cuda/fattn-vec.cuh:12:3: error: 'nb99' was not declared in this scope
+overlay/ggml-cuda/common.cuh:99:3: error: somewhere else
+"""
+
+
+def test_the_places_of_each_error():
+    outer, inner = ("fattn-mma-f16.cuh", 636), ("fattn-mma-f16.cuh", 390)
+    assert messages(OUTPUT) == {(outer, inner), (("fattn-vec.cuh", 12),)}
+
+
+@pytest.mark.network
+def test_a_release_has_hundreds_of_mutants_in_each_file_and_the_patch_applies(tree):
+    made = switched(tree, (), frozenset())
+    counts = {name: sum(mutant.file == name for mutant in made.mutants) for name in FILES}
+    assert min(counts.values()) > 300
+    try:
+        changed = plan(made.patches[-1], tree.root)
+    except InputError as error:
+        pytest.fail(str(error))
+    assert {path.name for path in changed} == set(FILES)
+
+
+@pytest.mark.network
+def test_mutants_are_made_of_patched_sources(tree):
+    fault = find("faults/7465-tail-writes", tree)
+    plain, made = (switched(tree, patches, frozenset()) for patches in ((), (fault,)))
+    assert made.patches[0] == fault
+    assert {item.digest for item in made.mutants} != {item.digest for item in plain.mutants}

@@ -1,0 +1,42 @@
+"""`fattn-probe fuzz`, as a user runs it."""
+
+import json
+
+import pytest
+
+from fattn_probe.cases.scenario import load
+from tests.cli.test_cli import probe
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--on", "gpu"), "only simulated GPUs (sim:ID) say in advance which kernels a random case needs"),
+        (("--on", "sim:h2000"), "h2000"),
+        (("--minutes", "0"), "a number of minutes"),
+        (("--minutes", "nan"), "a number of minutes"),
+        (("--cases", "0"), "--cases"),
+        (("--new-kernels", "1.5"), "not a share from 0 to 1"),
+        (("--seed", "-1"), "--seed"),
+    ],
+)
+def test_wrong_flags_are_refused(words, said):
+    assert said in probe("fuzz", *words, code=2).stderr
+
+
+@pytest.mark.build
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_planted_fault_is_found_shrunk_and_shown_by_its_scenario(tmp_path):
+    patch = ("--patch", "fault-tail-queries")
+    folder = tmp_path / "findings"
+    words = ("fuzz", "--cases", "40", "--new-kernels", "0", *patch, "--findings", str(folder), "--json")
+    found = json.loads(probe(*words, code=5).stdout)
+    assert found["cases"] == 40
+    (file, *_) = sorted(folder.glob("*.yaml"))
+    assert any(item["family"] == "mma_f16" and "out-of-bounds" in item["what"] for item in found["findings"])
+    for item in found["findings"]:
+        if item["family"] == "mma_f16" and "out-of-bounds" in item["what"]:
+            assert item["scenario"].keys() <= {"hsk", "hsv", "n_head", "n_head_kv", "n_q", "n_kv", "mask", "layout"}
+    assert load(file).device == "sim:h200"
+    probe("compare", str(file), *patch, code=5)

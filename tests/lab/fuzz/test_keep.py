@@ -1,0 +1,75 @@
+"""Cases to keep: the features of their launches, and the files that they are written to."""
+
+import json
+from dataclasses import replace
+
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import expand, load
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.lab.fuzz.command import write_cases
+from fattn_probe.lab.fuzz.features import Kept, features, rough
+from fattn_probe.lab.fuzz.lanes import Drawn
+from fattn_probe.lab.fuzz.run import Judged
+from fattn_probe.lab.fuzz.scenarios import case_of, draw
+
+H200 = parse_target("sim:h200", load_devices())
+GQA = {
+    "hsk": 64, "n_head": 14, "n_head_kv": 2, "n_q": 7, "n_kv": 256, "mask": {"kind": "causal"}, "type_K": "q8_0",
+    "layout": {"K": {"kind": "view", "offset": 3}},
+}  # fmt: skip
+
+
+def launch(kernel, grid, block):
+    return json.dumps({"order": 0, "kernel": kernel, "grid": grid, "block": block, "shared": 0})
+
+
+MMA = launch("flash_attn_ext_f16<64,64,8,8,false,false,false>", [8, 1, 1], [32, 4, 1])
+FIXUP = launch("flash_attn_stream_k_fixup_uniform<64,8,8>", [2, 8, 8], [64, 1, 1])
+
+
+def judged(number, settings, status="pass", launches=f"{MMA}\n{FIXUP}"):
+    case = case_of(settings, f"fuzz-0-{number}")
+    return Judged(Drawn(number, settings, case, H200, ()), Result(case.name, case.digest, status, launches=launches))
+
+
+def test_the_features_of_a_divided_launch():
+    found = features(judged(1, GQA), None)
+    assert "kernel flash_attn_ext_f16<64,64,8,8,false,false,false>" in found
+    assert {"1 KV steps in a block", "3-4 parts in a tile", "1 tiles in a block", "equal parts"} <= set(found)
+    assert {"with flash_attn_stream_k_fixup_uniform", "partial query tile", "partial group of heads"} <= set(found)
+    assert {"K q8_0", "K view", "V contiguous", "mask causal"} <= set(found)
+    assert not {"partial KV tile", "sinks"} & set(found)
+
+
+def test_many_parallel_blocks_are_a_feature_of_vec_kernels():
+    settings = {"hsk": 64, "n_head": 1, "n_q": 1, "n_kv": 8192}
+    vec = "flash_attn_ext_vec<64,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
+    many, few = (launch(vec, [1, blocks, 1], [128, 1, 1]) for blocks in (33, 32))
+    said = "more parallel blocks than half the head size"
+    assert said in features(judged(1, settings, launches=many), None)
+    assert said not in features(judged(1, settings, launches=few), None)
+
+
+def test_a_case_is_kept_if_it_passes_and_shows_a_new_pair():
+    kept = Kept(None)
+    other = GQA | {"sinks": True}
+    for one in (judged(1, GQA), judged(2, GQA | {"seed": 5}), judged(3, other, "fail"), judged(4, other)):
+        kept.see(one)
+    assert [one.drawn.number for one in kept.cases] == [1, 4]
+
+
+def test_kept_cases_are_written_as_compare_takes_them(tmp_path):
+    cases = [judged(number, draw(1, number)) for number in range(20)]
+    smaller = replace(cases[3].drawn, target=parse_target("sim:t4", load_devices()))
+    paths = list(write_cases([*cases, replace(cases[3], drawn=smaller)], tmp_path / "kept"))
+    assert [path.name for path in paths] == ["fuzz-h200.yaml", "fuzz-t4.yaml"]
+    found = expand(load(paths[0]))
+    assert [case.name for case in found] == [f"fuzz-h200-0-{number}" for number in range(20)]
+    assert [case.digest for case in found] == [one.result.digest for one in cases]
+    assert {case.device for case in found} == {"sim:h200"}
+
+
+def test_numbers_are_rough():
+    assert [rough(number) for number in (0, 1, 2, 3, 8, 16, 17)] == [
+        "1", "1", "2", "3-4", "5-8", "9-16", "more than 16",
+    ]  # fmt: skip

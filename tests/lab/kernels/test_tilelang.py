@@ -1,0 +1,89 @@
+"""The TileLang kernel: lowered without a GPU, and run on simulated ones."""
+
+import pytest
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.device import every_device, parse_targets
+from fattn_probe.cases.op import Sizes
+from fattn_probe.lab.kernels import tilelang_runtime
+from fattn_probe.lab.kernels.contender import UNTIMED, How
+from fattn_probe.lab.kernels.tilelang_attention import TILINGS, TileLangTiling, attend, lower, tiling_for, written
+from tests.lab.kernels.attention_case import assert_as_rounded, case, needs
+
+with_tilelang = needs("tilelang", extra="tilelang")
+SIZES = Sizes(1, 2, 1, 100, 200, 64, 64)
+
+
+def on(name):
+    (target,) = parse_targets(name, every_device(None))
+    return target
+
+
+def test_the_tiling_is_the_first_that_fits():
+    assert tiling_for(SIZES, 99 * 1024, causal=False) == TILINGS[0]
+    assert tiling_for(SIZES, 99 * 1024, causal=True).stages == 1
+    assert TILINGS[0].shared_bytes(SIZES) == 2 * 64 * (64 + 2 * 128)
+    assert tiling_for(SIZES, 24 * 1024, causal=False) == TileLangTiling(stages=1)
+    with pytest.raises(InputError, match="do not fit into 1024 bytes"):
+        tiling_for(SIZES, 1024, causal=False)
+
+
+@pytest.mark.parametrize("name", ["sim:v100", "sim:mi300x", "cpu"])
+def test_gpus_that_it_is_not_for(name):
+    problem = case(1, 1, 1, 16, 16, 64, 64)
+    with pytest.raises(InputError, match="needs an NVIDIA GPU, Ampere or newer"):
+        attend(problem.arrays, target=on(name), how=How())
+
+
+def test_its_own_runtime_needs_a_real_gpu():
+    problem = case(1, 1, 1, 16, 16, 64, 64)
+    with pytest.raises(InputError, match="own runtime needs a real GPU; --kernel tilelang runs here"):
+        tilelang_runtime.attend(problem.arrays, target=on("sim:h200"), how=How())
+
+
+def test_head_sizes_that_it_is_not_for():
+    with pytest.raises(InputError, match="multiples of 16"):
+        written(Sizes(1, 1, 1, 16, 16, 72, 64), 1.0, TileLangTiling(), causal=False, masked=False)
+
+
+def test_an_error_of_tilelang_need_not_have_a_message():
+    assert tilelang_runtime.reason(AssertionError()) == "AssertionError"
+    assert tilelang_runtime.reason(ValueError("Traceback\n  in lower\nno layout for o\n")) == "no layout for o"
+
+
+@with_tilelang
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_is_lowered(masked):
+    made = lower(SIZES, 0.125, TileLangTiling(), causal=False, masked=masked)
+    assert (made.grid, made.block, made.shared_bytes) == ((2, 2, 1), (128, 1, 1), TileLangTiling().shared_bytes(SIZES))
+    assert sorted(made.arguments) == sorted("KLOQV" + "M" * masked)
+    assert f"void __launch_bounds__(128, 1) {made.name}(" in made.source
+    assert "tl::cp_async_gs_conditional<16>" in made.source  # 200 KV rows are no multiple of 64
+    assert "tl::mma_sync<tl::DataType::kFloat16" in made.source
+
+
+RUNS = {
+    "causal": (case(1, 4, 2, 128, 256, 64, 64, causal=True), "sim:h200", "release"),
+    "edges": (case(1, 2, 1, 100, 203, 64, 64, masked=True, causal=True), "sim:h200", "check"),
+    "two stages": (case(2, 2, 1, 64, 130, 128, 128), "sim:rtx4090", "check"),
+    "head sizes": (case(1, 1, 1, 33, 77, 80, 96), "sim:a100", "release"),
+    "small tiles": (case(1, 1, 1, 64, 130, 256, 256, causal=True), "sim:rtx4090", "release"),
+    "more queries than KV rows": (case(1, 2, 1, 70, 50, 64, 64, causal=True), "sim:h200", "release"),
+}
+
+
+@with_tilelang
+@pytest.mark.build
+@pytest.mark.parametrize(("problem", "name", "flavour"), RUNS.values(), ids=RUNS)
+def test_the_error_on_a_simulated_gpu_is_that_of_p_in_f16(problem, name, flavour):
+    made = attend(problem.arrays, target=on(name), how=How(check=flavour == "check"))
+    assert_as_rounded(problem, made.o, made.lse)
+
+
+@with_tilelang
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["causal", "edges", "two stages", "more queries than KV rows"])
+def test_its_own_runtime_is_as_exact(name):
+    problem, _, _ = RUNS[name]
+    made = tilelang_runtime.attend(problem.arrays, target=on("gpu"), how=How(UNTIMED))
+    assert_as_rounded(problem, made.o, made.lse)

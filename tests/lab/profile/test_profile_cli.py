@@ -1,0 +1,105 @@
+"""What `profile` makes of its words and flags."""
+
+import json
+
+import pytest
+
+from fattn_probe.base.errors import MachineError
+from fattn_probe.cli.setup import require_matplotlib
+from fattn_probe.lab.profile.counts import Counts, quotient, ratio
+from fattn_probe.llama.launch.record import parse_launch
+from tests.as_user import fattn_probe
+
+THREADS = """#include <cstdlib>
+#include <cstring>
+__global__ void nothing() {}
+int main(int count, char **words) {
+    nothing<<<1, 32>>>();
+    const char *threads = getenv("FATTN_PROBE_SIM_THREADS");
+    return count == 2 && threads != nullptr && strcmp(threads, words[1]) == 0 ? 0 : 1;
+}
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "threads.cu"
+    path.write_text(THREADS)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--source", "git:master"], "--source is for scenarios"),
+        (["--patch", "fault-stream-k-seam", "--quants", "all"], "--patch, --quants are for scenarios"),
+    ],
+)
+def test_flags_of_a_build_are_refused_for_a_program(program, flags, message):
+    said = fattn_probe("profile", program, "--on", "sim:h200", *flags, code=2).stderr
+    assert f"{message}; {program} is a program" in " ".join(said.split())
+
+
+def test_a_program_behind_a_scenario_is_refused(program):
+    said = fattn_probe("profile", "gqa", program, "--on", "sim:h200", code=2).stderr
+    assert "is a program: profile programs one at a time, without scenarios" in " ".join(said.split())
+
+
+def test_each_word_is_a_scenario():
+    said = fattn_probe("profile", "gqa", "decod", "--on", "sim:h200", code=2).stderr
+    assert "decod: no such file" in said and "did you mean decode?" in said
+
+
+@pytest.mark.build
+def test_a_program_has_its_arguments_and_threads(program):
+    fattn_probe("profile", program, "--on", "sim:h200", "--threads", "3", "--", "3")
+    said = fattn_probe("profile", program, "--on", "sim:h200", "--threads", "2", "--", "3", code=4).stderr
+    assert "exit status 1" in said
+
+
+@pytest.mark.build
+def test_all_scenarios_are_profiled():
+    done = fattn_probe("profile", "gqa", "decode", "--on", "sim:h200", "--json")
+    assert [profile["name"] for profile in json.loads(done.stdout)["profiles"]] == ["gqa", "decode"]
+    said = fattn_probe("profile", "gqa", "decode", "--on", "sim:h200").stdout
+    assert "gqa: flash_attn_ext_f16<" in said and "decode: flash_attn_ext_vec<" in said
+
+
+FAULTY = """#include <cstdio>
+__global__ void write(float *x, int n) {
+    x[n + threadIdx.x] = 1;
+}
+int main(int count, char **) {
+    float *x;
+    cudaMalloc(&x, 4 * 32);
+    puts("hello");
+    if (count > 1) {
+        write<<<1, 32>>>(x, 1 << 20);
+        return cudaDeviceSynchronize();
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.build
+def test_a_finding_and_a_program_without_kernels_are_said(tmp_path):
+    path = tmp_path / "faulty.cu"
+    path.write_text(FAULTY)
+    done = fattn_probe("profile", path, "--on", "sim:h200", "--", "fault", code=5)
+    assert "out-of-bounds" in done.stderr and "faulty.cu:3" in done.stderr
+    said = fattn_probe("profile", path, "--on", "sim:h200").stdout
+    assert "hello" in said and "faulty.cu: no kernel was launched" in " ".join(said.split())
+
+
+def test_no_load_has_no_sectors():
+    launch = parse_launch('{"order":0,"kernel":"k","grid":[1,1,1],"block":[32,1,1],"shared":0}')
+    assert Counts(launch, {"load_sectors": 0, "load_requests": 0}).sectors_of_a_load is None
+    assert Counts(launch, {"load_sectors": 8, "load_requests": 2}).sectors_of_a_load == 4
+    assert (ratio(0, 0), ratio(1, 0), quotient(0, 0)) == (1, None, None)
+
+
+def test_a_picture_without_matplotlib_is_refused_before_the_run(program, monkeypatch):
+    monkeypatch.setattr("fattn_probe.cli.setup.find_spec", lambda name: None)
+    with pytest.raises(MachineError, match="--plot needs matplotlib"):
+        require_matplotlib()

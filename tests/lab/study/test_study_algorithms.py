@@ -1,0 +1,218 @@
+"""All algorithms compute the same function, and each follows its paper."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.op import Params
+from fattn_probe.daily.inspect.facts import Facts
+from fattn_probe.lab.study.algorithms import (
+    ALGORITHMS,
+    Agreement,
+    agreement,
+    difference,
+    formula,
+    of_head,
+    run,
+    run_all,
+)
+from fattn_probe.lab.study.flash_attention_1 import A100_SRAM, block_sizes
+from fattn_probe.lab.study.problem import op_arrays
+from fattn_probe.lab.study.split_kv import split_ranges
+from fattn_probe.lab.study.stream_k import divide, launch_of, pieces_of, stream_k
+from fattn_probe.llama.launch.tiles import BlockWork, Grid, tiles_in_turn, tiles_of
+from fattn_probe.verdict.truth.reference.attention import attention
+from tests.lab.study.drawn_ops import made_op, subject_of, subjects
+
+
+@given(subjects())
+@settings(max_examples=200)
+def test_all_algorithms_agree_with_each_other_and_with_the_reference(subject):
+    found = agreement(subject, run_all(subject))
+    assert set(found) == {*ALGORITHMS, "reference"}
+    assert all(one.equal for one in found.values()), found
+
+
+@given(subjects())
+@settings(max_examples=100)
+def test_counted_traffic_is_the_closed_form(subject):
+    for name in ALGORITHMS:
+        result, expected = run(name, subject), formula(name, subject)
+        assert sum(result.reads.values()) == expected.total_reads, name
+        assert sum(result.writes.values()) == expected.total_writes, name
+
+
+@given(subjects())
+@settings(max_examples=50)
+def test_every_read_and_write_belongs_to_a_step(subject):
+    for name in ALGORITHMS:
+        result = run(name, subject)
+        assert sum(step.reads for step in result.trace) == sum(result.reads.values())
+        assert sum(step.writes for step in result.trace) == sum(result.writes.values())
+
+
+@given(subjects())
+@settings(max_examples=100)
+def test_the_running_maximum_never_falls_and_ends_at_the_log_sum_exp(subject):
+    for name in ALGORITHMS:
+        running: dict = {}
+        for step in run(name, subject).trace:
+            if step.state is None:
+                continue
+            key = (step.what, step.worker if step.what == "tile" else 0, step.heads.start, step.rows.start)
+            if key in running:
+                np.testing.assert_array_equal(step.state.before, running[key])
+            assert (step.state.maximum >= step.state.before).all()
+            assert (step.state.total >= 0).all()
+            assert ((step.state.rescale >= 0) & (step.state.rescale <= 1)).all()
+            running[key] = step.state.maximum
+
+
+@given(subjects())
+@settings(max_examples=50)
+def test_last_maximum_and_sum_of_flash_attention_2_are_the_log_sum_exp(subject):
+    result = run("fa2", subject)
+    last = {step.rows.start: step.state for step in result.trace if step.what == "tile"}
+    for start, state in last.items():
+        with np.errstate(divide="ignore"):
+            lse = state.maximum + np.log(state.total)
+        np.testing.assert_array_equal(lse, result.lse[start : start + len(lse)])
+
+
+@given(subjects())
+@settings(max_examples=50)
+def test_every_score_is_visited_once(subject):
+    for name in ("fa1", "fa2", "fa3", "split-kv"):
+        seen = np.zeros((subject.tensors.n_q, subject.tensors.n_kv), int)
+        for step in run(name, subject).trace:
+            seen[step.rows, step.kv] += step.what == "tile"
+        assert (seen == 1).all(), name
+
+
+def test_the_inner_loop_is_over_queries_in_flash_attention_1_and_over_kv_in_2():
+    subject = subject_of(made_op(0, n_q=5, n_kv=12), B_r=4, B_c=6, fa1=(4, 6))
+    order = {
+        name: [(step.rows.start, step.kv.start) for step in run(name, subject).trace if step.what == "tile"]
+        for name in ("fa1", "fa2")
+    }
+    assert order == {"fa1": [(0, 0), (4, 0), (0, 6), (4, 6)], "fa2": [(0, 0), (0, 6), (4, 0), (4, 6)]}
+
+
+def test_O_is_finished_after_every_tile_in_flash_attention_1_but_not_in_2():
+    op = made_op(3, n_q=1, n_kv=8)
+    head = subject_of(op).tensors
+    half = replace(op, K=op.K[:, :, :4], V=op.V[:, :, :4])
+    first = run("fa1", subject_of(op, fa1=(1, 4))).trace[1].state
+    assert first.maximum[0] + np.log(first.total[0]) == pytest.approx(run("fa2", subject_of(half)).lse[0], rel=1e-14)
+    assert head.n_kv == 8
+
+
+def test_block_sizes_are_the_papers():
+    assert block_sizes(A100_SRAM, 64, 64) == (64, 192)  # d rows of Q at most
+    assert block_sizes(A100_SRAM, 128, 128) == (96, 96)
+    assert block_sizes(100, 10, 10) == (3, 3)  # ceil(100 / 40)
+    assert block_sizes(4 * 576, 576, 512) == (2, 2)
+
+
+def test_flash_attention_3_reads_a_tile_of_V_one_step_after_its_K():
+    subject = subject_of(made_op(1, n_q=2, n_kv=9, hsk=4, hsv=6), B_r=2, B_c=3)
+    reads = [step.reads for step in run("fa3", subject).trace]
+    Q, K, V = 2 * 4, 3 * 4, 3 * 6
+    assert reads == [Q + K, K + V, K + V, V]  # the last is the step that stores O
+    assert [step.reads for step in run("fa2", subject).trace] == [Q + K + V, K + V, K + V, 0]
+
+
+def test_splits_are_whole_tiles_and_cover_everything():
+    assert split_ranges(100, 16, 3) == [slice(0, 48), slice(48, 96), slice(96, 100)]
+    assert split_ranges(10, 16, 3) == [slice(0, 10)]
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 10, 16, 1000])
+def test_stream_k_is_attention_over_a_whole_op(blocks):
+    op = made_op(5, n_seq=2, n_head_kv=2, group=7, n_q=13, n_kv=50, mask="random", sinks=True, params=Params(0.3, 8.0))
+    found = stream_k(op, divide(op.shape, 4, 16, blocks))
+    expected = attention(op.Q, op.K, op.V, op.mask, params=op.params, sinks=op.sinks)
+    np.testing.assert_allclose(found.out.transpose(0, 2, 1, 3), expected, rtol=0, atol=1e-13)
+
+
+def test_stream_k_reads_a_mask_once_for_all_heads_of_a_tile():
+    op = made_op(5, group=8, n_q=4, n_kv=16, mask="causal")
+    assert stream_k(op, divide(op.shape, 4, 16, 1)).reads["mask"] == 4 * 16
+    op = made_op(5, group=8, n_q=4, n_kv=16, mask="heads")
+    assert stream_k(op, divide(op.shape, 4, 16, 1)).reads["mask"] == 8 * 4 * 16
+
+
+def test_stream_k_without_a_seam_has_no_fixup():
+    op = made_op(5, n_head_kv=2, group=2, n_q=8, n_kv=32)
+    whole = stream_k(op, divide(op.shape, 4, 16, 4))
+    assert "dst_fixup" not in whole.writes
+    seams = stream_k(op, divide(op.shape, 4, 16, 3))
+    assert seams.writes["dst_fixup"] > 0
+    np.testing.assert_allclose(seams.out, whole.out, rtol=0, atol=1e-14)
+
+
+def test_stream_k_skips_tiles_hidden_by_a_scanned_mask():
+    op = made_op(5, n_q=8, n_kv=32)
+    mask = np.zeros((1, 1, 8, 32))
+    mask[..., 20:] = -np.inf
+    op = replace(op, mask=mask)
+    launch = divide(op.shape, 8, 8, 3)
+    blocks = tuple(
+        replace(block, tiles=tiles_of(block.kbc, block.kbc_stop, launch.grid, {(0, 0): 3})) for block in launch.blocks
+    )
+    short, full = stream_k(op, replace(launch, blocks=blocks)), stream_k(op, launch)
+    assert short.reads["K"] == 24 * 8 < full.reads["K"]
+    np.testing.assert_allclose(short.out, full.out, rtol=0, atol=1e-14)
+
+
+def test_there_are_at_most_as_many_blocks_as_steps_and_ncols2_is_upstreams():
+    assert len(divide(made_op(0, n_q=2, n_kv=3).shape, 4, 4, 132).blocks) == 1
+    groups = {group: divide(made_op(0, group=group).shape, 4, 4, 1).ncols2 for group in (1, 2, 3, 4, 5, 7, 16)}
+    assert groups == {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 7: 8, 16: 8}
+
+
+def test_facts_of_a_kernel_without_stream_k_are_refused():
+    grid = Grid(4, 1, 1, 2, 1)
+    blocks = (BlockWork(0, (0, 0, 0), None, None, tiles_in_turn((0, 0, 0), 1, grid)),)
+    with pytest.raises(InputError, match="no stream-K shares"):
+        launch_of(Facts({}, grid=grid, blocks=blocks))
+
+
+def test_a_piece_excludes_padding():
+    op = made_op(0, group=7, n_q=5, n_kv=50)
+    (piece,) = pieces_of(divide(op.shape, 8, 64, 1), op.shape)
+    assert (piece.heads, piece.queries, piece.kv) == (slice(0, 7), slice(0, 5), slice(0, 50))
+
+
+@pytest.mark.parametrize("name", ["standard", "fa1", "fa2", "fa3", "split-kv", "stream-k"])
+def test_a_fully_masked_row_is_zero(name):
+    subject = subject_of(made_op(0, mask="all"))
+    out, lse = of_head(run(name, subject), subject)
+    assert (out == 0).all()
+    assert np.isneginf(lse).all()
+
+
+def test_equal_infinities_agree_and_NaN_never_does():
+    inf, nan = np.array([-np.inf, 1.0]), np.array([np.nan, 1.0])
+    assert difference(inf, inf, 1.0) == 0.0
+    assert difference(nan, inf, 1.0) == np.inf
+    assert difference(np.array([3.0]), np.array([1.0]), 4.0) == 0.5
+    assert difference(np.array([101.0]), np.array([100.0]), 1.0, relative=True) == 0.01
+    assert not Agreement(1e-11, 0.0).equal
+    assert not Agreement(0.0, 1e-11).equal
+
+
+def test_a_fault_in_the_data_shows():
+    subject = subject_of(made_op(0, n_q=4, n_kv=12))
+    results = run_all(subject)
+    results["fa2"].out[2, 3] += 1e-9
+    assert not agreement(subject, results)["fa2"].equal
+
+
+def test_any_float_dtype_becomes_float64():
+    small = np.ones((1, 1, 2, 4), np.float16)
+    op = op_arrays(small, small, small, None, params=Params(1.0), sinks=np.ones(1, np.float32))
+    assert {array.dtype for array in (op.Q, op.K, op.V, op.sinks)} == {np.dtype(np.float64)}

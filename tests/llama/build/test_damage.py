@@ -1,0 +1,170 @@
+"""Builds in the cache: a damaged file is made again, and a finished build is served without a compiler or a write."""
+
+import errno
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.base.errors import BuildError, MachineError
+from fattn_probe.llama.build import BuildRequest, ensure, lock_of, make, toolchain
+from fattn_probe.llama.build.ninja import run_ninja
+from tests.as_user import fattn_probe
+from tests.llama.build.tree import make_tree
+
+OUTPUTS = ("bin/fattn-runner", "lib/libggml-cuda.so", "obj/cuda/fattn.cu.o")
+
+
+@pytest.fixture
+def request_(tmp_path, monkeypatch):
+    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(toolchain, "cached_headers", lambda headers: headers.include)
+    return BuildRequest(make_tree(tmp_path))
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """What each build made: the outputs that were missing, as ninja makes them."""
+    found = []
+
+    def ninja(folder, *rest):
+        missing = [name for name in OUTPUTS if not (folder / name).is_file()]
+        for name in missing:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(f"what is in {name}")
+        found.append(missing)
+
+    monkeypatch.setattr(make, "run_ninja", ninja)
+    return found
+
+
+@pytest.mark.parametrize("name", ["bin/fattn-runner", "lib/libggml-cuda.so"])
+@pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 5), Path.unlink, lambda path: path.write_text("W")])
+def test_a_damaged_program_is_made_again_with_one_line(request_, made, caplog, name, damage):
+    folder = ensure(request_).folder
+    ensure(request_)
+    assert (made, caplog.messages) == ([list(OUTPUTS)], [])
+    damage(folder / name)
+    ensure(request_)
+    assert made[1:] == [[name]]
+    assert (folder / name).read_text() == f"what is in {name}"
+    assert caplog.messages == [f"{folder}: the build is damaged ({name}): making it again"]
+    ensure(request_)
+    assert len(made) == 2
+
+
+def test_a_damaged_object_is_made_again_before_it_is_linked(request_, made):
+    folder = ensure(request_).folder
+    os.truncate(folder / OUTPUTS[2], 5)
+    ensure(request_)
+    assert len(made) == 1
+    ensure(request_, programs=["fattn-runner", "fattn-runner-cpu"])
+    assert made[1:] == [[OUTPUTS[2]]]
+
+
+@pytest.mark.parametrize("name", ["seal.json", "manifest.json", "overlay/ggml/src/ggml-cuda/fattn.cu"])
+def test_a_damaged_record_or_source_is_made_again(request_, made, name):
+    folder = ensure(request_).folder
+    before = (folder / name).read_text()
+    os.truncate(folder / name, 5)
+    build = ensure(request_)
+    assert len(made) == 2
+    if name.startswith("overlay"):
+        assert (folder / name).read_text() == before
+    assert build.runner.read_text() == f"what is in {OUTPUTS[0]}"
+    ensure(request_)
+    assert len(made) == 2
+
+
+def test_what_a_failed_link_leaves_is_not_run(request_, made, monkeypatch):
+    folder = ensure(request_).folder
+
+    def fails(*rest):
+        (folder / OUTPUTS[1]).write_text("half")
+        raise BuildError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(make, "run_ninja", fails)
+        with pytest.raises(BuildError):
+            ensure(request_, programs=["fattn-runner", "fattn-runner-cpu"])
+    ensure(request_)
+    assert (folder / OUTPUTS[1]).read_text() == f"what is in {OUTPUTS[1]}"
+
+
+def test_a_finished_build_needs_no_compiler(request_, made, monkeypatch, tmp_path):
+    def missing(engine):
+        raise BuildError("g++ is not on this machine")
+
+    folder = ensure(request_).folder
+    monkeypatch.setattr(sys.modules[ensure.__module__], "find_toolchain", missing)
+    assert ensure(request_).folder == folder
+    for refused in ({"full": True}, {"again": True}, {"programs": ["test-backend-ops"]}):
+        with pytest.raises(BuildError, match=r"g\+\+ is not on this machine"):
+            ensure(request_, **refused)
+    with pytest.raises(BuildError):
+        ensure(BuildRequest(request_.tree, flavour="debug"))
+    os.truncate(folder / OUTPUTS[0], 5)
+    with pytest.raises(BuildError):
+        ensure(request_)
+
+
+def test_a_finished_build_in_a_cache_that_cannot_be_written(request_, made, monkeypatch):
+    folder = ensure(request_).folder
+
+    def refuse(path, *rest, **options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    for name in ("utime", "mkdir", "replace", "rename"):
+        monkeypatch.setattr(os, name, refuse)
+    assert ensure(request_).folder == folder
+    with pytest.raises(MachineError, match="Read-only file system"):
+        ensure(request_, programs=["fattn-runner", "fattn-runner-cpu"])
+
+
+def test_a_compiler_that_finds_the_disk_full_is_one_sentence(tmp_path):
+    rule = 'rule fail\n  command = echo "as: x.o: No space left on device" >&2; exit 1\nbuild x.o: fail\n'
+    (tmp_path / "build.ninja").write_text(rule)
+    with pytest.raises(MachineError, match=r"^.*: x\.o cannot be made: No space left on device$"):
+        run_ninja(tmp_path)
+
+
+@contextmanager
+def mounted(folder, *words):
+    """Within, `mount WORDS FOLDER` holds; skips the test where nothing can be mounted."""
+    folder.mkdir(exist_ok=True)
+    if subprocess.run(["mount", *words, folder], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 6 MiB."""
+    with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=6m", "tmpfs") as folder:
+        yield folder
+
+
+def test_a_read_only_file_system_serves_what_it_has(request_, made, tmp_path):
+    folder, cache = ensure(request_).folder, tmp_path / "cache"
+    with mounted(cache, "--bind", cache):
+        subprocess.run(["mount", "-o", "remount,ro,bind", cache], check=True)
+        with lock_of(folder):
+            assert ensure(request_).folder == folder
+        with pytest.raises(MachineError, match="cannot be written: Read-only file system"):
+            ensure(request_, programs=["fattn-runner", "fattn-runner-cpu"])
+    assert len(made) == 1
+
+
+def test_a_disk_that_fills_up_while_headers_are_copied(tmp_path, small_disk, monkeypatch):
+    """The message had 280 KB: a list of all copies that failed, from shutil.copytree."""
+    monkeypatch.setenv("FATTN_PROBE_CACHE", str(small_disk))
+    done = fattn_probe("build", "--source", make_tree(tmp_path).root, code=3)
+    assert "cannot be written: No space left on device" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list((small_disk / "parts").iterdir()) == []

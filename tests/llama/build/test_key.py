@@ -1,0 +1,176 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.llama.build.ensure import export, is_complete, open_build
+from fattn_probe.llama.build.key import MANIFESTS, Build, BuildRequest, Contents, Manifest, folder_of, key_of
+from fattn_probe.llama.build.stamp import own_stamp
+from fattn_probe.llama.build.toolchain import Toolchain, version_line
+from tests.llama.build.tree import add_libllama, make_tree
+
+GXX = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/include"))
+CONTENTS = Contents(("mma 64,64,8,8", "tile 64,64"), (), ("fattn-runner",))
+MANIFEST = Manifest(
+    source="path:small",
+    build_number="11549",
+    tree="0" * 64,
+    engine="sim",
+    flavour="release",
+    arch="90",
+    sanitize=(),
+    patches=("seed",),
+    quants=(),
+    compilers=("g++ 12",),
+    contents=CONTENTS,
+    stamp="",
+    date="2026-10-01T00:00:00+00:00",
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "patches", "released"),
+    [
+        ("pypi:xllamacpp==2026.10.11549", (), True),
+        ("pypi:xllamacpp==0.2.8", (), True),
+        ("git:b11549", (), True),
+        ("pypi:xllamacpp==2026.10.11549", ("seed",), False),
+        ("pypi:llama-cpp-python==0.3.30", (), False),  # its build number is not known
+        ("git:master", (), False),
+        ("git+https://host/fork@b11549", (), False),
+        ("/home/me/llama.cpp", (), False),
+    ],
+)
+def test_only_a_release_without_patches_has_the_kernels_of_its_build_number(source, patches, released):
+    assert replace(MANIFEST, source=source, patches=patches).released is released
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"engine": "cuda"},
+        {"flavour": "debug"},
+        {"arch": "89"},
+        {"sanitize": ("address",)},
+        {"quants": ("f16-q8_0",)},
+    ],
+)
+def test_every_field_of_the_key_changes_the_folder(tmp_path, other):
+    request = BuildRequest(make_tree(tmp_path))
+    changed = replace(request, **other)
+    assert folder_of(request, key_of(request, GXX.versions)) != folder_of(changed, key_of(changed, GXX.versions))
+
+
+def test_another_compiler_gets_another_folder(tmp_path):
+    request = BuildRequest(make_tree(tmp_path))
+    other = replace(GXX, versions=("g++ 13",))
+    assert key_of(request, GXX.versions).build != key_of(request, other.versions).build
+
+
+def test_the_folder_can_be_read(tmp_path):
+    request = BuildRequest(make_tree(tmp_path), "cuda", "debug", "120a")
+    assert folder_of(request, key_of(request, GXX.versions)).name.startswith("b11549-cuda-sm120a-debug-")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sanitize": ("thread",)}, "sanitizer 'thread'"),
+        ({"arch": "sm_90"}, "arch 'sm_90'"),
+        ({"engine": "cuda", "sanitize": ("address",)}, "--sanitize is for the sim engine"),
+        ({"engine": "cuda", "flavour": "check"}, "the check flavour needs the sim engine"),
+        ({"flavour": "check", "sanitize": ("address",)}, "flavour check cannot have the sanitizer address"),
+    ],
+)
+def test_wrong_requests_are_refused(tmp_path, fields, message):
+    with pytest.raises(InputError, match=message):
+        BuildRequest(make_tree(tmp_path), **fields)
+
+
+def test_contents_only_grow():
+    union = CONTENTS.union(Contents(("mma 64,64,8,8", "vec 64,F,F"), ("scale.cu",), (), True, dry=True))
+    assert union == Contents(("mma 64,64,8,8", "tile 64,64", "vec 64,F,F"), ("scale.cu",), ("fattn-runner",), True)
+
+
+def test_a_build_is_complete_if_it_has_all_and_is_of_this_fattn_probe():
+    current = replace(MANIFEST, stamp=own_stamp())
+    assert is_complete(current, Contents(("tile 64,64",), (), ("fattn-runner",)))
+    assert not is_complete(MANIFEST, CONTENTS)
+    assert not is_complete(current, Contents(("tile 80,80",)))
+    assert not is_complete(current, Contents((), ("scale.cu",)))
+    assert not is_complete(current, Contents((), (), ("test-backend-ops",)))
+    assert not is_complete(current, Contents(full=True))
+    assert is_complete(current, Contents(dry=True))
+    assert not is_complete(replace(current, contents=replace(CONTENTS, dry=True)), CONTENTS)
+    assert is_complete(replace(current, contents=replace(CONTENTS, full=True)), Contents(("tile 80,80",)))
+
+
+def test_an_exported_build_is_opened_elsewhere(tmp_path):
+    folder = tmp_path / "build"
+    for name in ("bin/fattn-runner", "lib/libggml-base.so", "obj/x.o", "overlay/x.cu"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    (folder / "manifest.json").write_text(MANIFESTS.text(MANIFEST))
+    export(Build(folder, MANIFEST), tmp_path / "copy")
+    copy = open_build(tmp_path / "copy")
+    assert copy.manifest == MANIFEST
+    assert copy.runner == tmp_path / "copy/bin/fattn-runner"
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [
+        "bin", "lib", "manifest.json", "overlay", "seal.json", "seen.json",
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="already exists; choose a new folder"):
+        export(copy, tmp_path / "copy")
+    with pytest.raises(InputError, match="has no test-backend-ops"):
+        copy.program("test-backend-ops")
+
+
+@pytest.mark.parametrize("name", ["bin/fattn-runner", "lib/libggml-base.so", "overlay/x.cu"])
+def test_a_damaged_export_is_not_run(tmp_path, name):
+    folder = tmp_path / "build"
+    for file in ("bin/fattn-runner", "lib/libggml-base.so", "overlay/x.cu"):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("some bytes")
+    (folder / "manifest.json").write_text(MANIFESTS.text(MANIFEST))
+    copy = export(Build(folder, MANIFEST), tmp_path / "copy").folder
+    (copy / name).write_text("same bytes")
+    with pytest.raises(InputError, match=rf"is damaged \({name}\): build and export it again"):
+        open_build(copy)
+    (copy / "seal.json").unlink()
+    with pytest.raises(InputError, match="has no record of its contents"):
+        open_build(copy)
+
+
+def test_a_folder_without_a_manifest_is_not_a_build(tmp_path):
+    with pytest.raises(InputError, match="not a build"):
+        open_build(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88\n", "nvcc V13.0.88"),
+        ("g++ (Debian 12.2.0-14) 12.2.0\nCopyright\n", "g++ (Debian 12.2.0-14) 12.2.0"),
+    ],
+)
+def test_compiler_versions(text, version):
+    assert version_line(text) == version
+
+
+def test_a_build_has_the_libllama_of_its_tree(tmp_path):
+    tree = make_tree(tmp_path)
+    wanted = Contents(programs=("fattn-runner", "fattn-capture"), architectures=("qwen2.cpp",))
+    assert wanted.for_tree(tree) == Contents(programs=("fattn-runner",))
+    add_libllama(tmp_path)
+    first = wanted.for_tree(tree)
+    assert (first.programs, first.architectures) == (wanted.programs, wanted.architectures)
+    (tmp_path / "src/llama.cpp").write_text("int other;\n")
+    second = wanted.for_tree(tree)
+    assert len({"", first.libllama, second.libllama}) == 3
+    made = replace(MANIFEST, contents=first, stamp=own_stamp())
+    assert is_complete(made, first)
+    assert is_complete(made, Contents(programs=("fattn-runner",)))
+    assert not is_complete(made, second)
+    assert not is_complete(made, replace(first, architectures=("llama.cpp",)))
+    assert first.union(second).libllama == second.libllama
+    assert Contents(programs=("fattn-runner",)).for_tree(tree).libllama == ""

@@ -1,0 +1,135 @@
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fattn_probe.base.errors import BuildError
+from fattn_probe.llama.build.ninja import default_jobs, failed_step, first_errors, parse_status, run_ninja, steps_to_do
+from fattn_probe.llama.build.steps import CompileStep, LinkStep, Plan, StubStep, escape_path, escape_value
+
+FAILED = """\
+@3/24@ fattn.cu
+FAILED: [code=1] obj/ggml-cuda/fattn.cu.o
+g++ -c overlay/ggml/src/ggml-cuda/fattn.cu -o obj/ggml-cuda/fattn.cu.o
+overlay/ggml/src/ggml-cuda/fattn.cu: In function 'void f()':
+overlay/ggml/src/ggml-cuda/fattn.cu:12:5: error: 'x' was not declared in this scope
+   12 |     x = 1;
+ninja: build stopped: subcommand failed.
+"""
+
+
+WRITE = "import sys; open(sys.argv[1], 'w')"
+
+
+def script(output, text, *inputs):
+    """A build step that runs a Python program; its argument is the file to write."""
+    return LinkStep(output, inputs, (sys.executable, "-c", text, output))
+
+
+def test_status_lines():
+    assert parse_status("@3/24@ fattn.cu") == (3, 24, "fattn.cu")
+    assert parse_status("fattn.cu:3: note") is None
+
+
+def test_a_failure_shows_its_errors_and_its_output():
+    assert first_errors(FAILED) == [
+        "overlay/ggml/src/ggml-cuda/fattn.cu:12:5: error: 'x' was not declared in this scope"
+    ]
+    assert failed_step(FAILED) == "obj/ggml-cuda/fattn.cu.o"
+
+
+def test_a_failure_without_errors_shows_its_tail():
+    assert first_errors("one\n@1/2@ x\ntwo\n") == ["one", "two"]
+
+
+def test_escapes():
+    assert escape_path("a b:c$d") == "a$ b$:c$$d"
+    assert escape_value("-rpath,$ORIGIN") == "-rpath,$$ORIGIN"
+
+
+def test_steps_become_edges():
+    compile_step = CompileStep("native/runner/runner.cpp", "obj/runner.o", ("g++", "-DX=a b", "-c"), log=True)
+    text = Plan((compile_step, StubStep("obj/stubs.c", ("obj/runner.o",), ("python",)))).render()
+    assert "build obj/runner.o: compile native/runner/runner.cpp\n" in text
+    words = """g++ '-DX=a b' -c -fdebug-prefix-map="$$PWD"=."""
+    assert f"cmd = {words} 2> obj/runner.o.log || {{ cat obj/runner.o.log >&2; exit 1; }}\n" in text
+    assert "label = runner.cpp\n" in text
+    assert "build obj/stubs.c: stubs obj/runner.o\n" in text
+
+
+def test_ninja_runs_a_plan_and_reports(tmp_path):
+    plan = Plan((script("a", WRITE), script("b", WRITE, "a")))
+    (tmp_path / "build.ninja").write_text(plan.render())
+    seen: list = []
+    assert steps_to_do([sys.executable, "-m", "ninja", "-C", str(tmp_path)]) == {"a", "b"}
+    run_ninja(tmp_path, seen.append, jobs=1, known={"a": 100.0, "b": 100.0})
+    assert (tmp_path / "b").is_file()
+    assert 100 < seen[0].left <= 200 and seen[-1].left == 0
+    assert (seen[-1].done, seen[-1].total, seen[-1].label) == (2, 2, "b")
+    assert {progress.label for progress in seen} == {"a", "b"}
+
+
+WAIT = """
+import pathlib, sys, time
+for _ in range(1000):
+    if pathlib.Path("reported").exists():
+        sys.exit(open(sys.argv[1], "w").close())
+    time.sleep(0.01)
+sys.exit("no report")
+"""
+
+
+def test_the_report_comes_before_the_step_ends(tmp_path):
+    (tmp_path / "wait.py").write_text(WAIT)
+    (tmp_path / "build.ninja").write_text(Plan((LinkStep("a", (), (sys.executable, "wait.py", "a")),)).render())
+    run_ninja(tmp_path, lambda progress: (tmp_path / "reported").touch(), jobs=1)
+    assert (tmp_path / "a").is_file()
+
+
+def test_a_failed_link_keeps_the_old_output(tmp_path):
+    (tmp_path / "a").write_text("whole")
+    broken = script("a", "import sys; open(sys.argv[1], 'w').write('half'); sys.exit('error')")
+    (tmp_path / "build.ninja").write_text(Plan((broken,)).render())
+    with pytest.raises(BuildError):
+        run_ninja(tmp_path, jobs=1)
+    assert (tmp_path / "a").read_text() == "whole"
+
+
+def test_a_failed_step_is_a_build_error_with_a_log(tmp_path):
+    (tmp_path / "build.ninja").write_text(Plan((script("a", "raise SystemExit('error: $no such thing')"),)).render())
+    with pytest.raises(BuildError) as raised:
+        run_ninja(tmp_path, jobs=1)
+    assert str(raised.value).startswith("building a failed:\n")
+    assert "error: $no such thing" in str(raised.value)
+    assert str(tmp_path / "build.log") in str(raised.value)
+    assert "error: $no such thing" in (tmp_path / "build.log").read_text()
+
+
+def test_there_is_at_least_one_job():
+    assert default_jobs() >= 1
+
+
+BUILDER = """
+from fattn_probe.llama.build.ninja import read_lines, spawned
+with spawned(["sh", "-c", "echo $$; exec sleep 60"], {}) as (child, terminal):
+    for line in read_lines(terminal):
+        print(line, flush=True)
+"""
+
+
+@pytest.mark.parametrize("prefix", [[], ["nohup"]])
+def test_a_killed_build_leaves_no_compilers_behind(prefix):
+    builder = subprocess.Popen([*prefix, sys.executable, "-c", BUILDER], stdout=subprocess.PIPE, text=True)
+    child = int(builder.stdout.readline())
+    os.kill(child, 0)
+    builder.kill()
+    builder.communicate()
+    for _ in range(100):
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"process {child} outlived its builder")

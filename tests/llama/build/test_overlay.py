@@ -1,0 +1,154 @@
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.base.errors import BuildError
+from fattn_probe.llama.build import overlay
+from fattn_probe.llama.build.key import BuildRequest, Contents
+from fattn_probe.llama.build.overlay import ERRORS, prepare, write_if_changed
+from fattn_probe.llama.build.sources import CUDA, read_sources
+from fattn_probe.llama.source.patches import Patch
+from fattn_probe.llama.source.tree import digest_tree
+from tests.llama.build.tree import FILES, add_libllama, make_tree
+
+DIFF = """\
+--- a/ggml/src/ggml-cuda/convert.cu
++++ b/ggml/src/ggml-cuda/convert.cu
+@@ -1,1 +1,1 @@
+-int one;
++int two;
+"""
+
+
+def prepared(root, folder, engine="sim", patches=(), **contents):
+    tree = make_tree(root)
+    (root / CUDA / "convert.cu").write_text("int one;\n")
+    request = BuildRequest(replace(tree, digest=digest_tree(root)), engine, patches=patches)
+    sources = read_sources(request.tree, (), "x86_64")
+    prepare(folder, request, sources, Contents(("mma 64,64,8,8",), **contents))
+    return folder / "overlay" / CUDA
+
+
+def test_the_simulators_overlay_is_rewritten_and_the_tree_is_not(tmp_path):
+    cuda = prepared(tmp_path / "tree", tmp_path / "build")
+    assert "simt::describe" in (cuda / "fattn.cu").read_text()
+    assert "simt::describe" not in (tmp_path / "tree" / CUDA / "fattn.cu").read_text()
+
+
+def test_libllama_is_copied_for_the_programs_that_have_it(tmp_path):
+    def copied(**contents):
+        prepared(tmp_path / "tree", tmp_path / "build", **contents)
+        return (tmp_path / "build/overlay/src/models/qwen2.cpp").is_file()
+
+    add_libllama(tmp_path / "tree")
+    assert not copied(programs=("fattn-runner",))
+    assert copied(programs=("fattn-runner", "fattn-capture"), libllama="1")
+    assert '#define LLAMA_VERSION "11549"' in (tmp_path / "build/overlay/src/llama-version.h").read_text()
+    (tmp_path / "tree/src/llama.cpp").write_text("int changed;\n")
+    prepared(tmp_path / "tree", tmp_path / "build", programs=("fattn-capture",), libllama="2")
+    assert (tmp_path / "build/overlay/src/llama.cpp").read_text() == "int changed;\n"
+
+
+@pytest.mark.parametrize("contents", [{"sources": ("scale.cu",)}, {"full": True}])
+def test_only_what_is_compiled_is_rewritten(tmp_path, contents):
+    cuda = prepared(tmp_path / "tree", tmp_path / "build")
+    assert "simt::describe" not in (cuda / "scale.cu").read_text()
+    prepared(tmp_path / "tree", tmp_path / "build", **contents)
+    assert "simt::describe" in (cuda / "scale.cu").read_text()
+
+
+def test_the_cuda_overlay_is_upstreams_text(tmp_path):
+    cuda = prepared(tmp_path / "tree", tmp_path / "build", "cuda")
+    assert (cuda / "fattn.cu").read_text() == (tmp_path / "tree" / CUDA / "fattn.cu").read_text()
+
+
+def test_every_case_is_declared_behind_upstreams_text(tmp_path):
+    header = FILES[f"{CUDA}/fattn-mma-f16.cuh"]
+    cuda = prepared(tmp_path / "tree", tmp_path / "build", "cuda")
+    assert (cuda / "fattn-mma-f16.cuh").read_text() == (
+        header + "\nextern DECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);\nextern DECL_FATTN_MMA_F16_CASE(80, 80, 8, 8);\n"
+    )
+
+
+def test_patches_are_put_on_the_overlay_only(tmp_path):
+    patch = Patch("two", tmp_path / "two.patch", "", (), DIFF)
+    cuda = prepared(tmp_path / "tree", tmp_path / "build", "cuda", (patch,))
+    assert (cuda / "convert.cu").read_text() == "int two;\n"
+    assert (tmp_path / "tree" / CUDA / "convert.cu").read_text() == "int one;\n"
+
+
+def test_preparing_again_keeps_equal_files_and_repairs_others(tmp_path):
+    cuda = prepared(tmp_path / "tree", tmp_path / "build")
+    kept, case = cuda / "fattn.cu", cuda / "template-instances/fattn-probe-mma-64-64-8-8.cu"
+    times = kept.stat().st_mtime_ns, case.stat().st_mtime_ns
+    (cuda / "convert.cu").write_text("broken")
+    (cuda / "stray.cu").write_text("")
+    prepared(tmp_path / "tree", tmp_path / "build")
+    assert (kept.stat().st_mtime_ns, case.stat().st_mtime_ns) == times
+    assert (cuda / "convert.cu").read_text() == "int one;\n"
+    assert not (cuda / "stray.cu").exists()
+
+
+def test_an_overlay_as_it_was_made_is_not_made_again(tmp_path, monkeypatch):
+    prepared(tmp_path / "tree", tmp_path / "build")
+    monkeypatch.setattr(overlay, "make_overlay", None)
+    cuda = prepared(tmp_path / "tree", tmp_path / "build")
+    (cuda / "convert.cu").unlink()
+    with pytest.raises(TypeError):
+        prepared(tmp_path / "tree", tmp_path / "build")
+
+
+def test_our_own_sources_are_copied_beside(tmp_path):
+    prepared(tmp_path / "tree", tmp_path / "build")
+    assert (tmp_path / "build/native/runner/runner.cpp").is_file()
+    assert (tmp_path / "build/native/cublas/cublas_v2.h").is_file()
+    assert not [path for path in (tmp_path / "build").iterdir() if path.name.startswith(".overlay")]
+
+
+def test_an_equal_text_keeps_its_time(tmp_path):
+    path = tmp_path / "folder/file"
+    write_if_changed(path, "text")
+    time = path.stat().st_mtime_ns
+    write_if_changed(path, "text")
+    assert path.stat().st_mtime_ns == time
+    write_if_changed(path, "other")
+    assert path.read_text() == "other"
+
+
+def test_another_process_may_write_the_same_file_meanwhile(tmp_path, monkeypatch):
+    path, replace = tmp_path / "file", Path.replace
+    code = (
+        "import sys; from pathlib import Path; from fattn_probe.llama.build.overlay import write_if_changed as write; "
+    )
+
+    def after_another(part, target):
+        monkeypatch.setattr(Path, "replace", replace)
+        subprocess.run([sys.executable, "-c", code + f"write(Path({str(path)!r}), 'theirs')"], check=True)
+        return replace(part, target)
+
+    monkeypatch.setattr(Path, "replace", after_another)
+    write_if_changed(path, "ours")
+    assert path.read_text() == "ours"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_text_of_any_bytes(tmp_path):
+    path, text = tmp_path / "file", b"// caf\xe9".decode(errors=ERRORS)
+    write_if_changed(path, text, ERRORS)
+    time = path.stat().st_mtime_ns
+    write_if_changed(path, text, ERRORS)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == (b"// caf\xe9", time)
+
+
+def test_a_tree_that_changes_before_it_is_built_is_refused(tmp_path):
+    """A folder named after the old contents had the new ones, for this run and every later one."""
+    tree = make_tree(tmp_path / "tree")
+    sources = read_sources(tree, (), "x86_64")
+    with (tree.root / CUDA / "fattn.cu").open("a") as file:
+        file.write("// an edit\n")
+    with pytest.raises(BuildError, match=r"source 'path:small': its files changed during this command; run it again"):
+        prepare(tmp_path / "build", BuildRequest(tree), sources, Contents(("mma 64,64,8,8",)))
+    assert not (tmp_path / "build/overlay").exists()

@@ -1,0 +1,313 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.llama.build.flags import Flags
+from fattn_probe.llama.build.key import (
+    CAPTURE,
+    CPU_RUNNER,
+    DEVICE_CAPTURE,
+    LAUNCHES,
+    RUNNER,
+    TEST_BACKEND_OPS,
+    BuildRequest,
+    Contents,
+)
+from fattn_probe.llama.build.plan import CUDA_LIBRARY, Planner, case_file, case_text, launches_text
+from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS
+from fattn_probe.llama.build.sources import CUDA as CUDA_FOLDER
+from fattn_probe.llama.build.sources import read_sources
+from fattn_probe.llama.build.stamp import NATIVE
+from fattn_probe.llama.build.steps import CompileStep, LinkStep
+from fattn_probe.llama.build.toolchain import Toolchain
+from fattn_probe.llama.source import KernelCase
+from fattn_probe.llama.source.patches import Patch
+from tests.llama.build.tree import add_libllama, make_tree
+
+SIM = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/cuda/include"))
+CUDA = Toolchain(
+    "gcc", "g++", ("g++ 12",), "x86_64", Path("/cuda/include"), Path("/cuda/bin/nvcc"), Path("libcudart.so.13")
+)
+
+
+def planned_with(toolchain, folder, contents, engine="sim", **request):
+    wanted = BuildRequest(make_tree(folder), engine, **request)
+    sources = read_sources(wanted.tree, wanted.quants, toolchain.machine)
+    cudart = toolchain.cudart.name if toolchain.cudart else None
+    return Planner(Flags(wanted, toolchain, sources), contents, cudart).plan()
+
+
+def plan_of(folder, contents, engine="sim", **request):
+    return planned_with(SIM if engine == "sim" else CUDA, folder, contents, engine, **request)
+
+
+def command(plan, output):
+    return next(step.command for step in plan.steps if output in step.outputs)
+
+
+def sources(plan):
+    return [step.source for step in plan.steps if isinstance(step, CompileStep)]
+
+
+def links(plan):
+    return [step.output for step in plan.steps if type(step) is LinkStep]
+
+
+def test_the_runner_needs_no_cpu_backend(tmp_path):
+    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER,)))
+    assert links(plan) == ["lib/libggml-cuda.so", "lib/libggml-base.so", "bin/fattn-runner"]
+    assert not [source for source in sources(plan) if "ggml-cpu" in source]
+    assert "-DGGML_USE_CUDA" in command(plan, "obj/cuda/native/runner/runner.cpp.o")
+    assert "-DGGML_USE_CPU" not in command(plan, "obj/cuda/native/runner/runner.cpp.o")
+
+
+def test_the_runner_is_built_without_what_it_does_not_call(tmp_path):
+    plan = plan_of(tmp_path / "runner", Contents((), (), (RUNNER,)))
+    base = [source for source in sources(plan) if source.startswith("overlay/") and "ggml-cuda" not in source]
+    assert base == ["overlay/ggml/src/ggml.c"]
+    added = plan_of(tmp_path / "added", Contents((), ("gguf.cpp", "convert.cu"), (RUNNER,)))
+    assert {"overlay/ggml/src/gguf.cpp", "overlay/ggml/src/ggml-cuda/convert.cu"} <= set(sources(added))
+    for programs in ((RUNNER, CPU_RUNNER), (TEST_BACKEND_OPS,)):
+        whole = plan_of(tmp_path / programs[-1], Contents((), (), programs))
+        assert {"overlay/ggml/src/gguf.cpp", "overlay/ggml/src/ggml-quants.c"} <= set(sources(whole))
+
+
+def test_the_cpu_runner_needs_no_cuda_backend(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (CPU_RUNNER,)))
+    assert links(plan) == ["lib/libggml-cpu.so", "lib/libggml-base.so", "bin/fattn-runner-cpu"]
+    assert not [source for source in sources(plan) if "ggml-cuda" in source]
+
+
+def test_capture_has_libllama_with_the_wanted_architectures_and_stubs_for_the_others(tmp_path):
+    add_libllama(tmp_path)
+    plan = plan_of(tmp_path, Contents((), (), (CAPTURE,), architectures=("qwen2.cpp",)))
+    assert links(plan) == ["lib/libggml-cpu.so", "lib/libggml-base.so", "bin/fattn-capture"]
+    compiled = {source for source in sources(plan) if source.startswith("overlay/src/")}
+    assert compiled == {"overlay/src/llama.cpp", "overlay/src/llama-model.cpp", "overlay/src/models/qwen2.cpp"}
+    assert "overlay/ggml/src/gguf.cpp" in sources(plan)
+    program, stubs = command(plan, "bin/fattn-capture"), command(plan, "obj/fattn-capture-stubs.c")
+    assert {"obj/src/llama-model.cpp.o", "obj/src/models/qwen2.cpp.o"} <= set(program) & set(stubs)
+    assert "obj/generated/obj/fattn-capture-stubs.c.o" in program
+    assert "-Ioverlay/include" in command(plan, "obj/src/llama.cpp.o")
+    assert "-DGGML_USE_CPU" in command(plan, "obj/cpu/ggml-backend-reg.cpp.o")
+    both = plan_of(tmp_path, Contents((), (), (CAPTURE, TEST_BACKEND_OPS), architectures=("qwen2.cpp",)))
+    assert "-DGGML_USE_CUDA" in command(both, "obj/ggml-backend-reg.cpp.o")
+    assert "-DGGML_USE_CUDA" not in command(both, "obj/cpu/ggml-backend-reg.cpp.o")
+
+
+def test_a_program_for_whole_models_on_a_device_has_both_backends(tmp_path):
+    add_libllama(tmp_path)
+    contents = Contents((), ("rope.cu", "template-instances/mmf-instance-ncols_1.cu"), (CAPTURE, DEVICE_CAPTURE))
+    assert contents.has_libllama
+    plan = plan_of(tmp_path, contents, "cuda")
+    program = command(plan, "bin/fattn-capture-cuda")
+    assert {"lib/libggml-cuda.so", "lib/libggml-cpu.so", "lib/libcudart.so.13"} <= set(program)
+    assert "obj/native/cuda/record_launches.cpp.o" in program
+    assert "-DGGML_USE_CUDA" in command(plan, "obj/cuda-cpu/ggml-backend-reg.cpp.o")
+    assert "lib/libggml-cuda.so" not in command(plan, "bin/fattn-capture")
+    library = command(plan, "lib/libggml-cuda.so")
+    assert {"obj/ggml-cuda/rope.cu.o", "obj/ggml-cuda/template-instances/mmf-instance-ncols_1.cu.o"} <= set(library)
+    assert sources(plan).count("overlay/src/llama.cpp") == 1
+    simulated = plan_of(tmp_path / "sim", Contents((), (), (RUNNER,)))
+    assert not [source for source in sources(simulated) if "models/capture" in source]
+
+
+def test_heavy_kernels_come_first_and_each_step_once(tmp_path):
+    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), ("scale.cu",), (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS)))
+    names = [source.rpartition("/")[2] for source in sources(plan)]
+    assert names[:5] == ["fattn.cu", "fattn-probe-mma-64-64-8-8.cu", "ggml-cuda.cu", "convert.cu", "scale.cu"]
+    outputs = [output for step in plan.steps for output in step.outputs]
+    assert len(outputs) == len(set(outputs))
+
+
+def test_full_compiles_what_upstream_compiles(tmp_path):
+    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER,), full=True))
+    names = [source.rpartition("/")[2] for source in sources(plan) if source.endswith(".cu")]
+    assert "mmq-instance-q8_0.cu" in names
+    assert "fattn-vec-instance-q8_0-q8_0.cu" in names
+    assert "fattn-vec-instance-f16-q8_0.cu" not in names
+    assert not [name for name in names if name.startswith("fattn-probe")]
+
+
+def test_every_input_of_a_step_is_made_or_is_a_source(tmp_path):
+    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER, TEST_BACKEND_OPS)), "cuda")
+    made = {output for step in plan.steps for output in step.outputs} | {"lib/libcudart.so.13", "stubs.py"}
+    needed = {path for step in plan.steps for path in step.inputs if not path.startswith(("overlay/", "native/"))}
+    assert needed <= made
+
+
+def test_cuda_links_the_runtime_and_records_launches(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), "cuda")
+    runner = command(plan, "bin/fattn-runner")
+    assert "-rdynamic" in runner
+    assert "obj/native/cuda/record_launches.cpp.o" in runner
+    assert "lib/libcudart.so.13" in runner
+    words = " ".join(word for step in plan.steps for word in step.command)
+    assert "-lcublas" not in words
+    assert "-lcuda" not in words
+    assert "native/sim" not in words
+
+
+@pytest.mark.parametrize(("flavour", "words"), [("release", ("-O3", "-DNDEBUG")), ("debug", ("-G", "-g", "-O0"))])
+def test_nvcc_flavours(tmp_path, flavour, words):
+    flags = command(
+        plan_of(tmp_path, Contents((), (), (RUNNER,)), "cuda", flavour=flavour, arch="120a"), "obj/ggml-cuda/fattn.cu.o"
+    )
+    assert flags[0] == "nvcc"  # found in $PATH: it lies at another path in each environment
+    assert set(words) <= set(flags)
+    assert "-gencode=arch=compute_120a,code=sm_120a" in flags
+
+
+def test_the_simulator_is_told_its_architecture(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), arch="120a")
+    assert "-DSIMT_ARCH=1200" in command(plan, "obj/ggml-cuda/fattn.cu.o")
+    assert "-D__CUDA_ARCH_LIST__=1200" in command(plan, "obj/ggml-cuda/fattn.cu.o")
+
+
+def native_commands(folder, name, **request):
+    """What compiles a file of the simulator for a request."""
+    tree = make_tree(folder)
+    made = [Flags(BuildRequest(tree, **each), SIM, read_sources(tree, (), "x86_64")) for each in (request, {})]
+    return [flags.simulator.native(name) for flags in made]
+
+
+@pytest.mark.parametrize(
+    ("request_", "name", "shared"),
+    [
+        ({"arch": "120a"}, SIM_HOST, True),
+        ({"arch": "120a"}, "sim/units/sim_kernels.cpp", True),
+        ({"arch": "120a"}, "sim/tensor_core.cpp", False),
+        ({"arch": "70"}, "sim/units/sim_kernels.cpp", False),  # they do not run ahead there
+        ({"arch": "70"}, SIM_HOST, True),
+        ({"flavour": "check"}, SIM_HOST, True),
+        ({"flavour": "check"}, "sim/units/sim_kernels.cpp", False),
+        ({"flavour": "debug"}, SIM_HOST, True),
+        ({"flavour": "debug"}, DEBUGGED, True),
+    ],
+)
+def test_files_of_the_simulator_are_compiled_once_for_the_builds_that_do_not_change_them(
+    tmp_path, request_, name, shared
+):
+    one, other = native_commands(tmp_path, name, **request_)
+    assert (one == other) is shared
+
+
+def test_the_checker_instruments_kernels_only_and_links_no_thread_sanitizer(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="check")
+    instrumented = [step.outputs[0] for step in plan.steps if "-fsanitize=thread" in " ".join(step.command)]
+    assert "obj/ggml-cuda/fattn.cu.o" in instrumented
+    assert all(output.startswith("obj/ggml-cuda/") for output in instrumented)
+
+
+def test_sanitizers_are_on_every_compile_and_link(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), sanitize=("address", "undefined"))
+    plain = [step.label for step in plan.steps if "-fsanitize=address,undefined" not in step.command]
+    assert plain == ["stubs.c", "base-stubs.c"]
+    assert all("address,undefined" in command(plan, f"obj/{name}") for name in plain)
+
+
+def test_the_cpu_backend_is_optimised_in_a_debug_build(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (TEST_BACKEND_OPS,)), flavour="debug")
+    assert "-O3" in command(plan, "obj/ggml-cpu/ggml-cpu.c.o")
+
+
+def test_a_debug_build_shares_all_that_is_not_a_kernel(tmp_path):
+    """But the part of the simulator that runs kernels, whose lanes run ahead in a release build only."""
+    commands = [
+        {step.source: step.command for step in plan.steps if isinstance(step, CompileStep)}
+        for plan in (
+            plan_of(tmp_path / each, Contents((), (), (RUNNER,)), flavour=each) for each in ("release", "debug")
+        )
+    ]
+    different = [source for source, command in commands[0].items() if commands[1][source] != command]
+    assert different == [f"overlay/{CUDA_FOLDER}/fattn.cu", "native/sim/units/sim_kernels.cpp"]
+
+
+@pytest.mark.parametrize(("flavour", "without"), [("release", {"counters.cpp"}), ("coverage", set())])
+def test_every_file_of_the_simulator_is_compiled_once(tmp_path, flavour, without):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour=flavour)
+    compiled = [Path(source) for source in sources(plan) if source.startswith("native/sim/")]
+    units = [NATIVE.parent / path for path in compiled if path.parent.name == "units"]
+    files = [path.name for path in compiled if path.parent.name == "sim"]
+    files += [name for unit in units for name in re.findall(r'#include "(\w+\.cpp)"', unit.read_text())]
+    assert sorted(files) == sorted({path.name for path in (NATIVE / "sim").glob("*.cpp")} - without)
+
+
+def test_a_coverage_build_counts_in_kernels_and_links_the_counters(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="coverage")
+    counting = {step.outputs[0] for step in plan.steps if "--coverage" in step.command}
+    assert {name for name in counting if name.startswith("obj/")} == {"obj/ggml-cuda/fattn.cu.o"}
+    assert CUDA_LIBRARY in counting
+
+
+def test_the_runner_is_not_compiled_last(tmp_path):
+    """Ninja starts first what has the most steps behind it."""
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)))
+    (stubs,) = [step for step in plan.steps if step.outputs == ("obj/base-stubs.c",)]
+    assert "obj/cuda/native/runner/runner.cpp.o" in stubs.inputs
+    words = " ".join(stubs.command)
+    assert "--provided obj/cuda/native/runner/runner.cpp.o" in words
+
+
+def test_a_dry_build_has_no_simulator_that_runs_kernels(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,), dry=True))
+    assert [source for source in sources(plan) if "native/sim" in source] == [
+        f"native/{name}" for name in (SIM_HOST, DEBUGGED)
+    ]
+
+
+def test_a_dry_build_with_the_checker_has_what_its_kernels_call(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,), dry=True), flavour="check")
+    assert {f"native/{name}" for name in SIM_KERNELS} <= set(sources(plan))
+
+
+def test_only_the_simulators_variables_for_debuggers_have_debug_information_with_types(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="debug")
+    levels = {name: "-g1" in command(plan, f"obj/native/sim/{name}.cpp.o") for name in ("units/sim_host", "debugged")}
+    assert levels == {"units/sim_host": True, "debugged": False}
+
+
+@pytest.mark.parametrize(
+    ("case", "file", "text"),
+    [
+        (
+            KernelCase("mma", ("64", "64", "8", "8"), "fattn-mma-f16-instance-ncols1_8-ncols2_8.cu"),
+            "fattn-probe-mma-64-64-8-8.cu",
+            '#include "../fattn-mma-f16.cuh"\n\nDECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);\n',
+        ),
+        (
+            KernelCase("vec", ("128", "GGML_TYPE_F16", "GGML_TYPE_Q8_0"), "fattn-vec-instance-f16-q8_0.cu"),
+            "fattn-probe-vec-128-f16-q8_0.cu",
+            '#include "../fattn-vec.cuh"\n\nDECL_FATTN_VEC_CASE(128, GGML_TYPE_F16, GGML_TYPE_Q8_0);\n',
+        ),
+    ],
+)
+def test_each_case_has_its_own_file(case, file, text):
+    assert (case_file(case), case_text(case)) == (file, text)
+
+
+def test_a_build_without_bodies_has_all_kernel_cases_in_one_file_and_a_part_of_the_simulator(tmp_path):
+    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER,), dry=True), flavour=LAUNCHES)
+    names = [source.rpartition("/")[2] for source in sources(plan)]
+    assert [name for name in names if name.startswith("fattn-probe-")] == ["fattn-probe-launches.cu"]
+    assert "native/" + SIM_HOST in sources(plan)
+    assert not {f"native/{name}" for name in SIM_KERNELS} & set(sources(plan))
+
+
+def test_the_file_of_all_kernel_cases_has_each_header_once():
+    cases = [KernelCase("mma", ("64", "64", n, "8"), "fattn-mma-f16-instance-x.cu") for n in ("1", "2")]
+    assert launches_text(cases) == (
+        '#include "../fattn-mma-f16.cuh"\n\n'
+        "DECL_FATTN_MMA_F16_CASE(64, 64, 1, 8);\nDECL_FATTN_MMA_F16_CASE(64, 64, 2, 8);\n"
+    )
+
+
+def test_only_a_build_with_mutants_has_their_switches(tmp_path):
+    mutants = Patch("mutants", Path("mutants.patch"), "", (), "")
+    plain, switched = (
+        command(plan_of(tmp_path, Contents((), (), (RUNNER,)), patches=patches), "obj/ggml-cuda/fattn.cu.o")
+        for patches in ((), (mutants,))
+    )
+    assert "native/sim/mutant.h" not in plain
+    assert "-include native/sim/mutant.h" in " ".join(switched)

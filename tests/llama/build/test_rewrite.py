@@ -1,0 +1,395 @@
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fattn_probe.llama.build.rewrite import Style, rewrite
+from fattn_probe.llama.build.rewrite_checker import without_conversions
+from fattn_probe.llama.build.rewrite_kernels import KernelInfo
+
+PTX = frozenset(
+    [
+        "movmatrix_sync_aligned_m8n8_trans_b16",
+        "cp_async_wait_all",
+        "cp_async_cg_shared_global_L2_256B",
+        "ldmatrix_sync_aligned_m8n8_x2_b16",
+        "mma_sync_aligned_m8n8k16_row_col_s32_s8_s8_s32",
+    ]
+)
+
+
+def rewritten(text: str) -> str:
+    return rewrite(text, "file.cu", PTX).text
+
+
+def device(body: str) -> str:
+    """A body as that of a device function, rewritten."""
+    head, tail = "static __device__ void f() { ", " }"
+    return rewritten(head + body + tail).removeprefix(head).removesuffix(tail)
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+DESCRIBE = "if (simt::describe(__PRETTY_FUNCTION__, simt::bounds({}))) return;"
+
+
+@pytest.mark.parametrize(
+    ("header", "bounds", "kernel"),
+    [
+        ("static __global__ void k(int n)", "", KernelInfo("k", 1, 0, ())),
+        ("__launch_bounds__(256, 1)\nstatic __global__ void k(int n)", "256 , 1", KernelInfo("k", 2, 0, ())),
+        ("static __global__ void __launch_bounds__(N) k(int n)", "N", KernelInfo("k", 1, 0, ())),
+        ("__global__ __launch_bounds__(N, 1) void\n  k(int n)", "N , 1", KernelInfo("k", 2, 0, ())),
+        (
+            "template <int D, typename T, bool flag = (1 > 0)> // D == head size\n"
+            "__launch_bounds__(get(D)*2,\n  occupancy<T>(D))\nstatic __global__ void k(const T * x)",
+            "get ( D ) * 2 , occupancy < T > ( D )",
+            KernelInfo("k", 4, 0, ("D", "T", "flag")),
+        ),
+        ("template <>\n__global__ void k<3>(int n)", "", KernelInfo("k", 2, 0, ())),
+        ("template <template <int> class A, int... n>\n__global__ void k()", "", KernelInfo("k", 2, 0, ("A", "n"))),
+        ("[[maybe_unused]] static __global__ void k(int n)", "", KernelInfo("k", 1, 0, ())),
+    ],
+)
+def test_kernel_describes_itself(header, bounds, kernel):
+    result = rewrite(header + " {\n}\n", "file.cu", PTX)
+    assert result.kernels == (replace(kernel, first_line=header.count("\n") + 2),)
+    assert result.text.endswith("{ " + DESCRIBE.format(bounds) + "\n}\n")
+    assert "__launch_bounds__" not in result.text
+    assert result.text.count("\n") == header.count("\n") + 2
+
+
+def test_without_bodies_a_kernel_only_describes_itself():
+    kernel = "__launch_bounds__(N) __global__ void k(int n) {\n#pragma unroll\n  for (;;) { f(n / 2.0f); }\n}\n"
+    text = kernel + "int host() { g(); }\n"
+    found = rewrite(text, "fattn-vec.cuh", PTX, Style(bodies=False)).text
+    assert squeezed(found) == f" __global__ void k(int n) {{ {DESCRIBE.format('N')} }} int host() {{ g(); }} "
+    assert found.count("\n") == text.count("\n")
+
+
+def test_declaration_only_loses_its_launch_bounds():
+    result = rewrite("template <int D> __launch_bounds__(D, 1) __global__ void k(int n);", "file.cu", PTX)
+    assert (squeezed(result.text), result.kernels) == ("template <int D> __global__ void k(int n);", ())
+
+
+def test_conditional_launch_bounds_stay_under_their_condition():
+    text = (
+        "#if ARCH >= 700\n    __launch_bounds__(w()*2, 1)\n#else\n    __launch_bounds__(w()*2, 2)\n#endif\n"
+        "static __global__ void k(int n) {}"
+    )
+    lines = rewritten(text).split("\n")
+    assert squeezed(lines[1]).strip() == "#define simt_bounds_k_6 w ( ) * 2 , 1"
+    assert squeezed(lines[3]).strip() == "#define simt_bounds_k_6 w ( ) * 2 , 2"
+    assert lines[5] == "static __global__ void k(int n) { " + DESCRIBE.format("simt_bounds_k_6") + "}"
+
+
+def test_conditional_launch_bounds_without_an_alternative_are_unknown():
+    text = "#ifdef X\n__launch_bounds__(256, 1)\n#endif\n__global__ void k() {}"
+    assert rewritten(text) == "#ifdef X\n \n#endif\n__global__ void k() { " + DESCRIBE.format("") + "}"
+
+
+LAMBDA = "simt::launch_kernel([=](auto... simt_a) {{ {}(SIMT_ARGUMENT(simt_a)...); }}, "
+
+
+@pytest.mark.parametrize(
+    ("before", "callee", "config"),
+    [
+        ("", "f", "g, b, s, st"),
+        ("", "f<int, 3>", "g, b"),
+        ("", "ns::f<A<B<3>>, (x > 2)>", "g, b, 0, st"),
+        ("", "f<x<3>::value>", "n >> 3, a < b ? a : b"),
+        ("if (x) ", "p.kernel", "grid[0], MIN(a, b), 0, ctx.stream()"),
+        ("return; ", "p->kernel", "dim3(1, 2), 32"),
+        ("a = b; ", "(*kernel)", "g, b"),
+        ("else ", "table[i]", "g, b"),
+    ],
+)
+def test_launch_is_a_call_in_its_order(before, callee, config):
+    text = f"{before}{callee}<<<{config}>>>(x, y);"
+    assert rewritten(text) == before + LAMBDA.format(callee) + config + ")(x, y);"
+
+
+def test_launch_keeps_its_lines():
+    text = "f<1>\n  // why\n  <<<g,\n    b>>>\n  (x);"
+    assert (
+        rewritten(text)
+        == LAMBDA.split("{{", maxsplit=1)[0] + "{ f<1>\n  // why\n  (SIMT_ARGUMENT(simt_a)...); }, g,\n    b)\n  (x);"
+    )
+
+
+def test_launch_in_a_macro():
+    text = "#define RUN(k) \\\n    k<<<g, b>>>( \\\n        x)\nint a;"
+    assert rewritten(text) == "#define RUN(k) \\\n    " + LAMBDA.format("k") + "g, b)( \\\n        x)\nint a;"
+
+
+@pytest.mark.parametrize(
+    ("asm", "call"),
+    [
+        ('asm volatile("cp.async.wait_all;");', "simt::ptx::cp_async_wait_all();"),
+        (
+            'asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" : : "r"(dst), "l"(src));',
+            "simt::ptx::cp_async_cg_shared_global_L2_256B( (dst), (src));",
+        ),
+        (
+            'asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(ret) : "r"(x));',
+            "simt::ptx::movmatrix_sync_aligned_m8n8_trans_b16( (ret), (x));",
+        ),
+        (
+            'asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 " "{%0, %1}, {%2}, {%3}, {%0, %1};"'
+            ' : "+r"(D.x[0]), "+r"(D.x[1]) : [a] "r"(A.x[0]), "r"(f(B, 2)) : "memory", "cc");',
+            "simt::ptx::mma_sync_aligned_m8n8k16_row_col_s32_s8_s8_s32( (D.x[0]), (D.x[1]), (A.x[0]), (f(B, 2)) );",
+        ),
+    ],
+)
+def test_known_ptx_is_a_call(asm, call):
+    result = rewrite(asm, "file.cu", PTX)
+    assert re.sub(r"\s+", "", result.text) == re.sub(r"\s+", "", call)
+    assert result.unknown_ptx == ()
+
+
+def test_operands_stay_on_their_lines():
+    text = 'asm volatile("ldmatrix.sync.aligned.m8n8.x2.b16 {%0, %1}, [%2];"\n : "=r"(xi[0]), "=r"(xi[1])\n : "l"(xs));'
+    lines = rewritten(text).split("\n")
+    assert [line.replace(" ", "") for line in lines] == [
+        "simt::ptx::ldmatrix_sync_aligned_m8n8_x2_b16(",
+        "(xi[0]),(xi[1]),",
+        "(xs));",
+    ]
+
+
+CHOSEN = """asm volatile(
+#if WIDE
+    "cp.async.cg.shared.global.L2::256B [%0], [%1], 16;"
+#else
+    "cp.async.cg.shared.global "
+    "[%0], [%1], 16;"
+#endif
+    ::"r"(to), "l"(from));"""
+
+
+def test_a_text_that_the_preprocessor_chooses_is_a_call_in_each_branch():
+    result = rewrite(CHOSEN, "file.cu", PTX | {"cp_async_cg_shared_global"})
+    assert [line.replace("  ", " ").strip() for line in result.text.split("\n")] == [
+        "",
+        "#if WIDE",
+        "simt::ptx::cp_async_cg_shared_global_L2_256B",
+        "#else",
+        "simt::ptx::cp_async_cg_shared_global",
+        "",
+        "#endif",
+        "((to), (from));",
+    ]
+    assert rewrite(CHOSEN, "file.cu", PTX).unknown_ptx == (("cp.async.cg.shared.global", 1),)
+
+
+@pytest.mark.parametrize(
+    "text", ['"cp.async.wait_all;"\n#if A\n"a;"\n#else\n"b;"\n#endif\n', '"a"\n#if A\n"b;"\n#endif\n']
+)
+def test_a_text_of_which_the_preprocessor_chooses_a_part_is_reported(text):
+    assert len(rewrite(f"asm({text});", "file.cu", PTX | {"a", "ab", "b"}).unknown_ptx) == 1
+
+
+@pytest.mark.parametrize(
+    ("macro", "rest"),
+    [
+        ("#define U #pragma unroll", "#define U "),
+        ("#define U _Pragma", "#define U _Pragma"),
+        ("#define U \\\n # pragma  unroll 4 \\\n for (;;)", "#define U \\\n \\\n for (;;)"),
+    ],
+)
+def test_unroll_in_a_macro(macro, rest):
+    assert rewritten(macro) == rest
+
+
+@pytest.mark.parametrize(
+    ("text", "mnemonic"),
+    [
+        ("prefetch.global.L2 [%0];", "prefetch.global.L2"),
+        ("movmatrix.sync.aligned.m8n8.trans.b16 %1, %0;", "movmatrix.sync.aligned.m8n8.trans.b16"),
+        ("movmatrix.sync.aligned.m8n8.trans.b16 %0, 1;", "movmatrix.sync.aligned.m8n8.trans.b16"),
+        ("cp.async.wait_all; movmatrix.x %0, %1;", "cp.async.wait_all"),
+        ("\\n v_mul_i32_i24 %0, %1\\n v_add3_u32 %0\\n", "v_mul_i32_i24"),
+    ],
+)
+def test_ptx_that_the_simulator_would_get_wrong_is_reported(text, mnemonic):
+    result = rewrite(f'\nasm("{text}" : "=r"(a) :\n "r"(b));', "file.cu", PTX)
+    assert result.unknown_ptx == ((mnemonic, 2),)
+    assert squeezed(result.text) == f' simt::unknown_ptx("{mnemonic}", __FILE__, __LINE__) ;'
+
+
+@pytest.mark.parametrize(
+    ("declaration", "reference"),
+    [
+        ("extern __shared__ half2 tile_Q[];", "half2 * const tile_Q = simt::dynamic_shared<half2>();"),
+        ("extern __shared__ __align__(16) char data[];", "char * const data = simt::dynamic_shared<char>();"),
+        ("__shared__ float v[32];", "float (&v)[32] = simt::static_shared<float[(32)]>([]{});"),
+        (
+            "static __shared__ alignas(16) half KQ[a > b ? a : b][n+1];",
+            "half (&KQ)[a > b ? a : b][n+1] = simt::static_shared<half[(a > b ? a : b)][(n + 1)]>([]{});",
+        ),
+        (
+            "__shared__ float _k[n], s;",
+            "float (&_k)[n] = simt::static_shared<float[(n)]>([]{}), & s = simt::static_shared<float>([]{});",
+        ),
+        (
+            "[[maybe_unused]] __shared__ typename A<T, 2>::Storage s;",
+            "[[maybe_unused]] typename A<T, 2>::Storage & s"
+            " = simt::static_shared<typename A < T , 2 > :: Storage>([]{});",
+        ),
+        (
+            "__shared__ half v[D/2];",
+            "half (&v)[D*simt::divided_by*2] = simt::static_shared<half[(D *simt::divided_by* 2)]>([]{});",
+        ),
+    ],
+)
+def test_shared_memory_is_a_reference(declaration, reference):
+    assert squeezed(device(declaration)).strip() == reference
+
+
+def test_shared_outside_of_device_code_is_left():
+    assert rewritten("void f() { __shared__ int x; }") == "void f() { __shared__ int x; }"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "static __device__ __forceinline__ float f(float a)",
+        "template <typename T> static constexpr __device__ T f(T a) noexcept",
+        "struct A { __device__ A(float a) : x(a), y{1}",
+        "struct A { float x; __device__ A & operator=(const A & a)",
+        "struct A { __device__ auto operator()(float a) const -> float",
+        "auto f = [=] __device__ (float a)",
+        "#ifdef X\n__device__ void f(int a)\n#else\n__device__ void f(float a)\n#endif\n",
+    ],
+)
+def test_division_in_device_code(header):
+    assert rewritten(header + " { a = a / 3.0f; }").endswith("{ a = a *simt::divided_by* 3.0f; }")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "float f(float a) { return a / 3.0f; }",
+        "static __host__ __device__ float f(float a) { return a / 3.0f; }",
+        "__device__ __host__ float f(float a) { return a / 3.0f; }",
+        "__device__ float f(float a); float g(float a) { return a / 3.0f; }",
+        "static const __device__ float t[2] = {1 / x, 2};",
+        "__device__ void f() { /* a / b */ \"a / b\"; '/'; // a / b\n }",
+        "__device__ void f() {\n#define HALF(x) ((x) / 2)\n#if A / 2 > 3\n#endif\n }",
+        "__device__ void f() { sizeof(a) / sizeof(b) + 64 / 8 + 0xff / 3u; }",
+        "__device__ void f() { std::expf(x); a.expf(x); p->expf(x); &expf; my_expf(x); }",
+    ],
+)
+def test_arithmetic_that_is_left(text):
+    assert rewritten(text) == text
+
+
+def test_compound_division():
+    assert device("x[i] /= y + 1;") == "x[i] *= simt::reciprocal_of = y + 1;"
+
+
+def test_division_by_a_float_literal_is_rewritten():
+    assert device("1.0f / 2; 1 / 2.0f; 1 / 2e3f;").count("simt::divided_by") == 3
+
+
+def test_approximated_functions():
+    assert device("expf(a) + __expf(b) + sqrtf(__frcp_rn(c)) + fmaxf(d, e)") == (
+        "simt::expf(a) + simt::expf(b) + simt::sqrtf(simt::frcp_rn(c)) + fmaxf(d, e)"
+    )
+
+
+def test_unroll_leaves_an_empty_line():
+    assert rewritten("#pragma unroll\n  # pragma unroll 4\n#pragma once\n") == "\n\n#pragma once\n"
+
+
+@pytest.mark.parametrize(("turns", "unrolled"), [("", 64), (" 4", 4), ("(1)", 1), (" ROWS", 64), (" 2 * 4", 64)])
+def test_a_style_unrolls_loops_as_often_as_nvcc_would(turns, unrolled):
+    text = f"#pragma unroll{turns}\nfor (;;) {{}}\n"
+    assert rewrite(text, "a.cu", PTX, Style(unrolls=True)).text == f"#pragma GCC unroll {unrolled}\nfor (;;) {{}}\n"
+
+
+def test_scalar_kernels_are_unrolled_by_gcc_too():
+    text = rewrite("#pragma unroll\nfor (;;) {}\n", "a/fattn-vec.cuh", PTX).text
+    assert text == "#pragma GCC unroll 64\nfor (;;) {}\n"
+
+
+def test_macros_that_divide_are_noted():
+    result = rewrite("#define A 1 // a/b\n#define B(x) \\\n ((x)/2)\n", "file.cu", PTX)
+    assert [(note.message, note.line) for note in result.notes] == [("macro B divides", 2)]
+
+
+SOUP = [
+    *["(", ")", "[", "]", "{", "}", "<", ">", ",", ";", "=", ":", "::", "/", "/=", "*", ".", "->", "#", "<<<"],
+    *[
+        "__global__",
+        "__device__",
+        "__host__",
+        "__launch_bounds__",
+        "__shared__",
+        "extern",
+        "static",
+        "template",
+        "operator",
+        "alignas",
+    ],
+    *["asm", "volatile", '"movmatrix.sync"', '"=r"', "f", "x", "1", "2.0f", "sizeof", "expf"],
+    *("#if X\n", "#else\n", "#endif\n", "#pragma unroll\n", "\n", "// c\n", "/* c\n */", ">>>", "'"),
+]
+
+
+@given(st.lists(st.sampled_from(SOUP), max_size=40))
+def test_any_text_keeps_its_number_of_lines(words):
+    text = " ".join(words)
+    assert rewritten(text).count("\n") == text.count("\n")
+
+
+def test_patterns_match_a_declaration_that_the_checker_looks_at():
+    line = "int kb0_stop  = min(iter_k, kb0_start + kbc_stop - kbc);"
+    text = rewrite(f"__device__ void f() {{ {line} }}", "file.cu", frozenset()).text
+    assert line not in text
+    assert line in without_conversions(text)
+
+
+WHOLE = Style(fast_math=False, whole=True)
+
+
+def test_a_files_shared_array_is_declared_where_it_is_used():
+    text = (
+        "extern __shared__ float tile[];\n__device__ void a() { tile[0] = 1; tile[1] = 2; }\n__global__ void b() { }\n"
+    )
+    lines = rewrite(text, "file.cu", PTX, WHOLE).text.split("\n")
+    assert squeezed(lines[0]).strip() == ""
+    assert lines[1].startswith("__device__ void a() { float * const tile = simt::dynamic_shared<float>(); tile[0] = 1;")
+    assert "tile" not in lines[2]
+
+
+def test_device_code_prints_and_asserts_by_the_simulator():
+    text = (
+        '__global__ void k() { printf("%d", 1); assert(n > 0); s.clock(); }\nint main() { printf("x"); assert(1); }\n'
+    )
+    device, host = rewrite(text, "file.cu", PTX, WHOLE).text.splitlines()
+    assert 'simt::print("%d", 1); simt_assert(n > 0); s.clock();' in device
+    assert host == 'int main() { printf("x"); assert(1); }'
+
+
+def test_code_for_both_sides_prints_by_the_simulator_too():
+    text = "__host__ __device__ void f(float x) { printf(t); expf(x); }"
+    assert "{ simt::print(t); expf(x); }" in rewrite(text, "file.cu", PTX, WHOLE).text
+
+
+@pytest.mark.parametrize(
+    ("fast", "written"),
+    [(True, "simt::expf(simt::sqrtf(x)) + simt::expf(x)"), (False, "simt::precise::expf(sqrtf(x)) + simt::expf(x)")],
+)
+def test_functions_are_approximated_only_if_asked(fast, written):
+    text = "__device__ float f(float x) { return expf(sqrtf(x)) + __expf(x); }"
+    assert written in rewrite(text, "file.cu", PTX, Style(fast_math=fast, whole=True)).text
+
+
+def test_the_first_statement_of_a_kernel():
+    kernels = rewrite("__global__ void k(int n)\n{\n    // nothing yet\n    n++;\n}\n", "file.cu", PTX, WHOLE).kernels
+    assert [(kernel.name, kernel.line, kernel.first_line) for kernel in kernels] == [("k", 1, 4)]

@@ -1,0 +1,142 @@
+"""Which loops of shuffles become one warp instruction, and which of products the lanes may pass one after the other."""
+
+import re
+
+import pytest
+
+from fattn_probe.llama.build.rewrite import rewrite
+
+SHUFFLES = "for (int offset = width/2; offset > 0; offset >>= 1)"
+LOOP = "for (int k = 0; k < n; k += 8) { tile A; load_ldmatrix(A, x + k, stride); mma(C[k/8], A, B[k/8]); }"
+
+
+def device(body):
+    """A body as that of a device function, rewritten, on one line."""
+    text = rewrite(f"static __device__ void f() {{ {body} }}", "file.cu", frozenset()).text
+    return re.sub(r"\s+", " ", text)
+
+
+def brackets(body):
+    """The calls that begin and end running ahead, in order."""
+    return re.findall(r"simt::(?:begin|end)_ahead\(\w*\)", device(body))
+
+
+def test_a_loop_that_loads_and_multiplies_is_bracketed():
+    text = device(LOOP)
+    assert "{ simt::begin_ahead(true); for (int k = 0;" in text
+    assert text.endswith("} simt::end_ahead(); }")
+
+
+def test_only_the_outermost_loop_is_bracketed():
+    nest = f"#pragma unroll\nfor (int i = 0; i < m; i += 16) {{ const int j = i + threadIdx.y; {LOOP} }}"
+    assert brackets(nest) == ["simt::begin_ahead(true)", "simt::end_ahead()"]
+
+
+def test_each_of_two_loops_is_bracketed():
+    assert len(brackets(LOOP + LOOP)) == 4
+
+
+def test_a_fragment_that_outlives_the_loop_is_brought_back():
+    loop = "tile A; for (int k = 0; k < n; k++) { load_ldmatrix_trans<8>(A, x, k); mma(C, A, B); }"
+    assert brackets(loop)[0] == "simt::begin_ahead(false)"
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "if constexpr (wide) { mma(C, B, A); } else { mma(C, A, B); }",
+        'static_assert(n % 8 == 0, "bad size"); mma(C, A, B);',
+        "const int k0 = k + (threadIdx.y % 2)*8; mma(C, A, B[k0]);",
+    ],
+)
+def test_conditions_and_indices_may_stand_in_the_loop(inside):
+    assert len(brackets(f"for (int k = 0; k < n; k++) {{ {inside} }}")) == 2
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "load_ldmatrix(A, x, k);",  # multiplies nothing
+        "mma(C, A, B); sum += C.x[0];",  # reads a fragment
+        "mma(C, A, B); y[k] = 1;",
+        "mma(C, A, B); ++count;",
+        "mma(C, A, B); const float c = scale;",
+        "mma(C, A, B); if (k == 3) { break; }",
+        "mma(C, A, B); if (C.x[0] > 0) { mma(C, A, B); }",
+        "mma(C, A, B); __syncthreads();",
+        "load_generic(A, x, k); mma(C, A, B);",
+        'mma(C, A, B); asm volatile("membar.gl;");',
+        "mma(C, A, B); [&] { mma(C, A, B); }();",
+        "tile S; mma(S, A, B); mma(C, S, B);",  # S starts from its declaration in each turn
+    ],
+)
+def test_other_loops_stay_as_they_are(inside):
+    assert brackets(f"for (int k = 0; k < n; k++) {{ {inside} }}") == []
+
+
+def test_loops_without_braces_and_host_code_stay_as_they_are():
+    assert brackets("for (int k = 0; k < n; k++) mma(C, A, B);") == []
+    assert "ahead" not in rewrite(f"void f() {{ {LOOP} }}", "file.cu", frozenset()).text
+
+
+@pytest.mark.parametrize("name", ["mma", "load_ldmatrix", "load_ldmatrix_trans_swizzled", "load_generic"])
+@pytest.mark.parametrize("ordinary", ["t.x[0] = xs[0];", "ggml_cuda_memcpy_1<16>(t.x, xs);"])
+def test_lanes_catch_up_where_a_fragment_is_handled_element_by_element(name, ordinary):
+    text = f"static __device__ void {name}(tile & t, const int * xs) {{\n#ifdef VOLTA\n{ordinary}\n#endif\n}}"
+    assert f"simt::end_ahead(); {ordinary}" in rewrite(text, "file.cu", frozenset()).text
+
+
+def test_lanes_catch_up_before_a_loop_without_braces():
+    text = "static __device__ void load_generic(tile & t) { for (int l = 0; l < t.ne; ++l) t.x[l] = 0; }"
+    assert "{ simt::end_ahead(); for (int l" in rewrite(text, "file.cu", frozenset()).text
+
+
+@pytest.mark.parametrize("name", ["load_tiles_q4_0", "f"])
+def test_other_functions_do_not_end_running_ahead(name):
+    text = f"static __device__ void {name}(int * x) {{ x[0] = 1; memcpy(x, x + 1, 4); }}"
+    assert "ahead" not in rewrite(text, "file.cu", frozenset()).text
+
+
+@pytest.mark.parametrize(
+    ("body", "operation"),
+    [
+        ("x += __shfl_xor_sync(0xffffffff, x, offset, width);", "own + other"),
+        ("x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, offset, width));", "fmaxf(own, other)"),
+        ("x = __hadd2(x, __shfl_xor_sync(0xffffffff, x, offset, width));", "__hadd2(own, other)"),
+    ],
+)
+def test_a_loop_of_xor_shuffles_is_one_butterfly(body, operation):
+    text = device(f"{SHUFFLES} {{\n    {body}\n}}")
+    assert "offset > 0; offset = 0)" in text  # the loop runs once
+    assert "x = simt::butterfly(0xffffffff, x, offset, width, " in text
+    assert f"[](auto own, auto other) {{ return {operation}; }});" in text
+    assert "__shfl_xor_sync" not in text
+
+
+def test_lines_of_shuffles_stay_where_they_are():
+    text = f"static __device__ void f() {{\n{SHUFFLES} {{\n  x += __shfl_xor_sync(m, x,\n offset, width);\n}}\n}}\n"
+    assert rewrite(text, "file.cu", frozenset()).text.count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        f"{SHUFFLES} {{ x += __shfl_xor_sync(m, y, offset, width); }}",
+        f"{SHUFFLES} {{ x += __shfl_xor_sync(m, x, 2, width); }}",
+        f"{SHUFFLES} {{ x += __shfl_down_sync(m, x, offset, width); }}",
+        f"{SHUFFLES} {{ x -= __shfl_xor_sync(m, x, offset, width); }}",
+        f"{SHUFFLES} {{ x = f(y, __shfl_xor_sync(m, x, offset, width)); }}",
+        f"{SHUFFLES} {{ x += __shfl_xor_sync(m, x, offset, width); y++; }}",
+        f"{SHUFFLES} {{ a.x += __shfl_xor_sync(m, a.x, offset, width); }}",
+        f"{SHUFFLES} x += __shfl_xor_sync(m, x, offset, width);",
+        "for (int offset = 16; offset >= 4; offset >>= 1) { x += __shfl_xor_sync(m, x, offset, 32); }",
+        "for (int offset = 1; offset < 32; offset <<= 1) { x += __shfl_xor_sync(m, x, offset, 32); }",
+    ],
+)
+def test_other_loops_of_shuffles_stay_as_they_are(loop):
+    assert "butterfly" not in device(loop)
+
+
+def test_shuffles_of_host_code_stay_as_they_are():
+    text = f"void f() {{ {SHUFFLES} {{ x += __shfl_xor_sync(m, x, offset, width); }} }}"
+    assert "butterfly" not in rewrite(text, "file.cu", frozenset()).text

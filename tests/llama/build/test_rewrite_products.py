@@ -1,0 +1,178 @@
+"""Which product a sum is fused with, as nvcc does it (docs/measurements/agreement.md)."""
+
+import re
+import subprocess
+
+import pytest
+
+from fattn_probe.llama.build.rewrite import rewrite
+from fattn_probe.llama.build.stamp import NATIVE
+
+SOFTCAP = "if (capped) { X = softcap*tanhf(X); }"
+
+
+def device(body, parameters=""):
+    """A body as that of a device function template, rewritten, on one line."""
+    text = rewrite(
+        f"template<bool capped, int n> __device__ void f({parameters}) {{ {body} }}", "f.cu", frozenset()
+    ).text
+    return re.sub(r"\s+", " ", text)
+
+
+def conditions(body):
+    """The conditions under which the sums of a body are fused with an earlier product."""
+    return re.findall(r"simt::add\((.*?), simt_left", device(body))
+
+
+def test_a_product_keeps_its_factors_beside_the_variable():
+    text = device(f"float X = g(); {SOFTCAP} X += slope*m;")
+    assert "float simt_left_X, simt_right_X; bool simt_is_product_X = false; float X = g();" in text
+    assert "X = (simt_left_X = softcap) * (simt_right_X =simt::tanhf(X)), simt_is_product_X = true;" in text
+    assert re.search(r"X = simt::add\(.*, simt_left_X, simt_right_X, X, slope,m\);", text)
+
+
+def test_factors_of_an_array_have_its_dimensions_and_indices():
+    text = device(
+        "T_C C[n]; for (int i = 0; i < n; ++i) { C[i].x[1] *= s; } for (int i = 0; i < n; ++i) { C[i].x[1] += a*b; }"
+    )
+    assert "T_C simt_left_C[ n ], simt_right_C[ n ];" in text
+    assert "simt_left_C[ i ] . x [ 1 ] = C [ i ] . x [ 1 ], C[i].x[1] *= (simt_right_C[ i ] . x [ 1 ] = s)," in text
+
+
+@pytest.mark.parametrize(
+    ("body", "condition"),
+    [
+        (f"float X = g(); {SOFTCAP} X += a*b;", "simt_is_product_X && SIMT_IS_CONSTANT(capped)"),
+        ("float X = g(); X *= 2; X += a*b;", "simt_is_product_X"),
+        # the vec kernel: a pointer's test in the same iteration, for which LLVM copies the loop
+        (
+            "float X = g(); X *= 2; if (mask && (n == 1 || j < stop)) { X += a*b; }",
+            "simt_is_product_X && SIMT_IS_CONSTANT(( n == 1 || j < stop ))",
+        ),
+        # the mma kernel: product and sum in loops of their own
+        (
+            "float X[n]; for (int i = 0; i < n; ++i) { X[i] *= 2; } "
+            "if (n > 1 || mask) { for (int i = 0; i < n; ++i) { X[i] += a*b; } }",
+            "simt_is_product_X && SIMT_IS_CONSTANT(n > 1 || mask)",
+        ),
+        # the accumulators of the vec kernel: the first of the steps meets the product
+        (
+            "float X[n]; for (int i = 0; i < n; ++i) { X[i] *= 2; } "
+            "for (int k = 0; k < 32; k += 4) { for (int i = 0; i < n; ++i) { X[i] += a*b; } }",
+            "simt_is_product_X && k == 0",
+        ),
+    ],
+)
+def test_when_product_and_sum_meet(body, condition):
+    assert conditions(body) == [condition]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "float X = g(); X += a*b;",  # no product
+        "float X = g(); X *= 2; X = g(); X += a*b;",  # another value
+        "float X[n]; X[0] *= 2; g(X); X[0] += a*b;",  # a function may change it
+        "int X = g(); X *= 2; X += a*b;",
+        "half2 X = g(); X *= 2; X += a*b;",  # which its operators fuse
+        "float2 X = g(); X *= 2; X += a*b;",
+        "float X = g(); X *= 2; X += a*b + c;",  # no product is added
+        "float X = g(); X *= 2; while (g()) { X += a*b; }",
+        "float X = g(); X *= 2; for (; g();) { X += a*b; }",  # has no first value
+        "float X = g(); X *= 2; for (int i = 0, j = 1; i < j; ++i) { X += a*b; }",
+        "if (n) { float X = g(); } X[0] *= 2; X[0] += a*b;",  # the declaration is of another variable
+        "for (int i = 0; i < n; ++i) { float X = g(); X *= 2; } X += a*b;",
+        "float X = g(); if (capped) { X *= 2; } else { X += a*b; }",
+    ],
+)
+def test_other_sums_stay(body):
+    assert "simt::add" not in device(body)
+
+
+def test_the_numbers_of_a_float2_have_factors_of_their_own():
+    text = device("float2 X[n]; X[0].x *= s; X[0].y *= t; X[0].y += a*b;")
+    assert "float2 simt_left_X[ n ], simt_right_X[ n ];" in text
+    assert "simt_left_X[ 0 ] . y, simt_right_X[ 0 ] . y, X [ 0 ] . y, a,b)" in text
+
+
+def test_of_two_sums_of_neighbouring_elements_both_are_fused():
+    assert len(conditions("float X[2]; X[0] *= 2; X[1] *= 2; X[0] += a*b; X[1] += a*b;")) == 2
+
+
+def test_a_second_sum_of_an_element_is_not():
+    assert len(conditions("float X = g(); X *= 2; X += a*b; X += c*d;")) == 1
+
+
+LOAD = "__device__ void load(int n) { if (n == 1 || j < n) { g(!n || j < 3 ? a : b); } }"
+
+
+def test_the_branches_of_a_function_between_the_two_are_counted():
+    """As in the tile kernel: nvcc inlines `load`, and a branch in it ends the product's basic block."""
+    head = "template<typename T_X> __device__ void f(T_X * const X)"
+    text = f"{LOAD} {head} {{ X[i] *= s; for (int k = 0; k < 4; ++k) {{ load(k); X[i] += a*b; }} }}"
+    text = re.sub(r"\s+", " ", rewrite(text, "f.cu", frozenset()).text)
+    factors = "T_X simt_left_X[255], simt_right_X[255]; bool simt_is_product_X = false; unsigned simt_branches_X = 0;"
+    assert f"{{ {factors} simt_left_X[ i ] = X [ i ]" in text
+    assert "simt_is_product_X = true, simt_branches_X = simt::branches();" in text
+    assert "simt::add(simt_is_product_X && k == 0 && simt::branches() == simt_branches_X, simt_left_X[ i ]" in text
+    assert "if (n == 1 || simt::branch( j < n)) { g(!n || simt::branch( j < 3 )? a : b); }" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__device__ void f() { float X = g(); load(1); X *= 2; X += a*b; }",  # not between the two
+        "__device__ void f() { float X = g(); X *= 2; X += a*b; load(1); }",
+        "__device__ void f(float * const X) { X[0] *= 2; load(1); X[0] += a*b; }",  # perhaps in global memory
+        "__device__ void f() { float X = g(); X *= 2; log(1); X += a*b; }",  # has no branch
+    ],
+)
+def test_no_other_branch_is_counted(text):
+    log = "__device__ void log(int n) { if (n) { g(); } }"
+    assert "simt::branch" not in rewrite(f"{LOAD} {log} {text}", "f.cu", frozenset()).text
+
+
+PROGRAM = """
+#include "mathematics.h"
+#include <cstdio>
+
+template<bool capped, int n> float f(float X0, const float * mask, float a, float b) {
+    BODY
+    return X;
+}
+
+int main() {
+    const float a = 0.7f, x = 1.0503f, s = 1.1f; // rounding a*a or x*s gives other sums
+    volatile float m = a;
+    const float mask[] = {m};
+    const float first = __builtin_fmaf(x, s, a*a), second = __builtin_fmaf(a, a, x*s);
+    const float fused = f<true, 1>(x, mask, s, m), split = f<true, 2>(x, mask, s, m);
+    const float plain = f<false, 1>(x, mask, s, m);
+    std::printf("%d %d %d %d\\n", first != second, fused == first, split == second, plain == __builtin_fmaf(a, a, x));
+}
+"""
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O2"])
+def test_the_rewritten_code_fuses_what_it_says(level, tmp_path):
+    """With one element a test at compile time decides, with two one at run time does."""
+    body = device("float X = X0; if (capped) { X *= a; } if (n == 1 || mask[0] > 0) { X += mask[0]*b; }")
+    source = tmp_path / "sum.cpp"
+    source.write_text(PROGRAM.replace("BODY", body[body.index("{") + 1 : body.rindex("}")]))
+    flags = [level, "-std=c++17", "-mfma", "-ffp-contract=fast", f"-I{NATIVE / 'sim'}"]
+    subprocess.run(["g++", *flags, source, "-o", tmp_path / "sum"], check=True)
+    out = subprocess.run([tmp_path / "sum"], check=True, capture_output=True, text=True).stdout
+    assert out.split() == ["1"] * 4
+
+
+def test_a_test_may_choose_the_product():
+    """As in the tile kernel: what is fused follows from when the test is decided, and from the thread's elements."""
+    text = device("float X[n]; X[0] *= 4; X[0] += mask ? slope*m : 0.0f;")
+    earlier = "simt::add(simt_is_product_X, simt_left_X[ 0 ], simt_right_X[ 0 ], X [ 0 ], slope, m)"
+    one_of = "simt::add_one_of(sizeof(X)/sizeof(X [ 0 ]), X [ 0 ], slope,m )"
+    assert f"X[0] = mask ? SIMT_IS_CONSTANT(mask) ? {earlier} : {one_of}: X [ 0 ] + 0.0f;" in text
+
+
+def test_a_chosen_product_needs_no_earlier_one():
+    text = device("float X[n]; X[0] += mask ? slope*m : 0.0f;")
+    assert "SIMT_IS_CONSTANT(mask) ? simt::add(X [ 0 ], slope, m) : simt::add_one_of(" in text

@@ -1,0 +1,102 @@
+"""Every reader of a launch takes its sizes from the source: error model, rounding model and geometry agree."""
+
+import re
+
+import pytest
+
+from fattn_probe.cases.scenario import expand
+from fattn_probe.cases.scenario.schema import Scenario
+from fattn_probe.llama.launch.constants import SHIPPED, constants_of
+from fattn_probe.llama.launch.families import FAMILIES, MMA_F16, TILE, VEC
+from fattn_probe.llama.launch.geometry import geometry_of
+from fattn_probe.llama.launch.kernel import attention_of
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+from fattn_probe.llama.source.features import CUDA, kernel_parameters
+from fattn_probe.verdict.truth.rounding_model.mma_plan import mma_plan_of
+from fattn_probe.verdict.truth.rounding_model.tile import tile_plan_of
+from fattn_probe.verdict.truth.rounding_model.vec import vec_plan_of
+from tests.verdict.truth.models import kernel_of
+
+CONFIGURATION = re.compile(r"(?m)^.*get_config_(?:nvidia_)?(\w+)\(|GGML_CUDA_FATTN_\w+_CONFIG_CASE\(([\d ,]+),")
+ARCHITECTURES = {"ampere": (80, 89, 90, 100, 120), "turing": (75,), "volta": (70,), "fp16": (60, 70, 90), "fp32": (61,)}
+PLANS: dict = {MMA_F16: mma_plan_of, TILE: tile_plan_of}
+
+
+def launch(family, values, threads):
+    named = tuple(zip(family.parameters, map(str, values), strict=False))
+    return LaunchRecord(0, family.kernel, named, (8, 3, 8), (32, threads // 32, 1), 0)
+
+
+def op_of(hsk=128, hsv=128):
+    fields = {"version": 1, "about": "x", "hsk": hsk, "hsv": hsv, "n_head": 8, "n_head_kv": 2, "n_q": 16, "n_kv": 1000}
+    return expand(Scenario.model_validate(fields).named("test"))[0].op
+
+
+def tile(ncols, threads, constants=SHIPPED, arch=90):
+    return kernel_of(op_of(112, 112), [launch(TILE, (112, 112, ncols, 1, "false"), threads)], arch, constants)
+
+
+def test_heads_of_112_have_the_steps_of_the_source():
+    assert [tile(16, 256).split.rows, tile(32, 256).split.rows] == [32, 128]
+
+
+def check(family, sizes, *, threads, rows, arch, constants):
+    """All three say `rows` KV rows a step, and the same number of warps a column."""
+    DKQ, DV, ncols = sizes
+    one = launch(family, (DKQ, DV, ncols, 1, "false", "false", "false"), threads)
+    op = op_of(DKQ, DV)
+    error, cut = kernel_of(op, [one], arch, constants), geometry_of(op, [one], arch, constants)
+    plan = PLANS[family](attention_of([one], arch, constants), arch, constants)
+    assert (error.split.rows, cut.rows, plan.nbatch_fa) == (rows, rows, rows), (family.name, sizes, arch)
+    assert error.split.warps == plan.warps, (family.name, sizes, arch)
+    assert cut.grid.iter_k == -(-op.sizes.n_kv // rows)
+
+
+def configurations(family, root):
+    """(function, DKQ, DV, ncols, nthreads, nbatch_fa) as the source's own configuration functions have them."""
+    function = ""
+    for name, numbers in CONFIGURATION.findall((root / CUDA / family.file).read_text()):
+        function = name or function
+        if numbers:
+            DKQ, DV, ncols, threads, _, rows = (int(word) for word in numbers.split(",")[:6])
+            yield function, DKQ, DV, ncols, threads, rows
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("family", [MMA_F16, TILE], ids=lambda family: family.name)
+def test_every_configuration_of_the_source_is_read_alike(family):
+    tree = resolve(DEFAULT_SOURCE)
+    constants = constants_of(tree)
+    found = [one for one in configurations(family, tree.root) if one[0] in ARCHITECTURES]
+    assert len(found) > 40
+    for function, DKQ, DV, ncols, threads, rows in found:
+        for arch in ARCHITECTURES[function]:
+            if not (function == "volta" and ncols < 32):  # that kernel has no code: its warps work on 32 columns
+                check(family, (DKQ, DV, ncols), threads=threads, rows=rows, arch=arch, constants=constants)
+                check(family, (DKQ, DV, ncols), threads=threads, rows=rows, arch=arch, constants=SHIPPED)
+
+
+@pytest.mark.parametrize("arch", [61, 70, 75, 89, 90])
+@pytest.mark.parametrize(("D", "types"), [(64, "F16"), (128, "F16"), (256, "Q8_0"), (128, "Q4_1")])
+def test_vec_kernels_are_read_alike(arch, D, types):
+    one = launch(VEC, (D, 2, f"GGML_TYPE_{types}", f"GGML_TYPE_{types}", "false"), 128)
+    op = op_of(D, D)
+    error, cut = kernel_of(op, [one], arch), geometry_of(op, [one], arch)
+    plan = vec_plan_of(cut.kernel, arch)
+    assert (error.split.rows, cut.rows) == (128, 128)
+    assert 32 // error.split.warps == plan.threads_V
+    assert plan.type_K == types.lower()
+
+
+def test_sizes_that_the_source_does_not_have_are_not_guessed():
+    one = launch(TILE, (48, 48, 8, 1, "false"), 128)
+    assert attention_of([one], 90, SHIPPED) is None
+    assert kernel_of(op_of(), [one], 90) is None
+    assert geometry_of(op_of(), [one], 90) is None
+
+
+@pytest.mark.network
+def test_the_template_parameters_of_the_source():
+    named = kernel_parameters(resolve(DEFAULT_SOURCE).root)
+    assert {family.kernel: list(family.parameters) for family in FAMILIES}.items() <= named.items()

@@ -1,0 +1,163 @@
+"""The blocks that some output tiles need."""
+
+import json
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fattn_probe.cases.op import Op, Params, Sizes
+from fattn_probe.llama.launch.geometry import geometry_of
+from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
+from fattn_probe.llama.launch.selection import chosen_tiles, flop_of, rows_of_tiles, select
+from fattn_probe.llama.launch.tiles import ntiles, tile_at
+
+sizes_of = st.builds(
+    lambda n_seq, heads, group, n_q, n_kv: Sizes(n_seq, heads * group, heads, n_q, n_kv, 64, 64),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 9),
+    st.integers(1, 40),
+    st.integers(1, 600),
+)
+
+
+def launch(name: str, grid: tuple[int, int, int], order: int = 0) -> LaunchRecord:
+    line = {"order": order, "kernel": f"void {name}()", "grid": grid, "block": [32, 4, 1], "shared": 0}
+    return parse_launch(json.dumps(line))
+
+
+def op_of(sizes: Sizes) -> Op:
+    return Op.contiguous(sizes, Params(scale=1.0), ("f16", "f16"), mask=True)
+
+
+def mma(sizes, blocks):
+    """A stream-K run with a scanned mask, of 8 queries x 4 heads a tile, with the fixup that upstream launches."""
+    attention = launch("flash_attn_ext_f16<64, 64, 8, 4, false, false, false>", (blocks, 1, 1), 1)
+    geometry = geometry_of(op_of(sizes), [attention], 90)
+    tiles = ntiles(geometry.grid)
+    scan = launch("flash_attn_mask_to_KV_max<8>", (geometry.grid.iter_j, sizes.n_seq, 1))
+    launches = [scan, attention]
+    if blocks % tiles == 0 and blocks > tiles:
+        launches.append(launch("flash_attn_stream_k_fixup_uniform<64, 8, 4>", (tiles, 8, 4), 2))
+    elif tiles % blocks != 0:
+        launches.append(launch("flash_attn_stream_k_fixup_general<64, 8, 4>", (blocks, 8, 4), 2))
+    return geometry, launches
+
+
+def in_turn(sizes, turns):
+    """A vec run, of 2 queries a tile, whose parts are combined."""
+    grid = (-(-sizes.n_q // 2), turns, sizes.n_head * sizes.n_seq)
+    attention = launch("flash_attn_ext_vec<64, 2, (ggml_type)1, (ggml_type)1, false>", grid)
+    geometry = geometry_of(op_of(sizes), [attention], 90)
+    return geometry, [attention, launch("flash_attn_combine_results<64>", (sizes.n_q, sizes.n_head, sizes.n_seq), 1)]
+
+
+def blocks_of(chosen):
+    return {block for first, stop in chosen.ranges for block in range(first, stop)}
+
+
+def some_tiles(data, geometry):
+    tiles = st.sets(st.integers(0, ntiles(geometry.grid) - 1), min_size=1, max_size=5)
+    return np.array(sorted(data.draw(tiles)))
+
+
+@given(sizes_of, st.integers(1, 70), st.data())
+def test_stream_k_runs_the_blocks_of_the_tiles_and_no_others(sizes, blocks, data):
+    geometry, launches = mma(sizes, blocks)
+    tiles = some_tiles(data, geometry)
+    found = select(geometry, launches, sizes, tiles)
+    wanted = {part.block for tile in tiles for part in geometry.parts[tile]}
+    ran = blocks_of(found.launches[found.attention])
+    idle = {
+        block
+        for block, (first, stop) in enumerate(zip(geometry.cuts, geometry.cuts[1:], strict=False))
+        if first == stop
+    }
+    assert wanted <= ran <= wanted | idle
+    complete = [tile for tile, parts in enumerate(geometry.parts) if {part.block for part in parts} <= ran]
+    assert found.complete.tolist() == complete
+    assert set(tiles) <= set(complete)
+
+
+@given(sizes_of, st.integers(1, 70), st.data())
+def test_the_mask_is_scanned_for_every_tile_that_a_block_touches(sizes, blocks, data):
+    geometry, launches = mma(sizes, blocks)
+    found = select(geometry, launches, sizes, some_tiles(data, geometry))
+    ran = blocks_of(found.launches[1])
+    touched = [
+        tile_at(tile, geometry.grid) for tile, parts in enumerate(geometry.parts) if ran & {p.block for p in parts}
+    ]
+    assert blocks_of(found.launches[0]) == {tile[0] * geometry.grid.iter_j + tile[3] for tile in touched}
+
+
+@given(sizes_of, st.integers(1, 70), st.data())
+def test_the_fixup_runs_for_complete_tiles_only(sizes, blocks, data):
+    geometry, launches = mma(sizes, blocks)
+    found = select(geometry, launches, sizes, some_tiles(data, geometry))
+    if len(launches) < 3:
+        return
+    x = launches[2].grid[0]
+    ran = blocks_of(found.launches[2])
+    places = {block % x for block in ran}
+    assert ran == {place + x * plane for place in places for plane in range(32)}
+    if "uniform" in launches[2].kernel:
+        assert places == set(found.complete.tolist())
+        return
+    divided = [tile for tile in found.complete if len(geometry.parts[tile]) > 1]
+    assert places == {geometry.parts[tile][-1].block for tile in divided}
+
+
+@given(sizes_of, st.integers(1, 4), st.data())
+def test_blocks_that_take_turns_run_together_and_their_rows_are_combined(sizes, turns, data):
+    geometry, launches = in_turn(sizes, turns)
+    tiles = some_tiles(data, geometry)
+    found = select(geometry, launches, sizes, tiles)
+    assert blocks_of(found.launches[0]) == {part.block for tile in tiles for part in geometry.parts[tile]}
+    rows = {(query, head, seq) for seq, query, head in rows_of_tiles(geometry, sizes, tiles).tolist()}
+    assert blocks_of(found.launches[1]) == {
+        (seq * sizes.n_head + head) * sizes.n_q + query for query, head, seq in rows
+    }
+    assert found.complete.tolist() == tiles.tolist()
+
+
+@given(sizes_of, st.data())
+def test_rows_of_tiles_are_those_that_the_geometry_puts_there(sizes, data):
+    geometry, _ = mma(sizes, 7)
+    tiles = some_tiles(data, geometry)
+    numbers = geometry.indices((sizes.n_seq, sizes.n_q, sizes.n_head))
+    assert {tuple(row) for row in rows_of_tiles(geometry, sizes, tiles)} == {
+        *map(tuple, np.argwhere(np.isin(numbers, tiles)))
+    }
+
+
+def test_other_kernels_and_other_grids_run_whole():
+    sizes = Sizes(2, 8, 2, 20, 512, 64, 64)
+    geometry, launches = mma(sizes, 5)
+    other = launch("dequantize_block_q8_0_f16<false>", (77, 1, 1))
+    odd = launch("flash_attn_mask_to_KV_max<8>", (geometry.grid.iter_j + 1, 2, 1))
+    found = select(geometry, [other, odd, *launches], sizes, np.array([0]))
+    assert [one.ranges for one in found.launches[:2]] == [((0, 77),), ((0, odd.grid[0] * 2),)]
+    assert found.attention == 3
+
+
+@given(sizes_of, st.integers(1, 70), st.integers(1, 30))
+def test_the_first_and_the_last_tile_are_always_chosen(sizes, blocks, most):
+    geometry, _ = mma(sizes, blocks)
+    for flop in (0.0, flop_of(geometry)):
+        tiles = chosen_tiles(geometry, flop, max(3, most)).tolist()
+        assert {0, ntiles(geometry.grid) - 1} <= set(tiles)
+        assert len(tiles) == len(set(tiles)) <= max(3, most)
+        shared = [tile for tile, parts in enumerate(geometry.parts) if len(parts) > 1]
+        assert not shared or set(shared) & set(tiles)
+
+
+def test_the_budget_limits_the_tiles():
+    sizes = Sizes(1, 32, 4, 4096, 40960, 128, 128)
+    attention = launch("flash_attn_ext_f16<128, 128, 8, 8, false, false, false>", (256, 1, 1))
+    geometry = geometry_of(op_of(sizes), [attention], 90)
+    assert flop_of(geometry) == op_of(sizes).sizes.flop
+    few, more = (chosen_tiles(geometry, flop, 100) for flop in (flop_of(geometry) / 100, flop_of(geometry) / 10))
+    assert 3 <= len(few) < len(more) < 100
+    ran = select(geometry, [attention], sizes, more).launches[0]
+    assert 0.05 < ran.number / ran.of <= 0.1

@@ -1,0 +1,131 @@
+"""A tiny llama.cpp tree, sdists of it, and a package index over a folder."""
+
+import gzip
+import hashlib
+import http.server
+import io
+import json
+import tarfile
+import threading
+from pathlib import Path
+
+TREE = {
+    "LICENSE": "a licence\n",
+    "ggml/CMakeLists.txt": "option(GGML_CUDA_FA_ALL_QUANTS)\n",
+    "ggml/include/ggml.h": (
+        "enum ggml_type {\n GGML_TYPE_F32 = 0,\n GGML_TYPE_F16 = 1,\n // GGML_TYPE_Q4_2 = 4, removed\n"
+        " GGML_TYPE_Q4_K = 12,\n GGML_TYPE_COUNT = 13,\n};\n"
+    ),
+    "ggml/src/ggml.c": "int ggml;\n",
+    "ggml/src/ggml-vulkan/ggml-vulkan.cpp": "int left_out;\n",
+    "ggml/src/ggml-cuda/fattn.cu": "int n_kv_max;\n",
+    "ggml/src/ggml-cuda/fattn-common.cuh": (
+        "int ntiles_dst; int ntiles_z_gqa; // ntiles_total\n"
+        "template<int D, int ncols1> // D == head size\n__launch_bounds__(D, 1)\n"
+        "static __global__ void flash_attn_stream_k_fixup_uniform(float * dst);\n"
+        "auto launch = ggml_cuda_kernel_launch;\n"
+    ),
+    "ggml/src/ggml-cuda/fattn-mma-f16.cuh": (
+        "template<int DKQ, int DV, bool V_is_K_view, typename T = float>\n"
+        "__launch_bounds__(get(DKQ, f(DV)), g(DKQ))\n"
+        "static __global__ void flash_attn_ext_f16(const char * Q);\n"
+    ),
+    "ggml/src/ggml-cuda/template-instances/fattn-mma-f16-instance-ncols1_8-ncols2_8.cu": (
+        "DECL_FATTN_MMA_F16_CASE(128, 128, 8, 8);\nDECL_FATTN_MMA_F16_CASE( 64,  64, 8, 8);\n"
+        "// DECL_FATTN_MMA_F16_CASE(32, 32, 8, 8);\n"
+    ),
+    "ggml/src/ggml-cuda/template-instances/fattn-tile-instance-dkq576-dv512.cu": "DECL_FATTN_TILE_CASE(576, 512);\n",
+    "ggml/src/ggml-cuda/template-instances/fattn-vec-instance-f16-q4_0.cu": (
+        "DECL_FATTN_VEC_CASE( 64, GGML_TYPE_F16, GGML_TYPE_Q4_0);\n"
+    ),
+    "tests/test-backend-ops.cpp": (
+        "struct test_flash_attn_ext : public test_case {\n return VARS_TO_STR3(hsk, type_K, type_V);\n};\n"
+        '"--test-file";\n'
+    ),
+    "models/large.gguf": "left out\n",
+}
+
+
+def write_tree(folder: Path, files=TREE) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return folder
+
+
+def make_sdist(path: Path, prefix="thirdparty/llama.cpp", files=TREE, extra=()) -> str:
+    """Write an sdist of a tree and return its sha256; `extra` are (TarInfo, bytes) put before the tree."""
+    members = [
+        (tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{prefix}/{name}"), text) for name, text in files.items()
+    ]
+    with gzip.open(path, "wb") as raw, tarfile.open(fileobj=raw, mode="w") as tar:
+        for info, content in [*extra, *[(info, text.encode()) for info, text in members]]:
+            info.size = len(content) if info.isfile() else 0
+            tar.addfile(info, io.BytesIO(content))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class FakeIndex:
+    """A simple index: `publish` adds a file; `requests` counts requests; `broken` downloads end half-way."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.files: dict = {}
+        self.requests: list = []
+        self.broken, self.as_json = 0, False
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/simple"
+
+    def publish(self, name: str, sha256: str | None = None, **options) -> str:
+        """Put an sdist `name` on the index; `sha256` is the digest that the index reports, by default the true one."""
+        digest = make_sdist(self.folder / name, **options)
+        self.files[name] = digest if sha256 is None else sha256
+        return digest
+
+    def page(self) -> tuple[bytes, str]:
+        if self.as_json:
+            files = [
+                {"filename": n, "url": f"/files/{n}", "hashes": {"sha256": d} if d else {}}
+                for n, d in self.files.items()
+            ]
+            return json.dumps({"files": files}).encode(), "application/vnd.pypi.simple.v1+json"
+        links = (
+            f'<a href="../../files/{n}{"#sha256=" + d if d else ""}" data-yanked="x &gt; y">{n}</a>'
+            for n, d in self.files.items()
+        )
+        return ("<html>" + "\n".join(links) + "</html>").encode(), "text/html"
+
+    def handler(self):
+        index = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                index.requests.append(self.path)
+                if self.path == "/simple/xllamacpp/":
+                    self.answer(*index.page())
+                elif self.path.startswith("/files/"):
+                    self.answer((index.folder / self.path.removeprefix("/files/")).read_bytes(), "application/gzip")
+                else:
+                    self.send_error(404)
+
+            def answer(self, body, kind):
+                self.send_response(200)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if kind.endswith("gzip") and index.broken > 0:
+                    index.broken -= 1
+                    body = body[: len(body) // 2]
+                self.wfile.write(body)
+
+            def log_message(self, *args):
+                pass
+
+        return Handler
+
+    def downloads(self) -> int:
+        return sum(path.startswith("/files/") for path in self.requests)

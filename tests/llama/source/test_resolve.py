@@ -1,0 +1,366 @@
+"""`resolve`: releases from an index, the cache, folders and git."""
+
+import signal
+import subprocess
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fattn_probe.base.errors import InputError, LostError
+from fattn_probe.base.files import remove_tree
+from fattn_probe.base.seal import seal
+from fattn_probe.llama.source import digest_models, kept_files, kernel_cases, model_files, resolve, store
+from fattn_probe.llama.source.spec import PypiSpec
+from tests.llama.source.fake_index import TREE, write_tree
+
+RELEASE = "pypi:xllamacpp==2026.1.77"
+SDIST = "xllamacpp-2026.1.77.tar.gz"
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["html", "json"])
+@pytest.mark.parametrize("prefix", ["thirdparty/llama.cpp", "vendor/llama.cpp"])
+def test_release_is_fetched_once_and_holds_only_what_is_built(index, as_json, prefix):
+    index.as_json = as_json
+    index.publish(SDIST, prefix=prefix)
+    tree = resolve(RELEASE)
+    assert tree.build_number == "77"
+    assert {str(path) for path in kept_files(tree.root)} == {
+        name for name in TREE if "vulkan" not in name and "models" not in name
+    }
+    assert not (tree.root / "models").exists() and not (tree.root / "ggml/src/ggml-vulkan").exists()
+    asked = len(index.requests)
+    assert resolve(RELEASE) == tree
+    assert len(index.requests) == asked
+
+
+def test_folder_with_the_same_files_has_the_same_digest(index, tree_folder):
+    index.publish(SDIST)
+    assert resolve(str(tree_folder)).digest == resolve(RELEASE).digest
+    (tree_folder / "models/large.gguf").write_text("another model")
+    assert resolve(str(tree_folder)).digest == resolve(RELEASE).digest
+    (tree_folder / "ggml/src/ggml.c").write_text("int changed;\n")
+    assert resolve(str(tree_folder)).digest != resolve(RELEASE).digest
+
+
+def ggml_layout():
+    """The files of the tree as ggml's own repository has them: without a folder `ggml`."""
+    return {name.removeprefix("ggml/"): text for name, text in TREE.items() if not name.startswith("models/")}
+
+
+@pytest.mark.parametrize("prefix", ["", "vendor/ggml-0.9"])
+def test_ggml_in_its_own_layout_is_the_same_tree(index, tree_folder, tmp_path, prefix):
+    index.publish(SDIST, prefix=prefix, files=ggml_layout())
+    folder = write_tree(tmp_path / "a-checkout", ggml_layout())
+    whole, release, checkout = resolve(str(tree_folder)), resolve(RELEASE), resolve(str(folder))
+    assert whole.digest == release.digest == checkout.digest
+    assert whole.features == release.features == checkout.features
+    assert list(kept_files(whole.root)) == list(kept_files(checkout.root))
+    (folder / "src/ggml.c").write_text("int changed;\n")
+    again = resolve(str(folder))
+    assert (again.root, again.build_number) == (checkout.root, "?")
+    assert again.digest != checkout.digest
+
+
+def test_folder_may_be_a_whole_sdist(tmp_path):
+    write_tree(tmp_path / "xllamacpp/thirdparty/llama.cpp")
+    assert resolve(str(tmp_path / "xllamacpp")).root == tmp_path / "xllamacpp/thirdparty/llama.cpp"
+
+
+def test_progress_reaches_the_size_of_the_file(index):
+    index.publish(SDIST)
+    seen = []
+    resolve(RELEASE, lambda *step: seen.append(step))
+    size = (index.folder / SDIST).stat().st_size
+    assert seen[-1] == (SDIST, size, size)
+
+
+def test_wrong_digest_of_the_index_is_refused_and_leaves_nothing(index, cache):
+    index.publish(SDIST, sha256="0" * 64)
+    with pytest.raises(InputError, match=r"expected 0{64}: not used"):
+        resolve(RELEASE)
+    assert [path.name for path in (cache / "sources").iterdir()] == ["pypi-xllamacpp-2026.1.77.lock"]
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["html", "json"])
+def test_a_release_without_a_digest_is_refused_unless_it_is_allowed_once(index, cache, as_json):
+    """A warning was all, and the source was compiled."""
+    index.as_json = as_json
+    index.publish(SDIST, sha256="")
+    with pytest.raises(InputError, match=rf"no sha256 for {SDIST}.*`fattn-probe source get {RELEASE} --allow-unver"):
+        resolve(RELEASE)
+    assert store.entries() == {} and index.downloads() == 0
+    tree = resolve(RELEASE, unverified=True)
+    assert resolve(RELEASE) == tree
+    (entry,) = store.entries().values()
+    assert entry.origin.endswith("sha256=unverified")
+
+
+def test_pin_counts_more_than_the_digest_of_the_index(index):
+    index.publish("xllamacpp-2026.10.11549.tar.gz")
+    with pytest.raises(InputError, match=r"expected c17ee1163006f7.*: not used"):
+        resolve("pypi:xllamacpp==2026.10.11549")
+
+
+def test_interrupted_download_is_tried_again(index):
+    index.publish(SDIST)
+    index.broken = 2
+    assert resolve(RELEASE).build_number == "77"
+    assert index.downloads() == 3
+
+
+def test_download_that_stays_broken_is_lost_and_leaves_nothing(index, cache):
+    index.publish(SDIST)
+    index.broken = 99
+    with pytest.raises(LostError, match="broke off 3 times"):
+        resolve(RELEASE)
+    assert store.entries() == {}
+    index.broken = 0
+    assert resolve(RELEASE).build_number == "77"
+
+
+def test_changed_cache_is_fetched_again(index):
+    index.publish(SDIST)
+    tree = resolve(RELEASE)
+    assert (tree.root / "ggml/src/ggml.c").stat().st_mode & 0o222 == 0
+    (tree.root / "ggml/src/ggml.c").chmod(0o644)
+    (tree.root / "ggml/src/ggml.c").write_text("int edited;\n")
+    assert resolve(RELEASE) == tree
+    assert (tree.root / "ggml/src/ggml.c").read_text() == TREE["ggml/src/ggml.c"]
+    assert index.downloads() == 2
+
+
+LIBLLAMA = {"include/llama.h": "int api;\n", "src/llama.cpp": "int llama;\n", "src/models/qwen2.cpp": "int graph;\n"}
+
+
+def test_libllama_has_a_digest_of_its_own(index, tree_folder):
+    index.publish(SDIST, files=TREE | LIBLLAMA)
+    without, release = resolve(str(tree_folder)), resolve(RELEASE, models=True)
+    assert release.digest == without.digest
+    assert {str(path) for path in model_files(release.root)} == set(LIBLLAMA)
+    assert list(model_files(without.root)) == []
+    before = digest_models(write_tree(tree_folder, LIBLLAMA))
+    assert before == digest_models(release.root)
+    (tree_folder / "src/models/qwen2.cpp").write_text("int changed;\n")
+    assert digest_models(tree_folder) != before
+    assert resolve(str(tree_folder), models=True).digest == without.digest
+
+
+def test_a_source_without_libllama_is_fetched_again_for_models(index, cache):
+    """As an earlier fattn-probe stored it."""
+    index.publish(SDIST, files=TREE | LIBLLAMA)
+    tree = resolve(RELEASE)
+    remove_tree(tree.root / "src")
+    seal(tree.root.parent)
+    assert resolve(RELEASE) == tree
+    assert index.downloads() == 1
+    assert resolve(RELEASE, models=True) == tree
+    assert (tree.root / "src/llama.cpp").read_text() == "int llama;\n"
+    assert resolve(RELEASE, models=True) == tree
+    assert index.downloads() == 2
+
+
+def test_a_tree_that_has_no_libllama_is_no_source_for_models(index, tree_folder):
+    index.publish(SDIST, prefix="", files=ggml_layout())
+    for source in (RELEASE, str(tree_folder)):
+        assert resolve(source)
+        with pytest.raises(InputError, match=r"this tree has no src/llama\.cpp: models need llama\.cpp's whole source"):
+            resolve(source, models=True)
+
+
+def test_damaged_record_is_fetched_again(index, cache):
+    index.publish(SDIST)
+    tree = resolve(RELEASE)
+    (cache / "sources/pypi-xllamacpp-2026.1.77/source.json").write_text("{")
+    assert resolve(RELEASE) == tree
+
+
+KILLED = """
+import os, signal, sys
+from fattn_probe.llama.source import fetch, resolve
+def kill(archive, target):
+    target.mkdir()
+    (target / "ggml.c").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+fetch.unpack = kill
+resolve(sys.argv[1])
+"""
+
+
+def test_killed_run_leaves_the_cache_usable(index, cache):
+    index.publish(SDIST)
+    done = subprocess.run([sys.executable, "-c", KILLED, RELEASE], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert list(cache.rglob("ggml.c"))
+    assert resolve(RELEASE).build_number == "77"
+    assert list((cache / "parts").iterdir()) == []
+
+
+def test_concurrent_runs_download_once(index):
+    index.publish(SDIST)
+    with ThreadPoolExecutor(4) as pool:
+        trees = list(pool.map(resolve, [RELEASE] * 4))
+    assert len({tree.digest for tree in trees}) == 1
+    assert index.downloads() == 1
+
+
+def test_unknown_version_names_the_nearest(index):
+    index.publish(SDIST)
+    with pytest.raises(InputError, match=r"no sdist of version 2026\.1\.7 .*2026\.1\.77"):
+        resolve("pypi:xllamacpp==2026.1.7")
+
+
+def test_unknown_project(index):
+    with pytest.raises(InputError, match=r"no such project: .*/nothing/"):
+        resolve("pypi:nothing==1")
+
+
+def test_unreachable_index_is_lost(monkeypatch):
+    monkeypatch.setenv("FATTN_PROBE_INDEX", "http://127.0.0.1:1/simple")
+    with pytest.raises(LostError, match="cannot be reached"):
+        resolve(RELEASE)
+
+
+def member(name, kind=tarfile.REGTYPE, link=""):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info, b"evil" if kind == tarfile.REGTYPE else b""
+
+
+@pytest.mark.parametrize(
+    "name", ["../evil", "/tmp/evil", "xllamacpp-2026.1.77/thirdparty/llama.cpp/ggml/src/../../../../../evil"]
+)
+def test_archive_that_leaves_its_folder_is_refused(index, cache, name):
+    index.publish(SDIST, extra=[member(name)])
+    with pytest.raises(InputError, match="lies outside the folder it unpacks into"):
+        resolve(RELEASE)
+    assert store.entries() == {} and not list(cache.rglob("evil"))
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_link_or_device_among_the_kept_files_is_refused(index, kind):
+    index.publish(
+        SDIST, extra=[member("xllamacpp-2026.1.77/thirdparty/llama.cpp/ggml/src/ggml-cuda/x.cu", kind, "/etc/passwd")]
+    )
+    with pytest.raises(InputError, match="a link or a device"):
+        resolve(RELEASE)
+
+
+def test_release_without_a_tree(index):
+    index.publish(SDIST, files={"setup.py": "raise SystemExit('an sdist is never run')"})
+    with pytest.raises(InputError, match=r"holds no llama\.cpp tree"):
+        resolve(RELEASE)
+
+
+def test_folder_without_a_tree(tmp_path):
+    with pytest.raises(InputError, match=r"no ggml/src/ggml-cuda/fattn\.cu"):
+        resolve(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("pypi:xllamacpp", "version is missing"),
+        ("pypi:xllamacpp=1.0", "did you mean 'pypi:xllamacpp==1.0'"),
+        ("xllamacpp==0.2.8", "did you mean 'pypi:xllamacpp==0.2.8'"),
+        ("git:--upload-pack=evil", "not a commit, tag or branch"),
+        ("git:a..b", "not a commit, tag or branch"),
+        ("git+https://host/repo", "commit is missing"),
+        ("git+ssh://host/repo@main", "is not one of"),
+        ("", "is not one of"),
+    ],
+)
+def test_wrong_spec_says_what_is_allowed(spec, said):
+    with pytest.raises(InputError, match=said):
+        resolve(spec)
+
+
+@pytest.fixture
+def repository(tree_folder):
+    def git(*words):
+        identity = [
+            "-c",
+            "user.name=n",
+            "-c",
+            "user.email=e@e",
+            "-c",
+            "init.defaultBranch=master",
+            "-c",
+            "commit.gpgsign=false",
+        ]
+        return subprocess.run(
+            ["git", *identity, *words], cwd=tree_folder, check=True, capture_output=True, text=True
+        ).stdout
+
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    git("tag", "-am", "release", "b4242")
+    (tree_folder / "ggml/src/ggml.c").write_text("int second;\n")
+    git("commit", "-qam", "second")
+    return tree_folder, git
+
+
+def test_git_tag_branch_and_commit(repository):
+    folder, git = repository
+    tag = resolve(f"git+file://{folder}@b4242")
+    branch = resolve(f"git+file://{folder}@master")
+    commit = resolve(f"git+file://{folder}@{git('rev-parse', 'b4242^{}').strip()}")
+    assert (tag.build_number, branch.build_number) == ("4242", "?")
+    assert tag.digest == commit.digest != branch.digest
+    assert (branch.root / "ggml/src/ggml.c").read_text() == "int second;\n"
+    assert not (branch.root / "models").exists()
+
+
+def test_git_branch_is_followed_and_checkout_is_counted(repository):
+    folder, git = repository
+    before = resolve(f"git+file://{folder}@master")
+    (folder / "ggml/src/ggml.c").write_text("int third;\n")
+    git("commit", "-qam", "third")
+    assert resolve(f"git+file://{folder}@master").digest != before.digest
+    assert resolve(str(folder)).build_number == "3"
+
+
+def test_a_shallow_clone_of_a_tag_has_its_number(repository, tmp_path):
+    folder, git = repository
+    for ref, number in (("b4242", "4242"), ("master", "?")):
+        clone = tmp_path / ref
+        git("clone", "-q", "--depth=1", f"--branch={ref}", f"file://{folder}", str(clone))
+        assert resolve(str(clone)).build_number == number
+
+
+@pytest.mark.parametrize(
+    ("release", "number"),
+    [
+        ("xllamacpp==2026.4.8672", "8672"),
+        ("xllamacpp==2026.4.8672.1", "8672"),
+        ("xllamacpp==0.2.14", "8352"),
+        ("xllamacpp==0.2.1", "?"),
+        ("llama-cpp-python==0.3.30", "?"),
+        ("llama-cpp-python==2026.4.8672", "?"),
+    ],
+)
+def test_the_build_number_of_a_release(release, number):
+    name, _, version = release.partition("==")
+    assert PypiSpec(name, version).build_number == number
+
+
+def test_git_ref_that_is_not_there(repository):
+    folder, _ = repository
+    with pytest.raises(InputError, match="no tag or branch 'b9'"):
+        resolve(f"git+file://{folder}@b9")
+
+
+@pytest.mark.network
+def test_default_source(pypi):
+    tree = resolve("pypi:xllamacpp==2026.10.11549")
+    assert (tree.build_number, tree.features.era) == ("11549", "C")
+    assert len(kernel_cases(tree)) == 126 + 12 + 147
+
+
+@pytest.mark.network
+def test_a_session_source_of_another_era(pypi):
+    tree = resolve("pypi:xllamacpp==0.2.8")
+    assert (tree.build_number, tree.features.era, tree.features.view_parameter) == ("7551", "A", "mla")
+    assert len(kernel_cases(tree)) == 99 + 9 + 108

@@ -1,0 +1,86 @@
+"""The base of an edited or patched llama.cpp, and the launches that differ from its own."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cases.shipped import find
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, resolve
+from fattn_probe.llama.source.patches import Patch
+from fattn_probe.llama.source.patches import find as find_patch
+from fattn_probe.machine.run import base as module
+from fattn_probe.machine.run.base import base_of, changed, release_of
+from fattn_probe.machine.run.kernels_by_op import op_digest
+from fattn_probe.machine.run.session import RunOptions
+
+H200 = parse_target("sim:h200", load_devices())
+TREE = Tree("/a/tree", Path("/a/tree"), "?", "a", None)
+VEC = LaunchRecord(0, "flash_attn_ext_vec", (("D", "128"),), (1, 12, 32), (32, 4, 1), 0)
+COMBINE = LaunchRecord(1, "flash_attn_combine_results", (("D", "128"),), (1, 32, 1), (128, 1, 1), 96)
+
+
+@pytest.fixture
+def releases(monkeypatch):
+    """Releases whose digest is their specification."""
+    monkeypatch.setattr(module, "resolve", lambda spec: replace(TREE, spec=spec, digest=spec))
+
+
+def test_the_base_of_a_patch_is_the_same_source_without_it(releases):
+    patch = Patch("p", Path("p.patch"), "", (), "")
+    base = base_of(RunOptions(TREE, patches=(patch,), flavour="check"))
+    assert (base.options.tree, base.options.patches, base.options.flavour) == (TREE, (), "launches")
+    assert base.words == "/a/tree without its patches"
+
+
+@pytest.mark.parametrize(("number", "spec"), [("8672", "pypi:xllamacpp==2026.4.8672"), ("?", DEFAULT_SOURCE)])
+def test_the_base_of_a_folder_is_the_release_with_its_number_else_the_default(releases, number, spec):
+    assert release_of(number) == spec
+    base = base_of(RunOptions(replace(TREE, build_number=number)))
+    assert (base.words, base.options.tree.spec) == (spec, spec)
+
+
+def test_a_release_as_it_is_has_no_base_nor_has_a_folder_with_its_content(releases):
+    assert base_of(RunOptions(replace(TREE, spec=DEFAULT_SOURCE))) is None
+    assert base_of(RunOptions(replace(TREE, digest=DEFAULT_SOURCE))) is None
+
+
+def test_what_changed_leaves_out_what_did_not():
+    fewer = replace(VEC, grid=(1, 1, 32))
+    assert changed((VEC, COMBINE), (VEC, replace(COMBINE, order=7))) == ""
+    assert changed((VEC, COMBINE), (fewer, COMBINE)) == (
+        "flash_attn_ext_vec<128>: grid 1x12x32 of 32x4x1, 0 B became "
+        "flash_attn_ext_vec<128>: grid 1x1x32 of 32x4x1, 0 B"
+    )
+    assert (
+        changed((VEC, COMBINE), (VEC,))
+        == "flash_attn_combine_results<128>: grid 1x32x1 of 128x1x1, 96 B became nothing"
+    )
+    assert changed((VEC, COMBINE), (COMBINE, VEC)) == "the same launches in another order"
+
+
+@pytest.mark.build
+@pytest.mark.network
+def test_a_base_has_the_launches_of_the_release(tree, session):
+    from fattn_probe.machine.run.prepare import dry_launches
+
+    cases = cases_of([find("scenario", name) for name in ("gqa", "decode")])
+    patch = find_patch("fault-stream-k-seam", tree)
+    launches = base_of(RunOptions(tree, patches=(patch,))).launches(cases, H200)
+    for case in cases:
+        assert launches[op_digest(case.op)] == dry_launches(session, case, H200) != ()
+
+
+@pytest.mark.build
+@pytest.mark.network
+def test_the_base_of_an_edited_folder_is_the_release(tmp_path):
+    release = resolve(DEFAULT_SOURCE)
+    shutil.copytree(release.root, tmp_path / "tree")
+    assert base_of(RunOptions(resolve(str(tmp_path / "tree")))) is None
+    source = tmp_path / "tree/ggml/src/ggml-cuda/fattn.cu"
+    source.write_text(source.read_text() + "// an edit\n")
+    assert base_of(RunOptions(resolve(str(tmp_path / "tree")))).words == DEFAULT_SOURCE

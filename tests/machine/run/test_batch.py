@@ -1,0 +1,116 @@
+"""The batch runner, simulated by shell scripts: its answers and its endings."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.machine.run.outcome import Missing, Ran
+from fattn_probe.machine.run.runner import Command, RunFiles, RunnerEndedError
+from tests.machine.run.test_execute import write_result
+
+READY = "echo 'fattn-runner: ready'\n"
+
+
+@pytest.fixture
+def fake(tmp_path):
+    """A runner made of a shell script; `$line` is the case."""
+
+    def start(script, timeout=10.0):
+        path = tmp_path / "runner"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return Command(path, ("--backend", "CPU"), {"WHO": "me"}, timeout).started()
+
+    return start
+
+
+def test_a_runner_that_does_not_get_ready(fake):
+    with pytest.raises(RunnerEndedError, match="the runner ended"), fake("exit 1"):
+        pass
+
+
+def test_a_runner_that_is_silent_is_killed(fake, tmp_path):
+    with fake(READY + "read line; sleep 600", 0.3) as runner:
+        start = time.monotonic()
+        with pytest.raises(RunnerEndedError, match="no answer after 0 s"):
+            runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
+        assert time.monotonic() - start < 5
+        assert not runner.running.alive
+
+
+@pytest.mark.parametrize("half", ["printf 'fattn-runner: do'; sleep 600", "while printf .; do sleep 0.1; done"])
+def test_a_runner_that_hangs_within_its_answer_is_killed(fake, tmp_path, half):
+    with fake(READY + f"read line; {half}", 1.0) as runner:
+        start = time.monotonic()
+        with pytest.raises(RunnerEndedError, match=r"only '(fattn-runner: do|\.+)' after 1 s"):
+            runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
+        assert time.monotonic() - start < 5
+        assert not runner.running.alive
+
+
+def test_a_runner_that_dies_within_its_answer(fake, tmp_path):
+    with fake(READY + "read line; printf 'fattn-runner: do'; exit 3") as runner:
+        with pytest.raises(RunnerEndedError, match="said 'fattn-runner: do'"):
+            runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
+        assert not runner.running.alive
+
+
+def test_two_answers_at_once_are_two_answers(fake):
+    with fake(READY + "read line; printf 'one\\ntwo\\n'; sleep 600") as runner:
+        assert [runner.ask("case", 5), runner.ask("", 5)] == ["one", "two"]
+
+
+@pytest.mark.parametrize("death", ["kill -9 $$", "kill -SEGV $$", "exit 1", "echo something else; sleep 60"])
+def test_a_case_that_ends_the_runner_gets_no_verdict(fake, tmp_path, death):
+    with fake(READY + f"read line; {death}") as runner:
+        with pytest.raises(RunnerEndedError):
+            runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
+        assert not runner.running.alive
+
+
+def test_a_runner_that_was_killed_between_cases(fake, tmp_path):
+    with fake(READY + "exec sleep 60") as runner:
+        os.kill(runner.running.process.pid, signal.SIGKILL)
+        runner.running.process.wait()
+        with pytest.raises(RunnerEndedError):
+            runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
+
+
+def test_a_function_that_the_build_left_out_is_named(fake, tmp_path):
+    with fake(READY + "read line; echo 'fattn-probe: missing symbol: _Z3foov' >&2; exit 87") as runner:
+        assert runner.run(RunFiles(tmp_path / "case", tmp_path / "out")) == Missing("_Z3foov")
+
+
+def test_the_runner_and_what_it_started_end_with_the_block(fake, tmp_path):
+    with fake(f"{READY}sleep 600 & echo $! > {tmp_path}/child; wait") as runner:
+        while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
+            time.sleep(0.01)
+    assert not runner.running.alive
+    child = int((tmp_path / "child").read_text())
+    for _ in range(100):
+        if not is_running(child):
+            return
+        time.sleep(0.05)
+    raise AssertionError("its child goes on")
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_launches_are_numbered_from_the_case(fake, tmp_path):
+    """As in a process of its own."""
+    write_result(tmp_path / "result.gguf")
+    line = '{"order":%d,"kernel":"f<1>","grid":[8,1,1],"block":[32,4,1],"shared":0}'
+    records = " ".join(f"'{line % order}'" for order in (17, 18))
+    script = f"read line; cp {tmp_path}/result.gguf {tmp_path}/out; printf '%s\\n' {records} > $FATTN_PROBE_LAUNCHES"
+    with fake(READY + script + "; echo 'fattn-runner: done'; sleep 60") as runner:
+        found = runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
+    assert isinstance(found, Ran)
+    assert [launch.order for launch in found.launches] == [0, 1]

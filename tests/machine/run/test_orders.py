@@ -1,0 +1,119 @@
+"""Many cases in one process, in random orders: each must give what it gives alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cases.shipped import find
+from fattn_probe.llama.source.patches import find as find_patch
+from fattn_probe.machine.run.orders import ENDED, Line, OrderDifference, fewest, order_differences
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.verdict.judge.checks import Checks
+
+PATCHES = Path(__file__).parents[2] / "data/classes"
+H200 = parse_target("sim:h200", load_devices())
+LETTERS = "abcdefghij"
+
+
+@given(st.sets(st.sampled_from(LETTERS), max_size=4))
+def test_the_fewest_ops_that_show_a_difference_are_those_that_make_it(needed):
+    assert list(fewest(LETTERS, lambda some: needed <= set(some))) == sorted(needed)
+
+
+def test_the_fewest_ops_keep_their_order():
+    assert list(
+        fewest("dcba", lambda some: "".join(some).find("c") < "".join(some).find("a") >= 0 <= "".join(some).find("c"))
+    ) == ["c", "a"]
+
+
+@dataclass(frozen=True)
+class Stateful(Line):
+    """A line whose cases write their output from what ran before: `state` has the rule."""
+
+    rule: Callable[[str, list[str]], str] = lambda name, before: name
+    started: list = field(default_factory=list)
+
+    def outputs(self, names):
+        self.started.append(tuple(names))
+        before: list = []
+        for name in names:
+            said = self.rule(name, before)
+            yield said
+            if said == ENDED:
+                return
+            before.append(name)
+
+
+def line(rule):
+    return Stateful(None, None, {}, {}, None, rule)
+
+
+def test_an_order_names_each_case_that_differs_with_the_ops_before_it():
+    after_b = line(lambda name, before: "other" if name == "d" and "b" in before else name)
+    expected = {name: name for name in LETTERS}
+    (found,) = after_b.differences("abcde", expected)
+    assert (found.case, found.after, found.output) == ("d", ("a", "b", "c"), "other")
+    assert after_b.shrunk(found, "d") == OrderDifference("d", ("b",), "other", shrunk=True)
+    assert str(after_b.shrunk(found, "d")) == "different bits or launches than alone after [b]"
+
+
+def test_a_process_that_ends_is_a_difference_and_another_goes_on():
+    ends = line(lambda name, before: ENDED if name == "c" and "a" in before else name)
+    (found,) = ends.differences("abcde", {name: name for name in LETTERS})
+    assert (found.case, found.after, found.output) == ("c", ("a", "b"), ENDED)
+    assert ends.started == [("a", "b", "c", "d", "e"), ("d", "e")]
+    assert str(ends.shrunk(found, "c")) == "the process ended after [a]"
+
+
+def test_what_does_not_show_again_is_not_shrunk():
+    once = OrderDifference("d", ("a", "b"), "other")
+    assert line(lambda name, before: name).shrunk(once, "d") == once
+    assert str(once) == "different bits or launches than alone after 2 other ops"
+
+
+def shipped(*names):
+    return [case for name in names for case in cases_of([find("scenario", name)])]
+
+
+@pytest.mark.build
+@pytest.mark.network
+def test_no_order_of_the_release_makes_a_difference(session):
+    cases = shipped("gqa", "sinks", "decode")
+    assert order_differences(session, cases, H200, 3, 2) == ({}, len(cases))
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.slow
+def test_one_flag_for_several_kernels_is_found_and_shrunk(tree):
+    patch = find_patch(str(PATCHES / "one-flag-for-all-kernels.patch"), tree)
+    cases = shipped("gqa", "decode", "sinks", "mla")
+    found, number = order_differences(Session(RunOptions(tree, patches=(patch,))), cases, H200, 3, 2)
+    assert number == len(cases)
+    assert str(found["mla"]) in (f"the process ended after [{other}]" for other in ("gqa", "sinks"))
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_buffer_that_outlives_its_op_is_found_and_shrunk(tree):
+    patch = find_patch(str(PATCHES / "kept-mask-scan.patch"), tree)
+    scans = [case for case in cases_of([Path("suites/pool/scan.yaml").absolute()]) if "n_q=16-mask=" in case.name]
+    session = Session(RunOptions(tree, patches=(patch,)))
+    found, _ = order_differences(session, [*shipped("gqa"), *scans], H200, 2, 2)
+    shrunk = [difference for difference in found.values() if difference.shrunk]
+    assert shrunk
+    for difference in shrunk:
+        (before,) = difference.after
+        assert before.startswith("scan-n_q=16-mask=")
+
+
+def test_orders_are_said_of_a_run():
+    assert str(Checks(order=3)).endswith(", 3 orders of all cases in one process")
+    assert "order" not in str(Checks())

@@ -1,0 +1,99 @@
+"""A case that ends the runner which cases share, and passes alone, is a finding."""
+
+import shlex
+
+import pytest
+
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario.cases import resolve as resolved
+from fattn_probe.cases.scenario.schema import Scenario
+from fattn_probe.daily.regress.results import result_of
+from fattn_probe.llama.build import CPU_RUNNER
+from fattn_probe.llama.build.key import Build
+from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+from fattn_probe.machine.run.outcome import Failed, Fault, Lost, Missing, Unsupported
+from fattn_probe.machine.run.runner import RunnerEndedError, beside_others
+from fattn_probe.machine.run.session import RunOptions, Session
+
+CPU = Target("cpu")
+OP = {"version": 1, "about": "x", "hsk": 64, "n_head": 1, "n_q": 1, "n_kv": 64}
+CASES = [resolved(Scenario.model_validate(OP | {"seed": seed}), f"case-{seed}", "f") for seed in (1, 2, 3)]
+SCRIPT = """#!/bin/sh
+[ "$1" = --batch ] || exec {real} "$@"
+shift
+number=0
+echo 'fattn-runner: ready'
+while IFS="$(printf '\\t')" read -r case out; do
+  number=$((number + 1))
+  [ $number != {dies} ] || {death}
+  {real} "$case" "$out" "$@" > /dev/null
+  echo 'fattn-runner: done'
+done
+"""
+
+
+@pytest.fixture(scope="module")
+def build():
+    return Session(RunOptions(resolve(DEFAULT_SOURCE))).build_for(CPU)
+
+
+@pytest.fixture
+def results(build, tmp_path):
+    """The results of three cases on a runner that dies in the `dies`-th case of each process that cases share."""
+
+    def run(death, dies=2, timeout=600.0):
+        program = tmp_path / "bin" / CPU_RUNNER
+        program.parent.mkdir()
+        program.write_text(SCRIPT.format(real=shlex.quote(str(build.cpu_runner)), dies=dies, death=death))
+        program.chmod(0o755)
+        session = Session(RunOptions(None, build=Build(tmp_path, build.manifest), timeout=timeout))
+        with session.persistent_runner():
+            return [result_of(session, case, CPU) for case in CASES]
+
+    return run
+
+
+def test_a_crash_that_does_not_show_alone_is_a_failure_and_names_the_case_before(results):
+    found = results("kill -SEGV $$")
+    assert [result.status for result in found] == ["pass", "fail", "pass"]
+    assert found[1].reason == "passes alone, fails after case-1: the runner was killed by SIGSEGV"
+
+
+def test_a_hang_that_does_not_show_alone_is_a_failure(results):
+    found = results("sleep 600", timeout=15.0)
+    assert found[1].reason == "passes alone, fails after case-1: no answer after 15 s"
+    assert found[1].status == "fail"
+
+
+def test_an_abort_has_its_message(results):
+    death = "{ echo 'fattn.cu:7: GGML_ASSERT(false) failed' >&2; kill -ABRT $$; }"
+    assert results(death)[1].reason == "passes alone, fails after case-1: fattn.cu:7: GGML_ASSERT(false) failed"
+
+
+def test_a_case_that_fails_in_the_first_of_two_runs_has_no_case_before_it(results):
+    found = results("kill -SEGV $$", dies=1)
+    assert {result.status for result in found} == {"fail"}
+    assert found[0].reason.startswith("fails in one run, passes in the next: the runner was killed by SIGSEGV")
+
+
+def test_a_runner_that_another_process_killed_gives_no_verdict(results):
+    """The system kills processes for want of memory, which is no fault of a kernel."""
+    found = results("kill -KILL $$")
+    assert [result.status for result in found] == ["pass", "lost", "pass"]
+    assert found[1].reason == "passes alone, fails after case-1: the runner was killed by SIGKILL"
+
+
+@pytest.mark.parametrize("alone", [Fault("race", "here"), Failed("there", ()), Lost("x"), Missing("f")])
+def test_a_case_that_fails_alone_is_what_it_is_alone(alone):
+    assert beside_others(alone, RunnerEndedError("it ended", Failed("x", ())), "gqa") is alone
+
+
+def test_a_fault_keeps_its_place():
+    fault = Fault("race", "two writes", file="fattn.cu", line=7)
+    found = beside_others(Unsupported("no"), RunnerEndedError("it ended", fault), "gqa")
+    assert isinstance(found, Fault)
+    assert (found.message, found.line) == ("passes alone, fails after gqa: two writes", 7)
+
+
+def test_a_runner_that_did_not_start_says_nothing_of_a_case():
+    assert beside_others(Unsupported("no"), RunnerEndedError("it ended"), "") == Unsupported("no")

@@ -1,0 +1,206 @@
+"""The kernels of a run are known and compiled before it starts; tests without a mark build nothing."""
+
+import errno
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+
+from fattn_probe.base.cache import write_document
+from fattn_probe.cases.device import Target, load_devices, parse_target
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.llama.build import RUNNER, Build, BuildRequest
+from fattn_probe.llama.build.key import Contents
+from fattn_probe.llama.build.make import new_manifest
+from fattn_probe.llama.build.toolchain import Toolchain
+from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.machine.run import required_kernels as required
+from fattn_probe.machine.run import session as sessions
+from fattn_probe.machine.run.command import Done, plan_cases
+from fattn_probe.machine.run.kernels_by_op import KERNELS, KernelsByOp, op_digest
+from fattn_probe.machine.run.outcome import Lost, Ran, Unsupported
+from fattn_probe.machine.run.prepare import prepare
+from fattn_probe.machine.run.required_kernels import KernelReader, process_count, required_kernels
+from fattn_probe.machine.run.result import RunResult
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.simulator import Simulation
+from tests.llama.build.tree import make_tree
+
+H200, A100, ADA = (parse_target(f"sim:{name}", load_devices()) for name in ("h200", "a100", "l40s"))
+CASES = expand(
+    loads(
+        "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\nmatrix: {seed: [1, 2], n_q: [1, 8]}\n", "c.yaml"
+    )
+)
+SKIPPED = "_Z37ggml_cuda_flash_attn_ext_mma_f16_caseILi64ELi64ELi8ELi8EEvR25ggml_backend_cuda_contextP11ggml_tensor"
+LAUNCHED = (
+    '{"order":0,"kernel":"void flash_attn_ext_f16<80, 80, 8, 8, false>(int)","grid":[1,1,1],"block":[1,1,1],"shared":0}'
+)
+
+
+def ran(*launches, said=""):
+    return Ran(RunResult("CUDA0", "H200", "", "", "wall", (), None), launches, said, 0.1)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("fattn_probe.machine.run.prepare.unpacked_tables", lambda: None)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return make_tree(tmp_path)
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """The kernels and further files of each requested build, by the build's architecture, `dry` with the latter."""
+    found = []
+
+    def ensure(request, kernels=(), programs=(), dry=False, sources=(), architectures=(), progress=None):
+        found.append((request.arch + " dry" * dry, [*(case.name for case in kernels), *sources, *architectures]))
+
+    monkeypatch.setattr(sessions, "ensure", ensure)
+    return found
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """The numbers of ops that dry runs were made of; a case with one query needs a kernel, others another."""
+    numbers = []
+
+    def dry_runs(session, cases, target):
+        numbers.append(len(cases))
+        return {digest: ("mma 64,64,8,8",) if case.op.sizes.n_q == 1 else ("mma 80,80,8,8",)
+                for digest, case in cases.items()}  # fmt: skip
+
+    monkeypatch.setattr(required, "dry_runs", dry_runs)
+    return numbers
+
+
+def test_all_kernels_of_all_cases_are_one_build(cache, tree, built, planned):
+    session = Session(RunOptions(tree))
+    prepare(session, [(case, [H200]) for case in CASES])
+    assert built == [("90", ["mma 64,64,8,8", "mma 80,80,8,8"])]
+    assert planned == [2], "two of the four cases have the op of another one"
+    assert f"{H200}/{RUNNER}" in session.builds
+
+
+def test_other_types_than_f16_bring_their_conversions(cache, tree, built, planned):
+    (case, *_) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\ntype_V: q8_0\n", "c.yaml"))
+    prepare(Session(RunOptions(tree)), [(CASES[0], [H200])])
+    assert built == [("90", ["mma 64,64,8,8"])]
+    prepare(Session(RunOptions(tree)), [(case, [H200])])
+    assert built[1] == ("90", ["mma 80,80,8,8", "convert.cu"])
+
+
+def test_dry_runs_need_a_part_of_a_build(cache, tree, built, monkeypatch):
+    """The rest compiles beside the kernels."""
+    monkeypatch.setattr(required, "reading", lambda *_: nullcontext(lambda items: {}))
+    session = Session(RunOptions(tree))
+    (case,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\ntype_V: q8_0\n", "c.yaml"))
+    prepare(session, [(CASES[0], [H200])])
+    prepare(session, [(case, [H200])])
+    assert built == [("90 dry", []), ("90", []), ("90 dry", ["convert.cu"]), ("90", ["convert.cu"])]
+
+
+def test_dry_run_results_are_cached(cache, tree, built, planned):
+    prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
+    prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
+    assert planned == [2]
+    assert built[0] == built[1] == built[2], "the second time, the first build has all kernels"
+
+
+def test_after_an_edit_the_first_build_has_the_kernels_of_before(cache, tree, built, planned):
+    prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
+    prepare(Session(RunOptions(replace(tree, digest="edited"))), [(case, [H200]) for case in CASES])
+    assert planned == [2, 2], "whether it is still so, dry runs tell"
+    assert built[0] == built[1] == built[2]
+
+
+def test_another_gpu_is_planned_for_itself(cache, tree, built, planned):
+    prepare(Session(RunOptions(tree)), [(CASES[0], [H200, A100, ADA])])
+    assert planned == [1, 1, 1]
+    assert {arch for arch, _ in built} == {"90", "80", "89"}
+
+
+def test_tables_that_cannot_be_unpacked_end_the_run_before_its_first_case(cache, tree, built, planned, monkeypatch):
+    def fails():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("fattn_probe.machine.run.prepare.unpacked_tables", fails)
+    with pytest.raises(OSError, match="No space left"):
+        prepare(Session(RunOptions(tree)), [(CASES[0], [H200])])
+
+
+def test_a_build_made_elsewhere_and_the_cpu_need_no_kernels(cache, tree, built, planned):
+    request = BuildRequest(tree)
+    manifest = new_manifest(request, Toolchain("gcc", "g++", ("12",), "x86_64", cache), Contents(), "stamp")
+    prepare(Session(RunOptions(tree, build=Build(cache, manifest))), [(CASES[0], [H200])])
+    prepare(Session(RunOptions(None)), [(CASES[0], [H200])])
+    prepare(Session(RunOptions(tree)), [(CASES[0], [Target("cpu")])])
+    assert (built, planned) == ([], [])
+
+
+def test_a_case_whose_dry_run_ends_badly_is_left_to_its_real_run(cache, tree, built, monkeypatch):
+    monkeypatch.setattr(required, "dry_runs", lambda session, cases, target: {})
+    assert required_kernels(Session(RunOptions(tree)), CASES, H200) == []
+
+
+def test_a_damaged_file_of_kernels_is_written_anew(cache, tree, built, planned):
+    remembered = KernelsByOp.of(RunOptions(tree), H200)
+    remembered.write({"a": ("mma 64,64,8,8",)})
+    (path,) = (cache / "kernels").glob("*.document")
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:-9], whole.replace(b"8,8", b"8,9"), b"x" + whole):
+        path.write_bytes(damaged)
+        assert remembered.read() == {}
+    for text in (b"{", b"[]", b'{"a": 1}'):
+        write_document(KERNELS, remembered.key, text)
+        assert remembered.read() == {}
+    assert len(required_kernels(Session(RunOptions(tree)), CASES, H200)) == 2
+    assert set(remembered.read()) == {op_digest(case.op) for case in CASES}
+
+
+def test_patches_and_quants_have_kernels_of_their_own(tree):
+    keys = {KernelsByOp.of(RunOptions(tree, quants=quants), H200).key for quants in ((), ("all",))}
+    assert len(keys) == 2
+
+
+def test_a_dry_run_tells_what_it_launched_and_what_it_skipped(tree):
+    read = KernelReader(tree)
+    said = f"ggml: a warning\nfattn-probe: missing symbol: {SKIPPED}\n"
+    launch = parse_launch(LAUNCHED, names={"flash_attn_ext_f16": ["DKQ", "DV", "ncols1", "ncols2", "softcap"]})
+    assert read.names(Done(CASES[0], "sim:h200", ran(launch, said=said))) == ("mma 80,80,8,8", "mma 64,64,8,8")
+    assert read.names(Done(CASES[0], "sim:h200", Unsupported("no"))) == ()
+    assert read.names(Done(CASES[0], "sim:h200", Lost("exit status 1"))) is None
+
+
+@pytest.mark.parametrize(("cases", "processes"), [(1, 1), (99, 1), (100, 2), (5000, 4)])
+def test_many_dry_runs_share_the_processors(cases, processes, monkeypatch):
+    monkeypatch.setattr(required, "cores", lambda: 4)
+    assert process_count(cases) == processes
+
+
+@pytest.mark.build
+def test_dry_runs_of_the_simulator_do_not_compile(monkeypatch):
+    """In one process and in two; each names the kernel that the launch records of a real run have."""
+    from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+
+    monkeypatch.setattr(KernelsByOp, "read", lambda self: {})
+    monkeypatch.setattr(KernelsByOp, "write", lambda self, names: None)
+    steps = []
+    session = Session(RunOptions(resolve(DEFAULT_SOURCE)), lambda progress: steps.append(progress.label))
+    session.build_for(H200)
+    before = len(steps)
+    found = required_kernels(session, CASES, H200)
+    assert [case.name for case in found] == ["vec 64,GGML_TYPE_F16,GGML_TYPE_F16", "mma 64,64,8,1"]
+    monkeypatch.setattr(required, "process_count", lambda cases: 2)
+    assert required_kernels(session, CASES, H200) == found
+    assert len(steps) == before
+    dry = Session(RunOptions(session.options.tree, simulation=Simulation(dry=True, skip_kernels=True)))
+    (done,) = plan_cases(dry, [(CASES[0], [H200])])
+    assert isinstance(done.result, Ran)
+    assert done.result.result.dst is None

@@ -1,0 +1,116 @@
+"""The output of `run` and `plan`, as text and JSON, from made-up outcomes."""
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fattn_probe.base.errors import ComparisonError, InputError, LostError
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.machine.run.capture import Capture
+from fattn_probe.machine.run.command import Done, raise_if_failed, render_plan, render_run, run_json
+from fattn_probe.machine.run.outcome import Failed, Fault, Lost, Unsupported
+from fattn_probe.machine.run.required_kernels import device_of, kernel_key
+
+(CASE,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n", "case.yaml"))
+NAMES = {"flash_attn_ext_f16": ["DKQ", "DV", "ncols1", "ncols2", "softcap"]}
+FRAMES = ("f<3>(int) at a.cu:7",)
+FAULT = Fault("race", "two warps write it", "void f<3>(int)", (1, 2, 3), (4, 5, 6), FRAMES, "a.cu", 7)
+
+
+def launch(kernel="flash_attn_ext_f16<64, 64, 8, 2, false>"):
+    line = f'{{"order":0,"kernel":"void {kernel}(int)","grid":[8,1,1],"block":[32,4,1],"shared":512,"regs":168}}'
+    return parse_launch(line, names=NAMES)
+
+
+def captured():
+    dst = np.zeros((1, 3, 2, 64), np.float32)
+    return Done(
+        CASE,
+        "sim:h200",
+        Capture(
+            CASE.name, CASE.digest, CASE.op, {}, dst, (launch(),), "wall", (0.004, 0.002, 0.003), "CUDA0", "H200", {}
+        ),
+    )
+
+
+def shown(renderable):
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(renderable)
+    return console.export_text()
+
+
+def test_a_run_shows_kernel_geometry_and_median():
+    text = shown(render_run([captured()]))
+    for part in ("flash_attn_ext_f16<64,64,8,2,false>", "8x1x1", "32x4x1", "512 B", "3 ms"):
+        assert part in text
+
+
+def test_a_plan_shows_registers():
+    assert "168" in shown(render_plan([captured()]))
+
+
+def test_a_fault_shows_where_and_its_stack():
+    text = shown(render_run([Done(CASE, "sim:h200", FAULT)]))
+    for part in ("two warps write it", "f<3>", "block (1, 2, 3)", "thread (4, 5, 6)", "f<3> at a.cu:7"):
+        assert part in text
+
+
+def test_json_has_template_arguments_by_name():
+    (run,) = run_json([captured()])["runs"]
+    assert (run["status"], run["seconds"]) == ("ran", [0.004, 0.002, 0.003])
+    assert run["launches"][0]["template_args"]["ncols2"] == "2"
+    (run,) = run_json([Done(CASE, "sim:h200", FAULT)])["runs"]
+    assert (run["status"], run["launches"], run["frames"]) == ("fault", [], ["f<3>(int) at a.cu:7"])
+    assert run["finding"] == {
+        "earlier": (),
+        "kind": "race",
+        "message": "two warps write it",
+        "kernel": "void f<3>(int)",
+        "block": (1, 2, 3),
+        "thread": (4, 5, 6),
+        "file": "a.cu",
+        "line": 7,
+    }
+
+
+@pytest.mark.parametrize(
+    ("results", "error"),
+    [
+        ([FAULT, Lost("no end after 60 s")], ComparisonError),
+        ([Failed("GGML_ASSERT(x) failed", ())], ComparisonError),
+        ([Lost("no end after 60 s")], LostError),
+    ],
+)
+def test_the_worst_case_decides_the_exit(results, error):
+    with pytest.raises(error):
+        raise_if_failed([captured(), *(Done(CASE, "sim:h200", result) for result in results)])
+
+
+def test_unsupported_is_no_failure():
+    raise_if_failed([Done(CASE, "sim:h200", Unsupported("no"))])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "key"),
+    [
+        ("flash_attn_ext_f16<64, 64, 8, 2, false>", ("mma", ("64", "64", "8", "2"))),
+        ("flash_attn_tile<40, 40, 8, 1, false>", ("tile", ("40", "40"))),
+        (
+            "flash_attn_ext_vec<128, 1, (ggml_type)8, (ggml_type)1, false>",
+            ("vec", ("128", "GGML_TYPE_Q8_0", "GGML_TYPE_F16")),
+        ),
+        ("flash_attn_combine_results<128>", ("", ())),
+    ],
+)
+def test_the_kernel_case_of_a_launch(kernel, key):
+    assert kernel_key(launch(kernel)) == key
+
+
+def test_an_arch_that_no_gpu_of_the_catalogue_has():
+    assert device_of("90").arch == "90"
+    assert device_of("120a").arch == "120"
+    with pytest.raises(InputError, match="--kernel"):
+        device_of("87")

@@ -1,0 +1,147 @@
+"""How runs end: literal transcripts of the runner, ggml, the dynamic linker, the checker and the sanitizers."""
+
+import resource
+
+import pytest
+
+from fattn_probe.base.errors import MachineError
+from fattn_probe.base.process import Completed
+from fattn_probe.machine.run.outcome import Failed, Fault, Lost, Missing, parse_ending
+
+GGML_ASSERT = "/src/ggml/src/ggml.c:5519: GGML_ASSERT(q->ne[3] == k->ne[3]) failed\n"
+GDB_STACK = """[Thread debugging using libthread_db enabled]
+0x00007f2bc0cf1bd3 in __GI___wait4 (pid=14225) at ../sysdeps/unix/sysv/linux/wait4.c:30
+#0  0x00007f2bc0cf1bd3 in __GI___wait4 (pid=14225) at ../sysdeps/unix/sysv/linux/wait4.c:30
+#1  0x00007f2bc116064b in ggml_print_backtrace () from /b/libggml-base.so.0
+#2  0x00007f2bc116079e in ggml_abort () from /b/libggml-base.so.0
+#3  0x00007f2bc116bd77 in ggml_flash_attn_ext () from /b/libggml-base.so.0
+\x1b[33m#4  0x000055d93ee7fa71 in main ()\x1b[m
+[Inferior 1 (process 14224) detached]
+"""
+CUDA_ERROR = """CUDA error: an illegal memory access was encountered
+  current device: 0, in function ggml_backend_cuda_synchronize at /src/ggml-cuda.cu:2982
+  cudaStreamSynchronize(cuda_ctx->stream())
+/src/ggml-cuda.cu:90: CUDA error
+/b/libggml-base.so.0(+0x1764b)[0x7f2bc116064b]
+/b/libggml-base.so.0(ggml_abort+0x15e)[0x7f2bc116079e]
+/b/libggml-cuda.so(_Z15ggml_cuda_errorPKcS0_S0_iS0_+0xb7)[0x7f2bc216bd77]
+"""
+FINDING = (
+    'fattn-probe: finding: {"kind":"out-of-bounds","message":"read of 16 bytes past K","kernel":"flash_attn_ext_f16",'
+    '"block":[1,0,0],"thread":[3,1,0],"frames":["/b/libggml-cuda.so+0x1234"]}\n'
+)
+ASAN = """=================================================================
+==77==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x7f00 at pc 0x55 bp 0x7f sp 0x7f
+READ of size 16 at 0x7f00 thread T0
+    #0 0x55aa in flash_attn_ext_f16_load_tile /src/fattn-mma-f16.cuh:240
+    #1 0x55bb in flash_attn_ext_f16 /src/fattn-mma-f16.cuh:900
+
+0x7f00 is located 0 bytes after 32768-byte region
+    #0 0x99 in aligned_alloc
+"""
+UBSAN = "/src/fattn-vec.cuh:12:7: runtime error: signed integer overflow: 2147483647 + 1 cannot be represented\n"
+LINKER = "/b/fattn-runner: symbol lookup error: /b/libggml-cuda.so: undefined symbol: _Z22ggml_cuda_topk_moe_opsv\n"
+
+
+def ended(code, stderr="", stdout=""):
+    return parse_ending(Completed(("fattn-runner",), code, stdout, stderr, 0.1))
+
+
+def test_a_successful_run_has_no_ending():
+    assert ended(0, "ggml_cuda_init: a warning\n") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(87, "fattn-probe: missing symbol: _Z22ggml_cuda_topk_moe_opsv\n"), (127, LINKER)],
+)
+def test_a_left_out_function_is_named(code, said):
+    assert ended(code, "some warning\n" + said) == Missing("_Z22ggml_cuda_topk_moe_opsv")
+
+
+def test_the_checker_s_finding():
+    fault = ended(86, "ggml: a warning\n" + FINDING)
+    assert isinstance(fault, Fault)
+    assert (fault.message, fault.frames) == ("read of 16 bytes past K", ("/b/libggml-cuda.so+0x1234",))
+    assert (fault.kind, fault.kernel) == ("out-of-bounds", "flash_attn_ext_f16")
+    assert (fault.block, fault.thread) == ((1, 0, 0), (3, 1, 0))
+
+
+def test_a_finding_cut_off_is_lost():
+    assert isinstance(ended(86, FINDING[:60]), Lost)
+
+
+def test_address_sanitizer():
+    fault = ended(1, ASAN)
+    assert isinstance(fault, Fault)
+    assert fault.message.startswith("AddressSanitizer: heap-buffer-overflow")
+    assert fault.frames == (
+        "flash_attn_ext_f16_load_tile /src/fattn-mma-f16.cuh:240",
+        "flash_attn_ext_f16 /src/fattn-mma-f16.cuh:900",
+    )
+    assert (fault.file, fault.line) == ("/src/fattn-mma-f16.cuh", 240)
+
+
+def test_undefined_behaviour_sanitizer():
+    fault = ended(1, UBSAN)
+    assert isinstance(fault, Fault)
+    assert fault.message.startswith("/src/fattn-vec.cuh:12:7: signed integer overflow")
+    assert (fault.file, fault.line) == ("/src/fattn-vec.cuh", 12)
+
+
+def test_an_assertion_with_the_stack_that_gdb_printed():
+    assert ended(-6, GGML_ASSERT, GDB_STACK) == Failed(
+        GGML_ASSERT.strip(),
+        (
+            "#3  0x00007f2bc116bd77 in ggml_flash_attn_ext () from /b/libggml-base.so.0",
+            "#4  0x000055d93ee7fa71 in main ()",
+        ),
+    )
+
+
+def test_a_cuda_error_with_the_stack_of_the_c_library():
+    assert ended(-6, CUDA_ERROR) == Failed(
+        "CUDA error: an illegal memory access was encountered\n"
+        "current device: 0, in function ggml_backend_cuda_synchronize at /src/ggml-cuda.cu:2982\n"
+        "cudaStreamSynchronize(cuda_ctx->stream())\n"
+        "/src/ggml-cuda.cu:90: CUDA error",
+        ("/b/libggml-cuda.so(_Z15ggml_cuda_errorPKcS0_S0_iS0_+0xb7)[0x7f2bc216bd77]",),
+    )
+
+
+def test_a_graph_that_did_not_compute():
+    ending = ended(1, "fattn-runner: ggml_backend_graph_compute: GGML status: error (operation failed)\n")
+    assert ending == Failed("ggml_backend_graph_compute: GGML status: error (operation failed)", ())
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "words"),
+    [
+        (-11, "", "SIGSEGV"),
+        (-9, "", "SIGKILL"),
+        (-6, "terminate called after throwing an instance of 'std::bad_alloc'\n", "bad_alloc"),
+        (1, "fattn-runner: there is no backend 'CUDA0' here; there is: CPU\n", "no backend 'CUDA0'"),
+    ],
+)
+def test_endings_that_are_no_verdict_on_the_kernel(code, stderr, words):
+    ending = ended(code, stderr)
+    assert isinstance(ending, Lost)
+    assert words in ending.message
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (1, "cudaMalloc failed: out of memory\nfattn-runner: cannot allocate 3584 bytes for mask\n"),
+        (-6, "CUDA error: out of memory\n  current device: 0\n/src/ggml-cuda.cu:90: CUDA error\n"),
+        (-6, "terminate called after throwing an instance of 'std::bad_alloc'\n"),
+    ],
+)
+def test_a_limit_of_addresses_is_no_verdict_and_no_lost_run(monkeypatch, code, said):
+    """Under `ulimit -v`, a run was lost, or failed with a CUDA error of ggml's pool."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (2 << 30, resource.RLIM_INFINITY))
+    with pytest.raises(MachineError, match=r"may have 2 GiB of addresses here .* reserves 16 GiB .*`ulimit -v unlimi"):
+        ended(code, said)
+    assert isinstance(ended(1, "another reason\n"), Lost)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert isinstance(ended(code, said), Lost | Failed)

@@ -1,0 +1,195 @@
+"""Planted faults: which cases are tried, what counts as caught, and the page."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.cases.device import load_devices, parse_targets
+from fattn_probe.cases.scenario.cases import resolve
+from fattn_probe.cases.scenario.schema import Scenario
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.suite import Entry
+from fattn_probe.lab.detect.killed_by import killed_by
+from fattn_probe.llama.source import KernelCase
+from fattn_probe.llama.source.faults import corpus
+from fattn_probe.llama.source.patches import Patch
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.verdict.judge.bitwise import Check
+from fattn_probe.verdict.judge.checks import Checks
+from fattn_probe.verdict.judge.finding import Finding
+from maintain import faults
+from maintain.corpus_page import page
+from maintain.fault_cases import SHOWS, CaseBatch, PlannedPart, SuiteCases, batches_of, by_kernels
+from maintain.faults import Caught, Tried, killer_of, killers_of, text_of, tried_of
+
+RESULT = Result("case", "digest", "pass")
+FAULT = corpus()[0]
+"""Any fault of the corpus."""
+
+
+def patch(*files):
+    text = "".join(f"--- a/ggml/src/ggml-cuda/{name}\n+++ b/ggml/src/ggml-cuda/{name}\n@@ -1 +1 @@\n" for name in files)
+    return Patch("fault", Path("fault.patch"), "", (), text)
+
+
+def kernel(words):
+    family, *arguments = words.split()
+    return KernelCase(family, tuple(arguments), "")
+
+
+H200, GTX1060 = parse_targets("sim:h200,sim:gtx1060", load_devices())
+
+
+def suite(before=(), flavours=("release", "check"), **families):
+    """A suite of two entries, both with cases of these families; a larger n_kv for each next case."""
+    cases = {
+        name: (case_of(name, 64 * at), frozenset({kernel(words)}))
+        for at, (name, words) in enumerate(families.items(), 1)
+    }
+    parts = [
+        PlannedPart(Entry(flavour=flavour), target, cases)
+        for flavour, target in zip(flavours, (H200, GTX1060), strict=True)
+    ]
+    return SuiteCases("two", RunOptions(None), parts, dict(before))
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["fattn-vec.cuh"], {"b"}),
+        (["fattn-tile.cuh", "fattn-mma-f16.cuh"], {"a", "c"}),
+        (["fattn-common.cuh"], {"a", "b", "c"}),
+        (["fattn-vec.cuh", "fattn.cu"], {"a", "b", "c"}),
+    ],
+)
+def test_cases_of_kernels_that_a_patch_cannot_change_are_left_out(files, expected):
+    fault = replace(FAULT, patch=patch(*files))
+    batches = batches_of(suite(a="mma", b="vec", c="tile"), fault)
+    assert {case.name for batch in batches for case in batch.cases} == expected
+
+
+def test_batches_have_every_case_once_those_of_the_most_used_kernels_first_entry_by_entry():
+    names = {f"n{at}-{copy}": f"vec {at}" for at in range(9) for copy in range(10 - at)}
+    batches = list(batches_of(suite(**names, alone="mma 8"), replace(FAULT, patch=patch("fattn.cu"))))
+    flavours = [(batch.entry.flavour, str(batch.target), len(batch.cases)) for batch in batches]
+    release, check = ("release", "sim:h200"), ("check", "sim:gtx1060")
+    first, second, last = 10 + 9 + 8 + 7 + 1, 6 + 5 + 4 + 3, 2
+    assert flavours == [(*entry, size) for entry in (release, check) for size in (first, second, last)]
+    assert sorted(case.name for batch in batches[:3] for case in batch.cases) == sorted([*names, "alone"])
+    assert batches[0].cases == sorted(batches[0].cases, key=lambda case: case.op.sizes.flop)
+
+
+def test_entries_with_the_build_and_the_gpu_of_the_faults_own_case_are_first():
+    by_checker = replace(FAULT, patch=patch("fattn.cu"), catch="check", shows=())
+    on_pascal = replace(by_checker, catch="verdict", shows=(replace(FAULT.shows[0], device="gtx1060"),))
+    for fault, flavours in ((by_checker, ("release", "check")), (on_pascal, ("release", "release"))):
+        batches = batches_of(suite(flavours=flavours, a="mma 1"), fault)
+        assert [str(batch.target) for batch in batches] == ["sim:gtx1060", "sim:h200"]
+
+
+def test_cases_of_the_kernels_of_the_faults_own_case_are_first():
+    cases = [(case_of(f"n{at}"), [kernel(f"vec {at}")]) for at in range(3)]
+    batches = [[case.name for case in batch] for batch in by_kernels(cases, [kernel("vec 2"), kernel("mma 8")])]
+    assert batches == [["n2"], ["n0", "n1"]]
+    assert [len(batch) for batch in by_kernels(cases)] == [3]
+
+
+def test_the_case_that_caught_a_fault_before_is_the_first():
+    made = suite({FAULT.patch.name: ("sim:gtx1060", "c")}, a="mma 1", b="vec 1", c="vec 2")
+    fault = replace(FAULT, patch=replace(patch("fattn.cu"), name=FAULT.patch.name))
+    first, second, *_ = batches_of(made, fault)
+    assert (str(first.target), [case.name for case in first.cases]) == ("sim:gtx1060", ["c"])
+    assert (str(second.target), len(second.cases)) == ("sim:h200", 3)
+
+
+def case_of(name, n_kv=64):
+    spec = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_q": 1, "n_kv": n_kv}
+    return resolve(Scenario.model_validate(spec), name, "file")
+
+
+@pytest.mark.parametrize(
+    ("result", "by"),
+    [
+        (RESULT, ""),
+        (replace(RESULT, status="fail"), "verdict"),
+        (replace(RESULT, status="fail", known="k-stride"), ""),
+        (replace(RESULT, status="unsupported"), "support"),
+        (replace(RESULT, status="lost"), "stopped"),
+        (replace(RESULT, status="fail", finding=Finding("race", "x")), "stopped"),
+    ],
+)
+def test_what_kills_a_fault(result, by):
+    assert killed_by(result) == by
+
+
+@pytest.mark.parametrize(
+    ("result", "by"),
+    [
+        (replace(RESULT, status="fail", known="mask-scan"), "verdict"),
+        (replace(RESULT, status="fail", known="k-stride", finding=Finding("out-of-bounds", "x")), "stopped"),
+        (replace(RESULT, status="fail", known="q8-race", checks=(Check("roundings", False, True, "x"),)), "check"),
+    ],
+)
+def test_what_looks_like_a_known_defect_is_caught_by_what_it_shows(monkeypatch, result, by):
+    """The case passes without the fault, so the defect is news."""
+    monkeypatch.setattr(faults, "prepare", lambda session, work: None)
+    monkeypatch.setattr(faults, "judged", lambda *given: (one for one in [result]))
+    monkeypatch.setattr(faults, "passes", lambda case, session, target: True)
+    session = Session(RunOptions(None))
+    batch = CaseBatch(Entry(), H200, [case_of("case")])
+    caught, _ = faults.try_batch(batch, session, session, None)
+    assert (caught.by, caught.cause) == (by, None)
+
+
+def tried(caught):
+    return Tried(FAULT.patch.name, FAULT.patch.changes, "quick", caught, 5, 12.3, text_of("quick"))
+
+
+CAUGHT = Caught("sim:h200", "decode", "verdict", "wrong | rows", cause="kv-left-out")
+
+
+def test_a_result_survives_its_line():
+    for item in (tried(None), tried(CAUGHT)):
+        assert tried_of(item.document()) == item
+
+
+def test_the_page_counts_the_latest_result_of_each_fault_as_it_is_with_the_suite_as_it_is():
+    text = page([FAULT], [tried(None), tried(CAUGHT)])
+    assert "## quick" in text and "**1 of 1 caught (100 %)**." in text
+    assert "wrong \\| rows" in text
+    assert "**0 of 1 caught (0 %)**" in page([FAULT], [tried(CAUGHT), tried(None)])
+    for older in ({"digest": "of another patch"}, {"text": "of another suite"}):
+        assert "## quick" not in page([FAULT], [replace(tried(CAUGHT), **older)])
+
+
+def test_a_case_of_another_suite_counts_for_a_suite_that_has_it():
+    item = replace(tried(CAUGHT), suite="shows", text="", killer=sorted(killers_of("quick"))[0])
+    text = page([FAULT], [item, tried(None)])
+    assert [text.count(words) for words in ("## shows", "## quick", "**1 of 1 caught")] == [1, 1, 2]
+    other = replace(item, killer="of a case that quick has not")
+    assert "**0 of 1 caught" in page([FAULT], [other, tried(None)])
+
+
+def test_a_catch_counts_as_long_as_the_suite_has_the_case_with_its_judgement():
+    killer = sorted(killers_of("quick"))[0]
+    item = replace(tried(CAUGHT), text="of an older suite", killer=killer)
+    assert "## quick" in page([FAULT], [item])
+    assert "## quick" not in page([FAULT], [replace(item, killer="of a case that quick no longer has")])
+    assert "## quick" not in page([FAULT], [replace(item, caught=None)])
+    runs = [(Entry(), H200), (Entry(flavour="check"), H200), (Entry(), GTX1060)]
+    assert len({killer_of(entry, target, case_of("a"), Checks()) for entry, target in runs}) == 3
+
+
+def test_a_faults_own_case_is_judged_by_what_must_catch_it():
+    how: dict[str, set[tuple[str, bool]]] = {}
+    for fault in corpus():
+        for batch in batches_of(SuiteCases(SHOWS, RunOptions(None)), fault):
+            how.setdefault(fault.catch, set()).add((batch.entry.flavour, batch.entry.check.kernels))
+    assert how == {
+        "verdict": {("release", False)},
+        "crash": {("release", False)},
+        "support": {("release", False)},
+        "check": {("check", False)},
+        "kernel": {("release", True)},
+    }

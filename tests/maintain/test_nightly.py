@@ -1,0 +1,106 @@
+"""scripts/nightly: the matrix of GPUs and releases from the command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.daily.regress.history import open_history
+from fattn_probe.daily.regress.records import Identity, Result
+from fattn_probe.llama.source import DEFAULT_SOURCE
+from maintain.matrix import RELEASES, SUITE, from_json, part_of
+
+ROOT = Path(__file__).parents[2]
+V100 = Identity("here", "sim:v100", "7.0", "", "sim", "release", DEFAULT_SOURCE, "11549", "", "0.1.0")
+H200 = Identity("here", "sim:h200", "9.0", "", "sim", "release", RELEASES[0], "?", "", "0.1.0")
+
+
+def nightly(*words):
+    command = [sys.executable, str(ROOT / "scripts/nightly"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=3000, check=False)
+
+
+def recorded(path, identity, *results):
+    with open_history(path) as history:
+        run = history.begin(identity, SUITE)
+        for result in results:
+            history.add(run, result)
+        history.end(run)
+    return path
+
+
+TRAP = Result("a", "d", "fail", "trap", known="volta-columns")
+
+
+def test_histories_of_two_machines_make_one_page(tmp_path):
+    one = recorded(tmp_path / "1.db", V100, TRAP, Result("b", "d", "pass"))
+    two = recorded(tmp_path / "2.db", H200, Result("b", "d", "pass"))
+    done = nightly("matrix", one, two, "--results", tmp_path / "m.json", "--to", tmp_path / "m.md")
+    assert done.returncode == 0, done.stderr
+    assert [cell.device for cell in from_json((tmp_path / "m.json").read_text())] == ["sim:h200", "sim:v100"]
+    said = (tmp_path / "m.md").read_text()
+    assert "| v100 | 7.0 | not run | 1, 1 known |" in said
+    assert "| h200 | 9.0 | 1 | not run |" in said
+
+
+def test_without_time_everything_is_left_but_what_the_history_has(tmp_path):
+    history = recorded(tmp_path / "h.db", V100, TRAP)
+    done = nightly("devices", "--seconds", 0, "--history", history, "--resume")
+    assert done.returncode == 4
+    assert f"devices: {15 * len(RELEASES) - 1} of {15 * len(RELEASES)} runs are left" in done.stderr
+    assert f"{DEFAULT_SOURCE} sim:v100: 0, 1 known" in done.stdout
+
+
+def test_a_part_of_the_releases_runs_each_night(tmp_path):
+    done = nightly("releases", "--part", 3, "--parts", 14, "--seconds", 0, "--history", tmp_path / "h.db")
+    assert done.returncode == 4
+    number = len(part_of(3, 14))
+    assert f"devices: {number} of {number} runs are left" in done.stderr
+
+
+@pytest.mark.parametrize(("result", "code"), [(TRAP, 0), (Result("a", "d", "fail", "wrong"), 5)])
+def test_only_what_is_not_explained_fails_the_matrix(tmp_path, result, code):
+    history = recorded(tmp_path / "h.db", V100, result)
+    words = ("--on", "sim:v100", "--source", DEFAULT_SOURCE, "--history", history, "--resume")
+    done = nightly("devices", *words)
+    assert done.returncode == code, done.stderr
+
+
+@pytest.mark.build
+@pytest.mark.network
+def test_a_part_of_the_matrix_runs(tmp_path):
+    words = ("--on", "sim:h200", "--source", DEFAULT_SOURCE, "--filter", "^gqa$", "--history", tmp_path / "h.db")
+    done = nightly("devices", *words)
+    assert done.returncode == 0, done.stderr
+    assert f"{DEFAULT_SOURCE} sim:h200: 1\n" in done.stdout
+
+
+def test_the_hostile_runs_are_no_part_of_the_others():
+    def chosen(marks):
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-q",
+            "-p",
+            "no:xdist",
+            "-m",
+            marks,
+            ROOT / "tests/hostile",
+        ]
+        lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
+        return {line for line in lines if "::" in line}
+
+    hostile = chosen("hostile")
+    assert len(hostile) >= 120
+    assert not hostile & (chosen("night and not hostile") | chosen("not slow and not night and not gpu"))
+
+
+@pytest.mark.slow
+def test_the_verdicts_tests_are_tested():
+    pytest.importorskip("cosmic_ray")  # extra `mutants`
+    done = nightly("verdict", "--in", "judge/limits", "--only", "return True|MODEL_LIMIT / spread")
+    assert done.returncode == 0, done.stderr
+    assert "of the others 2 noticed and 0 not: 100 %" in done.stdout

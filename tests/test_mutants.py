@@ -1,0 +1,129 @@
+"""The mutation tester: what it changes, which tests it runs, and what it says of reasons that have no mutant."""
+
+import pytest
+
+pytest.importorskip("cosmic_ray")  # extra `mutants`
+
+from tests.mutants.explained import read
+from tests.mutants.mutants import mutants_of
+from tests.mutants.trial import Traced, Trial, workers
+
+SOURCE = '''"""A module."""
+
+MOST = 2.0
+
+
+def above(value: float | None, least: int = 1) -> bool:
+    """Whether it is above."""
+    if value is None:
+        raise ValueError(f"{value + 1} of {MOST < 1}")
+    return value > MOST and not value < least
+
+
+def total(values):
+    return (
+        max(values) +
+        3
+    )
+'''
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/__init__.py").write_text("")
+    (tmp_path / "mine/limits.py").write_text(SOURCE)
+    return tmp_path
+
+
+def changes(root):
+    return {(mutant.was, mutant.now): mutant for mutant in mutants_of("mine/limits.py", root)}
+
+
+def test_comparisons_limits_logic_and_aggregations_are_changed(root):
+    found = {now for _, now in changes(root)}
+    assert {"MOST = 4.0", "MOST = 1.0", "if value is not None:", "max(values) -", "min(values) +"} <= found
+    assert {"return value >= MOST and not value < least", "return value > MOST or not value < least"} <= found
+    assert {"return value <= MOST and not value < least", "return value > MOST and not value <= least"} <= found
+    assert {now for was, now in changes(root) if was == "3"} == {"4", "2"}
+
+
+def test_messages_annotations_and_docstrings_are_not(root):
+    assert not [was for was, _ in changes(root) if "raise" in was or '"""' in was]
+    signature = {now for was, now in changes(root) if was.startswith("def above")}
+    assert signature == {
+        "def above(value: float | None, least: int = 2) -> bool:",
+        "def above(value: float | None, least: int = 0) -> bool:",
+    }
+
+
+def test_a_mutant_is_the_whole_module_with_one_change(root):
+    for mutant in changes(root).values():
+        compile(mutant.source, "mine/limits.py", "exec")
+        old, new = SOURCE.splitlines(), mutant.source.splitlines()
+        assert [was.strip() for was in old][mutant.line - 1] == mutant.was
+        assert sum(was != now for was, now in zip(old, new, strict=True)) == 1
+
+
+def test_a_mutant_is_tried_with_the_tests_that_run_it(root):
+    at = {number: frozenset({("mine/limits.py", number)}) for number in (8, 10, 15)}
+    tests = (Traced("slow", 2.0, at[10]), Traced("fast", 0.1, at[10] | at[8]), Traced("other", 0.1, at[15]))
+    trial = Trial(None, tests, {"mine/limits.py": SOURCE.splitlines()})
+    found = {now: [test.name for test in trial.tests_of(mutant)] for (_, now), mutant in changes(root).items()}
+    assert found["return value > MOST or not value < least"] == ["fast", "slow"]
+    assert found["if value is not None:"] == ["fast"]
+    assert found["min(values) +"] == ["other"]
+    assert found["MOST = 4.0"] == ["fast", "slow"]  # of a constant, the lines that name it
+
+
+TESTS = """
+from mine.limits import MOST, above
+
+def test_twice():
+    assert above(2.5) and above(2.5)
+
+def test_below():
+    assert not above(1.5)
+
+def test_most():
+    assert MOST == 2
+"""
+
+
+def test_a_change_that_a_test_notices_and_one_that_none_does(root):
+    (root / "test_mine.py").write_text(TESTS)
+    with workers(root, 1, ["mine/limits.py"], ["test_mine.py"]) as pool:
+        tests = tuple(map(pool.lines, pool.started[0].tests))
+        assert [test.name for test in tests] == [f"test_mine.py::test_{name}" for name in ("twice", "below", "most")]
+        trial = Trial(pool, tests, {"mine/limits.py": SOURCE.splitlines()})
+        noticed = {now for (_, now), mutant in changes(root).items() if trial.noticed(mutant)}
+    assert {"return value <= MOST and not value < least", "MOST = 4.0", "if value is not None:"} <= noticed
+    assert not {"return value >= MOST and not value < least", "min(values) +"} & noticed
+
+
+REASONS = """
+- in: mine/limits.py
+  why: no value is 2
+  mutants:
+  - {was: return value > MOST and not value < least, now: return value >= MOST and not value < least}
+  - {was: return value > LESS, now: return value >= LESS}
+"""
+
+
+def test_a_reason_without_a_mutant_is_named(root):
+    (root / "equivalent.yaml").write_text(REASONS)
+    mutants, reasons = list(changes(root).values()), read(root / "equivalent.yaml")
+    assert reasons.gone(mutants, ["mine/limits.py"]) == [
+        ("mine/limits.py", "return value > LESS", "return value >= LESS")
+    ]
+    assert reasons.gone(mutants, ["mine/other.py"]) == []
+    left = reasons.left(mutants)
+    assert len(left) == len(mutants) - 1
+    assert "return value >= MOST and not value < least" not in [mutant.now for mutant in left]
+
+
+@pytest.mark.parametrize("again", [REASONS, REASONS.replace("no value is 2", "''")])
+def test_a_mutant_has_one_reason(root, again):
+    (root / "equivalent.yaml").write_text(REASONS + again if "''" not in again else again)
+    with pytest.raises(ValueError, match="no reason, or two"):
+        read(root / "equivalent.yaml")

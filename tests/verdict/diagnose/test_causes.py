@@ -1,0 +1,419 @@
+"""A planted fault is identified by the direction of the error; the rounding model stands in for the kernel."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.launch.geometry import TilePart, geometry_of
+from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.verdict.diagnose.diagnosis import Evidence, diagnose, lean
+from fattn_probe.verdict.diagnose.faults import candidates_of
+from fattn_probe.verdict.diagnose.row import Around, AttentionRow, Cause, Head, Moves, WrongRow, fitting
+from fattn_probe.verdict.measure.expected import Expected
+from fattn_probe.verdict.measure.metrics import POISON
+from fattn_probe.verdict.measure.verdict import Status, judge
+from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests.planted import FAULTS, case_of, planted
+from tests.verdict.truth.models import model_of
+
+LAUNCH = parse_launch(
+    '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 16, 2, false, false, false>(char)",'
+    '"grid":[16,1,1],"block":[32,4,1],"shared":0}'
+)
+
+
+@pytest.fixture(scope="module")
+def run():
+    case = case_of(512)
+    inputs = make_inputs(case)
+    dst = model_of(case, inputs, [LAUNCH], 90)
+    return case, inputs, dst, reference_of(case.op, inputs), geometry_of(case.op, [LAUNCH], 90)
+
+
+def diagnosis_of(run, dst):
+    case, inputs, model, reference, geometry = run
+    verdict = judge(dst, reference, case.tolerance, expected=Expected(model=model))
+    assert verdict.status is Status.FAIL
+    return diagnose(Evidence(case, inputs, dst, verdict.deviation, geometry))
+
+
+def test_the_model_itself_passes(run):
+    case, _, dst, reference, _ = run
+    assert judge(dst, reference, case.tolerance, expected=Expected(model=dst)).status is Status.PASS
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_the_fault_is_named(run, fault):
+    case, inputs, dst, _, geometry = run
+    found = diagnosis_of(run, planted(fault, case, inputs, dst, geometry))
+    assert FAULTS[fault] in [said.cause.words for said in found.causes]
+    assert found.causes[0].cause.explained > 0.99
+
+
+def test_place_tile_block_and_step_of_the_worst(run):
+    case, inputs, dst, _, geometry = run
+    where = np.zeros(dst.shape[:3], bool)
+    where[0, :, 3] = True
+    left_out = next(fault for fault in FAULTS if fault.__name__ == "step_left_out")
+    found = diagnosis_of(run, planted(left_out, case, inputs, dst, geometry, where=where))
+    assert (len(found.worst), found.rows_tried) == (5, 8)
+    worst = found.worst[0]
+    assert worst.at.head == 3
+    assert worst.tile == (0, 1, 0, 0)
+    assert worst.cause.step == 2
+    (block,) = worst.blocks
+    part = next(part for part in geometry.parts_of(worst.tile) if part.block == block)
+    assert 2 in range(part.start, part.stop)
+    assert found.patterns[0].words.startswith("head 3")
+
+
+def test_another_rows_answer(run):
+    dst = run[2].copy()
+    dst[0, :, 1] = run[2][0, :, 2]
+    found = diagnosis_of(run, dst)
+    (said,) = found.causes
+    assert str(said.cause) == "another row's answer stands there (that of head 2)"
+    assert (said.rows, said.share) == (found.rows_tried, 1.0)
+
+
+def test_noise_is_not_reported(run):
+    noise = np.random.default_rng(0).standard_normal(run[2].shape)
+    found = diagnosis_of(run, (run[2] + 0.01 * noise).astype(np.float32))
+    assert found.causes == ()
+    assert found.patterns == ()
+
+
+@pytest.mark.parametrize(("size", "kinds"), [(1.0, ["rounding"]), (8.0, [])])
+def test_a_rounding_is_as_large_as_the_kernels_own(run, size, kinds):
+    """Eight times the kernel's own error is below 2^-8 of the answer, but no rounding of this kernel."""
+    _, _, model, reference, _ = run
+    own = np.sqrt(np.mean((model - reference) ** 2, axis=3, keepdims=True))
+    noise = size * own * np.random.default_rng(0).standard_normal(model.shape)
+    found = diagnosis_of(run, (model + noise).astype(np.float32))
+    assert [said.cause.kind for said in found.causes] == kinds
+
+
+def test_small_errors_that_lean_to_one_side_are_no_rounding(run):
+    case, inputs, dst, _, geometry = run
+
+    def a_little_scaled(row, geometry, place):
+        return row.output(1.001 * row.raw + row.mask)
+
+    _, _, model, reference, _ = run
+    own = np.sqrt(np.mean((model - reference) ** 2, axis=3, keepdims=True))
+    noise = own * np.random.default_rng(0).standard_normal(model.shape)
+    wrong = planted(a_little_scaled, case, inputs, dst, geometry) + noise
+    assert diagnosis_of(run, wrong.astype(np.float32)).causes == ()
+
+
+def wrong_row(case, place, answer=lambda row: row.out, **known):
+    """A row (sequence, query, head) with another answer, and its exact one."""
+    inputs, (sequence, query, head) = make_inputs(case), place
+    row = AttentionRow.of(Head.of(case, inputs, sequence, head // case.op.sizes.group), query, head)
+    out = answer(row)
+    return WrongRow(row, Around(case, inputs, *place), out, row.out, out != row.out, **known)
+
+
+FEW = "version: 1\nabout: 8 rows\nhsk: 128\nn_head: 8\nn_q: 1\nn_kv: 256\nlogit_softcap: 10\nmask: {kind: random}\n"
+
+
+@pytest.mark.parametrize(("heads", "leans"), [(8, True), (5, False)])
+def test_few_rows_tell_a_lean_by_their_spread(heads, leans):
+    """A softcap of four times the size changes these logits as little as the kernel's rounding does."""
+    (case,) = expand(loads(FEW, "few.yaml"))
+    chance = np.random.default_rng(0)
+    wrong, noise = [], []
+    for head in range(heads):
+        capped = wrong_row(case, (0, 0, head), lambda row: row.answer(softcap=40.0))
+        own = capped.off / len(capped.out) ** 0.5 * chance.standard_normal(len(capped.out))
+        wrong.append(replace(capped, out=capped.out + own))
+        noise.append(replace(capped, out=capped.base + own))
+    assert (lean(wrong), lean(noise)) == (leans, False)
+
+
+def test_not_finite_has_a_place_but_no_cause(run):
+    dst = run[2].copy()
+    dst[0, 8:, 2, 5] = np.nan
+    found = diagnosis_of(run, dst)
+    assert (found.causes, found.worst[0].cause) == ((), None)
+    assert {element.at.d for element in found.worst} == {5}
+    assert "head 2" in found.patterns[0].words
+
+
+FRESH_F32, FRESH_F16 = 0xFFFFFFFF, 0xFFFFE000
+CPU_NAN, GPU_NAN = 0xFFC00000, 0x7FFFFFFF
+
+
+@pytest.mark.parametrize(
+    ("bits", "cause"),
+    [
+        (POISON, "unwritten"),
+        (FRESH_F32, "unwritten-read"),
+        (FRESH_F16, "unwritten-read"),
+        (CPU_NAN, "invalid"),
+        (GPU_NAN, None),
+    ],
+)
+@pytest.mark.parametrize("others", [0.0, 0.01])
+def test_the_bits_of_a_nan_tell_where_it_comes_from(run, bits, cause, others):
+    """In few rows too, if nothing explains the errors of the others."""
+    dst = (run[2] + others * np.random.default_rng(0).standard_normal(run[2].shape)).astype(np.float32)
+    dst[0, 8:10, 2, 5] = np.array(bits, np.uint32).view(np.float32)
+    found = diagnosis_of(run, dst)
+    few = cause is None or (cause == "invalid" and others > 0)
+    assert [said.cause.kind for said in found.causes] == ([] if few else [cause])
+    assert all(said.rows == 2 for said in found.causes)
+
+
+def test_a_nan_of_memory_does_not_hide_the_cause_of_most_rows(run):
+    case, inputs, dst, _, geometry = run
+    left_out = next(fault for fault in FAULTS if fault.__name__ == "step_left_out")
+    wrong = planted(left_out, case, inputs, dst, geometry)
+    wrong[0, 0, 0, 0] = np.array(FRESH_F32, np.uint32).view(np.float32)
+    causes = [said.cause.kind for said in diagnosis_of(run, wrong).causes]
+    assert causes[0] == "kv-left-out"
+    assert "unwritten-read" not in causes
+
+
+def test_factors_that_differ_by_row_are_those_of_the_sums_of_weights(run):
+    factors = np.random.default_rng(0).uniform(0.5, 1.5, run[2].shape[:3])[..., None]
+    found = diagnosis_of(run, (run[2] * factors).astype(np.float32))
+    assert [said.cause.kind for said in found.causes] == ["row-sum"]
+    assert found.worst[0].cause.kind == "output-scale"
+    found = diagnosis_of(run, (run[2] * np.float32(0.75)).astype(np.float32))
+    assert [str(said.cause) for said in found.causes] == ["the output is scaled (by 0.75)"]
+
+
+def test_the_cause_that_explains_most_rows_is_first_and_one_of_few_rows_is_not_said(run):
+    case, inputs, dst, _, geometry = run
+    where = np.zeros(dst.shape[:3], bool)
+    where[0, :, :3] = True
+    left_out = next(fault for fault in FAULTS if fault.__name__ == "step_left_out")
+    wrong = planted(left_out, case, inputs, dst, geometry, where=where)
+    wrong[0, :, 3] *= 1.5
+    found = diagnosis_of(run, wrong)
+    assert found.causes[0].cause.kind == "kv-left-out"
+    assert all(said.share >= 0.5 for said in found.causes)
+    assert "output-scale" not in [said.cause.kind for said in found.causes]
+
+
+def test_kv_steps_that_are_missing_are_named(run):
+    case, inputs, dst, _, geometry = run
+
+    def some_left_out(row, geometry, place):
+        logits, step = row.logits, geometry.rows
+        for first in (1, 4):
+            logits[first * step : (first + 1) * step] = -np.inf
+        return row.output(logits)
+
+    found = diagnosis_of(run, planted(some_left_out, case, inputs, dst, geometry))
+    assert found.causes[0].cause.kind == "kv-left-out"
+    assert found.causes[0].cause.detail == "KV steps 1, 4"
+    assert found.causes[0].cause.explained > 0.99
+
+
+def some_keys_weighted(row, geometry, place):
+    """Every KV row has another weight."""
+    weights = np.random.default_rng(1).uniform(0.5, 1.5, len(row.V))
+    return row.output(row.logits + np.log(weights))
+
+
+def step_not_rescaled(row, geometry, place):
+    """The sum of the weighted V is not scaled down when the maximum grows."""
+    logits, acc, total, top = row.logits, 0.0, 0.0, -np.inf
+    for first in range(0, len(logits), geometry.rows):
+        step = slice(first, first + geometry.rows)
+        before, top = top, max(top, logits[step].max())
+        weights = np.exp(logits[step] - top)
+        total = total * np.exp(before - top) + weights.sum()
+        acc = acc + weights @ row.V[step]
+    return acc / total
+
+
+def half_a_step_of_V_late(row, geometry, place):
+    V, half = row.V.copy(), geometry.rows // 2
+    V[:half] = np.roll(V[:half], 1, axis=0)
+    return row.weights(row.logits) @ V
+
+
+def logits_permuted(row, geometry, place):
+    """Each KV row has the logit of another."""
+    raw = np.random.default_rng(2).permutation(row.raw)
+    return row.output(raw + row.mask)
+
+
+@pytest.mark.parametrize(("blocks", "kind"), [(16, "share"), (2, "kv-parts")])
+def test_a_step_that_is_not_rescaled_has_the_wrong_weight(run, blocks, kind):
+    """Of 16 blocks each has one step of a tile, of two each has a tile."""
+    case, inputs, dst, _, _ = run
+    geometry = geometry_of(case.op, [replace(LAUNCH, grid=(blocks, 1, 1))], 90)
+    found = diagnosis_of((*run[:4], geometry), planted(step_not_rescaled, case, inputs, dst, geometry))
+    assert [said.cause.kind for said in found.causes] == [kind]
+
+
+def test_an_output_of_zeros_has_no_other_cause(run):
+    found = diagnosis_of(run, np.zeros_like(run[2]))
+    assert [said.cause.kind for said in found.causes] == ["zero"]
+
+
+@pytest.mark.parametrize("fault", [some_keys_weighted, half_a_step_of_V_late, logits_permuted])
+def test_a_fault_that_no_cause_describes_is_met_with_silence(run, fault):
+    case, inputs, dst, _, geometry = run
+    assert diagnosis_of(run, planted(fault, case, inputs, dst, geometry)).causes == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoiled"),
+    [("masked-tile", "rows whose first KV step is hidden"), (None, "rows of head 2"), (None, "every row but one")],
+)
+def test_nan_has_a_cause_only_if_it_is_in_the_rows_that_the_cause_predicts(kind, spoiled):
+    (case,) = expand(loads(MASKED, "masked.yaml"))
+    inputs = make_inputs(case)
+    reference = reference_of(case.op, inputs)
+    geometry = geometry_of(case.op, [replace(LAUNCH, grid=(2, 1, 1))], 90)  # a block for each tile, of two steps
+    assert geometry.rows == 64
+    rows = {
+        "rows whose first KV step is hidden": np.s_[0, 8:],
+        "rows of head 2": np.s_[0, :, 2],
+        "every row but one": np.s_[0, 1:],
+    }[spoiled]
+    dst = reference.astype(np.float32)
+    dst[rows] = np.nan
+    verdict = judge(dst, reference, case.tolerance)
+    found = diagnose(Evidence(case, inputs, dst, verdict.deviation, geometry))
+    assert [said.cause.kind for said in found.causes] == ([] if kind is None else [kind])
+
+
+MASKED = """
+version: 1
+about: the later half of the queries does not see the first KV step
+hsk: 128
+n_head: 4
+n_head_kv: 2
+n_q: 16
+n_kv: 72
+mask: {kind: sliding_window, window: 1}
+"""
+
+IGNORING = """
+version: 1
+about: an op of which a part is ignored
+hsk: 64
+n_head: 2
+n_q: 4
+n_kv: 64
+sinks: true
+logit_softcap: 2.0
+mask: {kind: causal}
+data: {Q: {kind: normal, scale: 4}, sinks: {kind: normal, mean: 3}}
+"""
+
+
+@pytest.mark.parametrize("part", ["mask", "softcap", "sink"])
+def test_a_part_of_the_op_that_is_ignored(part):
+    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
+    value = {"mask": np.zeros(64), "softcap": 0.0, "sink": None}[part]
+    wrong = wrong_row(case, (0, 1, 1), lambda row: row.answer(**{part: value}))
+    assert candidates_of(wrong)[0].cause.words == f"the {part} is ignored"
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.5, 3.0, 4.0])
+def test_a_softcap_of_another_size(factor):
+    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
+    wrong = wrong_row(case, (0, 3, 1), lambda row: row.answer(softcap=factor * row.softcap))
+    first = candidates_of(wrong)[0].cause
+    assert (first.kind, first.words) == ("softcap", "the softcap is of another size")
+    assert first.factor == pytest.approx(factor, rel=1e-3)
+
+
+SHARED = "version: 1\nabout: ALiBi\nhsk: 64\nn_head: 2\nn_q: 4\nn_kv: 64\nmax_bias: 8\nmask: {kind: alibi}\n"
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_slope_that_is_wrong_in_the_shares_of_some_blocks(writes):
+    """Kernels have code of their own for the blocks that leave their share of a tile to another kernel."""
+    (case,) = expand(loads(SHARED, "shared.yaml"))
+    parts = (TilePart(0, 0, 2, 1, False), TilePart(1, 2, 4, 1, True))
+
+    def answer(row):
+        return row.output(np.where((np.arange(64) >= 32) == writes, row.raw + 3 * row.mask, row.logits))
+
+    first = candidates_of(wrong_row(case, (0, 3, 1), answer, step=16, parts=parts))[0].cause
+    whose = "the CUDA blocks that write dst" if writes else "CUDA blocks that another kernel adds"
+    assert (first.kind, first.words) == ("alibi", f"the slope of ALiBi is wrong in the shares of {whose}")
+
+
+def test_blocks_without_a_kv_step_have_no_share():
+    """The vec kernel is launched with a block for each D rows, but a step of it has 128."""
+    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
+    parts = tuple(TilePart(turn, turn, 2, 4, False) for turn in range(4))
+    wrong = wrong_row(case, (0, 3, 1), lambda row: 1.01 * row.out, step=32, parts=parts)
+    assert candidates_of(wrong)[0].cause.words == "the output is scaled"
+
+
+def test_a_row_reads_the_mask_of_its_head():
+    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
+    view = case.op.tensors["mask"]
+    by_head = replace(view, ne=(*view.ne[:2], 2, 1), nb=(*view.nb[:2], view.nb[1] * view.ne[1], view.nb[3] * 2))
+    op = replace(case.op, tensors={**case.op.tensors, "mask": by_head})
+    case, planes = replace(case, op=op), np.zeros((2, 4, 64), np.float16)
+    planes[0, :, 5:], planes[1, :, :40] = -np.inf, -np.inf
+    inputs = {**make_inputs(case), "mask": planes.view(np.uint8).reshape(-1)}
+    reference = reference_of(op, inputs)
+    for head in (0, 1):
+        row = AttentionRow.of(Head.of(case, inputs, 0, head), 2, head)
+        np.testing.assert_allclose(row.output(row.logits), reference[0, 2, head], rtol=1e-12)
+        around = Around(case, inputs, 0, 2, head)
+        other = dict(around.masks())
+        assert f"sequence 0, head {head}, row 2" not in other
+        np.testing.assert_array_equal(other[f"sequence 0, head {1 - head}, row 2"], planes[1 - head, 2])
+    np.testing.assert_array_equal(around.mask_entries(around.mask_start + 64, 8), planes[1, 3, :8])
+
+
+def test_a_row_is_what_the_reference_says():
+    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
+    inputs = make_inputs(case)
+    row = AttentionRow.of(Head.of(case, inputs, 0, 1), 2, 1)
+    np.testing.assert_allclose(row.output(row.logits), reference_of(case.op, inputs)[0, 2, 1], rtol=1e-12)
+
+
+VIEW = "{kind: view, rows: 90, offset: 3, pad: 32, outside: nan}"
+EXTREME = {
+    "logits beyond f16": "mask: {kind: causal}\ndata: {Q: {kind: normal, scale: 4e4}, K: {kind: normal, scale: 40}}",
+    "a fully masked row": "mask: {kind: masked_rows, every: 1}",
+    "a fully masked row with a sink": "mask: {kind: masked_rows, every: 1}\nsinks: true",
+    "NaN around K and V": f"mask: {{kind: causal}}\nlayout: {{K: {VIEW}, V: {VIEW}}}",
+    "quantised K and V": "mask: {kind: causal}\ntype_K: q4_0\ntype_V: q8_0",
+    "V at the end of f16": "mask: {kind: causal}\ndata: {V: {kind: constant, value: 65000}}",
+    "a softcap": "mask: {kind: causal}\nlogit_softcap: 1e-3\ndata: {Q: {kind: normal, scale: 4e4}}",
+    "ALiBi": "mask: {kind: alibi}\nmax_bias: 8\ndata: {Q: {kind: normal, scale: 4e4}}",
+}
+
+
+@pytest.mark.parametrize("what", EXTREME)
+def test_extreme_rows_are_searched_without_a_warning(what):
+    text = f"version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 2\nn_q: 4\nn_seq: 2\nn_kv: 72\n{EXTREME[what]}\n"
+    (case,) = expand(loads(text, "extreme.yaml"))
+    noise = np.random.default_rng(0).standard_normal(64)
+    parts = (TilePart(0, 0, 2, 1, False), TilePart(1, 2, 3, 1, False))
+    wrong = wrong_row(case, (1, 1, 1), step=32, parts=parts)
+    assert candidates_of(replace(wrong, base=np.zeros(64), out=noise)) == []
+
+
+def test_an_error_at_the_end_of_float32_is_not_explained_by_an_overflow():
+    """The square of a product of two large errors is beyond float64, and an infinite gain would explain everything."""
+    moves = np.full((1, 64), 1e130)
+    moves[0, 32:] = -1e130
+    move = Moves(moves, lambda index, factor: Cause("kv-hidden", "x", ""), free=True)
+    error = np.full(64, 3e38)
+    error[:16] = -3e38
+    assert fitting(error, [move]) == []
+
+
+def test_a_hidden_row_is_hidden_whatever_its_logit():
+    raw, mask = np.array([1.0, np.inf, np.nan]), np.array([0.0, -np.inf, -np.inf])
+    row = AttentionRow(np.eye(3), np.eye(3), raw, mask, softcap=0.0, sink=None)
+    assert row.logits.tolist() == [1.0, -np.inf, -np.inf]

@@ -1,0 +1,102 @@
+"""Each fault planted in an attention kernel is found: by the checker, or when the kernel is launched."""
+
+import re
+
+import pytest
+
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
+from fattn_probe.machine.run.outcome import Failed, Fault
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.simulator import Simulation
+
+pytestmark = [pytest.mark.build, pytest.mark.slow, pytest.mark.network]
+
+SCENARIO = """
+version: 1
+about: chooses a fault of fault-many.patch
+hsk: 64
+n_head: 4
+n_q: 1
+n_kv: 256
+scale: {fault}
+"""
+FAULTS = {
+    2: ("barrier-divergence", "planted: two barriers"),
+    3: ("misaligned", "planted: misaligned pair"),
+    4: ("uninitialized-global", "planted: never written"),
+    5: ("race", "planted: two blocks write"),
+    6: ("race", "planted: a block reads"),
+    7: ("overflow", "planted: product"),
+    8: ("overflow", "planted: lost bits"),
+    9: ("race", "planted: no wait"),
+    10: ("shared-memory", "planted: static shared memory"),
+    13: ("lanes-missing", "planted: lanes missing"),
+    14: ("shared-memory", "planted: static and dynamic shared memory"),
+    15: ("misaligned", "planted: misaligned int"),
+    16: ("misaligned", "planted: misaligned int4"),
+    17: ("uninitialized-shared", "planted: unwritten shared"),
+    21: ("barrier-divergence", "planted: barrier not reached"),
+}
+
+
+@pytest.fixture(scope="module")
+def session():
+    tree = resolve(DEFAULT_SOURCE)
+    patch = patches.find("fault-many", tree)
+    return Session(RunOptions(tree, flavour="check", patches=(patch,), simulation=Simulation(threads=1)))
+
+
+def line_of(marker):
+    """The number of the line of the patched fattn-vec.cuh that ends in a comment."""
+    patch = patches.find("fault-many", resolve(DEFAULT_SOURCE)).text
+    (hunk,) = (hunk for hunk in re.split(r"^(?=@@)", patch, flags=re.MULTILINE) if f"// {marker}\n" in hunk)
+    start = int(re.match(r"@@ \S+ \+(\d+),", hunk)[1])
+    before = hunk[: hunk.index(f"// {marker}\n")].splitlines()[1:]
+    return start + sum(not line.startswith("-") for line in before) - 1
+
+
+def outcome_of(session, fault):
+    (case,) = expand(loads(SCENARIO.format(fault=fault)))
+    return session.run(case, make_inputs(case), parse_target("sim:h200", load_devices()))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_where_it_is(session, fault):
+    kind, marker = FAULTS[fault]
+    outcome = outcome_of(session, fault)
+    assert isinstance(outcome, Fault), outcome
+    assert outcome.kind == kind, outcome.message
+    assert f"fattn-vec.cuh:{line_of(marker)}" in outcome.frames[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (11, "invalid argument"),
+        (18, "invalid argument"),
+        (19, "invalid argument"),
+        (20, "too many resources requested for launch"),
+    ],
+)
+def test_a_launch_that_a_driver_refuses_fails(session, fault, error):
+    outcome = outcome_of(session, fault)
+    assert isinstance(outcome, Failed), outcome
+    assert f"CUDA error: {error}" in outcome.message
+
+
+def test_an_argument_in_host_memory_is_found(session):
+    outcome = outcome_of(session, 12)
+    assert isinstance(outcome, Fault), outcome
+    assert outcome.kind == "host-memory"
+    assert "argument 6 of flash_attn_ext_vec" in outcome.message
+
+
+def test_an_argument_that_loses_bits_is_found(session):
+    outcome = outcome_of(session, 22)
+    assert isinstance(outcome, Fault), outcome
+    assert outcome.kind == "overflow"
+    assert "4294967424 is stored in 32 bits" in outcome.message  # nb11 of 64 halves
+    assert "launch_fattn" in " ".join(outcome.frames)

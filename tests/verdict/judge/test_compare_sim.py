@@ -1,0 +1,97 @@
+"""`compare` on the simulated H200: shipped kernels pass, planted faults do not, and are named."""
+
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import expand, load, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.launch.geometry import geometry_of
+from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.verdict.judge.cases import judge_cases
+from fattn_probe.verdict.judge.checks import Checks
+from fattn_probe.verdict.judge.expectation import expected_of
+from fattn_probe.verdict.measure.verdict import Status, judge, upstream_says
+from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests.planted import FAULTS, LENGTHS, case_of, planted
+
+pytestmark = [pytest.mark.build, pytest.mark.network]
+
+SCENARIOS = Path(__file__).parents[3] / "scenarios"
+DEVICES = load_devices()
+H200, CPU = (parse_target(target, DEVICES) for target in ("sim:h200", "cpu"))
+LONG_CACHE = """
+version: 1
+about: stream-K seams within tiles
+hsk: 64
+n_head: 16
+n_head_kv: 2
+n_q: 3
+n_kv: 32768
+mask: {kind: causal}
+"""
+
+
+def rows_of(session, text, targets=(H200,), options=None):
+    case = expand(load(SCENARIOS / text) if text.endswith(".yaml") else loads(text, "case.yaml"))[0]
+    return list(judge_cases(session, [(case, targets)], options))
+
+
+@pytest.mark.slow  # ggml's CPU backend is compiled
+def test_several_backends_in_one_go(session):
+    sim, cpu = rows_of(session, "gqa.yaml", (H200, CPU))
+    assert (sim.status, cpu.status) == (Status.PASS, Status.PASS)
+    assert sim.verdict.design.equal_bits > 0.999
+    assert 0.5 < sim.verdict.design.rmse_by_predicted < 1.5
+    assert cpu.verdict.design is None
+    assert "CPU backend has no error model" in cpu.missing
+
+
+@pytest.mark.slow  # smaller batches have kernels of their own
+def test_a_correct_kernel_is_deterministic_and_batches_differ_by_their_kernels(session):
+    (row,) = rows_of(session, "gqa.yaml", options=Checks(repeat=3, batch_invariance=3))
+    deterministic, invariant = row.checks
+    assert deterministic.passes
+    assert "3 runs with different orders of warps" in deterministic.reason
+    assert not invariant.passes
+    assert "in the batch by flash_attn_ext_f16<64,64,8,8" in invariant.reason
+    assert row.status is Status.PASS
+
+
+@pytest.mark.slow
+def test_another_source_is_held_to_its_own_step_sizes():
+    earlier = Session(RunOptions(resolve("pypi:xllamacpp==0.2.8")))
+    (row,) = rows_of(earlier, "gqa.yaml", (parse_target("sim:rtx4070", DEVICES),))
+    assert row.status is Status.PASS
+    assert row.verdict.design.equal_bits > 0.999
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_kv", LENGTHS)
+def test_all_planted_faults_are_caught(session, n_kv):
+    case = case_of(n_kv)
+    inputs = make_inputs(case)
+    capture = session.capture(case, inputs, H200)
+    reference, geometry = reference_of(case.op, inputs), geometry_of(case.op, capture.launches, 90)
+    expected = expected_of(case, inputs, geometry, 90, "always")
+    assert judge(capture.dst, reference, case.tolerance, expected=expected).status is Status.PASS
+    upstream = 0
+    for fault in FAULTS:
+        dst = planted(fault, case, inputs, capture.dst, geometry)
+        assert judge(dst, reference, case.tolerance, expected=expected).status is Status.FAIL, fault.__name__
+        upstream += not upstream_says(dst, reference).passes
+    assert upstream <= 5
+
+
+@pytest.mark.slow
+def test_a_stream_k_fault_is_placed_at_its_seams(session):
+    tree = resolve(DEFAULT_SOURCE)
+    patched = Session(RunOptions(tree, patches=(patches.find("fault-stream-k-seam", tree),)))
+    (row,) = rows_of(patched, LONG_CACHE)
+    assert row.status is Status.FAIL
+    said = row.diagnosis.causes[0]
+    assert said.cause.words == "the KV step before each seam of CUDA blocks is left out"
+    assert said.cause.explained > 0.99
+    assert row.diagnosis.worst[0].blocks[0] in (0, 132)

@@ -1,0 +1,82 @@
+"""Signs of known defects at their limits, and on ops that they do not fit."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fattn_probe.cases.op import Op, Params, Sizes
+from fattn_probe.verdict.judge.known import (
+    Failure,
+    Known,
+    best,
+    columns_of,
+    fewer_than_32_columns,
+    is_large,
+    is_view_of_quantized_K,
+    mask_ends_inside_tile,
+    right_with_V_in_K,
+)
+from tests.verdict.judge.test_known import OP, grouped, padded, quantised
+
+
+def test_a_known_defect_comes_before_a_doubt():
+    doubt, certain = Known(doubt="maybe"), Known("id")
+    assert best([doubt, certain]) is certain is best([certain, doubt])
+    assert best([doubt]) is doubt and best([]) is None
+
+
+@pytest.mark.parametrize(("columns", "few"), [((31, 1), True), ((8, 4), False), ((4, 4), True), ((16, 2), False)])
+def test_32_columns_are_not_few(columns, few):
+    kernel = f"flash_attn_ext_f16<128,128,{columns[0]},{columns[1]},false,false,false>"
+    assert columns_of(kernel) == columns
+    assert fewer_than_32_columns(Failure(OP, "9.0", kernel)) == few
+    assert not fewer_than_32_columns(Failure(OP, "9.0", "flash_attn_mask_to_KV_max<16>"))
+
+
+def test_a_mask_ends_inside_a_tile_that_has_more_queries():
+    scan = "flash_attn_mask_to_KV_max<16>"
+    assert [mask_ends_inside_tile(Failure(padded(rows), "9.0", scan)) for rows in (9, 15, 16)] == [True, True, False]
+    assert not mask_ends_inside_tile(Failure(padded(9), "9.0", "flash_attn_tile"))
+    bare = Op.contiguous(Sizes(1, 8, 2, 9, 256, 128, 128), Params(1.0), ("f16", "f16"))
+    assert not mask_ends_inside_tile(Failure(bare, "9.0", scan))
+
+
+def right(op, column):
+    asked = []
+
+    def right_for(other):
+        asked.append(other)
+        return True
+
+    return right_with_V_in_K(Failure(op, "9.0", right_for=right_for), column), len(asked)
+
+
+def test_v_may_be_a_part_of_a_row_of_k_that_is_longer():
+    assert right(grouped(576, 4), 64) == right(grouped(576, 4), 0) == (True, 1)
+    assert right(OP, 0) == right(grouped(512, 4), 0) == (False, 0)  # rows of one length
+    wide = Op.contiguous(Sizes(1, 4, 1, 1, 256, 576, 512), Params(1.0), ("q8_0", "q8_0"), mask=True)
+    assert right(wide, 0) == (True, 1)
+    assert right(wide, 64) == (False, 0)  # in the middle of blocks
+
+
+def test_a_view_of_a_quantised_k_begins_later():
+    assert not is_view_of_quantized_K(quantised(64))
+    op = Op.contiguous(Sizes(1, 4, 1, 1, 256, 576, 512), Params(1.0), ("q8_0", "q8_0"), mask=True)
+    K = op.tensors["K"]
+    for offset, is_one in ((0, False), (68, True)):
+        V = replace(K, name="V", ne=(512, *K.ne[1:]), offset=offset)
+        assert is_view_of_quantized_K(replace(op, tensors={**op.tensors, "V": V})) == is_one
+
+
+@pytest.mark.parametrize(("nbytes", "large"), [((1 << 31, 1), False), (((1 << 31) + 1, 1), True), ((1, 1 << 32), True)])
+def test_two_gibibytes_are_not_more_than_two(nbytes, large):
+    views = {name: SimpleNamespace(root=name) for name in "KV"}
+    roots = {name: SimpleNamespace(nbytes=size) for name, size in zip("KV", nbytes, strict=True)}
+    op: Any = SimpleNamespace(tensors=views, roots=roots)
+    assert is_large(op, "KV") == large
+
+
+def test_an_output_is_right_for_no_other_op_unless_it_was_held_against_it():
+    assert not Failure(OP, "9.0").right_for(OP)

@@ -1,0 +1,246 @@
+"""No wrong output passes, whatever is not a number in a prediction or a model; a correct one is judged all the same."""
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fattn_probe.base.errors import ComparisonError, LostError, UnjudgedError
+from fattn_probe.cases.scenario.schema import Tolerance
+from fattn_probe.verdict.judge.judgement import Judgement, raise_if_failed
+from fattn_probe.verdict.measure.expected import DECIDES, Design, Expected, hold, with_gaps
+from fattn_probe.verdict.measure.limits import Limits, choose_limits
+from fattn_probe.verdict.measure.sampled import judge_sample
+from fattn_probe.verdict.measure.verdict import Status, Verdict, judge
+from fattn_probe.verdict.present.document import rows_as_json
+from fattn_probe.verdict.present.tables import render
+from fattn_probe.verdict.truth.error_model.block import RowErrors
+from fattn_probe.verdict.truth.error_model.prediction import Heads
+from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction
+from fattn_probe.verdict.truth.reference.sampled import Sample
+from tests.stand_in import StandIn
+from tests.verdict.present.test_error_map import shown
+
+SHAPE = (2, 6, 3, 40)
+RMSE = 1e-3
+RNG = np.random.default_rng(5)
+REFERENCE = RNG.standard_normal(SHAPE)
+CORRECT = (REFERENCE + RMSE * RNG.standard_normal(SHAPE)).astype(np.float32)
+ODD = (np.nan, np.inf, -np.inf)
+
+
+@dataclass(frozen=True)
+class Prediction(StandIn):
+    row_rmse: np.ndarray
+    bound: np.ndarray
+    sampled: np.ndarray
+    mean_error: float = 0.0
+    why: str = "mma-f16 sums P.V in f16"
+
+    @property
+    def unsampled_bound(self):
+        return self.bound
+
+
+def one_row(values):
+    """Only one row is wrong: it holds the answer of another."""
+    dst = CORRECT.copy()
+    dst[1, 2, 1] = values[0, 4, 2]
+    return dst
+
+
+WRONG = {
+    "twice": 2 * CORRECT,
+    "zeros": np.zeros_like(CORRECT),
+    "plus 1": CORRECT + np.float32(1),
+    "one row": one_row(CORRECT),
+}
+
+
+@st.composite
+def expectations(draw):
+    """A prediction and a model, of which any elements and any number may be NaN or infinite."""
+    row_rmse, bound = np.full(SHAPE[:3], RMSE), np.full(SHAPE, 8 * RMSE)
+    model = CORRECT.copy()
+    sampled = draw(
+        st.sampled_from([np.ones(SHAPE[:3], bool), np.arange(np.prod(SHAPE[:3])).reshape(SHAPE[:3]) % 3 == 0])
+    )
+    for array in (row_rmse, bound, model):
+        kind = draw(st.sampled_from(["none", "one", "row", "half", "all"]))
+        odd = np.float32(draw(st.sampled_from(ODD)))
+        flat, at = array.reshape(-1), draw(st.integers(0, array.size - 1))
+        places = {"none": slice(0), "one": slice(at, at + 1), "half": slice(0, None, 2), "all": slice(None)}
+        if kind == "row":
+            array[1, 2, 1] = odd
+        else:
+            flat[places[kind]] = odd
+    prediction = Prediction(row_rmse, bound, sampled, draw(st.sampled_from((0.0, *ODD))))
+    return Expected(
+        prediction if draw(st.booleans()) else None,
+        model if draw(st.booleans()) else None,
+        bit_exact=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(expectations(), st.sampled_from(sorted(WRONG)), st.booleans())
+def test_no_wrong_output_passes_whatever_is_no_number(expected, wrong, has_tolerance):
+    tolerance = Tolerance(nmse=5e-4) if has_tolerance else Tolerance()
+    assert judge(WRONG[wrong], REFERENCE, tolerance, expected=expected).status is Status.FAIL
+
+
+@settings(max_examples=200, deadline=None)
+@given(expectations())
+def test_a_correct_output_fails_only_where_the_model_overflows(expected):
+    verdict = judge(CORRECT, REFERENCE, Tolerance(), expected=expected)
+    overflows = expected.model is not None and np.isinf(expected.model[~np.isnan(expected.model).any(axis=3)]).any()
+    assert verdict.status is (Status.FAIL if overflows else Status.PASS)
+
+
+@settings(max_examples=100, deadline=None)
+@given(expectations(), st.sampled_from(sorted(WRONG)))
+def test_no_limits_hold_a_wrong_output(expected, wrong):
+    assert not choose_limits(REFERENCE, Tolerance(), expected).hold(WRONG[wrong])
+
+
+FIELDS = tuple(RowErrors.__dataclass_fields__)
+
+
+def real_prediction():
+    """A prediction of the error model's own type, of plain rows."""
+    part = RMSE**2 / 4
+    rows = dict.fromkeys(FIELDS, np.zeros(SHAPE[:3]))
+    rows |= {name: np.full(SHAPE[:3], part) for name in ("logits", "weights", "sums", "values")}
+    rows |= {"worst": np.full(SHAPE[:3], 0.01), "size": np.ones(SHAPE[:3])}
+    heads = (SHAPE[0], 1, SHAPE[2])
+    moments = Heads(
+        *(np.zeros(heads), np.zeros(heads), np.zeros(heads)),
+        *(np.ones((*heads, SHAPE[3])), np.zeros((*heads, SHAPE[3])), np.ones((*heads, SHAPE[3]))),
+    )
+    none = np.zeros(SHAPE[:3], bool)
+    return RealPrediction(RowErrors(**rows), moments, 2.0**-11, ~none, none, np.zeros(heads), "")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([*FIELDS, *Heads.__dataclass_fields__]),
+    st.sampled_from(ODD),
+    st.booleans(),
+    st.sampled_from(sorted(WRONG)),
+)
+def test_no_field_of_the_error_model_lets_a_wrong_output_pass(name, odd, everywhere, wrong):
+    prediction = real_prediction()
+    rows = name in FIELDS
+    values = np.array(getattr(prediction.rows if rows else prediction.heads, name))
+    values[... if everywhere else 0] = odd
+    parts = (
+        {"rows": replace(prediction.rows, **{name: values})}
+        if rows
+        else {"heads": replace(prediction.heads, **{name: values})}
+    )
+    with np.errstate(all="ignore"):
+        found = replace(prediction, **parts)
+        expected = Expected(found)
+        assert judge(WRONG[wrong], REFERENCE, Tolerance(), expected=expected).status is Status.FAIL
+        assert judge(CORRECT, REFERENCE, Tolerance(), expected=expected).status is Status.PASS
+        if not everywhere:
+            assert np.isfinite([found.rmse, found.mean_error]).all()
+
+
+def test_a_row_without_a_prediction_is_named_and_the_others_are_still_held():
+    row_rmse = np.full(SHAPE[:3], RMSE)
+    row_rmse[0, 0, 0] = np.nan
+    expected = with_gaps(Expected(Prediction(row_rmse, np.full(SHAPE, 8 * RMSE), np.ones(SHAPE[:3], bool))))
+    assert (
+        expected.missing
+        == f"the error model has no number for 1 of 36 rows, whose K or V is too large: {DECIDES} there"
+    )
+    verdict = judge(CORRECT, REFERENCE, Tolerance(), expected=expected)
+    assert verdict.status is Status.PASS and "; 1 of 36 rows are within the tolerance" in verdict.reason
+    dst = CORRECT.copy()
+    dst[1, 1, 1] += np.float32(20 * RMSE)  # NMSE 1e-5, far within the tolerance
+    assert "not as designed" in judge(dst, REFERENCE, Tolerance(), expected=expected).reason
+    dst = CORRECT.copy()
+    dst[0, 0, 0] *= 2
+    verdict = judge(dst, REFERENCE, Tolerance(), expected=expected)
+    assert verdict.reason.startswith(
+        "1 of 36 rows have neither a model nor a prediction, and there NMSE 1.00e+00 is above"
+    )
+    assert np.argwhere(verdict.deviation.wrong.any(axis=3)).tolist() == [[0, 0, 0]]
+    assert np.isfinite(verdict.deviation.unit).all()
+
+
+def test_a_prediction_that_allows_anything_judges_nothing():
+    wide = Expected(Prediction(np.full(SHAPE[:3], 0.9), np.full(SHAPE, 9.0), np.ones(SHAPE[:3], bool)))
+    for dst in (0.4 * REFERENCE, np.zeros(SHAPE), 2 * REFERENCE):
+        verdict = judge(dst.astype(np.float32), REFERENCE, Tolerance(), expected=wide)
+        assert verdict.status is Status.UNJUDGED
+        assert "36 of 36 rows have a predicted error as large as the answer" in verdict.reason
+    assert judge(CORRECT, REFERENCE, Tolerance(), expected=wide).status is Status.PASS
+    assert judge((5 * REFERENCE).astype(np.float32), REFERENCE, Tolerance(), expected=wide).status is Status.FAIL
+    modelled = replace(wide, model=(0.4 * REFERENCE).astype(np.float32))
+    assert judge(modelled.model, REFERENCE, Tolerance(), expected=modelled).status is Status.PASS
+
+
+def judgements(*statuses):
+    return [
+        Judgement(f"case{at}", "sim:h200", Tolerance(), Verdict(status, "why")) for at, status in enumerate(statuses)
+    ]
+
+
+def test_what_cannot_be_judged_has_a_word_and_an_exit_code_of_its_own():
+    rows = judgements(Status.PASS, Status.UNJUDGED)
+    assert "1 pass, 1 unjudged" in shown(render(rows))
+    document = json.loads(json.dumps(rows_as_json(rows)))
+    assert document["counts"]["unjudged"] == 1 and document["rows"][1]["status"] == "unjudged"
+    with pytest.raises(UnjudgedError, match=r"1 of 2 outputs could not be judged: case1 on sim:h200$"):
+        raise_if_failed(rows)
+    assert UnjudgedError.exit_code == 7
+    for status, error in ((Status.FAIL, ComparisonError), (Status.LOST, LostError)):
+        with pytest.raises(error):
+            raise_if_failed([*rows, *judgements(status)])
+
+
+def test_records_that_contradict_themselves_are_refused():
+    with pytest.raises(ValueError, match="as designed by a NaN"):
+        Design(True, "prediction", "", rmse_by_predicted=np.nan)
+    with pytest.raises(ValueError, match="limit cannot be NaN"):
+        Limits("prediction", REFERENCE, 1.0, rows=np.full(SHAPE[:3], np.nan))
+    with pytest.raises(ValueError, match="a model of shape"):
+        Expected(Prediction(np.full(SHAPE[:3], 1.0), np.full(SHAPE, 1.0), np.ones(SHAPE[:3], bool)), CORRECT[:1])
+    dst = CORRECT.copy()
+    dst[0, 0, 0, 0] = np.nan
+    metrics = judge(dst, REFERENCE, Tolerance()).metrics
+    with pytest.raises(ValueError, match="cannot pass"):
+        Verdict(Status.PASS, "", metrics)
+
+
+def test_the_hull_of_unsampled_rows_needs_a_number():
+    rows = np.array([(0, 0, head) for head in range(3)])
+    low, high = np.full((1, 3, 40), -1.0), np.full((1, 3, 40), 1.0)
+    reference = RNG.uniform(-1, 1, (3, 40))
+    dst = np.full((1, 2, 3, 40), 0.5, np.float32)
+    dst[0, 0] = reference
+    dst[0, 1, 2] = 3.0  # outside the hull, in a row that is not sampled
+    sample = Sample(rows, reference, np.zeros(3), low, high)
+    for odd in ODD:
+        bound = np.full((1, 3, 1, 40), odd)
+        expected = Expected(Prediction(np.full((1, 3, 1), RMSE), bound, np.ones((1, 3, 1), bool)))
+        found = judge_sample(StandInCase(), dst, sample, expected, Tolerance())
+        assert found.status is Status.FAIL and "outside V's convex hull" in found.reason
+        assert hold(sample.of(dst)[None, :, None], reference[None, :, None], expected) is None or not np.isnan(odd)
+
+
+class StandInCase(StandIn):
+    """A case without a mask."""
+
+    tolerance = Tolerance()
+
+    class op:
+        has_mask = False
+
+    class mask_shape:
+        pass

@@ -1,0 +1,225 @@
+"""Which rows of a large output are checked exactly, and how far the others may lie from V's hull."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario.schema import Tolerance
+from fattn_probe.llama.launch.geometry import geometry_of
+from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.llama.launch.selection import Selection, rows_of_tiles
+from fattn_probe.verdict.measure import sampled
+from fattn_probe.verdict.measure.expected import Expected
+from fattn_probe.verdict.measure.metrics import POISON
+from fattn_probe.verdict.measure.sampled import Sampled, judge_sample, rows_of, rows_of_selection, sampled_of
+from fattn_probe.verdict.measure.verdict import Status
+from fattn_probe.verdict.truth.reference.sampled import Sample
+from tests.verdict.judge.test_no_prediction import Prediction, StandInCase
+
+
+def case_of(n_q=40, n_kv=1000, n_head=8, n_head_kv=2, **more):
+    fields = {"hsk": 128, "n_q": n_q, "n_kv": n_kv, "n_head": n_head, "n_head_kv": n_head_kv, **more}
+    text = "version: 1\nabout: x\n" + "".join(f"{name}: {value}\n" for name, value in fields.items())
+    return expand(loads(text, "case.yaml"))[0]
+
+
+def geometry_for(case, blocks):
+    """Tiles of 8 queries and 4 heads; stream-K among so many blocks."""
+    line = '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 8, 4, false, false, false>(char)",'
+    line += f'"grid":[{blocks},1,1],"block":[32,4,1],"shared":0}}'
+    return geometry_of(case.op, [parse_launch(line)], 90)
+
+
+def queries_in_each_head(case, rows):
+    heads = [set(rows[rows[:, 2] == head][:, 1].tolist()) for head in range(case.op.sizes.n_head)]
+    return set.intersection(*heads)
+
+
+def test_the_first_and_the_last_row_and_both_sides_of_a_tiles_seam_are_checked_in_each_head():
+    case = case_of()
+    least = rows_of(case, geometry_for(case, 1), 1)  # no random rows
+    assert queries_in_each_head(case, least) == {0, 7, 8, 15, 16, 23, 24, 31, 32, 39}
+    assert len(least) == 80
+    assert rows_of(case, None, 1)[:, 1].tolist() == [0] * 8 + [39] * 8
+
+
+def test_the_ends_of_the_tiles_that_blocks_share_are_checked():
+    case = case_of()
+    without, shared = (rows_of(case, geometry_for(case, blocks), 1) for blocks in (1, 3))
+    assert {tuple(row) for row in shared.tolist()} == {tuple(row) for row in without.tolist()}  # ends of tiles
+    groups = case_of(n_q=20, n_head=12)  # the second tile of a group has two heads, the third of queries four
+    found = list(sampled._block_seams(groups, geometry_for(groups, 5)))  # they share tiles 2, 4, 7 and 9 of 12
+    assert found == [(0, 16, 0), (0, 19, 3), (0, 8, 4), (0, 15, 5), (0, 8, 6), (0, 15, 9), (0, 0, 10), (0, 7, 11)]
+
+
+def test_a_number_of_rows_is_kept_to_if_it_is_more_than_the_required():
+    case = case_of()
+    least = {tuple(row) for row in rows_of(case, None, 1).tolist()}
+    for number, expected in ((1, 16), (16, 16), (17, 17), (100, 100), (320, 320), (9999, 320)):
+        rows = rows_of(case, None, number)
+        assert len(rows) == expected == len(np.unique(rows, axis=0))
+        assert least <= {tuple(row) for row in rows.tolist()}
+        assert (rows >= 0).all() and (rows < (1, 40, 8)).all()
+        assert (np.lexsort(rows.T[::-1]) == np.arange(len(rows))).all()
+    assert (rows_of(case, None, 50) == rows_of(case, None, 50)).all()
+    assert len(rows_of(case_of(n_q=1_000_000), None)) == 8 * (2 + 8)  # eight at random of each head
+
+
+def selection(*tiles):
+    return Selection((), np.array(tiles), np.array(tiles), 0)
+
+
+def test_of_a_chosen_tile_the_first_and_the_last_row_are_checked():
+    case = case_of()
+    geometry = geometry_for(case, 3)
+    rows = rows_of_selection(case, geometry, selection(1, 6))
+    assert {(0, 8, 0), (0, 15, 3), (0, 8, 4), (0, 15, 7)} <= {tuple(row) for row in rows.tolist()}
+    many = case_of(n_q=1000)
+    assert len(rows_of_selection(many, geometry_for(many, 3), selection(*range(0, 250, 10)))) > 25 * 3.8
+    assert len(rows) <= 8  # the ends and two others of each
+    inside = {tuple(row) for row in rows_of_tiles(geometry, case.op.sizes, np.array([1, 6])).tolist()}
+    for number in (1, 4, 12, 30, 64, 9999):
+        more = rows_of_selection(case, geometry, selection(1, 6), number)
+        assert {tuple(row) for row in more.tolist()} <= inside
+        assert min(number - 4, 64) <= len(more) <= max(number, 4)
+    assert len(rows_of_selection(case, geometry, selection(1, 6), 30)) >= 26  # 26 others, of which few are ends
+    assert len(rows_of_selection(case, geometry, selection(1, 6), 9999)) == 64
+    assert len(rows_of_selection(case, geometry, selection(1, 6), 1)) == 4
+
+
+def test_what_was_checked_is_counted():
+    case, rows = case_of(n_seq=2), np.zeros((5, 3), np.int64)
+    attention = SimpleNamespace(number=3, of=7)
+    ran = SimpleNamespace(launches=(None, attention), attention=1)
+    part: Any = SimpleNamespace(selection=ran, rows=np.zeros((32, 3)))
+    assert sampled_of(case, rows, None, Target("sim")) == Sampled(5, 640)
+    assert sampled_of(case, rows, part, Target("sim")) == Sampled(5, 640, 3, 7, 32)
+    assert sampled_of(case, rows, part, Target("cpu")) == Sampled(5, 640, complete=32)
+    some = str(Sampled(5, 640, 3, 7, 32))
+    assert some.startswith("ran 3 of 7 blocks of the attention kernel, checked 5 of 640 rows") and "27 other" in some
+    assert str(Sampled(5, 640, complete=32)).startswith("checked 5 of 640 rows exactly, in the first")
+
+
+HULL = (1, 1, 4)
+LOW, HIGH = np.full(HULL, -4.0), np.full(HULL, 1.0)
+
+
+def judged(value, expected=None, tolerance=None, low=LOW, high=HIGH, **more):
+    """Of two rows, the first is sampled and right; an element of the second has a value."""
+    dst = np.full((1, 2, 1, 4), 0.5, np.float32)
+    dst[0, 1, 0, 2] = value
+    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), low, high)
+    return judge_sample(StandInCase(), dst, sample, expected, tolerance or Tolerance(nmse=1.0 / 256), **more)
+
+
+def test_a_row_that_is_not_sampled_may_be_outside_the_hull_by_the_tolerance():
+    assert judged(1.25).status is Status.PASS  # 1/16 of the largest |V|, 4
+    assert judged(1.26).status is Status.FAIL
+    assert judged(-4.25).status is Status.PASS
+    assert judged(-4.26).status is Status.FAIL
+    assert judged(1.26, low=-HIGH, high=-LOW).status is Status.PASS  # within it
+    assert judged(4.26, low=-HIGH, high=-LOW).status is Status.FAIL
+    assert judged(-1.26, low=-HIGH, high=-LOW).status is Status.FAIL
+
+
+def test_the_largest_value_of_a_head_allows_all_its_channels():
+    low = np.array([[[-4.0, -1, -1, -1]]])
+    assert judged(1.25, low=low).status is Status.PASS  # its own channel has no value above 1
+    assert judged(1.26, low=low).status is Status.FAIL
+    dst = np.full((1, 2, 2, 4), 0.5, np.float32)
+    dst[0, 1, 1, 2] = 1.25
+    two = np.concatenate([low, np.full((1, 1, 4), -1.0)], axis=1)  # and no other head
+    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), two, np.ones((1, 2, 4)))
+    assert judge_sample(StandInCase(), dst, sample, None, Tolerance(nmse=1 / 256)).status is Status.FAIL
+
+
+def test_unwritten_elements_are_counted_where_the_output_was_computed():
+    poison = np.uint32(POISON).view(np.float32)
+    found = judged(poison)
+    assert "1 elements never written" in found.reason and not found.only_masked_nan
+    dst = np.full((1, 3, 1, 4), poison, np.float32)
+    dst[0, 0] = 0.5
+    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), LOW, HIGH)
+    some = judge_sample(StandInCase(), dst, sample, None, Tolerance(), among=np.array([(0, 0, 0), (0, 1, 0)]))
+    assert "; 4 elements never written" in some.reason
+    assert "; 8 elements never written" in judge_sample(StandInCase(), dst, sample, None, Tolerance()).reason
+
+
+def predicted(bound):
+    return Expected(Prediction(np.full((1, 1, 1), 1e-3), np.full((1, 1, 1, 4), bound), np.ones((1, 1, 1), bool)))
+
+
+def test_with_a_prediction_it_is_the_bound_of_its_head():
+    assert judged(1.5, predicted(0.5)).status is Status.PASS
+    assert judged(1.51, predicted(0.5)).status is Status.FAIL
+    assert judged(1.2, predicted(0.1)).status is Status.FAIL
+    assert judged(1.25, predicted(np.inf)).status is Status.PASS
+    assert judged(1.26, predicted(np.inf)).status is Status.FAIL
+
+
+def test_the_largest_bound_of_a_heads_sampled_rows_counts_for_it():
+    rows = np.array([(0, 0, 0), (0, 0, 1), (0, 1, 0)])
+    bound = np.array([0.1, 0.2, 0.5])[None, :, None, None] * np.ones(4)
+    expected = Expected(Prediction(np.full((1, 3, 1), 1e-3), bound, np.ones((1, 3, 1), bool)))
+    sample = Sample(rows, np.full((3, 4), 0.5), np.zeros(3), np.full((1, 2, 4), -1.0), np.ones((1, 2, 4)))
+    for head, most in ((0, 0.5), (1, 0.2)):
+        for value, status in ((0.99 * most, Status.PASS), (1.01 * most, Status.FAIL)):
+            dst = np.full((1, 3, 2, 4), 0.5, np.float32)
+            dst[0, 2, head, 1] = 1 + value
+            assert judge_sample(StandInCase(), dst, sample, expected, Tolerance()).status is status
+
+
+def test_only_rows_that_were_computed_are_read():
+    assert judged(9.0, among=np.array([(0, 0, 0)])).status is Status.PASS
+    assert judged(9.0, among=np.array([(0, 0, 0), (0, 1, 0)])).status is Status.FAIL
+
+
+def test_a_wrong_sampled_row_and_an_odd_one_are_both_named():
+    dst = np.full((1, 2, 1, 4), 0.5, np.float32)
+    dst[0, 0], dst[0, 1] = 0.9, 9.0
+    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), LOW, HIGH)
+    found = judge_sample(StandInCase(), dst, sample, None, Tolerance(nmse=1e-3))
+    assert found.reason.startswith("1 rows (sequence, query, head: (0, 1, 0)) are not finite, or outside")
+    assert "; NMSE 6.40e-01 is above the tolerance" in found.reason
+    dst[0, 0] = 0.5
+    found = judge_sample(StandInCase(), dst, sample, None, Tolerance(nmse=1e-3))
+    assert found.status is Status.FAIL and found.reason.endswith("V's convex hull")
+
+
+def test_zeros_are_plausible_only_in_fully_masked_rows():
+    case = case_of(n_q=4, n_kv=64, n_head=1, n_head_kv=1, mask="{kind: masked_rows, every: 4, first: 1}")
+    high = np.full((1, 1, 128), 2.0)
+    dst = np.full((1, 4, 1, 128), 1.5, np.float32)
+    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 128), 1.5), np.zeros(1), 0.5 * high, high)
+    dst[0, 1] = 0.0
+    assert judge_sample(case, dst, sample, None, Tolerance(nmse=1e-6)).status is Status.PASS
+    dst[0, 1, 0, 3] = 1e-30
+    assert judge_sample(case, dst, sample, None, Tolerance(nmse=1e-6)).status is Status.FAIL
+    dst[0, 1], dst[0, 2] = 1.5, 0.0
+    assert judge_sample(case, dst, sample, None, Tolerance(nmse=1e-6)).status is Status.FAIL
+    dst[0, 1] = 0.0
+    found = judge_sample(case, dst, sample, None, Tolerance(nmse=1e-6))
+    assert found.status is Status.FAIL and "1 rows (sequence, query, head: (0, 2, 0))" in found.reason
+
+
+@pytest.mark.parametrize(("number", "words"), [(3, "(0, 2, 0))"), (4, "(0, 2, 0), ...)")])
+def test_of_many_rows_three_are_listed(number, words):
+    rows = np.array([(0, query, 0) for query in range(number)])
+    assert sampled._listed(rows) == f"{number} rows (sequence, query, head: (0, 0, 0), (0, 1, 0), {words}"
+
+
+def test_zeros_in_any_number_of_fully_masked_rows_are_plausible():
+    case = case_of(n_q=400, n_kv=64, n_head=1, n_head_kv=1, mask="{kind: masked_rows, every: 2}")
+    high = np.full((1, 1, 128), 2.0)
+    dst = np.full((1, 400, 1, 128), 1.5, np.float32)
+    dst[0, ::2] = 0.0
+    sample = Sample(np.array([(0, 1, 0)]), np.full((1, 128), 1.5), np.zeros(1), 0.5 * high, high)
+    assert judge_sample(case, dst, sample, None, Tolerance(nmse=1e-6)).status is Status.PASS
+    for query in (1, 131, 399):
+        wrong = dst.copy()
+        wrong[0, query if query > 1 else 3] = 0.0
+        assert judge_sample(case, wrong, sample, None, Tolerance(nmse=1e-6)).status is Status.FAIL

@@ -1,0 +1,158 @@
+"""What releases support, known without a run."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from itertools import chain
+from types import SimpleNamespace
+
+import pytest
+
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario.cases import resolve
+from fattn_probe.cases.scenario.files import cases_of as cases_in
+from fattn_probe.cases.scenario.schema import Scenario
+from fattn_probe.cases.shipped import files
+from fattn_probe.daily.regress.changes import ChangeKind, changes
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.suite import cases_of, load_suite
+from fattn_probe.machine.run.kernels_by_op import op_digest
+from fattn_probe.machine.run.outcome import Unsupported
+from fattn_probe.machine.run.session import RunOptions
+from fattn_probe.verdict.judge.cases import Answers, judged, judged_case
+from fattn_probe.verdict.judge.checks import Checks
+from fattn_probe.verdict.judge.support import (
+    Supported,
+    capabilities,
+    last_known,
+    shipped,
+    support_of,
+    supporting,
+)
+from fattn_probe.verdict.measure.verdict import Status
+from maintain.tables import support_as_text
+from tests.as_user import fattn_probe
+from tests.stand_in import StandIn
+
+EVERY = frozenset({"6.1", "9.0", "12.0"})
+TEXT = """op,case,7551,8156,11549
+1234,gqa,yes,yes,yes
+5678,mla,no,9.0 12.0,
+"""
+OP = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_q": 1, "n_kv": 64}
+CASE = resolve(Scenario.model_validate(OP), "x", "x")
+
+
+def test_a_table_is_read_and_written():
+    found = support_of(TEXT, EVERY)
+    assert found == {
+        "1234": Supported("gqa", {7551: EVERY, 8156: EVERY, 11549: EVERY}),
+        "5678": Supported("mla", {7551: frozenset(), 8156: frozenset({"9.0", "12.0"})}),
+    }
+    assert support_as_text(found, EVERY) == TEXT
+    two = {op: Supported("gqa", {7551: EVERY}) for op in ("2", "1", "3")}
+    assert [line[0] for line in support_as_text(two, EVERY).splitlines()[1:]] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("build_number", "cc", "found"),
+    [
+        ("7551", "9.0", None),
+        ("8155", "9.0", None),
+        ("8156", "9.0", 8156),
+        ("8156", "6.1", None),
+        ("9000", "12.0", 8156),
+        ("?", "9.0", 11549),
+        ("11549", "6.1", 11549),
+        ("7000", "9.0", None),
+    ],
+)
+def test_the_last_release_before_a_source_decides(build_number, cc, found):
+    known = Supported("x", {7551: frozenset(), 8156: frozenset({"9.0", "12.0"}), 11549: EVERY})
+    assert supporting(CASE.op, cc, build_number, {op_digest(CASE.op): known}) == found
+
+
+def test_an_op_that_the_table_lacks_is_not_judged():
+    assert supporting(CASE.op, "9.0", "11549", {}) is None
+    assert last_known(CASE.op, "11549", {}) is None
+    known = {op_digest(CASE.op): Supported("x", {8156: frozenset()})}
+    assert [last_known(CASE.op, number, known) for number in ("7551", "11549")] == [None, 8156]
+
+
+def test_the_shipped_table_has_every_op_of_the_shipped_cases():
+    """If this fails: scripts/support."""
+    suites = (
+        case for path in files("suite") for entry in load_suite(path).parts for case in cases_of(entry, path.parent)
+    )
+    cases = chain(cases_in(list(files("scenario"))), suites)
+    table = shipped()
+    missing = [case.name for case in cases if len(table.get(op_digest(case.op), Supported("")).on) < 5]
+    assert not missing
+
+
+def test_the_default_source_supports_nearly_all_shipped_cases():
+    on = [known.on[11549] for known in shipped().values()]
+    assert sum(cc == capabilities() for cc in on) > 0.95 * len(on)
+
+
+def test_a_case_that_is_refused_now_is_a_loss_of_support():
+    before = Result("c", "d", "pass", output="00")
+    after = Result("c", "d", "fail", "support lost: b11549 supports this op on compute capability 9.0: refused")
+    (change,) = changes({"c": before}, {"c": after})
+    assert (change.kind, change.alarm) == (ChangeKind.SUPPORT_LOST, True)
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_refused_op_is_an_alarm_without_a_history(tmp_path):
+    words = ("regress", "quick", "--filter", "^types-type_K=q5_0-n_q=5-n_kv=64$", "--history", str(tmp_path / "h.db"))
+    command = [sys.executable, "-m", "fattn_probe", *words, "--patch", "faults/28455-kv-types", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    (result,) = json.loads(done.stdout)["runs"][0]["results"]
+    assert (done.returncode, result["status"]) == (5, "fail")
+    assert result["reason"].startswith("support lost: b11549 supports this op on compute capability 9.0: ")
+
+
+@dataclass(frozen=True)
+class Source(StandIn):
+    """A session as far as the source of its build."""
+
+    source: str
+    build_number: str
+    options = RunOptions(None)
+
+    def build_for(self, target):
+        return SimpleNamespace(manifest=SimpleNamespace(source=self.source, build_number=self.build_number, patches=()))
+
+
+@pytest.mark.parametrize(
+    ("source", "number", "status"),
+    [
+        ("pypi:xllamacpp==2026.10.11549", "11549", Status.FAIL),
+        ("/home/me/llama.cpp", "?", Status.FAIL),
+        ("pypi:llama-cpp-python==0.3.17", "?", Status.UNSUPPORTED),
+    ],
+)
+def test_a_release_of_unknown_age_is_not_compared_with_earlier_ones(source, number, status):
+    (gqa,) = cases_in([path for path in files("scenario") if path.stem == "gqa"])
+    h200 = parse_target("sim:h200", load_devices())
+    subject = judged_case(Source(source, number), Answers(gqa, {}), h200, Checks())
+    found = judged(subject, Unsupported("no"))
+    assert found.verdict.status == status
+    assert bool(found.checks) == (status is Status.UNSUPPORTED)
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.night
+def test_a_patch_that_refuses_an_op_of_a_release_of_unknown_age_fails(tmp_path):
+    refuse = tmp_path / "refuse.patch"
+    refuse.write_text(
+        "# Refuse 64.\n--- a/ggml/src/ggml-cuda/fattn.cu\n+++ b/ggml/src/ggml-cuda/fattn.cu\n@@ -377 +377 @@\n"
+        "-        case  64:\n+        case  63:\n"
+    )
+    words = ("compare", "gqa", "--on", "sim:h200", "--source", "pypi:llama-cpp-python==0.3.30", "--patch", str(refuse))
+    (row,) = json.loads(fattn_probe(*words, "--json", code=5).stdout)["rows"]
+    assert row["reason"].startswith("support lost: without the patches the source supports this op")

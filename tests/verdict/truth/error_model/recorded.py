@@ -1,0 +1,180 @@
+"""Predictions as numbers, for ops that together use every part of the error model.
+
+`python -m tests.verdict.truth.error_model.recorded` writes them anew, after a change of the model that is meant.
+Whether the model is true, other tests and `scripts/calibrate` say.
+"""
+
+import json
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.verdict.truth.error_model.block import RowErrors
+from fattn_probe.verdict.truth.error_model.predict import predict_rows
+from fattn_probe.verdict.truth.error_model.prediction import Prediction
+from fattn_probe.verdict.truth.reference.adapter import operand_values
+from tests.verdict.truth.models import kernel_of, predicted
+
+RECORDED = Path(__file__).parents[3] / "data/error-model.json"
+V1 = "data: {V: {kind: uniform, mean: 1, scale: 0.1}}"
+SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform, mean: 0.5}}"
+WIDE = "data: {Q: {kind: normal, scale: 3}, V: {kind: normal, scale: 2}}"
+VEC = "flash_attn_ext_vec<{}, 1, GGML_TYPE_{}, GGML_TYPE_{}, {}>"
+MLA = "hsk: 576\nhsv: 512\nn_head: 16\nn_head_kv: 1\nn_q: 2\nn_kv: 200\nlayout: {V: {kind: view_of_K}}"
+
+
+def shape(hsk: int, n_head: int, n_head_kv: int, n_q: int, n_kv: int, *more: str) -> str:
+    """A scenario."""
+    sizes = f"hsk: {hsk}\nn_head: {n_head}\nn_head_kv: {n_head_kv}\nn_q: {n_q}\nn_kv: {n_kv}"
+    return "\n".join((sizes, *more))
+
+
+CASES = {
+    "mma": (
+        shape(64, 8, 2, 8, 160, "mask: {kind: causal}", SINKS),
+        "flash_attn_ext_f16<64, 64, 8, 4, {}>",
+        4,
+        [1, 1, 1],
+        90,
+    ),
+    "mma, stream-K": (
+        shape(128, 4, 2, 9, 700, "logit_softcap: 10\nmax_bias: 8\nmask: {kind: causal}", WIDE),
+        *("flash_attn_ext_f16<128, 128, 8, 2, true, false, false>", 4, [7, 1, 1], 90),
+    ),
+    "mma, Turing": (
+        shape(64, 2, 1, 3, 300, "type_K: bf16\ntype_V: f32", V1),
+        "flash_attn_ext_f16<64, 64, 16, 2, {}>",
+        4,
+        [1, 1, 1],
+        75,
+    ),
+    "mma, Volta": (shape(64, 2, 2, 5, 300, V1), "flash_attn_ext_f16<64, 64, 32, 1, {}>", 4, [1, 1, 1], 70),
+    "mma, warps that share a column": (
+        shape(64, 8, 1, 1, 900, SINKS),
+        *("flash_attn_ext_f16<64, 64, 1, 8, {}>", 4, [3, 1, 1], 90),
+    ),
+    "mma, long": (shape(64, 1, 1, 2, 6000, V1), "flash_attn_ext_f16<64, 64, 64, 1, {}>", 4, [1, 1, 1], 86),
+    "tile in f16": (shape(64, 4, 2, 4, 333, SINKS), "flash_attn_tile<64, 64, 8, 2, false>", 4, [1, 3, 4], 70),
+    "tile in f16, far sinks": (
+        shape(64, 4, 2, 4, 90, "sinks: true\ndata: {sinks: {kind: normal, scale: 30}}"),
+        *("flash_attn_tile<64, 64, 8, 2, false>", 4, [1, 1, 4], 90),
+    ),
+    "tile in f32": (
+        shape(40, 2, 1, 6, 130, "type_K: f32\ntype_V: f32"),
+        "flash_attn_tile<40, 40, 2, 2, false>",
+        4,
+        [3, 1, 2],
+        61,
+    ),
+    "vec": (shape(128, 4, 2, 1, 500, SINKS), VEC.format(128, "F16", "F16", "false"), 4, [1, 2, 4], 90),
+    "vec, softcap": (
+        shape(128, 2, 1, 2, 300, "logit_softcap: 5", WIDE),
+        *(VEC.format(128, "F16", "F16", "true"), 4, [2, 1, 2], 61),
+    ),
+    "vec, two sequences": (
+        shape(64, 2, 2, 1, 200, "n_seq: 2\nmask: {kind: random}", WIDE),
+        *(VEC.format(64, "F16", "F16", "false"), 4, [1, 1, 4], 90),
+    ),
+    "mma, masked rows": (
+        shape(64, 2, 1, 6, 200, "mask: {kind: masked_rows, every: 2}", V1),
+        *("flash_attn_ext_f16<64, 64, 8, 2, {}>", 4, [2, 1, 1], 90),
+    ),
+    "mma, masked rows and sinks": (
+        shape(64, 2, 1, 6, 100, "mask: {kind: masked_rows, every: 3}", SINKS),
+        *("flash_attn_ext_f16<64, 64, 8, 2, {}>", 4, [1, 1, 1], 90),
+    ),
+    "tile in f16, masked rows": (
+        shape(64, 2, 1, 5, 90, "mask: {kind: masked_rows, every: 2}", SINKS),
+        *("flash_attn_tile<64, 64, 8, 2, false>", 4, [1, 2, 1], 90),
+    ),
+    "mma, masked tiles": (
+        shape(64, 2, 1, 3, 300, "mask: {kind: masked_tiles, leading: 128, trailing: 64}", V1),
+        *("flash_attn_ext_f16<64, 64, 8, 2, {}>", 4, [2, 1, 1], 90),
+    ),
+    "mma, V of zeros": (
+        shape(64, 2, 1, 3, 100, "data: {V: {kind: uniform, scale: 1.0e-30}}"),
+        *("flash_attn_ext_f16<64, 64, 8, 2, {}>", 4, [1, 1, 1], 90),
+    ),
+    "mma, V without a mean": (
+        shape(64, 1, 1, 3, 40, "data: {V: {kind: normal}}"),
+        *("flash_attn_ext_f16<64, 64, 8, 1, {}>", 4, [1, 1, 1], 90),
+    ),
+    "mma, one weight": (
+        shape(64, 2, 1, 3, 400, "type_V: bf16\ndata: {Q: {kind: normal, scale: 40}, V: {kind: normal, scale: 1.0e-4}}"),
+        *("flash_attn_ext_f16<64, 64, 8, 2, {}>", 4, [2, 1, 1], 90),
+    ),
+    "vec, masked rows": (
+        shape(64, 2, 2, 4, 90, "mask: {kind: masked_rows, every: 2}", WIDE),
+        *(VEC.format(64, "F16", "F16", "false"), 4, [4, 1, 2], 90),
+    ),
+    "MLA": (MLA, "flash_attn_ext_f16<576, 512, 4, 16, false, true, false>", 8, [1, 1, 1], 90),
+    **{
+        f"vec, {k} and {v}": (
+            shape(64, 2, 1, 1, 256, f"type_K: {k}\ntype_V: {v}", V1),
+            *(VEC.format(64, k.upper(), v.upper(), "false"), 4, [1, 1, 2], 90),
+        )
+        for k, v in (("q4_0", "q4_0"), ("q4_1", "q5_1"), ("q5_0", "q8_0"), ("q8_0", "f16"), ("bf16", "bf16"))
+    },
+}
+FEW = {"mma, stream-K": 1500, "mma": 400}
+"""Cases of which only some queries are evaluated, too: the number of logits."""
+
+
+@cache
+def op_and_values(name):
+    (case,) = expand(loads(f"version: 1\nabout: x\n{CASES[name][0]}\n", "case.yaml"))
+    return case.op, operand_values(case.op, make_inputs(case))
+
+
+def launch_of(name):
+    _, kernel, warps, grid, arch = CASES[name]
+    kernel = kernel.format("false, false, false")
+    return parse_launch(
+        f'{{"order":0,"kernel":"void {kernel}(char)","grid":{grid},"block":[32,{warps},1],"shared":0}}'
+    ), arch
+
+
+def predictions(name):
+    """The prediction of a case, of all its rows and of some."""
+    op, values = op_and_values(name)
+    launch, arch = launch_of(name)
+    yield name, predicted(op, values, [launch], arch)
+    if name in FEW:
+        yield f"{name}, some queries", predicted(op, values, [launch], arch, most=FEW[name])
+        sizes = op.sizes
+        rows = np.array(
+            [(0, query, head) for head in range(sizes.n_head) for query in (0, sizes.n_q // 2, sizes.n_q - 1)]
+        )
+        yield f"{name}, some rows", predict_rows(op, values, kernel_of(op, [launch], arch), rows, most=FEW[name])
+
+
+def numbers_of(prediction: Prediction) -> dict[str, list[float]]:
+    """What is kept of a prediction: of each field, the first and the last row and the sum."""
+    values = {field.name: getattr(prediction.rows, field.name) for field in fields(RowErrors)}
+    values |= {name: getattr(prediction, name) for name in ("row_rmse", "row_mean_error", "bound", "unsampled_bound")}
+    values |= {
+        name: getattr(prediction, name) for name in ("sampled", "may_overflow", "unsampled_loss", "bias", "rmse")
+    }
+    values |= {"cause": np.array(list(prediction.causes.values()))}
+    return {name: kept(np.asarray(array, np.float64)) for name, array in values.items()}
+
+
+def kept(array: np.ndarray) -> list[float]:
+    """Some numbers of an array."""
+    flat = array.ravel()
+    finite = flat[np.isfinite(flat)]
+    return [float(f"{value:.8g}") for value in (flat[0], flat[-1], finite.sum(), np.abs(finite).max(initial=0.0))]
+
+
+def every():
+    """All numbers by case and field."""
+    return {label: numbers_of(found) for name in CASES for label, found in predictions(name)}
+
+
+if __name__ == "__main__":
+    RECORDED.write_text(json.dumps(every(), indent=1) + "\n")

@@ -1,0 +1,95 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fattn_probe.cases.scenario import expand
+from fattn_probe.cases.scenario.schema import Scenario
+from fattn_probe.llama.launch.constants import SHIPPED
+from fattn_probe.llama.launch.geometry import Geometry
+from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.llama.launch.tiles import Grid, tile_at, tiles_of
+from fattn_probe.verdict.truth.error_model.kernel import Split, pieces_of, steps_of
+from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
+from tests.verdict.truth.models import kernel_of
+
+F16_TYPES = "(ggml_type)1, (ggml_type)1"
+Q8_TYPES = "(ggml_type)8, (ggml_type)8"
+
+
+def op_of(**fields):
+    entry = {"version": 1, "about": "test", "hsk": 128, "n_head": 8, "n_head_kv": 2, "n_q": 16, "n_kv": 1024}
+    return expand(Scenario.model_validate(entry | fields).named("test"))[0].op
+
+
+def launch(kernel, threads, grid=(64, 1, 1)):
+    line = (
+        f'{{"order": 0, "kernel": "void {kernel}(char const*)", "grid": {list(grid)}, "block": [32, {threads // 32}, 1]'
+    )
+    return parse_launch(line + ', "shared": 0}')
+
+
+@pytest.mark.parametrize(
+    ("kernel", "threads", "arch", "split"),
+    [
+        ("flash_attn_ext_f16<64, 64, 8, 8, false, false, false>", 128, 90, Split(1, 4, 1, 1, 16)),
+        ("flash_attn_ext_f16<128, 128, 2, 4, false, false, false>", 128, 90, Split(1, 2, 4, 1, 16)),
+        ("flash_attn_ext_f16<256, 256, 8, 2, false, false, false>", 256, 90, Split(1, 1, 4, 1, 16)),
+        ("flash_attn_ext_f16<64, 64, 4, 8, false, false, false>", 128, 75, Split(1, 2, 2, 2, 8)),
+        ("flash_attn_ext_f16<64, 64, 64, 1, false, false, false>", 128, 70, Split(1, 4, 2, 2, 4)),
+        ("flash_attn_tile<40, 40, 1, 2, false>", 128, 90, Split(1, 64, 2, 1, 1)),
+        (f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128, 90, Split(4, 8, 4, 1, 1)),
+        (f"flash_attn_ext_vec<128, 1, {Q8_TYPES}, false>", 128, 90, Split(4, 32, 1, 1, 1)),
+    ],
+)
+def test_a_launch_says_how_kv_rows_go_to_accumulators(kernel, threads, arch, split):
+    assert kernel_of(op_of(), [launch(kernel, threads)], arch).split == split
+
+
+def test_what_is_rounded_to_what():
+    mma = kernel_of(op_of(), [launch("flash_attn_ext_f16<128, 128, 8, 8, false, false, false>", 128)], 90)
+    vec = kernel_of(op_of(), [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128)], 90)
+    pascal = kernel_of(op_of(), [launch("flash_attn_tile<128, 128, 4, 1, false>", 128)], 61)
+    volta = kernel_of(op_of(), [launch("flash_attn_tile<128, 128, 4, 1, false>", 128)], 70)
+    quantised = op_of(type_K="q8_0")
+    q8 = kernel_of(quantised, [launch(f"flash_attn_ext_vec<128, 1, {Q8_TYPES}, false>", 128)], 90)
+    fallback = kernel_of(quantised, [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128)], 90)
+    assert [k.accumulator for k in (mma, vec, pascal, volta)] == [HALF, SINGLE, SINGLE, HALF]
+    assert [k.q for k in (mma, vec, pascal, volta, q8)] == ["f16 twice", "f32", "f32", "f16", "q8_1"]
+    assert [k.converts_K for k in (mma, vec, pascal, q8, fallback)] == [True, False, True, False, True]
+
+
+def test_no_prediction_for_a_kernel_that_is_not_known():
+    assert kernel_of(op_of(), [launch("mul_mat_vec<1>", 128)], 90) is None
+
+
+def test_stream_k_seams_are_those_of_the_inspected_arithmetic():
+    op = op_of(n_q=40, n_kv=1000)
+    kernel = kernel_of(op, [launch("flash_attn_ext_f16<128, 128, 8, 4, false, false, false>", 128, (23, 1, 1))], 90)
+    cut, grid = kernel.cut, Grid(iter_k=16, iter_j=5, iter_z_gqa=1, ne12=2, ne03=1)
+    assert isinstance(cut, Geometry) and cut.grid == grid
+    found: dict = {}
+    for block in range(23):
+        for tile in tiles_of(block * 160 // 23, (block + 1) * 160 // 23, grid):
+            found.setdefault(tile.tile, []).append(tuple(range(tile.kb0_start, tile.kb0_stop)))
+    for index in range(10):
+        _, z_KV, _, jt = tile_at(index, grid)
+        place = cut.tile_of(0, 8 * jt + 5, 4 * z_KV + 3)
+        assert place == tile_at(index, grid)
+        assert pieces_of(cut, place) == tuple(found[place])
+
+
+def test_other_kernels_take_turns():
+    op = op_of(n_q=1, n_kv=1024)
+    kernel = kernel_of(op, [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128, (1, 3, 8))], 90)
+    cut = kernel.cut
+    pieces = pieces_of(cut, cut.tile_of(0, 0, 0))
+    assert pieces == ((0, 3, 6), (1, 4, 7), (2, 5))
+    assert steps_of(pieces, 8).tolist() == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+
+
+def test_the_largest_weight_is_the_source_s():
+    one = launch("flash_attn_ext_f16<128, 128, 8, 8, false, false, false>", 128)
+    first_era = replace(SHIPPED, max_offset=float(np.float32(0.6931)))
+    assert kernel_of(op_of(), [one], 90).largest_weight == 0.125
+    assert kernel_of(op_of(), [one], 90, first_era).largest_weight == 0.5

@@ -1,0 +1,177 @@
+"""Predictions compared with measurements on an H200 and on the simulator."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fattn_probe.cases.scenario import expand, load
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.cases.scenario.schema import Scenario
+from fattn_probe.llama.launch.record import parse_launch, parse_launches
+from fattn_probe.verdict.truth.error_model.prediction import accuracy_warning
+from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, operand_values, reference_of
+from maintain.agreement import stride_of
+from tests.verdict.truth.models import predicted
+
+ROOT = Path(__file__).parents[4]
+SAMPLES = ROOT / "tests/data/h200"  # of a real H200's outputs, see tests/test_agreement_h200.py
+CASES = [case for path in sorted((ROOT / "scenarios").glob("*.yaml")) for case in expand(load(path))]
+SMALL = [case for case in CASES if case.op.sizes.flop < 2e8]
+KEPT = {
+    name: json.loads((ROOT / f"docs/measurements/error-model/{name}.json").read_text()) for name in ("random", "biased")
+}
+
+
+@cache
+def recording():
+    return json.loads(SAMPLES.with_suffix(".json").read_text())["cases"], dict(np.load(SAMPLES.with_suffix(".npz")))
+
+
+def values_of(case):
+    inputs = make_inputs(case)
+    return operand_values(case.op, inputs)
+
+
+def biased(n_kv, **v):
+    data = {"V": {"kind": "uniform", "scale": 0.1, "mean": 1} | v}
+    entry = {
+        "version": 1,
+        "about": "test",
+        "hsk": 64,
+        "n_head": 8,
+        "n_head_kv": 2,
+        "n_q": 448,
+        "n_kv": n_kv,
+        "data": data,
+    }
+    return expand(Scenario.model_validate(entry).named("biased"))[0]
+
+
+def rtx3060():
+    kernel = "flash_attn_ext_f16<64, 64, 64, 1, false, false, false>"
+    return [parse_launch(f'{{"order":0,"kernel":"void {kernel}()","grid":[56,1,1],"block":[32,4,1],"shared":0}}')]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in SMALL])
+def test_the_h200_is_as_wrong_as_predicted(case):
+    cases, samples = recording()
+    if case.name not in cases:
+        pytest.skip("not in the recording")
+    assert cases[case.name]["digest"] == case.digest
+    prediction = predicted(case.op, values_of(case), parse_launches("\n".join(cases[case.name]["launches"])), 90)
+    inputs = make_inputs(case)
+    reference = reference_of(case.op, inputs)
+    stride = stride_of(reference.size)
+    error = samples[case.name] - reference.ravel()[::stride]
+    live = np.broadcast_to(~fully_masked(case, inputs, reference)[..., None], reference.shape).ravel()[::stride]
+    expected = np.broadcast_to(prediction.row_rmse[..., None], reference.shape).ravel()[::stride]
+    ratio = np.sqrt(np.mean(error[live] ** 2) / np.mean(expected[live] ** 2))
+    assert 0.75 < ratio < 1.25
+    assert (np.abs(error) <= prediction.bound.ravel()[::stride])[live].all()
+
+
+def fully_masked(case, inputs, reference):
+    masked = fully_masked_of(case.op, inputs)
+    return np.zeros(reference.shape[:3], bool) if masked is None else masked
+
+
+@pytest.mark.parametrize("n_kv", [1024, 4096, 16384])
+def test_what_f16_accumulators_lose(n_kv):
+    measured = next(case for case in KEPT["biased"]["cases"] if case["n_kv"] == n_kv)
+    prediction = predicted(biased(n_kv).op, values_of(biased(n_kv)), rtx3060(), 86)
+    assert prediction.mean_error == pytest.approx(measured["mean_error"], rel=0.1, abs=3e-4)
+    assert prediction.rmse == pytest.approx(measured["rmse"], rel=0.1)
+
+
+def test_a_bad_design_is_warned_of_and_a_good_one_is_not():
+    case = biased(16384)
+    values, launches = values_of(case), rtx3060()
+    warning = accuracy_warning(predicted(case.op, values, launches, 86))
+    assert warning == "mean error -2.9 %: increments below half an ulp of the f16 accumulator are lost"
+    assert not accuracy_warning(predicted(biased(1024).op, values_of(biased(1024)), launches, 86))
+    zero_mean = values | {"V": values["V"] - 1}
+    assert not accuracy_warning(predicted(case.op, zero_mean, launches, 86))
+
+
+def test_v_near_the_end_of_f16_is_warned_of():
+    case = biased(1024)
+    values = values_of(case)
+    prediction = predicted(case.op, values | {"V": 60000 * np.asarray(values["V"], np.float64)}, rtx3060(), 86)
+    assert prediction.may_overflow.all()
+    assert np.isinf(prediction.bound).all()
+    assert "65504" in accuracy_warning(prediction)
+
+
+def test_a_sampled_query_is_the_same_whatever_the_others():
+    case = biased(4096)
+    values = values_of(case)
+    few, more = (predicted(case.op, values, rtx3060(), 86, most=most) for most in (1 << 18, 1 << 20))
+    one, other = (prediction.sampled.all(axis=(0, 2)) for prediction in (few, more))
+    common = one & other
+    assert 2 <= one.sum() < other.sum() < 448
+    np.testing.assert_allclose(few.row_rmse[:, common], more.row_rmse[:, common], rtol=1e-4)
+
+
+def test_why_names_kernel_accumulator_and_roundings():
+    prediction = predicted(biased(4096).op, values_of(biased(4096)), rtx3060(), 86)
+    assert prediction.why.startswith("mma-f16 sums P.V in f16, 16 products a rounding: 256 roundings in each of 1 acc")
+
+
+def test_of_the_kept_random_cases_nearly_all_are_as_wrong_as_predicted():
+    cases = KEPT["random"]["cases"]
+    ratios = np.array([case["rmse"] / case["predicted"] for case in cases])
+    assert len(cases) >= 500
+    assert np.mean((ratios > 0.5) & (ratios < 1.5)) >= 0.99
+    assert max(case["worst"] for case in cases) < 1
+
+
+def test_the_bound_allows_for_the_conversion_of_the_only_row_of_v():
+    entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 1, "n_q": 1, "n_kv": 1, "type_K": "f32"}
+    (case,) = expand(Scenario.model_validate(entry).named("converted"))
+    line = '{"order":0,"kernel":"flash_attn_tile<64,64,2,1,false>","grid":[1,1,1],"block":[32,2,1],"shared":0}'
+    values = values_of(case)
+    bound = predicted(case.op, values, [parse_launch(line)], 61).bound.ravel()
+    error = np.abs(values["V"].astype(np.float16).astype(np.float64) - values["V"]).ravel()
+    assert error.any()
+    assert (error <= bound).all()
+    assert (bound < 0.001).all()
+
+
+def hidden_value(**changes):
+    """A case of V in f32 whose last 64 of 256 rows the mask hides, and its launch."""
+    entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 4, "n_q": 5, "n_kv": 256, "n_seq": 2, "type_V": "f32"}
+    entry |= {"mask": {"kind": "masked_tiles", "trailing": 64}}
+    (case,) = expand(Scenario.model_validate(entry | changes).named("hidden"))
+    line = '{"order":0,"kernel":"flash_attn_tile<64,64,4,1,false>","grid":[1,1,8],"block":[32,4,1],"shared":0}'
+    return case, [parse_launch(line)]
+
+
+@pytest.mark.parametrize("type_V", ["f32", "f16"])
+def test_a_value_beyond_f16_in_a_row_that_the_mask_hides_is_no_error(type_V):
+    case, launches = hidden_value(type_V=type_V)
+    values = values_of(case)
+    v = np.array(values["V"], np.float32)
+    v[1, 2, 250, 7] = 0
+    usual = predicted(case.op, values | {"V": v}, launches, 61)
+    huge = v.copy()
+    huge[1, 2, 250, 7] = 1e30
+    found = predicted(case.op, values | {"V": huge}, launches, 61)
+    assert np.isfinite(found.bound).all()
+    assert found.rmse == pytest.approx(usual.rmse, rel=0.02)
+
+
+def test_a_value_beyond_f16_that_a_query_sees_has_no_bound():
+    case, launches = hidden_value()
+    values = values_of(case)
+    huge = np.array(values["V"], np.float32)
+    huge[1, 2, 3, 7] = 1e5
+    found = predicted(case.op, values | {"V": huge}, launches, 61)
+    assert found.may_overflow[1, :, 2].all() and np.isinf(found.bound[1, :, 2, 7]).all()
+    for name in "KV":
+        huge = np.array(values[name], np.float32)
+        huge[1, 2, 3, 7] = 1e30
+        found = predicted(case.op, values | {name: huge}, launches, 61)
+        assert not found.known[1, :, 2].any() and found.known.sum() == found.known.size - found.known[1, :, 2].size

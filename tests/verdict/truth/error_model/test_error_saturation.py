@@ -1,0 +1,87 @@
+"""V = 1 +- 0.1 at contexts so long that f16 accumulators stand still: the bound holds there too, row by row.
+
+The rounding-faithful model stands for the kernel, as one block of an H200 goes through all KV rows of a tile.
+"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.verdict.truth.error_model.prediction import accuracy_warning
+from fattn_probe.verdict.truth.error_model.rounding import added_error, largest_bias
+from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
+from tests.verdict.truth.models import model_of, predicted
+
+SCENARIO = """
+version: 1
+about: V is 1 +- 0.1
+hsk: 128
+n_head: 4
+n_head_kv: 1
+n_q: {n_q}
+n_kv: {n_kv}
+mask: {{kind: causal}}
+data: {{V: {{kind: uniform, mean: {mean}, scale: 0.1}}}}
+"""
+LAUNCH = parse_launch(
+    '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 16, 4, false, false, false>(char)",'
+    '"grid":[1,1,1],"block":[32,4,1],"shared":0}'
+)
+LENGTHS = [
+    (16384, 8),
+    pytest.param(65536, 6, marks=pytest.mark.slow),
+    pytest.param(131072, 3, marks=pytest.mark.night),
+]
+
+
+@cache
+def measured(n_kv, n_q, mean=1):
+    (case,) = expand(loads(SCENARIO.format(n_kv=n_kv, n_q=n_q, mean=mean), "biased.yaml"))
+    inputs = make_inputs(case)
+    values = operand_values(case.op, inputs)
+    error = model_of(case, inputs, [LAUNCH], 90) - reference_of(case.op, inputs)
+    return case, values, error
+
+
+@pytest.mark.parametrize(("n_kv", "n_q"), LENGTHS)
+def test_no_row_is_beyond_its_bound_whether_it_was_sampled_or_not(n_kv, n_q):
+    case, values, error = measured(n_kv, n_q)
+    few, all_ = (predicted(case.op, values, [LAUNCH], 90, most=most) for most in (1, n_kv * 4 * n_q))
+    assert few.sampled.all(axis=(0, 2)).sum() == 2
+    assert all_.sampled.all()
+    for prediction in (few, all_):
+        assert (np.abs(error) <= 0.9 * prediction.bound).all()
+        assert (prediction.bound < 0.9).all()  # so an output of zeros cannot come from a correct kernel
+    assert (all_.bound.mean(axis=3) < few.bound.mean(axis=3) * 1.01).all()
+
+
+@pytest.mark.parametrize(("n_kv", "n_q"), LENGTHS)
+def test_the_loss_of_each_row_is_predicted(n_kv, n_q):
+    case, values, error = measured(n_kv, n_q)
+    prediction = predicted(case.op, values, [LAUNCH], 90, most=n_kv * 4 * n_q)
+    by_row = error.mean(axis=3)
+    assert np.corrcoef(by_row.ravel(), prediction.row_mean_error.ravel())[0, 1] > 0.999
+    assert prediction.mean_error == pytest.approx(error.mean(), rel=0.1)
+    assert prediction.rmse == pytest.approx(np.sqrt(np.square(error).mean()), rel=0.1)
+    assert "increments below half an ulp of the f16 accumulator are lost" in accuracy_warning(prediction)
+
+
+def test_data_of_zero_mean_lose_nothing_and_keep_their_bound():
+    case, values, error = measured(16384, 8, 0)
+    prediction = predicted(case.op, values, [LAUNCH], 90, most=1)
+    assert (prediction.unsampled_loss < 0.05 * prediction.bound.min()).all()
+    assert (np.abs(error) <= prediction.bound).all()
+
+
+def test_nothing_but_the_spread_bounds_a_mean_error():
+    mean = np.linspace(0, 1, 401)
+    for deviation in (0.0, 0.05, 0.2, 0.4, 0.6, 0.9):
+        first, _ = added_error(mean, np.full_like(mean, deviation))
+        most = float(largest_bias(np.array(deviation)))
+        assert np.abs(first).max() <= most * 1.001 + 1e-6
+        assert deviation == 0.0 or most < 2 * np.abs(first).max() + 1e-4
+    assert largest_bias(np.array(0.0)) == 0.5

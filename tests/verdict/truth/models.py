@@ -1,0 +1,21 @@
+"""The models of a run, by its launches."""
+
+from fattn_probe.llama.launch.constants import SHIPPED
+from fattn_probe.llama.launch.geometry import geometry_of
+from fattn_probe.llama.launch.kernel import attention_of
+from fattn_probe.verdict.truth.error_model import kernel as error_kernel
+from fattn_probe.verdict.truth.error_model import predict
+from fattn_probe.verdict.truth.rounding_model import dispatch
+
+
+def kernel_of(op, launches, arch, constants=SHIPPED):
+    return error_kernel.kernel_of(op, geometry_of(op, launches, arch, constants), arch)
+
+
+def predicted(op, values, launches, arch, **limits):
+    return predict.predict(op, values, kernel_of(op, launches, arch), **limits)
+
+
+def model_of(case, inputs, launches, arch, **more):
+    kernel = attention_of(launches, arch, SHIPPED)
+    return None if kernel is None else dispatch.model_of(case, inputs, kernel, arch, **more)

@@ -1,0 +1,220 @@
+"""A case of a scenario file to its exact answer."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.op import Params
+from fattn_probe.cases.op.case_file import read_case, write_case
+from fattn_probe.cases.op.encoding import encode
+from fattn_probe.cases.op.ggml_types import TYPE_NAMES
+from fattn_probe.cases.op.values import view_values
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.machine.run.capture import Capture, read_capture, write_capture
+from fattn_probe.verdict.truth.reference.adapter import (
+    check_output,
+    fully_masked_of,
+    reference_and_lse_of,
+    reference_of,
+    stored_rows,
+)
+from fattn_probe.verdict.truth.reference.attention import attention
+
+OP = "version: 1\nabout: a test\nhsk: 64\nn_q: 3\nn_kv: 64\n"
+
+
+def case_of(text):
+    (case,) = expand(loads(OP + text))
+    return case, make_inputs(case)
+
+
+def by_hand(case, inputs, mask=None, sinks=None):
+    """The answer from the roots' bytes, for contiguous f32 and f16 tensors only."""
+    sizes = case.op.sizes
+    shapes = {"Q": (np.float32, sizes.n_head, sizes.n_q), "K": (np.float16, sizes.n_head_kv, sizes.n_kv)}
+    shapes["V"] = shapes["K"]
+    Q, K, V = (
+        inputs[name].view(dtype).reshape(sizes.n_seq, heads, rows, -1) for name, (dtype, heads, rows) in shapes.items()
+    )
+    return attention(Q, K, V, mask, params=case.op.params, sinks=sinks)
+
+
+def test_plain_case_has_the_shape_of_dst_and_the_values_of_the_bytes():
+    case, inputs = case_of("hsv: 32\nn_head: 6\nn_head_kv: 2\nn_seq: 2\n")
+    got = reference_of(case.op, inputs)
+    assert got.shape == (2, 3, 6, 32)
+    np.testing.assert_array_equal(got, by_hand(case, inputs))
+    assert fully_masked_of(case.op, inputs) is None
+
+
+def test_mask_with_padding_sinks_and_every_parameter_reach_the_answer():
+    case, inputs = case_of(
+        "n_head: 4\nsinks: true\nmax_bias: 8.0\nlogit_softcap: 10.0\nscale: 0.3\nmask: {kind: masked_rows, first: 1}\n"
+    )
+    mask = view_values(case.op.tensors["mask"], inputs)
+    sinks = inputs["sinks"].view(np.float32)
+    got = reference_of(case.op, inputs)
+    np.testing.assert_array_equal(got, by_hand(case, inputs, mask, sinks))
+    assert (got[:, 1] == 0.0).all()
+    assert fully_masked_of(case.op, inputs)[0, :, 0].tolist() == [False, True, False]
+    assert not np.allclose(got, by_hand(case, inputs, mask))
+
+
+def test_parameters_are_rounded_as_the_op_stores_them():
+    case, inputs = case_of("n_head: 1\nlogit_softcap: 0.1\n")
+    Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
+    stored = attention(Q, K, V, params=Params(case.op.params.scale, 0.0, float(np.float32(0.1))))
+    np.testing.assert_array_equal(reference_of(case.op, inputs), stored)
+    assert (stored != attention(Q, K, V, params=Params(case.op.params.scale, 0.0, 0.1))).any()
+
+
+def test_quantised_cache_is_decoded_by_its_blocks():
+    case, inputs = case_of("n_head: 2\ntype_K: q8_0\n")
+    Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
+    np.testing.assert_array_equal(
+        reference_of(case.op, inputs), attention(Q, K, V, params=Params(case.op.params.scale))
+    )
+
+
+@pytest.mark.parametrize("name", ["Q", "V"])
+def test_inputs_without_an_exact_answer_are_named(name):
+    case, inputs = case_of("n_head: 2\n")
+    inputs[name][:4] = 0xFF
+    with pytest.raises(InputError, match=f"case {case.name}: {name} holds [12] values that are NaN or infinite"):
+        reference_of(case.op, inputs, case.name)
+
+
+LAYOUTS = [
+    "",
+    "layout: {K: {kind: view, permute: [0, 2, 1, 3], rows: 90, offset: 3, pad: 32}}\n",
+    "layout: {K: {kind: view, outside: nan, heads: 3}, V: {kind: view_of_K, offset: 32}}\nhsv: 32\n",
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["contiguous", "cache", "V in K"])
+@pytest.mark.parametrize("type_", TYPE_NAMES)
+def test_rows_of_every_type_and_layout_are_those_of_the_view(type_, layout):
+    case, inputs = case_of(f"n_head: 2\nn_seq: 2\ntype_K: {type_}\n{layout}")
+    for name in "KV":
+        rows, values = stored_rows(case.op.tensors[name], inputs), view_values(case.op.tensors[name], inputs)
+        assert rows.shape == values.shape
+        np.testing.assert_array_equal(rows[1, 1, slice(5, 50)], values[1, 1, 5:50])
+    Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
+    np.testing.assert_array_equal(
+        reference_of(case.op, inputs), attention(Q, K, V, params=Params(case.op.params.scale))
+    )
+
+
+def test_a_case_read_from_a_file_has_the_same_answer(tmp_path):
+    case, inputs = case_of("n_head: 4\nn_head_kv: 2\nsinks: true\nmask: {kind: causal}\ntype_V: q5_1\n")
+    write_case(case, inputs, tmp_path / "case.gguf")
+    read = read_case(tmp_path / "case.gguf")
+    np.testing.assert_array_equal(reference_of(read.op, read.inputs), reference_of(case.op, inputs))
+
+
+def test_log_sum_exp_is_returned_too():
+    case, inputs = case_of("n_head: 2\nmask: {kind: masked_rows, first: 2}\n")
+    out, lse = reference_and_lse_of(case.op, inputs)
+    np.testing.assert_array_equal(out, reference_of(case.op, inputs))
+    logits = case.op.params.scale * np.einsum(
+        "hqd,hkd->qhk", *(view_values(case.op.tensors[name], inputs)[0] for name in "QK")
+    )
+    np.testing.assert_allclose(lse[0, :2], np.log(np.exp(logits).sum(axis=2))[:2], rtol=1e-13)
+    assert np.isneginf(lse[0, 2]).all()
+
+
+@pytest.mark.parametrize(("type_", "value", "number"), [("f16", np.inf, 1), ("bf16", np.nan, 1), ("q4_1", np.inf, 32),
+                                                        ("f32", -np.inf, 1), ("iq4_nl", np.nan, 32)])  # fmt: skip
+def test_values_without_an_exact_answer_are_counted_in_every_type(type_, value, number):
+    case, inputs = case_of(f"n_head: 1\ntype_K: {type_}\n")
+    single = np.array([value], np.float32)
+    bad = encode(single, type_) if type_ in ("f32", "bf16") else single.astype(np.float16).view(np.uint8)
+    inputs["V"][: bad.size] = bad
+    with pytest.raises(InputError, match=f"V holds {number} values that are NaN or infinite"):
+        reference_of(case.op, inputs)
+
+
+@pytest.mark.parametrize(("value", "fine"), [(-np.inf, True), (np.inf, False), (np.nan, False)])
+def test_a_mask_may_be_all_minus_infinity(value, fine):
+    case, inputs = case_of("n_head: 1\nmask: {kind: causal}\n")
+    inputs["mask"].view(np.float16)[3] = value
+    if fine:
+        assert np.isfinite(reference_of(case.op, inputs)).all()
+        return
+    with pytest.raises(InputError, match="mask holds 1 values that are NaN or infinite"):
+        reference_of(case.op, inputs)
+
+
+def test_memory_outside_a_view_does_not_matter():
+    case, inputs = case_of("n_head: 2\nlayout: {K: {kind: view, rows: 90, offset: 3, outside: nan}}\n")
+    assert np.isfinite(reference_of(case.op, inputs)).all()
+
+
+def changed(case, name, **values):
+    """The case with another view of a tensor."""
+    views = {**case.op.tensors, name: dataclasses.replace(case.op.tensors[name], **values)}
+    return dataclasses.replace(case, op=dataclasses.replace(case.op, tensors=views))
+
+
+def without_tensors(case):
+    return dataclasses.replace(case, op=dataclasses.replace(case.op, tensors={}))
+
+
+SPOILT = {
+    "K has 8190 bytes, K .* reaches to 8192": lambda case, inputs: (case, inputs | {"K": inputs["K"][:-2]}),
+    "the bytes of K are missing, there are Q; .*V are missing": lambda case, inputs: (case, {"Q": inputs["Q"]}),
+    "V is float16 .*needed": lambda case, inputs: (case, inputs | {"V": inputs["V"].view(np.float16)}),
+    "Q is f16, the op takes f32": lambda case, inputs: (changed(case, "Q", type="f16"), inputs),
+    "K has 8192 bytes.*to 8320": lambda case, inputs: (changed(case, "K", ne=(64, 65, 1, 1)), inputs),
+    r"a-case: K is \(1, 1, 63\), V \(1, 1, 64\)": lambda case, inputs: (changed(case, "K", ne=(64, 63, 1, 1)), inputs),
+    "a-case: head size of K is 32, of Q 64": lambda case, inputs: (changed(case, "K", ne=(32, 64, 1, 1)), inputs),
+    r"V has nb\[0\] = 4": lambda case, inputs: (changed(case, "V", nb=(4, 128, 8192, 8192)), inputs),
+    "V has 8192 bytes, V .* reaches to 8320": lambda case, inputs: (changed(case, "V", offset=128), inputs),
+    "no tensor Q; there is no tensor K": lambda case, inputs: (without_tensors(case), inputs),
+}
+
+
+@pytest.mark.parametrize("said", SPOILT)
+def test_inputs_at_odds_with_the_case_are_one_clear_error(said):
+    case, inputs = case_of("n_head: 1\n")
+    spoilt, inputs = SPOILT[said](dataclasses.replace(case, name="a-case"), inputs)
+    with pytest.raises(InputError, match=said) as caught:
+        reference_of(spoilt.op, inputs, spoilt.name)
+    assert "case a-case: " in str(caught.value)
+
+
+@pytest.fixture
+def capture():
+    case, inputs = case_of("n_head: 2\nmask: {kind: causal}\n")
+    dst = reference_of(case.op, inputs).astype(np.float32)
+    return Capture(case.name, case.digest, case.op, inputs, dst, (), "wall", (0.1,), "CPU", "cpu", {})
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.floats(0, 1, exclude_max=True))
+def test_a_capture_cut_anywhere_is_one_clear_error(capture, tmp_path, share):
+    path = tmp_path / "a.gguf"
+    write_capture(capture, path)
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(InputError, match=r"a\.gguf: "):
+        read_capture(path)
+
+
+def test_a_capture_has_the_answer_of_its_case(capture, tmp_path):
+    write_capture(capture, tmp_path / "a.gguf")
+    read = read_capture(tmp_path / "a.gguf")
+    check_output(read.op, read.dst)
+    np.testing.assert_array_equal(reference_of(read.op, read.inputs).astype(np.float32), read.dst)
+
+
+def test_an_output_of_another_op_is_named(capture):
+    other, _ = case_of("n_head: 2\nhsv: 32\n")
+    with pytest.raises(InputError, match=r"^case x: dst is \(1, 3, 2, 64\), the op writes \(1, 3, 2, 32\)$"):
+        check_output(other.op, capture.dst, "x")
+    with pytest.raises(InputError, match=r"^dst is float64, the op writes float32$"):
+        check_output(capture.op, capture.dst.astype(np.float64))
