@@ -208,6 +208,7 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         "K quantised with head size 64": lambda failure: is_quantized(failure.op.type_K) and failure.op.sizes.hsk == 64,
         "a mask that ends inside a query tile": mask_ends_inside_tile,
         "a head size of V that is not a multiple of 64": lambda failure: failure.op.sizes.hsv % 64 != 0,
+        "heads of K and V of different sizes": lambda failure: failure.op.sizes.hsk != failure.op.sizes.hsv,
         "a GQA ratio that is not a multiple of ncols2": heads_are_padded,
         "a mask of more than 2^31 entries": lambda failure: (
             failure.op.has_mask and math.prod(failure.op.tensors["mask"].ne) > 1 << 31

@@ -134,6 +134,20 @@ COLUMNS = Seen(
     TILE72,
     UNWRITTEN,
 )
+MMA192 = "flash_attn_ext_f16<192,128,8,8,false,false>"
+STILL_READ = Finding(
+    "race",
+    "race: byte 4612 of the dynamic shared memory is read, with no barrier between, after a write by thread (21,3,0)",
+    MMA192,
+    frames=("flash_attn_ext_f16<192, 128, 8, 8, false, false> at ggml/src/ggml-cuda/fattn-mma-f16.cuh:1676",),
+)
+NEXT_TILE = Seen(
+    Op.contiguous(Sizes(1, 8, 1, 512, 256, 192, 128), Params(1.0), ("f16", "f16"), mask=True),
+    "8.6",
+    MMA192,
+    STILL_READ,
+    build_number="10566",
+)
 
 
 def right_at_the_end_of_k(op):
@@ -245,6 +259,7 @@ RECOGNISED = {
     ],
     "v-view-offset": [VIEW_OFFSET],
     "paired-barriers": [BARRIERS, replace(BARRIERS, build_number="10809")],
+    "next-tile": [NEXT_TILE, replace(NEXT_TILE, build_number="11063")],
     "tile-columns": [COLUMNS, replace(COLUMNS, build_number="7551")],
 }
 OTHERS = [
@@ -370,6 +385,11 @@ OTHERS = [
     replace(BARRIERS, finding=replace(AT_TWO_BARRIERS, message=AT_TWO_BARRIERS.message.replace("mma-f16", "common"))),
     replace(BARRIERS, finding=replace(AT_TWO_BARRIERS, message="barrier-divergence: 124 of 128 threads wait")),
     replace(BARRIERS, kernel="flash_attn_tile<128,128,16,1,false>"),
+    # next-tile: a later release, static shared memory, equal heads, another function
+    replace(NEXT_TILE, build_number="11549"),
+    replace(NEXT_TILE, finding=replace(STILL_READ, message=STILL_READ.message.replace("dynamic", "static"))),
+    replace(NEXT_TILE, op=OP, kernel=MMA16),
+    replace(NEXT_TILE, finding=replace(STILL_READ, frames=("flash_attn_ext_f16_iter<192> at fattn-mma-f16.cuh:9",))),
     # tile-columns: whole columns of lanes, dynamic shared memory, another fault, another kernel
     replace(COLUMNS, op=OP),
     replace(COLUMNS, finding=replace(UNWRITTEN, message=UNWRITTEN.message.replace("static", "dynamic"))),
