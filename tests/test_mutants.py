@@ -6,7 +6,8 @@ pytest.importorskip("cosmic_ray")  # extra `mutants`
 
 from tests.mutants.explained import read
 from tests.mutants.mutants import mutants_of
-from tests.mutants.trial import Traced, Trial, workers
+from tests.mutants.trial import those_that_run, tried
+from tests.mutants.worker import Traced
 
 SOURCE = '''"""A module."""
 
@@ -68,8 +69,11 @@ def test_a_mutant_is_the_whole_module_with_one_change(root):
 def test_a_mutant_is_tried_with_the_tests_that_run_it(root):
     at = {number: frozenset({("mine/limits.py", number)}) for number in (8, 10, 15)}
     tests = (Traced("slow", 2.0, at[10]), Traced("fast", 0.1, at[10] | at[8]), Traced("other", 0.1, at[15]))
-    trial = Trial(None, tests, {"mine/limits.py": SOURCE.splitlines()})
-    found = {now: [test.name for test in trial.tests_of(mutant)] for (_, now), mutant in changes(root).items()}
+    sources = {"mine/limits.py": SOURCE.splitlines()}
+    found = {
+        now: [test.name for test in those_that_run(mutant, tests, sources)]
+        for (_, now), mutant in changes(root).items()
+    }
     assert found["return value > MOST or not value < least"] == ["fast", "slow"]
     assert found["if value is not None:"] == ["fast"]
     assert found["min(values) +"] == ["other"]
@@ -92,11 +96,9 @@ def test_most():
 
 def test_a_change_that_a_test_notices_and_one_that_none_does(root):
     (root / "test_mine.py").write_text(TESTS)
-    with workers(root, 1, ["mine/limits.py"], ["test_mine.py"]) as pool:
-        tests = tuple(map(pool.lines, pool.started[0].tests))
-        assert [test.name for test in tests] == [f"test_mine.py::test_{name}" for name in ("twice", "below", "most")]
-        trial = Trial(pool, tests, {"mine/limits.py": SOURCE.splitlines()})
-        noticed = {now for (_, now), mutant in changes(root).items() if trial.noticed(mutant)}
+    found = dict(tried(list(changes(root).values()), ["mine/limits.py"], ["test_mine.py"], root, 2))
+    noticed = {mutant.now for mutant, is_noticed in found.items() if is_noticed}
+    assert set(found) == set(changes(root).values())
     assert {"return value <= MOST and not value < least", "MOST = 4.0", "if value is not None:"} <= noticed
     assert not {"return value >= MOST and not value < least", "min(values) +"} & noticed
 

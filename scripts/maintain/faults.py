@@ -2,14 +2,13 @@
 
 import json
 import time
-from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from fattn_probe.base.digest import short
+from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import BuildError, FattnProbeError
 from fattn_probe.base.host import cores
 from fattn_probe.cases.device import Target
@@ -66,15 +65,9 @@ class Tried:
     text: str = ""
     killer: str = ""
 
-    def document(self) -> dict[str, Any]:
-        """One line of a results file."""
-        return asdict(self)
 
-
-def tried_of(document: Mapping[str, Any]) -> Tried:
-    """Read such a line."""
-    caught = document["caught"]
-    return Tried(**{**document, "caught": None if caught is None else Caught(**caught)})
+TRIED = Document("a result of a fault", Tried)
+"""One line of a results file."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from fattn_probe.base.documents import Document
 from fattn_probe.cases.device import Device
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.records import Result, Run, StoredCase
@@ -77,6 +78,9 @@ class MatrixCell:
         parts += [f"{known} known"] if known else []
         parts += [f"**{len(self.alarms)} not explained**"] if self.alarms else []
         return ", ".join(parts)
+
+
+CELLS = Document("the results of the matrix", list[MatrixCell])
 
 
 def shared_builds(devices: Iterable[Device], sources: Sequence[str]) -> list[SharedBuild]:
@@ -154,10 +158,7 @@ def to_json(cells: Iterable[MatrixCell]) -> str:
 
 def from_json(text: str) -> list[MatrixCell]:
     """The cells of `to_json`."""
-    return [
-        MatrixCell(**plain | {"alarms": tuple(Alarm(**alarm) for alarm in plain["alarms"])})
-        for plain in json.loads(text)
-    ]
+    return CELLS.parse(text, "the matrix")
 
 
 def ordered(cells: Iterable[MatrixCell]) -> list[MatrixCell]:

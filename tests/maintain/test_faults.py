@@ -21,7 +21,7 @@ from fattn_probe.verdict.judge.finding import Finding
 from maintain import faults
 from maintain.corpus_page import page
 from maintain.fault_cases import SHOWS, CaseBatch, PlannedPart, SuiteCases, batches_of, by_kernels
-from maintain.faults import Caught, Tried, killer_of, killers_of, text_of, tried_of
+from maintain.faults import TRIED, Caught, Tried, killer_of, killers_of, text_of
 
 RESULT = Result("case", "digest", "pass")
 FAULT = corpus()[0]
@@ -151,7 +151,7 @@ CAUGHT = Caught("sim:h200", "decode", "verdict", "wrong | rows", cause="kv-left-
 
 def test_a_result_survives_its_line():
     for item in (tried(None), tried(CAUGHT)):
-        assert tried_of(item.document()) == item
+        assert TRIED.of(TRIED.plain(item)) == item
 
 
 def test_the_page_counts_the_latest_result_of_each_fault_as_it_is_with_the_suite_as_it_is():

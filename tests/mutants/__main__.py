@@ -4,7 +4,6 @@ import os
 import re
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +14,11 @@ from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, OUT
 from fattn_probe.base.errors import ComparisonError, InputError
 from fattn_probe.base.figures import clock
+from fattn_probe.base.workers import Workers, prepare_workers
 from fattn_probe.cli import exit_codes
 from tests.mutants import explained
-from tests.mutants.mutants import Mutant, mutants_of
-from tests.mutants.trial import Trial, workers
+from tests.mutants.mutants import Mutant, finding
+from tests.mutants.trial import known, tried
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = (
@@ -43,27 +43,15 @@ def files(patterns: Iterable[str]) -> list[str]:
 
 def survivors_of(mutants: Sequence[Mutant], modules: Sequence[str], jobs: int) -> list[Mutant]:
     """The mutants that no test notices; each is printed when it is found."""
-    sources = {module: (ROOT / module).read_text().splitlines() for module in modules}
     survivors = []
-    with (
-        Activity(NOTES, len(mutants), "running the tests without a mutant") as activity,
-        workers(ROOT, jobs, modules, files(TESTS)) as pool,
-        ThreadPoolExecutor(jobs) as threads,
-    ):
-        tests = tuple(threads.map(pool.lines, pool.started[0].tests))
-        trial = Trial(pool, tests, sources)
-
-        def survives(mutant: Mutant) -> bool:
+    with Activity(NOTES, len(mutants), "running the tests without a mutant") as activity:
+        for mutant, noticed in tried(mutants, modules, files(TESTS), ROOT, jobs):
             activity.step(f"{mutant.module}:{mutant.line}")
-            noticed = trial.noticed(mutant)
             activity.count("noticed" if noticed else "survived")
-            return not noticed
-
-        for mutant, survived in zip(mutants, threads.map(survives, mutants), strict=True):
-            if survived:
+            if not noticed:
                 survivors.append(mutant)
                 activity.note(f"survived: {mutant}")
-    return survivors
+    return sorted(survivors, key=mutants.index)
 
 
 def main(
@@ -73,9 +61,11 @@ def main(
 ) -> None:
     """Try all mutants; exit 5 if one survives without a reason, or if the mutant of a reason is gone."""
     start, modules = time.monotonic(), files(MODULES)
-    with ProcessPoolExecutor(jobs) as pool:
-        chosen = [module for module in modules if re.search(within, module)]
-        every = [mutant for found in pool.map(partial(mutants_of, root=ROOT), chosen) for mutant in found]
+    prepare_workers("tests.mutants.worker")
+    chosen = [module for module in modules if re.search(within, module)]
+    with Workers[str, list[Mutant]](partial(finding, root=ROOT), jobs) as pool:
+        of_module = dict(known(pool, chosen))
+    every = [mutant for module in chosen for mutant in of_module[module]]
     mutants = [mutant for mutant in every if re.search(only, str(mutant))]
     if not mutants:
         raise InputError(f"--in {within!r} --only {only!r}: no mutant matches, in {', '.join(MODULES)}")

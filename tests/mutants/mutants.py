@@ -4,8 +4,10 @@ Left out is what does not decide anything: annotations, the text of messages (f-
 in SILENT, which say how a dataclass is shown or that two lists are as long.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.boolean_replacer import AddNot
 from cosmic_ray.operators.operator import Operator
 
+from fattn_probe.base.workers import Tell
 from tests.mutants.operators import operators
 
 SILENT = {"repr", "compare", "init", "strict", "frozen", "eq"}
@@ -50,6 +53,12 @@ def mutants_of(module: str, root: Path) -> list[Mutant]:
             before, after = "".join(parts[:number]), "".join(parts[number + 1 :])
             found.setdefault(before + changed + after, _mutant(module, node, (before, part, after), changed))
     return sorted(found.values(), key=lambda mutant: mutant.line)
+
+
+@contextmanager
+def finding(tell: Tell, root: Path) -> Iterator[Callable[[str], list[Mutant]]]:
+    """A worker process's function: the mutants of a module."""
+    yield partial(mutants_of, root=root)
 
 
 def _changes(source: str) -> Iterator[tuple[Any, str]]:

@@ -1,8 +1,8 @@
-"""Runs chosen tests with one module's source changed: each time in a fork, so that nothing is imported twice.
+"""What a worker process does: it runs chosen tests with one module's source changed, each time in a fork of itself.
 
-It collects all tests, and then reads requests from stdin and answers on stdout, a line of JSON each. In the fork, the
-functions of the module get the changed code. A change outside functions, such as a constant's, is imported by a second
-worker, which starts with `--bare` and imports fattn_probe anew in each fork.
+So nothing is imported twice. `collected` has imported the package and collected all tests: in the fork, the functions
+of the module get the changed code. A change outside functions, such as a constant's, needs a `bare` worker, whose forks
+import fattn_probe anew.
 """
 
 import functools
@@ -10,14 +10,16 @@ import gc
 import importlib
 import importlib.machinery
 import importlib.util
-import json
 import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -30,13 +32,28 @@ import pytest
 import rich.console  # noqa: F401
 import typer  # noqa: F401
 import yaml  # noqa: F401
+from _pytest.config import _prepareconfig
+
+from fattn_probe.base.errors import ComparisonError
+from fattn_probe.base.workers import Tell
 
 MEMORY = 8 << 30
 """Bytes that a fork may take: a mutant may ask for any size."""
 OPTIONS = ("-q", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-profile", "mutants", "--no-header")
 IMPORTED = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # some modules are here before pytest
 NO_SUCH_TEST = 4
-ENDED = "finished"
+FOREVER = 900.0
+FIRST = 12
+"""Tests that run alone at first: most mutants fail one of them, and a bare worker imports what it runs."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A test: its seconds, and the lines (module, line) that it runs."""
+
+    name: str
+    seconds: float
+    lines: frozenset[tuple[str, int]] = field(repr=False)
 
 
 def module_name(path: str) -> str:
@@ -95,11 +112,107 @@ class Functions:
                 function.__code__ = code
 
 
-class Serving:
-    """A pytest plugin that answers requests instead of running the tests that were collected."""
+class Worker:
+    """A process that runs tests in forks; what they print goes to `log`."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
-        self.modules, self.lines = {str(Path(module).absolute()): module for module in modules}, set[tuple[str, int]]()
+    def __init__(self) -> None:
+        self.log = Path(tempfile.gettempdir()) / f"{os.getpid()}.log"
+
+    def answer(self, tests: Sequence[str], module: str, source: str) -> int:
+        """In a fork of a bare worker: import the changed module, and run the tests."""
+        sys.meta_path.insert(0, Replaced(module, source))
+        importlib.import_module(module_name(module))
+        code = int(pytest.main(["-x", *OPTIONS, *IMPORTED, *tests]))
+        if code == NO_SUCH_TEST:  # a parameter has another name now: run the files
+            files = dict.fromkeys(test.partition("::")[0] for test in tests)
+            code = int(pytest.main(["-x", *OPTIONS, *IMPORTED, *files]))
+        return code
+
+    def notices(self, tests: Sequence[str], module: str, source: str, seconds: float) -> bool:
+        """Whether a test fails with another source of a module, takes too long, or cannot be imported."""
+        parts = [part for part in (tests[:FIRST], tests[FIRST:]) if part]
+        return any(self.in_fork(functools.partial(self.answer, part, module, source), seconds) for part in parts)
+
+    def in_fork(self, function: Callable[[], int], seconds: float) -> int:
+        """The exit code of a fork, -1 for one that took too long or was killed."""
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+                print_to(self.log)
+                code = function()
+            except BaseException:  # noqa: BLE001 (a fork must not go on as the worker)
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        deadline = time.monotonic() + seconds
+        ended, status, pause = 0, 0, 0.001
+        while not ended and time.monotonic() < deadline:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            time.sleep(0 if ended else pause)
+            pause = min(2 * pause, 0.05)
+        if not ended:
+            os.kill(pid, signal.SIGKILL)
+            status = os.waitpid(pid, 0)[1]
+        return max(-1, os.waitstatus_to_exitcode(status))
+
+
+class Collected(Worker):
+    """A worker with all tests of some files."""
+
+    def __init__(self, modules: Sequence[str], files: Sequence[str]) -> None:
+        super().__init__()
+        print_to(self.log)
+        config = _prepareconfig(["-s", *OPTIONS, *IMPORTED, *files])
+        config._do_configure()
+        self.session = pytest.Session.from_config(config)
+        config.hook.pytest_sessionstart(session=self.session)
+        config.hook.pytest_collection(session=self.session)
+        self.items = {item.nodeid: item for item in self.session.items}
+        self.modules = {str(Path(module).absolute()): module for module in modules}
+        self.functions, self.lines = Functions(modules), set[tuple[str, int]]()
+
+    def names(self) -> list[str]:
+        """The tests."""
+        if self.session.testsfailed or not self.items:
+            raise ComparisonError(f"the tests cannot be collected:\n{self.log.read_text()[-4000:]}")
+        return list(self.items)
+
+    def answer(self, tests: Sequence[str], module: str, source: str) -> int:
+        """In the fork: run tests until one fails."""
+        self.functions.change(module, source)
+        return self.run(tests)
+
+    def run(self, tests: Sequence[str]) -> int:
+        """Run tests until one fails; 1 if one does."""
+        chosen = [self.items[name] for name in tests]
+        for item, following in zip(chosen, [*chosen[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self.session.testsfailed:
+                return 1
+        return 0
+
+    def traced(self, name: str) -> Traced:
+        """A test with what it runs."""
+        to = self.log.with_suffix(".lines")
+
+        def run() -> int:
+            start = time.monotonic()
+            sys.settrace(self.trace)  # type: ignore[arg-type]
+            code = self.run([name])
+            sys.settrace(None)
+            to.write_text("\n".join([str(time.monotonic() - start), *(f"{path} {line}" for path, line in self.lines)]))
+            return code
+
+        if self.in_fork(run, FOREVER) != 0:
+            raise ComparisonError(f"{name} fails without a mutant:\n{self.log.read_text()[-4000:]}")
+        seconds, *lines = to.read_text().splitlines()
+        places = (line.split(" ") for line in lines)
+        return Traced(name, float(seconds), frozenset((module, int(line)) for module, line in places))
 
     def trace(self, frame: FrameType, event: str, argument: object) -> object:
         """Python's trace function: keeps the lines of the modules."""
@@ -109,85 +222,23 @@ class Serving:
         self.lines.add((module, frame.f_lineno))
         return self.trace
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Answer requests until there are no more."""
-        items, self.functions = {item.nodeid: item for item in session.items}, Functions(list(self.modules.values()))
-        serve({"tests": list(items)}, lambda request: self.answer(session, items, request))
-        return True
 
-    def answer(self, session: pytest.Session, items: dict[str, pytest.Item], request: dict[str, Any]) -> int:
-        """In the fork: run tests until one fails."""
-        chosen = [items[name] for name in request["tests"]]
-        if "source" in request:
-            self.functions.change(request["module"], request["source"])
-        start = time.monotonic()
-        if "to" in request:
-            sys.settrace(self.trace)  # type: ignore[arg-type]
-        for item, following in zip(chosen, [*chosen[1:], None], strict=True):
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            if session.testsfailed:
-                return 1
-        sys.settrace(None)
-        if "to" in request:
-            Path(request["to"]).write_text(json.dumps([time.monotonic() - start, sorted(self.lines)]))
-        return 0
+def print_to(log: Path) -> None:
+    """Let this process print to a file."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
 
 
-def imported(request: dict[str, Any]) -> int:
-    """In a fork of a bare worker: import the changed module, and run the tests."""
-    sys.meta_path.insert(0, Replaced(request["module"], request["source"]))
-    importlib.import_module(module_name(request["module"]))
-    code = int(pytest.main(["-x", *OPTIONS, *IMPORTED, *request["tests"]]))
-    if code == NO_SUCH_TEST:  # a parameter has another name now: run the files
-        files = dict.fromkeys(test.partition("::")[0] for test in request["tests"])
-        code = int(pytest.main(["-x", *OPTIONS, *IMPORTED, *files]))
-    return code
-
-
-def serve(hello: object, answer: Callable[[dict[str, Any]], int]) -> None:
-    """Answer each request with the exit code of its fork, -1 for one that took too long or was killed."""
-    print(json.dumps(hello), file=REPLIES, flush=True)
-    for line in REQUESTS:
-        request = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            in_fork(request, answer)
-        deadline = time.monotonic() + request["seconds"]
-        ended, status, pause = 0, 0, 0.001
-        while not ended and time.monotonic() < deadline:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            time.sleep(0 if ended else pause)
-            pause = min(2 * pause, 0.05)
-        if not ended:
-            os.kill(pid, signal.SIGKILL)
-            status = os.waitpid(pid, 0)[1]
-        print(json.dumps(max(-1, os.waitstatus_to_exitcode(status))), file=REPLIES, flush=True)
-
-
-def in_fork(request: dict[str, Any], answer: Callable[[dict[str, Any]], int]) -> None:
-    """Answer a request, and end; what the tests print goes to a file."""
-    code = 1
-    try:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        code = answer(request)
-    except BaseException:  # noqa: BLE001 (a fork must not go on in the loop)
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
-
-
-if __name__ == "__main__":
-    REQUESTS, REPLIES = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+@contextmanager
+def working(
+    tell: Tell, root: Path, kind: Callable[[], Worker]
+) -> Iterator[Callable[[Callable[[Worker], object]], object]]:
+    """A worker process's function: it calls a task with the process's worker."""
+    os.chdir(root)
+    sys.path.insert(0, str(root))
     phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
     hypothesis.settings.register_profile("mutants", deadline=None, database=None, derandomize=True, phases=phases)
-    if sys.argv[1] == "--bare":
-        serve({}, imported)
-    else:
-        modules, _, files = " ".join(sys.argv[1:]).partition(" -- ")
-        pytest.main(["-s", *OPTIONS, *IMPORTED, *files.split()], plugins=[Serving(modules.split())])
+    worker = kind()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # tests/conftest.py has undone it: the parent decides
+    yield lambda task: task(worker)

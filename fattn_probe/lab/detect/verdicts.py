@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fattn_probe.base.digest import short
+from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.fingerprint import Fingerprint
 from fattn_probe.base.json_lines import append, numbered
@@ -53,6 +54,9 @@ class MutantVerdict:
     def document(self) -> dict[str, Any]:
         """The verdict for JSON."""
         return asdict(self) | {"fate": self.fate}
+
+
+STORED = Document("a verdict of `mutate`", MutantVerdict)
 
 
 @dataclass(frozen=True)
@@ -178,9 +182,8 @@ class Verdicts:
         """The verdicts, those of a mutant that has several in the order of the file."""
         known = self.weaker.union(self.killers.values(), self.others.values())
         for item in documents(self.path):
-            key, killer, _ = item.pop("key"), item.pop("killer", ""), item.pop("fate")
-            if key == self.key or killer in known:
-                yield MutantVerdict(**{**item, "mutant": Mutant(**item["mutant"])})
+            if item["key"] == self.key or item.get("killer", "") in known:
+                yield STORED.of(item)
 
 
 def documents(path: Path) -> Iterator[dict[str, Any]]:

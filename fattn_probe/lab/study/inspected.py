@@ -2,18 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
+from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import MIB, read_text
 from fattn_probe.cases.op import Sizes
-from fattn_probe.daily.inspect.facts import Choice, Facts
+from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.lab.study.stream_k import StudyLaunch, launch_of
 from fattn_probe.llama.launch.geometry import grid_of
-from fattn_probe.llama.launch.tiles import BlockWork, Grid, TileWork
 
 MOST_JSON = 256 * MIB
 """Bytes of what `inspect --json` writes."""
+FACTS = Document("the facts of an inspection", Facts)
 
 
 def read_launch(path: Path, case: str, shape: Sizes) -> StudyLaunch:
@@ -29,28 +29,11 @@ def read_launch(path: Path, case: str, shape: Sizes) -> StudyLaunch:
 
 
 def _facts(path: Path, case: str) -> Facts:
+    text = read_text(path, "the inspection", most=MOST_JSON)
     try:
-        inspections = json.loads(read_text(path, "the inspection", most=MOST_JSON))["inspections"]
-        found = {one["case"]: one["facts"] for one in inspections if one["facts"]}
+        found = {one["case"]: one["facts"] for one in json.loads(text)["inspections"] if one["facts"]}
         if case in found:
-            return _rebuilt(found[case])
-    except (ValueError, TypeError, KeyError) as error:
+            return FACTS.of({**found[case], "kernels": ()})  # whose origins are words there
+    except (InputError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path} is not an output of `fattn-probe inspect --json`: {error!r}") from error
     raise InputError(f"{path} has no facts of case {case}; it has {', '.join(found) or 'none'}")
-
-
-def _rebuilt(facts: dict[str, Any]) -> Facts:
-    """The facts that the division of work needs."""
-    choice, grid = facts["choice"], facts["grid"]
-    return Facts(
-        facts["about"],
-        choice=choice and Choice(choice["family"], choice["kernel"], choice["template"], choice["config"]),
-        grid=grid and Grid(**grid),
-        blocks=tuple(_block(block) for block in facts["blocks"]),
-    )
-
-
-def _block(block: dict[str, Any]) -> BlockWork:
-    tiles = tuple(TileWork(**tile) for tile in block["tiles"])
-    x, y, z = block["blockIdx"]
-    return BlockWork(block["block"], (x, y, z), block["kbc"], block["kbc_stop"], tiles)

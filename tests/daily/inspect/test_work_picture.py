@@ -230,16 +230,16 @@ def test_a_fault_is_drawn():
 
 
 @pytest.mark.parametrize(
-    "facts",
+    ("made", "words"),
     [
-        stream_k(Grid(128, 256, 1, 8, 2), 4097),
-        stream_k(Grid(64, 1000, 1, 1, 1), 9973),
-        in_turn(Grid(512, 1, 4, 8, 4), 38, {(sequence, 0): 200 + 30 * sequence for sequence in range(4)}),
-        in_turn(Grid(256, 4, 8, 8, 4), 60),
+        (stream_k, (Grid(128, 256, 1, 8, 2), 4097)),
+        (stream_k, (Grid(64, 1000, 1, 1, 1), 9973)),
+        (in_turn, (Grid(512, 1, 4, 8, 4), 38, {(sequence, 0): 200 + 30 * sequence for sequence in range(4)})),
+        (in_turn, (Grid(256, 4, 8, 8, 4), 60)),
     ],
 )
-def test_thousands_of_blocks_make_a_small_file(facts):
-    text = svg_of(facts)
+def test_thousands_of_blocks_make_a_small_file(made, words):
+    text = svg_of(made(*words))
     ET.fromstring(text)
     assert len(text) < 500_000
 

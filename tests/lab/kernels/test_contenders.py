@@ -26,6 +26,7 @@ from fattn_probe.verdict.measure.verdict import Status
 from tests.as_user import fattn_probe
 
 MASKS = ({"kind": "none"}, {"kind": "causal"}, {"kind": "random"})
+EARLY = Path(__file__).with_name("early.cu")
 
 
 def case_of(**fields):
@@ -176,40 +177,10 @@ def test_a_wrong_kernel_fails_with_the_cause(tmp_path):
     assert "comparisons failed: gqa with my.cu:my_attention on sim:h200\n" in done.stderr
 
 
-EARLY = """#include "attention.h"
-constexpr int KEYS = 64;
-template <typename KV> __global__ void early_kernel(const attention<KV> op) {
-    __shared__ float keys[KEYS];
-    const int j = blockIdx.x * KEYS + threadIdx.x;
-    if (j >= op.n_kv) {
-        return;
-    }
-    keys[threadIdx.x] = to_float(op.k(0, 0, j)[0]);
-    __syncthreads();
-    float sum = 0.0f;
-    for (int n = 0; n < KEYS; n++) {
-        sum += keys[n];
-    }
-    op.o(0, 0, 0)[threadIdx.x] = sum;
-}
-template <typename KV> const char * early(const attention<KV> & op) {
-    if (op.hsk != 64) {
-        return "head sizes other than 64";
-    }
-    early_kernel<<<(op.n_kv + KEYS - 1) / KEYS, KEYS>>>(op);
-    return nullptr;
-}
-const char * halves(const attention<__half> & op) {
-    return early(op);
-}
-"""
-
-
 @pytest.mark.build
 @pytest.mark.slow
-def test_the_checker_finds_an_early_return_before_a_barrier(tmp_path):
-    (tmp_path / "early.cu").write_text(EARLY)
-    contender = own(f"{tmp_path}/early.cu:early")
+def test_the_checker_finds_an_early_return_before_a_barrier():
+    contender = own(f"{EARLY}:early")
     (row,) = rows([contender], case_of(n_kv=96), how=How(check=True))
     found = row.judgement.finding
     assert row.judgement.status is Status.FAIL and found.kind == "uninitialized-shared"
@@ -217,11 +188,10 @@ def test_the_checker_finds_an_early_return_before_a_barrier(tmp_path):
 
 
 @pytest.mark.build
-def test_a_kernel_says_what_it_cannot_do(tmp_path):
-    (tmp_path / "early.cu").write_text(EARLY)
-    (row,) = rows([own(f"{tmp_path}/early.cu:early")], case_of(hsk=128))
+def test_a_kernel_says_what_it_cannot_do():
+    (row,) = rows([own(f"{EARLY}:early")], case_of(hsk=128))
     assert row.judgement.verdict.reason == "head sizes other than 64"
-    (row,) = rows([own(f"{tmp_path}/early.cu:halves")], case_of(type_K="bf16", type_V="bf16"))
+    (row,) = rows([own(f"{EARLY}:halves")], case_of(type_K="bf16", type_V="bf16"))
     assert row.judgement.verdict.reason == "it takes another type of K and V"
 
 

@@ -1,20 +1,15 @@
 """Which kernels the default release launches, known without a run."""
 
 import json
-from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from fattn_probe.cases.scenario.cases import resolve
-from fattn_probe.cases.scenario.files import cases_of as cases_in
 from fattn_probe.cases.scenario.schema import Scenario
-from fattn_probe.cases.shipped import files
-from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.kernels_by_op import op_digest
-from fattn_probe.verdict.judge.choice import choices_of, kernels, shipped
-from fattn_probe.verdict.judge.support import capabilities
+from fattn_probe.verdict.judge.choice import choices_of, kernels
 from maintain.tables import kernels_as_text
 from tests.cli.test_cli import probe
 
@@ -57,16 +52,6 @@ def test_what_is_launched_and_what_was_expected_are_named():
 def test_an_op_that_the_table_lacks_is_not_judged():
     check = kernels(OP, "9.0", "11549", [COMBINE], {})
     assert (check.made, check.fails) == (False, False)
-
-
-def test_the_shipped_table_has_every_op_of_the_shipped_cases():
-    """If this fails: scripts/support."""
-    suites = (
-        case for path in files("suite") for entry in load_suite(path).parts for case in cases_of(entry, path.parent)
-    )
-    cases = chain(cases_in(list(files("scenario"))), suites)
-    missing = [case.name for case in cases if not capabilities() <= shipped().get(op_digest(case.op), {}).keys()]
-    assert not missing
 
 
 @pytest.mark.build

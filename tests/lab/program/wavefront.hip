@@ -1,0 +1,20 @@
+#include <cstdio>
+#include <hip/hip_runtime.h>
+__global__ void lanes(unsigned long long *votes) {
+    const unsigned long long mine = __ballot(threadIdx.x % 2);
+    if (threadIdx.x == 0) {
+        votes[0] = mine;
+        votes[1] = __popcll(mine);
+        votes[2] = warpSize;
+    }
+}
+int main() {
+    unsigned long long *device, votes[3];
+    hipMalloc(&device, sizeof(votes));
+    hipLaunchKernelGGL(lanes, dim3(1), dim3(128), 0, 0, device);
+    hipMemcpy(votes, device, sizeof(votes), hipMemcpyDeviceToHost);
+    hipDeviceProp_t properties;
+    hipGetDeviceProperties(&properties, 0);
+    printf("%s %llx %llu %llu\n", properties.gcnArchName, votes[0], votes[1], votes[2]);
+    printf("%s %s\n", hipGetErrorName(hipErrorOutOfMemory), hipGetErrorName(hipErrorInvalidValue));
+}
