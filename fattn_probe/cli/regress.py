@@ -97,10 +97,9 @@ def regress(
     *,
     where: Where,
     chosen: SuiteChoice,
-    build: Annotated[BuildFlags, offered("patch", "folder")],
+    build: Annotated[BuildFlags, offered("source", "patch", "folder")],
     divided: Divided,
     ci: ForCI,
-    source: Annotated[str, typer.Option("--source", help="The llama.cpp to run, instead of the suite's source.")] = "",
     history_file: HistoryFile = DEFAULT_HISTORY,
     accept: Annotated[str, typer.Option(help="Make this run the baseline; say why.", metavar="WHY")] = "",
     as_json: flags.Json = False,
@@ -112,7 +111,8 @@ def regress(
     pairs = list(entries_on_targets(suite, suite_file.parent, given))
     cluster = Cluster(divided.dask) if divided.dask else None
     share = parse_shard(divided.shard) if divided.shard else ALL
-    options = setup.run_options(replace(build, source=source or suite.source), where)
+    of_suite = suite.source if "source" in suite.model_fields_set else None
+    options = setup.run_options(replace(build, source=build.source or of_suite), where)
     with (
         open_history(history_file) as history,
         Activity(NOTES, words=f"finding the cases of {suite_file.stem} and their kernels") as activity,
