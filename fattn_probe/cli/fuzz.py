@@ -79,8 +79,9 @@ def fuzz(
             run.shrink(fuzzer, effort.shrink, findings, activity)
         for path in write_cases(run.kept.cases, keep) if keep is not None else ():
             activity.note(f"wrote {path}")
-    words = {"--source": build.source, "--devices": where.devices, "--model": judge.model, "--repeat": judge.repeat}
-    words["--schedule"] = simulate.schedule
+    source = options.tree.spec if options.tree else DEFAULT_SOURCE
+    words: dict[str, object] = {"--source": source, "--devices": where.devices, "--model": judge.model}
+    words |= {"--repeat": judge.repeat, "--schedule": simulate.schedule}
     plain = {"--source": DEFAULT_SOURCE, "--devices": None, "--model": "auto", "--repeat": 1, "--schedule": 0}
     again = [word for flag, value in words.items() if value != plain[flag] for word in (flag, str(value))]
     again += [word for name in build.patch for word in ("--patch", name)] + ["--check"] * build.check

@@ -31,9 +31,15 @@ class BuildFlags:
     """Which llama.cpp to run, and how it is compiled"""
 
     source: Annotated[
-        str,
-        typer.Option("--source", help="llama.cpp tree: pypi:NAME==VERSION, git:REF, or a folder.", metavar="SOURCE"),
-    ] = DEFAULT_SOURCE
+        str | None,
+        typer.Option(
+            "--source",
+            help="llama.cpp tree: pypi:NAME==VERSION, git:REF, or a folder; "
+            f"default: the checkout that holds the current folder, else {DEFAULT_SOURCE}.",
+            metavar="SOURCE",
+            show_default=False,
+        ),
+    ] = None
     patch: Annotated[
         list[str],
         typer.Option("--patch", help="A patch by name or file; may be repeated.", autocompletion=flags.complete_patch),

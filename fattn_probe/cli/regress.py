@@ -26,6 +26,7 @@ from fattn_probe.daily.regress.cluster import Cluster
 from fattn_probe.daily.regress.entries import Given, entries_on_targets, run_suite
 from fattn_probe.daily.regress.history import History, open_history
 from fattn_probe.daily.regress.junit import junit
+from fattn_probe.daily.regress.merge_base import merge_base_of
 from fattn_probe.daily.regress.records import ALL, Result, RunPart, parse_shard
 from fattn_probe.daily.regress.results import OnResult
 from fattn_probe.daily.regress.resume import Call, finish, night_of
@@ -48,6 +49,15 @@ class SuiteChoice:
     model: Annotated[UseModel | None, typer.Option(help="The rounding model, instead of the suite's `check`.")] = None
     sample: Annotated[
         str, typer.Option(help="Rows to check exactly, instead of the suite's sample.", metavar="N|all|auto")
+    ] = ""
+    base: Annotated[
+        str,
+        typer.Option(
+            "--base",
+            help="Compare with the merge base of a checkout and this branch, which runs too; "
+            "nothing runs if no attention file differs.",
+            metavar="BRANCH",
+        ),
     ] = ""
 
 
@@ -81,15 +91,15 @@ class ForCI:
         Path | None, typer.Option("--junit", dir_okay=False, help="Write JUnit XML to this file.")
     ] = None
 
-    def write(self, found: Sequence[Outcome]) -> None:
-        """Write the files that were asked for."""
+    def write(self, found: Sequence[Outcome], said: str = "") -> None:
+        """Write the files that were asked for; `said` stands first in the summary."""
         if self.junit_file is not None:
             write_text(self.junit_file, junit(found))
         if self.markdown is not None:
             with writing(self.markdown):
                 self.markdown.parent.mkdir(parents=True, exist_ok=True)
                 with self.markdown.open("a", encoding="utf-8") as file:
-                    file.write(regressing.markdown(found))
+                    file.write(regressing.markdown(found, said))
 
 
 def regress(
@@ -97,10 +107,9 @@ def regress(
     *,
     where: Where,
     chosen: SuiteChoice,
-    build: Annotated[BuildFlags, offered("patch", "folder")],
+    build: Annotated[BuildFlags, offered("source", "patch", "folder")],
     divided: Divided,
     ci: ForCI,
-    source: Annotated[str, typer.Option("--source", help="The llama.cpp to run, instead of the suite's source.")] = "",
     history_file: HistoryFile = DEFAULT_HISTORY,
     accept: Annotated[str, typer.Option(help="Make this run the baseline; say why.", metavar="WHY")] = "",
     as_json: flags.Json = False,
@@ -112,12 +121,20 @@ def regress(
     pairs = list(entries_on_targets(suite, suite_file.parent, given))
     cluster = Cluster(divided.dask) if divided.dask else None
     share = parse_shard(divided.shard) if divided.shard else ALL
-    options = setup.run_options(replace(build, source=source or suite.source), where)
+    of_suite = suite.source if "source" in suite.model_fields_set else None
+    options = setup.run_options(replace(build, source=build.source or of_suite), where)
+    base = merge_base_of(options.tree, chosen.base) if chosen.base else None
+    if base is not None and not (base.changed or options.patches):
+        said = f"no attention file differs from {base}: nothing to run"
+        ci.write([], said)
+        show(regressing.as_json([]), lambda: said, as_json)
+        return
     with (
         open_history(history_file) as history,
         Activity(NOTES, words=f"finding the cases of {suite_file.stem} and their kernels") as activity,
     ):
-        session, on_result = setup.session_of(options, activity), results_to(activity)
+        session = setup.session_of(replace(options, beside_base=base is None), activity)
+        on_result = results_to(activity)
         targets = frozenset(str(target) for _, target in pairs)
         call = Call(suite_file.stem, named_source(options), chosen.only, targets)
         part = RunPart(share, divided.night or night_of(history, call, resume=divided.resume))
@@ -129,7 +146,9 @@ def regress(
             finish(history, part.night)
         if accept:
             found = [accepted(history, outcome, accept) for outcome in found]
-    ci.write(found)
+        if base is not None and not any(outcome.interrupted for outcome in found):
+            found = list(base.compared(found, pairs, suite_file.parent, runner, given))
+    ci.write(found, f"Attention files that differ from {base}: {', '.join(base.changed)}" if base else "")
     show(regressing.as_json(found), lambda: regressing.render(found), as_json)
     took = sum(outcome.seconds for outcome in found)
     if 0 < suite.seconds < took:

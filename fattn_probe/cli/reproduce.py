@@ -57,7 +57,7 @@ def reproduce(
     subject, known = subject_of(what, case, history_file), load_devices(where.devices)
     folder = out or Path(f"reproduce-{file_name(subject.case.name)}")
     check_folder(folder)
-    source = subject.source if build.source == DEFAULT_SOURCE else build.source
+    source = build.source or subject.source or setup.source_in(Path.cwd())
     build = replace(build, source=source, patch=[*subject.patches, *build.patch])
     words = on or subject.on
     target, *more = parse_targets(words, known) if words else (None,)
@@ -90,7 +90,7 @@ def subject_of(what: str, case: str, history_file: Path) -> PastResult:
             raise
         with open_existing(history_file) as history:
             return past_result(history, what, case)
-    return PastResult(one_case(path, case), spelled(path), "", DEFAULT_SOURCE, ())
+    return PastResult(one_case(path, case), spelled(path), "", "", ())
 
 
 def spelled(path: Path) -> str:

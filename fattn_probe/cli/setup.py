@@ -4,6 +4,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -19,9 +20,10 @@ from fattn_probe.llama.build.command import announced, status_line, steps_done
 from fattn_probe.llama.build.key import Flavour
 from fattn_probe.llama.build.ninja import Progress, Report
 from fattn_probe.llama.build.toolchain import find_toolchain
-from fattn_probe.llama.source import Tree, resolve
+from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, resolve
 from fattn_probe.llama.source.command import download_bar
 from fattn_probe.llama.source.patches import Patch, find
+from fattn_probe.llama.source.tree import checkout_of
 from fattn_probe.machine.run.command import Work
 from fattn_probe.machine.run.gpu import has_gpu
 from fattn_probe.machine.run.prepare import prepare
@@ -38,10 +40,22 @@ def flavour_of(build: BuildFlags) -> Flavour:
     return "debug" if build.debug else "check" if build.check else "release"
 
 
+@functools.cache
+def source_in(folder: Path) -> str:
+    """The default source of a command in `folder`: the checkout that holds it, announced once, else the release."""
+    checkout = checkout_of(folder)
+    if checkout is None:
+        return DEFAULT_SOURCE
+    said = f"source: {checkout}, the checkout you are in (the release: --source {DEFAULT_SOURCE})"
+    NOTES.print(said, style="dim", soft_wrap=True)
+    return str(checkout)
+
+
 def tree_of(build: BuildFlags, *, models: bool = False) -> Tree:
     """The source, fetched if it is not in the cache, with a progress bar; with `models`, it must have libllama."""
+    source = source_in(Path.cwd()) if build.source is None else build.source
     with download_bar(NOTES) as progress:
-        return resolve(build.source, progress, models=models)
+        return resolve(source, progress, models=models)
 
 
 def patches_of(build: BuildFlags, tree: Tree) -> tuple[Patch, ...]:

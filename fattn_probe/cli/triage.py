@@ -45,7 +45,8 @@ def triage(
         options = setup.run_options(build, where, simulate, models=True)
         session = setup.session_of(options, activity)
         result = Triage(session, request, targets, recorded, activity).run()
-        advice = advice_of(result, TriageFlags(folder, build.source, build.patch, where.devices))
+        source = str(options.tree and options.tree.spec)
+        advice = advice_of(result, TriageFlags(folder, source, build.patch, where.devices))
         provenance = provenance_of(result)
         document = document_of(result, advice, provenance)
         files = [recorded / f"{case}{RECORDED}" for case in result.cases]

@@ -8,7 +8,8 @@ from rich.console import Console
 from fattn_probe.base.errors import BuildError
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cli import setup
-from fattn_probe.cli.options import Where
+from fattn_probe.cli.options import BuildFlags, Where
+from fattn_probe.llama.source import DEFAULT_SOURCE
 
 OP = "version: 1\nabout: x\nhsk: 64\nn_head: 1\nn_q: 1\nn_kv: 64\n"
 
@@ -70,3 +71,24 @@ def test_a_plan_is_of_a_simulated_gpu_everywhere(notes, monkeypatch):
 def test_the_default_is_no_part_of_the_digest():
     (plain,), (named,) = expand(loads(OP)), expand(loads(OP + "device: sim:h200\n"))
     assert plain.digest == named.digest == "8a31bb2eb026cbb1"
+
+
+def test_in_a_checkout_it_is_the_source_and_one_line_says_so(notes, tmp_path, monkeypatch):
+    below = tmp_path / "llama cpp/ggml/src/ggml-cuda"
+    below.mkdir(parents=True)
+    (below / "fattn.cu").touch()
+    seen = []
+    monkeypatch.setattr(setup, "resolve", lambda source, progress, models: seen.append(source))
+    for folder in (tmp_path / "llama cpp", below, below):
+        monkeypatch.chdir(folder)
+        setup.tree_of(BuildFlags())
+    assert seen == [str(tmp_path / "llama cpp")] * 3
+    assert (
+        notes.getvalue().splitlines()
+        == [f"source: {tmp_path / 'llama cpp'}, the checkout you are in (the release: --source {DEFAULT_SOURCE})"] * 2
+    ), "once in each folder"
+    monkeypatch.chdir(below)
+    setup.tree_of(BuildFlags(source="git:b11549"))
+    monkeypatch.chdir(tmp_path)
+    setup.tree_of(BuildFlags())
+    assert seen[3:] == ["git:b11549", DEFAULT_SOURCE] and len(notes.getvalue().splitlines()) == 2

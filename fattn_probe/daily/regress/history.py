@@ -191,8 +191,9 @@ class History:
 
     def last_runs(self, suite: str = "") -> list[Run]:
         """The last run of each line and suite; InputError if there is none, since nothing that is judged is no pass."""
-        if runs := {(run.identity.line, run.suite): run for run in self.runs(suite=suite)}:
-            return list(runs.values())
+        runs = (run for run in self.runs(suite=suite) if not run.only_baseline)
+        if last := {(run.identity.line, run.suite): run for run in runs}:
+            return list(last.values())
         has = ", ".join(sorted({run.suite for run in self.runs()}))
         raise InputError(f"history {self.path}: it has no runs{f' of suite {suite!r}, only of {has}' if has else ''}")
 

@@ -91,7 +91,8 @@ def shown(history: History, suite: str = "") -> Iterator[Night]:
     """What a page shows of each line and suite: its last whole run, and the partial ones since."""
     by_line: dict[tuple[str, str], list[Run]] = {}
     for run in history.runs(suite=suite):
-        by_line.setdefault((run.identity.line, run.suite), []).append(run)
+        if not run.only_baseline:
+            by_line.setdefault((run.identity.line, run.suite), []).append(run)
     return (night_of(history, run) for runs in by_line.values() for run in worth_showing(runs))
 
 

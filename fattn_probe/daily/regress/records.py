@@ -221,6 +221,8 @@ class RunPart:
         return short("\0".join((*told, identity.version, contents, only)), 32)
 
 
+MERGE_BASE = "merge base "
+"""How the name of a night begins whose runs are only baselines of others."""
 WHOLE = RunPart()
 """The whole of an unshared run."""
 
@@ -249,6 +251,11 @@ class Run:
     planned: int = 0
     settings: Settings = Settings()
     night: str = ""
+
+    @property
+    def only_baseline(self) -> bool:
+        """Whether it is the run of a merge base, to which another run is compared, and no result of its own."""
+        return self.night.startswith(MERGE_BASE)
 
     @property
     def whole(self) -> bool:

@@ -150,9 +150,10 @@ def result_json(result: Result) -> dict[str, Any]:
     return fields | {"launches": [record.spelling for record in result.kernels]}
 
 
-def markdown(outcomes: Sequence[Outcome]) -> str:
-    """Markdown for a CI job's summary: each target's verdict, then the changes, regressions first."""
-    lines = ["# flash attention", "", "| on | source | verdict | results |", "| --- | --- | --- | --- |"]
+def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
+    """Markdown for a CI job's summary: `said`, each target's verdict, then the changes, regressions first."""
+    lines = ["# flash attention", *(["", said] if said else [])]
+    lines += ["", "| on | source | verdict | results |", "| --- | --- | --- | --- |"] if outcomes else []
     for outcome in outcomes:
         identity = outcome.run.identity
         cells = (place(outcome.run), f"`{identity.tree}`", f"**{_verdict(outcome)}**", _counted(outcome.counts))
@@ -185,8 +186,14 @@ def _details(outcome: Outcome) -> Iterable[str]:
     told = {change.case for change in found}
     failed = [result for result in outcome.results.values() if result.status == "fail" and result.name not in told]
     wrong = [result for result in failed if not result.known]
-    rows = [(change.case, f"**{change.kind}**" if change.alarm else change.kind, change.words) for change in found]
-    rows += [(result.name, "known failure" if outcome.baseline else "wrong", result.explained) for result in wrong]
+    rows = [
+        (change.case, f"**{change.kind}**" if change.alarm else change.kind, _words(change, outcome))
+        for change in found
+    ]
+    rows += [
+        (result.name, "known failure" if outcome.baseline else "wrong", result.explained + _place(result))
+        for result in wrong
+    ]
     defects = list(filter(None, (result.known for result in failed)))
     rows += [(id, "known defect", line) for id, line in zip(dict.fromkeys(defects), by_defect(defects), strict=True)]
     if rows:

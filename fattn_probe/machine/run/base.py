@@ -12,7 +12,8 @@ from fattn_probe.llama.build.key import LAUNCHES
 from fattn_probe.llama.build.ninja import Report, silent
 from fattn_probe.llama.launch.record import LaunchRecord, in_words, parse_launches
 from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, resolve
-from fattn_probe.llama.source.spec import PINS, PypiSpec, parse_spec
+from fattn_probe.llama.source.fork import commit_source, upstream_commit
+from fattn_probe.llama.source.spec import PINS, FolderSpec, PypiSpec, parse_spec
 from fattn_probe.machine.run.command import Done
 from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
 from fattn_probe.machine.run.outcome import Ran, Unsupported, missing_kernels
@@ -62,23 +63,30 @@ def launch_lines(tree: Tree) -> Callable[[Done], tuple[str, ...] | None]:
 def base_of(options: RunOptions) -> Base | None:
     """The base of a session's source; None for a release as it is.
 
-    With patches, it is the same source without them. Otherwise it is the release with the tree's own build number, if
-    that is among those that fattn-probe pins, else the default release; None if the tree has the same content.
+    With patches, it is the same source without them. For a checkout, it is the merge base with its upstream branch, if
+    that has other content. Otherwise it is the release with the tree's own build number, if that is among those that
+    fattn-probe pins, else the default release; None if the tree has the same content.
     """
     tree = options.tree
-    if tree is None or options.build is not None:
+    if tree is None or options.build is not None or not options.beside_base:
         return None
     dry = replace(options, flavour=LAUNCHES, sanitize=(), patches=(), repeat=1, warmup=0)
     if options.patches:
         return Base(dry, f"{tree.spec} without its patches")
     if isinstance(parse_spec(tree.spec), PypiSpec):
         return None
-    spec = release_of(tree.build_number)
-    try:
-        release = resolve(spec)
-    except FattnProbeError as error:
-        return Base(dry, spec, str(error))
-    return None if release.digest == tree.digest else Base(replace(dry, tree=release), spec)
+    release = release_of(tree.build_number)
+    bases = {release: release}
+    if isinstance(parse_spec(tree.spec), FolderSpec) and (commit := upstream_commit(tree.root)):
+        bases = {commit_source(tree.root, commit): f"the merge base {commit[:9]}"} | bases
+    for spec, words in bases.items():
+        try:
+            found = resolve(spec)
+        except FattnProbeError as error:
+            return Base(dry, words, str(error))
+        if found.digest != tree.digest:
+            return Base(replace(dry, tree=found), words)
+    return None
 
 
 def release_of(build_number: str) -> str:

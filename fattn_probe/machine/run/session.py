@@ -49,6 +49,8 @@ class RunOptions:
     warmup: int = 0
     timeout: float = 600.0
     build: Build | None = None
+    beside_base: bool = True
+    """Whether a suite's launches are compared with those of the base (`machine/run/base`)."""
 
 
 def arch_of(target: Target) -> str:

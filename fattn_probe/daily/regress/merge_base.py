@@ -1,0 +1,73 @@
+"""A run of a fork compared with one of the same cases on the merge base, as its baseline."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.host import user_name
+from fattn_probe.cases.device import Target
+from fattn_probe.daily.regress.changes import changes
+from fattn_probe.daily.regress.entries import Given, run_name, run_suite
+from fattn_probe.daily.regress.records import MERGE_BASE, RunPart
+from fattn_probe.daily.regress.runner import Outcome, SuiteRunner
+from fattn_probe.daily.regress.suite import Entry
+from fattn_probe.llama.source import Tree, resolve
+from fattn_probe.llama.source.fork import changed_files, commit_source, merge_base
+from fattn_probe.machine.run.session import Session
+
+
+@dataclass(frozen=True)
+class MergeBase:
+    """The merge base of a checkout with `ref`, and the attention files that differ from its own."""
+
+    tree: Tree
+    ref: str
+    commit: str
+    changed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.commit[:9]}, the merge base with {self.ref}"
+
+    def compared(
+        self,
+        found: Sequence[Outcome],
+        pairs: Sequence[tuple[Entry, Target]],
+        folder: Path,
+        own: SuiteRunner,
+        given: Given,
+    ) -> Iterator[Outcome]:
+        """Each outcome compared with a run of its cases on the merge base.
+
+        A run that ended early is compared by the cases that it judged. A line without a baseline gets this one.
+        """
+        options = replace(own.session.options, tree=resolve(commit_source(self.tree.root, self.commit)), patches=())
+        session = Session(options, own.session.progress, watch=own.session.watch)
+        runner = replace(own, session=session, part=RunPart(own.part.shard, MERGE_BASE + self.commit))
+        if any(outcome.counts["not run"] for outcome in found):
+            names = sorted({name for outcome in found for name in outcome.results})
+            given = replace(given, only=f"^(?:{'|'.join(map(re.escape, names))})$")
+        heads = {(outcome.run.suite, outcome.run.identity.line): outcome for outcome in found}
+        known = {suite for suite, _ in heads}
+        pairs = [pair for pair in pairs if run_name(own.suite, pair[0]) in known]
+        runner = replace(runner, only=given.only)
+        for outcome in run_suite(pairs, folder, runner, given):
+            head = heads.pop((outcome.run.suite, outcome.run.identity.line), None)
+            if outcome.interrupted:
+                break
+            if outcome.baseline is None:
+                own.history.accept(outcome.run, user_name(), str(self))
+            if head is not None:
+                before = {name: outcome.results[name] for name in head.results if name in outcome.results}
+                after = {name: result for name, result in head.results.items() if name in before}
+                yield replace(head, baseline=outcome.run, changes=changes(before, after))
+        yield from heads.values()
+
+
+def merge_base_of(tree: Tree | None, ref: str) -> MergeBase:
+    """The merge base of a source with a branch; InputError if the source is no checkout."""
+    if tree is None or not (root := tree.root).is_relative_to(Path(tree.spec).expanduser().resolve()):
+        raise InputError("--base needs a git checkout as --source")
+    commit = merge_base(root, ref)
+    return MergeBase(tree, ref, commit, tuple(changed_files(root, commit)))
