@@ -46,7 +46,7 @@ def resolved(spec: str, progress: "Progress | None", models: bool, unverified: b
         case PypiSpec() as release:
 
             def release_in(folder: Path) -> store.SourceEntry:
-                from fattn_probe.llama.source.fetch import fetch_release  # HTTP and archives are imported only for a download
+                from fattn_probe.llama.source.fetch import fetch_release  # imports HTTP and archives
 
                 return fetch_release(release, folder, progress, unverified=unverified)
 
