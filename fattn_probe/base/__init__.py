@@ -1,1 +1,1 @@
-"""What knows nothing of attention."""
+"""Code that does not depend on attention: files, programs, the cache, the terminal."""

@@ -27,10 +27,10 @@ def quiet(step: str) -> None:
 
 @dataclass
 class Activity:
-    """The line, rewritten every second while the `with` block runs, from its third second on.
+    """The line; after three seconds of the `with` block, it is rewritten every second.
 
-    If stderr is not a terminal, it is a line a minute that stays. `step` sets the current step, `count` counts one more
-    finished case of `total`.
+    If stderr is not a terminal, a permanent line is printed every minute. `step` sets the current step, `count` counts
+    one more finished case of `total`.
     """
 
     console: Console
@@ -73,13 +73,13 @@ class Activity:
         self.done, self.total = number, self.total if total is None else total
 
     def each(self, items: Iterable[Item], status: Callable[[Item], str]) -> Iterator[Item]:
-        """The items, each counted when it is there."""
+        """Yield the items, and count each one when it arrives."""
         for item in items:
             self.count(status(item))
             yield item
 
     def beside(self, report: Callable[[Item], None], shows: Callable[[Item], bool]) -> Callable[[Item], None]:
-        """A report with its own line, such as a build's; this line is hidden while the other one `shows`."""
+        """Wrap a report with its own line, such as that of a build; this line is hidden while that one `shows`."""
 
         def both(item: Item) -> None:
             with self._lock:
@@ -108,7 +108,7 @@ class Activity:
         )
 
     def _left(self) -> list[str]:
-        """The time left, at the rate since the first finished case; before it, builds may have taken minutes."""
+        """The time left, from the rate since the first finished case; builds before it may have taken minutes."""
         rated, left = self.counted.total() - 1, self.total - self.done
         if rated < 1 or left < 1:
             return []
@@ -124,7 +124,7 @@ class Activity:
                     shown = self._show(shown)
 
     def _show(self, shown: float) -> float:
-        """Show the line if it is time to; `shown` is when another line was last shown, or this one for good."""
+        """Show the line if it is time to; `shown` is when a different line, or this one permanently, was last shown."""
         now = time.monotonic()
         if self.console.is_terminal and (self._up or now - self.began >= SHOWN_AFTER):
             rewrite(self.console, Text(self.line))

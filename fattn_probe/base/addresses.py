@@ -1,4 +1,4 @@
-"""The limit of addresses of a process (`ulimit -v`): too small a one is named, whatever program met it."""
+"""The limit on a process's address space (`ulimit -v`): errors name it if it is too small for some program."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from fattn_probe.base.host import affinity
 MIB, GIB = 1 << 20, 1 << 30
 PYTHON = 512 * MIB
 A_THREAD = 40 * MIB
-"""Of OpenBLAS, which ends the process itself where it does not get them: a buffer and a stack."""
+"""Bytes for a buffer and a stack of OpenBLAS, which exits if it cannot allocate them."""
 NO_MEMORY = re.compile(r"out of memory|cannot allocate|bad_alloc", re.IGNORECASE)
 REMEDY = "raise it: `ulimit -v unlimited`"
 
@@ -24,7 +24,7 @@ def check_start() -> None:
 
 
 def check_program(stderr: str) -> None:
-    """MachineError if a program that ran under a limit says that it got no memory."""
+    """MachineError if there is a limit and the program's stderr says that it ran out of memory."""
     if _limit() < float("inf") and NO_MEMORY.search(stderr):
         reserved = "a simulated GPU reserves 16 GiB of addresses (not of memory) around each allocation"
         raise MachineError(f"{_words()}, and {reserved}; {REMEDY}")

@@ -1,4 +1,4 @@
-"""The cache of downloads and builds, and the only way to what it holds: published whole, and verified on use."""
+"""The cache of downloads and builds, and the only access to its contents: published whole, and verified on use."""
 
 import logging
 import os
@@ -34,9 +34,9 @@ def cache_dir() -> Path:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of things in the cache: its folder, what messages call it, and the version of its format.
+    """A kind of entry in the cache: its folder, its name in messages, and the version of its format.
 
-    Another version has other paths, so that two fattn-probes can share a cache.
+    Different versions have different paths, so that two fattn-probes can share a cache.
     """
 
     folder: str
@@ -45,21 +45,21 @@ class Kind:
 
     @property
     def root(self) -> Path:
-        """The folder of all of them."""
+        """The folder of all entries of this kind."""
         return cache_dir() / self.folder
 
     def place(self, key: str) -> Path:
-        """The path of one."""
+        """The path of an entry."""
         return self.root / (key if self.version == 1 else f"{key}.v{self.version}")
 
 
 def get_or_make(
     kind: Kind, key: str, make: Callable[[Path], None], fits: Callable[[Path], bool] = lambda folder: True
 ) -> Path:
-    """The folder `key` of a kind, filled by `make(folder)` if it is missing, damaged or does not fit.
+    """The folder `key` of a kind; `make(folder)` fills it if it is missing, damaged or does not fit.
 
-    Processes that want the same folder wait for one another. A folder that is whole is served without a write. First
-    removes what killed processes left.
+    Processes that need the same folder wait for one another. A complete folder is used without any write.
+    Leftovers of killed processes are removed first.
     """
     sweep(parts())
     folder = kind.place(key)
@@ -89,7 +89,7 @@ def room(folder: Path) -> Iterator[None]:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a folder is finished, and its files are as they were then."""
+    """Whether a folder is finished and its files are unchanged since."""
     found = read_seal(folder)
     return found is not None and not found.unfinished and not damage(folder, found)
 
@@ -104,16 +104,16 @@ def fault_of(folder: Path) -> str:
 
 
 def named(files: list[str]) -> str:
-    """The first of some files, and how many more there are."""
+    """The first of some files, and the number of others."""
     return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
 
 
 @contextmanager
 def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterator[None]:
-    """Within, a folder gets more files, which are recorded at the end, except those to leave out.
+    """Let the `with` block add files to a folder; at the end they are recorded, except those to leave out.
 
-    First removes what is damaged, or all of it if it has no record. After an error or a kill, earlier files that have
-    changed are not trusted. The caller holds the folder's lock.
+    Damaged files are removed first, or all files if there is no record. After an error or a kill, earlier files that
+    have changed are not trusted. The caller holds the folder's lock.
     """
     make_folder(folder.parent, "the cache")
     with writing(folder):
@@ -126,7 +126,7 @@ def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterat
 
 
 def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[str, Content]:
-    """Remove what is damaged; returns the other recorded files."""
+    """Remove damaged files; returns the other recorded files."""
     found = read_seal(folder)
     if found is None:
         if os.path.lexists(folder):
@@ -134,7 +134,7 @@ def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[s
         remove_tree(folder)
         return {}
     bad = damage(folder, found)
-    if bad and not found.unfinished:  # else a change was interrupted, as its user knows
+    if bad and not found.unfinished:  # else a change was interrupted, and the caller knows that
         log.warning("%s: %s is damaged (%s): making it again", folder, what, named(bad))
     in_place_of_files = [path for path in folder.iterdir() if leave_out(path.name) and path.is_dir()]
     for path in (*(folder / name for name in bad), *in_place_of_files, *folder.rglob(f".*{PART}")):
@@ -145,7 +145,7 @@ def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[s
 def tended(kind: Kind) -> Path:
     """The folder of a kind that another program fills with files `*.FOLDER`.
 
-    What is damaged is removed, and what is new is recorded; files of other names are not yet finished.
+    Damaged files are removed and new files recorded; files with other names are not yet finished.
     """
     folder = kind.root
     with (
@@ -158,13 +158,13 @@ def tended(kind: Kind) -> Path:
 
 
 def parts() -> Path:
-    """The folder of what is being made; what killed processes left there is removed when the next thing is used."""
+    """The folder for unfinished entries; leftovers of killed processes are removed when the next entry is used."""
     return cache_dir() / "parts"
 
 
 @contextmanager
 def part() -> Iterator[Path]:
-    """A new folder on the cache's file system, to be filled and published; removed otherwise, if need be later."""
+    """A new folder on the cache's file system, to fill and publish; otherwise it is removed, now or later."""
     make_folder(parts(), "the cache")
     with scratch(parts()) as folder:
         made = folder / "made"
@@ -174,7 +174,7 @@ def part() -> Iterator[Path]:
 
 
 def publish(made: Path, folder: Path) -> None:
-    """Rename a folder of `part()` into place; one that is there is removed, but open files of it stay."""
+    """Rename a folder of `part()` into place; an existing folder is removed, but its open files remain usable."""
     make_folder(folder.parent, "the cache")
     with writing(folder):
         if os.path.lexists(folder):
@@ -184,13 +184,13 @@ def publish(made: Path, folder: Path) -> None:
 
 @contextmanager
 def lock_beside(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a folder in the cache; BlockingIOError if it is held and we do not `wait`."""
+    """Hold the lock of a folder in the cache; BlockingIOError if it is taken and `wait` is false."""
     with lock_of_file(folder.with_name(f"{folder.name}.lock"), wait=wait):
         yield
 
 
 def read_document(kind: Kind, key: str) -> bytes | None:
-    """The text that was stored under a key; None if there is none, or it was damaged."""
+    """The text that was stored under a key; None if there is none, or if it is damaged."""
     path = _document(kind, key)
     try:
         head, _, body = path.read_bytes().partition(b"\n")
@@ -199,12 +199,12 @@ def read_document(kind: Kind, key: str) -> bytes | None:
     if head == _head(kind, body):
         return body
     log.warning("%s: %s is damaged: making it again", path, kind.what)
-    remove_tree(path)  # it may be one that is only written if there is something new
+    remove_tree(path)  # the document may be written only if there is something new
     return None
 
 
 def write_document(kind: Kind, key: str, body: bytes) -> None:
-    """Store a text under a key; a cache that is read-only or full is no error, since the text can be made again."""
+    """Store a text under a key; a read-only or full cache is not an error, because the text can be made again."""
     path = _document(kind, key)
     with suppress(OSError, MachineError), part() as made:
         (made / path.name).write_bytes(_head(kind, body) + b"\n" + body)

@@ -1,6 +1,6 @@
 """The terminal: answers on stdout, progress and notes on stderr; the only module that writes to either.
 
-Whatever the text comes from (a file, a source, a program, a history), a terminal gets it without control characters.
+Text from any origin (a file, a source, a program, a history) reaches a terminal without control characters.
 """
 
 import codecs
@@ -38,7 +38,7 @@ SUBSTITUTES: dict[int, int | str] = {
     **str.maketrans("▁▂▃▄▅▆▇", "_.:-=+%"),
     **{ord(sign): words for sign, words in {"≥": ">=", "≤": "<=", "≠": "!=", "±": "+-", "…": "..."}.items()},
 }
-"""What a terminal without a character of ours gets in its place."""
+"""Replacements for characters that a terminal's encoding lacks."""
 ENCODING_ERRORS = "fattn-probe"
 
 
@@ -53,7 +53,7 @@ def escape(character: str) -> str:
 
 
 def readable_text(text: Text) -> Text:
-    """The same for a styled text."""
+    """A styled text, made safe for a terminal in the same way."""
     if UNPRINTABLE.search(text.plain) is None:
         return text
     found, end = text.blank_copy(), 0
@@ -71,9 +71,9 @@ def substitute(error: UnicodeError) -> tuple[str, int]:
 
 
 class Stream:
-    """stdout or stderr, whichever object that is now.
+    """stdout or stderr, as the object that it is at this moment.
 
-    An error of stdout is the machine's. What stderr refuses is dropped: notes are no reason to end a command.
+    An error on stdout is a MachineError. Errors on stderr are ignored: a note is no reason to stop a command.
     """
 
     def __init__(self, name: Literal["stdout", "stderr"]) -> None:
@@ -81,7 +81,7 @@ class Stream:
 
     @property
     def stream(self) -> TextIO | None:
-        """The stream itself, not rich's stand-in during a progress bar; None if the caller has closed it."""
+        """The stream itself, not rich's replacement during a progress bar; None if the caller has closed it."""
         found: TextIO | None = getattr(sys, self.name)
         return cast("TextIO | None", getattr(found, "rich_proxied_file", found))
 
@@ -91,7 +91,7 @@ class Stream:
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered; a full disk shows here."""
+        """Write the buffered text; a full disk is noticed here."""
         self._guarded(lambda stream: stream.flush())
 
     def isatty(self) -> bool:
@@ -119,7 +119,7 @@ class Stream:
 
     def discard(self) -> None:
         """Send the rest to /dev/null: Python would write its buffer again at exit, and fail again."""
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream without a file has no such problem
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # not a problem for a stream without a file
             assert self.stream is not None
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
@@ -144,7 +144,7 @@ class Terminal(Console):
         )
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of something to print; a text in it is made readable before its lines are broken."""
+        """The segments of a renderable; texts are made readable before lines are broken."""
         return super().render(readable_text(renderable) if isinstance(renderable, Text) else renderable, options)
 
     def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401
@@ -164,7 +164,7 @@ def width_for(stream: TextIO | Stream) -> int | None:
 
 
 def environment() -> dict[str, str]:
-    """The environment without a terminal's size that is no number; rich would stumble."""
+    """The environment without a terminal size that is not a number, on which rich would fail."""
     sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
     odd = [name for name, value in sizes.items() if not re.fullmatch("0*[1-9][0-9]{0,8}", value)]
     return {name: value for name, value in os.environ.items() if name not in odd}
@@ -189,8 +189,8 @@ DOCUMENTS = Documents()
 def open_streams() -> None:
     """Prepare stdin, stdout and stderr for any caller.
 
-    One that the caller has closed gets a file, as the next file opened would take its number: stdin and stderr
-    /dev/null, and stdout one that refuses to be written. No text fails for the encoding of a terminal.
+    A closed stream is replaced, because the next file opened would get its number: stdin and stderr by /dev/null, and
+    stdout by a file that cannot be written. Text never fails because of a terminal's encoding.
     """
     for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
         try:
@@ -227,7 +227,7 @@ def show(value: object, rendered: Callable[[], RenderableType], as_json: bool) -
 
 
 def show_error(error: FattnProbeError, as_json: bool) -> None:
-    """Print the error that ended a command: on stderr, and for programs as the document on stdout, if there is none."""
+    """Print the error that stopped a command: on stderr, and with --json on stdout unless a document was printed."""
     NOTES.print(str(error), style="red", soft_wrap=True)
     if as_json and not OUT.answered:
         found = {"kind": type(error).__name__, "exit_code": error.exit_code, "message": str(error)}
@@ -235,5 +235,5 @@ def show_error(error: FattnProbeError, as_json: bool) -> None:
 
 
 def show_bug(error: BaseException) -> None:
-    """Print the traceback of an exception that nobody expected."""
+    """Print the traceback of an unexpected exception."""
     NOTES.print("".join(traceback.format_exception(error)), end="", soft_wrap=True)

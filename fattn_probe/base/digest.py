@@ -4,12 +4,12 @@ import hashlib
 from collections.abc import Iterable
 
 SHORT = 16
-"""The digits of a short digest, unless a caller names another number."""
+"""The default number of digits in a short digest."""
 Chunk = str | bytes | memoryview
 
 
 def hexdigest(data: Chunk | Iterable[Chunk]) -> str:
-    """All 64 digits; chunks have the digest of their concatenation."""
+    """All 64 digits; the digest of chunks is that of their concatenation."""
     found = hashlib.sha256()
     for chunk in (data,) if isinstance(data, str | bytes | memoryview) else data:
         found.update(chunk.encode(errors="surrogateescape") if isinstance(chunk, str) else chunk)

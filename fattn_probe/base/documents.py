@@ -1,4 +1,4 @@
-"""JSON documents: pydantic reads and writes the type of each, so that no record has a converter of its own."""
+"""JSON documents: pydantic reads and writes each type, so records need no converters."""
 
 import json
 from contextlib import suppress
@@ -21,11 +21,11 @@ MOST_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Document(Generic[T]):
-    """A kind of JSON document, which holds a value of `type`; `what` names it in messages, such as `a manifest`.
+    """A kind of JSON document with a value of `type`; `what` is its name in messages, such as `a manifest`.
 
-    A document with a `version` has it as its first key; version 1 has no such key, so that an older fattn-probe, which
-    may share the cache, can read it. Without a `version`, the place of the document says which it is: the schema of the
-    history, the path in the cache.
+    The `version` is the document's first key. Version 1 has no such key, so that an older fattn-probe, which may share
+    the cache, can read it. Without a `version`, the place of the document determines it: the schema of the history, or
+    the path in the cache.
     """
 
     what: str
@@ -58,7 +58,7 @@ class Document(Generic[T]):
         return json.dumps(self.plain(value), indent=self.indent) + "\n" * (self.indent is not None)
 
     def parse(self, text: str | bytes, place: object) -> T:
-        """The value of a document; InputError, which names the `place`, if it is damaged or of another version."""
+        """The value of a document; InputError with the `place` if it is damaged or has a different version."""
         from pydantic import ValidationError
 
         try:
@@ -77,14 +77,14 @@ class Document(Generic[T]):
         return self.parse(read_text(path, self.what, MOST_BYTES), path)
 
     def remembered(self, kind: Kind, key: str) -> T | None:
-        """A value in the cache; None if there is none, or it is damaged or of another fattn-probe."""
+        """A value in the cache; None if it is missing, damaged or from a different version of fattn-probe."""
         if body := read_document(kind, key):
             with suppress(InputError):
                 return self.parse(body, key)
         return None
 
     def remember(self, kind: Kind, key: str, value: T) -> None:
-        """Store a value in the cache, if that can be written."""
+        """Store a value in the cache, if the cache is writable."""
         write_document(kind, key, self.text(value).encode())
 
 

@@ -14,7 +14,7 @@ class InputError(FattnProbeError):
 
 
 class NoAnswerError(InputError):
-    """An input holds NaN or an infinity, so the op has no exact answer."""
+    """An input contains NaN or infinity, so the op has no exact answer."""
 
 
 class BuildError(FattnProbeError):
@@ -24,19 +24,19 @@ class BuildError(FattnProbeError):
 
 
 class MachineError(FattnProbeError):
-    """The user's machine refused: a full disk, a permission, too little memory, a package that is missing."""
+    """A problem of the user's machine: a full disk, a permission, too little memory, a package that is missing."""
 
     exit_code = 3
 
 
 class LostError(FattnProbeError):
-    """The run timed out, crashed without a reason, or lost its debugger or device: never a verdict on a kernel."""
+    """The run timed out, crashed for an unknown reason, or lost its debugger or device: never a verdict on a kernel."""
 
     exit_code = 4
 
 
 class TimedOutError(LostError):
-    """A program was killed because it took too long; `said` is its output until then, as far as it was kept."""
+    """A program was killed because it took too long; `said` is the part of its output that was kept."""
 
     def __init__(self, message: str, said: str = "") -> None:
         """The message, and the output."""
@@ -57,7 +57,7 @@ class RegressionError(FattnProbeError):
 
 
 class UnjudgedError(FattnProbeError):
-    """There is an output, and nothing to judge it with: neither a pass nor a failure."""
+    """There is an output, but no way to judge it: neither a pass nor a failure."""
 
     exit_code = 7
 

@@ -47,7 +47,7 @@ def read_text(path: Path, what: str, most: int = MOST_TEXT) -> str:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder; False for a name that the system refuses."""
+    """Whether a path is a folder; False if the system rejects the name."""
     try:
         return path.is_dir()
     except OSError:
@@ -119,7 +119,7 @@ def too_large(most: int) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError inside into a MachineError that names `path`; except a broken pipe."""
+    """Turn an OSError inside into a MachineError that names `path`; a broken pipe stays as it is."""
     try:
         yield
     except BrokenPipeError:
@@ -130,21 +130,21 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`: the file written there replaces `path` at the end; an error removes it."""
+    """A temporary name beside `path`; at the end that file replaces `path`, or is removed after an error."""
     part = path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}{PART}")
     try:
         yield part
         part.replace(path)
     finally:
-        with suppress(OSError):  # the error that brought us here says more
+        with suppress(OSError):  # the original error says more
             part.unlink()
 
 
 @contextmanager
 def whole_folder(folder: Path, *, over: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `folder`, which takes its place at the end; an error removes it.
+    """A temporary folder beside `folder`; at the end it replaces `folder`, or is removed after an error.
 
-    A folder with files stays, and is an error; with `over`, it is replaced.
+    It is an error if `folder` already has files; with `over`, it is replaced.
     """
     with writing(folder), TemporaryDirectory(prefix=f".{folder.name[:40]}-", dir=folder.absolute().parent) as name:
         made = Path(name) / "made"
@@ -158,8 +158,8 @@ def whole_folder(folder: Path, *, over: bool = False) -> Iterator[Path]:
 def write_text(path: Path, text: str) -> None:
     """Write a result for the user, completely or not at all; MachineError if the disk refuses.
 
-    Its folder is made: the work that led to the result may have taken an hour. A link, a device, a pipe and a file that
-    cannot be replaced are written in place.
+    Its folder is made if necessary, because the work behind the result may have taken an hour. A link, a device, a
+    pipe and a file that cannot be replaced are written in place.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,17 +173,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether nothing but its content is lost if another file takes a path's place."""
+    """Whether only its content is lost if a new file replaces the path."""
     try:
         status = path.lstat()
-    except OSError:  # there is nothing yet, or nothing that can be replaced: writing says which
+    except OSError:  # the path does not exist, or cannot be replaced: writing shows which
         return True
     plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
     return plain and os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
 def make_folder(path: Path, what: str) -> None:
-    """Make a folder if it does not exist; MachineError if a file is in the way, or permission is missing."""
+    """Make a folder if it does not exist; MachineError if a file has its name, or permission is missing."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -194,7 +194,7 @@ def make_folder(path: Path, what: str) -> None:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy the files below a folder with their times; stops at the first error, and names what was to be written."""
+    """Copy the files below a folder with their times; stops at the first error, and names the file to be written."""
     for name, _, files in os.walk(source):
         folder = target / Path(name).relative_to(source)
         with writing(folder):
@@ -205,12 +205,12 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Delete a folder or a file, read-only or not; no error where there is none."""
+    """Delete a folder or a file, even if read-only; no error if it does not exist."""
     if not folder.is_dir() or folder.is_symlink():
         with suppress(OSError):
             folder.unlink()
         return
     for path, _, _ in os.walk(folder):
-        with suppress(OSError):  # the deletion says nothing either
+        with suppress(OSError):  # a failed deletion is silent too
             Path(path).chmod(0o755)
     shutil.rmtree(folder, ignore_errors=True)

@@ -14,12 +14,12 @@ Named = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What was run, on what, and how it is judged: results of one fingerprint may stand for each other.
+    """What was run, on what, and how it was judged: results with the same fingerprint are interchangeable.
 
-    `tree` and the second of each of `patches` (which were asked for) and `needed` (without which such a build does not
-    work) are sha256 of contents. `device` has the figures of a simulated GPU, or the name of a real one. `version` is
-    fattn-probe's, `stamp` the sha256 of its files that builds depend on, `own` of all its files. `cases` is the digest
-    of a case, or of all cases of a run. What is not known yet is empty: a build has no device, a dry run no compilers.
+    `tree`, and the second items of `patches` (requested) and `needed` (required for such a build to work), are the
+    sha256 of contents. `device` has the figures of a simulated GPU, or the name of a real one. `version` is that of
+    fattn-probe, `stamp` the sha256 of those of its files that builds depend on, `own` of all. `cases` is the digest of
+    a case, or of all cases of a run. Unknown fields are empty: a build has no device, a dry run no compilers.
     """
 
     tree: str = ""
@@ -42,7 +42,7 @@ class Fingerprint:
 
     @property
     def build(self) -> str:
-        """Names the folder of a build: what is compiled, and with what; kernels and programs are added over time."""
+        """Identifies the folder of a build: what is compiled, and how; kernels and programs are added over time."""
         told = {
             "tree": self.tree,
             "patches": (*self.needed, *self.patches),
@@ -58,7 +58,7 @@ class Fingerprint:
 
     @property
     def kernels(self) -> str:
-        """Names the file of the kernels that ops need: host code chooses them, and no compiler changes the choice."""
+        """Identifies the file with the kernels that ops need: host code chooses them, whatever the compiler."""
         device: dict[str, Any] = dict(self.device)
         name, simulated = device.pop("name", ""), device.pop("id", None) is not None
         figures = [f"{figure}={value}" for figure, value in device.items()]
@@ -67,7 +67,7 @@ class Fingerprint:
 
     @property
     def launches(self) -> str:
-        """Names the file of the launches of ops, which the simulator's own code decides too."""
+        """Identifies the file with the launches of ops, which depend on the simulator's own code too."""
         return replace(self, tree=f"{self.tree} {self.flavour} {self.stamp}").kernels
 
     @property
@@ -77,12 +77,12 @@ class Fingerprint:
 
     @property
     def judgement(self) -> list[Any]:
-        """How cases are run and judged, for hashes of verdicts that hold for any code."""
+        """How cases are run and judged, for hashes of verdicts that are valid for any code."""
         build = [self.flavour, self.sanitize, *([self.quants] if self.quants else [])]
         return [self.target, dict(self.device), *build, self.checks]
 
     def differences(self, other: "Fingerprint | None") -> tuple[str, ...]:
-        """What differs from another one, in words; the cases are not compared, since each has a digest of its own."""
+        """The differences from another fingerprint, in words; cases have their own digests and are not compared."""
         if other is None:
             return ("what was run, which is not known",)
         names = [field.name for field in fields(self) if field.name not in ("cases", "stamp", "version")]
@@ -105,6 +105,6 @@ WORDS = {
 
 
 def fingerprint_in(text: str) -> Fingerprint | None:
-    """The fingerprint in a text; None for that of an older version, which stored none or other fields."""
+    """The fingerprint in a text; None if an older version stored none, or different fields."""
     plain = json.loads(text or "{}")
     return FINGERPRINT.of(plain) if plain.keys() == {field.name for field in fields(Fingerprint)} else None

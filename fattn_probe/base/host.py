@@ -1,4 +1,4 @@
-"""What this process may use of the machine: its cores, its user's name."""
+"""The machine as this process sees it: the cores that it may use, and the user's name."""
 
 import getpass
 import math
@@ -15,9 +15,9 @@ HIERARCHIES = ("", "unified", "cpu", "cpu,cpuacct")
 
 
 def cores() -> int:
-    """The number of threads that can run at once: the cores of the affinity, but no more than cgroups give time for.
+    """The number of threads that can run at once: the cores of the affinity, limited by the CPU time of cgroups.
 
-    In a worker process, its share of them.
+    In a worker process, its share of these.
     """
     share = os.environ.get(SHARE, "")
     most = int(share) if share.isdecimal() else affinity()
@@ -25,14 +25,14 @@ def cores() -> int:
 
 
 def affinity() -> int:
-    """The number of cores that this process may run on; OpenBLAS starts so many threads, and knows no cgroups."""
+    """The number of cores that this process may run on; OpenBLAS starts as many threads, and ignores cgroups."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def quotas(groups: Path, mount: Path) -> Iterator[float]:
-    """The limits of this process's cgroup, and of those around it, in cores.
+    """The limits of this process's cgroup and its parents, in cores.
 
-    A container may see its own cgroup as the root, and beside it a path that it cannot see.
+    In a container, the cgroup may appear as the root, with a path that does not exist inside the container.
     """
     for line in read(groups).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -44,7 +44,7 @@ def quotas(groups: Path, mount: Path) -> Iterator[float]:
 
 
 def quota_of(group: Path) -> Iterator[float]:
-    """The limit of a cgroup in cores, if it has one: microseconds of processor time in a period."""
+    """The limit of a cgroup in cores, if it has one: microseconds of CPU time per period."""
     words = read(group / "cpu.max").split()
     words = words or [read(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
     if all(word.isascii() and word.isdigit() for word in words) and int(words[1]) > 0:  # no limit: `max`, or -1
@@ -52,7 +52,7 @@ def quota_of(group: Path) -> Iterator[float]:
 
 
 def read(path: Path) -> str:
-    """The text of a file of the kernel; empty without it."""
+    """The text of a kernel file; empty if it does not exist."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:

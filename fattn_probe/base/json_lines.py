@@ -1,4 +1,4 @@
-"""Files of results with a JSON object on each line, appended to by runs that may be killed; packed if named .gz."""
+"""Files of results with a JSON object on each line, appended to by runs that may be killed; compressed if named .gz."""
 
 import gzip
 import json
@@ -16,22 +16,21 @@ from fattn_probe.base.locks import lock_of_file
 
 PACKED = ".gz"
 GZIP = 16 + zlib.MAX_WBITS
-"""What zlib calls a gzip header and checksum."""
+"""zlib's code for a gzip header and checksum."""
 CHUNK = 1 << 12
-"""Bytes that are unpacked at once: little more than a member that `append` writes."""
+"""Bytes that are decompressed at once: a little more than a member that `append` writes."""
 
 
 def read(path: Path, what: str) -> Iterator[dict[str, Any]]:
-    """The objects of a file, none if there is no file; `what` names one in messages, such as `result`.
+    """The objects of a file, none if there is no file; `what` is the word for one in messages, such as `result`.
 
-    What a killed run did not write to its end, a line or a packed member, is left out; InputError names any other bad
-    line.
+    A line or compressed member that a killed run did not finish is left out; InputError names any other bad line.
     """
     yield from (item for _, item in numbered(path, what))
 
 
 def numbered(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The same with the numbers of their lines."""
+    """The objects of a file, each with its line number."""
     for number, line in enumerate(whole_lines(text_of(path, what)), 1):
         if not line:
             continue
@@ -42,7 +41,7 @@ def numbered(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def append(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
-    """Append objects completely or not at all; what a killed run did not write to its end is removed first."""
+    """Append objects completely or not at all; an unfinished end from a killed run is removed first."""
     data = "".join(f"{json.dumps(item)}\n" for item in items).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_of_file(path):
@@ -56,7 +55,7 @@ def append(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
 
 
 def append_bytes(path: Path, data: bytes) -> None:
-    """Append bytes after what is whole; a full disk leaves the file as it was."""
+    """Append bytes after the last complete item; if the disk is full, the file does not change."""
     with FileIO(path, "a+") as file:
         (mend_packed if path.suffix == PACKED else mend)(file)
         end = file.seek(0, SEEK_END)
@@ -69,7 +68,7 @@ def append_bytes(path: Path, data: bytes) -> None:
 
 
 def pack(path: Path, what: str) -> None:
-    """Pack a file as a whole: `append` packs its objects by themselves, which takes five times the space."""
+    """Compress a file as a whole: `append` compresses its objects separately, which takes five times the space."""
     if path.suffix == PACKED and path.is_file():
         with lock_of_file(path), replacing(path) as part:
             text = "".join(f"{line}\n" for line in whole_lines(text_of(path, what)))
@@ -77,7 +76,7 @@ def pack(path: Path, what: str) -> None:
 
 
 def mend(file: FileIO) -> None:
-    """Let a file end with a whole line."""
+    """Cut off an incomplete last line."""
     if file.seek(0, SEEK_END) == 0 or (file.seek(-1, SEEK_END), file.read(1))[1] == b"\n":
         return
     file.seek(0)
@@ -89,7 +88,7 @@ def mend(file: FileIO) -> None:
 
 
 def mend_packed(file: FileIO) -> None:
-    """Let a packed file end with a whole member."""
+    """Cut off an incomplete last member of a compressed file."""
     file.seek(0)
     data = file.readall()
     end = sum(size for _, size in members(data))
@@ -98,9 +97,9 @@ def mend_packed(file: FileIO) -> None:
 
 
 def members(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """The content and the packed size of each whole member of a packed file; zlib.error for a damaged one.
+    """The content and the compressed size of each complete member of a file; zlib.error if one is damaged.
 
-    A last one that was cut is left out, but for the first: no append cuts that, so more than an append is lost.
+    An incomplete last member is left out, unless it is the first: an interrupted append cannot cut that one.
     """
     view, start = memoryview(data), 0
     while start < len(data):
@@ -118,13 +117,13 @@ def members(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def whole_lines(text: str) -> list[str]:
-    """The lines of a text, less a last one that was not written to its end."""
+    """The lines of a text, without an unfinished last one."""
     *lines, last = text.split("\n")
     return lines if parsed(last) is None else [*lines, last]
 
 
 def parsed(line: str) -> Any:  # noqa: ANN401
-    """The value of a line; None if it has none."""
+    """The value of a line; None if it is not JSON."""
     try:
         return json.loads(line)
     except ValueError:

@@ -12,11 +12,11 @@ READ_ONLY = (EROFS, EACCES, EPERM)
 
 @contextmanager
 def lock_of_file(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a file, which is made if it is missing; BlockingIOError if it is held and we do not `wait`.
+    """Hold the lock of a file, which is made if it is missing; BlockingIOError if it is taken and `wait` is false.
 
     The lock is on the file itself, so processes with different caches exclude one another, and the kernel releases it
-    when its holder dies. The holder may replace or remove the file. Where it cannot be made because we may not write
-    there, nothing is locked: a process that cannot write changes nothing.
+    when its holder dies. The holder may replace or remove the file. If the file cannot be made for lack of permission,
+    nothing is locked: a process that cannot write changes nothing.
     """
     descriptor = _locked(path, wait)
     try:

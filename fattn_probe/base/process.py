@@ -1,4 +1,4 @@
-"""Run programs to their end, on this terminal, or as a dialogue in lines; the only place that does so."""
+"""The only code that runs programs: to their end, on this terminal, or as a dialogue in lines."""
 
 import contextlib
 import logging
@@ -64,7 +64,7 @@ def run(
     """Run a program to its end and return its output.
 
     `env` is added to this process's environment; None removes a variable. A non-zero exit raises `failure`, or nothing
-    if `failure` is None. A missing program raises BuildError, one that the machine refuses to start MachineError.
+    if `failure` is None. A missing program raises BuildError; if the machine cannot start it, MachineError.
     After `timeout` seconds the whole process group is killed and TimedOutError is raised.
     """
     words = tuple(str(word) for word in argv)
@@ -84,7 +84,7 @@ def run(
         )
     except FileNotFoundError as error:
         raise BuildError(f"{words[0]} is not on this machine (`fattn-probe doctor` names what to install)") from error
-    except OSError as error:  # no permission, of another processor, no memory for a process
+    except OSError as error:  # no permission, wrong processor type, no memory for a process
         raise MachineError(f"{words[0]} cannot be run: {error.strerror}") from error
     try:
         stdout, stderr = child.communicate(timeout=timeout)
@@ -109,8 +109,7 @@ def run_attached(
 ) -> tuple[int, float]:
     """Run a program on this process's own terminal or files; returns its exit code, as `Completed`, and the seconds.
 
-    A program that the machine refuses to start raises MachineError, one that is killed after `timeout` seconds
-    TimedOutError.
+    MachineError if the machine cannot start the program; TimedOutError if it is killed after `timeout` seconds.
     """
     words = [str(word) for word in argv]
     log.info("$ %s", shlex.join(words))
@@ -132,7 +131,7 @@ class Dialogue:
     said: Path
     name: str
     unread: bytearray = field(default_factory=bytearray, repr=False, compare=False)
-    """Its output after the last answer."""
+    """The program's output after the last answer."""
 
     @property
     def alive(self) -> bool:
@@ -140,17 +139,17 @@ class Dialogue:
         return self.process.poll() is None
 
     def wait(self, timeout: float) -> int:
-        """Its exit code, once it has nothing more to say; TimedOutError if it does not end."""
+        """The exit code after the end of its output; TimedOutError if it does not exit."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise TimedOutError(f"{self.name} closed its output, and did not end in {timeout:.0f} s") from None
 
     def ask(self, line: str, timeout: float | None) -> str:
-        """Send it a line, unless that is empty, and return its answer: what it says until it ends, without a newline.
+        """Send a line, unless it is empty, and return the program's next line of output, without the newline.
 
-        If the answer takes longer than `timeout` seconds, be it only for its last character, it is killed and
-        TimedOutError raised; LostError if it is gone before it has the line.
+        If the complete answer takes longer than `timeout` seconds, the program is killed and TimedOutError is raised;
+        LostError if the program has exited before it receives the line.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -182,7 +181,7 @@ class Dialogue:
 
 @contextlib.contextmanager
 def dialogue(argv: Sequence[str], env: Mapping[str, str], said: Path, name: str) -> Iterator[Dialogue]:
-    """Start a program that answers lines with lines, and kill it at the end with all that it started."""
+    """Start a program that answers lines with lines; at the end, kill it and everything that it started."""
     log.info("$ %s", shlex.join(argv))
     try:
         with said.open("a") as stderr:
@@ -204,7 +203,7 @@ def dialogue(argv: Sequence[str], env: Mapping[str, str], said: Path, name: str)
 
 
 def end_programs(number: int = signal.SIGTERM) -> None:
-    """Send a signal to the programs that this process has started, in any thread; each leads a session of its own."""
+    """Send a signal to all programs that this process has started, in any thread; each leads its own session."""
     for children in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has just ended
             for pid in map(int, children.read_text().split()):
@@ -219,7 +218,7 @@ def kill_group(child: subprocess.Popen[str]) -> str:
         os.killpg(child.pid, signal.SIGKILL)
     try:
         return "".join(text or "" for text in child.communicate(timeout=END_SECONDS))
-    except subprocess.TimeoutExpired:  # a process that left the group holds the pipes
+    except subprocess.TimeoutExpired:  # a process that left the group keeps the pipes open
         for pipe in (child.stdin, child.stdout, child.stderr):
             if pipe is not None:
                 pipe.close()

@@ -1,4 +1,4 @@
-"""Regular expressions of the user: an error names where one was given, and a search ends."""
+"""The user's regular expressions: errors name the flag or key, and searches have a time limit."""
 
 import contextlib
 import re
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from fattn_probe.base.errors import InputError
 
 SEARCH_SECONDS = 1.0
-"""Limit of the processor time for a search of all names, in seconds."""
+"""Limit of the CPU time for a search of all names, in seconds."""
 
 
 def compiled(pattern: str, given: str) -> re.Pattern[str]:
-    """Compile a pattern; InputError with the flag or key that gave it (`given`) if it is no regular expression."""
+    """Compile a pattern; InputError with its flag or key (`given`) if it is not a valid regular expression."""
     if problem := problem_of(pattern):
         raise InputError(f"{given} {pattern!r}: {problem}")
     return re.compile(pattern)
 
 
 def problem_of(pattern: str) -> str:
-    """Why a text is no regular expression; empty if it is one."""
+    """The reason why a text is not a valid regular expression; empty if it is one."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:

@@ -20,7 +20,7 @@ def scratch(root: Path | None = None) -> Iterator[Path]:
     """A new folder in `root`, $TMPDIR's by default, removed at the end; first removes the folders of killed processes.
 
     Its owner holds a lock on `NAME.lock` beside it, which the kernel releases when the owner dies. Process numbers
-    would not do: they are reused, and meaningless in another container that shares the folder.
+    would not work: they are reused, and have no meaning in a container that shares the folder.
     """
     root = root or scratch_root()
     sweep(root)
@@ -36,7 +36,7 @@ def scratch(root: Path | None = None) -> Iterator[Path]:
 
 
 def scratch_root() -> Path:
-    """The folder of all of a user's scratch folders, `fattn-probe-UID` in $TMPDIR; MachineError if it is not ours."""
+    """The folder of a user's scratch folders, `fattn-probe-UID` in $TMPDIR; MachineError if it is not the user's."""
     root = Path(tempfile.gettempdir()) / f"fattn-probe-{os.getuid()}"
     with writing(root):
         root.mkdir(mode=0o700, exist_ok=True)
@@ -49,7 +49,7 @@ def scratch_root() -> Path:
 def sweep(root: Path) -> None:
     """Remove the folders whose owners are dead."""
     for lock in root.glob(f"*{LOCK}"):
-        with contextlib.suppress(OSError), lock.open("rb") as held:  # its owner lives, or another process was faster
+        with contextlib.suppress(OSError), lock.open("rb") as held:  # its owner is alive, or another process was faster
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_tree(lock.with_suffix(""))
             lock.unlink(missing_ok=True)

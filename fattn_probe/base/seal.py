@@ -28,7 +28,7 @@ Content = tuple[int, str]
 class Seal:
     """The contents of a folder's files, by path.
 
-    While an unfinished folder is changed, `files` are those that it had before.
+    While a folder is being changed, `files` are the files from before.
     """
 
     files: Mapping[str, Content] = field(default_factory=dict)
@@ -40,7 +40,7 @@ def read_seal(folder: Path) -> Seal | None:
     try:
         found = json.loads((folder / SEAL).read_bytes())
         files = {str(name): (int(size), str(sha256)) for name, (size, sha256) in found["files"].items()}
-        outside = any(".." in name or name.startswith("/") for name in files)  # of a cache that others write
+        outside = any(".." in name or name.startswith("/") for name in files)  # in a cache that others can write
         return None if outside else Seal(files, bool(found["unfinished"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -69,10 +69,10 @@ def damage(folder: Path, found: Seal, wanted: Callable[[str], bool] = lambda nam
 
 
 class Eyes:
-    """Looks at the files of a folder.
+    """Compares the files of a folder with their records.
 
-    A file is hashed if `stat` says something else than when it was last hashed, or if that was a day ago. What was seen
-    is kept beside the seal; where that cannot be written, each process hashes again what has changed.
+    A file is hashed if `stat` has changed since it was last hashed, or if that was a day ago. The results are stored
+    beside the seal; if that is impossible, each process hashes changed files again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -98,14 +98,14 @@ class Eyes:
         return stat[0], sha256
 
     def remember(self) -> None:
-        """Keep what was hashed; not atomically, since a file that is cut only costs another look."""
+        """Store the hashes; not atomically, because an incomplete file only costs hashing again."""
         if self._new:
             with contextlib.suppress(OSError):  # a read-only or a full cache
                 (self.folder / SEEN).write_bytes(json.dumps({**self._seen, **self._new}).encode())
 
 
 def status_of(path: str) -> Stat:
-    """What changes if a file is written."""
+    """The fields of `stat` that change when a file is written."""
     found = os.stat(path)  # noqa: PTH116 - Path takes three times as long, for 600 files of a build
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 

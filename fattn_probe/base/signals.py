@@ -13,16 +13,16 @@ ENDINGS = (signal.SIGINT, *TERMINATION)
 
 
 class Terminated(KeyboardInterrupt):
-    """The interrupt of SIGTERM and SIGHUP.
+    """The interrupt that SIGTERM and SIGHUP cause.
 
-    At a KeyboardInterrupt within `exec`, as in an import that makes a dataclass, Python ends by SIGINT at its exit,
-    whatever the exit code (python/cpython: `unhandled_keyboard_interrupt`); its subclasses are exempt.
+    After a KeyboardInterrupt within `exec`, as in an import that makes a dataclass, Python exits by SIGINT whatever
+    the exit code (python/cpython: `unhandled_keyboard_interrupt`); this does not apply to subclasses.
     """
 
 
 @dataclass
 class Stop:
-    """What a process does at SIGTERM and SIGHUP; `received` is the first of them."""
+    """The handler of SIGTERM and SIGHUP; `received` is the first of them."""
 
     received: signal.Signals | None = None
 
@@ -33,7 +33,7 @@ class Stop:
 
 
 def heed() -> None:
-    """End this process at SIGTERM and SIGHUP as at Ctrl-C, unless its caller, such as nohup, ignores them."""
+    """Let SIGTERM and SIGHUP stop this process like Ctrl-C, unless its caller, such as nohup, ignores them."""
     stop = Stop()
     for number in TERMINATION:
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -42,7 +42,7 @@ def heed() -> None:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Within, the signals that end a command wait: for what must not be left half done."""
+    """Delay the signals that stop a command during the block, for work that must not be left half done."""
     arrived: list[int] = []
     before = {}
     try:
@@ -58,6 +58,6 @@ def deferred() -> Iterator[None]:
 
 
 def terminated() -> signal.Signals | None:
-    """The SIGTERM or SIGHUP that this process has received; unlike after Ctrl-C, it must end soon."""
+    """The SIGTERM or SIGHUP that this process has received; unlike after Ctrl-C, it must exit soon."""
     stops = [handler for handler in map(signal.getsignal, TERMINATION) if isinstance(handler, Stop)]
     return stops[0].received if stops else None

@@ -1,7 +1,7 @@
 """Tables that fit the terminal: columns side by side if there is room, otherwise each record over several lines.
 
-Nothing is cut off. A record that does not fit a line becomes a heading, with its other cells below it, each after the
-name of its column.
+Nothing is cut off. If a record does not fit on a line, its heading gets a separate line, and each other cell follows
+below, after the name of its column.
 """
 
 import re
@@ -27,7 +27,7 @@ Word = str | Text
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its columns and rows; which columns are numbers, `prose` that may be folded, or a record's `heading`.
+    """A table: its columns and rows; which columns are numbers, `prose` that may be wrapped, or a record's `heading`.
 
     The heading is the first column unless it is named. An empty heading continues the record above. `spaced` puts an
     empty line between rows.
@@ -57,7 +57,7 @@ class Table:
         return [max(map(_width, words)) for words in zip(self.columns, *self.rows, strict=True)]
 
     def _widths(self, width: int, gap: int) -> list[int] | None:
-        """Each column's width; None if they do not fit. Only prose gets less than its widest line."""
+        """The width of each column; None if they do not fit. Only prose columns are narrower than their widest line."""
         natural = self._natural()
         widths = [
             min(most, LEAST_PROSE) if name in self.prose else most
@@ -97,7 +97,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Flow:
-    """Names and values in a row; lines break between pairs, and each pair begins at a multiple of `cell` columns."""
+    """Name-value pairs in a row; lines break between pairs, and each pair begins at a multiple of `cell` columns."""
 
     pairs: Sequence[tuple[str, Text]]
     cell: int = 1
@@ -153,7 +153,7 @@ def listed(sentences: Sequence[str]) -> RichTable:
 
 
 def _pairs(name: str, word: Text) -> Iterator[tuple[str, Text]]:
-    """A cell with the name of its column; line by line if both have equally many lines."""
+    """A cell with the name of its column; paired line by line if both have the same number of lines."""
     names, lines = name.split("\n"), word.split("\n")
     if len(names) == len(lines):
         yield from ((one, line) for one, line in zip(names, lines, strict=True) if line)
@@ -162,7 +162,7 @@ def _pairs(name: str, word: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _joined(word: Text) -> Text:
-    """A cell on one line; a kernel's template arguments follow its name again."""
+    """A cell on one line, with a kernel's template arguments directly after its name."""
     first, *rest = word.split("\n")
     for line in rest:
         first.append("" if line.plain.lstrip().startswith("<") else ", ").append_text(line)

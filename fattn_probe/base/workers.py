@@ -1,8 +1,8 @@
-"""Work side by side: a command's processes and threads, started only here.
+"""Parallel work: the only code that starts a command's processes and threads.
 
 A worker is forked from a server that has imported what workers need, and runs tasks one after another. Parent and
-worker share one pipe and no lock, so that neither waits for a reply that the other has only begun. A worker ends with
-its parent, however that ends, and takes the programs that it started with it.
+worker share one pipe and no lock, so neither can block on a message that the other has only begun. When the parent
+exits for any reason, so does the worker, which also stops the programs that it has started.
 """
 
 import functools
@@ -38,25 +38,25 @@ Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 Tell = Callable[[Any], None]
 Begin = Callable[[Tell], AbstractContextManager[Callable[[Task], Answer]]]
-"""Makes the function of a worker, in the worker; it can tell the parent something while it works."""
+"""Makes a worker's function, in the worker; the function can send messages to the parent while it works."""
 MOST_DEATHS = 2
-"""Workers that a task may end."""
+"""The number of workers that one task may crash."""
 END_SECONDS = 5.0
-"""Seconds until a worker that is to end, and its programs, are killed by the worker itself; then by its parent."""
+"""Seconds until a stopping worker kills itself and its programs; then until the parent does."""
 FEW = 3e7
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
 @dataclass(frozen=True)
 class Died:
-    """Instead of an answer: the task ended several workers; `how` the last one ended, in words."""
+    """Takes the place of an answer if a task crashed several workers; `how` describes the end of the last one."""
 
     how: str
 
 
 @dataclass(frozen=True)
 class _Told:
-    """Something that a worker tells while it works."""
+    """A message from a worker while it works."""
 
     what: object
 
@@ -71,7 +71,7 @@ class _Raised:
 
 @dataclass
 class _Worker(Generic[Task]):
-    """A worker as its parent sees it: the task in progress, if there is one, and the workers that it has ended."""
+    """A worker as its parent sees it: the task in progress, if any, and the number of workers that the task crashed."""
 
     process: BaseProcess
     connection: "Connection[Any, Any]"
@@ -81,9 +81,9 @@ class _Worker(Generic[Task]):
 
 @dataclass
 class Workers(Generic[Task, Answer]):
-    """Up to `number` processes, started when there is work for them; they end with the `with` block.
+    """Up to `number` processes, started when there is work for them, and stopped at the end of the `with` block.
 
-    `told` gets what a worker tells. `threads` are the cores that each may use, an equal share of this process's if 0.
+    `told` receives the messages of workers. `threads` is the number of cores for each, an equal share if 0.
     The files of a worker are in a folder that is removed at the end, even if the worker is killed.
     """
 
@@ -104,10 +104,10 @@ class Workers(Generic[Task, Answer]):
         self._stack.close()
 
     def answers(self, tasks: Iterable[Task | None]) -> Generator[tuple[Task, Answer | Died]]:
-        """Each task with its answer, as soon as it is known; an exception of a task is raised here.
+        """Yield each task with its answer, as soon as it is known; an exception in a task is raised here.
 
-        A task is taken from the iterator when a worker is free for it; None stands for no task before the next answer.
-        A worker that dies is replaced, and runs the task once more. Closing the iterator ends the tasks in progress.
+        A task is taken from the iterator when a worker is free; None means that there is no task before the next
+        answer. If a worker dies, a new one runs the task once more. Closing the iterator stops the tasks in progress.
         """
         source, over = iter(tasks), False
         try:
@@ -135,7 +135,7 @@ class Workers(Generic[Task, Answer]):
             with deferred():
                 worker = self._started()
         worker.task, worker.deaths = task, deaths
-        with suppress(ConnectionError):  # it has died, which the end of its pipe will show
+        with suppress(ConnectionError):  # it has died, which will be noticed at the end of its pipe
             worker.connection.send(task)
 
     def _started(self) -> _Worker[Task]:
@@ -172,7 +172,7 @@ class Workers(Generic[Task, Answer]):
         yield task, said
 
     def _end(self, workers: Sequence[_Worker[Task]]) -> str:
-        """End some workers with their programs; returns how the last one ended, in words."""
+        """Stop some workers and their programs; returns a description of how the last one ended."""
         ending, how = list(workers), ""
         for worker in ending:
             worker.connection.close()
@@ -186,16 +186,16 @@ class Workers(Generic[Task, Answer]):
 
 
 def prepare_workers(*modules: str) -> None:
-    """Start the server that workers are forked from, so that it imports modules while other work is done.
+    """Start the server that forks the workers, so that it imports modules in the meantime.
 
-    It and its workers inherit that signals wait: a terminal sends them to every process, and the parent decides.
+    The server and its workers inherit blocked signals: a terminal signals every process, but the parent decides.
     """
     if modules:
         CONTEXT.set_forkserver_preload(list(modules))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     try:
         resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)  # the tracker's start lets them through
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)  # starting the tracker unblocks them
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -203,7 +203,7 @@ def prepare_workers(*modules: str) -> None:
 
 @dataclass
 class _Leave:
-    """What a worker does at a signal: it leaves its task, once; its clean-up is not interrupted."""
+    """The signal handler of a worker: the first signal interrupts its task; its clean-up is not interrupted."""
 
     free: bool = False
     signal: int = 0
@@ -231,9 +231,9 @@ def _serve(
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     threading.Thread(target=_end_in_time, args=(connection.fileno(), read), daemon=True).start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
-    multiprocessing.current_process().daemon = False  # it may have workers of its own
+    multiprocessing.current_process().daemon = False  # it may start workers too
     os.environ.clear()
-    os.environ.update(environment)  # the server has those of its start
+    os.environ.update(environment)  # the server's were set when it started
     tempfile.tempdir = folder
     try:
         limit = threadpool_limits(min(threads, blas_threads()), "blas")
@@ -265,9 +265,9 @@ def _reply(function: Callable[[Any], Any], task: object) -> bytes:
 
 
 def _end_in_time(connection: int, signals: int) -> None:
-    """Wait for the parent's end, or for a signal; then end this worker, and after a while kill it with its programs."""
+    """Wait for the parent's exit or for a signal; then stop this worker, and later kill it and its programs."""
     waiting = select.poll()
-    waiting.register(connection, 0)  # only for the end of it: its contents are the main thread's
+    waiting.register(connection, 0)  # only to notice its end: the main thread reads its contents
     waiting.register(signals, select.POLLIN)
     waiting.poll()
     os.kill(os.getpid(), signal.SIGTERM)
@@ -280,7 +280,7 @@ def _end_in_time(connection: int, signals: int) -> None:
 
 @contextmanager
 def threads(number: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads, for what waits on programs; an interrupt kills these programs instead of waiting for them."""
+    """Threads for code that waits for programs; an interrupt kills these programs instead of waiting for them."""
     with ThreadPoolExecutor(number) as pool:
         try:
             yield pool
@@ -297,16 +297,16 @@ def _blas() -> ThreadpoolController:
 
 
 def blas_threads() -> int:
-    """The number of BLAS threads, all or what OPENBLAS_NUM_THREADS and similar variables say; at most the cores."""
+    """The number of BLAS threads: all cores, or fewer if OPENBLAS_NUM_THREADS or a similar variable says so."""
     return min(cores(), max((library["num_threads"] for library in _blas().info()), default=1))
 
 
 def spread(function: Callable[[Task], None], tasks: Sequence[Task], *, operations: float = math.inf) -> None:
-    """Call a function on every task, one in a thread, each with a BLAS of one thread, on all cores that BLAS may use.
+    """Call a function on every task, in parallel threads with single-threaded BLAS, on all cores that BLAS may use.
 
-    Two BLAS threads wait for each other after every matrix product, while exp runs on one core; on a busy machine they
-    wait up to 30 times as long (measured). Independent threads do not wait. The tasks are started in order; the first
-    exception is raised when all have ended. Uses only this thread if there are few `operations` in total, since
+    BLAS threads wait for each other after every matrix product, while exp runs on one core; on a busy machine the waits
+    are up to 30 times as long (measured). Independent threads do not wait. Tasks start in order; the first exception is
+    raised when all tasks have finished. If there are few `operations` in total, only this thread is used, because
     starting threads takes 0.1 ms.
     """
     workers = min(blas_threads(), len(tasks)) if operations > FEW else 1

@@ -14,14 +14,14 @@ TOO_MUCH = f"too many or too deeply nested values, allowed: {MAX_NODES} values, 
 Key = tuple[str | int, ...]
 MERGE = "tag:yaml.org,2002:merge"
 OTHER_IN_1_2 = re.compile(r"[-+]?(0[0-7_]*[0-7]|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
-"""Numbers that YAML 1.1, which PyYAML reads, takes in base 8 or 60, and YAML 1.2 does not."""
+"""Numbers that PyYAML (YAML 1.1) reads in base 8 or 60, unlike YAML 1.2."""
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader, with 1e-5 read as the number it is in YAML 1.2, and with bounds.
+    """SafeLoader with limits, which reads 1e-5 as a number, as in YAML 1.2.
 
-    Its composer calls itself for each level, so depth is bounded before Python's stack is; an alias costs nothing here,
-    and is counted when its value is made.
+    The composer recurses for each level, so depth is limited before Python's stack overflows; an alias costs nothing
+    here, and is counted when its value is made.
     """
 
     def __init__(self, text: str) -> None:
@@ -29,7 +29,7 @@ class _Loader(yaml.SafeLoader):
         self._depth = self._nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401 (as in yaml)
-        """One node with all below it."""
+        """A node and everything below it."""
         self._depth, self._nodes = self._depth + 1, self._nodes + 1
         if self._depth > MAX_DEPTH or self._nodes > 2 * MAX_NODES:  # keys are nodes too
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
@@ -47,7 +47,7 @@ _Loader.add_implicit_resolver(
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake that YAML allows but fattn-probe does not."""
+    """A mistake that is legal YAML but not allowed by fattn-probe."""
 
     line: int
     text: str
@@ -69,7 +69,7 @@ class YamlDocument:
 
 
 def parse(text: str, name: str) -> YamlDocument:
-    """Parse one YAML document; InputError with `name`, that of its file, and the line if it is invalid."""
+    """Parse a YAML document; InputError with the file's `name` and the line if it is invalid."""
     try:
         return _parse(text)
     except yaml.MarkedYAMLError as error:
@@ -126,9 +126,9 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: YamlDo
 
 
 def _scalar(loader: _Loader, node: yaml.Node, key: Key, document: YamlDocument) -> object:
-    """A scalar's value, a date as text; yaml.YAMLError for a tag that safe YAML lacks or that does not fit.
+    """The value of a scalar, a date as text; yaml.YAMLError for a tag that safe YAML lacks or that does not fit.
 
-    A number that the two versions of YAML read differently is a mistake of the document.
+    A number that the two versions of YAML read differently is recorded as a mistake.
     """
     if node.tag == "tag:yaml.org,2002:timestamp":
         return node.value

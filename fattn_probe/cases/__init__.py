@@ -1,4 +1,4 @@
 """The questions: an op, the scenario it comes from, the GPU it runs on."""
 
 MOST_REPEATS = 100_000
-"""Runs of one case: the most that `--repeat` and a suite take."""
+"""The largest number of runs of a case that `--repeat` and a suite allow."""

@@ -1,4 +1,4 @@
-"""Drawings in a terminal: a unit is a character; readable without colours."""
+"""Drawings in a terminal: a unit is a character, and colours are not necessary."""
 
 import math
 from itertools import groupby, pairwise
@@ -9,7 +9,7 @@ from fattn_probe.base.view.marks import Box, Cells, Drawing, Stroke, Words
 
 Canvas = list[list[tuple[str, str]]]
 NEARLY = 1e-9
-"""A column that is this near to the next one is that."""
+"""A position this close to the next column is rounded up to it."""
 
 
 def lines(drawing: Drawing) -> list[Text]:
@@ -60,7 +60,7 @@ def _column(x: float) -> int:
 
 
 def _write(canvas: Canvas, column: int, y: float, words: str, style: str) -> None:
-    """Text on the canvas; what is outside is cut off."""
+    """Write text on the canvas; anything outside is cut off."""
     row = canvas[round(y)] if 0 <= round(y) < len(canvas) else []
     for place, character in enumerate(words, column):
         if 0 <= place < len(row):

@@ -1,6 +1,6 @@
 """Pictures as marks in user units. `svg`, `characters` and `plot` draw them; in a terminal a unit is a character.
 
-Nothing here knows what a picture shows.
+This module does not depend on what a picture shows.
 """
 
 import math
@@ -16,9 +16,9 @@ from fattn_probe.base.arrays import F64, Bytes, Indices
 class Look:
     """How some marks look.
 
-    In SVG: `name` is the class, and `css` its declarations, or rules with `@` for the selector; empty if the page has
-    them. In a terminal: `sign` fills a mark, in rich's `style`; a mark without a sign is not drawn there. `colour` is
-    for pixels and matplotlib.
+    In SVG: `name` is the class, and `css` its declarations, or rules with `@` for the selector; empty if the page
+    already has them. In a terminal: `sign` fills a mark, in rich's `style`; a mark without a sign is not drawn there.
+    `colour` is for pixels and matplotlib.
     """
 
     name: str
@@ -30,14 +30,14 @@ class Look:
 
 
 SOFT = Look("soft", style="dim")
-"""Of axes, labels and notes."""
+"""The look of axes, labels and notes."""
 
 
 @dataclass(frozen=True)
 class Box:
     """A rectangle with a label if there is room, and a tooltip; `edge` is its first character in a terminal.
 
-    With `every`, it is repeated to the right at this distance, up to `stop`.
+    With `every`, it repeats to the right at this distance, up to `stop`.
     """
 
     x: float
@@ -63,13 +63,13 @@ class Stroke:
 
     @property
     def x(self) -> float:
-        """Where it begins."""
+        """Its left end."""
         return self.points[0][0]
 
 
 @dataclass(frozen=True)
 class Words:
-    """A line of text: its top, and its left end, or with `end` its right one."""
+    """A line of text, placed by its top and left end, or with `end` by its right end."""
 
     x: float
     y: float
@@ -80,14 +80,14 @@ class Words:
 
 @dataclass(frozen=True, eq=False)
 class ColourScale:
-    """A look for each range of values, from below `limits[0]` to `limits[-1]` and up; `odd` for those not finite."""
+    """A look for each range of values, from below `limits[0]` to `limits[-1]` and up; `odd` for non-finite values."""
 
     limits: tuple[float, ...]
     looks: tuple[Look, ...]
     odd: Look
 
     def places(self, values: F64) -> Indices:
-        """The place in `looks` of each value; `len(looks)` for one that is not finite."""
+        """The index in `looks` for each value; `len(looks)` for a non-finite value."""
         found = np.searchsorted(self.limits, values, side="right")
         return np.where(np.isfinite(values), found, len(self.looks))
 
@@ -122,7 +122,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value is: 0 at the start, 1 at the end."""
+        """The position of a value: 0 at the start, 1 at the end."""
         if self.log:
             value, first, last = (math.log10(number) for number in (value, self.first, self.last))
             return (value - first) / (last - first)
@@ -133,7 +133,7 @@ class Axis:
 class Drawing:
     """A picture: marks, the later over the earlier. `name` is its class in SVG, `about` says what it shows.
 
-    `axes` are across and up; the marks are in their units.
+    `axes` are the horizontal and the vertical axis; marks use their units.
     """
 
     name: str
@@ -146,7 +146,7 @@ class Drawing:
     axes: tuple[Axis, Axis] | None = None
 
     def placed(self, x: float, y: float, width: float, height: float) -> Iterator[Stroke]:
-        """The lines, from the units of the axes to those of a window; the second axis goes up."""
+        """The lines, converted from the units of the axes to those of a window; the second axis points up."""
         assert self.axes is not None
         across, up = self.axes
         for line in self.marks:

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from fattn_probe.base.view.marks import Cells, ColourScale, Drawing, Stroke
 
 TICKS = 4
-"""Intervals between the numbers beside the colours."""
+"""The number of intervals on the colour scale."""
 
 
 def plot(
     drawings: Sequence[Drawing], paths: Iterable[Path], size: tuple[float, float], title: str = "", unit: str = ""
 ) -> None:
-    """Draw lines, dots and matrices side by side; `unit` is that of the colours."""
+    """Draw lines, dots and matrices side by side; `unit` labels the colour scale."""
     figure = Figure(figsize=size, dpi=100, layout="constrained", facecolor="white")
     if title:
         figure.suptitle(title, fontsize=10)

@@ -1,4 +1,4 @@
-"""Drawings as SVG text, for light and dark paper."""
+"""Drawings as SVG text, for light and dark backgrounds."""
 
 import base64
 import struct
@@ -29,8 +29,8 @@ CHARACTER, BASELINE, LOWEST_LABEL = 7, 11, 11
 def svg(drawing: Drawing, *, ids: str = "", fixed: bool = True, stretched: bool = False) -> str:
     """The drawing as an SVG element with its own styles, if its looks have any.
 
-    `ids` makes ids unique on a page with several drawings. Without `fixed`, the page gives its size; if `stretched`,
-    without keeping proportions.
+    `ids` makes ids unique on a page with several drawings. Without `fixed`, the page determines the size; if
+    `stretched`, without keeping proportions.
     """
     x, y, width, height = (_n(value) for value in (drawing.x, drawing.y, drawing.width, drawing.height))
     size = f' width="{width}" height="{height}"' if fixed else ""
@@ -53,7 +53,7 @@ def svg(drawing: Drawing, *, ids: str = "", fixed: bool = True, stretched: bool 
 
 
 def pinned(drawing: Drawing, left: float, *, ids: str = "") -> tuple[str, str]:
-    """Two parts of a drawing: what begins left of `left`, which a page fixes, and the rest, which scrolls beside it."""
+    """A drawing in two parts: marks that begin left of `left`, which stay in place, and the rest, which scrolls."""
     parts: tuple[list[Mark], list[Mark]] = ([], [])
     for mark in drawing.marks:
         parts[mark.x >= left].append(mark)
@@ -75,7 +75,7 @@ def _style(name: str, looks: dict[str, Look]) -> str:
 
 
 def _shapes(marks: Iterable[Mark], ids: str) -> Iterator[str]:
-    """Shapes with a tooltip one by one, the others as one path of each look; then the boxes' labels."""
+    """Shapes with a tooltip as separate elements, the others as one path for each look; then the labels of boxes."""
     merged: dict[str, list[str]] = {}
     labels = []
     for mark in marks:
@@ -101,7 +101,7 @@ def _shapes(marks: Iterable[Mark], ids: str) -> Iterator[str]:
 
 
 def _path(mark: Box | Stroke) -> tuple[str, str]:
-    """A shape's attributes and path; a box that is repeated is a dashed line."""
+    """The attributes and path of a shape; a repeated box is a dashed line."""
     head = f'class="{mark.look.name}"'
     if isinstance(mark, Box):
         if not mark.every:
@@ -131,7 +131,7 @@ def _other(mark: Mark) -> str:
 
 
 def _cells(mark: Cells) -> Iterator[str]:
-    """One path for each look that has a name, of runs along the rows."""
+    """One path for each look with a name, made of runs along the rows."""
     rows, columns = mark.values.shape
     width, height = mark.width / columns, mark.height / rows
     places = mark.scale.places(mark.values)

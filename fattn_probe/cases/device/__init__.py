@@ -1,4 +1,4 @@
-"""Devices: the catalogue of GPUs for the simulator, and the targets a case can run on."""
+"""Devices: the catalogue of GPUs for the simulator, and the targets on which a case can run."""
 
 from fattn_probe.cases.device.catalogue import Device, amd_devices, every_device, find_device, load_devices
 from fattn_probe.cases.device.origin import Origin

@@ -27,7 +27,7 @@ Entry = dict[str, Value]
 
 @dataclass(frozen=True)
 class CatalogueFile:
-    """One file: its plain data, and the lines of its keys."""
+    """A file: its plain data, and the line of each key."""
 
     path: Path
     data: Value
@@ -51,8 +51,8 @@ class Device:
     """One GPU in the names of cudaDeviceProp: sizes in bytes, `clockRate` in kHz, `integrated` 0 or 1.
 
     `sources` maps a field to the document with its figure (none for fields from a user's file). `gfx` is the name of an
-    AMD GPU's architecture, empty for NVIDIA's. `assumed` are figures that are not the GPU's own: nominal memory, and
-    what is copied from the product that this one is `like`, other than the limits of the compute capability.
+    AMD GPU's architecture, empty for NVIDIA's. `assumed` are figures not known for this GPU: nominal memory, and
+    figures copied from the product after `like`, other than the limits of the compute capability.
     """
 
     id: str
@@ -110,7 +110,7 @@ LIMIT_KEYS = (*GIVEN, "sources")
 
 @cache
 def shipped() -> Mapping[str, Device]:
-    """The shipped catalogue of NVIDIA's GPUs."""
+    """The shipped catalogue of NVIDIA GPUs."""
     return MappingProxyType(_parse(_document("catalogue.yaml"), {}, {}))
 
 
@@ -133,7 +133,7 @@ def load_devices(user_file: Path | str | None = None) -> dict[str, Device]:
 
 
 def every_device(user_file: Path | str | None = None) -> dict[str, Device]:
-    """Every GPU by its id, AMD's too."""
+    """Every GPU by its id, including AMD GPUs."""
     return {**load_devices(user_file), **amd_devices()}
 
 
@@ -265,7 +265,7 @@ def _wrong_values(document: CatalogueFile, key: tuple[str, ...], entry: Entry) -
 
 
 def _wrong_names(document: CatalogueFile) -> list[str]:
-    """Check names by their use: ids in `sim:ID`, compute capabilities in `sm_XY`, names up to the end of a line."""
+    """Check that names fit their use: ids in `sim:ID`, compute capabilities in `sm_XY`, names on one line."""
     problems = []
     for section, pattern, form in (("devices", ID, "lower-case letters, digits, - and _"), ("limits", CC, '"8.9"')):
         for key in _table(document.data, section):
@@ -280,7 +280,7 @@ def _wrong_names(document: CatalogueFile) -> list[str]:
 
 
 def _device(document: CatalogueFile, identifier: str, entry: Value, known: _Known) -> Device | str:
-    """One device, or the problem of its entry; its own figures override those of `like` and of its cc."""
+    """A device, or the problem with its entry; its own figures override those of `like` and of its cc."""
     entry = entry if isinstance(entry, dict) else {}
     place = f"devices.{identifier}"
     like = entry.get("like")

@@ -1,4 +1,4 @@
-"""Where the registers and static shared memory of a kernel are known from: measured, estimated or assumed."""
+"""The origin of a kernel's registers and static shared memory: measured, estimated or assumed."""
 
 import re
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ from fattn_probe.base.errors import InputError
 class Method(StrEnum):
     """How figures were found.
 
-    By ptxas for the architecture, or by a GPU's driver; by an older ptxas for an architecture that nvcc has dropped;
-    from launch bounds; or a launch record does not say.
+    From ptxas for the architecture, or from a GPU's driver; from an older ptxas for an architecture that nvcc has
+    dropped; from launch bounds; or unknown, because a launch record does not say.
     """
 
     MEASURED = "measured"
@@ -33,9 +33,9 @@ EXPLAINED = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a kernel's registers and static shared memory are from, and with them how many blocks fit on an SM.
+    """The origin of a kernel's registers and static shared memory, and so of the number of blocks that fit on an SM.
 
-    `build_number` is the llama.cpp build that they were found in, if that is not the source that runs.
+    `build_number` is the llama.cpp build that the figures are from, if that is not the source that runs.
     """
 
     method: Method = Method.UNKNOWN
@@ -43,12 +43,12 @@ class Origin:
 
     @property
     def known(self) -> bool:
-        """Whether these are figures of the kernel that runs."""
+        """Whether these are the figures of the kernel that runs."""
         return self == MEASURED
 
     @property
     def mark(self) -> str:
-        """The short mark of figures that are not known: `assumed`, `b7551`, `estimated b7551`; empty if they are."""
+        """The short mark of uncertain figures: `assumed`, `b7551`, `estimated b7551`; empty for known ones."""
         return str(self).removeprefix(Method.MEASURED).strip()
 
     @property
@@ -69,7 +69,7 @@ MEASURED, UNKNOWN = Origin(Method.MEASURED), Origin()
 
 
 def parse_origin(text: str) -> Origin:
-    """The origin that `str` has spelled; InputError for anything else."""
+    """The origin from the text that `str` gives; InputError for any other text."""
     match = SPELLING.fullmatch(text)
     if match is None:
         raise InputError(f"origin {text!r}: not one of {', '.join(Method)}, or one of these and a build, as in b7551")
@@ -77,5 +77,5 @@ def parse_origin(text: str) -> Origin:
 
 
 def legend(origins: Iterable[Origin]) -> list[str]:
-    """A line for each mark among some figures: `(assumed): without ptxas's figures, ...`."""
+    """A line for each mark that appears among some figures: `(assumed): without ptxas's figures, ...`."""
     return [f"({origin.mark}): {origin.explained}" for origin in dict.fromkeys(origins) if not origin.known]

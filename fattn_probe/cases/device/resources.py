@@ -1,4 +1,4 @@
-"""What each attention kernel takes of an SM, as ptxas reported in real builds."""
+"""The resources of an SM that each attention kernel needs, as ptxas reported in real builds."""
 
 import csv
 import io
@@ -14,12 +14,12 @@ from fattn_probe.cases.device.origin import Method, Origin
 TABLE = "resources.csv"
 CELL = re.compile(r"(\d+)/(\d+)/(\d+)")
 ESTIMATED = frozenset({"61", "70"})
-"""Architectures that nvcc 13 has dropped: the table has what `scripts/resources --ptxas` estimates for them."""
+"""Architectures that nvcc 13 has dropped; their figures in the table are estimates of `scripts/resources --ptxas`."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Of one kernel: registers per thread, static shared memory in bytes, local memory (stack frame) in bytes."""
+    """The resources of a kernel: registers per thread, static shared memory and local memory (stack frame) in bytes."""
 
     registers: int
     shared: int = 0
@@ -31,7 +31,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The resources of one kernel (its demangled name) of one llama.cpp build number for nvcc's arch (`89`)."""
+    """The resources of a kernel (demangled name) in a llama.cpp build, for an arch as nvcc writes it (`89`)."""
 
     build_number: int
     arch: str
@@ -41,18 +41,18 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Figures:
-    """The resources of one kernel as the simulator takes them, and where they are from."""
+    """The resources of a kernel as the simulator uses them, and their origin."""
 
     resources: Resources
     origin: Origin
 
 
 def figures_of(arch: str, build_number: str, path: Path | None = None, *, released: bool = True) -> dict[str, Figures]:
-    """The figures of each kernel of an arch (`89`), from the nearest llama.cpp build that has it.
+    """The figures of each kernel for an arch (`89`), from the nearest llama.cpp build that has the kernel.
 
     They change slowly between builds, so the nearest one is a better estimate than the limit of the launch bounds.
-    Trees without a build number (a folder, a commit) get the newest. Only a release as it is (`released`), not a tree
-    that may have been changed, has figures that were measured for it. Empty if the table has nothing for the arch.
+    Trees without a build number (a folder, a commit) get the newest figures. Figures count as measured only for an
+    unchanged release (`released`), not for a tree that may have been changed. Empty if the table lacks the arch.
     """
     table: dict[int, dict[str, Resources]] = {}
     for item in read_table(path, arch):
@@ -64,7 +64,7 @@ def figures_of(arch: str, build_number: str, path: Path | None = None, *, releas
     for number in sorted(table, key=lambda number: (abs(number - wanted), -number), reverse=True):
         origin = Origin(method, None if released and number == own else number)
         found |= {kernel: Figures(resources, origin) for kernel, resources in table[number].items()}
-    return found  # the nearest build came last, and has replaced the others
+    return found  # the nearest build comes last, and replaces the others
 
 
 def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
@@ -87,7 +87,7 @@ def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
 def read_table(path: Path | None = None, only: str = "") -> Iterator[Compiled]:
     """The table, or its columns of one arch.
 
-    It has a row per kernel and a column per llama.cpp build and arch (`11549/89`) of `registers/shared/local`.
+    It has a row per kernel, and a column per llama.cpp build and arch (`11549/89`) with `registers/shared/local`.
     """
     source = path or files("fattn_probe.cases.device") / TABLE
     rows = csv.reader(io.StringIO(source.read_text()))

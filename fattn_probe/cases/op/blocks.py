@@ -1,6 +1,6 @@
-"""Memory that the files of a folder share: its blocks are stored once, in one file beside them.
+"""Memory that the files of a folder share: equal blocks are stored once, in a separate file.
 
-A model's cache changes by a few rows from step to step, and all layers of a step have one mask.
+A model's cache changes by a few rows from step to step, and all layers of a step have the same mask.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import check_readable, writing
 
 BLOCK = 1 << 14
-"""Bytes: some rows of a cache."""
+"""Bytes of a block: some rows of a cache."""
 FILE = "blocks"
 
 
 @dataclass
 class QuantBlocks:
-    """The file of a folder's blocks, to which blocks are appended that it does not have.
+    """The file with a folder's blocks; new blocks are appended.
 
-    The first ones take the place of an old file.
+    The first blocks replace an old file.
     """
 
     folder: Path
@@ -40,7 +40,7 @@ class QuantBlocks:
         return len(self.known) * BLOCK
 
     def add(self, data: Bytes) -> list[int]:
-        """Store bytes (1-D); returns the numbers of their blocks. The last one is filled up with zeros."""
+        """Store bytes (1-D); returns the numbers of their blocks. The last block is padded with zeros."""
         padded = np.zeros(-(-data.size // BLOCK) * BLOCK, np.uint8)
         padded[: data.size] = data
         numbers, fresh = [], []
@@ -59,7 +59,7 @@ class QuantBlocks:
 def read_blocks(of: Path, numbers: Sequence[int], size: int) -> Bytes:
     """The first `size` bytes (1-D) of the blocks with these numbers in the folder of a file that shares them.
 
-    InputError if the file of blocks is not there or too short, or if these are not the numbers of `size` bytes.
+    InputError if the file of blocks is missing or too short, or if these numbers do not match `size`.
     """
     if len(numbers) != -(-size // BLOCK) or min(numbers, default=0) < 0:
         raise InputError(f"{of}: {len(numbers)} numbers of blocks do not store {size} bytes")

@@ -31,7 +31,7 @@ from fattn_probe.cases.op.repeated import whole
 
 VERSION = 1
 ADDRESSES = 1 << 47
-"""Bytes that a process can address; no tensor has as many elements."""
+"""The bytes that a process can address, a limit for the number of elements of a tensor."""
 TENSORS = ("Q", "K", "V", "mask", "sinks")
 
 
@@ -46,7 +46,7 @@ class CaseFile:
 
 
 class Named(Protocol):
-    """What a case file tells of its case."""
+    """The properties of a case that a case file contains."""
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class Named(Protocol):
 
 
 def write_case(case: Named, inputs: Mapping[str, Bytes], path: Path) -> None:
-    """Write a case file completely or not at all; `inputs` holds each root's bytes by name."""
+    """Write a case file completely or not at all; `inputs` has the bytes of each root, by name."""
     write_gguf(path, case_fields(case.name, case.digest, case.op), case_tensors(case.op, inputs))
 
 
@@ -90,13 +90,13 @@ def case_fields(name: str, digest: str, op: Op) -> dict[str, Field]:
 
 
 def case_tensors(op: Op, inputs: Mapping[str, Bytes]) -> dict[str, TensorData]:
-    """The case file's tensors: the roots, or one period of each that repeats."""
+    """The case file's tensors: the roots, or one period of each repeated root."""
     stored = {name: root.stored for name, root in op.roots.items()}
     return {name: TensorData(root.type, root.ne, inputs[name][: root.nbytes]) for name, root in stored.items()}
 
 
 def share(tensors: dict[str, TensorData], blocks: QuantBlocks) -> dict[str, Field]:
-    """Move the large ones of some tensors to a file of blocks; returns the fields that stand for them."""
+    """Move large tensors to a file of blocks; returns the fields that replace them."""
     fields: dict[str, Field] = {}
     for name in [name for name, tensor in tensors.items() if tensor.data.size > BLOCK]:
         tensor = tensors.pop(name)
@@ -117,7 +117,7 @@ def case_of(file: GgufFile) -> CaseFile:
         found = file.fields.get("fattn.version", "no such key")
         raise InputError(f"{file.path}: not a case file of fattn-probe (fattn.version: {found}, expected {VERSION})")
     names = [name for name in TENSORS if f"fattn.{name}.root" in file.fields]
-    # The tensors of a case file, and those whose bytes are in the blocks beside it.
+    # The tensors of a case file, including those whose bytes are in the file of blocks.
     tensors = dict(file.tensors)
     for key in file.section("fattn.shared."):
         name, _, what = key.rpartition(".")

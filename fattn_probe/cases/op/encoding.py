@@ -8,7 +8,7 @@ from fattn_probe.cases.op.ggml_types import block_size, is_quantized, row_size, 
 
 SMALLEST_NORMAL_F16, LARGEST_F16 = np.array([2**-14, 65504], np.float32).view(np.uint32) << 1  # without the sign
 
-AT_ONCE = 32768  # elements: `gguf` takes rows in small groups, 20 to 60 times as long as in one row of this length
+AT_ONCE = 32768  # elements: `gguf` converts short rows in groups, 20 to 60 times as slowly as one row of this length
 
 
 def gguf_type(name: str) -> GGMLQuantizationType:
@@ -17,10 +17,10 @@ def gguf_type(name: str) -> GGMLQuantizationType:
 
 
 def encode(values: F32, name: str) -> Bytes:
-    """Convert floats to the raw bytes of a ggml type, last axis first; 1-D result. What exceeds the type is infinite.
+    """Convert floats to the raw bytes of a ggml type, last axis first; 1-D result. Values out of range become infinite.
 
-    Quantisation is done by the `gguf` package, which follows ggml's reference functions. It cannot write iq4_nl, for
-    which this takes the nearest code, with the block's largest value at the end of the table.
+    Quantisation is done by the `gguf` package, which follows ggml's reference functions. It cannot write iq4_nl; here
+    each value gets the nearest code, with the block's largest value at the end of the table.
     """
     if name == "f32":
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint8)
@@ -55,9 +55,9 @@ def rounded(values: F32, name: str) -> F32:
     if name == "f32":
         return values
     if name == "f16":
-        # The nearest f16, ties to even, in a quarter of the time of a conversion there and back.
+        # The nearest f16, ties to even, in a quarter of the time of converting to f16 and back.
         # It works on the bits: add half of the last remaining place, minus one if that place is even, then truncate.
-        # NumPy converts subnormal numbers and overflows.
+        # Subnormal numbers and overflows are left to NumPy.
         flat = values.reshape(-1)
         bits = flat.view(np.uint32)
         cut = bits >> np.uint32(13)
@@ -76,7 +76,7 @@ def rounded(values: F32, name: str) -> F32:
 
 
 def count_non_finite(data: Bytes, name: str) -> int:
-    """The number of NaN or infinite elements in raw bytes; a quantised block's scales decide for all its elements."""
+    """The number of NaN or infinite elements in raw bytes; a quantised block's scales apply to all its elements."""
     if name == "f32":
         return int((~np.isfinite(data.view(np.float32))).sum())
     if not is_quantized(name):

@@ -50,20 +50,20 @@ class GgufFile:
     tensors: Mapping[str, TensorData]
 
     def one(self, key: str, kind: type[T]) -> T:
-        """The value of a key; InputError if it is missing or of another type."""
+        """The value of a key; InputError if it is missing or has a different type."""
         if key not in self.fields:
             raise InputError(f"{self.path}: the key {key} is missing")
         return self._of_kind(key, self.fields[key], kind)
 
     def several(self, key: str, kind: type[T], number: int | None = None) -> tuple[T, ...]:
-        """The elements of an array, none if the key is missing; InputError for other types, or not `number` of them."""
+        """The elements of an array, none if the key is missing; InputError for wrong types or a wrong `number`."""
         found = self.fields.get(key, [])
         if not isinstance(found, list) or number not in (None, len(found)):
             raise InputError(f"{self.path}: {key} is {found!r:.60}, expected an array of {number or 'any'} elements")
         return tuple(self._of_kind(key, value, kind) for value in found)
 
     def _of_kind(self, key: str, value: object, kind: type[T]) -> T:
-        if type(value) is not kind:  # a bool is no number here
+        if type(value) is not kind:  # a bool does not count as a number
             raise InputError(f"{self.path}: {key} has {value!r:.60}, expected {KINDS[kind]}")
         return value
 
@@ -133,20 +133,20 @@ def write_gguf(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, Te
 def allocate_gguf(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> dict[str, Bytes]:
     """Make a file of zero tensors, given by type and `ne`; returns their bytes, mapped from the file and writable."""
     places, end = _places(path, fields, roots)
-    with writing(path), path.open("r+b") as file:  # the disk has room for all of it, or says so here: a write to a
-        os.posix_fallocate(file.fileno(), 0, end)  # full one kills the process
+    with writing(path), path.open("r+b") as file:  # reserve the space now: later, a write to a
+        os.posix_fallocate(file.fileno(), 0, end)  # full disk would kill the process
     return {name: np.memmap(path, np.uint8, "r+", start, (size,)) for name, (start, size) in places.items()}
 
 
 def write_hollow(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> None:
-    """Make a sparse file of zero tensors, which takes almost no space on the disk."""
+    """Make a sparse file of zero tensors, which takes up almost no disk space."""
     os.truncate(path, _places(path, fields, roots)[1])
 
 
 def _places(
     path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]
 ) -> tuple[dict[str, tuple[int, int]], int]:
-    """Write a file's header; start and size of each tensor, and the length of the whole file."""
+    """Write a file's header; returns the start and size of each tensor, and the length of the whole file."""
     writer = _header(path, fields, roots)
     end, places = path.stat().st_size, {}
     for name, (type, ne) in roots.items():
@@ -170,7 +170,7 @@ def _write(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, Tensor
 
 
 def _header(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> GGUFWriter:
-    """A file without the tensors' bytes; the writer stays open."""
+    """Write a file without the tensors' bytes; the writer stays open."""
     writer = GGUFWriter(path, ARCHITECTURE)
     for key, field in fields.items():
         if not field.array:
@@ -187,11 +187,11 @@ def _header(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[s
 
 
 MOST_ELEMENTS = 1_000_000
-"""Of an array, and of keys and tensors; the largest vocabularies have a quarter of it, and each is a Python object."""
+"""Limit for arrays, keys and tensors: four times the largest vocabulary; each element is a Python object."""
 
 
 class BoundedReader(GGUFReader):
-    """GGUFReader with bounds; the original reads on forever past the end of a truncated file."""
+    """GGUFReader with limits; the original reads endlessly past the end of a truncated file."""
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:  # noqa: ANN401
         if raw_type == GGUFValueType.ARRAY:

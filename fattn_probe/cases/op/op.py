@@ -121,7 +121,7 @@ class Op:
 
     @cached_property
     def operands(self) -> Mapping[str, TensorView]:
-        """The tensors as far as attention reads them: of a mask that is wider than K, the columns for K's rows."""
+        """The part of each tensor that attention reads: if the mask is wider than K, only the columns for K's rows."""
         mask = self.tensors.get("mask")
         if mask is None or mask.ne[0] == self.sizes.n_kv:
             return self.tensors
@@ -147,7 +147,7 @@ class Op:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> "Op":
-        """An op from the data of `to_json`, directly or after a JSON round trip, which turns tuples into lists."""
+        """The op from the data of `to_json`, even after a JSON round trip, which turns tuples into lists."""
         views = {
             name: TensorView(name, view["type"], view["root"], _four(view["ne"]), _four(view["nb"]), view["offset"])
             for name, view in plain["tensors"].items()

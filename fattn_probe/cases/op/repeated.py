@@ -1,4 +1,4 @@
-"""Memory that repeats: a large array whose pages are those of its first part, so that it costs only that part."""
+"""Repeating memory: a large array that maps the pages of its first part again and again."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ SHARED, PRIVATE, FIXED, ANONYMOUS, NO_RESERVE = 0x01, 0x02, 0x10, 0x20, 0x4000
 
 
 def whole(root: Root, stored: Bytes) -> Bytes:
-    """All bytes of a root, from those that are stored; read-only if they repeat."""
+    """All bytes of a root, from the stored part; read-only if they repeat."""
     return stored if root.period is None else repeated(stored, root.nbytes)
 
 
@@ -33,7 +33,7 @@ def repeated(part: Bytes, size: int) -> Bytes:
 
 
 class _Pages:
-    """Address space over a file's pages, returned when the last array on it is gone."""
+    """Address space over a file's pages, released with the last array that uses it."""
 
     def __init__(self, file: int, period: int, size: int) -> None:
         self._system = ctypes.CDLL(None, use_errno=True)

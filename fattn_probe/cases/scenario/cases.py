@@ -39,7 +39,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Recording:
-    """The case file or the capture that holds a case's inputs; `digest` is the one that the file names."""
+    """The case file or capture with a case's inputs; `digest` is the digest in the file."""
 
     path: Path
     digest: str
@@ -81,7 +81,7 @@ class Case:
 
     @property
     def mask_kind(self) -> str:
-        """The kind of the mask in the scenario: `causal`; of a recorded case `recorded`, or `none` without a mask."""
+        """The kind of the mask in the scenario, such as `causal`; `recorded` or `none` for a recorded case."""
         if isinstance(self.source, Recipe):
             return self.source.mask.kind
         return "recorded" if self.op.has_mask else "none"

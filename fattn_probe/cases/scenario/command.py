@@ -60,7 +60,7 @@ def show(path: Path) -> list[Case]:
 
 
 def check(paths: Sequence[Path]) -> list[FileCheck]:
-    """Check files, and all files of folders; the mistakes are in the result, not raised. InputError without a file."""
+    """Check files, and all files in folders; the result contains the mistakes. InputError if there is no file."""
     files = [file for path in paths for file in (_files(path) if is_folder(path) else [path])]
     if not files:
         raise InputError(f"no scenario in {', '.join(map(str, paths))}")
@@ -101,7 +101,7 @@ def from_ops_yaml(text: str, *, separate_V: bool = False) -> str:
 
 
 def write(made: Sequence[Scenario], folder: Path) -> list[Path]:
-    """Write scenarios to a folder under their names; InputError, and no file, if one exists or two have one name."""
+    """Write scenarios to a folder under their names; InputError, and no file, for an existing file or equal names."""
     paths = [folder / f"{scenario.name}.yaml" for scenario in made]
     taken = [path for path in paths if path.exists() or paths.count(path) > 1]
     if taken:
@@ -153,7 +153,7 @@ def render_show(cases: Sequence[Case]) -> RenderableType:
 
 
 def render_check(checks: Sequence[FileCheck]) -> RenderableType:
-    """One line for each good file, all mistakes of a bad one."""
+    """One line for each valid file; for the others, all mistakes."""
     lines = [
         line
         for check in checks

@@ -51,7 +51,7 @@ def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: 
 
 @dataclass
 class Window:
-    """Part of each of several runs of `length` uniform numbers of a stream, without drawing the numbers before it.
+    """A part of each of several runs of `length` uniform numbers, without generating the numbers before it.
 
     `run` is the next run; the part begins at number `first` of each run. A number is the upper 24 of 32 bits, the same
     as from Generator.random, but faster.
@@ -64,7 +64,7 @@ class Window:
     first: int
 
     def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
-        """The part of the next run, with as many numbers as `size` holds."""
+        """The part of the next run, with as many numbers as `size` asks for."""
         steps, beside = divmod(self.run * self.length + self.first, FLOATS_A_STEP)
         self.run += 1
         count = math.prod(size)
@@ -139,7 +139,7 @@ _DRAW: dict[str, Callable[..., F32]] = {
 }
 
 RUNS = {"constant": 0, "uniform": 1, "extreme": 2}
-"""Uniform numbers per element, by kind; other kinds draw normal numbers, which use a varying number of steps."""
+"""Uniform numbers per element, by kind; other kinds use normal numbers, which need a varying number of steps."""
 
 SEVERAL_RUNS = {"fa3_outliers"}
 """Kinds that need several passes over a head's elements, so they cannot be generated row by row."""

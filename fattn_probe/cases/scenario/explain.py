@@ -11,7 +11,7 @@ from .spec import Spec
 
 Key = tuple[str | int, ...]
 ENTRY_NAME = r"^[a-z0-9-]*$"
-"""Of an entry of a suite."""
+"""Keys of a suite's entry."""
 BOUNDS = {
     "greater_than": ("gt", "more than {}"),
     "greater_than_equal": ("ge", "at least {}"),
@@ -28,7 +28,7 @@ PATTERNS = {
     FACT_NAME: "the name of a variable, such as ntiles_dst",
     DEVICE: "sim:NAME such as sim:h200, gpu, gpu:N, or cpu",
 }
-MOST_BITS = 256  # of an integer in a message; Python refuses to print one of 4300 digits
+MOST_BITS = 256  # digits of an integer in a message; Python refuses to print 4300 digits
 FACTS = "true, false, a number, text, or a list of numbers or of texts"
 MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 KINDS = {
@@ -90,7 +90,7 @@ def _allowed(error: ErrorDetails) -> str:
 
 
 def nearest(name: str, names: list[str]) -> str:
-    """`; did you mean 'NAME'?`, or nothing if no name is near."""
+    """`; did you mean 'NAME'?`, or nothing if no name is similar."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -119,7 +119,7 @@ def _schema_at(loc: Key, spec: type[Spec]) -> dict[str, Any]:
 
 
 def _file_key(loc: Key, settings: dict[str, Any]) -> Key:
-    """A pydantic location without the tags of unions, which are no keys of the file."""
+    """A pydantic location without the tags of unions, which are not keys in the file."""
     key: list[str | int] = []
     value: Any = settings
     for number, step in enumerate(loc):

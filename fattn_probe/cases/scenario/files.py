@@ -29,7 +29,7 @@ def read_cases(file: Path) -> list[Case]:
 
 def recorded_case(path: Path) -> Case:
     """The case in a case file or a capture, named after the file; its inputs stay in the file."""
-    from fattn_probe.cases.op.case_file import read_case  # gguf, which lists of scenarios need not wait for
+    from fattn_probe.cases.op.case_file import read_case  # imports gguf, for which a list of scenarios should not wait
 
     file = read_case(path)
     return Case(
@@ -62,7 +62,7 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """The cases; files of the same name, as two captures of models have, with their folder before it."""
+    """The cases; if files have the same name, as in two captures of models, their folder is added to the name."""
     files = {case.source.path for case in cases if isinstance(case.source, Recording)}
     times = Counter(path.stem for path in files)
     return [

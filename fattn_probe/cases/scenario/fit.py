@@ -1,4 +1,4 @@
-"""Fit what a scenario can say to a recorded op: distributions, places in memory, the mask."""
+"""Fit a scenario's settings to a recorded op: distributions, layouts, the mask."""
 
 import math
 from collections import Counter
@@ -19,22 +19,22 @@ from .statistics import FAR, MOST_QUERIES, Spread, mask_of, spaced
 
 Settings = dict[str, Any]
 FLAT, HEAVY = 2.2, 3.3
-"""Kurtosis below which elements are drawn uniformly, and above which with outliers."""
+"""Below the first kurtosis elements are uniform, above the second they have outliers."""
 CHANCE = 4.0
-"""Standard errors of the kurtosis that are taken for chance."""
+"""Deviations of the kurtosis, in standard errors, that count as chance."""
 MOST_PASTS = 4
 """Positions of the first query that are tried, the most common ones."""
 MOST_SEQUENCES = 16
 """Sequences in one cache that are tried."""
 LARGEST_F16, MOST_STDS = 65500.0, 6.0
-"""The largest number of f16, rounded down, and standard deviations beyond which no normal number is drawn."""
+"""The largest f16, rounded down, and the number of standard deviations that no normal number exceeds."""
 SHARES = np.geomspace(1e-4, 0.3, 60)
 DIGITS = 4
 
 
 @dataclass(frozen=True)
 class MaskLikeness:
-    """A mask like a recorded one: the share of entries that agree, and whether the recorded one differs by head."""
+    """A mask similar to a recorded one: the share of equal entries, and whether the recorded mask differs by head."""
 
     mask: AnyMask
     share: float
@@ -64,7 +64,7 @@ def data_of(found: Spread) -> Settings:
 
 
 def extreme(found: Spread) -> Settings:
-    """A few elements of one size among small ones, for outliers that normal numbers would take beyond f16."""
+    """A few large elements of equal size among small ones, if normal outliers would exceed f16."""
     share = min(1.0, max(found.far, found.std**2 / LARGEST_F16**2))
     magnitude = min(found.std / math.sqrt(share), LARGEST_F16)
     return {
@@ -86,19 +86,19 @@ def outliers(kurtosis: float, far: float) -> tuple[float, float]:
 
 
 def size_of_outliers(kurtosis: float, share: float) -> float:
-    """The size of outliers of a share, from 3 (1 + 2 t + t^2 / p) = kurtosis (1 + t)^2 with t = p s^2."""
+    """The size of outliers for a given share, from 3 (1 + 2 t + t^2 / p) = kurtosis (1 + t)^2 with t = p s^2."""
     a, b, c = 3 / share - kurtosis, 6 - 2 * kurtosis, 3 - kurtosis
     return math.sqrt((-b + math.sqrt(b * b - 4 * a * c)) / (2 * a) / share)
 
 
 def far_share(share: float, size: float) -> float:
-    """The share of such elements that lie more than FAR standard deviations out."""
+    """The share of these elements that are more than FAR standard deviations out."""
     limit = FAR * math.sqrt(1 + share * size**2) / math.sqrt(2)
     return (1 - share) * math.erfc(limit) + share * math.erfc(limit / math.sqrt(1 + size**2))
 
 
 def rounded(value: float) -> float:
-    """A number with as many digits as a file should show."""
+    """A number, rounded to the digits that a file should show."""
     return float(f"{value:.{DIGITS}g}")
 
 
@@ -163,7 +163,7 @@ def mask_layout_of(op: Op) -> Settings | None:
 
 
 def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> MaskLikeness:
-    """The mask of the known kinds with most of the recorded entries, in all planes; from a sample of the queries."""
+    """The mask of a known kind that matches most recorded entries, in all planes; from a sample of the queries."""
     queries = spaced(np.arange(op.sizes.n_q), MOST_QUERIES)
     recorded = np.stack([mask_of(op, inputs, s)[:, queries] for s in range(op.tensors["mask"].ne[3])])
     by_head = bool((recorded != recorded[:, :1]).any())
@@ -200,7 +200,7 @@ def kinds(recorded: Floats, queries: I64, n_kv_max: int) -> Iterator[AnyMask]:
 
 
 def ends(seen: Bools) -> tuple[I64, I64, int]:
-    """By query, the first and the last KV row that it sees in the first sequence; and the most that any sees."""
+    """For each query, the first and the last KV row that it sees in the first sequence; and the most of any query."""
     first = seen[0].argmax(axis=1)
     last = seen.shape[2] - 1 - seen[0, :, ::-1].argmax(axis=1)
     return first, last, int(seen.sum(axis=2).max())

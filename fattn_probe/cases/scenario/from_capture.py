@@ -1,4 +1,4 @@
-"""A scenario like a recorded op: its shape, types, layout and mask, and made data with like statistics."""
+"""A scenario similar to a recorded op: same shape, types, layout and mask, and random data with similar statistics."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,12 +25,12 @@ from .schema import Scenario
 from .statistics import Spread, Statistics, statistics_of
 
 CLOSE = 0.02
-"""Relative difference of the logits' standard deviation up to which Q is left as it is."""
+"""Q is not scaled if the logits' standard deviations differ by less than this."""
 ROUNDS = 3
 HEADS, CHANNELS = 1.25, 0.1
-"""Largest by smallest head, and channel means as a share of the elements' size, from which on they are worth a word."""
+"""Differences that are reported: largest / smallest head, and channel means as a share of the elements' size."""
 UNLIKE, UNLIKE_WEIGHT = 0.1, 0.25
-"""Relative difference of widths, and of the largest weights, that is worth a word."""
+"""Relative differences of widths and of the largest weights that are reported."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class CaptureLikeness:
 
 
 def from_capture(op: Op, inputs: Mapping[str, Bytes], name: str) -> CaptureLikeness:
-    """The scenario like a recorded op; Q's size is set so that the logits are as wide as the recorded ones."""
+    """The scenario similar to a recorded op; Q is scaled so that the logits are as wide as the recorded ones."""
     recorded = statistics_of(op, inputs)
     missing: list[str] = []
     odd = [tensor for tensor, spread in recorded.tensors.items() if not math.isfinite(spread.std)]
     if odd:
         raise InputError(f"{name}: {', '.join(odd)} holds NaN or infinities, whose statistics no scenario can have")
-    # The scenario as plain data; adds to `missing` what it cannot say.
+    # The scenario as plain data; differences that it cannot express are added to `missing`.
     sizes, params = op.sizes, op.params
     prec = next((name for name, number in PREC.items() if number == params.prec), "f32")
     V_in_K = offset_in_K(op)
@@ -79,7 +79,7 @@ def from_capture(op: Op, inputs: Mapping[str, Bytes], name: str) -> CaptureLiken
 
 
 def of_file(path: Path) -> CaptureLikeness:
-    """The scenario like the op in a capture or a case file, named after the file."""
+    """The scenario similar to the op in a capture or a case file, named after the file."""
     file = read_case(path)
     for name, view in file.op.tensors.items():
         if view.end > file.inputs[view.root].size or view.nb[0] != type_size(view.type):
@@ -137,12 +137,12 @@ def fitted(settings: Settings, name: str, recorded: Statistics) -> tuple[Scenari
 
 
 def statistics_of_case(case: Case) -> Statistics:
-    """The statistics of a case's made inputs."""
+    """The statistics of a case's generated inputs."""
     return statistics_of(case.op, make_inputs(case))
 
 
 def checked(settings: Settings, name: str) -> Scenario:
-    """The scenario of some settings; InputError for an op that no scenario may describe."""
+    """The scenario from some settings; InputError if a scenario may not describe this op."""
     found = check(settings)
     if found.scenario is None:
         raise InputError("\n".join(f"{name}: no scenario can say this op: {problem}" for problem in found.problems))
@@ -150,7 +150,7 @@ def checked(settings: Settings, name: str) -> Scenario:
 
 
 def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:
-    """What the made data lack, in words."""
+    """The differences of the generated data, in words."""
     for name, spread in recorded.tensors.items():
         yield from tensor_differences(name, spread, made.tensors[name])
     if abs(made.largest_weight - recorded.largest_weight) > UNLIKE_WEIGHT * recorded.largest_weight:
@@ -161,7 +161,7 @@ def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:
 
 
 def tensor_differences(name: str, recorded: Spread, made: Spread) -> Iterator[str]:
-    """What the made data of a tensor lack."""
+    """The differences of a tensor's generated data."""
     if recorded.heads > HEADS * made.heads:
         yield f"{name}'s heads: the largest is {recorded.heads:.3g} times as wide as the smallest; here all are alike"
     if recorded.channels > CHANNELS * recorded.std:
@@ -173,7 +173,7 @@ def tensor_differences(name: str, recorded: Spread, made: Spread) -> Iterator[st
 
 
 def figures(found: CaptureLikeness) -> Iterator[tuple[str, float, float]]:
-    """The statistics of both by name: recorded, made."""
+    """The statistics by name: recorded, made."""
     for name, spread in found.recorded.tensors.items():
         for figure in ("mean", "std", "largest", "kurtosis"):
             yield f"{name} {figure}", getattr(spread, figure), getattr(found.made.tensors[name], figure)
@@ -189,7 +189,7 @@ def to_json(found: CaptureLikeness) -> dict[str, Any]:
 
 
 def render(found: Sequence[CaptureLikeness]) -> RenderableType:
-    """Recorded and made statistics side by side, and what the scenarios lack."""
+    """Recorded and generated statistics side by side, and the differences that scenarios cannot express."""
     parts: list[RenderableType] = []
     for one in found:
         rows = tuple((name, f"{recorded:.4g}", f"{made:.4g}") for name, recorded, made in figures(one))

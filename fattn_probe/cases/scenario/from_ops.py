@@ -17,7 +17,7 @@ from .schema import Scenario
 COMMON = ["hsk", "hsv", "nh", "nr23", "kv", "nb", "mask", "sinks", "max_bias", "logit_softcap", "prec", "permute"]
 OLD = [*COMMON, "type_KV"]
 NEW = [*COMMON, "type_K", "type_V", "kv_view", "v_is_view_of_k", "n_kv_max"]
-# The constructor's own defaults, as a case's name would write them.
+# The constructor's own defaults, written as in a case's name.
 DEFAULTS = {
     "hsk": "128",
     "hsv": "128",
@@ -73,8 +73,8 @@ def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
     As in test_flash_attn_ext::build_graph, K and V are views into an allocation that is twice as large in memory's
     dimension 1, and sizes are padded to whole blocks. The old form does not say whether V is a view of K: for 576/512
     it became one between releases 0.2.8 and 0.2.12 of xllamacpp; `separate_V` selects the older form. Omitted
-    parameters have upstream's defaults, see `defaults_in`. Values have the same distributions, but another generator,
-    since upstream's is not seeded.
+    parameters have upstream's defaults, see `defaults_in`. Values have the same distributions, but come from a
+    different generator, because upstream's generator has no seed.
     """
     case = parse_ops(text, separate_V=separate_V)
     hsk, hsv = _padded(case.hsk, case.type_K), _padded(case.hsv, case.type_V)
@@ -153,7 +153,7 @@ def _mistakes(pairs: list[tuple[str, str]], expected: list[str]) -> Iterator[str
 
 
 def _vars(text: str) -> str:
-    """The case's own text, cut to the 200 characters that `about` may have."""
+    """The case's own text, cut to 200 characters, the limit of `about`."""
     match = NAME.search(text)
     assert match is not None
     short = match["vars"].replace("0.000000", "0").replace(" ", "")

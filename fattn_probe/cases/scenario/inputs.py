@@ -1,4 +1,4 @@
-"""The inputs of cases, byte by byte; a change of the bytes needs another `cases.INPUTS_VERSION`."""
+"""The inputs of cases, byte by byte; a change of the bytes needs a new `cases.INPUTS_VERSION`."""
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def root_bytes(case: Case, name: str) -> Bytes:
 
 
 def fill_root(case: Case, name: str, memory: Bytes) -> None:
-    """Generate the stored bytes of one root of a drawn case in `memory`, which holds zeros.
+    """Generate the stored bytes of a root in `memory`, which contains zeros; not for recorded cases.
 
     One head at a time if possible.
     """
@@ -48,7 +48,7 @@ def fill_root(case: Case, name: str, memory: Bytes) -> None:
     elif root.period is None:
         _fill_tensor(case, name, root, memory)
     else:
-        # Rows as they lie in memory, whatever the layout.
+        # Rows in the order of memory, whatever the layout.
         data, seed = case.recipe.data_of(name)
         logits = Logits(case.op.params.scale, case.op.sizes.hsk)
         values = draw(data, name, (root.stored.ne[1], root.stored.ne[0]), stream(seed, STREAMS[name]), logits)

@@ -1,4 +1,4 @@
-"""The layouts of a scenario, and the places of tensors in memory."""
+"""The layouts of a scenario, and the positions of tensors in memory."""
 
 from typing import Annotated, Any, Literal
 
@@ -59,7 +59,7 @@ class MaskLayout(Spec):
 
     @model_serializer(mode="wrap")
     def _without_default_columns(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `columns` out if it is not given: cases from before it was there keep their digest."""
+        """Leave `columns` out if it is not given, so that cases from before it existed keep their digest."""
         return {name: value for name, value in write(self).items() if name != "columns" or value is not None}
 
 

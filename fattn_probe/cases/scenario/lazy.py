@@ -13,15 +13,15 @@ from fattn_probe.cases.op.tensors import element_offset
 from .cases import Case
 from .draw import RUNS, SEVERAL_RUNS, STREAMS, Logits, Window, draw, stream
 
-AT_ONCE = 2**16  # numbers drawn at a time, so that they stay in the cache
+AT_ONCE = 2**16  # numbers generated at a time, so that they stay in the cache
 
 
 class GeneratedRows:
     """The rows of K or V that the op sees, float (rows, head size) by [sequence, head, slice], rounded to their type.
 
-    Uniform, constant and extreme data start at any row. Data with normal numbers, which take a varying number of draws,
-    are drawn one head at a time, in order; the last `keep` heads stay in memory, and an earlier one restarts the
-    stream. Threads may share an object.
+    Uniform, constant and extreme data can start at any row. Data with normal numbers, which need a varying number of
+    draws, are generated one head at a time, in order; the last `keep` heads stay in memory, and for an earlier head the
+    stream restarts. Threads may share an object.
     """
 
     def __init__(self, case: Case, name: str, keep: int = 2) -> None:
@@ -43,7 +43,7 @@ Make = Callable[[int, slice], Floats]
 
 
 def _anywhere(case: Case, name: str) -> Make:
-    """Generates rows, from any row on, of a distribution that uses a known count of numbers."""
+    """Generate rows, starting anywhere, of a distribution that uses a fixed number of random numbers per element."""
     view = case.op.tensors[name]
     hs, n, *_ = view.ne
     data, seed = case.recipe.data_of(name)
@@ -58,9 +58,9 @@ def _anywhere(case: Case, name: str) -> Make:
 
 
 class _InOrder:
-    """The heads of a tensor, drawn one after the other; the last few stay in memory.
+    """The heads of a tensor, generated one after the other; the last few stay in memory.
 
-    They are stored in their type, except f16, which is rounded as float32 in a fifth of the time of NumPy's conversion.
+    They are stored in their type, except f16, which is stored as rounded float32: five times as fast as NumPy's f16.
     """
 
     def __init__(self, case: Case, name: str, keep: int) -> None:

@@ -13,7 +13,7 @@ NAME = re.compile(r"[A-Za-z0-9._+-]{1,60}")
 
 @dataclass(frozen=True)
 class Variation:
-    """One case of a matrix: its values by dotted key, and the places in the file (paths) that set them.
+    """One case of a matrix: its values by dotted key, and the paths in the file that set them.
 
     `name` replaces the values in the case's name.
     """
@@ -24,7 +24,7 @@ class Variation:
 
 
 def variations(matrix: dict[str, Any]) -> list[Variation]:
-    """All cases of a `matrix:` mapping: the product of its lists, then those of `include`."""
+    """All cases of a `matrix:` mapping: the product of its lists, then the cases of `include`."""
     keys = [key for key in matrix if key != "include"]
     include = matrix.get("include", [])
     made = [
@@ -39,7 +39,7 @@ def variations(matrix: dict[str, Any]) -> list[Variation]:
 
 
 def _included(values: dict[str, Any], number: int) -> Variation:
-    """A case of `include`; a name that is no plain word stays among the keys, which the schema then refuses."""
+    """A case of `include`; a name that is not a plain word stays among the keys, so that the schema refuses it."""
     name = values.get("name", "")
     plain = isinstance(name, str) and NAME.fullmatch(name) and len(values) > 1
     if plain:
@@ -58,7 +58,7 @@ def count(matrix: dict[str, Any]) -> int:
 def apply(base: dict[str, Any], variation: Variation) -> dict[str, Any]:
     """A copy of a scenario's mapping with a variation's keys set, and missing mappings created.
 
-    Data of a tensor that the base does not mention is uniform, as without a matrix.
+    If the base does not mention a tensor's data, they are uniform, as without a matrix.
     """
     settings = copy.deepcopy({key: value for key, value in base.items() if key != "matrix"})
     for dotted, value in variation.values.items():

@@ -156,7 +156,7 @@ def _mask(op: Scenario) -> Iterator[Refusal]:
             f"{op.n_kv_max} must bound the finite entries of every mask row (ggml.h), and this {op.mask.kind} mask has "
             f"up to {finite}, allowed: {finite} to {op.n_kv}",
         )
-    # Check a mask that is wider than K: what is behind K's rows counts as finite for n_kv_max.
+    # Check a mask that is wider than K: entries after K's rows count as finite for n_kv_max.
     at, columns = ("layout", "mask", "columns"), op.layout.mask.columns
     if columns is not None and columns < op.n_kv:
         yield Refusal(at, f"{columns} is less than the {op.n_kv} KV rows, allowed: {op.n_kv} and more")
@@ -208,7 +208,7 @@ def _size(op: Scenario) -> Iterator[Refusal]:
 
 
 def _outside(op: Scenario) -> Iterator[Refusal]:
-    """Check that nothing is asked of memory outside a view that an allocation which repeats cannot have."""
+    """Check that a repeating allocation needs no special contents outside its view, which it cannot have."""
     types = {"Q": "f32", "K": op.type_K, "V": op.type_V or op.type_K}
     sizes = {"Q": (op.hsk, op.n_q, op.n_head), "K": (op.hsk, op.n_kv, op.n_head_kv or op.n_head)}
     for name, (elements, rows, heads) in (sizes | {"V": (op.hsv or op.hsk, *sizes["K"][1:])}).items():

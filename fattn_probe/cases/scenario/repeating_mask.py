@@ -1,4 +1,4 @@
-"""The mask rows that a large mask holds, which stand for those of all queries."""
+"""The mask rows in memory of a large mask, which represent the rows of all queries."""
 
 import numpy as np
 
@@ -10,8 +10,8 @@ from .cases import Case
 def mask_rows_read(case: Case, sequence: I64, query: I64) -> tuple[I64, I64]:
     """The sequence and the query whose mask row is read for a query (arrays).
 
-    They are its own, unless the mask repeats. Then row r of a period of n rows has the mask of query r * n_q / n of the
-    first sequence, so that the rows of a period are those of the whole mask, evenly spaced.
+    These are the same sequence and query, unless the mask repeats. Then row r of a period of n rows has the mask of
+    query r * n_q / n of the first sequence, so that a period is an evenly spaced sample of the whole mask.
     """
     root, view = case.op.roots["mask"], case.op.tensors["mask"]
     if root.period is None:

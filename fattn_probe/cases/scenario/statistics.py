@@ -1,4 +1,4 @@
-"""Statistics of an op's operands and logits, of the part that attention reads."""
+"""Statistics of the parts of an op's operands that attention reads, and of the logits."""
 
 import math
 from collections.abc import Mapping
@@ -12,19 +12,19 @@ from fattn_probe.cases.op.encoding import decode
 from fattn_probe.cases.op.values import cap, row_bytes
 
 MOST_KV, MOST_QUERIES = 4096, 64
-"""KV rows in all and queries of a sequence that are looked at, evenly spaced."""
+"""The number of KV rows in total, and of queries per sequence, in a sample; evenly spaced."""
 FAR = 4.0
-"""Standard deviations from the mean beyond which an element is far out."""
+"""An element this many standard deviations from the mean is far out."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The distribution of the `count` elements of a tensor that were looked at.
+    """The distribution of `count` sampled elements of a tensor.
 
     `median` is that of |element - mean|. `kurtosis` is 3 for normal and 1.8 for uniform numbers, `far` the share of
     elements more than FAR standard deviations from the mean. `heads` is the largest standard deviation of a head as a
-    multiple of the smallest, `channels` the root mean square of the channels' means, without the mean of all and
-    without what chance makes.
+    multiple of the smallest, `channels` the root mean square of the channels' means, after subtracting the overall mean
+    and the effect of chance.
     """
 
     count: int
@@ -42,9 +42,9 @@ class Spread:
 class Statistics:
     """The spreads of the operands by name, and of the logits before softcap and mask.
 
-    `logit_std` is that within a row, since softmax does not see what all logits of a row have in common, over the
-    entries that the mask lets through. `largest_weight` is a row's largest softmax weight, the mean over rows; `unseen`
-    the share of KV rows that no query sees.
+    `logit_std` is the standard deviation of unmasked logits within a row, because softmax ignores a common offset.
+    `largest_weight` is the largest softmax weight of a row, averaged over rows; `unseen` the share of KV rows that no
+    query sees.
     """
 
     tensors: Mapping[str, Spread]
@@ -80,7 +80,7 @@ def statistics_of(op: Op, inputs: Mapping[str, Bytes]) -> Statistics:
 
 
 def sample_of(op: Op, inputs: Mapping[str, Bytes], sequence: int, seen: Bools) -> ScenarioSample:
-    """Some queries of a sequence, and some of the KV rows that are seen."""
+    """Some queries of a sequence, and some of the KV rows that they see."""
     rows = spaced(np.flatnonzero(seen), MOST_KV // op.sizes.n_seq)
     queries = spaced(np.arange(op.sizes.n_q), MOST_QUERIES)
     visible = np.ones((1, queries.size, rows.size), np.bool_)
@@ -92,7 +92,7 @@ def sample_of(op: Op, inputs: Mapping[str, Bytes], sequence: int, seen: Bools) -
 
 
 def summary(rows: F64) -> tuple[float, float, float]:
-    """Of rows (standard deviation, largest |logit|, largest weight): root mean square, maximum, mean."""
+    """Over rows: RMS of the standard deviations, maximum of the largest |logit|, mean of the largest weights."""
     if not len(rows):
         return 0.0, 0.0, 0.0
     std, largest, weight = rows.T
@@ -114,7 +114,7 @@ def mask_of(op: Op, inputs: Mapping[str, Bytes], sequence: int) -> Floats:
 
 
 def spaced(places: I64, most: int) -> I64:
-    """At most so many of some places, evenly spaced."""
+    """At most `most` of some places, evenly spaced."""
     if places.size <= most:
         return places
     return places[np.linspace(0, places.size - 1, max(1, most)).astype(np.int64)]
@@ -149,7 +149,7 @@ def spread(values: F64) -> Spread:
 
 
 def row_logits(op: Op, sample: ScenarioSample) -> list[tuple[float, float, float]]:
-    """Of each row that sees something: the logits' standard deviation, the largest, and the largest weight."""
+    """For each row that sees a KV row: the logits' standard deviation, the largest logit, and the largest weight."""
     found = []
     for head, Q in enumerate(sample.Q):
         logits = op.params.scale * Q @ sample.K[head // op.sizes.group].T
@@ -160,7 +160,7 @@ def row_logits(op: Op, sample: ScenarioSample) -> list[tuple[float, float, float
 
 
 def row_summary(logits: F64, softcap: float) -> tuple[float, float, float]:
-    """The standard deviation and the size of a row's logits, and the largest weight that softmax makes of them."""
+    """The standard deviation and the size of a row's logits, and the largest softmax weight."""
     capped = cap(logits / softcap, softcap) if softcap else logits
     weight = 1 / np.exp(capped - capped.max()).sum()
     return float(logits.std()), float(np.abs(logits).max()), float(weight)

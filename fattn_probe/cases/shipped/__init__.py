@@ -1,4 +1,4 @@
-"""Scenarios, suites, patches and the corpus of faults that come with fattn-probe, by name; a path wins over a name.
+"""Scenarios, suites, patches and the corpus of faults that come with fattn-probe, by name; paths have priority.
 
 The files are in `scenarios/`, `suites/` and `patches/` at the top of the repository. Links in this folder make them
 package data; a wheel has copies instead.
@@ -22,7 +22,7 @@ PATTERNS: dict[Kind, str] = {
 
 
 def folder(kind: Kind) -> Path:
-    """The folder that holds the shipped files of a kind."""
+    """The folder with the shipped files of a kind."""
     return (Path(__file__).parent / FOLDERS[kind]).resolve()
 
 
@@ -43,11 +43,11 @@ def names(kind: Kind) -> list[str]:
 
 
 def find(kind: Kind, word: str | Path) -> Path:
-    """The file or folder at the path `word`, else the shipped file or folder of that name.
+    """The file or folder at the path `word`, or the shipped file or folder of that name.
 
-    Raises InputError with the nearest names if there is neither. A word with another suffix than .yaml is a path.
+    Raises InputError with the nearest names if there is neither. A word with a suffix other than .yaml is a path.
     """
-    if word == "":  # as an unset variable gives; Path takes it for the current folder
+    if word == "":  # from an unset variable; Path would read it as the current folder
         raise InputError(f"the name is empty: name a shipped {kind}, or a path")
     path, root = Path(word), folder(kind)
     try:

@@ -41,12 +41,12 @@ class Constants:
     tile: Mapping[str, TileSizes]
 
     def mma_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
-        """`nbatch_fa` and 2 * `nbatch_K2` of fattn-mma-f16 for (DKQ, DV, ncols); None for sizes it lacks."""
+        """`nbatch_fa` and 2 * `nbatch_K2` of fattn-mma-f16 for (DKQ, DV, ncols); None for unsupported sizes."""
         own = self.mma[generation_of(arch).configuration]
         return own.get(sizes) or self.mma["ampere"].get(sizes)
 
     def tile_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
-        """`nbatch_fa` and `nbatch_K` of fattn-tile for (DKQ, DV, ncols); None for sizes it lacks."""
+        """`nbatch_fa` and `nbatch_K` of fattn-tile for (DKQ, DV, ncols); None for unsupported sizes."""
         DKQ, _, ncols = sizes
         return self.tile["fp16" if fast_f16(arch) else "fp32"].get((DKQ, ncols))
 

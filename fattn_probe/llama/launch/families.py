@@ -39,8 +39,8 @@ class Family:
     that upstream instantiates. `nbatch_fa` gives the KV rows of a step for (DKQ, DV, ncols), an architecture and the
     source's constants; None for sizes that the source lacks. `stream_k`: the blocks share all KV steps of all tiles
     equally; otherwise `gridDim.y` blocks take turns on each tile. `block_line` matches the line of `file` (in
-    ggml-cuda/) where a block knows its work. At that line `head_name` is the variable with the block's first head, and
-    `step_name` the one with the KV rows of a step. `block_line` is empty for stream-K.
+    ggml-cuda/) where a block has computed its work. At that line `head_name` is the variable with the block's first
+    head, and `step_name` the one with the KV rows of a step. `block_line` is empty for stream-K.
     """
 
     name: str

@@ -35,7 +35,7 @@ ADA, DGX_SPARK = 89, 121
 class TilePart:
     """A CUDA block's share of an output tile: KV steps `range(start, stop, every)`.
 
-    `writes`: the block writes dst; otherwise another kernel adds its part.
+    `writes`: the block writes dst; otherwise a second kernel adds its part.
     """
 
     block: int
@@ -80,7 +80,7 @@ class Geometry:
         return blocks_in_turn(self.kernel.blocks, self.grid)
 
     def tile_of(self, sequence: int, query: int, head: int) -> Tile:
-        """The tile (sequence, z_KV, zt_gqa, jt) that holds an output row."""
+        """The tile (sequence, z_KV, zt_gqa, jt) that contains an output row."""
         z_KV, within = divmod(head, self.group)
         return sequence, z_KV, within // self.kernel.ncols2, query // self.kernel.ncols1
 
@@ -117,13 +117,13 @@ class Geometry:
 
 
 def division_origin(launches: Sequence[LaunchRecord], device: Device, found: Geometry | None) -> Origin | None:
-    """Where the occupancy is from by which a launch divides the KV rows of its tiles; None if it depends on none.
+    """The origin of the occupancy that determines how a launch divides KV rows; None if it does not depend on it.
 
     `found` is the launches' geometry, None if it is not known.
 
-    `launch_fattn` (fattn-common.cuh) limits the blocks of a grid to those that fit on the GPU at once. Nothing is
-    divided if a tile has one KV step. Stream-K takes a block for each step if they fit with one block on each SM; GPUs
-    before Ada, and a DGX Spark (compute capability 12.1), may prefer whole tiles by their occupancy.
+    `launch_fattn` (fattn-common.cuh) limits the blocks of a grid to those that fit on the GPU at once. A tile with only
+    one KV step is not divided. Stream-K uses a block for each step if they fit with one block on each SM; GPUs before
+    Ada, and a DGX Spark (compute capability 12.1), may choose whole tiles, depending on occupancy.
     """
     launch = next((launch for launch in launches if launch.kernel in BY_KERNEL), None)
     if launch is None:
@@ -154,7 +154,7 @@ def gathered(n_kv: int, n_kv_max: int, ncols1: int) -> int:
 
 
 def geometry_of(op: Op, launches: Sequence[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> Geometry | None:
-    """The geometry of an op's launches; None if they hold no attention kernel of known sizes.
+    """The geometry of an op's launches; None if they contain no attention kernel with known sizes.
 
     `arch` is nvcc's number of the architecture; `constants` are those of the source.
     """

@@ -17,9 +17,10 @@ class AttentionKernel:
 
     An output tile is `ncols1` queries x `ncols2` heads; a step is `nbatch_fa` KV rows. `type_K` and `type_V` are the
     types that the kernel reads (`f16`, `q8_0`), perhaps from converted copies of the tensors. `sparse`: it gathers the
-    KV rows that the mask shows (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps, of which
+    KV rows that are not masked (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps, of which
     `warps_per_column` (upstream's `np`) share each column. A warp works on `columns` columns. `max_offset` is added to
-    a column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: another kernel has found the last KV rows that the mask shows.
+    a column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: a previous kernel has found where the mask hides all remaining
+    KV rows.
     """
 
     family: Family

@@ -1,4 +1,4 @@
-"""The name of a launched kernel in one form, whether CUDA, g++ or clang wrote it.
+"""The name of a launched kernel in a common form, whether it comes from CUDA, g++ or clang.
 
 - CUDA, demangled: `void flash_attn_ext_vec<128, 1, (ggml_type)1, (ggml_type)1, false>(char const*, ...)`
 - g++, `__PRETTY_FUNCTION__`: `void flash_attn_ext_f16(const char*) [with int DKQ = 64; ...; uint32_t = unsigned int]`
@@ -45,7 +45,7 @@ def parse_kernel_name(
 ) -> KernelName:
     """Parse any of the three forms.
 
-    `types` names the values of ggml_type: `{1: "f16"}` or `{1: "GGML_TYPE_F16"}`; by default those of the gguf package.
+    `types` maps the values of ggml_type to names: `{1: "f16"}` or `{1: "GGML_TYPE_F16"}`; by default as in gguf.
     `names` gives each kernel's template parameters, for CUDA's form, which has only values.
     """
     text, with_args = text.strip(), ""
@@ -110,7 +110,7 @@ def _base_and_values(text: str) -> tuple[str, list[str]]:
 
 
 def _is_alias(declared: str, value: str, known: Sequence[str]) -> bool:
-    """Whether g++ only explains a type's name here: `uint32_t = unsigned int`, `uint3 = uint3`."""
+    """Whether this is only g++'s explanation of a type name: `uint32_t = unsigned int`, `uint3 = uint3`."""
     if " " in declared or declared in known:
         return False
     return bool(known) or declared == value or ALIAS.fullmatch(declared) is not None

@@ -19,9 +19,9 @@ class LaunchRecord:
     """One kernel launch.
 
     `template_args` are (name, value) pairs in the template's order, `shared` the dynamic shared memory in bytes.
-    `origin` says where `regs` and `static_shared` are from, and with them `max_blocks_per_sm`. Two records are equal if
-    kernel, template values, geometry and shared memory are. Order, register counts (which a simulator may only assume)
-    and parameter names (CUDA gives only values) do not count.
+    `origin` says where `regs` and `static_shared`, and therefore `max_blocks_per_sm`, are from. Two records are equal
+    if kernel, template values, geometry and shared memory are. Order, register counts (which a simulator may only
+    assume) and parameter names (CUDA gives only values) do not count.
     """
 
     order: int
@@ -78,7 +78,7 @@ class LaunchRecord:
         }
 
     def to_json(self) -> str:
-        """The JSON line that the engine wrote, with the kernel's name as the engine had it."""
+        """The JSON line as the engine wrote it, with the engine's form of the kernel's name."""
         optional = {name: getattr(self, name) for name in ("regs", "static_shared", "max_blocks_per_sm")}
         optional["origin"] = None if self.origin == UNKNOWN else str(self.origin)
         line = {"order": self.order, "kernel": self.text or self.spelling, "grid": self.grid, "block": self.block}
@@ -86,7 +86,7 @@ class LaunchRecord:
 
 
 def in_words(launches: Iterable[LaunchRecord]) -> str:
-    """What two engines must agree on, `kernel<values>: grid 8x1x1 of 32x4x1, 17536 B; ...`."""
+    """The properties on which two engines must agree: `kernel<values>: grid 8x1x1 of 32x4x1, 17536 B; ...`."""
     return "; ".join(f"{launch.spelling}: {launch.geometry}" for launch in launches)
 
 

@@ -1,6 +1,6 @@
 """The blocks of a run's launches that some output tiles need, so that a simulated GPU can skip the others.
 
-A block is known by its linear index in its grid, x fastest. All functions are pure; tiles are known by their numbers.
+Blocks are identified by their linear index in the grid, x fastest, and tiles by their numbers. All functions are pure.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ from fattn_probe.llama.launch.record import Dim3, LaunchRecord
 from fattn_probe.llama.launch.tiles import ntiles
 
 GOLDEN = (np.sqrt(5) - 1) / 2
-"""Multiples of it, without their whole parts, are spread evenly, however many there are."""
+"""The fractional parts of its multiples are spread evenly, however many there are."""
 
 
 @dataclass(frozen=True)
 class LaunchBlocks:
-    """The blocks of one launch to run: ranges (first, stop) in order, of a grid."""
+    """The blocks of a launch to run: ranges (first, stop) of the grid, in order."""
 
     grid: Dim3
     ranges: tuple[tuple[int, int], ...]
@@ -42,7 +42,7 @@ class LaunchBlocks:
 class Selection:
     """The blocks to run of each launch, in order: those of the chosen `tiles`, and all tiles that they complete.
 
-    `attention` is the place of the attention kernel among the launches.
+    `attention` is the index of the attention kernel among the launches.
     """
 
     launches: tuple[LaunchBlocks, ...]
@@ -65,19 +65,19 @@ class Shares:
 
     @property
     def complete(self) -> Indices:
-        """The tiles of which all blocks run."""
+        """The tiles whose blocks all run."""
         before = np.concatenate([[0], np.cumsum(self.run)])
         return np.flatnonzero(before[self.last + 1] - before[self.first] == self.last + 1 - self.first)
 
     @property
     def touched(self) -> Indices:
-        """The tiles of which any block runs."""
+        """The tiles with at least one block that runs."""
         before = np.concatenate([[0], np.cumsum(self.run)])
         return np.flatnonzero(before[self.last + 1] > before[self.first])
 
 
 def shares_of(geometry: Geometry) -> Shares:
-    """The blocks of each tile; none runs yet."""
+    """The blocks of each tile; none of them selected yet."""
     tiles = np.arange(ntiles(geometry.grid))
     if not geometry.kernel.family.stream_k:
         return Shares(geometry, tiles, tiles, np.zeros(len(tiles), np.bool_))
@@ -89,7 +89,7 @@ def shares_of(geometry: Geometry) -> Shares:
 def chosen_tiles(geometry: Geometry, most_flop: float, most: int) -> Indices:
     """The tiles to run: the first, the last, one that blocks share, and others all over the output, in order.
 
-    Blocks run whole, and the sum of their operations stays below `most_flop` if it can; there are `most` tiles at most.
+    Blocks run completely, and the sum of their operations stays below `most_flop` if possible; at most `most` tiles.
     """
     shares = shares_of(geometry)
     cost, chosen, total = _costs(shares), list[int](), 0.0
@@ -121,12 +121,12 @@ def _costs(shares: Shares) -> F64:
 
 
 def flop_of(geometry: Geometry) -> float:
-    """The operations of the attention kernel, with those on padding."""
+    """The operations of the attention kernel, including padding."""
     return float(_costs(shares_of(geometry)).sum())
 
 
 def select(geometry: Geometry, launches: Sequence[LaunchRecord], sizes: Sizes, tiles: Indices) -> Selection:
-    """The blocks that give the whole results of some tiles; a kernel without a rule runs whole."""
+    """The blocks that give the complete results of some tiles; kernels without a rule run in full."""
     shares = shares_of(geometry)
     for tile in tiles:
         shares.run[shares.first[tile] : shares.last[tile] + 1] = True
@@ -149,7 +149,7 @@ def _blocks(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices:
 
 
 def _scan(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
-    """A scan of the mask: a block for the query tile (x) of a sequence (y)."""
+    """The scan of the mask has a block for each query tile (x) of a sequence (y)."""
     x, y, _ = launch.grid
     grid = shares.geometry.grid
     if x != grid.iter_j:
@@ -172,7 +172,7 @@ def _general_fixup(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indice
 
 
 def _planes(launch: LaunchRecord, places: Indices) -> Indices:
-    """All blocks whose x is one of the places."""
+    """All blocks whose x is in `places`."""
     x, y, z = launch.grid
     return (np.arange(y * z)[:, None] * x + places).ravel()
 
@@ -193,7 +193,7 @@ RULES: dict[str, Callable[[LaunchRecord, Shares, Sizes], Indices | None]] = {
     "flash_attn_stream_k_fixup_uniform": _uniform_fixup,
     "flash_attn_combine_results": _combine,
 }
-"""What blocks of other kernels work on; None from a rule: the grid is another than it knows."""
+"""The blocks of the other kernels; a rule returns None if the grid is not as expected."""
 
 
 def rows_of_tiles(geometry: Geometry, sizes: Sizes, tiles: Indices) -> Indices:

@@ -36,9 +36,9 @@ class TileWork:
     """One block's work on one output tile: KV steps `range(kb0_start, kb0_stop, kb0_step)` of `iter_k`.
 
     A step is `nbatch_fa` KV rows. The tile has `ncols1` queries, from `jt * ncols1` on, and `ncols2` heads, from
-    `zt_gqa * ncols2` on among those of K/V head `z_KV`. `needs_fixup`: another block does the tile's beginning.
-    `is_fixup`: another block does its end. From step `kb0_limit` on the scanned mask hides everything; None if the mask
-    was not scanned. `read`: these values were read from the running kernel; otherwise they follow from its `kbc`.
+    `zt_gqa * ncols2` on among those of K/V head `z_KV`. `needs_fixup`: a different block does the tile's beginning.
+    `is_fixup`: a different block does its end. From step `kb0_limit` on the scanned mask hides everything; None if the
+    mask was not scanned. `read`: these values were read from the running kernel; otherwise they follow from its `kbc`.
     """
 
     sequence: int
@@ -107,7 +107,7 @@ def tiles_of(kbc: int, kbc_stop: int, grid: Grid, limits: Limits | None = None) 
     """The tiles of a stream-K block with the KV steps `range(kbc, kbc_stop)`, counted over all tiles.
 
     The block that does a tile's last step writes `dst`; the fixup kernel adds the parts of the earlier blocks. A wrong
-    share may be any number, so one that leaves the grid is followed for one more tile only.
+    share may be any number, so if it leaves the grid, only one more tile is followed.
 
     A source without `iter_z_gqa` (before February 2026) divides `ne02/ncols2` head groups in the same order: there
     `Grid` has `ne12 = K->ne[2]` and `iter_z_gqa = ne02/ncols2/ne12`, and the tiles are the same.
@@ -165,7 +165,7 @@ def blocks_in_turn(gridDim: tuple[int, int, int], grid: Grid, limits: Limits | N
 
 
 def share_of(block: BlockWork, grid: Grid, parallel_blocks: int, limits: Limits | None = None) -> tuple[TileWork, ...]:
-    """The tiles that a block should have by the kernels' arithmetic, with or without stream-K."""
+    """The tiles that a block should have according to the kernels' arithmetic, with or without stream-K."""
     if block.kbc is None or block.kbc_stop is None:
         return tiles_in_turn(block.blockIdx, parallel_blocks, grid, limits)
     return tiles_of(block.kbc, block.kbc_stop, grid, limits)

@@ -1,4 +1,4 @@
-"""The corpus of historic faults: patches that plant old faults of llama.cpp again, and what must catch each."""
+"""The corpus of historic faults: patches that plant old faults of llama.cpp again, and how each must be caught."""
 
 import re
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class HistoricFault:
 
     @property
     def wrong(self) -> str:
-        """What is wrong in the code: the text of the head without its source."""
+        """What is wrong in the code: the text of the header without its source."""
         return _REFERENCE.sub("", self.patch.about).strip()
 
 
@@ -69,7 +69,7 @@ def corpus() -> list[HistoricFault]:
 
 
 def read_fault(path: Path) -> HistoricFault:
-    """Read a patch whose head has all fields of a fault; InputError names the field that is missing or wrong."""
+    """Read a patch whose header has all fields of a fault; InputError names the field that is missing or wrong."""
     patch = load(path)
     named, reference = _NAME.fullmatch(patch.name), _REFERENCE.search(patch.about)
     if not named or not reference or named["number"] != reference["number"]:
@@ -94,7 +94,7 @@ def read_fault(path: Path) -> HistoricFault:
 
 
 def shown(path: Path, text: str) -> Shown:
-    """One `SCENARIO on DEVICE`; `inline` is the YAML file beside the patch."""
+    """A `SCENARIO on DEVICE`; `inline` means the YAML file beside the patch."""
     scenario, on, device = text.partition(" on ")
     if not on or not device:
         raise InputError(f"{path}: shows: {text!r} is not `SCENARIO on DEVICE`")

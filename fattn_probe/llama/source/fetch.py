@@ -13,10 +13,10 @@ from fattn_probe.llama.source.unpack import unpack
 
 
 def fetch_release(release: PypiSpec, folder: Path, progress: Progress | None, *, unverified: bool) -> store.SourceEntry:
-    """Download a release's sdist and unpack the tree in it; `unverified` if it may have no sha256 to compare with.
+    """Download a release's sdist and unpack the tree in it; `unverified` allows it to have no sha256.
 
-    `pip download` would run the sdist's own build program to read its metadata, which is untrusted code. So this reads
-    the index itself.
+    `pip download` would run the sdist's own build program to read its metadata, which is untrusted code. So fattn-probe
+    reads the index itself.
     """
     file = find_sdist(release)
     sha256 = release.pin or file.sha256

@@ -16,7 +16,7 @@ from fattn_probe.llama.source.spec import RELEASE_TAG, GitSpec
 TIMEOUT = 600.0
 FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
 KEPT_SETTINGS = re.compile(r"http\..+|credential\..+|core\.askpass|safe\.directory")
-"""The user's settings of how a repository is reached: proxies, certificates, credentials."""
+"""The user's connection settings: proxies, certificates, credentials."""
 KEPT_VARIABLES = ("GIT_ASKPASS", "GIT_EXEC_PATH", "GIT_HTTP_", "GIT_PROXY_SSL_", "GIT_SSL_", "GIT_TRACE")
 OWN_SETTINGS = {"core.hookspath": os.devnull, "core.attributesfile": os.devnull}
 Environment = dict[str, str | None]
@@ -24,10 +24,10 @@ Environment = dict[str, str | None]
 
 @contextmanager
 def environment() -> Iterator[Environment]:
-    """git's environment: of the user's configuration only what says how a repository is reached, not what is fetched.
+    """The environment for git, with only those of the user's settings that affect the connection, not the content.
 
-    So there are no `url.insteadOf`, hooks, templates, filters, attributes or prompts, and no GIT_DIR of a hook that
-    runs fattn-probe.
+    So `url.insteadOf`, hooks, templates, filters, attributes and prompts are off, as is GIT_DIR from a hook that runs
+    fattn-probe.
     """
     with scratch() as folder:
         config = folder / "gitconfig"
@@ -44,14 +44,14 @@ def environment() -> Iterator[Environment]:
 
 
 def cleared() -> Environment:
-    """Removes git's variables from this process's environment, except those that say how a repository is reached."""
+    """Remove git's variables from this process's environment, except those for the connection."""
     return {name: None for name in os.environ if name.startswith("GIT_") and not name.startswith(KEPT_VARIABLES)}
 
 
 def settings() -> Iterator[str]:
-    """Our own settings, and the kept ones of the user and the machine, as git's configuration files have them.
+    """Our own settings, and the kept settings of the user and the machine, in the format of git's configuration files.
 
-    Not those of a repository; and not on a command line, as one may be a password.
+    Settings of a repository are left out. They are not passed on a command line, because one may be a password.
     """
     listing = run(["git", "-C", "/", "config", "--list", "--includes", "--show-scope", "-z"], failure=None).stdout
     words, found = listing.split("\0"), [*OWN_SETTINGS.items()]
@@ -74,7 +74,7 @@ def quoted(text: str) -> str:
 
 
 def find_commit(spec: GitSpec) -> str:
-    """The full commit that a ref means in its repository now."""
+    """The full commit hash that a ref currently points to in its repository."""
     if FULL_COMMIT.fullmatch(spec.ref):
         return spec.ref
     names = [f"refs/tags/{spec.ref}^{{}}", f"refs/tags/{spec.ref}", f"refs/heads/{spec.ref}"]
@@ -105,9 +105,9 @@ def build_number_of_ref(ref: str) -> str:
 
 
 def build_number_of_folder(root: Path) -> str:
-    """The build number of a checkout: of llama.cpp's tag at its commit, or the number of its commits.
+    """The build number of a checkout: from llama.cpp's tag at its commit, or the number of its commits.
 
-    `?` without a tag and without a whole history.
+    `?` without a tag and without the complete history.
     """
     if not (root / ".git").exists() or shutil.which("git") is None:
         return "?"

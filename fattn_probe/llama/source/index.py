@@ -24,7 +24,7 @@ SDIST_ENDING = ".tar.gz"
 
 @dataclass(frozen=True)
 class IndexFile:
-    """One file that the index offers; `sha256` is the index's own, if it gives one."""
+    """A file that the index offers; `sha256` is from the index, if it gives one."""
 
     filename: str
     url: str
@@ -66,13 +66,13 @@ def releases(name: str) -> list[str]:
 
 
 def nearest_versions(spec: PypiSpec, sdists: dict[str, IndexFile]) -> str:
-    """The versions most like the requested one, in words."""
+    """The versions that are most similar to the requested one, in words."""
     near = difflib.get_close_matches(spec.version, sdists, n=3, cutoff=0.5) or list(sdists)[-3:]
     return f"; it has {len(sdists)}, the nearest: {', '.join(near)}" if near else "; it has none at all"
 
 
 def sdist_version(name: str, filename: str) -> str | None:
-    """The version that a file name of this project's sdist carries, or None for any other file."""
+    """The version in the file name of a project's sdist; None for any other file."""
     if not filename.endswith(SDIST_ENDING):
         return None
     project, _, version = filename.removesuffix(SDIST_ENDING).rpartition("-")
@@ -115,7 +115,7 @@ def fetch_page(page: str) -> tuple[str, str, str]:
 
 
 def open_url(url: str) -> "urllib.response.addinfourl":
-    """Open a URL of an index; a folder given as file:// answers with its index.html, as pip reads it."""
+    """Open a URL of an index; for a folder given as file://, its index.html, as in pip."""
     try:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme == "file" and Path(urllib.parse.unquote(parts.path)).is_dir():

@@ -13,7 +13,7 @@ from fattn_probe.base.files import MOST_PATCH, read_text, replacing
 from fattn_probe.cases.shipped import files, folder, names, unknown
 from fattn_probe.llama.source.tree import Tree
 
-if TYPE_CHECKING:  # only a patch that is applied is parsed
+if TYPE_CHECKING:  # a patch is parsed only if it is applied
     import whatthepatch
 
 DEBUG_ALIGNMENT = "debug-alignment"
@@ -47,17 +47,17 @@ class Patch:
     text: str
 
     def value(self, key: str) -> str:
-        """The value of a key of the header, empty if it is not there."""
+        """The value of a key of the header, empty if it is missing."""
         return dict(self.keys).get(key, "")
 
     @property
     def purpose(self) -> str:
-        """What it is for, in one line."""
+        """Its purpose, in one line."""
         return self.value("for")
 
     @property
     def fits(self) -> tuple[str, ...]:
-        """The eras it is made for; empty if its header names none."""
+        """The eras that it supports; empty if its header names none."""
         return tuple(self.value("fits").split())
 
     @property
@@ -67,7 +67,7 @@ class Patch:
 
     @property
     def changes(self) -> str:
-        """The sha256 of the diff without its header, whose words change no result."""
+        """The sha256 of the diff without its header, which cannot affect any result."""
         return hexdigest(self.text.partition("\n--- ")[2])
 
 
@@ -113,8 +113,8 @@ def base_name(path: Path) -> str:
 def find(name_or_file: str, tree: Tree) -> Patch:
     """The patch for this tree, by path or by the name of a shipped patch.
 
-    Of several files with one name, the first that applies is taken. Raises InputError for an unknown name, and for a
-    patch whose `fits` leaves out the tree's era.
+    If several files have the name, the first that applies is used. InputError for an unknown name, or if the `fits` of
+    the patch does not include the tree's era.
     """
     if not name_or_file:
         raise InputError("the name is empty: name a shipped patch, or a path")
@@ -148,7 +148,7 @@ def named(name: str) -> list[Patch]:
 
 
 def applies(patch: Patch, root: Path) -> bool:
-    """Whether every hunk has its place in the tree at `root`; nothing is written."""
+    """Whether every hunk fits in the tree at `root`; nothing is written."""
     try:
         plan(patch, root)
     except InputError:
@@ -178,7 +178,7 @@ def apply(patch: Patch, overlay_root: Path) -> list[Path]:
 def plan(patch: Patch, root: Path, before: Mapping[Path, str | None] = MappingProxyType({})) -> dict[Path, str | None]:
     """The new content of each file, None for a deleted one; writes nothing.
 
-    `before` is what earlier patches made of the files, which the result has too.
+    `before` has the files as changed by earlier patches; the result includes these.
     """
     contents = dict(before)
     for diff in parse(patch):
@@ -215,14 +215,14 @@ def patched(patch: Patch, diff: FileDiff, content: str | None) -> str | None:
 
 
 def find_places(lines: Sequence[str], old: tuple[str, ...], done: int, nominal: int) -> list[int]:
-    """Where, from line `done` on, exactly the lines `old` stand: `nominal` alone if they stand there."""
+    """The places from line `done` on where exactly the lines `old` occur; only `nominal` if they occur there."""
     places = range(done, len(lines) - len(old) + 1)
     matches = [place for place in places if tuple(lines[place : place + len(old)]) == old]
     return [nominal] if nominal in matches else matches
 
 
 def mismatch(diff: FileDiff, hunk: Hunk, lines: Sequence[str], nominal: int, places: Sequence[int]) -> str:
-    """Why a hunk has no place: the first line that differs where it was expected, or too many places."""
+    """Why a hunk does not fit: the first line that differs at the expected place, or too many places."""
     start = f"hunk {hunk.number} does not apply to {diff.path}"
     if places:
         stands = ", ".join(str(place + 1) for place in places)
@@ -236,7 +236,7 @@ def mismatch(diff: FileDiff, hunk: Hunk, lines: Sequence[str], nominal: int, pla
 
 
 def parse(patch: Patch) -> list[FileDiff]:
-    """The diffs of a patch; InputError for one that is damaged or leaves the tree."""
+    """The diffs of a patch; InputError if it is damaged or leaves the tree."""
     import whatthepatch
 
     sizes = [(int(match["old"] or 1), int(match["new"] or 1)) for match in _HUNK.finditer(patch.text)]

@@ -1,6 +1,6 @@
 """The releases on the package index that carry the attention kernels in their present form.
 
-`releases.csv` lists them, with llama.cpp's build number or, where the project names only that, the commit.
+`releases.csv` lists them, with llama.cpp's build number, or the commit if the project names only that.
 """
 
 import csv
@@ -14,7 +14,7 @@ TABLE = "releases.csv"
 
 @dataclass(frozen=True)
 class Release:
-    """A release: `build` is llama.cpp's build number, None if nothing tells it; `commit` llama.cpp's, or empty."""
+    """A release: `build` is llama.cpp's build number, None if unknown; `commit` is that of llama.cpp, or empty."""
 
     project: str
     version: str
@@ -30,7 +30,7 @@ class Release:
 
 @functools.cache
 def releases() -> tuple[Release, ...]:
-    """All of them, by project, the oldest first."""
+    """All releases, by project, the oldest first."""
     rows = csv.reader(io.StringIO((files(__package__) / TABLE).read_text(encoding="utf-8")))
     next(rows)  # the names of the columns
     return tuple(

@@ -27,8 +27,7 @@ def resolve(spec: str, progress: "Progress | None" = None, *, models: bool = Fal
     """The tree that a source specification names, fetched if it is not in the cache.
 
     `progress` is called during a download; `models`: the tree must have libllama; `unverified`: a download may have no
-    sha256 to compare with. InputError for a wrong specification,
-    release or archive, LostError for a network failure.
+    sha256. InputError for a wrong specification, release or archive, LostError for a network failure.
     """
     tree = resolved(spec, progress, models, unverified)
     if models and not has_models(tree.root):
@@ -37,7 +36,7 @@ def resolve(spec: str, progress: "Progress | None" = None, *, models: bool = Fal
 
 
 def resolved(spec: str, progress: "Progress | None", models: bool, unverified: bool) -> Tree:
-    """The same, without the check for libllama."""
+    """`resolve` without the check for libllama."""
 
     def cached(name: str, make: store.Maker) -> Tree:
         entry, root = store.obtain(name, make, models=models), store.tree_root(name)
@@ -47,7 +46,7 @@ def resolved(spec: str, progress: "Progress | None", models: bool, unverified: b
         case PypiSpec() as release:
 
             def release_in(folder: Path) -> store.SourceEntry:
-                from fattn_probe.llama.source.fetch import fetch_release  # HTTP and archives, only if it is fetched
+                from fattn_probe.llama.source.fetch import fetch_release  # imports HTTP and archives
 
                 return fetch_release(release, folder, progress, unverified=unverified)
 

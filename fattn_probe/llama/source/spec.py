@@ -23,7 +23,7 @@ PINS = {
 RELEASE_TAG = re.compile(r"b(\d+)")  # llama.cpp tags every build as b<build number>
 _PYPI = re.compile(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)")
 _GIT_URL = re.compile(r"git\+(?P<url>(?:file|https)://[^@]+)@(?P<ref>.+)")
-_REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]*")  # never starts with a dash: git would take it for an option
+_REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]*")  # never starts with a dash, which git would read as an option
 _CALENDAR = re.compile(r"20\d\d\.\d+\.(?P<build>\d+)(\.\d+)?")
 
 
@@ -36,7 +36,7 @@ class PypiSpec:
 
     @property
     def build_number(self) -> str:
-        """The llama.cpp build of a release: calendar versions of xllamacpp have it, releases.csv others; or `?`."""
+        """The llama.cpp build of a release, from a calendar version of xllamacpp or from releases.csv; or `?`."""
         match = _CALENDAR.fullmatch(self.version) if self.name == "xllamacpp" else None
         listed = (release.build for release in releases() if release.source == f"pypi:{self.name}=={self.version}")
         return match["build"] if match else str(next(listed, None) or "?")
@@ -62,7 +62,7 @@ class GitSpec:
 
 @dataclass(frozen=True)
 class FolderSpec:
-    """A folder that holds a llama.cpp tree."""
+    """A folder with a llama.cpp tree."""
 
     path: Path
 
@@ -100,7 +100,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def checked_ref(text: str, ref: str) -> str:
-    """A ref that git will read as a ref and nothing else."""
+    """The ref, which git can only read as a ref."""
     if _REF.fullmatch(ref) and ".." not in ref:
         return ref
     raise InputError(f"source {text!r}: {ref!r} is not a commit, tag or branch name")

@@ -1,4 +1,4 @@
-"""The cache of sources: each has its record beside its tree, which is read-only."""
+"""The cache of sources: each has a read-only tree, and a record beside it."""
 
 import functools
 from collections.abc import Callable
@@ -32,7 +32,7 @@ Maker = Callable[[Path], SourceEntry]
 
 
 def tree_root(name: str) -> Path:
-    """Where the tree of a cached source lies."""
+    """The path of the tree of a cached source."""
     return SOURCES.place(name) / TREE
 
 
@@ -61,7 +61,7 @@ def fill(folder: Path, make: Maker) -> None:
 
 
 def read_entry(folder: Path) -> SourceEntry | None:
-    """The record of a cached source, or None where it is missing or damaged."""
+    """The record of a cached source, or None if it is missing or damaged."""
     try:
         return ENTRY.read(folder / RECORD)
     except InputError:
@@ -80,7 +80,7 @@ def linked(ggml: Path) -> Path:
 
 
 def protect(folder: Path) -> None:
-    """Make a tree read-only, so that nothing edits it by mistake."""
+    """Make a tree read-only, so that it cannot be edited by mistake."""
     for path in (*folder.rglob("*"), folder):
         path.chmod(0o555 if path.is_dir() else 0o444)
 

@@ -9,26 +9,26 @@ from fattn_probe.llama.source.features import Features
 
 LANDMARK = PurePosixPath("ggml/src/ggml-cuda/fattn.cu")
 GGML_LANDMARK = LANDMARK.relative_to("ggml")
-"""The same file in ggml's own repository, which has no folder `ggml` around its `src`."""
+"""The path of this file in ggml's own repository, which has no folder `ggml` around its `src`."""
 OUTSIDE_GGML = frozenset({"LICENSE", "tests"})
-"""What lies beside llama.cpp's folder `ggml`, and not in it, of the files that ggml's repository has too."""
+"""Files of ggml's repository that llama.cpp has outside its folder `ggml`."""
 
-# What building ggml with its CPU and CUDA backends and test-backend-ops reads. The other backends, models, docs and
+# The files for building ggml with its CPU and CUDA backends and test-backend-ops. The other backends, models, docs and
 # the server would make a tree ten times as large.
 KEPT_FILES = frozenset({"LICENSE", "ggml/CMakeLists.txt", "tests/test-backend-ops.cpp"})
 KEPT_FOLDERS = ("cmake", "ggml/cmake", "ggml/include", "ggml/src/ggml-cpu", "ggml/src/ggml-cuda")
-FLAT_FOLDER = PurePosixPath("ggml/src")  # only its own files: its folders are the backends
+FLAT_FOLDER = PurePosixPath("ggml/src")  # only files directly in it: its folders are the backends
 MODEL_LANDMARK = PurePosixPath("src/llama.cpp")
 MODEL_FOLDERS = ("include", "src")
-"""What building libllama reads beside ggml. It has a digest of its own, and trees of ggml's repository lack it."""
+"""The additional files for building libllama. They have a separate digest, and ggml's repository lacks them."""
 
 
 @dataclass(frozen=True)
 class Tree:
     """A source: `root` is the folder of llama.cpp and is never written to.
 
-    `build_number` is llama.cpp's own (as in tag b11549), `?` where nothing tells it. `digest` is a sha256 over the
-    paths and contents of the kept files without libllama's, so two trees with one digest build the same kernels.
+    `build_number` is llama.cpp's own (as in tag b11549), `?` if unknown. `digest` is a sha256 over the paths and
+    contents of the kept files without those of libllama, so trees with the same digest build the same kernels.
     """
 
     spec: str
@@ -39,13 +39,13 @@ class Tree:
 
 
 def is_kept(path: PurePosixPath) -> bool:
-    """Whether a file, relative to llama.cpp's folder, belongs to what fattn-probe builds from."""
+    """Whether fattn-probe needs a file (relative to llama.cpp's folder) for its builds."""
     folders = (*KEPT_FOLDERS, *MODEL_FOLDERS)
     return str(path) in KEPT_FILES or path.parent == FLAT_FOLDER or any(map(path.is_relative_to, folders))
 
 
 def kept_files(root: Path) -> Iterator[PurePosixPath]:
-    """The kept files that a tree has, without libllama's, sorted by path."""
+    """The kept files of a tree, without those of libllama, sorted by path."""
     candidates = [root / file for file in KEPT_FILES]
     candidates += (root / FLAT_FOLDER).iterdir() if (root / FLAT_FOLDER).is_dir() else ()
     for folder in KEPT_FOLDERS:
@@ -54,7 +54,7 @@ def kept_files(root: Path) -> Iterator[PurePosixPath]:
 
 
 def model_files(root: Path) -> Iterator[PurePosixPath]:
-    """The files of libllama that a tree has, sorted by path; none of a tree without libllama."""
+    """The files of libllama in a tree, sorted by path; none if the tree lacks libllama."""
     if has_models(root):
         yield from relative_files(root, (path for folder in MODEL_FOLDERS for path in (root / folder).rglob("*")))
 
@@ -65,12 +65,12 @@ def has_models(root: Path) -> bool:
 
 
 def relative_files(root: Path, candidates: Iterable[Path]) -> list[PurePosixPath]:
-    """The files among some paths, relative to a tree, sorted."""
+    """Those paths that are files, relative to a tree, sorted."""
     return sorted(PurePosixPath(path.relative_to(root).as_posix()) for path in candidates if path.is_file())
 
 
 def digest_tree(root: Path) -> str:
-    """The sha256 of the kept files' paths and contents, without libllama's."""
+    """The sha256 of the paths and contents of the kept files, without those of libllama."""
     return digest_files(root, kept_files(root))
 
 
@@ -86,7 +86,7 @@ def digest_files(root: Path, files: Iterable[PurePosixPath]) -> str:
 
 
 def in_llama_cpp(path: PurePosixPath) -> PurePosixPath:
-    """The place in a llama.cpp tree of a file of ggml's own repository: `ggml/src/ggml.c` of `src/ggml.c`."""
+    """The path in a llama.cpp tree for a file of ggml's own repository: `ggml/src/ggml.c` for `src/ggml.c`."""
     return path if path.parts[0] in OUTSIDE_GGML else "ggml" / path
 
 

@@ -27,7 +27,8 @@ def unpack(archive: Path, target: Path) -> None:
 
     Files are written one by one instead of by `tarfile.extract`, whose safe filter is missing in Python 3.11.2.
     InputError for an archive that is damaged, that is too large when unpacked, or in which a member's name leaves the
-    archive's folder or a kept member is a link or a device; MachineError if the disk refuses. Then `target` is removed.
+    archive's folder or a kept member is a link or a device; MachineError if the disk is full or not writable. After an
+    error, `target` is removed.
     """
     try:
         with tarfile.open(archive) as tar:
@@ -68,9 +69,9 @@ def bounded_members(archive: Path, tar: tarfile.TarFile) -> list[tarfile.TarInfo
 
 
 def find_prefix(archive: Path, members: list[tarfile.TarInfo]) -> tuple[PurePosixPath, bool]:
-    """The folder inside the archive that holds llama.cpp, the shallowest if there are several.
+    """The folder in the archive that contains llama.cpp, the shallowest if there are several.
 
-    Without llama.cpp, the one that holds ggml in the layout of its own repository, and True.
+    Without llama.cpp, the folder that contains ggml in the layout of its own repository, and True.
     """
     for member in members:
         path = PurePosixPath(member.name)

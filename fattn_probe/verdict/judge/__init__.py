@@ -1,1 +1,1 @@
-"""The verdict on an output: by the exact answer, by the kernel's own arithmetic, and by its bits."""
+"""The verdict on an output, from the exact answer, the kernel's own arithmetic, and its bits."""

@@ -1,4 +1,4 @@
-"""Check whether an output's bits depend on the run, or on the other rows of the batch."""
+"""Checks whether an output's bits depend on the run, or on the other rows of the batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ PADDED = 64
 
 @dataclass(frozen=True)
 class Check:
-    """A check of a right output: `deterministic`, `batch invariant`, `roundings`, `kernels`, `order`; `support` of a
+    """A check of a correct output (`deterministic`, `batch invariant`, `roundings`, `kernels`, `order`), or `support` of a
     refused op.
 
     `passes`: the bits are the same. `fails`: they differ although they should not. Runs must agree; a query computed
-    alone may differ, because the dispatch may choose another kernel for it. With `roundings`, at least nine of ten
-    elements must have the rounding model's bits. With `kernels`, it is the kernels that must be those of the release. A
-    check that could not be `made` neither passes nor fails, and the reason says why.
+    alone may differ, because the dispatch may choose a different kernel. With `roundings`, at least nine of ten
+    elements must have the rounding model's bits. With `kernels`, the kernels must be those of the release. A check that
+    could not be made neither passes nor fails, and the reason says why.
     """
 
     name: str
@@ -84,7 +84,7 @@ def chosen_queries(n_q: int, number: int) -> list[int]:
 
 
 def slice_of(case: Case, inputs: Mapping[str, Bytes], query: int) -> tuple[Case, dict[str, Bytes]]:
-    """The op with only one query of a case, and its inputs; K and V share the case's memory."""
+    """The op with a single query of a case, and its inputs; K and V share the case's memory."""
     q = np.asarray(stored_rows(case.op.tensors["Q"], inputs))[:, :, query : query + 1]
     made: dict[str, tuple[Root, npt.NDArray[np.generic]]] = {
         "Q": (Root("Q", "f32", (case.op.sizes.hsk, 1, case.op.sizes.n_head, case.op.sizes.n_seq)), q)
@@ -103,7 +103,7 @@ def slice_of(case: Case, inputs: Mapping[str, Bytes], query: int) -> tuple[Case,
 
 
 def mask_pad(case: Case) -> int:
-    """To how many rows a mask is padded: of a recorded case `PADDED` if its mask looks like it."""
+    """The multiple to which mask rows are padded; for a recorded case `PADDED` if its mask appears padded."""
     if not case.recorded:
         return case.recipe.layout.mask.pad
     rows = case.op.tensors["mask"].ne[1]

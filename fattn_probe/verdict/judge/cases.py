@@ -56,7 +56,7 @@ from fattn_probe.verdict.truth.rounding_model.dispatch import MODELLED
 
 @dataclass
 class Answers:
-    """What is right for a case, computed once for all of its targets: the exact answer, and the expected outputs."""
+    """The answers for a case, computed once for all of its targets: the exact answer, and the expected outputs."""
 
     case: Case
     inputs: Mapping[str, Bytes]
@@ -75,10 +75,10 @@ class Answers:
 class JudgedCase:
     """A case for a target and the build of a session, and how it is judged.
 
-    `arch` is nvcc's number of the architecture, `constants` are those of the source's kernels, None if they are not
-    known, and `part` is the part of the case to run and to judge, None for all of it. `geometry` is how the launches
-    divide the output, None before a run and for unknown kernels. With a `baseline`, a correct run on the same target,
-    its output stands for the rounding model, and failures are not diagnosed.
+    `arch` is nvcc's number of the architecture, `constants` are those of the source's kernels (None if unknown), and
+    `part` is the part of the case to run and to judge (None for all). `geometry` is the division of the output by the
+    launches, None before a run and for unknown kernels. `baseline` is a correct run on the same target: its output
+    replaces the rounding model, and failures are not diagnosed.
     """
 
     session: Session
@@ -102,7 +102,7 @@ class JudgedCase:
         return self.answers.inputs
 
     def step(self, what: str) -> None:
-        """Tell what is being done on the target."""
+        """Report the current step on the target."""
         self.answers.step(f"{self.case.name} on {self.target}: {what}")
 
     @property
@@ -112,11 +112,11 @@ class JudgedCase:
         return f"{major}.{minor}"
 
     def launched(self, launches: Sequence[LaunchRecord]) -> "JudgedCase":
-        """The same with the geometry of these launches."""
+        """A copy with the geometry of these launches."""
         return replace(self, geometry=geometry_of(self.case.op, launches, self.arch, self.constants or SHIPPED))
 
     def run(self, number: int = 0) -> Capture | RunOutcome:
-        """Run the case, or the part of it; each further run has another order of warps on a simulated GPU."""
+        """Run the case, or the part of it; on a simulated GPU, each repeat uses a different order of warps."""
         if number:
             return self.session.reordered(number).capture(self.case, self.inputs, self.target, self.part)
         some = self.part is not None and self.target.engine == "sim"
@@ -126,7 +126,7 @@ class JudgedCase:
 
 
 def judged_case(session: Session, answers: Answers, target: Target, checks: Checks) -> JudgedCase:
-    """A case for a target; a dry run shows how the launch divides a large one, so that a part of it can be chosen."""
+    """A case for a target; a dry run shows how the launch divides a large case, to choose a part."""
     case, arch, constants = answers.case, arch_number(arch_of(target)), known_constants(session.options.tree)
     made = JudgedCase(session, answers, target, checks, arch, constants)
     if target.engine == "cpu" or not checks.may_take_part(case):
@@ -153,7 +153,7 @@ def judge_case(session: Session, case: Case, target: Target, checks: Checks | No
 
 
 def judge_on(session: Session, answers: Answers, target: Target, checks: Checks | None = None) -> Judgement:
-    """Run a case whose inputs are at hand on a target, and judge it."""
+    """Run a case with known inputs on a target, and judge it."""
     subject = judged_case(session, answers, target, checks or Checks())
     return judged(subject, subject.run())
 
@@ -183,7 +183,7 @@ def judged(subject: JudgedCase, result: Capture | RunOutcome) -> Judgement:
 
 
 def judged_output(subject: JudgedCase, capture: Capture) -> Judgement:
-    """The judgement of a run that left an output."""
+    """The judgement of a run with an output."""
     case, part, dst, device = subject.case, subject.part, capture.dst, subject.target.device
     check_output(case.op, dst, case.name)
     checks, subject = bitwise_checks(subject, capture), subject.launched(capture.launches)
@@ -221,9 +221,9 @@ def judged_output(subject: JudgedCase, capture: Capture) -> Judgement:
 
 
 def verdict_of(subject: JudgedCase, capture: Capture) -> tuple[Verdict, Expected | None, Sample | None]:
-    """The verdict on an output, what was expected of it, and the rows that were checked, None for all.
+    """The verdict on an output, the expected output, and the checked rows (None for all).
 
-    It is unjudged, and nothing is expected, if the op has no exact answer.
+    If the op has no exact answer, the verdict is unjudged, and there is no expected output.
     """
     case, part, number = subject.case, subject.part, subject.checks.number_of_rows
     try:
@@ -270,7 +270,7 @@ def expect(subject: JudgedCase, capture: Capture, rows: I64 | None = None) -> Ex
 
 
 def explained(subject: JudgedCase, verdict: Verdict, dst: F32, rows: I64 | None = None) -> Diagnosis | None:
-    """What is wrong with an output that fails; a second run tells a race from what may only look like one."""
+    """The diagnosis of a failing output; a second run distinguishes a race from faults that only look like one."""
     deviation = verdict.deviation
     if subject.baseline is not None or verdict.status is not Status.FAIL or deviation is None:
         return None
@@ -287,9 +287,9 @@ def explained(subject: JudgedCase, verdict: Verdict, dst: F32, rows: I64 | None 
 
 
 def refused(subject: JudgedCase, verdict: Verdict) -> tuple[Verdict, tuple[Check, ...]]:
-    """The verdict on an op that is refused: it fails if its source without the patches takes it on this GPU.
+    """The verdict on a refused op: it fails if the source without its patches accepts the op on this GPU.
 
-    Or an earlier release; that cannot be told of a release whose age is not known.
+    It also fails if an earlier release accepts it, which cannot be decided for a source of unknown age.
     """
     origin, op, cc = origin_in(subject.session, subject.target), subject.case.op, subject.cc
     last = None if origin.is_of_unknown_age else supporting(op, cc, origin.build_number)
@@ -312,7 +312,7 @@ def known_of(
     finding: Finding | None = None,
     capture: Capture | None = None,
 ) -> Known:
-    """The known defect of llama.cpp that a failure is, or may be; none if a wrong output fails checks."""
+    """The known defect of llama.cpp that a failure is, or may be; not searched if a wrong output fails checks."""
     failed = tuple(check.name for check in checks if check.fails)
     odd = failed and (verdict.status is Status.FAIL or subject.target.engine != "sim")
     if status_of(verdict, checks) is not Status.FAIL or odd:
@@ -338,7 +338,7 @@ def known_of(
 
 
 def bitwise_checks(subject: JudgedCase, capture: Capture) -> tuple[Check, ...]:
-    """Whether repeated runs have the same bits, and queries that are computed alone."""
+    """Whether repeated runs, and queries that are computed alone, have the same bits."""
     case, part, found = subject.case, subject.part, list[Check]()
 
     def read(dst: F32) -> F32:  # the rows that were computed and read, (1, rows, 1, hsv)

@@ -1,4 +1,4 @@
-"""How a case is checked: with the rounding model or without, which rows, how many runs."""
+"""The options of judging a case: with the rounding model or without, which rows, how many runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from fattn_probe.machine.run.part import Part
 UseModel = Literal["auto", "always", "never"]
 Sample = int | Literal["auto", "all"]
 WHOLE_FLOP = 1e12
-"""Operations of a case above which only a sample of its rows is checked: ten seconds on two cores."""
+"""With more operations, only a sample of a case's rows is checked: ten seconds on two cores."""
 WHOLE_BYTES = 4 << 30
-"""Bytes of a case's inputs above which only a sample of its rows is checked."""
+"""With more bytes of inputs, only a sample of a case's rows is checked."""
 MOST_SECONDS = 60.0
-"""Seconds of one core that a simulated GPU may take for a case; of a longer one it runs some blocks."""
+"""CPU seconds that a case may take on a simulated GPU; in longer cases only some blocks run."""
 PART_SECONDS = 20.0
-"""Seconds of one core for these blocks."""
+"""CPU seconds for these blocks."""
 RATES = {"mma_f16": 2.8e9, "tile": 0.4e9, "vec": 0.4e9}
-"""Operations a second of one core, by kernel family."""
+"""Operations per CPU second, by kernel family."""
 MOST_TILES = 24
 QUERIES_ALONE = 4
 """Queries that the check of batch invariance computes alone."""
@@ -44,10 +44,10 @@ class Checks:
     `model`: when the rounding model is computed (`auto`: up to 4 GFLOP). `sample`: which rows are checked exactly
     (`auto`: all, except in very large cases; a number: that many, including the required ones). `repeat` runs must have
     equal bits. `batch_invariance` is the number of queries that are also computed alone. With `roundings`, an output
-    fails whose bits are not those of the rounding model, where that is known to have them: a kernel then rounds another
-    value, or another way, though its error may be small. With `kernels`, it fails if the default release is known to
-    launch other kernels for this op on this GPU. `order`: in so many random orders all cases of an entry run in one
-    process, and must give what each gives alone.
+    fails if its bits differ from the rounding model, where correct kernels equal it: the kernel then rounds a different
+    value, or in a different way, even if its error is small. With `kernels`, it fails if the default release is known
+    to launch different kernels for this op on this GPU. `order`: the number of random orders in which all cases of an
+    entry run in one process, where each must give the same result as alone.
     """
 
     model: UseModel = "auto"
@@ -60,18 +60,18 @@ class Checks:
 
     def samples(self, case: Case) -> bool:
         """Whether only a sample of a case's rows is checked exactly."""
-        if case.recorded:  # its mask has no rule that would tell which rows matter
+        if case.recorded:  # no rule for its mask says which rows matter
             return False
         large = case.op.sizes.flop > WHOLE_FLOP or sum(root.nbytes for root in case.op.roots.values()) > WHOLE_BYTES
         return large if self.sample == "auto" else self.sample != "all"
 
     def may_take_part(self, case: Case) -> bool:
-        """Whether only a part of a case may be run or read: it is huge, or may take minutes on a simulated GPU."""
+        """Whether a case may be too large to run or read completely: it is huge, or takes minutes when simulated."""
         slow = case.op.sizes.flop > MOST_SECONDS * min(RATES.values())
         return self.sample != "all" and not case.recorded and (is_huge(case) or slow)
 
     def part(self, case: Case, geometry: Geometry, launches: Sequence[LaunchRecord], target: Target) -> Part | None:
-        """The part of a case to run and to read on a target; None if all of it can be."""
+        """The part of a case to run and to read on a target; None for the whole case."""
         rate = RATES[geometry.kernel.family.name]
         slow = target.engine == "sim" and flop_of(geometry) > MOST_SECONDS * rate
         if not (slow or is_huge(case)):
@@ -81,7 +81,7 @@ class Checks:
 
     @property
     def number_of_rows(self) -> int | None:
-        """The number of rows to sample; None to choose it by the case."""
+        """The number of rows to sample; None if it depends on the case."""
         return self.sample if isinstance(self.sample, int) else None
 
     def __str__(self) -> str:

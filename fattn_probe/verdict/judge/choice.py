@@ -1,4 +1,4 @@
-"""Which kernels the default release launches for an op on each GPU, known without a run.
+"""The kernels that the default release launches for an op on each GPU, from a table.
 
 `kernels.csv` has a row for each op of the shipped scenarios and suites, and a column for each compute capability, made
 by `scripts/support`. Other ops and other releases are not judged.
@@ -20,7 +20,7 @@ TABLE = "kernels.csv"
 BETWEEN = "; "  # kernels of an op
 
 Choices = dict[str, dict[str, str]]
-"""By `op_digest`, by compute capability, the names of the kernel cases; `case` and `build` are there too."""
+"""For each `op_digest` and compute capability, the names of the kernel cases; and the columns `case` and `build`."""
 
 
 def choices_of(text: str) -> Choices:
@@ -37,7 +37,7 @@ def shipped() -> Choices:
 def kernels(
     op: Op, cc: str, build_number: str, launches: Sequence[LaunchRecord], choices: Choices | None = None
 ) -> Check:
-    """Whether the release launches the kernels that it is known to launch for an op on a GPU."""
+    """Check that a run launches the same kernels as the release does for an op on a GPU."""
     name, row = "kernels", (shipped() if choices is None else choices).get(op_digest(op), {})
     expected = row.get(cc, "")
     if not expected or row["build"] != build_number:

@@ -1,4 +1,4 @@
-"""Look for fragments of C++ in the CUDA files of a tree, as a build has them: with its patches."""
+"""Search for fragments of C++ in the patched CUDA files of a tree."""
 
 import functools
 import re
@@ -42,7 +42,7 @@ class Code:
         return path.read_text(errors="replace") if path.is_file() else None
 
     def body(self, file: str, function: str) -> str | None:
-        """The tokens of a function's definitions, one space apart; None if the file has none."""
+        """The tokens of a function's definitions, separated by spaces; None if the file has none."""
         try:
             text = self.text(file)
         except (OSError, InputError):
@@ -52,7 +52,7 @@ class Code:
 
 @functools.lru_cache(maxsize=64)
 def bodies_of(text: str) -> Mapping[str, str]:
-    """The tokens of each function of a file, one space apart; of overloads all, one after the other."""
+    """The tokens of each function of a file, separated by spaces; overloads are concatenated."""
     draft, found = draft_of(tokenize(text)), defaultdict[str, list[str]](list)
     for function in functions(draft):
         found[function.name].append(" ".join(draft.words[function.start : function.stop]))
@@ -61,14 +61,14 @@ def bodies_of(text: str) -> Mapping[str, str]:
 
 @functools.cache
 def pattern_of(fragment: str) -> re.Pattern[str]:
-    """What finds a fragment among tokens one space apart; `...` stands for one token or more."""
+    """The pattern of a fragment in tokens separated by spaces; `...` matches one token or more."""
     words = [token.text for token in tokenize(fragment) if token.kind in CODE_KINDS]
     inner = r"\s".join(".*?" if word == ANYTHING else re.escape(word) for word in words)
     return re.compile(rf"(?<!\S){inner}(?!\S)")
 
 
 class Probe(Spec):
-    """What a function of a tree must have, and must not: fragments of code, whose blanks and comments do not matter."""
+    """Fragments that a function must or must not contain, ignoring blanks and comments."""
 
     file: str
     function: str
@@ -76,7 +76,7 @@ class Probe(Spec):
     lacks: list[str] = Field(default=[])
 
     def holds(self, code: Code) -> bool | None:
-        """Whether a tree has the code; None if the function is not there, so that nothing can be said."""
+        """Whether a tree has the code; None if the function is missing."""
         body = code.body(self.file, self.function)
         if body is None:
             return None
@@ -88,6 +88,6 @@ class Probe(Spec):
 
 
 def all_hold(probes: Iterable[Probe], code: Code) -> bool | None:
-    """Whether all probes hold: False if one does not, even if another cannot be made."""
+    """Whether all probes hold: False if one does not; otherwise None if the result of one is unknown."""
     found = [probe.holds(code) for probe in probes]
     return False if False in found else None if None in found else True

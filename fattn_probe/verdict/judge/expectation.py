@@ -19,7 +19,7 @@ from fattn_probe.verdict.truth.rounding_model.dispatch import model_of
 from fattn_probe.verdict.truth.rounding_model.functions import MEASURED_ARCHS
 
 MODEL_FLOP = 4e9
-"""Operations of a case above which `auto` skips the rounding model, since it takes too long."""
+"""With more operations, `auto` skips the rounding model, because it takes too long."""
 
 
 def bit_exact(provenance: Mapping[str, str], arch: int) -> bool:
@@ -42,7 +42,7 @@ def expected_of(
     constants: Constants | None = SHIPPED,
     rows: I64 | None = None,
 ) -> Expected:
-    """The expected output of the kernel that divides an op so; says what is missing and why.
+    """The expected output of the kernel with this geometry, and the reasons for missing parts.
 
     `constants` are those of the source that ran, which the model needs; None if unknown. With `rows` (sequence, query,
     head), the result is for these rows: (1, rows, 1, hsv).
@@ -68,10 +68,9 @@ def expected_of(
 
 
 def uses_model(case: Case, kernel: AttentionKernel | None, model: UseModel, rows: I64 | None = None) -> bool:
-    """Whether the rounding model is computed for a run, as far as its time matters; the kernel is None if unknown.
+    """Whether the rounding model is fast enough for a run; the kernel is None if unknown.
 
-    The conversion of K and V does not count, unless these are huge. Only the model of mma_f16 takes less time if fewer
-    rows are wanted.
+    The conversion of K and V does not count, unless these are huge. Only the model of mma_f16 is faster for fewer rows.
     """
     if model == "auto":
         sizes, share = case.op.sizes, 1.0

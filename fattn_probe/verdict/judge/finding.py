@@ -1,4 +1,4 @@
-"""The verdict on a run without an output, and the fault that ended it."""
+"""The verdict on a run without an output, and the fault that stopped it."""
 
 import re
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ CUDA_ERROR = "CUDA error"
 
 @dataclass(frozen=True)
 class Finding:
-    """Why a run ended before its output.
+    """The fault that stopped a run before its output.
 
     `kind` is the simulator's word (`out-of-bounds`, `race`), the sanitizer's name, `CUDA error` or `abort`; `kernel` is
     written as in the source; `block` and `thread` are (x, y, z); `frames` start with the innermost. Unknown values are

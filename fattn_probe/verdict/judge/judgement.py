@@ -16,7 +16,7 @@ from fattn_probe.verdict.measure.sampled import Sampled
 from fattn_probe.verdict.measure.verdict import Status, UpstreamSays, Verdict
 
 NAMED = 5
-"""Cases that a message names."""
+"""The number of cases that a message names."""
 ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
 
 
@@ -24,11 +24,11 @@ ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
 class Judgement:
     """One case on one target: what ran, and all results.
 
-    `missing` says which expectations were not available and why. `sampled` says how much was checked exactly, None for
-    all. `finding` is the fault that ended a run without an output. `output` is the sha256 of the output's bytes,
-    `seconds` are the timed runs. `known` is the id of the known defect of llama.cpp that a failure is, empty if it is
-    none; `doubt` says why a failure only may be one. `dst` is the output if all of it was checked. `division` is the
-    origin of the occupancy by which the launch divides KV rows among blocks, None if it depends on none.
+    `missing` says which expectations were not available and why. `sampled` is the extent of the exact check, None for
+    all. `finding` is the fault that stopped a run without an output. `output` is the sha256 of the output's bytes,
+    `seconds` are the timed runs. `known` is the id of the known defect of llama.cpp behind a failure, or empty; `doubt`
+    is the reason why a failure may not be one. `dst` is the output if all of it was checked. `division` is the origin
+    of the occupancy that determines the division of KV rows among blocks, None if none does.
     """
 
     case: str
@@ -100,7 +100,7 @@ def count(found: Iterable[Judgement]) -> dict[Status, int]:
 
 
 def raise_if_failed(found: Sequence[Judgement]) -> None:
-    """End the command by its judgements; returns if one passed or changed, and the others did too or are unsupported.
+    """Raise the error for the exit code; returns if at least one passed or changed, and the others are unsupported.
 
     Raises ComparisonError (exit 5) if one failed, else LostError (4) if one was lost, else UnjudgedError (7) if one
     could not be judged; ComparisonError if all are unsupported, and InputError (2) if there are none. The message names

@@ -1,7 +1,7 @@
 """Recognise upstream's known defects in failed cases, by the signs in known-defects.yaml.
 
 The signs are strict: if anything else goes wrong in the same kernel, the failure is not recognised. A recognised case
-still fails. A defect is known only if the code that ran has it, and the release that the code is from.
+still fails. A defect counts as known only if the code that ran has it, and so has the release that the code is from.
 """
 
 import math
@@ -35,9 +35,9 @@ UNPROBED = "whether the code that ran has it cannot be told without"
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a failure: the id of the known defect that it is, or in `doubt` why it only may be one.
+    """The result for a failure: the id of its known defect, or in `doubt` the reason why it may not be one.
 
-    Both are empty for a failure that is none.
+    Both are empty if it is not a known defect.
     """
 
     id: str = ""
@@ -53,10 +53,10 @@ def best(found: Iterable[Known]) -> Known | None:
 class Failure:
     """The evidence of one failed case.
 
-    `cc` is the GPU's compute capability (`7.0`), `kernel` the attention kernel, `finding` what ended the run, None for
-    a wrong output. `only_masked_nan`: all that is wrong with the output is NaN in fully masked rows. `right_for` says
-    whether the output is right for another op with the same memory. `checks` are the names of the checks that a right
-    output fails.
+    `cc` is the GPU's compute capability (`7.0`), `kernel` the attention kernel, `finding` the fault that stopped the
+    run, None for a wrong output. `only_masked_nan`: the only wrong values are NaN in fully masked rows. `right_for`
+    says whether the output is correct for a different op with the same memory. `checks` are the names of the checks
+    that a correct output fails.
     """
 
     op: Op
@@ -69,7 +69,7 @@ class Failure:
 
 
 class Signs(Spec):
-    """What a failure must show to be recognised; the head of the catalogue explains each key."""
+    """The signs of a defect in a failure; the header of the catalogue explains each key."""
 
     cc: list[str] = Field(default=[])
     kind: str = ""
@@ -107,16 +107,16 @@ class Defect(Spec):
 
     @property
     def releases(self) -> ReleaseRange:
-        """The releases that have it."""
+        """The releases with this defect."""
         return ReleaseRange(self.since, self.until)
 
     def match(self, failure: Failure, origin: SourceOrigin) -> Known | None:
-        """What is known of a failure that shows the signs of this defect; None if it shows none of them."""
+        """The result for a failure with the signs of this defect; None without these signs."""
         found = [self.judged(signs, origin) for signs in self.signs if signs.match(failure)]
         return best(filter(None, found))
 
     def judged(self, signs: Signs, origin: SourceOrigin) -> Known | None:
-        """What the code says of a failure with these signs; None if the code that ran does not have the defect."""
+        """The result from the code for a failure with these signs; None if the code that ran lacks the defect."""
         probes = (*self.code, *signs.code)
         in_tree, in_release = origin.tree_has(probes, self.releases), origin.release_has(probes, self.releases)
         if in_tree is False:
@@ -144,13 +144,13 @@ def fewer_than_32_columns(failure: Failure) -> bool:
 
 
 def heads_are_padded(failure: Failure) -> bool:
-    """Whether the kernel's last tile of a K/V head has more heads than are left of Q."""
+    """Whether the kernel's last tile of a K/V head has more heads than remain in Q."""
     columns = columns_of(failure.kernel)
     return columns is not None and failure.op.sizes.group % columns[1] != 0
 
 
 def mask_ends_inside_tile(failure: Failure) -> bool:
-    """Whether the last query tile of the kernel that stopped has more queries than the mask has rows for."""
+    """Whether the last query tile of the stopped kernel has more queries than the mask has rows."""
     mask = failure.op.tensors.get("mask")
     tile = re.fullmatch(r".*<(\d+)>", failure.kernel)
     if mask is None or tile is None:
@@ -159,7 +159,7 @@ def mask_ends_inside_tile(failure: Failure) -> bool:
 
 
 def right_with_V_in_K(failure: Failure, column: int) -> bool:
-    """Whether the output is right if V is a part of K's rows, from a column on, which the op does not say."""
+    """Whether the output is correct for a V inside K's rows, from a column on, although the op has a different V."""
     K, sizes = failure.op.tensors["K"], failure.op.sizes
     if sizes.hsk <= sizes.hsv or (column and is_quantized(K.type)):
         return False
@@ -171,7 +171,7 @@ def right_with_V_in_K(failure: Failure, column: int) -> bool:
 
 
 def right_with_narrow_mask(failure: Failure) -> bool:
-    """Whether a mask is wider than K, and the output is right if its rows follow each other at the length of K."""
+    """Whether the mask is wider than K, and the output is correct for mask rows with a stride of K's length."""
     mask, n_kv = failure.op.tensors.get("mask"), failure.op.sizes.n_kv
     if mask is None or mask.ne[0] <= n_kv:
         return False
@@ -180,7 +180,7 @@ def right_with_narrow_mask(failure: Failure) -> bool:
 
 
 def is_view_of_quantized_K(op: Op) -> bool:
-    """Whether V is a part of the rows of a quantised K that is no view itself, from a later column on."""
+    """Whether V is part of the rows of a quantised K, not from the first column, and K itself is not a view."""
     K, V = op.tensors["K"], op.tensors["V"]
     whole = K.offset == 0 and op.roots[K.root].ne == K.ne
     return is_quantized(K.type) and whole and V.root == K.root and V.offset > K.offset
@@ -231,7 +231,7 @@ def is_large(op: Op, names: str) -> bool:
 
 
 def unaligned(op: Op, names: str, size: int) -> bool:
-    """Whether a stride of one of these tensors is no multiple of `size` bytes."""
+    """Whether a stride of one of these tensors is not a multiple of `size` bytes."""
     return any(stride % size for name in names for stride in op.tensors[name].nb[1:])
 
 
@@ -248,7 +248,7 @@ def known_defect(failure: Failure, origin: SourceOrigin) -> Known:
 
 
 def by_defect(known: Iterable[str]) -> list[str]:
-    """One sentence for each known defect of some cases, whose ids (empty: none) are given.
+    """One sentence for each known defect, from the ids of cases' defects (empty: none).
 
     `46 fail by volta-columns, a known defect of llama.cpp (docs/findings.md)`
     """

@@ -1,6 +1,6 @@
-"""The origin of what ran: the code that was built, and the release that it comes from.
+"""The origin of the code that ran: what was built, and the release that it comes from.
 
-A tree that has a defect is not excused by that: a change may have brought it in. So the release must have it too.
+A defect in the tree does not excuse a failure, because a change may have introduced it: the release must have it too.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,7 +18,7 @@ from fattn_probe.verdict.judge.code import Code, Probe, all_hold
 
 @dataclass(frozen=True)
 class ReleaseRange:
-    """The builds that have a defect, among those of known releases: None is the oldest, or the newest."""
+    """The range of builds with a defect, among known releases; None means from the oldest, or to the newest."""
 
     since: int | None = None
     until: int | None = None
@@ -28,9 +28,9 @@ class ReleaseRange:
         return (self.since or 0) <= number <= (self.until or number)
 
     def of(self, build_number: str, known: Sequence[int]) -> bool | None:
-        """Whether a release has the defect, by the known ones (sorted); None if those beside it differ.
+        """Whether a release has the defect, judging by known releases (sorted); None if its neighbours differ.
 
-        A release newer than all known ones has what the newest has. Without a number, it has what was never mended.
+        A release newer than all known ones is like the newest. Without a number, it has only defects never fixed.
         """
         if not build_number.isdecimal():
             return None if self.until is not None else True
@@ -46,9 +46,9 @@ class ReleaseRange:
 class SourceOrigin:
     """What was built.
 
-    `code` is what ran, patches included, None if the source is not at hand. `release` is the code of the release or of
-    upstream's commit that it is from, None for a tree of the user's own: then only `build_number` tells what it is
-    from. `unchanged`: it is the release's own code.
+    `code` is the code that ran, with patches, None if the source is not available. `release` is the code of the release
+    or upstream commit that it is from, None for a user's own tree, whose origin only `build_number` shows.
+    `unchanged`: the code is that of the release.
     """
 
     build_number: str
@@ -58,7 +58,7 @@ class SourceOrigin:
 
     @property
     def is_of_unknown_age(self) -> bool:
-        """Whether nothing tells how old the release is; a tree of the user's own is taken for a new one."""
+        """Whether the age of the release is unknown; a user's own tree counts as new."""
         return not self.build_number.isdecimal() and (self.release is not None or self.unchanged)
 
     def release_has(self, probes: Iterable[Probe], range: ReleaseRange) -> bool | None:
@@ -79,7 +79,7 @@ def origin_of(tree: Tree, patches: tuple[Patch, ...]) -> SourceOrigin:
 
 
 def origin_in(session: Session, target: Target) -> SourceOrigin:
-    """The origin of what a session runs on a target."""
+    """The origin of the code that a session runs on a target."""
     options, manifest = session.options, session.build_for(target).manifest
     if options.build is None and options.tree is not None:
         return origin_of(options.tree, options.patches)
@@ -87,11 +87,11 @@ def origin_in(session: Session, target: Target) -> SourceOrigin:
 
 
 def origin_elsewhere(source: str, build_number: str, patches: Sequence[str]) -> SourceOrigin:
-    """The origin of a build whose source is not at hand, by what was written down of it."""
+    """The origin of a build whose source is not available, from its recorded properties."""
     return SourceOrigin(build_number, unchanged=is_release(source) and not patches)
 
 
 def is_release(spec: str) -> bool:
-    """Whether a source is a release's, or a commit of upstream's, and not a tree of the user's own."""
+    """Whether a source is a release or an upstream commit, not a user's own tree."""
     parsed = parse_spec(spec)
     return isinstance(parsed, PypiSpec) or (isinstance(parsed, GitSpec) and parsed.url == UPSTREAM)

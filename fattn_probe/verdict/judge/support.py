@@ -1,4 +1,4 @@
-"""Which ops a release of llama.cpp supports on which GPUs, known without a run: a case that it no longer takes fails.
+"""A table of the ops that releases support on each GPU: a case fails if the source no longer accepts its op.
 
 `support.csv` has a row for each op of the shipped scenarios and suites, made by `scripts/support`. Other ops are not
 judged.
@@ -20,13 +20,13 @@ from fattn_probe.machine.run.session import Session
 
 TABLE = "support.csv"
 LOST = "support lost"
-"""How the reason of a case begins that a release no longer supports."""
+"""The beginning of the reason for an op that is no longer supported."""
 EVERY, NONE = "yes", "no"
 
 
 @dataclass
 class Supported:
-    """What releases say about one op, which `case` has: by build number, the compute capabilities that support it."""
+    """The support for the op of `case`: for each build number, the compute capabilities that support it."""
 
     case: str
     on: dict[int, frozenset[str]] = field(default_factory=dict)
@@ -50,8 +50,8 @@ def support_of(text: str, every: frozenset[str]) -> Support:
 def supporting(op: Op, cc: str, build_number: str, support: Mapping[str, Supported] | None = None) -> int | None:
     """The last release up to `build_number` that the table knows about this op, if it supports it on this GPU.
 
-    None if that release refuses it or the table has nothing. A source of unknown number (`?`) is taken for newer than
-    all releases, as a checkout without its history is.
+    None if that release refuses it or the table has nothing. A source without a number (`?`), such as a checkout
+    without history, counts as newer than all releases.
     """
     support = shipped() if support is None else support
     last = last_known(op, build_number, support)
@@ -68,7 +68,7 @@ def last_known(op: Op, build_number: str, support: Mapping[str, Supported] | Non
 
 
 def taken_without_patches(session: Session, case: Case, target: Target) -> bool:
-    """Whether a session's source takes an op without its patches, by a dry run on a simulated GPU."""
+    """Whether a session's source accepts an op without its patches, from a dry run on a simulated GPU."""
     options = session.options
     if not options.patches or options.build is not None or target.engine != "sim":
         return False

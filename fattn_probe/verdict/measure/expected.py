@@ -13,17 +13,17 @@ from fattn_probe.verdict.truth.error_model.prediction import Prediction
 RMSE_LIMIT = 2.0
 """Limit of measured / predicted RMSE over the output; correct kernels have 0.5 to 1.5."""
 SAMPLING = 5.0
-"""If the prediction samples rows, so many of its standard errors widen this limit."""
+"""If the prediction samples rows, this many of its standard errors are added to the limit."""
 ROW_LIMIT = 16.0
-"""The limit for one row, whose few errors depend on each other."""
+"""The limit for a row, whose few errors depend on each other."""
 MODEL_LIMIT = 0.14
 """Limit of the output's RMSE distance from the model, as a share of the model's own error: 2 % of its NMSE."""
 MODEL_ROW_LIMIT = 0.5
 DECIDES = "the scenario's tolerance decides"
 SMALL_ROW = 1e-3
-"""A row whose answer is smaller than this share of the output's size matters by its absolute error only."""
+"""For a row whose answer is smaller than this share of the output's size, only the absolute error counts."""
 LEAST_ULPS = 4.0
-"""Differences from the model up to so many float32 ulps of a row's size are ignored: compilers fuse differently."""
+"""Differences of up to this many float32 ulps of a row's size from the model are ignored: compilers fuse differently."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Expected:
 class Design:
     """Whether an output is what its kernel's arithmetic gives for the inputs.
 
-    `by` is the yardstick: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of its element's
+    `by` is the basis: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of its element's
     bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction. `off_model` and
     `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is the share of
     elements that equal the model in every bit. Unknown values are None. ValueError for a pass with a NaN.
@@ -82,9 +82,9 @@ class Design:
 class Held:
     """An output compared with the expected one.
 
-    `deviation` has its wrong elements (finite ones only). `left` (n_seq, n_q, n_head) marks the rows that have neither
-    a model nor a prediction. `too_wide` marks rows that only a prediction decides, and one so wide that an output of
-    zeros would be within it.
+    `deviation` has the wrong elements (finite ones only). `left` (n_seq, n_q, n_head) marks rows with neither a model
+    nor a prediction. `too_wide` marks rows that are judged only by a prediction so wide that an output of zeros would
+    be within it.
     """
 
     design: Design
@@ -96,9 +96,9 @@ class Held:
 def hold(dst: F32, reference: F64, expected: Expected) -> Held | None:
     """Compare an output (n_seq, n_q, n_head, hsv) with its model and its prediction; None if no row has either.
 
-    Each row is decided by the model if it has the row, without a NaN or with the output's, else by the prediction. The
-    design passes if it does for all rows. NaNs and infinities are judged
-    elsewhere; here they only have to agree with the model's.
+    A row is judged by the model if the model has no NaN there or the same NaNs as the output, otherwise by the
+    prediction. The design passes if all rows do. NaN and infinity are judged elsewhere; here they only have to agree
+    with the model.
     """
     none = np.zeros(dst.shape[:3], np.bool_)
     modelled = none
@@ -115,7 +115,7 @@ def hold(dst: F32, reference: F64, expected: Expected) -> Held | None:
         for rows in (predicted & ~modelled & ~too_wide, too_wide):
             if rows.any():
                 parts.append((rows, *_against_prediction(dst, reference, expected.prediction, rows)))
-        if modelled.all() and predicted.any():  # the model decides alone; the prediction's numbers are shown beside
+        if modelled.all() and predicted.any():  # only the model decides; the prediction's numbers are shown beside it
             numbers, _ = _against_prediction(dst, reference, expected.prediction, predicted)
             ((_, design, deviation),) = parts
             parts = [(modelled, _beside(design, numbers), deviation)]
@@ -125,7 +125,7 @@ def hold(dst: F32, reference: F64, expected: Expected) -> Held | None:
     failed = [design for design in designs if not design.passes] or designs
     reason = " and ".join(design.reason for design in failed)
     joined = replace(reduce(_beside, designs), passes=all(one.passes for one in designs), reason=reason)
-    found = parts[-1][2]  # the last decides about rows that nothing does
+    found = parts[-1][2]  # the last one decides for rows that neither covers
     for rows, _, own in reversed(parts[:-1]):
         here = rows[..., None]
         found = Deviation(
@@ -135,13 +135,13 @@ def hold(dst: F32, reference: F64, expected: Expected) -> Held | None:
 
 
 def _beside(design: Design, other: Design) -> Design:
-    """A design with the numbers of another where it has none of its own."""
+    """A design, with missing numbers filled in from a second one."""
     mine = {name: value for name, value in vars(design).items() if value is not None and value != ""}
     return Design(**{**vars(other), **mine})
 
 
 def with_gaps(expected: Expected) -> Expected:
-    """The same, with rows in `missing` for which the prediction or the model is not a number."""
+    """Add to `missing` the rows for which the prediction or the model is not a number."""
     gaps = []
     if expected.predicted is not None and not expected.predicted.all():
         number, of = int((~expected.predicted).sum()), expected.predicted.size
@@ -158,7 +158,7 @@ def with_gaps(expected: Expected) -> Expected:
 def predicted_rows(prediction: Prediction) -> Bools:
     """The rows (n_seq, n_q, n_head) with a prediction: a finite RMSE, bounds that are numbers, and some limit at all.
 
-    An unsampled row has no limit but its bounds, so it needs finite ones.
+    An unsampled row has no limits except its bounds, so these must be finite.
     """
     row_rmse, bound = prediction.row_rmse, prediction.bound
     numbers = (row_rmse >= 0) & (row_rmse <= np.finfo(np.float32).max) & (bound >= 0).all(axis=3)
@@ -218,7 +218,7 @@ def _against_model(dst: F32, reference: F64, model: F32, rows: Bools) -> tuple[D
         off = np.where(both & here, np.abs(dst.astype(np.float64) - model), 0.0)
     floor, unit, spread = model_units(reference, model, rows)
     row_off = _root_mean_square(off)
-    with np.errstate(divide="ignore", over="ignore"):  # of a row that the model has exactly, such as zeros
+    with np.errstate(divide="ignore", over="ignore"):  # in a row where the model is exact, such as zeros
         by_row = np.divide(row_off, unit, out=np.zeros_like(row_off), where=row_off > 0)
     distance = float(np.sqrt(np.mean(off[rows] ** 2)))
     whole = distance / spread if spread else (np.inf if distance else 0.0)
@@ -259,9 +259,9 @@ def rmse_limit(prediction: Prediction, rows: Bools) -> float:
 
 
 def model_units(reference: F64, model: F32, rows: Bools) -> tuple[F64, F64, float]:
-    """What differences from a rounding model are measured by, absolute.
+    """The units for differences from a rounding model, as absolute values.
 
-    By row, the difference that is ignored and the model's own error; and the own error of all `rows` that it decides.
+    For each row, the ignored difference and the model's own error; and the own error of all `rows` that it judges.
     """
     with np.errstate(invalid="ignore"):
         own = np.where(np.isfinite(model), model - reference, 0.0)
@@ -282,7 +282,7 @@ def _limit(words: str, value: float, most: float) -> str:
 
 
 def _share(part: F64, whole: F64) -> F64:
-    """part / whole, 0 where the part is 0."""
+    """part / whole, or 0 if the part is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(part == 0.0, 0.0, part / whole)
 

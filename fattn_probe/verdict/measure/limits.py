@@ -1,4 +1,4 @@
-"""The judge's limits as numbers beside an expected output, for a program that compares without fattn-probe."""
+"""The limits of `judge` as numbers, with an expected output, for programs that compare without fattn-probe."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ By = Literal["prediction", "model", "tolerance"]
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """An expected output (n_seq, n_q, n_head, hsv), and how far from it a right one may be, absolute.
+    """An expected output (n_seq, n_q, n_head, hsv), and the largest absolute distance of a correct output from it.
 
-    `rmse` is the limit of the whole output, `rows` that of each row's RMSE (n_seq, n_q, n_head), `elements` that of
-    each element; None for no limit. `by` is the judge's yardstick. ValueError for a limit that is NaN.
+    `rmse` limits the RMSE of the whole output, `rows` that of each row (n_seq, n_q, n_head), `elements` each element;
+    None for no limit. `by` is the basis of the verdict. ValueError for a limit that is NaN.
     """
 
     by: By
@@ -66,10 +66,10 @@ def choose_limits(
     dst: F32 | None = None,
     passes: bool = True,
 ) -> Limits:
-    """The limits that show what the judge says of an output: the first that an output that fails exceeds.
+    """The limits that reproduce the verdict on an output: for a failing output, the first that it exceeds.
 
-    Those around the exact answer come first, those around the rounding model last. Without an output, or if none fits
-    the verdict, the first.
+    Limits around the exact answer come first, those around the rounding model last. Without an output, or if none
+    agrees with the verdict, the first.
     """
     found = list(possible_limits(reference, tolerance, expected or Expected()))
     if dst is None:
@@ -78,9 +78,9 @@ def choose_limits(
 
 
 def possible_limits(reference: F64, tolerance: Tolerance, expected: Expected) -> Iterator[Limits]:
-    """All limits that apply, without those around the exact answer that the rounding model itself exceeds.
+    """All limits that apply, except limits around the exact answer that the rounding model itself exceeds.
 
-    A prediction or a model that lacks rows gives none: one number for the whole output cannot leave rows out.
+    A prediction or model without some rows is not used: one number for the whole output cannot leave rows out.
     """
     predicted = expected.predicted
     prediction = expected.prediction if predicted is not None and predicted.all() else None
@@ -104,7 +104,7 @@ def limits_of_prediction(reference: F64, prediction: Prediction) -> Limits:
 
 
 def limits_of_model(reference: F64, model: F32) -> Limits:
-    """The distance from the rounding model that other compilers may cause."""
+    """The distance from the rounding model that different compilers may cause."""
     _, unit, spread = model_units(reference, model, np.ones(reference.shape[:3], np.bool_))
     return Limits("model", model, MODEL_LIMIT * spread, MODEL_ROW_LIMIT * unit)
 

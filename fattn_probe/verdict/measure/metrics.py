@@ -32,11 +32,11 @@ class Coordinate:
 class Metrics:
     """The errors of an output relative to the exact answer.
 
-    `nmse` is sum((dst-ref)^2)/sum(ref^2) over all elements, NaN if one is not finite; the other errors are over the
-    finite elements, NaN if there is none. `rmse` is their root mean square. `mean_error` is the mean of dst-ref, `bias`
-    the same as a share of the mean |ref|: noise averages out, a lost term does not. `max_rel` is the largest error
-    relative to its element's answer, if that is not 0. `f16_ulps` (largest) and `mean_f16_ulps` are errors in units of
-    the f16 spacing at the answer. `nan` does not include `unwritten`. `worst` has the largest absolute error;
+    `nmse` is sum((dst-ref)^2)/sum(ref^2) over all elements, NaN if one is not finite; the other errors cover the finite
+    elements, and are NaN if there are none. `rmse` is their root mean square. `mean_error` is the mean of dst-ref,
+    `bias` the same as a share of the mean |ref|: noise averages out, a lost term does not. `max_rel` is the largest
+    error relative to its element's answer, if that is not 0. `f16_ulps` (largest) and `mean_f16_ulps` are errors in
+    units of the f16 spacing at the answer. `nan` does not include `unwritten`. `worst` has the largest absolute error;
     `first_bad` is the first element, in memory order, that is NaN, infinite or unwritten.
     """
 
@@ -122,7 +122,7 @@ def digest_of(dst: F32) -> str:
 
 
 def unwritten_elements(dst: F32) -> Bools:
-    """The elements that still hold the pattern from before the run."""
+    """The elements that still contain the pattern from before the run."""
     return np.asarray(np.ascontiguousarray(dst).view(np.uint32) == POISON)
 
 
@@ -130,7 +130,7 @@ def unwritten_elements(dst: F32) -> Bools:
 class Deviation:
     """The errors of an output, element by element.
 
-    `base` is the right output and `wrong` marks the wrong elements, (n_seq, n_q, n_head, hsv); `unit` (n_seq, n_q,
+    `base` is the correct output and `wrong` marks the wrong elements, (n_seq, n_q, n_head, hsv); `unit` (n_seq, n_q,
     n_head) is the expected error of a row.
     """
 
@@ -139,7 +139,7 @@ class Deviation:
     unit: F64
 
     def of(self, dst: F32) -> F64:
-        """The absolute error of an output in units of `unit`; infinite where it is not finite, or where `unit` is 0."""
+        """The absolute error of an output in units of `unit`; infinite where the output is not finite, or `unit` 0."""
         with np.errstate(invalid="ignore", divide="ignore"):
             off = np.abs(dst - self.base)
             return np.where(off == 0.0, 0.0, np.where(np.isfinite(dst), off / self.unit[..., None], np.inf))
@@ -147,7 +147,7 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Likeness:
-    """The agreement of two outputs of one op; `nmse` takes the first as the answer, and is NaN if either is not finite.
+    """The agreement of two outputs of one op; `nmse` uses the first as the answer, and is NaN if either is not finite.
 
     `worst` is the largest difference; an element that is finite in only one output comes first.
     """

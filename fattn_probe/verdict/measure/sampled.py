@@ -1,4 +1,4 @@
-"""The verdict on a large output: a sample of rows is checked exactly, the others for being finite and plausible."""
+"""The verdict on a large output: a sample of rows is checked exactly; the others must be finite and plausible."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,16 +23,16 @@ AT_RANDOM = 8
 """Random rows per head in addition to the required ones, unless the user gives a number of rows."""
 RNG = 78
 IN_A_TILE = 2
-"""Random rows of a chosen tile, where only a part of the output is computed or read."""
+"""Random rows of a chosen tile, if only part of the output is computed or read."""
 ZERO_AT_ONCE = 64
-"""Zero rows outside the hull that are checked at once for being fully masked."""
+"""The number of zero rows outside the hull for which the mask is checked at once."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """How much of an output was checked exactly: `rows` rows (sequence, query, head) `of` all.
+    """The extent of an exact check: `rows` rows (sequence, query, head) `of` all.
 
-    `blocks` of `of_blocks` blocks of the attention kernel ran on a simulated GPU, None if all did. These compute
+    On a simulated GPU, `blocks` of `of_blocks` blocks of the attention kernel ran, None if all did. They compute
     `complete` rows; None if all rows were computed and read.
     """
 
@@ -59,7 +59,7 @@ class Sampled:
 
 def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) -> I64:
     """The rows (sequence, query, head) to check: the required ones, and random ones up to `number` in total."""
-    seams: list[int] = []  # the first queries of output tiles; a few of them if there are many
+    seams: list[int] = []  # the first queries of output tiles, or of a few tiles if there are many
     if geometry is not None:
         ncols1 = geometry.kernel.ncols1
         seams = [int(query) for query in spaced(np.arange(ncols1, case.op.sizes.n_q, ncols1))]
@@ -75,7 +75,7 @@ def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) ->
 
 
 def sampled_of(case: Case, rows: I64, part: Part | None, target: Target) -> Sampled:
-    """How much of an output was checked, from the rows that were checked exactly."""
+    """The extent of a check, from the rows that were checked exactly."""
     sizes = case.op.sizes
     every = sizes.n_seq * sizes.n_q * sizes.n_head
     if part is None:
@@ -87,9 +87,9 @@ def sampled_of(case: Case, rows: I64, part: Part | None, target: Target) -> Samp
 
 
 def rows_of_selection(case: Case, geometry: Geometry, selection: Selection, number: int | None = None) -> I64:
-    """The rows to check of a part of the output: the first and the last of each chosen tile, and random ones.
+    """The rows to check in a part of the output: the first and the last of each chosen tile, and random ones.
 
-    The random ones are some of each tile, or, up to `number` rows in total, of all.
+    The random rows are a few of each tile, or from all tiles up to `number` rows in total.
     """
     rng = np.random.default_rng((case.seed, RNG))
     tiles = [rows_of_tiles(geometry, case.op.sizes, np.array([tile])) for tile in selection.tiles]
@@ -156,7 +156,7 @@ def judge_sample(
 def _slack(sample: Sample, expected: Expected | None, tolerance: Tolerance) -> F64:
     """How far outside the hull an element may be, (n_seq, n_head, hsv).
 
-    The tolerance decides where a head has no bound, or only an infinite one.
+    The tolerance decides if a head has no finite bound.
     """
     largest = np.maximum(-sample.low, sample.high).max(axis=2, keepdims=True)
     allowed = np.broadcast_to(np.sqrt(tolerance.nmse) * largest, sample.low.shape)
@@ -174,7 +174,7 @@ def _odd(case: Case, dst: F32, sample: Sample, slack: F64, among: I64 | None) ->
     for first in range(0, len(zero), ZERO_AT_ONCE):
         some = zero[first : first + ZERO_AT_ONCE]
         masked = fully_masked(case, odd[some])
-        if not masked.all():  # the output is wrong; the masks of further rows would only take time
+        if not masked.all():  # the output is wrong anyway; checking the masks of more rows would only take time
             return np.delete(odd, np.concatenate([zero[:first], some[masked]]), axis=0)
     return np.delete(odd, zero, axis=0)
 

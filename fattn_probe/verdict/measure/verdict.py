@@ -16,24 +16,24 @@ UPSTREAM_TOLERANCE = 5e-4
 """The result of `test_flash_attn_ext::max_nmse_err` (tests/test-backend-ops.cpp), the same for every op."""
 
 BIASED = 1e-3
-"""Mean error, as a share of the answer's size, that gives a warning."""
+"""The mean error, as a share of the answer's size, that causes a warning."""
 FEW_BITS = "equal the rounding model in every bit; usually all do"
 LEAST_BITS = 0.9
-"""Share of elements equal to the rounding model below which a kernel must compute in another way. The shipped cases
+"""With a smaller share of elements equal to the rounding model, a kernel must compute differently. The shipped cases
 have 1.0 on an H200 and on simulated GPUs; other compilers should give at least 0.97."""
 CHANCE = 5.0
-"""Standard deviations by which a mean error must differ from 0."""
+"""The number of standard deviations by which a mean error must differ from 0."""
 
 NOT_PREDICTED = "have neither a model nor a prediction, and there"
 TOO_WIDE = "have a predicted error as large as the answer, so the tolerance decides, and there"
-"""Words between the number of rows and how they exceed the tolerance."""
+"""The words between the number of rows and their excess over the tolerance."""
 ZERO_BY_ZERO = "only in fully masked rows: the op is 0 there, but the kernel divides 0 by 0; see llama.cpp #19098"
 
 
 class Status(StrEnum):
     """The status of one case.
 
-    `unjudged` (no yardstick decides) and `lost` (a dead debugger, a hung GPU, a time-out) are no verdict on the kernel.
+    `unjudged` (no way to decide) and `lost` (a dead debugger, a hung GPU, a time-out) are not verdicts on the kernel.
     """
 
     PASS = "pass"
@@ -58,8 +58,8 @@ class Verdict:
 
     `design`: whether the output is what the kernel's arithmetic gives, None if that is unknown. `accuracy`: whether it
     is close to the exact answer, which alone does not decide the status. `deviation`: the error of each element, and
-    the elements that make the verdict fail. `only_masked_nan`: all that is wrong is NaN in fully masked rows.
-    ValueError for a pass of an output that is not finite.
+    the elements that make the verdict fail. `only_masked_nan`: the only wrong values are NaN in fully masked rows.
+    ValueError if an output passes that is not finite.
     """
 
     status: Status
@@ -77,7 +77,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class UpstreamSays:
-    """What upstream's test would say of an output if its oracle were exact."""
+    """The verdict of upstream's test on an output, if its oracle were exact."""
 
     passes: bool
     nmse: float
@@ -98,9 +98,9 @@ def judge(
 
     It passes if every element is written and finite, and the output is as designed and within the tolerance. A default
     tolerance applies only to rows without an expectation. It is unjudged if the exact answer is not finite, or if rows
-    outside the tolerance are as designed only because the prediction allows anything. Arrays have dst's shape (n_seq,
-    n_q, n_head, hsv). `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it does not
-    change the verdict, but explains NaNs that occur only there. `describe` puts the wrong rows (n_seq, n_q, n_head)
+    outside the tolerance count as designed only because the prediction allows any value. Arrays have dst's shape
+    (n_seq, n_q, n_head, hsv). `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it does
+    not change the verdict, but explains NaNs that occur only there. `describe` puts the wrong rows (n_seq, n_q, n_head)
     into words, and `place` gives an element its coordinate in the whole output. InputError for different shapes.
     """
     if not np.isfinite(reference).all():
@@ -161,7 +161,7 @@ def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, 
     """How close an output is to the exact answer: its NMSE relative to upstream's bound, and whether errors are biased.
 
     A mean error counts if it is at least a thousandth of the answer's size, and either predicted or far more than
-    chance. With `bit_exact`, an output with many elements unlike the rounding model's gets a warning too.
+    chance. With `bit_exact`, many elements that differ from the rounding model cause a warning too.
     """
     if not metrics.all_finite:
         return Accuracy(False, "not finite everywhere")
@@ -184,7 +184,7 @@ def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, 
 
 
 def few_bits(design: Design | None, *, bit_exact: bool) -> str:
-    """In words, that many elements are unlike the rounding model's where usually all are equal; empty otherwise."""
+    """A warning that many elements differ from the rounding model where usually all are equal; otherwise empty."""
     bits = None if design is None or not bit_exact else design.equal_bits
     return "" if bits is None or bits >= LEAST_BITS else f"{100 * bits:.2g} % of the elements {FEW_BITS}"
 
@@ -199,7 +199,8 @@ def _is_systematic(error: F64) -> bool:
 def upstream_says(dst: F32, reference: F64, tolerance: float = UPSTREAM_TOLERANCE) -> UpstreamSays:
     """The verdict of test-backend-ops by its own rules, with the exact answer (rounded to float32) as its oracle.
 
-    By those rules an element of +-FLT_MAX counts as infinite, and two outputs of only zeros, whose NMSE is 0/0, pass.
+    According to these rules, an element of +-FLT_MAX counts as infinite, and two outputs of only zeros, whose NMSE is
+    0/0, pass.
     """
     oracle = reference.astype(np.float32)
     if np.isnan(dst).any():
@@ -237,7 +238,7 @@ def _inaccurate(metrics: Metrics, tolerance: Tolerance) -> list[str]:
 
 
 def _inaccurate_rows(dst: F32, reference: F64, tolerance: Tolerance, rows: Bools, why: str) -> list[str]:
-    """The same for some rows (n_seq, n_q, n_head) on their own; `why` says why the tolerance decides them."""
+    """The exceeded tolerances of single rows (n_seq, n_q, n_head); `why` is the reason why the tolerance decides."""
     if not rows.any():
         return []
     metrics = measure(dst[rows][None, None], reference[rows][None, None])

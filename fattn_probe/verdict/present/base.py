@@ -1,4 +1,4 @@
-"""The launches that differ from those of the base of an edited or patched llama.cpp, as text and as JSON."""
+"""Launches of an edited or patched llama.cpp that differ from those of its base, as text and as JSON."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class OtherLaunches:
-    """A case on a target whose launches differ: those of the base, and its own."""
+    """A case on a target whose launches differ: the launches of the base, and its own."""
 
     case: str
     on: str
@@ -32,7 +32,7 @@ class OtherLaunches:
 
 @dataclass(frozen=True)
 class BesideBase:
-    """What a base launches otherwise, of `compared` cases; `missing` says what could not be compared and why."""
+    """The launches that differ from a base, among `compared` cases; `missing` lists cases not compared, and why."""
 
     base: str
     compared: int
@@ -68,7 +68,7 @@ class BesideBase:
 
 
 def beside_base(base: Base, work: Work, rows: Sequence[Judgement], progress: Report) -> BesideBase:
-    """The rows' launches beside those of a base on the same simulated GPUs."""
+    """Compare the launches of rows with those of a base on the same simulated GPUs."""
     simulated = {str(target): target for _, targets in work for target in targets if target.engine == "sim"}
     ops = {case.name: op_digest(case.op) for case, _ in work}
     found: dict[str, Launches] = {}
@@ -85,5 +85,5 @@ def beside_base(base: Base, work: Work, rows: Sequence[Judgement], progress: Rep
 
 
 def cases_on(work: Work, name: str) -> list[Case]:
-    """The cases of the work on one target."""
+    """The cases for a target."""
     return [case for case, targets in work if any(str(target) == name for target in targets)]

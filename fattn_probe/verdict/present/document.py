@@ -27,8 +27,8 @@ def difference_as_json(difference: Difference) -> dict[str, Any]:
     """The JSON document of two captures.
 
     Keys a, b, status, reason, kernels_a, kernels_b, elements, equal_bits, share, nmse, max_abs, worst, patterns; cuts
-    (of a and of b: tiles and blocks with differences, of: how many tiles there are; null where launches do not tell)
-    and rows (those that differ most: at, and value, tile, blocks of a and of b).
+    (for a and b: tiles and blocks with differences, of: the number of tiles; null if unknown) and rows (those that
+    differ most: at, and value, tile, blocks of a and of b).
     """
     names = {"a": difference.a, "b": difference.b, "status": difference.status.value, "reason": difference.reason}
     kernels = {"kernels_a": list(difference.kernels_a), "kernels_b": list(difference.kernels_b)}
@@ -104,6 +104,6 @@ def _element(element: Element) -> dict[str, Any]:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """The value with null for NaN and infinities, which JSON lacks."""
+    """The values with null for NaN and infinity, which JSON lacks."""
     odd = [key for key, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
     return values | dict.fromkeys(odd)

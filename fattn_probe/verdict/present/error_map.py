@@ -1,4 +1,4 @@
-"""Error maps: the largest error at each place, in units of the expected error of its row."""
+"""Error maps: the largest error at each position, in units of the expected error of its row."""
 
 import re
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ def error_maps(dst: F32, deviation: Deviation) -> tuple[ErrorMap, ErrorMap]:
 
 
 def shrunk(values: F64, height: int, width: int) -> F64:
-    """The map reduced to at most `height` x `width` places, each the largest of those that it replaces."""
+    """The map reduced to at most `height` x `width` cells; each has the largest of the values that it replaces."""
     for axis, most in ((0, height), (1, width)):
         length = values.shape[axis]
         if length > most:

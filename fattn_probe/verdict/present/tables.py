@@ -37,8 +37,8 @@ MOST_MAPS = 4
 def render(rows: Sequence[Judgement], maps: bool = True) -> RenderableType:
     """A table of the rows, then details of rows that need an explanation, then the counts.
 
-    With `maps`, the first failed rows get error maps. Of the rows with one known defect of llama.cpp, only the first
-    is explained.
+    With `maps`, the first failed rows get error maps. If several rows have the same known defect of llama.cpp, only the
+    first is explained.
     """
     cells = tuple(_cells(row) for row in rows)
     table = Table(COLUMNS, cells, heading=("verdict", "case\non"), spaced=True)
@@ -52,7 +52,7 @@ def explanations(rows: Sequence[Judgement], maps: bool = True) -> Iterator[Rende
     drawn = [row for row in told if row.diagnosis is not None][:MOST_MAPS] if maps else []
     for row in told:
         yield from _explanation(row, any(row is one for one in drawn))
-    for reason in dict.fromkeys(row.missing for row in rows if row.missing):  # what decided instead, each once
+    for reason in dict.fromkeys(row.missing for row in rows if row.missing):  # the limits that decided instead, each once
         yield Text(f"{_first_of([row for row in rows if row.missing == reason])}: {reason}", "dim")
     yield from (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
     yield from _divided(rows)
@@ -129,7 +129,7 @@ def _times(ratio: float) -> str:
 
 
 def _explanation(row: Judgement, maps: bool) -> Iterator[RenderableType]:
-    """Why a row did not pass, and whether upstream's test would pass it; or the warning of one that did."""
+    """Why a row did not pass, and whether upstream's test would pass it; or the warning of a row that passed."""
     if row.status is not Status.PASS:
         text = Text.assemble((row.status.value, STYLES[row.status]), f" {row.case} on {row.on}: {row.reason}")
         if row.status is Status.FAIL and row.upstream is not None:
@@ -153,7 +153,7 @@ def _explanation(row: Judgement, maps: bool) -> Iterator[RenderableType]:
 
 
 def _divided(rows: Sequence[Judgement]) -> Iterator[Text]:
-    """The rows whose grid rests on figures that are not those of the kernel that runs, by the figures' origin."""
+    """The rows whose grid depends on figures of a different kernel build, by the origin of the figures."""
     origins = dict.fromkeys(row.division for row in rows if row.division is not None)
     for origin in (origin for origin in origins if not origin.known):
         concerned = [row for row in rows if row.division == origin]
@@ -183,7 +183,7 @@ def _diagnosis(found: Diagnosis) -> RenderableType:
     lines += [Text.assemble("       ", (str(pattern), "bold")) for pattern in found.patterns]
     if not found.patterns:
         lines.append(Text("       no pattern: they are everywhere or scattered", "dim"))
-    for said in found.causes:  # of rows that are not finite there is no error to explain
+    for said in found.causes:  # a row that is not finite has no error to explain
         error = f", {100 * said.cause.explained:.3g} % of the first one's error" if said.cause.explained else ""
         explains = f"{said.rows} of {said.of} rows examined{error}"
         lines.append(Text.assemble("what:  ", (str(said.cause), "bold"), f": {explains}"))
