@@ -33,6 +33,8 @@ UNSUPPORTED_EVERY = 20
 """Of the cases that a GPU does not support, one in so many is run: they cost little, and show little."""
 PLANNED_A_CORE = 45
 """Cases that are planned at once, for each core: processes share their dry runs."""
+FIRST_BATCH, MOST_BATCH = 60, 1000
+"""Cases of a target between two builds: few at first, then twice as many each time."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class LaneBatch:
 class Lane:
     """The sequence of cases of the `targets` that share a build, of `all_targets` of the run.
 
-    Case number i is for target i modulo the number of targets. `share` is that of compiling new kernels.
+    Case number i is for target i modulo the number of targets. `share` is that of compiling new kernels, `due` the
+    number of cases in all, None for no limit.
     """
 
     session: Session
@@ -82,6 +85,7 @@ class Lane:
     all_targets: Sequence[Target]
     seed: int
     share: float
+    due: int | None = None
     kernels: dict[str, float] = field(default_factory=dict)
     accepted: int = 0
 
@@ -98,6 +102,12 @@ class Lane:
                 log.warning("%s", error)
                 self.session.add_kernels(target, (), sources=sources)
         return LaneBatch(cases, dict(self.session.builds))
+
+    @property
+    def next_size(self) -> int:
+        """The number of cases of the next batch; 0 after the last one."""
+        size = min(FIRST_BATCH * len(self.targets) + self.accepted, MOST_BATCH * len(self.targets))
+        return size if self.due is None else min(size, self.due - self.accepted)
 
     @cached_property
     def _all_kernels(self) -> Sequence[KernelCase]:
@@ -140,12 +150,18 @@ class Lane:
         return self.all_targets[number % len(self.all_targets)]
 
 
-def lanes(session: Session, targets: Sequence[Target], seed: int, share: float) -> list[Lane]:
-    """A lane for each architecture of the targets."""
+def lanes(session: Session, targets: Sequence[Target], seed: int, share: float, total: int | None = None) -> list[Lane]:
+    """A lane for each architecture of the targets; of `total` cases each has a part in proportion to its targets."""
     by_arch: dict[str, list[Target]] = {}
     for target in targets:
         by_arch.setdefault(arch_of(target), []).append(target)
-    return [Lane(Session(session.options, session.progress), same, targets, seed, share) for same in by_arch.values()]
+    found, before = list[Lane](), 0
+    for same in by_arch.values():
+        after = before + len(same)
+        due = None if total is None else after * total // len(targets) - before * total // len(targets)
+        found.append(Lane(Session(session.options, session.progress), same, targets, seed, share, due))
+        before = after
+    return found
 
 
 def seconds_to_compile(kernel: str) -> float:

@@ -4,7 +4,7 @@ import functools
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -20,8 +20,6 @@ from fattn_probe.llama.build.ninja import Progress, Report
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.checks import Checks
 
-FIRST_BATCH, MOST_BATCH = 60, 1000
-"""Cases of a lane between two builds: few at first, then twice as many each time."""
 CORES_A_BUILDER = 4
 
 
@@ -75,19 +73,22 @@ class Fuzzer:
         """The results as they arrive. Lanes take turns: one is judged while others plan and compile."""
         prepare_workers(__name__)
         session = Session(self.options, self._report)
-        found = lanes(session, self.targets, self.seed, self.share)
-        queue = Queue(found, self.limits.cases, len(self.targets))
         with threads(max(1, cores() // CORES_A_BUILDER)) as builders:
             waiting: dict[Future[LaneBatch], Lane] = {}
+
+            def submit(lane: Lane) -> None:
+                if size := lane.next_size:
+                    waiting[builders.submit(lane.batch, size)] = lane
+
             try:
-                for lane in found:
-                    queue.submit(lane, builders, waiting)
+                for lane in lanes(session, self.targets, self.seed, self.share, self.limits.cases):
+                    submit(lane)
                 while waiting and self.left > 0:
                     done, _ = wait(waiting, None if self.limits.seconds is None else self.left, FIRST_COMPLETED)
                     for future in done:
                         lane = waiting.pop(future)
                         yield from self._judged(future.result())
-                        queue.submit(lane, builders, waiting)
+                        submit(lane)
             finally:
                 self._stop.set()
                 builders.shutdown(wait=False, cancel_futures=True)
@@ -110,33 +111,6 @@ class Fuzzer:
                     yield Judged(by_name[result.name], result)
                     if self.left <= 0:
                         return
-
-
-@dataclass
-class Queue:
-    """The sizes of each lane's batches, and the cases that are left of `total` for `targets` GPUs."""
-
-    lanes: Sequence[Lane]
-    total: int | None
-    targets: int
-    sizes: dict[int, int] = field(default_factory=dict)
-    given: dict[int, int] = field(default_factory=dict)
-
-    def submit(self, lane: Lane, builders: Executor, waiting: dict[Future[LaneBatch], Lane]) -> None:
-        """Let a lane make its next batch, if it has cases left."""
-        size = self.sizes.get(id(lane), FIRST_BATCH * len(lane.targets))
-        if self.total is not None:
-            size = min(size, self._due(lane) - self.given.get(id(lane), 0))
-        if size > 0:
-            self.given[id(lane)] = self.given.get(id(lane), 0) + size
-            self.sizes[id(lane)] = min(2 * size, MOST_BATCH * len(lane.targets))
-            waiting[builders.submit(lane.batch, size)] = lane
-
-    def _due(self, lane: Lane) -> int:
-        """A lane's part of the total, in proportion to its targets; the first lanes take the rest of the division."""
-        assert self.total is not None
-        before = sum(len(one.targets) for one in self.lanes[: self.lanes.index(lane)])
-        return (before + len(lane.targets)) * self.total // self.targets - before * self.total // self.targets
 
 
 def is_finding(judged: Judged) -> bool:

@@ -67,6 +67,19 @@ def test_new_kernels_have_their_share_of_the_time():
         assert (len(lane.kernels) > FIRST_SECONDS / KERNEL_SECONDS) == (share > 0)
 
 
+@pytest.mark.usefixtures("planned")
+def test_batches_double_until_each_lane_has_its_part_of_all_cases():
+    first, second = lanes(Session(RunOptions(None)), TARGETS, 1, 0.4, 1000)
+    assert (first.due, second.due) == (333, 667)
+    sizes = []
+    while size := first.next_size:
+        sizes.append(len(taken(first, size)))
+    assert (sizes, second.next_size) == ([60, 120, 153], 120)
+    endless, _ = made()
+    endless.accepted = 5000
+    assert endless.next_size == 1000
+
+
 def test_a_tile_kernel_costs_by_its_head_size():
     assert seconds_to_compile("mma 64,64,8,8") == seconds_to_compile("vec 128,f16,f16") == KERNEL_SECONDS
     assert seconds_to_compile("tile 576,512") == 8 * seconds_to_compile("tile 64,64") > 200
