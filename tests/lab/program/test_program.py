@@ -36,6 +36,14 @@ def test_a_truncated_program_is_linked_again_with_one_line(tmp_path):
     assert "damaged" not in program(path, "--on", "sim:h200").stderr
 
 
+def test_a_compiled_program_needs_no_compiler(tmp_path, monkeypatch):
+    words = (PROGRAMS / "vector_add.cu", "--on", "sim:h200")
+    program(*words)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program(*words)
+    assert "g++ is not on this machine" in program(*words, "-D", f"NEW{time.time_ns()}", code=3).stderr
+
+
 H200_REFUSES = """
 cudaMemcpy(h, d, 16, to_gpu): 1
 cudaMemcpy(d, h, 16, to_host): 1
