@@ -1,5 +1,15 @@
-"""`python -m fattn_probe`."""
+"""`python -m fattn_probe`, and the program `fattn-probe`."""
 
-from fattn_probe.cli import main
+from fattn_probe.base import signals
 
-main()
+
+def main() -> None:
+    """Run the command line; until its command begins, there is nothing to clean up."""
+    signals.end_at_once()
+    from fattn_probe import cli  # typer and rich: a third of a second
+
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

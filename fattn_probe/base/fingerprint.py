@@ -52,6 +52,7 @@ class Fingerprint:
             "sanitize": sorted(self.sanitize),
             "quants": sorted(self.quants),
             "compilers": self.compilers,
+            "stamp": self.stamp,
             "layout": LAYOUT,
         }
         return short(json.dumps(told), 12)

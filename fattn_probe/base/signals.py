@@ -1,6 +1,7 @@
 """The signals that end a command: Ctrl-C, SIGTERM, and SIGHUP, which a terminal sends when it closes."""
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -38,6 +39,28 @@ def heed() -> None:
     for number in TERMINATION:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, stop)
+
+
+def end_at_once() -> None:
+    """End this process at Ctrl-C at once, with one line, until `interruptible`: imports have nothing to clean up.
+
+    A KeyboardInterrupt in an import is lost if compiled code or a callback of Python's own catches it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else a caller, such as a shell, ignores it
+        signal.signal(signal.SIGINT, _end)
+
+
+def interruptible() -> None:
+    """From here on, Ctrl-C is a KeyboardInterrupt."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    try:
+        os.write(2, f"{NAMES[signal.SIGINT]}\n".encode())
+    finally:
+        os._exit(128 + number)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,10 @@ def cache_show(as_json: flags.Json = False) -> None:
 @cache_app.command("prune")
 def cache_prune(
     days: Annotated[
-        float, typer.Option(min=0, help="Remove builds that have not been used for this many days.")
+        float,
+        typer.Option(
+            min=0, help="Remove builds that have not been used for this many days; those that never finished always go."
+        ),
     ] = 30.0,
     as_json: flags.Json = False,
 ) -> None:

@@ -5,6 +5,7 @@ import inspect
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,6 +13,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from fattn_probe.base.console import show
+from fattn_probe.base.errors import InputError
 from fattn_probe.cli.expand import with_flags
 
 COMMANDS = {
@@ -120,6 +122,19 @@ def with_our_help(option: Any) -> Any:  # noqa: ANN401 - the classes of options 
 
 class Single(TyperCommand):
     """A command, with its flags by the objects that they make (`options.py`)."""
+
+    def parse_args(self, ctx: Any, args: Any) -> Any:  # noqa: ANN401
+        """Read the words; InputError for an empty path, which Python takes for the current folder."""
+        words = "\0".join(("", *args, ""))
+        rest = super().parse_args(ctx, args)
+        for param in self.get_params(ctx):
+            names = [""] if param.param_type_name == "argument" else [f"\0{name}" for name in param.opts]
+            given, empty = ctx.params.get(param.name), any(f"{name}{sep}\0" in words for name in names for sep in "\0=")
+            if empty and Path() in (given if isinstance(given, list) else [given]):
+                raise InputError(
+                    f"{ctx.command_path}: {param.opts[0]} is empty: name a path (`.` is the current folder)"
+                )
+        return rest
 
     def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401
         """The option `--help`."""

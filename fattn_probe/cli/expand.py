@@ -8,6 +8,8 @@ from typing import Annotated, Any, get_type_hints
 
 from typer.models import OptionInfo
 
+from fattn_probe.base.signals import interruptible
+
 
 @dataclass(frozen=True)
 class Offered:
@@ -40,6 +42,7 @@ def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         objects[name] = kind, list(found)
 
     def flat(**given: Any) -> Any:  # noqa: ANN401 - typer passes what the annotations say
+        interruptible()
         for name, (kind, names) in objects.items():
             given[name] = kind(**{each: given.pop(each) for each in names})
         return command(**given)

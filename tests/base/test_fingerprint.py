@@ -38,8 +38,9 @@ KNOWN = replace(
 )
 
 
-def test_a_build_has_the_folder_that_it_always_had():
-    assert MADE.build == replace(MADE, patches=(), needed=MADE.patches).build == "dcf268ca482c"
+def test_a_build_has_a_folder_for_what_is_compiled_and_by_which_fattn_probe():
+    assert MADE.build == replace(MADE, patches=(), needed=MADE.patches).build == "8035fe73fb44"
+    assert replace(MADE, stamp="t").build != MADE.build
 
 
 def test_the_kernels_and_launches_of_ops_are_remembered_where_they_always_were():

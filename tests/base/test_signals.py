@@ -33,6 +33,11 @@ sys.argv = ["fattn-probe"]
 if __name__ == "__main__":  # workers import this module
     cli.main()
 """
+PROGRAM = """
+sys.argv = ["fattn-probe", "scenario", "show", "gqa"]
+from fattn_probe.__main__ import main
+main()
+"""
 WORKS = {
     "a program": 'run(["bash", "-c", "sleep 600 & wait"])',
     "an import": 'exec("import time; time.sleep(600)")',
@@ -98,6 +103,41 @@ def test_a_command_ends(tmp_path, work, number, said, send):
 
 def test_ctrl_c_is_sent_to_the_group(tmp_path):
     test_a_command_ends(tmp_path, "processes", signal.SIGINT, "interrupted", os.killpg)
+
+
+SLOW_MODULE = """
+import time
+try:
+    print("started", flush=True)
+    time.sleep(600)
+except KeyboardInterrupt:
+    pass
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "pydantic"])
+def test_ctrl_c_in_an_import(tmp_path, module):
+    """It gave a traceback, or was lost where compiled code catches it, as that of pydantic does."""
+    (tmp_path / f"{module}.py").write_text(SLOW_MODULE)
+    words = [sys.executable, "-c", f"import sys; sys.path[:0] = [{str(tmp_path)!r}]\n{PROGRAM}"]
+    running = started(words, tmp_path, uuid.uuid4().hex)
+    time.sleep(0.5)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err.decode()) == (130, b"", "interrupted\n")
+
+
+def test_an_interrupt_that_its_caller_ignores(tmp_path):
+    """As a shell does for its background jobs."""
+    (tmp_path / "typer.py").write_text(SLOW_MODULE)
+    code = f"import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:0] = [{str(tmp_path)!r}]\n"
+    running = started([sys.executable, "-c", code + PROGRAM], tmp_path, uuid.uuid4().hex)
+    time.sleep(0.5)
+    running.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert running.poll() is None
+    running.kill()
+    running.communicate(timeout=60)
 
 
 def test_a_hangup_is_ignored_under_nohup(tmp_path):

@@ -153,11 +153,16 @@ EMPTY = {
     "study ''": "the name is empty",
     "regress ''": "the name is empty: name a shipped suite",
     "run op.yaml --source tree --patch ''": "the name is empty: name a shipped patch",
-    "scenario new ''": ".: is a folder, allowed: a new file",
+    "scenario new ''": "is empty: name a path",
     "scenario new ..": "..: is a folder, allowed: a new file",
-    "kernel new ''": ". is there already",
-    "program ''": "name the program's file",
+    "kernel new ''": "file is empty: name a path",
+    "program ''": "file is empty: name a path",
     "run op.yaml --source ''": "source '' is not one of",
+    "reproduce op.yaml --out ''": "--out is empty: name a path",
+    "reproduce op.yaml --out=": "--out is empty: name a path",
+    "regress quick --history ''": "--history is empty: name a path",
+    "history merge ''": "is empty: name a path",
+    "build op.yaml --export ''": "--export is empty: name a path",
 }
 
 

@@ -18,7 +18,7 @@ from tests.as_user import fattn_probe
 
 pytestmark = [pytest.mark.night, pytest.mark.hostile, pytest.mark.build, pytest.mark.network]
 
-ROUNDS, FILES, KILLS = 20, 10, 100
+ROUNDS, FILES, KILLS = 100, 2, 100
 SEED = os.environ.get("FATTN_PROBE_SEED") or date.today().isoformat()
 CASES = ("gqa", "decode", "--on", "sim:h200")
 

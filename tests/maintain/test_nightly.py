@@ -94,8 +94,23 @@ def test_the_hostile_runs_are_no_part_of_the_others():
         return {line for line in lines if "::" in line}
 
     hostile = chosen("hostile")
-    assert len(hostile) >= 120
+    assert len(hostile) >= 500, "each test is a run"
     assert not hostile & (chosen("night and not hostile") | chosen("not slow and not night and not gpu"))
+
+
+def test_a_part_without_tests_fails():
+    """Pytest's exit code for no tests was all that showed it, and one for all skipped is 0."""
+    done = nightly("sanitizers", "--only", "thread", "--filter", "no_test_has_this_name")
+    assert (done.returncode, "sanitizer thread: 0 runs, 0 failed, 0 skipped" in done.stdout) == (5, True), done.stdout
+    assert "sanitizer thread: no test ran" in done.stderr
+
+
+@pytest.mark.build
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["thread", "address", "undefined"])
+def test_the_simulator_is_compiled_for_a_sanitizer(name):
+    done = nightly("sanitizers", "--only", name, "--filter", "the_simulator_is_compiled_for")
+    assert (done.returncode, f"sanitizer {name}: 1 run, 0 failed" in done.stdout) == (0, True), done.stdout
 
 
 @pytest.mark.slow

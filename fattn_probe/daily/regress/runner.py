@@ -164,7 +164,11 @@ class SuiteRunner:
         if not self.checks.order or self.cluster is not None or not small:
             return lambda result: result
         jobs = self.workers_on(target)
-        found, number = order_differences(self.session, small, target, self.checks.order, jobs)
+        try:
+            found, number = order_differences(self.session, small, target, self.checks.order, jobs)
+        except LostError as error:
+            log.warning("orders of the cases in one process not compared: %s", error)
+            return lambda result: result
         same = f"the same bits in {number_of(self.checks.order, 'order')} of {number_of(number, 'op')} in one process"
 
         def of_orders(result: Result) -> Result:

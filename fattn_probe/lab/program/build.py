@@ -1,5 +1,6 @@
 """Compile a CUDA program: with g++ for the simulator, or with nvcc for a GPU."""
 
+import functools
 import os
 import re
 from collections import Counter
@@ -71,9 +72,13 @@ class Maker:
 
     arch: str
     flavour: Flavour
-    toolchain: Toolchain
     cuda: bool = False
     warp_size: int = WARP
+
+    @functools.cached_property
+    def toolchain(self) -> Toolchain:
+        """The compilers, looked for when there is something to compile; BuildError if this machine lacks a part."""
+        return find_toolchain("cuda" if self.cuda else "sim")
 
     @property
     def folder(self) -> Path:
@@ -210,11 +215,11 @@ class Maker:
 
 
 def maker(target: Target, flavour: Flavour) -> Maker:
-    """What compiles programs for a target; BuildError if this machine lacks a part of it."""
+    """What compiles programs for a target."""
     if target.device is None:
-        return Maker(arch_of(target), flavour, find_toolchain("cuda"), cuda=True)
+        return Maker(arch_of(target), flavour, cuda=True)
     device = target.device
-    return Maker(device.gfx or device.arch, flavour, find_toolchain("sim"), warp_size=device.warpSize)
+    return Maker(device.gfx or device.arch, flavour, warp_size=device.warpSize)
 
 
 def written(text: str, name: str, suffix: str) -> Path:

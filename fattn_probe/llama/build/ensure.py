@@ -26,7 +26,7 @@ from fattn_probe.llama.build.key import (
     key_of,
 )
 from fattn_probe.llama.build.ninja import Report, silent
-from fattn_probe.llama.build.stamp import own_stamp
+from fattn_probe.llama.build.storage import remove_replaced
 from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.source import KernelCase
 
@@ -74,6 +74,7 @@ def ensure(
             extend,  # the rewriter and the planner, only if there is something to do
         )
 
+        remove_replaced(folder)
         with growing(folder, WHAT, is_unsealed):
             build = existing(folder, request)
             contents = build.manifest.contents.union(wanted) if build else wanted
@@ -135,11 +136,10 @@ def existing(folder: Path, request: BuildRequest | None) -> Build | None:
 
 
 def is_complete(manifest: Manifest, wanted: Contents) -> bool:
-    """Whether a build has all requested contents and was made by the current fattn-probe."""
+    """Whether a build has all requested contents."""
     has = manifest.contents
     return (
-        manifest.stamp == own_stamp()
-        and set(wanted.programs) <= set(has.programs)
+        set(wanted.programs) <= set(has.programs)
         and (has.full or set(wanted.kernels) <= set(has.kernels))
         and (has.full or set(wanted.sources) <= set(has.sources))
         and has.full >= wanted.full

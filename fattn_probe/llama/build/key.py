@@ -11,6 +11,7 @@ from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.fingerprint import Fingerprint, Named
 from fattn_probe.llama.build.ccache import Objects
+from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.launch.architecture import cuda_arch, is_nvcc_arch, not_an_architecture
 from fattn_probe.llama.source import Tree, digest_models, has_models
 from fattn_probe.llama.source.features import probe
@@ -113,8 +114,12 @@ def named(patches: Iterable[Patch]) -> Named:
 
 
 def key_of(request: BuildRequest, compilers: tuple[str, ...]) -> Fingerprint:
-    """The fingerprint of a request with these compilers; its projection `build` names the folder."""
-    return replace(request.fingerprint, compilers=compilers)
+    """The fingerprint of a request with these compilers; its projection `build` names the folder.
+
+    It has fattn-probe's own files: two checkouts that share a cache would build one folder in turn, each while the
+    other runs it.
+    """
+    return replace(request.fingerprint, compilers=compilers, stamp=own_stamp())
 
 
 def folder_of(request: BuildRequest, key: Fingerprint) -> Path:

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.base.cache import cache_dir, lock_beside, parts
+from fattn_probe.base.errors import InputError, MachineError
 from fattn_probe.base.files import remove_tree
 from fattn_probe.base.process import run
 from fattn_probe.base.scratch import sweep
 from fattn_probe.base.seal import SEAL
 from fattn_probe.llama.build.ccache import Usage, ccache_folder, find_ccache, store_env, usage
+from fattn_probe.llama.build.key import MANIFEST, MANIFESTS
+from fattn_probe.llama.build.stamp import own_stamp
 
 DAY = 86400.0
+REPLACED_DAYS = 7.0
+"""Days after which an unused build of another fattn-probe goes: two checkouts may take turns."""
 EARLIER = (
     *(".headers-*", "headers-*", ".tables-*", "tables-*", "resources-*", "sources/.*"),
     *("locks", "dispatch/*.pickle", "kernels/*.json", "mutants/*.json"),
@@ -90,6 +95,16 @@ def prune(days: float) -> tuple[CacheEntry, ...]:
     if ccache := find_ccache():
         run([ccache, "--evict-older-than", f"{int(days * DAY)}s"], env=store_env())
     return tuple(gone)
+
+
+def remove_replaced(folder: Path) -> None:
+    """Remove what a new build replaces: builds of its name by another fattn-probe that were not used for a week."""
+    for other in folders(folder.parent) if not folder.exists() else ():
+        if other.name.rpartition("-")[0] == folder.name.rpartition("-")[0]:
+            with contextlib.suppress(InputError, MachineError):  # no whole manifest: for `prune`; a read-only cache
+                days, made = days_since(other / SEAL), MANIFESTS.read(other / MANIFEST)
+                if days is not None and days >= REPLACED_DAYS and made.stamp != own_stamp():
+                    remove(other)
 
 
 def remove(folder: Path) -> bool:

@@ -12,7 +12,7 @@ from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build.key import RUNNER
 from fattn_probe.machine.run.inputs import FiledInputs, make_case_file
-from fattn_probe.machine.run.outcome import Ran, RunOutcome
+from fattn_probe.machine.run.outcome import Lost, Missing, Ran, RunOutcome, Unsupported
 from fattn_probe.machine.run.runner import RunFiles, RunnerEndedError, SharedRunner
 from fattn_probe.machine.run.session import Session
 
@@ -21,7 +21,7 @@ ENDED = "the process ended"
 MOST_SHRUNK = 3
 """Cases whose order is shrunk, which takes tens of processes each."""
 Output = str
-"""A digest of a case's dst and launches; ENDED without them."""
+"""A digest of a case's dst and launches; without them ENDED, and how in words."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class OrderDifference:
     shrunk: bool = False
 
     def __str__(self) -> str:
-        what = ENDED if self.output == ENDED else "different bits or launches than alone"
+        what = self.output if self.output.startswith(ENDED) else "different bits or launches than alone"
         return f"{what} after [{', '.join(self.after)}]" if self.shrunk else f"{what} after {len(self.after)} other ops"
 
 
@@ -56,16 +56,22 @@ class Line:
         return output_of(self.session.run(self.cases[name], self.files[name], self.target))
 
     def outputs(self, names: Sequence[str]) -> Iterator[Output]:
-        """The outputs of these cases in one new process; ENDED is the last one."""
+        """The outputs of these cases in one new process, up to the first without one.
+
+        LostError if it does not start, or another process kills it, such as the system for want of memory.
+        """
         command = self.session.command(self.target, RUNNER)
         command = replace(command, words=(*command.words, KEEP))
         with SharedRunner() as shared:
             for name in names:
                 try:
                     files = RunFiles(self.files[name].file, self.folder / "out.gguf")
-                    yield output_of(shared.runner(command).run(files))
-                except RunnerEndedError:
-                    yield ENDED
+                    yield (output := output_of(shared.runner(command).run(files)))
+                except RunnerEndedError as error:
+                    if error.ending is None or isinstance(error.ending, Lost):
+                        raise
+                    yield (output := ended(error.ending))
+                if output.startswith(ENDED):
                     return
 
     def last(self, names: Sequence[str]) -> Output:
@@ -95,9 +101,16 @@ class Line:
 def output_of(outcome: RunOutcome) -> Output:
     """The digest of what a case gave."""
     if not isinstance(outcome, Ran) or outcome.result.dst is None:
-        return ENDED
+        return ended(outcome)
     launches = "".join(f"{launch.spelling} {launch.geometry}" for launch in outcome.launches)
     return hexdigest((launches, outcome.result.dst.tobytes()))
+
+
+def ended(outcome: RunOutcome) -> Output:
+    """What stands for the output of a case that has none."""
+    if isinstance(outcome, Ran | Unsupported):
+        return f"{ENDED} ({outcome.reason if isinstance(outcome, Unsupported) else 'no output'})"
+    return f"{ENDED} ({outcome.symbol + ' is missing' if isinstance(outcome, Missing) else outcome.message})"
 
 
 def fewest(items: Sequence[str], shows: Callable[[Sequence[str]], bool]) -> Sequence[str]:
@@ -130,7 +143,7 @@ def order_differences(
         line = Line(session, target, {case.name: case for case in cases}, files, folder)
         with threads(jobs) as pool:
             expected = dict(zip(line.cases, pool.map(line.alone, line.cases), strict=True))
-        names = [name for name, output in expected.items() if output != ENDED]
+        names = [name for name, output in expected.items() if not output.startswith(ENDED)]
         found: dict[str, OrderDifference] = {}
         for seed in range(1, orders + 1):
             order = random.Random(seed).sample(names, len(names))

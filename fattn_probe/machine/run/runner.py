@@ -37,9 +37,10 @@ KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 SIGPROF = -27
 NO_GDB = {"DEBUGINFOD_URLS": ""}
 """ggml starts gdb when it aborts, which would look for debug information on the network."""
-QUIET = {"GGML_NO_BACKTRACE": "1", "LSAN_OPTIONS": "detect_leaks=0"}
-"""No backtrace: an abort is found by its message, and gdb takes a second. No search for leaks: a child inherits objects
-that its parent still has."""
+NO_BACKTRACE = {"GGML_NO_BACKTRACE": "1"}
+"""For several cases in a process: gdb prints on stdout, which has the answers, and takes a second."""
+NO_LEAKS = {"LSAN_OPTIONS": "detect_leaks=0"}
+"""No search for leaks: a child inherits objects that its parent still has."""
 GRACE = 30.0
 """Seconds beyond the limit of processor time after which a child waits for something that never comes."""
 
@@ -115,7 +116,7 @@ class Command:
         with scratch() as folder:
             launches = folder / "launches"
             launches.touch()
-            env = {**NO_GDB, LAUNCHES_ENV: str(launches), **(self.env or {})}
+            env = {**NO_GDB, **NO_BACKTRACE, LAUNCHES_ENV: str(launches), **(self.env or {})}
             with contextlib.ExitStack() as stack:
                 with self.no_builders():
                     argv = [str(self.program), "--batch", *self.words]
@@ -284,7 +285,7 @@ def forked_runner(
     runner: Path, args: Sequence[str], *, env: Mapping[str, str], folder: Path, timeout: float
 ) -> Iterator[ForkedRunner]:
     """Start a runner that forks, and end it with all its child processes."""
-    with Command(runner, ("--fork", *args), {**env, **QUIET}, timeout).started() as batch:
+    with Command(runner, ("--fork", *args), {**env, **NO_LEAKS}, timeout).started() as batch:
         yield ForkedRunner(batch, folder)
 
 

@@ -46,7 +46,7 @@ class Expected:
     @cached_property
     def predicted(self) -> Bools | None:
         """The rows (n_seq, n_q, n_head) that have a prediction; None without one."""
-        return None if self.prediction is None else predicted_rows(self.prediction)
+        return None if self.prediction is None else self.prediction.known
 
 
 @dataclass(frozen=True)
@@ -153,16 +153,6 @@ def with_gaps(expected: Expected) -> Expected:
             f"the rounding model has NaN in {int(odd.sum())} of {odd.size} rows, which it leaves to the error model"
         )
     return replace(expected, missing="; ".join(filter(None, (expected.missing, *gaps))))
-
-
-def predicted_rows(prediction: Prediction) -> Bools:
-    """The rows (n_seq, n_q, n_head) with a prediction: a finite RMSE, bounds that are numbers, and some limit at all.
-
-    An unsampled row has no limits except its bounds, so these must be finite.
-    """
-    row_rmse, bound = prediction.row_rmse, prediction.bound
-    numbers = (row_rmse >= 0) & (row_rmse <= np.finfo(np.float32).max) & (bound >= 0).all(axis=3)
-    return np.asarray(numbers & (prediction.sampled | np.isfinite(bound).all(axis=3)))
 
 
 def _too_wide(prediction: Prediction, reference: F64, rows: Bools) -> Bools:

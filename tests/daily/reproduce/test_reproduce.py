@@ -42,6 +42,7 @@ def made_prediction(rmse=1e-4):
         relative_standard_error=0.0,
         mean_error=0.0,
         bound=np.full(SHAPE, 20 * rmse),
+        known=np.ones(SHAPE[:3], np.bool_),
         why="",
     )
 

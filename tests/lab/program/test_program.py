@@ -37,6 +37,14 @@ def test_a_truncated_program_is_linked_again_with_one_line(tmp_path):
     assert "damaged" not in program(path, "--on", "sim:h200").stderr
 
 
+def test_a_compiled_program_needs_no_compiler(tmp_path, monkeypatch):
+    words = (HERE / "vector_add.cu", "--on", "sim:h200")
+    program(*words)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program(*words)
+    assert "g++ is not on this machine" in program(*words, "-D", f"NEW{time.time_ns()}", code=3).stderr
+
+
 def test_copies_return_the_errors_of_a_gpu():
     """copies.txt was recorded on an H200 (CUDA 13.0, 2026-11-24)."""
     said = program(HERE / "copies.cu", "--on", "sim:h200").stdout

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,6 +55,22 @@ def test_a_damaged_program_is_made_again_with_one_line(request_, made, caplog, n
     assert caplog.messages == [f"{folder}: the build is damaged ({name}): making it again"]
     ensure(request_)
     assert len(made) == 2
+
+
+def test_a_new_build_removes_those_of_another_fattn_probe_that_a_week_has_not_used(request_, made, monkeypatch):
+    folders = []
+    for stamp in ("one", "two", "three"):
+        monkeypatch.setattr("fattn_probe.llama.build.key.own_stamp", lambda stamp=stamp: stamp)
+        monkeypatch.setattr(make, "own_stamp", lambda stamp=stamp: stamp)
+        folders.append(ensure(request_).folder)
+        assert folders[0].is_dir()
+        if stamp == "two":
+            os.utime(folders[0] / "seal.json", (time.time() - 6.9 * 86400,) * 2)
+            ensure(request_, programs=["fattn-runner-cpu"])
+    os.utime(folders[0] / "seal.json", (time.time() - 7.1 * 86400,) * 2)
+    monkeypatch.setattr("fattn_probe.llama.build.key.own_stamp", lambda: "four")
+    folders.append(ensure(request_).folder)
+    assert [folder.is_dir() for folder in folders] == [False, True, True, True]
 
 
 def test_a_damaged_object_is_made_again_before_it_is_linked(request_, made):

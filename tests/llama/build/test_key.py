@@ -6,7 +6,6 @@ import pytest
 from fattn_probe.base.errors import InputError
 from fattn_probe.llama.build.ensure import export, is_complete, open_build
 from fattn_probe.llama.build.key import MANIFESTS, Build, BuildRequest, Contents, Manifest, folder_of, key_of
-from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.build.toolchain import Toolchain, version_line
 from tests.llama.build.tree import add_libllama, make_tree
 
@@ -93,17 +92,25 @@ def test_contents_only_grow():
     assert union == Contents(("mma 64,64,8,8", "tile 64,64", "vec 64,F,F"), ("scale.cu",), ("fattn-runner",), True)
 
 
-def test_a_build_is_complete_if_it_has_all_and_is_of_this_fattn_probe():
-    current = replace(MANIFEST, stamp=own_stamp())
-    assert is_complete(current, Contents(("tile 64,64",), (), ("fattn-runner",)))
-    assert not is_complete(MANIFEST, CONTENTS)
-    assert not is_complete(current, Contents(("tile 80,80",)))
-    assert not is_complete(current, Contents((), ("scale.cu",)))
-    assert not is_complete(current, Contents((), (), ("test-backend-ops",)))
-    assert not is_complete(current, Contents(full=True))
-    assert is_complete(current, Contents(dry=True))
-    assert not is_complete(replace(current, contents=replace(CONTENTS, dry=True)), CONTENTS)
-    assert is_complete(replace(current, contents=replace(CONTENTS, full=True)), Contents(("tile 80,80",)))
+def test_two_checkouts_that_share_a_cache_have_builds_of_their_own(tmp_path, monkeypatch):
+    request = BuildRequest(make_tree(tmp_path))
+    ours = folder_of(request, key_of(request, GXX.versions))
+    monkeypatch.setattr("fattn_probe.llama.build.key.own_stamp", lambda: "other")
+    theirs = folder_of(request, key_of(request, GXX.versions))
+    assert ours != theirs
+    assert ours.name.rpartition("-")[0] == theirs.name.rpartition("-")[0]
+
+
+def test_a_build_is_complete_if_it_has_all():
+
+    assert is_complete(MANIFEST, Contents(("tile 64,64",), (), ("fattn-runner",)))
+    assert not is_complete(MANIFEST, Contents(("tile 80,80",)))
+    assert not is_complete(MANIFEST, Contents((), ("scale.cu",)))
+    assert not is_complete(MANIFEST, Contents((), (), ("test-backend-ops",)))
+    assert not is_complete(MANIFEST, Contents(full=True))
+    assert is_complete(MANIFEST, Contents(dry=True))
+    assert not is_complete(replace(MANIFEST, contents=replace(CONTENTS, dry=True)), CONTENTS)
+    assert is_complete(replace(MANIFEST, contents=replace(CONTENTS, full=True)), Contents(("tile 80,80",)))
 
 
 def test_an_exported_build_is_opened_elsewhere(tmp_path):
@@ -167,7 +174,7 @@ def test_a_build_has_the_libllama_of_its_tree(tmp_path):
     (tmp_path / "src/llama.cpp").write_text("int other;\n")
     second = wanted.for_tree(tree)
     assert len({"", first.libllama, second.libllama}) == 3
-    made = replace(MANIFEST, contents=first, stamp=own_stamp())
+    made = replace(MANIFEST, contents=first)
     assert is_complete(made, first)
     assert is_complete(made, Contents(programs=("fattn-runner",)))
     assert not is_complete(made, second)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.machine.run.outcome import Missing, Ran
+from fattn_probe.machine.run.outcome import Failed, Missing, Ran
 from fattn_probe.machine.run.runner import Command, RunFiles, RunnerEndedError
 from tests.machine.run.test_execute import write_result
 
@@ -25,6 +25,16 @@ def fake(tmp_path):
         return Command(path, ("--backend", "CPU"), {"WHO": "me"}, timeout).started()
 
     return start
+
+
+def test_an_abort_is_said_and_not_what_gdb_prints(fake, tmp_path):
+    """ggml starts gdb when it aborts, whose first line was taken for an answer."""
+    abort = (
+        """[ "$GGML_NO_BACKTRACE" ] || echo '[New LWP 7]'; echo 'a.cu:1: GGML_ASSERT(x) failed' >&2; kill -ABRT $$"""
+    )
+    with fake(READY + f"read line; {abort}") as runner, pytest.raises(RunnerEndedError) as ended:
+        runner.run(RunFiles(tmp_path / "in", tmp_path / "out"))
+    assert ended.value.ending == Failed("a.cu:1: GGML_ASSERT(x) failed", ())
 
 
 def test_a_runner_that_does_not_get_ready(fake):

@@ -1,5 +1,6 @@
 """Many cases in one process, in random orders: each must give what it gives alone."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fattn_probe.base.errors import LostError
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario.files import cases_of
 from fattn_probe.cases.shipped import find
 from fattn_probe.llama.source.patches import find as find_patch
-from fattn_probe.machine.run.orders import ENDED, Line, OrderDifference, fewest, order_differences
+from fattn_probe.machine.run.orders import ENDED, Line, OrderDifference, ended, fewest, order_differences
+from fattn_probe.machine.run.outcome import Failed, Lost, Missing, Unsupported
+from fattn_probe.machine.run.runner import Command, RunnerEndedError, SharedRunner
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.checks import Checks
 
@@ -77,6 +81,26 @@ def test_what_does_not_show_again_is_not_shrunk():
     assert str(once) == "different bits or launches than alone after 2 other ops"
 
 
+def test_how_a_process_ended_is_said():
+    assert ended(Failed("killed by SIGSEGV", ())) == "the process ended (killed by SIGSEGV)"
+    assert ended(Missing("f")) == "the process ended (f is missing)"
+    assert ended(Unsupported("no kernel")) == "the process ended (no kernel)"
+
+
+@pytest.mark.parametrize("ending", [None, Lost("killed by SIGKILL")])
+def test_a_process_that_another_one_killed_is_no_difference(monkeypatch, tmp_path, ending):
+    """It said "the process ended", once, on a machine without memory to spare."""
+
+    def run(runner, files):
+        raise RunnerEndedError("the runner ended", ending)
+
+    monkeypatch.setattr(SharedRunner, "runner", lambda shared, command: type("Batch", (), {"run": run})())
+    files = {"a": type("Files", (), {"file": tmp_path / "a.gguf"})}
+    session = type("Session", (), {"command": lambda *words: Command(tmp_path / "runner")})()
+    with pytest.raises(LostError, match="the runner ended"):
+        list(Line(session, H200, {}, files, tmp_path).outputs(["a"]))
+
+
 def shipped(*names):
     return [case for name in names for case in cases_of([find("scenario", name)])]
 
@@ -96,7 +120,8 @@ def test_one_flag_for_several_kernels_is_found_and_shrunk(tree):
     cases = shipped("gqa", "decode", "sinks", "mla")
     found, number = order_differences(Session(RunOptions(tree, patches=(patch,))), cases, H200, 3, 2)
     assert number == len(cases)
-    assert str(found["mla"]) in (f"the process ended after [{other}]" for other in ("gqa", "sinks"))
+    said = r"\(.*fattn-common.cuh:\d+: GGML_ASSERT\(max_blocks_per_sm > 0\) failed\)"
+    assert re.fullmatch(rf"the process ended {said} after \[(gqa|sinks)\]", str(found["mla"]))
 
 
 @pytest.mark.build

@@ -12,7 +12,6 @@ from fattn_probe.verdict.measure.expected import (
     hold,
     model_units,
     predicted_rmse,
-    predicted_rows,
     rmse_limit,
     with_gaps,
 )
@@ -123,7 +122,7 @@ def test_a_prediction_that_samples_rows_is_wider_by_its_standard_error():
 def test_a_row_with_a_prediction_has_a_number_and_a_limit(rmse, bound, sampled, has_one):
     prediction = predicted()
     prediction.row_rmse[0, 3], prediction.bound[0, 3, 0, 1], prediction.sampled[0, 3] = rmse, bound, sampled
-    found = predicted_rows(prediction)
+    found = prediction.known
     assert found.sum() == 99 + has_one and found[0, 3, 0] == has_one
 
 

@@ -9,6 +9,7 @@ from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.verdict.judge.expectation import bit_exact
 from fattn_probe.verdict.measure.expected import Expected, hold
 from fattn_probe.verdict.measure.verdict import Status, judge
+from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction
 from tests.stand_in import StandIn
 
 SHAPE = (2, 16, 4, 64)
@@ -25,6 +26,7 @@ class Prediction(StandIn):
     mean_error: float = 0.0
     why: str = "mma-f16 sums P.V in f16"
     relative_standard_error: float = 0.0
+    known, row_mean_error = property(vars(RealPrediction)["known"].func), 0.0
 
     @property
     def sampled(self):

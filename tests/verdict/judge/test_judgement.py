@@ -23,6 +23,7 @@ from fattn_probe.verdict.measure.verdict import Status, Verdict, judge, upstream
 from fattn_probe.verdict.measure.wrong_rows import describe_rows
 from fattn_probe.verdict.present.document import difference_as_json, rows_as_json
 from fattn_probe.verdict.present.tables import render, render_difference
+from fattn_probe.verdict.truth.error_model.prediction import Prediction
 from tests.stand_in import StandIn
 
 REFERENCE = np.random.default_rng(0).standard_normal((1, 7, 14, 8))
@@ -228,6 +229,7 @@ class Predicted(StandIn):
     row_rmse: np.ndarray = field(default_factory=lambda: np.full(REFERENCE.shape[:3], 1e-3))
     bound: np.ndarray = field(default_factory=lambda: np.full(REFERENCE.shape, 8e-3))
     sampled: np.ndarray = field(default_factory=lambda: np.ones(REFERENCE.shape[:3], bool))
+    known, row_mean_error = property(vars(Prediction)["known"].func), 0.0
 
 
 def test_as_designed_and_accurate_are_reported_separately():

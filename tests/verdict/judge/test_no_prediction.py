@@ -39,6 +39,7 @@ class Prediction(StandIn):
     sampled: np.ndarray
     mean_error: float = 0.0
     why: str = "mma-f16 sums P.V in f16"
+    known, row_mean_error = property(vars(RealPrediction)["known"].func), 0.0
 
     @property
     def unsampled_bound(self):
@@ -121,7 +122,7 @@ def real_prediction():
         *(np.ones((*heads, SHAPE[3])), np.zeros((*heads, SHAPE[3])), np.ones((*heads, SHAPE[3]))),
     )
     none = np.zeros(SHAPE[:3], bool)
-    return RealPrediction(RowErrors(**rows), moments, 2.0**-11, ~none, none, np.zeros(heads), "")
+    return RealPrediction(RowErrors(**rows), moments, 2.0**-11, ~none, none, np.zeros(heads), lambda causes: "")
 
 
 @settings(max_examples=300, deadline=None)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -276,5 +277,5 @@ def _prediction(op: Op, kernel: Kernel, moments: Heads, rows: RowErrors, sampled
     sums_overflow = rows.largest + kernel.largest_weight * largest > number.largest
     overflows = sums_overflow | (kernel.converts_V & (largest > HALF.largest))
     seen = np.broadcast_to(sampled, rows.loss.shape)
-    prediction = Prediction(rows, moments, number.half_ulp, seen, overflows, largest_unsampled_loss(rows), "")
-    return replace(prediction, why=why(op, kernel, rows, prediction.causes)) if prediction.known.any() else prediction
+    explain = partial(why, op, kernel, rows)
+    return Prediction(rows, moments, number.half_ulp, seen, overflows, largest_unsampled_loss(rows), explain)

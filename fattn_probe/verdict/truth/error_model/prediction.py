@@ -1,5 +1,6 @@
 """The predicted error of a case's output."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -51,8 +52,8 @@ class Prediction:
     `rows` are the expected errors by row, (n_seq, n_q, n_head); an unsampled row has those of the nearest sampled one,
     and a row without a prediction has NaN.
     `sampled` (n_seq, n_q, n_head) marks the rows that the model evaluated. `half_ulp` is the accumulators' unit
-    roundoff. `unsampled_loss` (n_seq, 1, n_head) bounds the loss of an unsampled row, as a share of V's mean. `why`
-    names the largest cause in words.
+    roundoff. `unsampled_loss` (n_seq, 1, n_head) bounds the loss of an unsampled row, as a share of V's mean. `explain`
+    puts the kernel and the largest of the `causes` into words.
     """
 
     rows: RowErrors
@@ -61,7 +62,7 @@ class Prediction:
     sampled: npt.NDArray[np.bool_]
     may_overflow: npt.NDArray[np.bool_]
     unsampled_loss: F64
-    why: str
+    explain: Callable[[dict[str, float]], str]
 
     @cached_property
     def row_rmse(self) -> F64:
@@ -70,8 +71,19 @@ class Prediction:
 
     @cached_property
     def known(self) -> npt.NDArray[np.bool_]:
-        """The rows with a prediction, (n_seq, n_q, n_head); the numbers below leave out the others."""
-        return np.isfinite(self.row_rmse) & np.isfinite(self.row_mean_error)
+        """The rows with a prediction, (n_seq, n_q, n_head): finite errors, bounds that are numbers, some limit at all.
+
+        An unsampled row has no limit but its bounds, so it needs finite ones. The means below leave out other rows.
+        """
+        row_rmse, bound = self.row_rmse, self.bound
+        numbers = (row_rmse >= 0) & (row_rmse <= np.finfo(np.float32).max) & (bound >= 0).all(axis=3)
+        numbers &= np.isfinite(self.row_mean_error)
+        return np.asarray(numbers & (self.sampled | np.isfinite(bound).all(axis=3)))
+
+    @property
+    def why(self) -> str:
+        """One sentence about the kernel and the largest cause; empty without a prediction of any row."""
+        return self.explain(self.causes) if self.known.any() else ""
 
     @property
     def rmse(self) -> float:

@@ -1,0 +1,137 @@
+"""Every night: `regress` and `history` are killed at random moments, and run again."""
+
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from fattn_probe.daily.regress.history import open_history
+from fattn_probe.daily.regress.records import Identity, Result
+from tests.as_user import fattn_probe
+from tests.daily.regress.test_resume import Place
+
+pytestmark = [pytest.mark.night, pytest.mark.hostile]
+
+SEED = os.environ.get("FATTN_PROBE_SEED") or date.today().isoformat()
+REGRESS, HISTORY = 80, 60
+CASES = 24
+RESULTS = 1000  # in each of the histories
+HERE = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:a==1", "1", "", "0.1.0")
+
+
+def killed(words, seconds):
+    """Kill a command after some seconds, with all that it started; it may have ended."""
+    command = [sys.executable, "-m", "fattn_probe", *map(str, words)]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as running:
+        try:
+            running.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.parametrize("number", range(REGRESS))
+def test_a_regress_that_is_killed(number, tmp_path, monkeypatch):
+    """Once or several times: no result is lost, made again, mixed with others or left without its run."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    chance = random.Random(f"{SEED} regress {number}")
+    place = Place(tmp_path)
+    place.write(more=range(100, 100 + CASES))
+    before = dict[tuple[str, str], str]()
+    for _ in range(chance.randint(1, 3)):
+        killed(place.words("--resume"), chance.uniform(0, 8))
+        after = results_of(place)
+        assert {key: after.get(key) for key in before} == before
+        before = after
+    runs, _ = place.regress("--resume")
+    again = results_of(place)
+    assert {key: again.get(key) for key in before} == before
+    assert [run["counts"]["pass"] for run in runs] in ([3, CASES], [CASES])
+    assert place.rows("SELECT count(*), count(ended) FROM runs") == [(2, 2)]
+    assert place.rows("SELECT status, count(*) FROM results GROUP BY 1") == [("pass", 3 + CASES)]
+    assert place.rows("PRAGMA integrity_check") == [("ok",)]
+    assert {path.name for path in tmp_path.iterdir()} <= {"h.db", "s.yaml", "tiny.yaml", "more.yaml", "tmp"}
+    assert list((tmp_path / "tmp").glob("fattn-probe-*/*")) == []
+
+
+def results_of(place):
+    """When each result was made; none before there is a table of them."""
+    try:
+        return place.times() if place.history.exists() else {}
+    except sqlite3.OperationalError:
+        return {}
+
+
+@pytest.fixture(scope="module")
+def histories(tmp_path_factory):
+    """A folder with two histories, each of two runs."""
+    folder = tmp_path_factory.mktemp("histories")
+    for name in ("ours", "theirs"):
+        with open_history(folder / f"{name}.db") as history:
+            for release in ("1", "2"):
+                run = history.begin(replace(HERE, machine=name, source=f"pypi:a=={release}"), "nightly")
+                for number in range(RESULTS):
+                    history.add(run, Result(f"case{number}", "d", "pass", f"{name} {release}"))
+                history.end(run)
+    return folder
+
+
+COMMANDS = {
+    "merge": ("merge", "theirs.db"),
+    "accept": ("accept", "--last", "--why", "x"),
+    "prune": ("prune", "2999-01-01"),
+    "report": ("report", "page.html"),
+}
+
+
+def contents(path):
+    """What a history holds, without the numbers of its rows and the times of acceptances."""
+    queries = (
+        "SELECT uid, name, status, reason FROM results JOIN runs ON runs.id = run",
+        "SELECT uid, suite, started, ended FROM runs",
+        "SELECT DISTINCT uid, why FROM accepted JOIN runs ON runs.id = run",
+        "PRAGMA integrity_check",
+    )
+    with closing(sqlite3.connect(path)) as opened:
+        return [sorted(opened.execute(query), key=str) for query in queries]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(histories, tmp_path_factory):
+    """The history after each command that nothing disturbed."""
+    found = {}
+    for name, words in COMMANDS.items():
+        folder = tmp_path_factory.mktemp(name) / "h"
+        shutil.copytree(histories, folder)
+        fattn_probe("history", *words, "--history", "ours.db", cwd=folder)
+        found[name] = contents(folder / "ours.db")
+    return found
+
+
+@pytest.mark.parametrize("number", range(HISTORY))
+def test_a_history_command_that_is_killed(number, histories, undisturbed, tmp_path, monkeypatch):
+    """Run again, it leaves what one that is not killed leaves."""
+    chance = random.Random(f"{SEED} history {number}")
+    name = chance.choice(sorted(COMMANDS))
+    shutil.copytree(histories, tmp_path / "h")
+    monkeypatch.chdir(tmp_path / "h")
+    words = ("history", *COMMANDS[name], "--history", "ours.db")
+    killed(words, chance.uniform(0.2, 2))
+    page = tmp_path / "h/page.html"
+    assert not page.exists() or page.read_text().rstrip().endswith("</html>")
+    fattn_probe(*words)
+    assert contents(tmp_path / "h/ours.db") == undisturbed[name]
+    left = {path.name for path in (tmp_path / "h").iterdir()}
+    assert {name.removesuffix("-wal").removesuffix("-shm") for name in left} <= {"ours.db", "theirs.db", "page.html"}
