@@ -156,8 +156,10 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
     if not changed:
         return None
     places = {(one.file, one.function): one for one in changed}
-    words = {word for one in changed for word in one.function.split("_")}
-    near = {f"fattn-{family.case}.cuh" for family in FAMILIES if family.case in words} or {one.file for one in changed}
+    names = [family.case for family in FAMILIES]
+    shared = [one for one in changed if all(concerns(one.file, name) for name in names)]
+    words = {word for one in shared for word in one.function.split("_")}  # vec_dot_fattn_vec_KQ_f16 is of vec kernels
+    near = tuple(f"fattn-{name}" for name in names if name in words) or tuple(one.file for one in changed)
     weights, faults, others = defaultdict[Name, float](float), Counter[Name](), Counter[Name]()
     for one in killers():
         if place := places.get((one.file, one.function)):
@@ -165,8 +167,8 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
             weights[one.on, one.case] += one.faults / (1 + away / NEAR)
             faults[one.on, one.case] += one.faults
         else:
-            others[one.on, one.case] += one.faults * (FAR if one.file in near else 1)
-    kernels = tuple(family.case for family in FAMILIES if any(concerns(one.file, family.case) for one in changed))
+            others[one.on, one.case] += one.faults * (FAR if one.file.startswith(near) else 1)
+    kernels = tuple(name for name in names if any(concerns(one.file, name) for one in changed))
     noticed = {name: faults[name] for name in sorted(weights, key=lambda name: -weights[name])}
     return Telling(base.words, changed, noticed, tuple(name for name, _ in others.most_common()), kernels)
 
