@@ -102,7 +102,12 @@ def test_what_is_missing_is_said(fork, tmp_path):
 def ran(monkeypatch):
     """The command lines of the suites that the hook runs, each of which fails."""
     found = []
-    monkeypatch.setattr(hook, "run_attached", lambda words: (found.append(words[2:]), (6, 0.0))[1])
+
+    def fails(words):
+        found.append(words[2:])
+        return 6, 0.0
+
+    monkeypatch.setattr(hook, "run_attached", fails)
     return found
 
 
