@@ -48,6 +48,7 @@ COMMANDS = {
     ),
     "regress": ("regress:regress", "Run a suite, and report what changed since the last accepted run."),
     "history": ("history:history_app", "Results of all regression runs: list, accept, export, report, merge."),
+    "hook": ("hook:hook_app", "A git hook that judges changed attention kernels before a push: install, run."),
     "suite": ("shipped:suite_app", "Suites of scenarios, for regress."),
     "diff": (
         "regress:diff",
@@ -93,7 +94,7 @@ COMMANDS = {
 GROUPS = {
     "Look": ["demo", "doctor", "run", "plan", "inspect", "debug", "capture"],
     "Check": ["compare", "ops", "triage", "reproduce"],
-    "Nightly": ["regress", "history", "suite", "diff", "bisect"],
+    "Nightly": ["regress", "history", "hook", "suite", "diff", "bisect"],
     "Build": ["build", "source", "patch", "scenario", "device", "cache"],
     "Learn and measure": ["study", "profile", "program", "kernel", "coverage", "mutate", "fuzz"],
 }

@@ -1,7 +1,7 @@
 """The command line of `compare`."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,14 +15,17 @@ from fattn_probe.cases import MOST_REPEATS
 from fattn_probe.cases.scenario.files import RECORDED, cases_of
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.daily.regress.telling import Telling, telling
 from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.capture import read_capture
+from fattn_probe.machine.run.command import Work
+from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.diagnose.difference import compare_captures
 from fattn_probe.verdict.judge.cases import judge_cases
 from fattn_probe.verdict.judge.checks import QUERIES_ALONE, Checks, UseModel, sample_of
 from fattn_probe.verdict.judge.judgement import Judgement, raise_if_failed
 from fattn_probe.verdict.present import tables as verdicts
-from fattn_probe.verdict.present.base import beside_base
+from fattn_probe.verdict.present.base import BesideBase, beside_base
 from fattn_probe.verdict.present.document import difference_as_json, rows_as_json
 from fattn_probe.verdict.present.error_map import plot_row
 from fattn_probe.verdict.truth.reference.adapter import check_inputs, check_output
@@ -64,8 +67,13 @@ class JudgeFlags:
 
 def compare(
     paths: Annotated[
-        list[Path], flags.scenario_argument("Shipped scenarios by name, or files; or, without --on, two captures.")
-    ],
+        list[Path] | None,
+        flags.scenario_argument(
+            "Shipped scenarios by name, or files; or, without --on, two captures; "
+            "default for a changed source: the shipped cases that tell most about the change.",
+            "[SCENARIO...]",
+        ),
+    ] = None,
     *,
     where: Where,
     judge: JudgeFlags,
@@ -86,6 +94,7 @@ def compare(
     as_json: flags.Json = False,
 ) -> None:
     """Judge the output of scenarios by an exact float64 reference and the error model, or compare two captures."""
+    paths = paths or []
     if len(paths) == 2 and not (where.on or kernel) and all(path.suffix == RECORDED for path in paths):
         compare_files(paths, as_json)
         return
@@ -94,7 +103,7 @@ def compare(
     if kernel and (plot is not None or judge.repeat > 1 or judge.batch_invariance):
         raise InputError("--kernel does not go with --plot, --repeat and --batch-invariance")
     checks = judge.checks
-    work = setup.work_of(cases_of(paths), where, amd=bool(kernel))
+    work = setup.work_of(cases_of(paths), where, amd=bool(kernel)) if paths or kernel else []
     if kernel:
         from fattn_probe.cli.kernel import compare_kernels  # a later room, which only --kernel needs
         from fattn_probe.lab.kernels.contender import How
@@ -103,21 +112,44 @@ def compare(
         compare_kernels(kernel, build, work, checks, how, maps=maps, as_json=as_json)
         return
     options = setup.run_options(build, where, simulate)
-    rows = []
-    with Activity(NOTES, setup.number_of(work)) as activity:
-        session = setup.prepared_session(options, work, activity)
-        for row in judge_cases(session, work, checks, activity.step):
-            activity.count(row.status)
-            if plot is not None:
-                write_pictures(row, plot, activity)
-            rows.append(row)
-        beside = None
-        if base := base_of(options):
-            activity.step(f"finding what {base.words} launches")
-            beside = beside_base(base, work, rows, session.progress)
-    document = rows_as_json(rows) | {"launches": beside and beside.document()}
-    show(document, lambda: Group(verdicts.render(rows, maps), *(beside.lines() if beside else ())), as_json)
+    base = base_of(options)
+    told = telling(options, base) if base else None
+    parts = [(options, checks, work)] if work else list(telling_parts(told, options, checks, where))
+    rows, besides = list[Judgement](), list[BesideBase]()
+    with Activity(NOTES, sum(setup.number_of(some) for _, _, some in parts)) as activity:
+        for own, judged_by, some in parts:
+            session, first = setup.prepared_session(own, some, activity), len(rows)
+            for row in judge_cases(session, some, judged_by, activity.step):
+                activity.count(row.status)
+                if plot is not None:
+                    write_pictures(row, plot, activity)
+                rows.append(row)
+            if base := base_of(own):
+                activity.step(f"finding what {base.words} launches")
+                besides.append(beside_base(base, some, rows[first:], session.progress))
+    beside = BesideBase.joined(besides)
+    document = rows_as_json(rows) | {"launches": beside and beside.document(), "change": told and told.document()}
+    lines = [*(beside.lines() if beside else ()), *(told.lines(rows) if told else ())]
+    show(document, lambda: Group(verdicts.render(rows, maps), *lines), as_json)
     raise_if_failed(rows)
+
+
+def telling_parts(
+    told: Telling | None, options: RunOptions, checks: Checks, where: Where
+) -> Iterator[tuple[RunOptions, Checks, Work]]:
+    """The most telling cases for a change, by the entry of the suite that says how they are built and judged."""
+    if told is None:
+        raise InputError("no scenario was given, and no attention file of the source is changed: name a scenario")
+    given = setup.targets_of(where) if where.on else []
+    chosen = told.chosen()
+    said = ", ".join(f"{case.name} on {where.on or target}" for _, target, case in chosen)
+    NOTES.print(f"no scenario was given: comparing those that tell most about the change ({said})", style="dim")
+    for entry in {entry.name: entry for entry, _, _ in chosen}.values():
+        own = replace(options, quants=(*options.quants, *entry.quants))
+        if options.flavour == "release":
+            own = replace(own, flavour=entry.flavour)
+        strict = replace(checks, roundings=checks.roundings or entry.check.roundings)
+        yield own, strict, [(case, given or [target]) for part, target, case in chosen if part.name == entry.name]
 
 
 def write_pictures(row: Judgement, folder: Path, activity: Activity) -> None:

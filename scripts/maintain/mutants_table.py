@@ -1,14 +1,23 @@
 """A table of what several suites kill of the same mutants, from a file of verdicts."""
 
+import csv
+import io
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fattn_probe.base.files import read_text
 from fattn_probe.lab.detect.equivalents import Equivalent, argument
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.verdicts import MutantVerdict, documents
+from fattn_probe.llama.cxx.functions import functions
+from fattn_probe.llama.cxx.tokens import draft_of, tokenize
+from fattn_probe.llama.source import Tree
+from fattn_probe.llama.source.features import CUDA
 
 HELD_OUT, HISTORY = "held out", ", with a history"
+OF_UPSTREAM = "FLASH_ATTN_EXT("
 
 
 def held_out(digest: str) -> bool:
@@ -20,6 +29,25 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
     """All mutants of a file of verdicts, one as often as it has verdicts."""
     for item in documents(path):
         yield Mutant(**item["mutant"])
+
+
+def killers_as_text(path: Path, tree: Tree) -> str:
+    """`killers.csv`, from a file of verdicts: who noticed faults on which lines of each function of the release."""
+    starts, counted = dict[tuple[str, str], int](), Counter[tuple[str, ...]]()
+    for item in documents(path):
+        mutant = Mutant(**item["mutant"])
+        if item["fate"] != "killed" or not item["case"] or item["case"].startswith(OF_UPSTREAM):
+            continue
+        if (mutant.file, mutant.function) not in starts:
+            draft = draft_of(tokenize(read_text(tree.root / CUDA / mutant.file, "the source")))
+            starts |= {(mutant.file, one.name): draft.lines[one.at] for one in functions(draft)}
+        line = mutant.line - starts[mutant.file, mutant.function]
+        counted[mutant.file, mutant.function, str(line), item["on"], item["case"]] += 1
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["file", "function", "line", "on", "case", "faults"])
+    writer.writerows((*key, number) for key, number in sorted(counted.items()))
+    return out.getvalue()
 
 
 @dataclass(frozen=True)

@@ -40,12 +40,12 @@ def merge_base(root: Path, ref: str, head: str = "HEAD") -> str:
     return found
 
 
-def upstream_commit(root: Path) -> str | None:
-    """The merge base of a checkout with the branch that its own follows, else its remote's branch; None without one."""
+def upstream_commit(root: Path, head: str = "HEAD", remote: str = "origin") -> str | None:
+    """The merge base of `head` with the branch that a checkout follows, else with its remote's; None without one."""
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
-    for ref in ("@{upstream}", "origin/HEAD", "upstream/HEAD"):
-        if found := git(root, "merge-base", "HEAD", ref):
+    for ref in ("@{upstream}", *(f"{remote}/{branch}" for branch in ("HEAD", "master", "main"))):
+        if found := git(root, "merge-base", head, ref):
             return found
     return None
 

@@ -13,7 +13,7 @@ from fattn_probe.llama.build.ninja import Report, silent
 from fattn_probe.llama.launch.record import LaunchRecord, in_words, parse_launches
 from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, resolve
 from fattn_probe.llama.source.fork import commit_source, upstream_commit
-from fattn_probe.llama.source.spec import PINS, FolderSpec, PypiSpec, parse_spec
+from fattn_probe.llama.source.spec import PINS, FolderSpec, GitSpec, PypiSpec, parse_spec
 from fattn_probe.machine.run.command import Done
 from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
 from fattn_probe.machine.run.outcome import Ran, Unsupported, missing_kernels
@@ -65,7 +65,7 @@ def base_of(options: RunOptions) -> Base | None:
 
     With patches, it is the same source without them. For a checkout, it is the merge base with its upstream branch, if
     that has other content. Otherwise it is the release with the tree's own build number, if that is among those that
-    fattn-probe pins, else the default release; None if the tree has the same content.
+    fattn-probe pins, else the default release; None if the tree has the same content, and for a local commit.
     """
     tree = options.tree
     if tree is None or options.build is not None or not options.beside_base:
@@ -73,15 +73,16 @@ def base_of(options: RunOptions) -> Base | None:
     dry = replace(options, flavour=LAUNCHES, sanitize=(), patches=(), repeat=1, warmup=0)
     if options.patches:
         return Base(dry, f"{tree.spec} without its patches")
-    if isinstance(parse_spec(tree.spec), PypiSpec):
+    spec = parse_spec(tree.spec)
+    if isinstance(spec, PypiSpec) or (isinstance(spec, GitSpec) and spec.url.startswith("file:")):
         return None
     release = release_of(tree.build_number)
     bases = {release: release}
-    if isinstance(parse_spec(tree.spec), FolderSpec) and (commit := upstream_commit(tree.root)):
+    if isinstance(spec, FolderSpec) and (commit := upstream_commit(tree.root)):
         bases = {commit_source(tree.root, commit): f"the merge base {commit[:9]}"} | bases
-    for spec, words in bases.items():
+    for source, words in bases.items():
         try:
-            found = resolve(spec)
+            found = resolve(source)
         except FattnProbeError as error:
             return Base(dry, words, str(error))
         if found.digest != tree.digest:

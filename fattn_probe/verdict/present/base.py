@@ -39,6 +39,13 @@ class BesideBase:
     differ: tuple[OtherLaunches, ...]
     missing: str = ""
 
+    @classmethod
+    def joined(cls, parts: Sequence["BesideBase"]) -> "BesideBase | None":
+        """The comparisons of several builds as one; None of none."""
+        differ = tuple(other for part in parts for other in part.differ)
+        missing = next((part.missing for part in parts if part.missing), "")
+        return cls(parts[0].base, sum(part.compared for part in parts), differ, missing) if parts else None
+
     def lines(self) -> Iterator[Text]:
         """The differences in words, each once with the number of cases."""
         if self.missing:

@@ -38,7 +38,7 @@ def test_a_truncated_program_is_linked_again_with_one_line(tmp_path):
 
 
 def test_a_compiled_program_needs_no_compiler(tmp_path, monkeypatch):
-    words = (HERE / "vector_add.cu", "--on", "sim:h200")
+    words = (PROGRAMS / "vector_add.cu", "--on", "sim:h200")
     program(*words)
     monkeypatch.setenv("PATH", str(tmp_path))
     program(*words)

@@ -1,0 +1,76 @@
+"""The command line of `hook`: a suite before git pushes commits with other attention files."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from fattn_probe.base.console import NOTES, show
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import read_text, write_text
+from fattn_probe.base.process import run_attached
+from fattn_probe.cli import flags
+from fattn_probe.llama.source.fork import changed_files, commit_source, git, merge_base, upstream_commit
+from fattn_probe.llama.source.tree import checkout_of
+
+MARK = "# fattn-probe: judges the attention kernels that a push changes. `git push --no-verify` leaves it out."
+SuiteName = Annotated[str, typer.Argument(help="A shipped suite by name, or a file.", metavar="SUITE")]
+hook_app = typer.Typer(help="A git hook that judges changed attention kernels before a push.", no_args_is_help=True)
+
+
+def here() -> Path:
+    """The checkout that holds the current folder."""
+    if (root := checkout_of(Path.cwd())) is None:
+        raise InputError("this folder is in no llama.cpp checkout: there is no ggml/src/ggml-cuda/fattn.cu above it")
+    return root
+
+
+@hook_app.command("install")
+def hook_install(suite: SuiteName = "quick", as_json: flags.Json = False) -> None:
+    """Write the pre-push hook of the checkout that holds the current folder."""
+    root, _ = here(), flags.suite_path(suite)
+    hooks = git(root, "rev-parse", "--path-format=absolute", "--git-path", "hooks")
+    if hooks is None:
+        raise InputError(f"{root} is no git checkout")
+    path, line = Path(hooks) / "pre-push", f'exec "{sys.executable}" -m fattn_probe hook run {suite} "$@"'
+    if path.exists() and MARK not in read_text(path, "the hook"):
+        raise InputError(f"{path} exists, and is not fattn-probe's; add this line to it: {line}")
+    write_text(path, f"#!/bin/sh\n{MARK}\n{line}\n")
+    path.chmod(0o755)
+    show({"hook": str(path)}, lambda: Text(f"wrote {path}"), as_json)
+
+
+@hook_app.command("run")
+def hook_run(
+    suite: SuiteName = "quick",
+    remote: Annotated[str, typer.Argument(help="The remote's name, from git.")] = "origin",
+    url: Annotated[str, typer.Argument(help="The remote's address, from git.", hidden=True)] = "",
+) -> None:
+    """Run a suite on each pushed commit that changes attention files; git or pre-commit says what is pushed."""
+    root = here()
+    for commit, old in dict(pushed()).items():
+        new = git(root, "cat-file", "-e", f"{old}^{{commit}}") is None
+        base = upstream_commit(root, commit, remote) if new else merge_base(root, old, commit)
+        changed = changed_files(root, base, commit) if base else ["all, since no upstream is known"]
+        if not changed:
+            continue
+        NOTES.print(f"fattn-probe: {commit[:9]} changes attention files: {', '.join(changed)}", soft_wrap=True)
+        words = [sys.executable, "-m", "fattn_probe", "regress", suite, "--exitfirst"]
+        code, _ = run_attached([*words, "--source", commit_source(root, commit)])
+        if code:
+            raise typer.Exit(code)
+
+
+def pushed() -> Iterator[tuple[str, str]]:
+    """Each pushed commit with that of the remote branch, all zeros for a new one; a deleted branch pushes none."""
+    if "PRE_COMMIT_TO_REF" in os.environ:
+        yield os.environ["PRE_COMMIT_TO_REF"], os.environ.get("PRE_COMMIT_FROM_REF", "")
+        return
+    for line in sys.stdin:
+        _, commit, _, old = line.split()
+        if commit.strip("0"):
+            yield commit, old

@@ -1,0 +1,187 @@
+"""The cases of the shipped suite that are most likely to show what a changed source does.
+
+`killers.csv` says which case of `quick` noticed the faults that were planted in each function of the default release,
+so it reaches these lines. `scripts/detection killers` makes it from the verdicts on mutants.
+"""
+
+import csv
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from rich.text import Text
+
+from fattn_probe.base.figures import number_of
+from fattn_probe.cases import shipped
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.regress.entries import Given, own_cases
+from fattn_probe.daily.regress.suite import Entry, load_suite
+from fattn_probe.llama.cxx.functions import functions
+from fattn_probe.llama.cxx.tokens import draft_of, tokenize
+from fattn_probe.llama.launch.families import BY_KERNEL, FAMILIES
+from fattn_probe.llama.source.features import CUDA
+from fattn_probe.llama.source.fork import attention_files
+from fattn_probe.machine.run.base import Base
+from fattn_probe.machine.run.session import RunOptions
+from fattn_probe.verdict.judge.code import Code
+from fattn_probe.verdict.judge.judgement import Judgement
+
+TABLE, SUITE = "killers.csv", "quick"
+MOST_LISTED, MOST_RUN = 8, 4
+Name = tuple[str, str]
+"""An entry with its target, such as `few-sms on sim:h200-5`, and a case."""
+NEAR, FAR = 8, 1000
+"""Lines from a change at which a planted fault counts half; how much more one of the same file counts than others."""
+
+
+class Killer(NamedTuple):
+    """A case and the number of faults that it noticed on a line, counted from that of the function's name."""
+
+    file: str
+    function: str
+    line: int
+    on: str
+    case: str
+    faults: int
+
+
+@dataclass(frozen=True)
+class ChangedFunction:
+    """The changed lines of a file, in a function, or outside of any; `start` is the line of its name."""
+
+    file: str
+    function: str
+    start: int
+    lines: tuple[int, ...]
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.lines[0]}"
+        return f"{self.function} ({place})" if self.function else place
+
+
+@dataclass(frozen=True)
+class Telling:
+    """The changed places, and the cases that noticed faults planted in these functions, the most telling first.
+
+    `noticed` are the numbers of faults by entry and case. `others` are cases that noticed faults elsewhere in the
+    changed files, or in any file of attention: whether they reach the changed lines is not known. `kernels` are the
+    families of kernels that the changed files concern.
+    """
+
+    base: str
+    changed: tuple[ChangedFunction, ...]
+    noticed: Mapping[Name, int]
+    others: tuple[Name, ...]
+    kernels: tuple[str, ...]
+
+    def lines(self, rows: Sequence[Judgement]) -> Iterator[Text]:
+        """The same in words, with those of the judged cases that launch no kernel of the changed files."""
+        yield Text(f"changed since {self.base}: {listed(self.changed)}", "bold")
+        if self.noticed:
+            faults = number_of(sum(self.noticed.values()), "fault")
+            noticed = listed([f"{case} ({on})" for on, case in self.noticed])
+            cases = number_of(len(self.noticed), "shipped case")
+            yield Text(f"{cases} noticed {faults} planted in these functions, and so reach them: {noticed}")
+        else:
+            kernels = f"{' or '.join(self.kernels)} kernels"
+            yield Text(f"which shipped cases reach these lines is not known; they concern {kernels}", "yellow")
+        for row in rows:
+            own = {BY_KERNEL[launch.kernel].case for launch in row.launches if launch.kernel in BY_KERNEL}
+            if own and own.isdisjoint(self.kernels):
+                yield Text(f"{row.case} on {row.on} launches no kernel of the changed files", "yellow")
+
+    def document(self) -> dict[str, Any]:
+        """For JSON: `base`, `changed` (file, function, lines), `kernels`, and `noticed`: on, case, faults."""
+        changed = [{"file": one.file, "function": one.function or None, "lines": one.lines} for one in self.changed]
+        noticed = [{"on": on, "case": case, "faults": faults} for (on, case), faults in self.noticed.items()]
+        return {"base": self.base, "changed": changed, "kernels": self.kernels, "noticed": noticed}
+
+    def chosen(self) -> list[tuple[Entry, Target, Case]]:
+        """The few most telling cases that the suite has now, each of another scenario.
+
+        Those that reach the changed functions come first.
+        """
+        path, found = shipped.find("suite", SUITE), dict[Name, tuple[Entry, Target, Case]]()
+        wanted = dict.fromkeys((*self.noticed, *self.others))
+        for entry in load_suite(path).parts:
+            names = {case for _, case in wanted}
+            cases = [] if entry.check.order else [case for case in own_cases(entry, path.parent) if case.name in names]
+            for target in Given().targets(entry, path.parent):
+                on = f"{entry.name} on {target}" if entry.name else str(target)
+                found |= {(on, case.name): (entry, target, case) for case in cases}
+        first = dict[str, tuple[Entry, Target, Case]]()
+        for name in wanted:
+            if name in found:
+                first.setdefault(found[name][2].scenario, found[name])
+        return list(first.values())[:MOST_RUN]
+
+
+def listed(items: Sequence[object]) -> str:
+    """The first items in words, and the number of the others."""
+    more = len(items) - MOST_LISTED
+    return ", ".join(map(str, items[:MOST_LISTED])) + (f" and {more} more (--json has all)" if more > 0 else "")
+
+
+def changed_functions(base: Code, new: Code) -> Iterator[ChangedFunction]:
+    """The places of a source's attention files that differ from its base's, by function; lines are the source's."""
+    cuda = new.root / CUDA
+    own = {path.relative_to(cuda).as_posix() for path in new.changed if path.is_relative_to(cuda)}
+    for name in sorted({*attention_files(base.root / CUDA), *attention_files(cuda), *own}):
+        before, after = base.text(name), new.text(name)
+        if before == after or after is None:
+            continue
+        old, text = (before or "").splitlines(), after.splitlines()
+        parts = SequenceMatcher(None, old, text, autojunk=False).get_opcodes()
+        draft = draft_of(tokenize(after))
+        ends = [*draft.lines, len(text)]
+        spans = [(draft.lines[one.at], ends[one.stop], one.name) for one in functions(draft)]
+        found = defaultdict[tuple[int, str], list[int]](list)
+        for kind, _, _, start, stop in parts:
+            for line in range(start + 1, max(stop, start + 1) + 1) if kind != "equal" else ():
+                place = next(((first, called) for first, last, called in spans if first <= line <= last), (0, ""))
+                found[place].append(line)
+        yield from (ChangedFunction(name, called, first, tuple(lines)) for (first, called), lines in found.items())
+
+
+def telling(options: RunOptions, base: Base) -> Telling | None:
+    """The cases that tell most about what differs between a source and its base; None if no attention file does."""
+    if options.tree is None or base.options.tree is None or base.missing:
+        return None
+    changed = tuple(changed_functions(Code(base.options.tree.root), Code(options.tree.root, options.patches)))
+    if not changed:
+        return None
+    places = {(one.file, one.function): one for one in changed}
+    names = [family.case for family in FAMILIES]
+    shared = [one for one in changed if all(concerns(one.file, name) for name in names)]
+    words = {word for one in shared for word in one.function.split("_")}  # vec_dot_fattn_vec_KQ_f16 is of vec kernels
+    near = tuple(f"fattn-{name}" for name in names if name in words) or tuple(one.file for one in changed)
+    weights, faults, others = defaultdict[Name, float](float), Counter[Name](), Counter[Name]()
+    for one in killers():
+        if place := places.get((one.file, one.function)):
+            away = min(abs(line - place.start - one.line) for line in place.lines)
+            weights[one.on, one.case] += one.faults / (1 + away / NEAR)
+            faults[one.on, one.case] += one.faults
+        else:
+            others[one.on, one.case] += one.faults * (FAR if one.file.startswith(near) else 1)
+    kernels = tuple(name for name in names if any(concerns(one.file, name) for one in changed))
+    noticed = {name: faults[name] for name in sorted(weights, key=lambda name: -weights[name])}
+    return Telling(base.words, changed, noticed, tuple(name for name, _ in others.most_common()), kernels)
+
+
+def concerns(file: str, family: str) -> bool:
+    """Whether a file is of a family of kernels, or of none and so concerns all."""
+    name = file.rpartition("/")[2]
+    own = [one.case for one in FAMILIES if name.startswith(f"fattn-{one.case}")]
+    return family in own or not own
+
+
+@cache
+def killers() -> list[Killer]:
+    """The table of this package."""
+    rows = csv.reader((files(__package__) / TABLE).read_text(encoding="utf-8").splitlines()[1:])
+    return [Killer(file, function, int(line), on, case, int(faults)) for file, function, line, on, case, faults in rows]

@@ -1,0 +1,97 @@
+"""The cases that tell most about a changed source."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from fattn_probe.daily.regress.telling import Killer, changed_functions, concerns, killers, telling
+from fattn_probe.llama.source.patches import Patch
+from fattn_probe.llama.source.patches import find as find_patch
+from fattn_probe.machine.run.base import Base, base_of
+from fattn_probe.machine.run.session import RunOptions
+from fattn_probe.verdict.judge.code import Code
+from maintain.mutants_table import killers_as_text
+from tests.maintain.test_shipped_verdicts import ROOT
+
+pytestmark = pytest.mark.network
+
+
+def of(tree, name):
+    options = RunOptions(tree, patches=(find_patch(name, tree),))
+    return telling(options, base_of(options))
+
+
+def test_the_table_follows_from_the_verdicts(tree):
+    """If this fails: scripts/detection killers."""
+    text = killers_as_text(ROOT / "docs/measurements/mutants.jsonl.gz", tree)
+    assert (ROOT / "fattn_probe/daily/regress/killers.csv").read_text() == text
+    assert len(killers()) == text.count("\n") - 1 > 500
+
+
+def test_a_change_is_named_by_function_and_line(tree):
+    patch = find_patch("fault-tail-queries", tree)
+    (one,) = changed_functions(Code(tree.root), Code(tree.root, (patch,)))
+    assert (one.file, one.function) == ("fattn-mma-f16.cuh", "flash_attn_ext_f16_process_tile")
+    lines = Code(tree.root, (patch,)).text(one.file).splitlines()
+    assert f"{one.function}(" in lines[one.start - 1]
+    before = Code(tree.root).text(one.file).splitlines()
+    assert all(lines[line - 1] not in before or lines[line - 1] != before[line - 1] for line in one.lines)
+    assert str(one) == f"flash_attn_ext_f16_process_tile (fattn-mma-f16.cuh:{one.lines[0]})"
+
+
+def test_cases_that_noticed_faults_there_are_named_and_some_of_them_chosen(tree):
+    told = of(tree, "faults/21159-fixup-first-block")
+    assert told.kernels == ("mma", "tile", "vec"), "fattn-common.cuh concerns all"
+    here = [one for one in killers() if one.function == "flash_attn_stream_k_fixup_uniform"]
+    assert set(told.noticed) == {(one.on, one.case) for one in here}
+    assert sum(told.noticed.values()) == sum(one.faults for one in here)
+    chosen = told.chosen()
+    assert 2 <= len(chosen) <= 4
+    assert len({case.scenario for _, _, case in chosen}) == len(chosen), "each of another scenario"
+    first = next(iter(told.noticed))
+    entry, target, case = chosen[0]
+    assert first == (f"{entry.name} on {target}".removeprefix(" on "), case.name)
+    said = " ".join(line.plain for line in told.lines([]))
+    assert re.search(r"\d+ shipped cases noticed \d+ faults planted in these functions, and so reach them: ", said)
+
+
+def test_a_fault_near_the_change_counts_more(tree, monkeypatch):
+    patch = find_patch("fault-tail-queries", tree)
+    (one,) = changed_functions(Code(tree.root), Code(tree.root, (patch,)))
+    here = one.lines[0] - one.start
+    rows = [Killer(one.file, one.function, here + away, "sim:h200", f"away {away}", 1) for away in (300, 2, -40)]
+    rows.append(Killer(one.file, "another", here, "sim:h200", "of the file", 9))
+    rows.append(Killer("fattn-vec.cuh", "another", here, "sim:h200", "of another", 99))
+    monkeypatch.setattr("fattn_probe.daily.regress.telling.killers", lambda: rows)
+    told = of(tree, "fault-tail-queries")
+    assert [case for _, case in told.noticed] == ["away 2", "away -40", "away 300"]
+    assert [case for _, case in told.others] == ["of the file", "of another"]
+
+
+def test_what_is_not_known_is_said(tree):
+    text = (tree.root / "ggml/src/ggml-cuda/mma.cuh").read_text()
+    line = next(line for line in text.splitlines() if "static_assert" not in line and line.strip().startswith("return"))
+    number = text.splitlines().index(line)
+    old = text.splitlines()[number - 1 : number + 2]
+    hunk = "".join(f" {word}\n" if place != 1 else f"-{word}\n+{word} //\n" for place, word in enumerate(old))
+    head = "--- a/ggml/src/ggml-cuda/mma.cuh\n+++ b/ggml/src/ggml-cuda/mma.cuh\n"
+    patch = Patch("own", None, "", (), f"{head}@@ -{number},3 +{number},3 @@\n{hunk}")
+    options = RunOptions(tree, patches=(patch,))
+    told = telling(options, base_of(options))
+    assert not told.noticed and told.document()["changed"][0]["file"] == "mma.cuh"
+    said = [line.plain for line in told.lines([])]
+    assert said[1] == "which shipped cases reach these lines is not known; they concern mma or tile or vec kernels"
+    assert told.chosen(), "the most telling of all"
+
+
+def test_no_change_of_attention_tells_nothing(tree):
+    options = RunOptions(tree)
+    assert telling(options, Base(options, "itself")) is None
+    assert telling(options, Base(replace(options, tree=None), "gone", "no network")) is None
+
+
+def test_a_file_is_of_a_family_or_of_all():
+    assert [concerns("fattn-vec.cuh", family) for family in ("mma", "tile", "vec")] == [False, False, True]
+    assert concerns("template-instances/fattn-mma-f16-instance-ncols1_1-ncols2_16.cu", "mma")
+    assert all(concerns("fattn-common.cuh", family) for family in ("mma", "tile", "vec"))
