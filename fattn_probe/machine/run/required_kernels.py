@@ -52,7 +52,7 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
         remembered.write(names)
         similar = KernelsByOp.similar(session.options, target)
         similar.write(similar.read() | names)
-    return kernels_of(tree, ops, names, target)
+    return kernels_of(session, target, ops, names)
 
 
 def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
@@ -65,7 +65,7 @@ def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> l
         return []
     files = (KernelsByOp.similar(session.options, target), KernelsByOp.of(session.options, target))
     names = {digest: kernels for file in files for digest, kernels in file.read().items()}
-    return kernels_of(tree, [op_digest(case.op) for case in cases], names, target)
+    return kernels_of(session, target, [op_digest(case.op) for case in cases], names)
 
 
 def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
@@ -82,12 +82,18 @@ def launching_sources(session: Session, cases: Iterable[Case], target: Target) -
     return tuple(launches_file(one) for one in sizes if one in known)
 
 
-def kernels_of(tree: Tree, ops: Iterable[str], names: Names, target: Target) -> list[KernelCase]:
-    """The kernels of ops, each once, as far as the tree has them; on a real GPU the whole cases, which nvcc compiles."""
-    known = {case.name: case for case in kernel_cases(tree)}
+def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Names) -> list[KernelCase]:
+    """The kernels of ops, each once, as far as the tree has them.
+
+    They are whole cases for a real GPU, since nvcc wants a kernel where it is launched, and for coverage, which counts
+    what no case launches.
+    """
+    assert session.options.tree is not None
+    known = {case.name: case for case in kernel_cases(session.options.tree)}
     wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
     found = [kernel for name in wanted if (kernel := kernel_named(name, known))]
-    return found if target.engine == "sim" else list(dict.fromkeys(kernel.whole for kernel in found))
+    alone = target.engine == "sim" and session.options.flavour != "coverage"
+    return found if alone else list(dict.fromkeys(kernel.whole for kernel in found))
 
 
 def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: "Read | None" = None) -> Names:
