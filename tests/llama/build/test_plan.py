@@ -160,8 +160,8 @@ def test_nvcc_flavours(tmp_path, flavour, words):
 
 def test_the_simulator_is_told_its_architecture(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), arch="120a")
-    assert "-DSIMT_ARCH=1200" in command(plan, "obj/ggml-cuda/fattn.cu.o")
-    assert "-D__CUDA_ARCH_LIST__=1200" in command(plan, "obj/ggml-cuda/fattn.cu.o")
+    assert "-DSIMT_ARCH=1200" in command(plan, "obj/ggml-cuda/launches/fattn.cu.o")
+    assert "-D__CUDA_ARCH_LIST__=1200" in command(plan, "obj/ggml-cuda/launches/fattn.cu.o")
 
 
 def native_commands(folder, name, **request):
@@ -195,7 +195,7 @@ def test_files_of_the_simulator_are_compiled_once_for_the_builds_that_do_not_cha
 def test_the_checker_instruments_kernels_only_and_links_no_thread_sanitizer(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="check")
     instrumented = [step.outputs[0] for step in plan.steps if "-fsanitize=thread" in " ".join(step.command)]
-    assert "obj/ggml-cuda/fattn.cu.o" in instrumented
+    assert "obj/ggml-cuda/launches/fattn.cu.o" in instrumented
     assert all(output.startswith("obj/ggml-cuda/") for output in instrumented)
 
 

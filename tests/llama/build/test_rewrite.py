@@ -94,8 +94,8 @@ def test_a_kernel_template_of_an_attention_header_calls_a_body_that_may_be_elsew
         assert f"{{ {kernel}" in text
     assert declared.endswith(f"{kernel}\n\n\n\n}}\n")
     lines = whole.splitlines()
-    assert lines[5].endswith(f"}} namespace simt_body {{ {BODY} {{")
-    assert lines[6:] == ["#ifdef AVAILABLE", "    f<D>(Q[0]); // a comment", "#endif", "} }"]
+    assert lines[4].endswith(f"}} namespace simt_body {{ {BODY} {{")
+    assert lines[5:] == ["#ifdef AVAILABLE", "    f<D>(Q[0]); // a comment", "#endif", "} }"]
 
 
 @pytest.mark.parametrize(
