@@ -85,14 +85,14 @@ def launching_sources(session: Session, cases: Iterable[Case], target: Target) -
 def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Names) -> list[KernelCase]:
     """The kernels of ops, each once, as far as the tree has them.
 
-    They are whole cases for a real GPU, since nvcc wants a kernel where it is launched, and for coverage, which counts
-    what no case launches.
+    They are whole cases where a kernel must be in the unit that launches it: for a real GPU, since nvcc wants that, and
+    for a debugger, which looks for a kernel's lines there; and for coverage, which counts what no case launches.
     """
     assert session.options.tree is not None
     known = {case.name: case for case in kernel_cases(session.options.tree)}
     wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
     found = [kernel for name in wanted if (kernel := kernel_named(name, known))]
-    alone = target.engine == "sim" and session.options.flavour != "coverage"
+    alone = target.engine == "sim" and session.options.flavour not in ("debug", "coverage")
     return found if alone else list(dict.fromkeys(kernel.whole for kernel in found))
 
 
