@@ -210,9 +210,7 @@ def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int 
     case = case_of(name, sources.cases, ggml_types(tree))
     launches = launches_file(case.sizes) if case and not case.instance and build.request.engine == "sim" else ""
     if launches in sources.launches and launches not in has.sources:
-        return ensure(
-            build.request, [], has.programs, dry=has.dry, sources=[launches], progress=progress, jobs=jobs
-        )
+        return ensure(build.request, [], has.programs, dry=has.dry, sources=[launches], progress=progress, jobs=jobs)
     model = None if case else defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp")))
     file = None if case or model else defining_file(tree, name)
     found = case.name if case else model or file

@@ -15,9 +15,9 @@ from fattn_probe.llama.build.key import (
     Contents,
 )
 from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED
-from fattn_probe.llama.build.rewrite_kernels import BODIES
 from fattn_probe.llama.build.sources import BACKEND, CONVERSIONS, LAUNCHES, UNUSED, launches_file
 from fattn_probe.llama.build.steps import CompileStep, LinkStep, Plan, Step, StubStep, compile_step
+from fattn_probe.llama.cxx.functions import BODIES
 from fattn_probe.llama.launch.families import BY_CASE
 from fattn_probe.llama.source import KernelCase
 

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fattn_probe.llama.cxx.functions import Function, function_at
+from fattn_probe.llama.cxx.functions import BODIES, Function, function_at
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
 TAKES_A_KERNEL = ("cudaLaunchKernel", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig")
-BODIES = "simt_body"
-"""The namespace of the bodies of attention kernels. A kernel itself describes itself, and calls its body."""
-DEDUCED = frozenset({"constexpr", "auto"})
-"""Functions with these specifiers are needed where they are declared: for launch bounds, and for a type."""
+NEEDED = frozenset({"__host__", "constexpr", "auto"})
+"""A device function with one of these is not for kernels only: launch bounds, or its own type, follow from its body."""
 VOID_POINTERS = (["void", "*"], ["const", "void", "*"], ["void", "const", "*"])
 
 
@@ -116,7 +114,7 @@ def rewrite_kernels(draft: Draft, *, bodies: bool = True, split: bool = False) -
         kernels.append(KernelInfo(function.name, *lines, function.parameters))
     if not bodies:
         for function in filter(None, (function_at(draft, index) for index in draft.where.get("__device__", ()))):
-            if DEDUCED.isdisjoint(specifiers := draft.words[function.header : function.at]) and "__host__" not in specifiers:
+            if NEEDED.isdisjoint(draft.words[function.header : function.at]):
                 draft.erase(function.start, function.stop)
                 draft.replace(function.start - 1, ";")
                 draft.replace(function.stop, "")

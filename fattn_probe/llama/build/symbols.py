@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fattn_probe.base.process import run
-from fattn_probe.llama.build.rewrite_kernels import BODIES
+from fattn_probe.llama.cxx.functions import BODIES
 from fattn_probe.llama.launch.families import BY_KERNEL, BY_NAME, instance_of
 from fattn_probe.llama.source import KernelCase
 

@@ -298,7 +298,9 @@ SHARED = {
     ("case", "file", "bodies"),
     [
         (
-            KernelCase("mma", ("192", "128", "8", "2"), "fattn-mma-f16-instance-x.cu", ("192", "128", "8", "2", "true")),
+            KernelCase(
+                "mma", ("192", "128", "8", "2"), "fattn-mma-f16-instance-x.cu", ("192", "128", "8", "2", "true")
+            ),
             "fattn-probe-mma-192-128-8-2-true.cu",
             (
                 "flash_attn_ext_f16<192, 128, 8, 2, true>",
