@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fattn_probe.llama.build.key import LAUNCHES, BuildRequest
-from fattn_probe.llama.build.simulator_flags import COUNTED, SimulatorFlags
-from fattn_probe.llama.build.sources import BACKEND, Sources
+from fattn_probe.llama.build.key import BuildRequest
+from fattn_probe.llama.build.simulator_flags import COUNTED, UNOPTIMISED, SimulatorFlags
+from fattn_probe.llama.build.sources import BACKEND, LAUNCHES_PREFIX, Sources
 from fattn_probe.llama.build.toolchain import Toolchain
 
 GGML_INCLUDES = ("-Ioverlay/ggml/include", "-Ioverlay/ggml/src")
@@ -84,11 +84,18 @@ class Flags:
         return self.nvcc() if self.request.engine == "cuda" else self.sim(source)
 
     def sim(self, source: str = "") -> tuple[str, ...]:
-        """A rewritten .cu file as C++; ggml-cuda.cu, which has no attention kernel, is the same in every flavour."""
-        flags = replace(self.simulator, flavour="release", lanes_apart=False) if source == BACKEND else self.simulator
-        simple = flags.flavour in ("debug", "coverage", LAUNCHES) or re.search(r"-(?:mma|vec)-", source)
+        """A rewritten .cu file as C++.
+
+        ggml-cuda.cu, which has no attention kernel, is the same in every flavour; what only launches kernels is the
+        same in all that neither debug nor count it.
+        """
+        launches = LAUNCHES_PREFIX in source
+        common = source == BACKEND or (launches and self.simulator.flavour not in ("debug", "coverage"))
+        flags = replace(self.simulator, flavour="release", lanes_apart=False) if common else self.simulator
+        simple = flags.flavour in ("debug", "coverage") or re.search(r"-(?:mma|vec)-", source)
+        level = UNOPTIMISED if launches and common else () if simple else SIM_QUICK
         switches = SWITCHES if any(patch.name == MUTANTS for patch in self.request.applied) else ()
-        more = (*(() if simple else SIM_QUICK), *MORE_HEADERS.get(source, ()), *switches)
+        more = (*level, *MORE_HEADERS.get(source, ()), *switches)
         return flags.device(*more, *self.cuda_common())
 
     def nvcc(self) -> tuple[str, ...]:

@@ -19,10 +19,8 @@ from fattn_probe.llama.source.patches import Patch, needed
 from fattn_probe.llama.source.spec import is_release
 
 Engine = Literal["sim", "cuda"]
-Flavour = Literal["release", "debug", "check", "coverage", "count", "launches"]
+Flavour = Literal["release", "debug", "check", "coverage", "count"]
 
-LAUNCHES: Flavour = "launches"
-"""A build whose kernels have no bodies: it has the launches of every kernel case, and compiles in seconds."""
 RUNNER = "fattn-runner"
 CPU_RUNNER = "fattn-runner-cpu"
 TEST_BACKEND_OPS = "test-backend-ops"
@@ -134,9 +132,10 @@ def folder_of(request: BuildRequest, key: Fingerprint) -> Path:
 class Contents:
     """The contents of a build folder, which only grow.
 
-    `kernels` are names of kernel cases ("mma 64,64,8,8"), `sources` further files of ggml-cuda/ and ggml-base by name,
-    `architectures` files of libllama's src/models/ by name. `libllama` is the digest of libllama's source, empty in a
-    build without it. A `dry` build can launch kernels but not run them: it has a part of the simulator.
+    `kernels` are names of kernel cases ("mma 64,64,8,8") or of one kernel of a case, `sources` further files of
+    ggml-cuda/ and ggml-base by name, `architectures` files of libllama's src/models/ by name. `libllama` is the digest
+    of libllama's source, empty in a build without it. A `dry` build can launch kernels but not run them: it has a part
+    of the simulator.
     """
 
     kernels: tuple[str, ...] = ()

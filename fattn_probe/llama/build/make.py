@@ -31,10 +31,18 @@ from fattn_probe.llama.build.key import (
 from fattn_probe.llama.build.ninja import Report, run_ninja, silent
 from fattn_probe.llama.build.overlay import OVERLAY_STAMP, prepare, write_if_changed
 from fattn_probe.llama.build.plan import BACKENDS, Planner, case_source
-from fattn_probe.llama.build.sources import ARCHITECTURES, INSTANCES, Sources, addable, product_instances, read_sources
+from fattn_probe.llama.build.sources import (
+    ARCHITECTURES,
+    INSTANCES,
+    Sources,
+    addable,
+    launches_file,
+    product_instances,
+    read_sources,
+)
 from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.build.steps import Plan
-from fattn_probe.llama.build.symbols import case_of, defining_class, defining_source, demangle, instance_of
+from fattn_probe.llama.build.symbols import case_of, defining_class, defining_source, demangle, product_of
 from fattn_probe.llama.build.time_left import step_seconds
 from fattn_probe.llama.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.llama.source import KernelCase, Tree, ggml_types
@@ -133,9 +141,8 @@ def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
             f"source {tree.spec!r}: ggml's CPU backend in this tree is older than those that fattn-probe can build: "
             "ggml/src/ggml-cpu/CMakeLists.txt has no list GGML_CPU_SOURCES"
         )
-    absent = [name for name in contents.kernels if name not in sources.cases]
-    if absent:
-        raise InputError(f"the template-instances/ of this source have no kernel case {absent[0]!r}")
+    for name in contents.kernels:
+        sources.kernel(name)
 
 
 def make_plan(request: BuildRequest, toolchain: Toolchain, contents: Contents, sources: Sources) -> Plan:
@@ -186,7 +193,7 @@ def new_manifest(request: BuildRequest, toolchain: Toolchain, contents: Contents
 
 def defining_file(tree: Tree, name: str) -> str | None:
     """The further file of a tree that defines a demangled function, or instantiates it; None if there is none."""
-    instance = instance_of(name, product_instances(tree), ggml_types(tree))
+    instance = product_of(name, product_instances(tree), ggml_types(tree))
     return f"{INSTANCES}/{instance}" if instance else defining_source(name, addable(tree))
 
 
@@ -200,7 +207,10 @@ def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int 
         raise BuildError(f"{build.folder} is an export without {name}: add it to the original build, and export again")
     sources = read_sources(build.request.tree, build.request.quants, find_toolchain(build.request.engine).machine)
     tree, has = build.request.tree, build.manifest.contents
-    case = case_of(name, sources.cases.values(), ggml_types(tree))
+    case = case_of(name, sources.cases, ggml_types(tree))
+    launches = launches_file(case.sizes) if case and not case.instance and build.request.engine == "sim" else ""
+    if launches in sources.launches and launches not in has.sources:
+        return ensure(build.request, [], has.programs, dry=has.dry, sources=[launches], progress=progress, jobs=jobs)
     model = None if case else defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp")))
     file = None if case or model else defining_file(tree, name)
     found = case.name if case else model or file

@@ -10,20 +10,23 @@ from fattn_probe.base.cache import part
 from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import BuildError
 from fattn_probe.base.files import replacing
-from fattn_probe.llama.build.key import LAUNCHES, OVERLAY, BuildRequest, Contents
+from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents
 from fattn_probe.llama.build.plan import STUBS_SCRIPT, case_file, case_text, launches_text
 from fattn_probe.llama.build.rewrite import UPSTREAM, Style, rewrite
-from fattn_probe.llama.build.sources import CONVERSIONS, CUDA, LAUNCHES_FILE, Sources
+from fattn_probe.llama.build.sources import CONVERSIONS, CUDA, LAUNCHES, Sources
 from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.source import KernelCase, kept_files, model_files, patches
+from fattn_probe.llama.source.features import kernel_parameters
 from fattn_probe.llama.source.tree import digest_tree
 
 ERRORS = "surrogateescape"  # comments of a tree need not be UTF-8
 OVERLAY_STAMP = "overlay.stamp"  # in a build folder: the state of the overlay when it was made
 OWN_CASES = "fattn-probe-*"  # generated files in the overlay
 CUDA_SUFFIXES = (".cu", ".cuh", ".h")
-ATTENTION = ("fattn", CONVERSIONS)
+ATTENTION = "fattn"
+SHARED = "fattn-common.cuh"
+"""The header of the kernels that run beside those of every family."""
 WITHOUT_BODIES = Style(bodies=False)
 CALLED = re.compile(r"\b(\w+)\s*\(")
 
@@ -42,11 +45,13 @@ def prepare(folder: Path, request: BuildRequest, sources: Sources, contents: Con
     """Update the overlay and native/ of a build folder; unchanged files keep their modification times."""
     folder.mkdir(parents=True, exist_ok=True)
     renew_overlay(folder, request, sources, contents)
-    instances = folder / OVERLAY / CUDA / "template-instances"
-    for case in (sources.cases[name] for name in contents.kernels):
-        write_if_changed(instances / case_file(case), case_text(case))
-    if request.flavour == LAUNCHES:
-        write_if_changed(folder / OVERLAY / CUDA / LAUNCHES_FILE, launches_text(sources.dispatched))
+    cuda = folder / OVERLAY / CUDA
+    shared = kernel_parameters(folder / OVERLAY, SHARED)
+    for case in map(sources.kernel, contents.kernels):
+        write_if_changed(cuda / "template-instances" / case_file(case), case_text(case, shared))
+    if request.engine == "sim":
+        for file, cases in sources.launches.items():
+            write_if_changed(cuda / file, launches_text(cases))
     write_if_changed(folder / STUBS_SCRIPT.name, STUBS_SCRIPT.read_text())
     for path in own_files():
         if path.is_relative_to(NATIVE):
@@ -108,7 +113,7 @@ def make_overlay(
     if request.engine == "sim":
         cuda = overlay / CUDA  # of which the attention kernels include a third
         paths = included([cuda / name for name in compiled], (cuda, cuda.parent), cuda)
-        rewrite_files(paths, bodies=request.flavour != LAUNCHES)
+        rewrite_files(paths)
 
 
 def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
@@ -126,16 +131,23 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
                 file.write("\n" + "".join(declarations))
 
 
-def rewrite_files(paths: Iterable[Path], *, bodies: bool = True) -> None:
-    """Rewrite CUDA files to C++, in place; without `bodies`, those of an attention op's kernels become empty.
+def rewrite_files(paths: Iterable[Path]) -> None:
+    """Rewrite CUDA files to C++, in place; of those of attention kernels, a second file only launches these.
 
-    The other files are as in every build, so that their objects are shared.
+    In the second file of a header, kernels have no bodies, so that a change in one does not change it. It has the name
+    and the lines of the first for debuggers and compilers.
     """
     known = known_ptx()
     for path in paths:
         if path.suffix in CUDA_SUFFIXES:
-            style = UPSTREAM if bodies or not path.name.startswith(ATTENTION) else WITHOUT_BODIES
-            path.write_text(rewritten(path.read_text(errors=ERRORS), path.name, known, style), errors=ERRORS)
+            text = path.read_text(errors=ERRORS)
+            path.write_text(rewritten(text, path.name, known, UPSTREAM), errors=ERRORS)
+            if path.name.startswith(ATTENTION):
+                style = WITHOUT_BODIES if path.suffix == ".cuh" else UPSTREAM
+                name = f'#line 1 "{OVERLAY}/{CUDA}/{path.name}"\n'
+                (path.parent / LAUNCHES).mkdir(exist_ok=True)
+                launches = name + rewritten(text, path.name, known, style)
+                (path.parent / LAUNCHES / path.name).write_text(launches, errors=ERRORS)
 
 
 @functools.lru_cache(maxsize=1000)

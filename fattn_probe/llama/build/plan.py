@@ -1,6 +1,6 @@
 """The plan of a build: its steps in order."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,15 +9,16 @@ from fattn_probe.llama.build.key import (
     CAPTURE,
     CPU_RUNNER,
     DEVICE_CAPTURE,
-    LAUNCHES,
     RUNNER,
     TEST_BACKEND_OPS,
     WITH_LIBLLAMA,
     Contents,
 )
 from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED
-from fattn_probe.llama.build.sources import BACKEND, CONVERSIONS, LAUNCHES_FILE, UNUSED
+from fattn_probe.llama.build.sources import BACKEND, CONVERSIONS, LAUNCHES, UNUSED, launches_file
 from fattn_probe.llama.build.steps import CompileStep, LinkStep, Plan, Step, StubStep, compile_step
+from fattn_probe.llama.cxx.functions import BODIES
+from fattn_probe.llama.launch.families import BY_CASE
 from fattn_probe.llama.source import KernelCase
 
 GGML = "overlay/ggml/src"
@@ -102,10 +103,13 @@ class Planner:
         """The .cu files, the heaviest first, relative to ggml-cuda/."""
         if self.contents.full:
             return list(self.flags.sources.full)
-        cases = [f"template-instances/{case_file(self.flags.sources.cases[name])}" for name in self.contents.kernels]
-        cases = [LAUNCHES_FILE] if self.flags.request.flavour == LAUNCHES else cases
-        heaviest = sorted(self.flags.sources.cuda, key=lambda name: (name != "fattn.cu", name != BACKEND))
-        wanted = [CONVERSIONS] * (TEST_BACKEND_OPS in self.contents.programs)
+        kernels = [self.flags.sources.kernel(name) for name in self.contents.kernels]
+        cases = [f"template-instances/{case_file(kernel)}" for kernel in kernels]
+        sim = self.flags.request.engine == "sim"
+        files = [f"{LAUNCHES}/{name}" if sim and name != BACKEND else name for name in self.flags.sources.cuda]
+        heaviest = sorted(files, key=lambda name: (not name.endswith("fattn.cu"), name != BACKEND))
+        wanted = [launches_file(kernel.sizes) for kernel in kernels if kernel.instance]
+        wanted += [CONVERSIONS] * (TEST_BACKEND_OPS in self.contents.programs)
         wanted += [name for name in self.contents.sources if name.endswith(".cu")]
         return list(dict.fromkeys([heaviest[0], *cases, heaviest[1], *wanted, *heaviest[2:]]))
 
@@ -209,12 +213,26 @@ def kernel_of(source: str) -> str:
 
 
 def launches_text(cases: Iterable[KernelCase]) -> str:
-    """The text of the file with all kernel cases."""
+    """The text of a file with kernel cases that launch kernels whose bodies are elsewhere."""
     cases = tuple(cases)
-    headers = dict.fromkeys(f'#include "../{case.header}"\n' for case in cases)
+    headers = dict.fromkeys(f'#include "../{LAUNCHES}/{case.header}"\n' for case in cases)
     return "".join([*headers, "\n", *(f"{case.declaration}\n" for case in cases)])
 
 
-def case_text(case: KernelCase) -> str:
-    """The text of that file: upstream's instance file, reduced to one declaration."""
-    return f'#include "../{case.header}"\n\n{case.declaration}\n'
+def case_text(case: KernelCase, shared: Mapping[str, Sequence[str]]) -> str:
+    """The text of a kernel case's file: upstream's instance file, reduced to one declaration.
+
+    For an instance, the bodies of the kernel, and of those that are launched beside it: of the `shared` kernels, by
+    name with their template parameters, those that differ only with sizes and columns.
+    """
+    if not case.instance:
+        return f'#include "../{case.header}"\n\n{case.declaration}\n'
+    family = BY_CASE[case.family]
+    named = family.arguments(case.instance)
+    columns = {"ncols1": named.get("ncols", "1"), "ncols2": "1", **named, "D": case.sizes[1]}
+    kernels = [(family.kernel, case.instance)]
+    for name, parameters in shared.items():
+        if columns.keys() >= set(parameters):
+            kernels.append((name, tuple(columns[parameter] for parameter in parameters)))
+    bodies = "".join(f"    (void (*)()) &{BODIES}::{name}<{', '.join(values)}>,\n" for name, values in kernels)
+    return f'#include "../{case.header}"\n\n[[gnu::used]] static void (*const bodies[])() = {{\n{bodies}}};\n'

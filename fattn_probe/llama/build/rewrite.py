@@ -17,6 +17,8 @@ from fattn_probe.llama.cxx.tokens import Draft, Token, draft_of, tokenize
 # The arithmetic of these files is scalar float32. nvcc unrolls their loops and then fuses a product of one loop with a
 # sum of the next; g++ does the same if it unrolls them. Elsewhere, unrolling only doubles the compile time.
 UNROLLED = ("fattn-vec", "fattn-tile")
+SPLIT = re.compile(r"fattn.*\.cuh$")
+"""The headers of attention kernels, each instance of which is compiled on its own."""
 UNROLL = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+unroll\b")
 UNROLL_TURNS = re.compile(UNROLL.pattern + r"[ \t]*\(?[ \t]*(\d+)[ \t]*\)?[ \t]*$")
 ALL_TURNS = 64
@@ -30,7 +32,8 @@ class Style:
     """How nvcc would compile a file: with `fast_math` (-use_fast_math) or exactly.
 
     A `whole` program has host code too, and its kernels may print. `unrolls` is whether g++ unrolls the loops that nvcc
-    is told to unroll; it does in the kernels of UNROLLED anyway. Without `bodies`, kernels can be launched but not run.
+    is told to unroll; it does in the kernels of UNROLLED anyway. Kernels of SPLIT headers call bodies of their own,
+    which may be in another object; without `bodies`, they are only declared.
     """
 
     fast_math: bool = True
@@ -121,7 +124,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     rewrite_products(draft, device)
     rewrite_shuffles(draft, device)
     unknown_ptx = rewrite_asm(draft, known_ptx)
-    kernels = rewrite_kernels(draft, bodies=style.bodies)
+    kernels = rewrite_kernels(draft, bodies=style.bodies, split=SPLIT.match(Path(path).name) is not None)
     if style.whole:
         rewrite_pointers(draft)
         rewrite_symbols(draft)

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fattn_probe.llama.cxx.functions import Function, function_at
-from fattn_probe.llama.cxx.tokens import Draft, Span
+from fattn_probe.llama.cxx.functions import BODIES, Function, function_at
+from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
 TAKES_A_KERNEL = ("cudaLaunchKernel", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig")
+NEEDED = frozenset({"__host__", "constexpr", "auto"})
+"""A device function with one of these is not for kernels only: launch bounds, or its own type, follow from its body."""
 VOID_POINTERS = (["void", "*"], ["const", "void", "*"], ["void", "const", "*"])
 
 
@@ -39,8 +41,8 @@ def _is_conditional(draft: Draft, start: int, stop: int) -> bool:
     return False
 
 
-def _describe(draft: Draft, function: Function) -> None:
-    """Move a kernel's launch bounds into its body.
+def _describe(draft: Draft, function: Function) -> bool:
+    """Move a kernel's launch bounds into its body; returns whether the preprocessor chooses none of it.
 
     Bounds under `#if` (those of mul_mat_q) become `#define`s of a macro that the body reads, so the preprocessor still
     chooses. This needs a separate line for each branch; otherwise the bounds are unknown.
@@ -52,29 +54,70 @@ def _describe(draft: Draft, function: Function) -> None:
         draft.first_on_line(start) and draft.same_line(start, stop - 1) and not draft.same_line(start, stop)
         for start, stop in bounds
     )
-    if not any(_is_conditional(draft, start, body) for start, _ in bounds):
+    plain = not any(_is_conditional(draft, start, body) for start, _ in bounds)
+    if plain:
         text = "".join(arguments[:1])
     elif len(bounds) > 1 and all(own_lines):
         text = f"simt_bounds_{function.name}_{draft.lines[function.at]}"
         for (start, _), argument in zip(bounds, arguments, strict=True):
             draft.replace(start, f"#define {text} {argument}")
     draft.after(body, f" if (simt::describe(__PRETTY_FUNCTION__, simt::bounds({text}))) return;")
+    return plain and not draft.directives(function.header, body)
 
 
-def rewrite_kernels(draft: Draft, *, bodies: bool = True) -> tuple[KernelInfo, ...]:
-    """Strip launch bounds everywhere, and make every kernel's body begin with its description.
+def _arguments(draft: Draft, function: Function) -> list[str]:
+    """The names of a kernel's parameters; none if one has no name."""
+    start, stop = function.arguments
+    commas = [index for index in draft.outer(start, stop) if draft.words[index] == ","]
+    ends = [index - 1 for index in (*commas, stop)] if start < stop else []
+    named = all(draft.is_name(index) and draft.is_name(index - 1) | (draft.word(index - 1) in "*&") for index in ends)
+    return [draft.words[index] for index in ends] if named else []
 
-    Without `bodies`, nothing follows it: such a kernel and the functions that it calls need not be compiled.
+
+def _split(draft: Draft, function: Function, *, bodies: bool) -> bool:
+    """Move the body of a kernel template to a template of the same name in a namespace, which the kernel calls.
+
+    So the two can be in different objects. Without `bodies`, the other template is only declared. False for a kernel
+    that stays as it is: one that is no template, or has parameters without names or with defaults.
+    """
+    template = draft.back_over_angles(function.header - 1) - 1 if draft.word(function.header - 1) == ">" else UNMATCHED
+    arguments = _arguments(draft, function)
+    if draft.word(template) != "template" or "=" in draft.words[template : function.start] or not arguments:
+        return False
+    parameters = draft.written(template, function.header)
+    declared = f"{parameters} void {function.name}({draft.written(*function.arguments)})"
+    call = f"{BODIES}::{function.name}<{', '.join(function.parameters)}>({', '.join(arguments)});"
+    draft.before(template, f"namespace {BODIES} {{ {declared}; }} ")
+    draft.after(function.start - 1, f" {call}")
+    if bodies:
+        draft.after(function.start - 1, f" }} namespace {BODIES} {{ {declared} {{")
+        draft.after(function.stop, " }")
+    return True
+
+
+def rewrite_kernels(draft: Draft, *, bodies: bool = True, split: bool = False) -> tuple[KernelInfo, ...]:
+    """Strip launch bounds everywhere, and make every kernel begin with its description.
+
+    `split` moves the bodies of kernel templates to templates of their own. Without `bodies`, there are none, nor those
+    of functions that only kernels call: a change in one leaves the text as it is.
     """
     for start, stop in _bounds(draft):
         draft.blank(start, stop)
     kernels = []
     for function in filter(None, (function_at(draft, index) for index in draft.where.get("__global__", ()))):
-        _describe(draft, function)
+        plain = _describe(draft, function)
+        if split and plain:
+            _split(draft, function, bodies=bodies)
         if not bodies:
-            draft.blank(function.start, function.stop)
+            draft.erase(function.start, function.stop)
         lines = draft.lines[function.at], draft.lines[function.start]
         kernels.append(KernelInfo(function.name, *lines, function.parameters))
+    if not bodies:
+        for function in filter(None, (function_at(draft, index) for index in draft.where.get("__device__", ()))):
+            if NEEDED.isdisjoint(draft.words[function.header : function.at]):
+                draft.erase(function.start, function.stop)
+                draft.replace(function.start - 1, ";")
+                draft.replace(function.stop, "")
     return tuple(kernels)
 
 

@@ -37,7 +37,6 @@ SIM_OPTIMISATION = {
     "check": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1", *CHECKS),
     "count": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", *AS_WRITTEN, "-g1", *COUNTERS_OF_ACCESSES),
     "debug": ("-O0", "-g3"),
-    "launches": UNOPTIMISED,
     "coverage": ("-O1", "-g1", "-fno-exceptions", "-fno-early-inlining", COUNTED),
 }
 ARITHMETIC = (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.llama.launch.families import FAMILIES
+from fattn_probe.llama.launch.families import FAMILIES, kernel_named
 from fattn_probe.llama.source import KernelCase, Tree, kernel_cases
 from fattn_probe.llama.source.features import case_parameters
 
@@ -21,8 +21,9 @@ UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
 """Files of ggml-base that the runner does not call: half of the library's compile time."""
 ALL_QUANTS = "all"
 INSTANCES = "template-instances"
-LAUNCHES_FILE = f"{INSTANCES}/fattn-probe-launches.cu"
-"""All kernel cases in one file, for a build whose kernels have no bodies."""
+LAUNCHES = "launches"
+"""The folder, in ggml-cuda/ of an overlay, of the attention files without the bodies of kernels."""
+LAUNCHES_PREFIX = "fattn-probe-launches-"
 PRODUCTS = ("mmq", "mmf")
 """Families of kernels of matrix products, by the names of their instances' files."""
 
@@ -47,6 +48,20 @@ class Sources:
     version: str
     version_header: bool
     libllama: tuple[str, ...]
+
+    def kernel(self, name: str) -> KernelCase:
+        """The kernel case or instance of a name; InputError for an unknown one."""
+        if found := kernel_named(name, self.cases):
+            return found
+        raise InputError(f"the {INSTANCES}/ of this source have no kernel case {name!r}")
+
+    @property
+    def launches(self) -> dict[str, list[KernelCase]]:
+        """The cases that fattn.cu can call, by the file that has those for one head size."""
+        found: dict[str, list[KernelCase]] = {}
+        for case in self.dispatched:
+            found.setdefault(launches_file(case.sizes), []).append(case)
+        return found
 
 
 def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
@@ -168,6 +183,11 @@ def vec_pairs(tree: Tree, quants: tuple[str, ...]) -> tuple[str, ...]:
         return every
     default = [f"{name}-{name}" for name in ("q4_0", "q8_0", "f16", "bf16") if name in types]
     return tuple(dict.fromkeys([*default, *quants]))
+
+
+def launches_file(sizes: tuple[str, str]) -> str:
+    """The file with the kernel cases for (DKQ, DV), which launch kernels but have no bodies of these."""
+    return f"{INSTANCES}/{LAUNCHES_PREFIX}{'-'.join(sizes)}.cu"
 
 
 def pair_of(case: KernelCase) -> str:

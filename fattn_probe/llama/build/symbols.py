@@ -5,10 +5,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fattn_probe.base.process import run
-from fattn_probe.llama.launch.families import BY_NAME
+from fattn_probe.llama.cxx.functions import BODIES
+from fattn_probe.llama.launch.families import BY_KERNEL, BY_NAME, instance_of
 from fattn_probe.llama.source import KernelCase
 
 CASE = re.compile(r"\bggml_cuda_flash_attn_ext_(?P<family>\w+)_case<(?P<args>[^>]*)>\(")
+BODY = re.compile(rf"\b{BODIES}::(?P<kernel>\w+)<(?P<args>[^>]*)>\(")
 TYPE = re.compile(r"\(ggml_type\)(\d+)")
 # `DECL_MMQ_CASE(GGML_TYPE_Q4_0);` of a file that includes "../mmq.cuh"
 INSTANCE = re.compile(
@@ -22,16 +24,19 @@ def demangle(symbol: str) -> str:
     return run(["c++filt", symbol]).stdout.strip()
 
 
-def case_of(name: str, cases: Iterable[KernelCase], types: Mapping[int, str]) -> KernelCase | None:
-    """The kernel case that a demangled function instantiates, or None.
+def case_of(name: str, cases: Mapping[str, KernelCase], types: Mapping[int, str]) -> KernelCase | None:
+    """The kernel case that a demangled function instantiates, or the one kernel whose body it is, or None.
 
-    `types` maps ggml_type's values to names, because a demangled `vec` case contains `(ggml_type)8`.
+    `cases` are a tree's, by name. `types` maps ggml_type's values to names, because a demangled `vec` case contains
+    `(ggml_type)8`.
     """
+    if body := BODY.search(name):
+        family = BY_KERNEL.get(body["kernel"])
+        return instance_of(family, arguments(body["args"], types), cases) if family else None
     match = CASE.search(name)
     if match is None or match["family"] not in BY_NAME:
         return None
-    key = BY_NAME[match["family"]].case, arguments(match.group("args"), types)
-    return next((case for case in cases if (case.family, case.args) == key), None)
+    return cases.get(f"{BY_NAME[match['family']].case} {','.join(arguments(match['args'], types))}")
 
 
 def arguments(text: str, types: Mapping[int, str]) -> tuple[str, ...]:
@@ -40,7 +45,7 @@ def arguments(text: str, types: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(word.strip() for word in words.split(","))
 
 
-def instance_of(name: str, files: Iterable[Path], types: Mapping[int, str]) -> str | None:
+def product_of(name: str, files: Iterable[Path], types: Mapping[int, str]) -> str | None:
     """The name of the file of template-instances/ that instantiates a demangled function of matrix products, or None.
 
     Its header has the function, and its argument is one of the function's.

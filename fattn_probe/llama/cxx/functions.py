@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from fattn_probe.llama.cxx.tokens import CONDITIONAL, UNMATCHED, Draft, Span, Spans, draft_of, spans_of, tokenize
 
+BODIES = "simt_body"
+"""The simulator's namespace for the bodies of attention kernels. A kernel describes itself, and calls its body."""
 NOT_FUNCTIONS = frozenset({"if", "for", "while", "switch", "catch", "alignas", "decltype"})
 BEHIND_PARAMETERS = frozenset({"const", "noexcept", "override"})
 NOT_A_NAME = frozenset({"__launch_bounds__", "__attribute__", "__align__", "alignas", "decltype", "noexcept"})

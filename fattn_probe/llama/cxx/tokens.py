@@ -26,6 +26,7 @@ CODE_KINDS = frozenset({"string", "char", "name", "number", "punct"})
 CLOSERS = {")": "(", "]": "[", "}": "{"}
 OPENERS = frozenset(CLOSERS.values())
 CONDITIONAL = re.compile(r"[ \t]*#[ \t]*(if|else|elif|endif)")
+DEFINES = re.compile(r"[ \t]*#[ \t]*(define|undef|include)\b")
 BRACKETS = frozenset("()[]{}")
 ONE_LINE_KINDS = frozenset({"name", "number", "punct"})
 UNMATCHED = -1
@@ -83,6 +84,18 @@ class Draft:
         """Remove the tokens [start, stop)."""
         for index in range(start, stop):
             self.replace(index, "")
+
+    def erase(self, start: int, stop: int) -> None:
+        """Remove the tokens [start, stop) with comments and directives; of these, what defines a macro stays.
+
+        Then the conditional directives stay as well.
+        """
+        places = range(self.places[start - 1] + 1, self.places[stop])
+        defines = any(self.tokens[it].kind == "directive" and DEFINES.match(self.tokens[it].text) for it in places)
+        for place in places:
+            kind, text = self.tokens[place]
+            if kind != "directive" or not defines:
+                self.out[place] = "\n" * text.count("\n")
 
     def before(self, index: int, text: str) -> None:
         """Insert `text` before a token's replacement."""

@@ -5,8 +5,10 @@ other files of a family.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from fattn_probe.llama.source.features import KernelCase
 
 if TYPE_CHECKING:
     from fattn_probe.llama.launch.constants import Constants
@@ -115,3 +117,17 @@ VEC = Family(
 FAMILIES = (MMA_F16, TILE, VEC)
 BY_KERNEL: Mapping[str, Family] = {family.kernel: family for family in FAMILIES}
 BY_NAME: Mapping[str, Family] = {family.name: family for family in FAMILIES}
+BY_CASE: Mapping[str, Family] = {family.case: family for family in FAMILIES}
+
+
+def instance_of(family: Family, values: tuple[str, ...], cases: Mapping[str, KernelCase]) -> KernelCase | None:
+    """The kernel with these template arguments; None if no case has it. `cases` are a tree's, by name."""
+    case = cases.get(f"{family.case} {','.join(family.case_arguments(values))}")
+    return case and replace(case, instance=values)
+
+
+def kernel_named(name: str, cases: Mapping[str, KernelCase]) -> KernelCase | None:
+    """The kernel case of a name, or one kernel of it; None if there is none. `cases` are a tree's, by name."""
+    family, _, values = name.partition(" ")
+    known = cases.get(name)
+    return known or (instance_of(BY_CASE[family], tuple(values.split(",")), cases) if family in BY_CASE else None)

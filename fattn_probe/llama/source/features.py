@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 CUDA = Path("ggml/src/ggml-cuda")
@@ -45,12 +45,14 @@ class KernelCase:
     """One host function that dispatches one compiled kernel shape, as template-instances/ declares it.
 
     `family` is mma, tile or vec; `args` are the macro's own: mma (DKQ, DV, ncols1, ncols2), tile (DKQ, DV),
-    vec (D, type_K, type_V); `file` is the .cu file's name, `fattn-mma-f16-instance-ncols1_8-ncols2_8.cu`.
+    vec (D, type_K, type_V); `file` is the .cu file's name, `fattn-mma-f16-instance-ncols1_8-ncols2_8.cu`. `instance`
+    are the template arguments of one kernel that it launches, if that kernel alone is meant.
     """
 
     family: str
     args: tuple[str, ...]
     file: str
+    instance: tuple[str, ...] = ()
 
     @property
     def sort_key(self) -> tuple[str, list[int], tuple[str, ...]]:
@@ -59,8 +61,18 @@ class KernelCase:
 
     @property
     def name(self) -> str:
-        """The spelling used on the command line and in build manifests: `mma 64,64,8,8`."""
-        return f"{self.family} {','.join(self.args)}"
+        """The spelling used on the command line and in build manifests: `mma 64,64,8,8`, with all of an instance."""
+        return f"{self.family} {','.join(self.instance or self.args)}"
+
+    @property
+    def whole(self) -> "KernelCase":
+        """The case with all of its kernels."""
+        return replace(self, instance=())
+
+    @property
+    def sizes(self) -> tuple[str, str]:
+        """(DKQ, DV)"""
+        return (self.args[0], self.args[1] if self.args[1].isdigit() else self.args[0])
 
     @property
     def declaration(self) -> str:
@@ -128,14 +140,14 @@ def test_types(tests: str) -> str:
     return "type_K,type_V" if match and "type_V" in match["names"] else "type_KV"
 
 
-def kernel_parameters(root: Path) -> dict[str, list[str]]:
-    """The template parameter names of every `__global__` kernel of fattn*.cu*, by the kernel's name.
+def kernel_parameters(root: Path, pattern: str = "fattn*.cu*") -> dict[str, list[str]]:
+    """The template parameter names of every `__global__` kernel of ggml-cuda's files, by the kernel's name.
 
     fattn-wmma-f16.cu has a kernel of the same name as fattn-mma-f16.cuh's; it is listed as
     `fattn-wmma-f16:flash_attn_ext_f16`.
     """
     kernels: dict[str, list[str]] = {}
-    for path in sorted((root / CUDA).glob("fattn*.cu*")):
+    for path in sorted((root / CUDA).glob(pattern)):
         prefix = "fattn-wmma-f16:" if "wmma" in path.name else ""
         for match in _KERNEL.finditer(read_code(path)):
             kernels[prefix + match["name"]] = parameter_names(match["parameters"])

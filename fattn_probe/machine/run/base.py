@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from fattn_probe.base.errors import FattnProbeError, LostError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
-from fattn_probe.llama.build.key import LAUNCHES
 from fattn_probe.llama.build.ninja import Report, silent
 from fattn_probe.llama.launch.record import LaunchRecord, in_words, parse_launches
 from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, resolve
@@ -70,7 +69,7 @@ def base_of(options: RunOptions) -> Base | None:
     tree = options.tree
     if tree is None or options.build is not None or not options.beside_base:
         return None
-    dry = replace(options, flavour=LAUNCHES, sanitize=(), patches=(), repeat=1, warmup=0)
+    dry = replace(options, flavour="release", sanitize=(), patches=(), repeat=1, warmup=0)
     if options.patches:
         return Base(dry, f"{tree.spec} without its patches")
     spec = parse_spec(tree.spec)

@@ -3,12 +3,13 @@
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fattn_probe.base.errors import BuildError, TimedOutError
 from fattn_probe.base.process import run
+from fattn_probe.llama.cxx.functions import BODIES
 from fattn_probe.llama.launch.name import parse_kernel_name
 from fattn_probe.machine.run.outcome import Fault
 
@@ -139,7 +140,17 @@ def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
         except (BuildError, TimedOutError):  # no binutils, or addr2line takes too long: keep the raw frame
             continue
         known |= {f"{module}+{offset}": lines for offset, lines in parse_addr2line(offsets, said)}
-    return tuple(line for frame in frames for line in known.get(frame, (frame,)))
+    return tuple(whole_kernels(line for frame in frames for line in known.get(frame, (frame,))))
+
+
+def whole_kernels(frames: Iterable[str]) -> Iterator[str]:
+    """The frames with the name of a kernel for its body, without that of the kernel that only calls it."""
+    inner = ""
+    for frame in frames:
+        function = short_function(frame.partition(" at ")[0])
+        if inner != f"{BODIES}::{function}":
+            yield frame.replace(f"{BODIES}::", "")
+        inner = function
 
 
 def kernel_frames(frames: Sequence[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.machine.run.fingerprint import of_source, on_target
 from fattn_probe.machine.run.session import RunOptions
 
-KERNELS = Kind("kernels", "the list of ops' kernels")
+KERNELS = Kind("instances", "the list of ops' kernels")
 DOCUMENT = Document("a list of ops' kernels", dict[str, tuple[str, ...]])
 
 

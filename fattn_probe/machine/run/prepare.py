@@ -59,7 +59,8 @@ def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Rep
         options = replace(options, flavour=request.flavour, sanitize=request.sanitize)
     real = request.engine == "cuda" and has_gpu() and gpu_arch(0) == request.arch
     target = Target("cuda") if real else Target("sim", device_of(request.arch))
-    return required_kernels(Session(options, progress), cases, target)
+    found = required_kernels(Session(options, progress), cases, target)
+    return found if request.engine == "sim" else list(dict.fromkeys(kernel.whole for kernel in found))
 
 
 def dry_launches(session: Session, case: Case, target: Target) -> tuple[LaunchRecord, ...]:

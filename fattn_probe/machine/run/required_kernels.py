@@ -13,10 +13,10 @@ from fattn_probe.cases.device.target import picklable
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import Build
 from fattn_probe.llama.build.ninja import silent
-from fattn_probe.llama.build.sources import CONVERSIONS
+from fattn_probe.llama.build.sources import CONVERSIONS, launches_file
 from fattn_probe.llama.build.symbols import case_of, demangle
 from fattn_probe.llama.launch.architecture import arch_number
-from fattn_probe.llama.launch.families import BY_KERNEL
+from fattn_probe.llama.launch.families import BY_KERNEL, instance_of, kernel_named
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import KernelCase, Tree, ggml_types, kernel_cases
 from fattn_probe.machine.run.command import Done, plan_cases
@@ -52,7 +52,7 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
         remembered.write(names)
         similar = KernelsByOp.similar(session.options, target)
         similar.write(similar.read() | names)
-    return kernels_of(tree, ops, names)
+    return kernels_of(session, target, ops, names)
 
 
 def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
@@ -65,7 +65,7 @@ def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> l
         return []
     files = (KernelsByOp.similar(session.options, target), KernelsByOp.of(session.options, target))
     names = {digest: kernels for file in files for digest, kernels in file.read().items()}
-    return kernels_of(tree, [op_digest(case.op) for case in cases], names)
+    return kernels_of(session, target, [op_digest(case.op) for case in cases], names)
 
 
 def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
@@ -74,11 +74,26 @@ def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
     return () if types <= {"f16"} else (CONVERSIONS,)
 
 
-def kernels_of(tree: Tree, ops: Iterable[str], names: Names) -> list[KernelCase]:
-    """The kernel cases of ops, each once, as far as the tree has them."""
-    known = {case.name: case for case in kernel_cases(tree)}
+def launching_sources(session: Session, cases: Iterable[Case], target: Target) -> tuple[str, ...]:
+    """The files of a simulated GPU's build that launch the kernels of cases, without the kernels."""
+    sizes = dict.fromkeys((str(case.op.sizes.hsk), str(case.op.sizes.hsv)) for case in cases)
+    tree = session.options.tree
+    known = {case.sizes for case in kernel_cases(tree)} if tree and target.engine == "sim" else set()
+    return tuple(launches_file(one) for one in sizes if one in known)
+
+
+def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Names) -> list[KernelCase]:
+    """The kernels of ops, each once, as far as the tree has them.
+
+    They are whole cases where a kernel must be in the unit that launches it: for a real GPU, since nvcc wants that, and
+    for a debugger, which looks for a kernel's lines there; and for coverage, which counts what no case launches.
+    """
+    assert session.options.tree is not None
+    known = {case.name: case for case in kernel_cases(session.options.tree)}
     wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
-    return [known[name] for name in wanted if name in known]
+    found = [kernel for name in wanted if (kernel := kernel_named(name, known))]
+    alone = target.engine == "sim" and session.options.flavour not in ("debug", "coverage")
+    return found if alone else list(dict.fromkeys(kernel.whole for kernel in found))
 
 
 def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: "Read | None" = None) -> Names:
@@ -89,7 +104,8 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
     simulation = Simulation(dry=True, skip_kernels=True, threads=1)
     options = replace(session.options, simulation=simulation, repeat=1, warmup=0)
     dry = Session(options, session.progress)
-    dry.add_kernels(target, (), sources=required_sources(cases.values()))
+    sources = (*required_sources(cases.values()), *launching_sources(session, cases.values(), target))
+    dry.add_kernels(target, (), sources=sources)
     begin = functools.partial(reading, options, dry.builds, picklable(target), read or names_of)
     items, processes = list(cases.items()), process_count(len(cases))
     if processes == 1:
@@ -130,20 +146,20 @@ class KernelReader:
     """Reads the kernel cases of an op from its dry run."""
 
     def __init__(self, tree: Tree) -> None:
-        self.cases = kernel_cases(tree)
+        self.cases = {case.name: case for case in kernel_cases(tree)}
         self.types = ggml_types(tree)
-        self.by_key = {(case.family, case.args): case for case in self.cases}
         self.of_symbol = functools.cache(lambda symbol: case_of(demangle(symbol), self.cases, self.types))
 
     def names(self, done: Done) -> tuple[str, ...] | None:
-        """The names of the kernel cases that were launched or skipped; None if the run failed."""
+        """The names of the kernels that were launched, and of the cases that were skipped; None if the run failed."""
         if not isinstance(done.result, Ran | Unsupported):
             return None
         found = self._cases(done.result) if isinstance(done.result, Ran) else ()
         return tuple(dict.fromkeys(case.name for case in found if case is not None))
 
     def _cases(self, ran: Ran) -> Iterator[KernelCase | None]:
-        yield from (self.by_key.get(kernel_key(launch)) for launch in ran.launches)
+        known = ((BY_KERNEL.get(launch.kernel), launch.values) for launch in ran.launches)
+        yield from (instance_of(family, values, self.cases) for family, values in known if family)
         yield from (self.of_symbol(symbol) for symbol in missing_kernels(ran.warnings))
 
 

@@ -6,7 +6,6 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.shipped import find
 from fattn_probe.daily.regress.entries import own_cases
 from fattn_probe.daily.regress.suite import load_suite
-from fattn_probe.llama.build.key import LAUNCHES
 from fattn_probe.llama.launch.architecture import arch_number, fast_f16, generation_of
 from fattn_probe.llama.launch.constants import constants_of
 from fattn_probe.llama.launch.families import MMA_F16, TILE
@@ -58,7 +57,7 @@ def tile_rows(constants, arch):
 def launched(tree, arch):
     """The rows that the suite launches on an architecture, by dry runs."""
     parts, folder = suite_parts()
-    base = Base(RunOptions(tree, flavour=LAUNCHES), "")
+    base = Base(RunOptions(tree), "")
     mma, tile = set(), set()
     for part, target in parts:
         if arch_number(target.device.arch) != arch:

@@ -8,7 +8,6 @@ from fattn_probe.llama.build.key import (
     CAPTURE,
     CPU_RUNNER,
     DEVICE_CAPTURE,
-    LAUNCHES,
     RUNNER,
     TEST_BACKEND_OPS,
     BuildRequest,
@@ -161,8 +160,8 @@ def test_nvcc_flavours(tmp_path, flavour, words):
 
 def test_the_simulator_is_told_its_architecture(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), arch="120a")
-    assert "-DSIMT_ARCH=1200" in command(plan, "obj/ggml-cuda/fattn.cu.o")
-    assert "-D__CUDA_ARCH_LIST__=1200" in command(plan, "obj/ggml-cuda/fattn.cu.o")
+    assert "-DSIMT_ARCH=1200" in command(plan, "obj/ggml-cuda/launches/fattn.cu.o")
+    assert "-D__CUDA_ARCH_LIST__=1200" in command(plan, "obj/ggml-cuda/launches/fattn.cu.o")
 
 
 def native_commands(folder, name, **request):
@@ -196,7 +195,7 @@ def test_files_of_the_simulator_are_compiled_once_for_the_builds_that_do_not_cha
 def test_the_checker_instruments_kernels_only_and_links_no_thread_sanitizer(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="check")
     instrumented = [step.outputs[0] for step in plan.steps if "-fsanitize=thread" in " ".join(step.command)]
-    assert "obj/ggml-cuda/fattn.cu.o" in instrumented
+    assert "obj/ggml-cuda/launches/fattn.cu.o" in instrumented
     assert all(output.startswith("obj/ggml-cuda/") for output in instrumented)
 
 
@@ -221,7 +220,7 @@ def test_a_debug_build_shares_all_that_is_not_a_kernel(tmp_path):
         )
     ]
     different = [source for source, command in commands[0].items() if commands[1][source] != command]
-    assert different == [f"overlay/{CUDA_FOLDER}/fattn.cu", "native/sim/units/sim_kernels.cpp"]
+    assert different == [f"overlay/{CUDA_FOLDER}/launches/fattn.cu", "native/sim/units/sim_kernels.cpp"]
 
 
 @pytest.mark.parametrize(("flavour", "without"), [("release", {"counters.cpp"}), ("coverage", set())])
@@ -237,7 +236,7 @@ def test_every_file_of_the_simulator_is_compiled_once(tmp_path, flavour, without
 def test_a_coverage_build_counts_in_kernels_and_links_the_counters(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="coverage")
     counting = {step.outputs[0] for step in plan.steps if "--coverage" in step.command}
-    assert {name for name in counting if name.startswith("obj/")} == {"obj/ggml-cuda/fattn.cu.o"}
+    assert {name for name in counting if name.startswith("obj/")} == {"obj/ggml-cuda/launches/fattn.cu.o"}
     assert CUDA_LIBRARY in counting
 
 
@@ -284,21 +283,69 @@ def test_only_the_simulators_variables_for_debuggers_have_debug_information_with
     ],
 )
 def test_each_case_has_its_own_file(case, file, text):
-    assert (case_file(case), case_text(case)) == (file, text)
+    assert (case_file(case), case_text(case, {})) == (file, text)
 
 
-def test_a_build_without_bodies_has_all_kernel_cases_in_one_file_and_a_part_of_the_simulator(tmp_path):
-    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER,), dry=True), flavour=LAUNCHES)
-    names = [source.rpartition("/")[2] for source in sources(plan)]
-    assert [name for name in names if name.startswith("fattn-probe-")] == ["fattn-probe-launches.cu"]
-    assert "native/" + SIM_HOST in sources(plan)
-    assert not {f"native/{name}" for name in SIM_KERNELS} & set(sources(plan))
+SHARED = {
+    "flash_attn_mask_to_KV_max": ("ncols1",),
+    "flash_attn_stream_k_fixup": ("D", "ncols1", "ncols2"),
+    "flash_attn_new": ("other",),
+}
+"""Kernels that run beside any family's; of the last one, no instance is known."""
+
+
+@pytest.mark.parametrize(
+    ("case", "file", "bodies"),
+    [
+        (
+            KernelCase(
+                "mma", ("192", "128", "8", "2"), "fattn-mma-f16-instance-x.cu", ("192", "128", "8", "2", "true")
+            ),
+            "fattn-probe-mma-192-128-8-2-true.cu",
+            (
+                "flash_attn_ext_f16<192, 128, 8, 2, true>",
+                "flash_attn_mask_to_KV_max<8>",
+                "flash_attn_stream_k_fixup<128, 8, 2>",
+            ),
+        ),
+        (
+            KernelCase(
+                "vec",
+                ("64", "GGML_TYPE_F16", "GGML_TYPE_F16"),
+                "fattn-vec-instance-x.cu",
+                ("64", "2", "GGML_TYPE_F16", "GGML_TYPE_F16", "false"),
+            ),
+            "fattn-probe-vec-64-2-f16-f16-false.cu",
+            (
+                "flash_attn_ext_vec<64, 2, GGML_TYPE_F16, GGML_TYPE_F16, false>",
+                "flash_attn_mask_to_KV_max<2>",
+                "flash_attn_stream_k_fixup<64, 2, 1>",
+            ),
+        ),
+    ],
+)
+def test_the_file_of_one_kernel_has_its_body_and_those_of_kernels_that_run_beside_it(case, file, bodies):
+    assert case_file(case) == file
+    assert tuple(re.findall(r"&simt_body::(.*),$", case_text(case, SHARED), re.MULTILINE)) == bodies
+    assert f'#include "../{case.header}"\n' in case_text(case, SHARED)
+
+
+def test_a_kernel_on_its_own_is_launched_by_the_file_of_its_head_size_in_every_flavour(tmp_path):
+    contents = Contents(("mma 64,64,8,8,false,false,false",), (), (RUNNER,))
+    commands = set()
+    for flavour in ("release", "check", "count"):
+        plan = plan_of(tmp_path / flavour, contents, flavour=flavour)
+        names = [source.rpartition("/")[2] for source in sources(plan)]
+        wanted = ["fattn-probe-mma-64-64-8-8-false-false-false.cu", "fattn-probe-launches-64-64.cu"]
+        assert [name for name in names if name.startswith("fattn-probe-")] == wanted
+        commands.add(command(plan, "obj/ggml-cuda/template-instances/fattn-probe-launches-64-64.cu.o"))
+    assert [[word for word in words if word.startswith("-O")][-1] for words in commands] == ["-O0"]
 
 
 def test_the_file_of_all_kernel_cases_has_each_header_once():
     cases = [KernelCase("mma", ("64", "64", n, "8"), "fattn-mma-f16-instance-x.cu") for n in ("1", "2")]
     assert launches_text(cases) == (
-        '#include "../fattn-mma-f16.cuh"\n\n'
+        '#include "../launches/fattn-mma-f16.cuh"\n\n'
         "DECL_FATTN_MMA_F16_CASE(64, 64, 1, 8);\nDECL_FATTN_MMA_F16_CASE(64, 64, 2, 8);\n"
     )
 
@@ -306,7 +353,7 @@ def test_the_file_of_all_kernel_cases_has_each_header_once():
 def test_only_a_build_with_mutants_has_their_switches(tmp_path):
     mutants = Patch("mutants", Path("mutants.patch"), "", (), "")
     plain, switched = (
-        command(plan_of(tmp_path, Contents((), (), (RUNNER,)), patches=patches), "obj/ggml-cuda/fattn.cu.o")
+        command(plan_of(tmp_path, Contents((), (), (RUNNER,)), patches=patches), "obj/ggml-cuda/launches/fattn.cu.o")
         for patches in ((), (mutants,))
     )
     assert "native/sim/mutant.h" not in plain

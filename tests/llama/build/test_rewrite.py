@@ -71,6 +71,64 @@ def test_without_bodies_a_kernel_only_describes_itself():
     assert found.count("\n") == text.count("\n")
 
 
+SPLIT = """\
+template<int D, bool softcap> // D == head size
+__launch_bounds__(D, 1)
+static __global__ void k(
+        const char * Q, float2 * dst,
+        const uint3 ne) {
+#ifdef AVAILABLE
+    f<D>(Q[0]); // a comment
+#endif
+}
+"""
+BODY = "template < int D , bool softcap > void k(const char * Q , float2 * dst , const uint3 ne)"
+
+
+def test_a_kernel_template_of_an_attention_header_calls_a_body_that_may_be_elsewhere():
+    whole, declared = (rewrite(SPLIT, "fattn-x.cuh", PTX, Style(bodies=bodies)).text for bodies in (True, False))
+    kernel = f"{DESCRIBE.format('D , 1')} simt_body::k<D, softcap>(Q, dst, ne);"
+    for text in (whole, declared):
+        assert text.count("\n") == SPLIT.count("\n")
+        assert text.startswith(f"namespace simt_body {{ {BODY}; }} template<int D, bool softcap>")
+        assert f"{{ {kernel}" in text
+    assert declared.endswith(f"{kernel}\n\n\n\n}}\n")
+    lines = whole.splitlines()
+    assert lines[4].endswith(f"}} namespace simt_body {{ {BODY} {{")
+    assert lines[5:] == ["#ifdef AVAILABLE", "    f<D>(Q[0]); // a comment", "#endif", "} }"]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "static __global__ void k(int n) {",
+        "template <int D = 1> __global__ void k(int n) {",
+        "template <int D> __global__ void k(int) {",
+        "template <int D> __global__ void k(int n,\n#ifdef X\nint m\n#endif\n) {",
+    ],
+)
+def test_another_kernel_stays_whole(header):
+    assert "simt_body" not in rewrite(header + "\nf();\n}\n", "fattn-x.cuh", PTX).text
+
+
+def test_a_change_in_a_body_leaves_the_text_without_bodies():
+    device = "static __device__ float g(int n) {{\n    return n{};\n}}\n"
+    constant = "static constexpr __device__ int c() { return 8; }\n"
+
+    def text(change):
+        whole = device.format(change) + constant + SPLIT.replace("Q[0]", f"Q[0]{change}")
+        return rewrite(whole, "fattn-x.cuh", PTX, Style(bodies=False)).text
+
+    assert text("") == text(" + 1 /* more */")
+    assert text("").startswith(f"static __device__ float g(int n) ;\n\n\n{constant}")
+
+
+def test_a_body_that_defines_a_macro_keeps_its_directives():
+    text = "__global__ void k() {\n#ifdef X\n#define Y 1\n#endif\n    f();\n}\n"
+    found = rewrite(text, "fattn-x.cuh", PTX, Style(bodies=False)).text
+    assert found.splitlines()[1:] == ["#ifdef X", "#define Y 1", "#endif", "", "}"]
+
+
 def test_declaration_only_loses_its_launch_bounds():
     result = rewrite("template <int D> __launch_bounds__(D, 1) __global__ void k(int n);", "file.cu", PTX)
     assert (squeezed(result.text), result.kernels) == ("template <int D> __global__ void k(int n);", ())

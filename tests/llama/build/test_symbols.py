@@ -8,7 +8,7 @@ from fattn_probe.llama.build.symbols import (
     defining_source,
     demangle,
     function_name,
-    instance_of,
+    product_of,
 )
 from fattn_probe.llama.source import KernelCase
 
@@ -39,13 +39,19 @@ ARGS = "(ggml_backend_cuda_context&, ggml_tensor*)"
             "void ggml_cuda_flash_attn_ext_vec_case<64, (ggml_type)30, (ggml_type)30>",
             "vec 64,GGML_TYPE_BF16,GGML_TYPE_BF16",
         ),
+        (
+            "void simt_body::flash_attn_ext_vec<128, 2, (ggml_type)1, (ggml_type)8, false>",
+            "vec 128,2,GGML_TYPE_F16,GGML_TYPE_Q8_0,false",
+        ),
+        ("void simt_body::flash_attn_combine_results<128>", None),
+        ("void simt_body::flash_attn_ext_f16<64, 64, 16, 8, false, false, false>", None),
         ("void ggml_cuda_flash_attn_ext_mma_f16_case<64, 64, 16, 8>", None),
         ("ggml_cuda_flash_attn_ext_tile", None),
         ("void mul_mat_q_case<(ggml_type)2>", None),
     ],
 )
 def test_case_of_a_symbol(name, case):
-    found = case_of(name + ARGS, CASES, TYPES)
+    found = case_of(name + ARGS, {case.name: case for case in CASES}, TYPES)
     assert (found.name if found else None) == case
 
 
@@ -164,4 +170,4 @@ def test_the_file_of_an_instance_of_matrix_products(tmp_path, name, file):
         (folder / instance).write_text(f'#include "../{header}.cuh"\n\nDECL_{family}_CASE({argument});\n')
     (tmp_path / "mmf.cuh").write_text("template <typename T, int rows, int cols> void mul_mat_f_cuda(const T * x) {")
     (tmp_path / "mmq.cuh").write_text("template <ggml_type type> void mul_mat_q_case(context & ctx) {")
-    assert instance_of(name, sorted(folder.iterdir()), TYPES) == file
+    assert product_of(name, sorted(folder.iterdir()), TYPES) == file

@@ -33,7 +33,7 @@ def releases(monkeypatch):
 def test_the_base_of_a_patch_is_the_same_source_without_it(releases):
     patch = Patch("p", Path("p.patch"), "", (), "")
     base = base_of(RunOptions(TREE, patches=(patch,), flavour="check"))
-    assert (base.options.tree, base.options.patches, base.options.flavour) == (TREE, (), "launches")
+    assert (base.options.tree, base.options.patches, base.options.flavour) == (TREE, (), "release")
     assert base.words == "/a/tree without its patches"
 
 

@@ -5,6 +5,7 @@ from fattn_probe.machine.run.frames import (
     short_frame,
     short_frames,
     short_kernel,
+    whole_kernels,
 )
 from fattn_probe.machine.run.outcome import Fault
 
@@ -73,3 +74,11 @@ def test_people_see_no_long_template_arguments():
     ]
     assert short_frames(frames)[0].count(TILE) == 6
     assert brief_frames(["/lib/libc.so.6+0x12"]) == ("/lib/libc.so.6+0x12",)
+
+
+def test_a_kernel_and_its_body_are_one_frame_with_the_body_s_line():
+    body = "void simt_body::flash_attn_tile<72, 72>(char const*) at /o/overlay/ggml/src/ggml-cuda/fattn-tile.cuh:900"
+    caller = "void flash_attn_tile<72, 72>(char const*) at /o/overlay/ggml/src/ggml-cuda/fattn-tile.cuh:814"
+    other = "void flash_attn_tile<64, 64>(char const*) at /o/overlay/ggml/src/ggml-cuda/fattn-tile.cuh:814"
+    assert list(whole_kernels([body, caller, other])) == [body.replace("simt_body::", ""), other]
+    assert list(whole_kernels([caller, body])) == [caller, body.replace("simt_body::", "")]

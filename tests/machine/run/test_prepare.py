@@ -103,7 +103,8 @@ def test_dry_runs_need_a_part_of_a_build(cache, tree, built, monkeypatch):
     (case,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\ntype_V: q8_0\n", "c.yaml"))
     prepare(session, [(CASES[0], [H200])])
     prepare(session, [(case, [H200])])
-    assert built == [("90 dry", []), ("90", []), ("90 dry", ["convert.cu"]), ("90", ["convert.cu"])]
+    launches = "template-instances/fattn-probe-launches-64-64.cu"
+    assert built == [("90 dry", [launches]), ("90", []), ("90 dry", ["convert.cu", launches]), ("90", ["convert.cu"])]
 
 
 def test_dry_run_results_are_cached(cache, tree, built, planned):
@@ -152,7 +153,7 @@ def test_a_case_whose_dry_run_ends_badly_is_left_to_its_real_run(cache, tree, bu
 def test_a_damaged_file_of_kernels_is_written_anew(cache, tree, built, planned):
     remembered = KernelsByOp.of(RunOptions(tree), H200)
     remembered.write({"a": ("mma 64,64,8,8",)})
-    (path,) = (cache / "kernels").glob("*.document")
+    (path,) = (cache / "instances").glob("*.document")
     whole = path.read_bytes()
     for damaged in (b"", whole[:-9], whole.replace(b"8,8", b"8,9"), b"x" + whole):
         path.write_bytes(damaged)
@@ -173,7 +174,7 @@ def test_a_dry_run_tells_what_it_launched_and_what_it_skipped(tree):
     read = KernelReader(tree)
     said = f"ggml: a warning\nfattn-probe: missing symbol: {SKIPPED}\n"
     launch = parse_launch(LAUNCHED, names={"flash_attn_ext_f16": ["DKQ", "DV", "ncols1", "ncols2", "softcap"]})
-    assert read.names(Done(CASES[0], "sim:h200", ran(launch, said=said))) == ("mma 80,80,8,8", "mma 64,64,8,8")
+    assert read.names(Done(CASES[0], "sim:h200", ran(launch, said=said))) == ("mma 80,80,8,8,false", "mma 64,64,8,8")
     assert read.names(Done(CASES[0], "sim:h200", Unsupported("no"))) == ()
     assert read.names(Done(CASES[0], "sim:h200", Lost("exit status 1"))) is None
 
