@@ -53,7 +53,7 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class TilePart:
+class BlockPart:
     """A block's work on a tile."""
 
     block: int
@@ -65,10 +65,10 @@ def check(facts: Facts) -> Coverage | None:
     grid = facts.grid
     if grid is None or not facts.blocks or facts.fault:
         return None
-    parts: dict[Tile, list[TilePart]] = {}
+    parts: dict[Tile, list[BlockPart]] = {}
     for block in facts.blocks:
         for work in block.tiles:
-            parts.setdefault(work.tile, []).append(TilePart(block.block, work))
+            parts.setdefault(work.tile, []).append(BlockPart(block.block, work))
     for found in parts.values():
         found.sort(key=lambda part: (part.work.kb0_start, part.block))
     limits = limits_of(facts.blocks)
@@ -92,7 +92,9 @@ def spell(tile: Tile) -> str:
     return f"sequence {sequence}, KV head {z_KV}, head group {zt_gqa}, query tile {jt}"
 
 
-def _holes(tile: Tile, parts: Sequence[TilePart], grid: Grid, blocks: Sequence[BlockWork]) -> Iterator[CoverageFinding]:
+def _holes(
+    tile: Tile, parts: Sequence[BlockPart], grid: Grid, blocks: Sequence[BlockWork]
+) -> Iterator[CoverageFinding]:
     """The KV steps of a tile that no block does, or that several blocks do."""
     works = [part.work for part in parts]
     limits = [work.kb0_limit for work in works if work.kb0_limit is not None]
@@ -137,7 +139,7 @@ def _meeting(a: BlockWork, b: BlockWork) -> str:
     return f"block {a.block} stops at kbc {a.kbc_stop}, block {b.block} starts at {b.kbc}"
 
 
-def _outside(parts: dict[Tile, list[TilePart]], grid: Grid) -> Iterator[CoverageFinding]:
+def _outside(parts: dict[Tile, list[BlockPart]], grid: Grid) -> Iterator[CoverageFinding]:
     """Work on tiles outside the grid, or on KV steps beyond a tile's end."""
     for tile, found in sorted(parts.items()):
         for part in found:
@@ -191,7 +193,7 @@ def _listed(works: Sequence[TileWork]) -> str:
     return " and ".join(shown) or "nothing"
 
 
-def _handover(tile: Tile, parts: Sequence[TilePart]) -> Iterator[CoverageFinding]:
+def _handover(tile: Tile, parts: Sequence[BlockPart]) -> Iterator[CoverageFinding]:
     """Check that exactly one block of a tile writes `dst`, the last one, and expects the other blocks' parts."""
     if any(part.work.kb0_step != 1 for part in parts):
         return

@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+ROPE = ("ggml/src/ggml-cuda/rope.cu", "sin_theta = sinf(", "sin_theta = -sinf(")
+SET_ROWS = ("ggml/src/ggml-cuda/set-rows.cu", "dst_row = *(src1", "dst_row = 1 + *(src1")
+"""Faults of several tests, which share their builds."""
+
 
 def fault_in(tree, folder: Path, path: str, old: str, new: str) -> Path:
     """A patch that replaces a text by another in each line of a file that has it."""

@@ -19,7 +19,7 @@ from fattn_probe.llama.source.patches import load
 from fattn_probe.machine.run.capture import read_capture
 from fattn_probe.machine.run.outcome import Failed, Fault
 from fattn_probe.machine.run.session import RunOptions, Session
-from tests.daily.models.fault import fault_in
+from tests.daily.models.fault import ROPE, SET_ROWS, fault_in
 from tests.daily.models.make import MODELS, make_model
 
 H200, V100 = parse_targets("sim:h200,sim:v100", load_devices(None))
@@ -217,17 +217,14 @@ def test_weights_that_overflow_f16_are_infinite_in_the_cache_first(session, tmp_
 
 
 def patched(tree, tmp_path, file, old, new):
-    """A session with a line of a file of ggml-cuda/ replaced, wherever it stands."""
-    fault = fault_in(tree, tmp_path, f"ggml/src/ggml-cuda/{file}", old, new)
-    return Session(RunOptions(tree, patches=(load(fault),)))
+    """A session with a line of a file replaced, wherever it stands."""
+    return Session(RunOptions(tree, patches=(load(fault_in(tree, tmp_path, file, old, new)),)))
 
 
 @pytest.mark.build
 @pytest.mark.slow
 def test_a_wrong_rotation_is_found(tree, tmp_path):
-    faulty = patched(
-        tree, tmp_path, "rope.cu", "sin_theta = sinf(theta) * mscale;", "    sin_theta = -sinf(theta) * mscale;"
-    )
+    faulty = patched(tree, tmp_path, *ROPE)
     nodes = walk(faulty, request_of(tmp_path), [H200])
     first = first_wrong(nodes)
     assert (first.op, first.layer, first.step) == ("ROPE", 0, 0)
@@ -239,7 +236,9 @@ def test_a_wrong_rotation_is_found(tree, tmp_path):
 @pytest.mark.slow
 def test_how_far_an_output_is_from_the_right_one(tree, tmp_path):
     """An output that is twice the right one is as far from it as that is from zero."""
-    faulty = patched(tree, tmp_path, "scale.cu", "(scale * ggml_cuda_cast", "(2 * scale * ggml_cuda_cast")
+    faulty = patched(
+        tree, tmp_path, "ggml/src/ggml-cuda/scale.cu", "(scale * ggml_cuda_cast", "(2 * scale * ggml_cuda_cast"
+    )
     nodes = walk(faulty, request_of(tmp_path, "gemma2"), [H200])
     scaled = [(node, found) for node, found in compared(nodes) if node.op == "SCALE"]
     assert scaled
@@ -251,7 +250,7 @@ def test_how_far_an_output_is_from_the_right_one(tree, tmp_path):
 @pytest.mark.build
 @pytest.mark.slow
 def test_a_row_that_is_written_elsewhere_is_found(tree, tmp_path):
-    faulty = patched(tree, tmp_path, "set-rows.cu", "dst_row = *(src1", "dst_row = 1 + *(src1")
+    faulty = patched(tree, tmp_path, *SET_ROWS)
     nodes = walk(faulty, request_of(tmp_path), [H200])
     first = first_wrong(nodes)
     assert (first.op, first.name, first.layer) == ("SET_ROWS", "cache_k_l0 (view)", 0)
@@ -261,7 +260,7 @@ def test_a_row_that_is_written_elsewhere_is_found(tree, tmp_path):
 @pytest.mark.build
 @pytest.mark.slow
 def test_an_op_that_ends_the_program_is_named_and_the_walk_goes_on(tree, tmp_path):
-    faulty = patched(tree, tmp_path, "set-rows.cu", "dst_row = *(src1", "dst_row = (1 << 20) + *(src1")
+    faulty = patched(tree, tmp_path, SET_ROWS[0], "dst_row = *(src1", "dst_row = (1 << 20) + *(src1")
     nodes = walk(faulty, request_of(tmp_path), [H200])
     check_order(nodes)
     check_right(nodes)

@@ -9,7 +9,7 @@ from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.daily.triage.folder import REPORT, VERDICT
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from tests.as_user import fattn_probe
-from tests.daily.models.fault import fault_in
+from tests.daily.models.fault import ROPE, SET_ROWS, fault_in
 from tests.daily.models.make import MODELS, make_model
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
@@ -103,7 +103,7 @@ def test_a_fault_in_attention(patch, tmp_path):
 
 @pytest.mark.slow
 def test_a_fault_in_rope(tree, tmp_path):
-    patch = fault_in(tree, tmp_path, "ggml/src/ggml-cuda/rope.cu", "sin_theta = sinf(", "sin_theta = -sinf(")
+    patch = fault_in(tree, tmp_path, *ROPE)
     found = triage(tmp_path, model_of(tmp_path), "--patch", patch)
     node = found["guilty"]["node"]
     assert found["verdict"] == "OtherOpWrong"
@@ -115,7 +115,7 @@ def test_a_fault_in_rope(tree, tmp_path):
 
 @pytest.mark.slow
 def test_a_fault_in_set_rows(tree, tmp_path):
-    patch = fault_in(tree, tmp_path, "ggml/src/ggml-cuda/set-rows.cu", "dst_row = *(src1", "dst_row = 1 + *(src1")
+    patch = fault_in(tree, tmp_path, *SET_ROWS)
     found = triage(tmp_path, model_of(tmp_path), "--patch", patch)
     node = found["guilty"]["node"]
     assert found["verdict"] == "OtherOpWrong"

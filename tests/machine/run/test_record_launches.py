@@ -15,37 +15,18 @@ RECORDER = Path(fattn_probe.__file__).parent / "native/cuda/record_launches.cpp"
 RUNNER = RECORDER.parent.parent / "runner"
 HEADERS = Path(nvidia.__path__[0]) / "cu13/include"
 
-MAIN = """#include "timer.h"
-#include <cstdio>
-void launch_all();
-void launch_graph_and_capture();
-int main(int argc, char **) {
-    if (argc == 1) {
-        launch_all();
-        return 0;
-    }
-    Timer timer;
-    timer.measure(launch_graph_and_capture);
-    timer.measure(launch_graph_and_capture);
-    std::printf("%s %g %g\\n", timer.clock(), timer.seconds()[0], timer.seconds()[1]);
-    timer.measure([] {});
-    std::printf("%s\\n", timer.clock());
-}
-"""
-
 pytestmark = [pytest.mark.build, pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not here")]
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorder")
-    (folder / "main.cpp").write_text(MAIN)
     compile: list[str | Path] = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-isystem", HEADERS]
     for name, links in (("cudart", []), ("ggml_cuda", ["-L", folder, "-lfake_cudart"])):
         source = HERE / f"fake_{name}.cpp"
         run([*compile, "-fPIC", "-shared", source, "-o", folder / f"libfake_{name}.so", *links])
     links = ["-L", folder, "-lfake_ggml_cuda", "-lfake_cudart", "-ldl", "-rdynamic", f"-Wl,-rpath,{folder}"]
-    run([*compile, "-I", RUNNER, folder / "main.cpp", RECORDER, "-o", folder / "program", *links])
+    run([*compile, "-I", RUNNER, HERE / "record_launches.cpp", RECORDER, "-o", folder / "program", *links])
     return folder / "program"
 
 

@@ -34,36 +34,10 @@ def likeness(session, case, on):
     return liken(capture.dst, found)
 
 
-SHAPES = """version: 1
-about: kernels that no shipped scenario has
-hsk: 128
-n_head: 8
-n_head_kv: 2
-n_q: 9
-n_kv: 512
-mask: {kind: causal}
-matrix:
-  include:
-    - {hsk: 80}
-    - {hsk: 192, hsv: 128, n_head_kv: 1, n_q: 1}
-    - {hsk: 320, hsv: 256, n_head: 32, n_head_kv: 1, n_q: 2}
-    - {hsk: 512, n_head_kv: 1}
-    - {n_head: 12, n_head_kv: 12, max_bias: 8, logit_softcap: 30, mask: {kind: alibi}}
-    - {n_q: 70, n_kv: 1000, sinks: true, mask: {kind: none}}
-    - {type_K: q4_0}
-    - {type_K: q4_0, hsk: 256, n_q: 1}
-    - {type_K: bf16, n_q: 1, n_kv: 1024, sinks: true}
-    - {hsk: 256, logit_softcap: 30, n_q: 1}
-    - {hsk: 72, n_q: 5, n_kv: 300}
-    - {hsk: 72, n_q: 40, n_kv: 1024, mask: {kind: sliding_window, window: 700}, sinks: true}
-"""
-
-
 @pytest.mark.night  # a kernel is compiled for each
 @pytest.mark.parametrize("number", range(12))
-def test_other_shapes(session, tmp_path, number):
-    (tmp_path / "shapes.yaml").write_text(SHAPES)
-    case = expand(load(tmp_path / "shapes.yaml"))[number]
+def test_other_shapes(session, number):
+    case = expand(load(Path(__file__).with_name("shapes.yaml")))[number]
     # 1.0 with g++ 12; another compiler may fuse other multiply-adds of the simulated kernel
     found = likeness(session, case, "sim:h200")
     assert found.share >= 0.97
