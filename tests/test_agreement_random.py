@@ -8,7 +8,6 @@ import pytest
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario.files import cases_of
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.llama.build.key import LAUNCHES
 from fattn_probe.llama.launch.record import in_words
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.kernels_by_op import op_digest
@@ -48,7 +47,7 @@ def words_of_launches(tree):
 def test_every_scenario_has_the_h100_s_launches(cases, tree):
     """By the host code alone, so that no kernel is compiled."""
     of_op = {op_digest(case.op): case for case in cases.values()}
-    planned = dry_runs(Session(RunOptions(tree, flavour=LAUNCHES)), of_op, H200, words_of_launches)
+    planned = dry_runs(Session(RunOptions(tree)), of_op, H200, words_of_launches)
     here = {name: hashes_of("", *planned[op_digest(case.op)], "").launches for name, case in cases.items()}
     assert here == {name: there.launches for name, there in H100.items()}
 

@@ -10,7 +10,6 @@ import pytest
 
 from fattn_probe.cases.device import figures_of, load_devices, parse_target
 from fattn_probe.cases.scenario.files import cases_of
-from fattn_probe.llama.build.key import LAUNCHES
 from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.kernels_by_op import op_digest
@@ -46,7 +45,7 @@ def recorded_launches(tree):
 
 def attention_launches(device):
     """By the host code alone: what fits on an SM follows from figures, so no kernel is compiled."""
-    session = Session(RunOptions(resolve(DEFAULT_SOURCE), flavour=LAUNCHES))
+    session = Session(RunOptions(resolve(DEFAULT_SOURCE)))
     cases = {op_digest(case.op): case for case in CASES}
     planned = dry_runs(session, cases, parse_target(f"sim:{device}", load_devices()), recorded_launches)
     assert planned.keys() == cases.keys() and len(cases) == 36
