@@ -195,7 +195,7 @@ def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int 
     sources = read_sources(build.request.tree, build.request.quants, find_toolchain(build.request.engine).machine)
     tree, has = build.request.tree, build.manifest.contents
     case = case_of(name, sources.cases, ggml_types(tree))
-    launches = launches_file(case.sizes) if case and not case.instance and build.request.engine == "sim" else ""
+    launches = launches_file(*case.sizes) if case and not case.instance and build.request.engine == "sim" else ""
     if launches in sources.launches and launches not in has.sources:
         return ensure(build.request, [], has.programs, dry=has.dry, sources=[launches], progress=progress, jobs=jobs)
     model = None if case else defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp")))

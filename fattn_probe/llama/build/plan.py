@@ -15,7 +15,7 @@ from fattn_probe.llama.build.key import (
     Contents,
 )
 from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED
-from fattn_probe.llama.build.sources import BACKEND, CONVERSIONS, LAUNCHES, UNUSED, launches_file
+from fattn_probe.llama.build.sources import BACKEND, CONVERSIONS, LAUNCHES, UNUSED, launches_file, launching_files
 from fattn_probe.llama.build.steps import CompileStep, LinkStep, Plan, Step, StubStep, compile_step
 from fattn_probe.llama.cxx.functions import BODIES
 from fattn_probe.llama.launch.families import BY_CASE
@@ -108,7 +108,8 @@ class Planner:
         sim = self.flags.request.engine == "sim"
         files = [f"{LAUNCHES}/{name}" if sim and name != BACKEND else name for name in self.flags.sources.cuda]
         heaviest = sorted(files, key=lambda name: (not name.endswith("fattn.cu"), name != BACKEND))
-        wanted = [launches_file(kernel.sizes) for kernel in kernels if kernel.instance]
+        apart = launches_file() not in self.contents.sources
+        wanted = [*launching_files(kernel.sizes for kernel in kernels if kernel.instance)] * apart
         wanted += [CONVERSIONS] * (TEST_BACKEND_OPS in self.contents.programs)
         wanted += [name for name in self.contents.sources if name.endswith(".cu")]
         return list(dict.fromkeys([heaviest[0], *cases, heaviest[1], *wanted, *heaviest[2:]]))

@@ -1,6 +1,7 @@
 """The files of a llama.cpp tree that a build compiles, read from its CMakeLists and folders."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ INSTANCES = "template-instances"
 LAUNCHES = "launches"
 """The folder, in ggml-cuda/ of an overlay, of the attention files without the bodies of kernels."""
 LAUNCHES_PREFIX = "fattn-probe-launches-"
+MOST_FILES = 4
+"""Of those that launch kernels for one head size each."""
 PRODUCTS = ("mmq", "mmf")
 """Families of kernels of matrix products, by the names of their instances' files."""
 
@@ -57,10 +60,10 @@ class Sources:
 
     @property
     def launches(self) -> dict[str, list[KernelCase]]:
-        """The cases that fattn.cu can call, by the file that has those for one head size."""
-        found: dict[str, list[KernelCase]] = {}
+        """The cases that fattn.cu can call, by the files that have them."""
+        found = {launches_file(): list(self.dispatched)}
         for case in self.dispatched:
-            found.setdefault(launches_file(case.sizes), []).append(case)
+            found.setdefault(launches_file(*case.sizes), []).append(case)
         return found
 
 
@@ -185,9 +188,18 @@ def vec_pairs(tree: Tree, quants: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*default, *quants]))
 
 
-def launches_file(sizes: tuple[str, str]) -> str:
-    """The file with the kernel cases for (DKQ, DV), which launch kernels but have no bodies of these."""
-    return f"{INSTANCES}/{LAUNCHES_PREFIX}{'-'.join(sizes)}.cu"
+def launches_file(*sizes: str) -> str:
+    """The file with the kernel cases for DKQ and DV, or with all, which launch kernels but have no bodies of these."""
+    return f"{INSTANCES}/{LAUNCHES_PREFIX}{'-'.join(sizes) or 'all'}.cu"
+
+
+def launching_files(sizes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The files that launch the kernels for some (DKQ, DV).
+
+    A file for each takes 2.4 s to compile, half of it for headers; the one with all cases takes 10 s.
+    """
+    files = tuple(dict.fromkeys(launches_file(*one) for one in sizes))
+    return files if len(files) <= MOST_FILES else (launches_file(),)
 
 
 def pair_of(case: KernelCase) -> str:

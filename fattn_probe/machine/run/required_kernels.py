@@ -13,7 +13,7 @@ from fattn_probe.cases.device.target import picklable
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import Build
 from fattn_probe.llama.build.ninja import silent
-from fattn_probe.llama.build.sources import CONVERSIONS, launches_file
+from fattn_probe.llama.build.sources import CONVERSIONS, launching_files
 from fattn_probe.llama.build.symbols import case_of, demangle
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.families import BY_KERNEL, instance_of, kernel_named
@@ -76,10 +76,10 @@ def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
 
 def launching_sources(session: Session, cases: Iterable[Case], target: Target) -> tuple[str, ...]:
     """The files of a simulated GPU's build that launch the kernels of cases, without the kernels."""
-    sizes = dict.fromkeys((str(case.op.sizes.hsk), str(case.op.sizes.hsv)) for case in cases)
+    sizes = {(str(case.op.sizes.hsk), str(case.op.sizes.hsv)) for case in cases}
     tree = session.options.tree
     known = {case.sizes for case in kernel_cases(tree)} if tree and target.engine == "sim" else set()
-    return tuple(launches_file(one) for one in sizes if one in known)
+    return launching_files(sorted(sizes & known))
 
 
 def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Names) -> list[KernelCase]:

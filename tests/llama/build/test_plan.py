@@ -16,7 +16,7 @@ from fattn_probe.llama.build.key import (
 from fattn_probe.llama.build.plan import CUDA_LIBRARY, Planner, case_file, case_text, launches_text
 from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS
 from fattn_probe.llama.build.sources import CUDA as CUDA_FOLDER
-from fattn_probe.llama.build.sources import read_sources
+from fattn_probe.llama.build.sources import launching_files, read_sources
 from fattn_probe.llama.build.stamp import NATIVE
 from fattn_probe.llama.build.steps import CompileStep, LinkStep
 from fattn_probe.llama.build.toolchain import Toolchain
@@ -284,6 +284,22 @@ def test_only_the_simulators_variables_for_debuggers_have_debug_information_with
 )
 def test_each_case_has_its_own_file(case, file, text):
     assert (case_file(case), case_text(case, {})) == (file, text)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "files"),
+    [(("64", "80"), ["64-64", "80-80"]), (("64", "80", "96", "112", "128"), ["all"])],
+)
+def test_many_head_sizes_share_the_file_that_launches_their_kernels(sizes, files):
+    found = launching_files((size, size) for size in sizes)
+    assert found == tuple(f"template-instances/fattn-probe-launches-{name}.cu" for name in files)
+
+
+def test_a_build_that_launches_all_kernels_has_one_file_for_that(tmp_path):
+    every = "template-instances/fattn-probe-launches-all.cu"
+    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8,false,false,false",), (every,), (RUNNER,)))
+    launching = [source for source in sources(plan) if "launches-" in source]
+    assert launching == [f"overlay/{CUDA_FOLDER}/{every}"]
 
 
 SHARED = {
