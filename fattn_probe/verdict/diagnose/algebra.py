@@ -1,9 +1,9 @@
-"""What follows from wrong rows by linear algebra, if no known fault explains them.
+"""Conclusions about wrong rows by linear algebra, if no known fault explains them.
 
-A right output is o = sum of w_i v_i, with the softmax's weights w. If the wrong one is a sum of the same v_i with other
-weights, V is right and the weights are not; if it is no such sum, V or the sum is wrong. Weights are fitted for sets of
-KV rows, such as KV steps, or for single rows, only where a fit has fewer unknowns than the row has columns: an output
-that the statement does not describe leaves most of its error.
+A correct output is o = sum of w_i v_i, with the softmax's weights w. If the wrong output is a sum of the same v_i with
+different weights, V is correct and the weights are not; if it is not such a sum, V or the sum is wrong. Weights are
+fitted for sets of KV rows, such as KV steps, or for single rows, but only if a fit has fewer unknowns than the row has
+columns. Then, if the conclusion is wrong, most of the error remains.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def is_large(wrong: WrongRow) -> bool:
 
 
 def other_answer(wrong: WrongRow) -> Iterator[Cause]:
-    """The answer of another row with another sum of weights."""
+    """The answer of a different row, with a different sum of weights."""
     for name, other in wrong.others:
         size = float(other @ other)
         if size and wrong.explained(float(wrong.out @ other) / size * other):
@@ -48,21 +48,21 @@ def other_answer(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def other_rows(wrong: WrongRow) -> Iterator[Cause]:
-    """The mask, K or V of another KV row of the same KV step, by the numbers of warps and slices."""
+    """The mask, K or V of a different KV row in the same KV step, for various numbers of warps and slices."""
     row, n_kv = wrong.row, len(wrong.row.V)
     for name, index in _maps(n_kv, wrong.step or n_kv) if wrong.affords(2048) else ():
         if row.mask.any() and wrong.explained(row.answer(mask=row.mask[index])):
             yield Cause("mask-elsewhere", "the mask is read at another place", name)
         if wrong.explained(row.answer(raw=row.raw[index])):
             yield Cause("k-elsewhere", "K is read at another place", name)
-        if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # else, weights add up
+        if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # else weights add up
             yield Cause("v-elsewhere", "V is read at another place", name)
         if wrong.explained(row.answer(mask=row.mask[index], raw=row.raw[index])):
             yield Cause("weights", "KV rows have the weights of others", name)
 
 
 def _maps(n_kv: int, step: int) -> Iterator[tuple[str, Indices]]:
-    """For each KV row the one that is read instead; rows out of range are read at their own place."""
+    """For each KV row, the row that is read instead; if that is out of range, the row itself."""
     i = np.arange(n_kv)
     found: dict[str, Indices] = {}
     for rows in (8, 16, 32, 64):
@@ -85,7 +85,7 @@ def _maps(n_kv: int, step: int) -> Iterator[tuple[str, Indices]]:
 
 
 def column_gains(wrong: WrongRow) -> Iterator[Cause]:
-    """Blocks of columns of Q and K that count a wrong whole number of times."""
+    """Blocks of columns of Q and K that are counted a wrong integer number of times."""
     terms = _terms(wrong)
     if terms is None:
         return
@@ -105,7 +105,7 @@ def column_gains(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def sets_of_rows(wrong: WrongRow) -> Iterator[Cause]:
-    """Sets of KV rows with a factor for the weight of each, as when a part of the sum is lost or rescaled."""
+    """Sets of KV rows whose weights have a wrong factor, for example because part of the sum is lost or rescaled."""
     p, seen = wrong.row.p, np.flatnonzero(wrong.row.p)
     found: list[tuple[float, Cause]] = []
     summands = p[seen, None] * wrong.row.V[seen]
@@ -143,7 +143,7 @@ def _divisions(wrong: WrongRow) -> Iterator[tuple[str, str, str, Indices]]:
 
 
 def _blocks(wrong: WrongRow) -> Indices:
-    """The block of each KV row, by its number among those of the tile."""
+    """The block of each KV row, as an index among the blocks of the tile."""
     block = np.zeros(len(wrong.row.V), np.intp)
     for number, (_, rows) in enumerate(wrong.shares):
         block[rows] = number
@@ -151,7 +151,7 @@ def _blocks(wrong: WrongRow) -> Indices:
 
 
 def _by_factor(name: str, factors: F64, known: Indices) -> str:
-    """Sets of KV rows by their factor, those that are furthest from one first; of some it is known."""
+    """Sets of KV rows with known factors, those furthest from one first."""
     groups: list[list[int]] = []
     for number in known[np.argsort(factors[known], kind="stable")]:
         if groups and abs(factors[number] - factors[groups[-1][0]]) <= SAME * max(1.0, abs(factors[number])):
@@ -168,9 +168,9 @@ def _often(factor: float) -> str:
 
 
 def other_weights(wrong: WrongRow) -> Iterator[Cause]:
-    """Slices of V's rows summed with the weights of other slices of the same KV step, the same in all steps.
+    """Slices of V's rows summed with the weights of different slices of the same KV step, the same in all steps.
 
-    The warps that share a column may go through a step in several turns.
+    The warps that share a column may process a step in several turns.
     """
     step, V = wrong.step, wrong.row.V
     pad = -len(V) % step if step else 0
@@ -184,7 +184,7 @@ def other_weights(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def other_share(wrong: WrongRow) -> Iterator[Cause]:
-    """A CUDA block's share of another row of the tile, or of its neighbours, is added to this one's."""
+    """A CUDA block's share of a different row of the tile, or of a neighbouring tile, is added to this row."""
     block, around, row = _blocks(wrong), wrong.around, wrong.row
     member = block == np.unique(block)[:, None]
     own = member @ (row.p[:, None] * row.V)
@@ -206,7 +206,7 @@ def other_share(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def single_rows(wrong: WrongRow) -> Iterator[Cause]:
-    """Single KV rows with wrong weights, where the row has more columns than KV rows that count."""
+    """Single KV rows with wrong weights, if the row has more columns than KV rows that count."""
     p, rounding = wrong.row.p, wrong.rounding
     for which, rows in (("", np.flatnonzero(p > 0)), (", also of rows that the mask hides", np.arange(len(p)))):
         if not 2 <= len(rows) <= MOST * len(wrong.out):
@@ -222,14 +222,14 @@ def single_rows(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def columns(wrong: WrongRow) -> Iterator[Cause]:
-    """Some columns are wrong, the others right: weights that are wrong would show in all."""
+    """Some columns are wrong and the others correct: wrong weights would affect all columns."""
     right, error = ~wrong.wrong, wrong.error**2
     if 1 - MOST <= right.mean() < 1 and error[right].mean() <= LEFT**2 * error[wrong.wrong].mean():
         yield Cause("", "", f"d {ranges(np.flatnonzero(wrong.wrong).tolist())}")
 
 
 def no_sum(wrong: WrongRow) -> Iterator[Cause]:
-    """The output is no sum of V's rows, whatever their weights; said if V has half as many rows as columns."""
+    """The output is not a sum of V's rows with any weights; only if V has at most half as many rows as columns."""
     if len(wrong.row.V) <= UNKNOWNS * len(wrong.out):
         left = float(np.linalg.norm(wrong.out - _summed(wrong.row.V, wrong.out)[1]))
         if left > LEFT * wrong.off and left > 2 * wrong.rounding:
@@ -240,7 +240,7 @@ def no_average(wrong: WrongRow) -> Iterator[Cause]:
     """The output is outside the convex hull of V's rows, or of these and 0 with a sink."""
     V = wrong.row.V if wrong.row.sink is None else np.vstack([wrong.row.V, np.zeros(len(wrong.out))])
     slack = ROUNDING * wrong.rounding / len(wrong.out) ** 0.5 + F16_ULP * np.abs(V).max(axis=0)
-    # Of many more rows than columns, the hull holds nearly everything.
+    # If there are many more rows than columns, the hull contains nearly everything.
     if wrong.affords(4096) and len(V) <= 6 * V.shape[1] and is_outside(V, wrong.out, slack):
         yield Cause("", "", "")
 
@@ -248,7 +248,7 @@ def no_average(wrong: WrongRow) -> Iterator[Cause]:
 def is_outside(points: F64, point: F64, slack: F64) -> bool:
     """Whether a plane has `point` (n,) on one side and all `points` (number, n) on the other.
 
-    Each coordinate may be off by `slack` (n,). The nearest point of the hull is approached from corner to corner
+    Each coordinate may be off by `slack` (n,). The search for the nearest point of the hull goes from corner to corner
     (Gilbert, SIAM J. Control 4, 1966).
     """
     if ((point > points.max(axis=0) + slack) | (point < points.min(axis=0) - slack)).any():
@@ -268,9 +268,9 @@ def is_outside(points: F64, point: F64, slack: F64) -> bool:
 
 
 def other_columns(rows: Sequence[WrongRow]) -> Iterator[list[list[Cause]]]:
-    """For sets of columns of Q and K, few columns first: the rows that other values of Q there explain.
+    """For sets of columns of Q and K, few columns first: the rows that different values of Q in these columns explain.
 
-    The slowest to find: the first row is searched, the others confirm.
+    This is the slowest search: the sets come from the first row, and the other rows confirm them.
     """
     d = np.arange(rows[0].row.K.shape[1])
     half, sets = len(d) // 2, dict[str, Bools]()
@@ -286,7 +286,7 @@ def other_columns(rows: Sequence[WrongRow]) -> Iterator[list[list[Cause]]]:
 
 
 def _other_values(wrong: WrongRow, chosen: Bools) -> bool:
-    """Whether other values of Q in some columns explain a row; not if few KV rows count: they have any weights."""
+    """Whether different values of Q in some columns explain a row; not if few KV rows count: any weights fit."""
     terms = _terms(wrong)
     if terms is None or chosen.sum() > min(MOST * len(wrong.out), wrong.rows_that_count / 2):
         return False
@@ -295,20 +295,20 @@ def _other_values(wrong: WrongRow, chosen: Bools) -> bool:
 
 
 def _terms(wrong: WrongRow) -> F64 | None:
-    """The products of Q and K by column, (n_kv, hsk); None if they are many."""
+    """The products of Q and K by column, (n_kv, hsk); None if there are too many."""
     return np.asarray(wrong.row.K * wrong.around.q * wrong.around.scale) if wrong.affords(2048) else None
 
 
 def _summed(terms: F64, out: F64) -> tuple[F64, F64]:
-    """The factors of some terms (number, hsv) whose sum is nearest to an output, and that sum."""
+    """The factors of some terms (number, hsv) for which the sum is closest to an output, and that sum."""
     factors = np.asarray(np.linalg.lstsq(terms.T, out, rcond=1e-9)[0], np.float64)
     return factors, np.asarray(factors @ terms)
 
 
 def _fitted(wrong: WrongRow, fixed: F64, parts: F64, steps: int) -> F64:
-    """The gains of parts of the raw logits, besides fixed ones, for which the output is nearest.
+    """The gains of parts of the raw logits, in addition to a fixed part, for which the output is closest.
 
-    By the method of Levenberg and Marquardt.
+    Uses the method of Levenberg and Marquardt.
     """
     row, target = wrong.row, wrong.out
 

@@ -1,6 +1,6 @@
-"""The numbers that several parts of a diagnosis share, each with a test that fails with another value.
+"""The constants of the diagnosis, each with a test that fails if the value is changed.
 
-`unpinned`: no test is known to fail.
+`unpinned`: no such test is known.
 """
 
 WORK = 1 << 27  # test_a_search_has_a_limit_of_work

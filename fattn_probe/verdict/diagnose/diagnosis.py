@@ -53,16 +53,16 @@ from fattn_probe.verdict.measure.wrong_rows import ranges
 from fattn_probe.verdict.truth.reference.adapter import stored_rows
 
 UNSURE = {"rounding", "row-sum", "share", "weights", "kv-parts", "k-columns", "columns", "v-sum", "outside", "invalid"}
-"""Causes that a race can look like: none of them predicts the output."""
+"""Causes that a race can imitate: none of them predicts the output."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """A run with a wrong output: the op with its bytes, the output, the right output, and the wrong elements.
+    """A run with a wrong output: the op with its bytes, the output, the correct output, and the wrong elements.
 
     The deviation's base includes the kernel's own rounding if there is a model of it. `geometry` is None if the
-    launches do not show the division of work. For a sample, `dst` and deviation hold the `rows` (sequence, query, head)
-    as the queries of one head: (1, rows, 1, hsv).
+    launches do not show the division of work. For a sample, `dst` and the deviation contain the `rows` (sequence,
+    query, head) as the queries of one head: (1, rows, 1, hsv).
     """
 
     case: Case
@@ -73,20 +73,20 @@ class Evidence:
     rows: I64 | None = None
 
     def place(self, row: RowIndex) -> RowIndex:
-        """The (sequence, query, head) of a row of the arrays in the whole output."""
+        """The position (sequence, query, head) in the whole output of a row of the arrays."""
         if self.rows is None:
             return row
         sequence, query, head = self.rows[row[1]].tolist()
         return sequence, query, head
 
     def rows_of(self, dst: F32) -> F32:
-        """The rows of a whole output that the arrays hold."""
+        """The rows of a whole output that are in the arrays."""
         found: F32 = dst if self.rows is None else dst[tuple(self.rows.T)][None, :, None]
         return found
 
     @property
     def base(self) -> F64:
-        """The right output."""
+        """The correct output."""
         return self.deviation.base
 
     @property
@@ -100,13 +100,13 @@ class Evidence:
         return np.asarray((np.isfinite(self.dst) & np.isfinite(self.base)).all(axis=3))
 
     def affords(self, times: int) -> int:
-        """The number of rows for which a search may go over K and V so many times; none if K and V are very large."""
+        """The number of rows for which a search can afford this many passes over K and V; 0 if they are very large."""
         sizes = self.case.op.sizes
         values = sizes.n_kv * (sizes.hsk + sizes.hsv)
         return WORK // (times * values) if 2 * values <= WORK else 0
 
     def labellings(self) -> list[Labelling]:
-        """The properties of the arrays' rows and columns; none of an output with millions of rows."""
+        """The properties of the arrays' rows and columns; none for an output with millions of rows."""
         sizes, geometry, view = self.case.op.sizes, self.geometry, self.case.op.tensors.get("mask")
         if 32 * sizes.n_seq * sizes.n_q * sizes.n_head > WORK:
             return []
@@ -122,7 +122,7 @@ class Evidence:
         return [one if one.axis == "columns" else replace(one, labels=one.labels[at][None, :, None]) for one in found]
 
     def sample(self, wrong: Bools, number: int = ROWS_TRIED) -> list[RowIndex]:
-        """Some wrong rows, drawn by chance, so that their causes stand for those of all."""
+        """Some wrong rows, chosen at random, so that their causes represent those of all."""
         rows = np.argwhere(wrong.any(axis=3))
         chosen = np.random.default_rng(0).permutation(len(rows))[:number]
         return [(int(sequence), int(query), int(head)) for sequence, query, head in rows[np.sort(chosen)]]
@@ -132,7 +132,7 @@ class Evidence:
         return () if self.geometry is None else self.geometry.parts_of(self.geometry.tile_of(*self.place(row)))
 
     def row(self, row: RowIndex, heads: dict[RowIndex, Head] | None = None) -> WrongRow:
-        """A row with all that is known of it; `heads` keeps K and V for other rows."""
+        """A row with everything that is known about it; `heads` keeps K and V for other rows."""
         (sequence, query, head), geometry = self.place(row), self.geometry
         at = sequence, head // self.case.op.sizes.group
         kv = (heads or {}).get((*at, 0)) or Head.of(self.case, self.inputs, *at)
@@ -153,7 +153,7 @@ class Evidence:
         )
 
     def _others(self, row: RowIndex) -> list[Named]:
-        """The right answers of neighbouring rows: other queries, other heads, other sequences."""
+        """The correct answers of neighbouring rows: other queries, heads and sequences."""
         (sequence, query, head), (n_seq, n_q, n_head, _) = row, self.base.shape
         near = range(max(0, query - 256), min(n_q, query + 256))
         places = [(sequence, q, head) for q in near if q != query]
@@ -208,7 +208,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _element(evidence: Evidence, row: RowIndex, cause: Cause | None) -> Element:
-    """The worst element of a row, with the blocks that worked on it; of a wrong KV step, if it is known."""
+    """The worst element of a row, with the blocks that computed it, or that did the wrong KV step if it is known."""
     dst, base, geometry = evidence.dst[row], evidence.base[row], evidence.geometry
     with np.errstate(invalid="ignore"):
         off = np.where(np.isfinite(dst), np.abs(dst - base), np.inf)
@@ -221,7 +221,7 @@ def _element(evidence: Evidence, row: RowIndex, cause: Cause | None) -> Element:
 
 
 def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate]]) -> Sequence[Said]:
-    """The causes of the rows that are finite, and of those that are not, the one that explains most rows first."""
+    """The causes of the finite rows and of the others; the one that explains the most rows comes first."""
     wrong, dst = evidence.wrong.any(axis=3), evidence.dst
     bad = wrong & ~evidence.finite
     number = int(wrong.sum())
@@ -234,9 +234,9 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     found = agreed(list(candidates.values()), share) if candidates else []
     never = bad & _with_bits(dst, POISON)
     fresh = bad & ~never & _with_bits(dst, FRESH, of=FRESH)
-    # The bits of a NaN show these, so that they are said of few rows too, if nothing explains the others.
+    # The bits of a NaN prove these, so they are named even for few rows, if nothing explains the others.
     certain = of_rows("unwritten", "elements are never written", "", never)
-    if evidence.rows is None:  # elements of a huge output are fresh memory themselves before a run
+    if evidence.rows is None:  # a huge output itself is fresh memory before a run
         certain += of_rows("unwritten-read", "memory that nobody wrote is read", "--check names the place", fresh)
     if (computed := bad & ~never & ~fresh).any():
         for cause in _of_not_finite(evidence, computed, never | fresh):
@@ -248,7 +248,7 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     rows = [evidence.row(row) for row in candidates] if evidence.affords(32) else []
     if algebra := causes_by_algebra(rows, share):
         return algebra
-    # What these bits of a simulated GPU's NaN show without saying why, if most wrong rows have them.
+    # These bits of a simulated GPU's NaN show the origin but not the reason, if most wrong rows have them.
     layouts = (
         []
         if evidence.case.recorded
@@ -263,12 +263,12 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
 
 
 def _with_bits(dst: F32, bits: int, of: int = 0xFFFFFFFF) -> Bools:
-    """The rows with an element that has these bits, among some."""
+    """The rows with an element that has these bits (within the mask `of`)."""
     return np.asarray((np.ascontiguousarray(dst).view(np.uint32) & np.uint32(of) == bits).any(axis=3))
 
 
 def _of_not_finite(evidence: Evidence, bad: Bools, others: Bools) -> list[Cause]:
-    """The causes of bad rows, compared with rows but `others`, drawn by chance if there are many."""
+    """The causes of bad rows, compared with rows other than `others`; a random choice if there are many."""
     most = min(1024, 2 * evidence.affords(1))
     chosen = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(~others))[:most])
     heads: dict[RowIndex, Head] = {}
@@ -278,14 +278,14 @@ def _of_not_finite(evidence: Evidence, bad: Bools, others: Bools) -> list[Cause]
 
 
 def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Iterator[Said]:
-    """Causes that the places and the size of the errors show, if nothing explains the values."""
+    """Causes that follow from the places and sizes of the errors, if nothing explains the values."""
     wrong, geometry = np.asarray(evidence.wrong.any(axis=3)), evidence.geometry
     finite, searched = evidence.wrong[evidence.finite], evidence.affords(2)
     often = finite[finite.any(axis=1)].mean(axis=0) if finite.any() else np.zeros(finite.shape[1])
-    columns = np.asarray(often > 0)  # these are wrong, if at least a quarter is right everywhere
+    columns = np.asarray(often > 0)  # these are wrong, if at least a quarter is correct everywhere
     if rows and columns.any() and (often[columns] > AGREED).mean() > AGREED and columns.mean() <= MOST:
         yield from agreed([candidates_of(evidence.row(row), columns) if searched else [] for row in rows], share)
-        if is_quantized(evidence.case.op.type_V) and wrong.mean() >= MOST:  # V's values reach all rows
+        if is_quantized(evidence.case.op.type_V) and wrong.mean() >= MOST:  # V's values affect all rows
             where = f"d {ranges(np.flatnonzero(columns).tolist())}"
             values = Cause("v-values", "V's values are unpacked wrongly in some columns", where)
             yield Said(values, len(rows), len(rows), share)
@@ -303,12 +303,12 @@ def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Ite
 
 
 def _is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
-    """Whether a rounding to f16 can make the errors: they are as small as the kernel's own, and unlike the output.
+    """Whether rounding to f16 could cause the errors: they are as small as the kernel's own, and uncorrelated.
 
-    The error of a factor is a multiple of the output; a rounded factor is at most a unit in the last place off. The
-    errors must not lean to one side, as those of a part that counts a little too much do.
+    The error of a wrong factor is a multiple of the output; a rounded factor is off by at most a unit in the last
+    place. The errors must not be biased, as they are if a part counts a little too much.
     """
-    # A tenth of the kernel's own error is seen in a row, though it may be too small to be wrong.
+    # A tenth of the kernel's own error can be noticed in a row, even if it is too small to be wrong.
     seen = np.abs(evidence.dst - evidence.base) > LEFT * np.asarray(evidence.deviation.unit)[..., None]
     small = []
     for row in rows:
@@ -325,10 +325,10 @@ def _is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
 
 
 def lean(wrong: Iterable[WrongRow]) -> bool:
-    """Whether the errors of rows lie along the change of the output by some factor, on one side more than by chance.
+    """Whether errors point in the direction in which some factor changes the output, more than by chance.
 
-    By Student's t, since the rows have to show their spread themselves; its quantile where a normal variable's is
-    SIGMAS, by Fisher and Cornish's expansion, which is good from 5 degrees of freedom on.
+    Uses Student's t, because the spread is estimated from the rows. Its quantile, where a normal variable has SIGMAS,
+    comes from the Cornish-Fisher expansion, which is accurate from 5 degrees of freedom on.
     """
     cosines: dict[str, list[float]] = {}
     for row in wrong:
@@ -347,12 +347,12 @@ def lean(wrong: Iterable[WrongRow]) -> bool:
 
 
 def needs_another(found: Diagnosis) -> bool:
-    """Whether only a second run shows if the output is always this one."""
+    """Whether a second run is necessary to show if the output is always the same."""
     return not found.causes or found.causes[0].cause.kind in UNSURE
 
 
 def with_another(found: Diagnosis, evidence: Evidence, dst: F32) -> Diagnosis:
-    """The diagnosis with the output of a second run: if most wrong rows differ, that is the cause, and the only one."""
+    """The diagnosis after a second run: if most wrong rows differ between the runs, that is the only cause."""
     wrong, differs = evidence.wrong.any(axis=3), unequal(evidence.dst, dst)
     number, rows = int(wrong.sum()), int((wrong & differs.any(axis=3)).sum())
     if rows < AGREED * number:

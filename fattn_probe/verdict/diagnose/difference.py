@@ -38,7 +38,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class DifferenceCut:
-    """The output tiles (`of` all) and the CUDA blocks in which bits differ, by the launches of one capture."""
+    """The output tiles (`of` all) and CUDA blocks in which bits differ, according to the launches of one capture."""
 
     tiles: tuple[Tile, ...]
     of: int
@@ -47,9 +47,9 @@ class DifferenceCut:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two captures of one op; the status is `changed` if a bit differs, which alone is no failure.
+    """Two captures of one op; the status is `changed` if a bit differs, which is not a failure.
 
-    `cuts` are the tiles and blocks with differences, for each capture; None if its launches do not show them.
+    `cuts` are the tiles and blocks with differences, for each capture; None if its launches do not show this.
     """
 
     a: str
@@ -79,7 +79,7 @@ class Difference:
 
 
 def compare_captures(a: Capture, b: Capture, names: tuple[str, str] = ("a", "b")) -> Difference:
-    """Compare two captures, called `names` in messages; InputError if they are not of the same op and inputs."""
+    """Compare two captures, called `names` in messages; InputError if their op or inputs differ."""
     if a.digest != b.digest:
         digests = f"{a.digest} and {b.digest}"
         raise InputError(f"{names[0]} and {names[1]} are of different ops or inputs: digests {digests}")

@@ -61,14 +61,14 @@ KINDS = {
 }
 
 NONE = "none"
-"""The label of a fault of which no wrong output shows the cause, such as a race."""
+"""The label of a fault whose cause no wrong output shows, such as a race."""
 
 
 ROW_SUM = Cause("row-sum", "each row is scaled by a factor of its own: its sum of weights is wrong", "")
 
 
 class Search(Enum):
-    """Where a fault is looked for; the next search begins if no cause of the one before explains most rows."""
+    """The stages of the search; the next stage begins if no cause of the previous one explains most rows."""
 
     OUTPUT = "it predicts the errors of a row"
     COLUMNS = "it predicts those of the wrong columns, where some are right everywhere"
@@ -78,9 +78,9 @@ class Search(Enum):
 
 @dataclass(frozen=True)
 class RowFault:
-    """A fault, and what it makes of a row: errors (`Moves`), other outputs, or a cause that is certain.
+    """A fault, and its effect on a row: errors (`Moves`), different outputs, or a cause that is certain.
 
-    A cause without kind or words of its own has those of the fault. The name of an output is the detail of the words.
+    A cause without its own kind or words has those of the fault. The name of an output is the detail of the words.
     """
 
     kind: str
@@ -103,7 +103,7 @@ class RowFault:
         return [replace(one, cause=self._named(one.cause)) for one in found]
 
     def certain(self, wrong: WrongRow) -> list[Cause]:
-        """The causes that it makes certain."""
+        """The causes that it proves."""
         return [self._named(one) for one in self.makes(wrong) if isinstance(one, Cause)]
 
     def _named(self, cause: Cause) -> Cause:
@@ -137,7 +137,7 @@ FAULTS = (
     RowFault("scale", "the logits, the mask, the slope or the softcap count by a wrong factor", score.searched),
     RowFault("softcap", "", score.softcaps),
     RowFault("rounding", "", score.rounded, rarity=2.0),
-    # Weights that lose everything are no better a cause.
+    # Weights that lose everything are not a better cause.
     RowFault("zero", "the output is zero", score.zeros, rarity=-UNLIKELY),
     RowFault("row-elsewhere", "another row's answer stands there", lambda wrong: wrong.others),
     RowFault("zero", "some columns of the output are zero", score.zeros, Search.COLUMNS, -UNLIKELY),
@@ -175,14 +175,14 @@ def candidates_of(wrong: WrongRow, columns: Bools | None = None) -> list[Candida
 
 
 def causes_by_algebra(rows: Sequence[WrongRow], share: float) -> "list[Said]":
-    """The first statement that holds in at least half of all wrong rows; `share` is that of those these stand for."""
+    """The first conclusion that holds in at least half of all wrong rows; `rows` represent the `share` of these."""
     large = [row for row in rows if algebra.is_large(row)]
     if not large or len(large) < AGREED * len(rows):
         return []
     others: list[list[Candidate]] = [[]] * (len(rows) - len(large))
     faults = ([fault.certain(row) for row in large] for fault in FAULTS if fault.search is Search.ALGEBRA)
     for causes in chain(faults, algebra.other_columns(large)):
-        # Of a row's causes with the same words, the last counts.
+        # If causes of a row have the same words, the last counts.
         found = [[*{one.name: Candidate(one, 0.0) for one in row}.values()] for row in causes]
         if said := agreed([*found, *others], share):
             return said[:1]
@@ -190,7 +190,7 @@ def causes_by_algebra(rows: Sequence[WrongRow], share: float) -> "list[Said]":
 
 
 def not_finite(rows: Iterable[WrongRow], spoiled: Bools) -> list[Cause]:
-    """The faults that make exactly the spoiled ones of some rows not finite."""
+    """The faults that make exactly the `spoiled` rows non-finite."""
     shown: dict[Cause, Bools] = {}
     with np.errstate(all="ignore"):
         for number, row in enumerate(rows):
@@ -202,9 +202,9 @@ def not_finite(rows: Iterable[WrongRow], spoiled: Bools) -> list[Cause]:
 
 @dataclass(frozen=True)
 class Said:
-    """A cause of an output: how many of some examined rows it explains, and the mean of its scores there.
+    """A cause of an output: the number of examined rows that it explains, and its mean score in these.
 
-    `share` is the share of all wrong rows that it explains, estimated from these.
+    `share` is the estimated share of all wrong rows that it explains.
     """
 
     cause: Cause
@@ -215,7 +215,7 @@ class Said:
 
 
 def agreed(rows: Sequence[Sequence[Candidate]], share: float = 1.0) -> list[Said]:
-    """The causes that explain at least half of some rows, given each row's candidates; the most rows first.
+    """The causes that explain at least half of the rows, from each row's candidates; the most rows first.
 
     `share` is that of all wrong rows for which these rows stand. Candidates much less likely than a row's best do not
     count.

@@ -17,7 +17,7 @@ from fattn_probe.verdict.measure.wrong_rows import ranges, span
 
 
 def _weighted(pulls: F64, weights: F64, name: Callable[[int], Cause], rarity: float = 0.0) -> Moves:
-    """Other weights of sets of KV rows, from how far the output moved: e = (f-1)/(1+(f-1)W) u for a set's weight W."""
+    """Wrong weights of sets of KV rows, from the change of the output: e = (f-1)/(1+(f-1)W) u for a set's weight W."""
 
     def say(index: int, factor: float) -> Cause | None:
         change = 1 - factor * weights[index]
@@ -43,7 +43,7 @@ def _left_out(pulls: F64, weights: F64, say: Callable[[int], Cause]) -> Moves:
 
 
 def one_row(wrong: WrongRow) -> Iterator[Moves]:
-    """One KV row has another weight."""
+    """One KV row has a wrong weight."""
     row = wrong.row
     last = int(np.flatnonzero(row.p)[-1]) if row.p.any() else -1
 
@@ -56,7 +56,7 @@ def one_row(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def ends(wrong: WrongRow) -> Iterator[Moves]:
-    """All KV rows from one on are left out, or all before one."""
+    """All KV rows from some row on are left out, or all before it."""
     row, step, seen = wrong.row, wrong.step, np.flatnonzero(wrong.row.p)
     if len(seen) < 3 or not wrong.affords(4):
         return
@@ -77,7 +77,7 @@ def ends(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def hidden(wrong: WrongRow) -> Iterator[Moves]:
-    """KV rows that the mask hides count: one of them, any number of times, or all from one to another."""
+    """KV rows that the mask hides count: one of them, any number of times, or a range of them."""
     row = wrong.row
     unseen, seen = np.flatnonzero(np.isneginf(row.mask)), np.flatnonzero(~np.isneginf(row.mask))
     if not len(unseen) or not len(seen) or not wrong.affords(4):
@@ -105,7 +105,7 @@ def hidden(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def one_step(wrong: WrongRow) -> Iterator[Moves]:
-    """One KV step has another weight."""
+    """One KV step has a wrong weight."""
     n_kv, step = len(wrong.row.V), wrong.step
     last = (n_kv - 1) // max(step, 1)
 
@@ -119,7 +119,7 @@ def one_step(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def some_steps(wrong: WrongRow) -> Iterator[Moves]:
-    """Some KV steps are left out: every n-th, all but every n-th, a range of them, or those behind a masked one."""
+    """Some KV steps are left out: every n-th, all but every n-th, a range of them, or those after a masked one."""
     if not wrong.step:
         return
     row, last = wrong.row, int(wrong.steps[-1])
@@ -145,10 +145,10 @@ def some_steps(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def steps_often(wrong: WrongRow) -> Iterator[Moves]:
-    """Any whole number of times for each KV step, if the row has at least twice as many columns as steps.
+    """Each KV step counts some integer number of times, if the row has at least twice as many columns as steps.
 
     The output o' that counts step s f_s times solves sum of f_s (v_s - o') = 0, for the sum v_s of its weighted rows:
-    the f that comes nearest is the eigenvector with the smallest eigenvalue.
+    the best f is the eigenvector with the smallest eigenvalue.
     """
     row, error = wrong.row, wrong.error
     if not wrong.step:
@@ -177,7 +177,7 @@ def steps_often(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def one_share(wrong: WrongRow) -> Iterator[Moves]:
-    """One of several CUDA blocks' shares has another weight."""
+    """The share of one of several CUDA blocks has a wrong weight."""
     shares = wrong.shares
 
     def name(index: int) -> Cause:
@@ -191,7 +191,7 @@ def one_share(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def seams(wrong: WrongRow) -> Iterator[Moves]:
-    """KV rows next to the seams between shares have another weight."""
+    """KV rows next to the seams between shares have wrong weights."""
     parts, steps, row = [part for part, _ in wrong.shares], wrong.steps, wrong.row
     if len(parts) < 2:
         return
@@ -209,7 +209,7 @@ def seams(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def beyond(wrong: WrongRow) -> Iterator[Moves]:
-    """The memory behind the last KV row counts, to the end of the KV step; or rows of zeros do."""
+    """The memory after the last KV row counts, up to the end of the KV step; or rows of zeros do."""
     row, around = wrong.row, wrong.around
     count = -len(row.V) % wrong.step if wrong.step else 0
     if not count:
@@ -229,7 +229,7 @@ def beyond(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def nan_beyond(wrong: WrongRow) -> Iterator[Cause]:
-    """NaN lies behind the last KV row, up to the end of the KV step."""
+    """There is NaN after the last KV row, before the end of the KV step."""
     count = -len(wrong.row.V) % wrong.step if wrong.step else 0
     behind = [wrong.around.behind(name, count) for name in "KV"] if count else []
     if any(rows is not None and np.isnan(rows).any() for rows in behind):

@@ -1,9 +1,9 @@
 """Find patterns in the wrong elements, and put them into words: the shortest description first.
 
 Errors may depend on properties of rows and columns: axes, remainders, tiles, blocks, seams, masks.
-A hypothesis names a region of the output, rows times columns. Its cost in bits is that of naming the region plus that
-of saying which elements are wrong inside and outside of it (Rissanen's two-part code, Automatica 14, 1978). So a region
-that is too large, too small or too complicated costs more than the one that fits.
+A hypothesis is a region of the output, rows times columns. Its cost is the number of bits to name the region, plus the
+bits to list the wrong elements inside and outside it (Rissanen's two-part code, Automatica 14, 1978). So a region that
+is too large, too small or too complicated costs more than the best one.
 """
 
 import math
@@ -83,9 +83,9 @@ class Pattern:
 
 
 def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern]:
-    """What the wrong elements (n_seq, n_q, n_head, hsv) have in common, best explanation first; empty if nothing.
+    """The patterns in the wrong elements (n_seq, n_q, n_head, hsv), best explanation first; empty if there is none.
 
-    A second and third pattern explain wrong elements outside the patterns before them.
+    A second and third pattern explain wrong elements outside the previous ones.
     """
     found: list[Pattern] = []
     considered, left, total = np.ones(wrong.shape, np.bool_), wrong, int(wrong.sum())
@@ -95,7 +95,7 @@ def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern
         if region is None or whole.cost - region.cost < max(LEAST_BITS, WORTH * whole.cost):
             return found
         box = np.asarray(region.rows[..., None] & region.columns)
-        # It must hold far more than its share of the wrong elements, or nearly all of them.
+        # It must contain far more than its share of the wrong elements, or nearly all of them.
         if region.wrong / region.size < MORE * whole.wrong / whole.size and region.wrong < 0.995 * whole.wrong:
             return found
         hit = int((wrong & box).sum())
@@ -128,7 +128,7 @@ def _best(whole: Region, wrong: Bools, considered: Bools, labellings: Sequence[L
 
 
 def _distinct(regions: Sequence[Region]) -> list[Region]:
-    """Each set of rows and columns once, in its most usual words."""
+    """Each set of rows and columns once, in the most usual words."""
     kept: dict[tuple[bytes, bytes], Region] = {}
     for region in regions[: 8 * KEPT]:
         key = (np.packbits(region.rows).tobytes(), np.packbits(region.columns).tobytes())
@@ -172,7 +172,7 @@ def _inside(region: Region, wrong: Bools, considered: Bools, labellings: Sequenc
 def _other_words(
     region: Region, whole: Region, wrong: Bools, considered: Bools, labellings: Sequence[Labelling]
 ) -> tuple[str, ...]:
-    """Up to two other properties that alone name exactly the same elements, in short words."""
+    """Up to two other properties that describe exactly the same elements by themselves, in short words."""
     said: dict[int, str] = {}
     others = [one for one in labellings if one not in region.named]
     for other in _inside(whole, wrong, considered, others):
@@ -183,7 +183,7 @@ def _other_words(
 
 
 def code_length(wrong: Numbers, size: Numbers) -> Numbers:
-    """Bits to say which elements of a set are wrong: their entropy, plus half a logarithm for their number."""
+    """Bits to list the wrong elements of a set: their entropy, plus half a logarithm for their number."""
     wrong, size = np.asarray(wrong, np.float64), np.asarray(size, np.float64)
     share = wrong / np.maximum(size, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -194,7 +194,7 @@ def code_length(wrong: Numbers, size: Numbers) -> Numbers:
 def label_sets(
     wrong: Numbers, size: Numbers, outside: tuple[int, int], ordered: bool
 ) -> Iterator[tuple[Indices, float, float]]:
-    """The cheapest set of labels of each shape, the bits to name it, and its cost in all.
+    """The cheapest set of labels of each shape, the bits to name it, and its total cost.
 
     A single label, all but one, and any set; if `ordered`, also a beginning, an end and a range. `wrong` of `size`
     elements have each label, and `outside` (wrong, size) have none.
@@ -226,7 +226,7 @@ def label_sets(
         start = int(surplus[:stop].argmin()) if stop else 0
         if gain[stop] > 0 and start > 0 and stop < labels:
             sets.append((each[start:stop], 2 * choice + 1))
-    if labels > 2:  # the labels with the most errors, as many as lower the cost, in few runs: people take in no more
+    if labels > 2:  # the labels with the most errors, as many as lower the cost, in few runs to be readable
         order = np.argsort(-rates, kind="stable")[:-1]
         bits = choice + 2 + np.array([_log2_choices(labels, k) for k in range(1, labels)])
         best = int((cost_of(np.cumsum(wrong[order]), np.cumsum(size[order])) + bits).argmin())
@@ -245,14 +245,14 @@ def _log2_choices(n: int, k: int) -> float:
 
 
 def hidden_steps(mask: npt.NDArray[Any], n_seq: int, n_q: int, rows: int) -> Bools:
-    """The steps of `rows` KV rows of which a row sees nothing, (n_seq, n_q, steps), by a mask that heads share."""
+    """The steps of `rows` KV rows that the shared mask hides completely from a row, (n_seq, n_q, steps)."""
     seen = ~np.isneginf(mask[:, 0, :n_q])
     hidden = ~np.logical_or.reduceat(seen, np.arange(0, seen.shape[2], rows), axis=2)
     return np.asarray(hidden[np.arange(n_seq) % len(hidden)])
 
 
 def labellings(shape: Shape, group: int, geometry: Geometry | None, hidden: Bools | None) -> list[Labelling]:
-    """All properties of an output with `group` query heads per K/V head; `hidden` as `hidden_steps` has it."""
+    """All properties of an output with `group` query heads per K/V head; `hidden` is from `hidden_steps`."""
     found = [*_axes(shape, group)]
     if geometry is not None:
         found += _tiles(shape, geometry)
@@ -291,7 +291,7 @@ def _axes(shape: Shape, group: int) -> Iterator[Labelling]:
 
 
 def _tiles(shape: Shape, geometry: Geometry) -> Iterator[Labelling]:
-    """Tiles, the block that does a tile's end, and the seams inside tiles."""
+    """Tiles, the block that does the end of a tile, and the seams inside tiles."""
     _, n_q, n_head, _ = shape
     query, head = np.arange(n_q)[None, :, None], np.arange(n_head)[None, None]
     ncols1, ncols2 = geometry.kernel.ncols1, geometry.kernel.ncols2
@@ -375,6 +375,6 @@ def either(yes: str, no: str, chosen: Sequence[int]) -> str:
 
 
 def named(each: Sequence[str], chosen: Sequence[int]) -> str:
-    """Labels with their own words: `the seam between blocks 46 and 47`."""
+    """Labels that have their own words: `the seam between blocks 46 and 47`."""
     more = f" and {len(chosen) - 4} more" if len(chosen) > 4 else ""
     return ", ".join(each[label] for label in chosen[:4]) + more

@@ -1,4 +1,4 @@
-"""Faults in what is read for Q, K, V and the mask."""
+"""Faults in reading Q, K, V and the mask."""
 
 import math
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def no_mask(wrong: WrongRow) -> Iterator[Named]:
 
 
 def next_steps(wrong: WrongRow) -> Iterator[Moves]:
-    """Blocks that go on by several KV steps read those that follow one another for the mask, K or V."""
+    """Blocks that advance by several KV steps read consecutive steps for the mask, K or V."""
     row, step = wrong.row, wrong.step
     index = np.arange(len(row.V))
     for part in wrong.parts:
@@ -59,7 +59,7 @@ def next_steps(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def other_V(wrong: WrongRow) -> Iterator[Named]:
-    """The answers with V read at other places, or K for V."""
+    """The answers with V read from a different place, or with K instead of V."""
     row, around = wrong.row, wrong.around
     if wrong.affords(64):
         yield from ((words, row.p @ rows) for words, rows in (*_elsewhere(around, "V"), *_shifted(around, "V")))
@@ -70,7 +70,7 @@ def other_V(wrong: WrongRow) -> Iterator[Named]:
 
 
 def other_Q(wrong: WrongRow) -> Iterator[Named]:
-    """The answers to other rows of Q, with this row's mask: nearby queries, other heads, other sequences."""
+    """The answers to other rows of Q with this row's mask: nearby queries, other heads and sequences."""
     around, row = wrong.around, wrong.row
     sizes, (sequence, query, head) = around.case.op.sizes, (around.sequence, around.query, around.head)
     near = range(max(0, query - NEAR), min(sizes.n_q, query + NEAR + 1))
@@ -83,7 +83,7 @@ def other_Q(wrong: WrongRow) -> Iterator[Named]:
 
 
 def other_K(wrong: WrongRow) -> Iterator[Named]:
-    """The answers with K read at other places."""
+    """The answers with K read from a different place."""
     if wrong.affords(64):
         around = wrong.around
         for words, rows in (*_elsewhere(around, "K"), *_shifted(around, "K"), *_stepped(wrong, "K")):
@@ -91,7 +91,7 @@ def other_K(wrong: WrongRow) -> Iterator[Named]:
 
 
 def other_K_and_V(wrong: WrongRow) -> Iterator[Named]:
-    """K and V of the same other place, such as another head; not where one of them lies there anyway."""
+    """K and V from the same wrong place, such as a different head, unless one of them is there anyway."""
     row, around = wrong.row, wrong.around
     values = dict(_elsewhere(around, "V")) if wrong.affords(64) else {}
     for words, K in _elsewhere(around, "K") if values else ():
@@ -100,7 +100,7 @@ def other_K_and_V(wrong: WrongRow) -> Iterator[Named]:
 
 
 def zero_points(wrong: WrongRow) -> Iterator[Named]:
-    """The zero point of K's blocks subtracted another number of times."""
+    """The zero point of K's blocks is subtracted a wrong number of times."""
     row, around = wrong.row, wrong.around
     view = around.view("K")
     zero = {"q4_0": 8, "q5_0": 16}.get(view.type)
@@ -115,7 +115,7 @@ def zero_points(wrong: WrongRow) -> Iterator[Named]:
 
 
 def swizzled(wrong: WrongRow) -> Iterator[Named]:
-    """Chunks of 8 columns stand where the swizzle of row i, an exclusive or with i, would have put them."""
+    """Chunks of 8 columns are at the positions of a swizzle: in row i, their index is XORed with i."""
     row, around, each = wrong.row, wrong.around, dict[str, F64]()
     for name, rows in (("K", row.K), ("V", row.V)) if wrong.affords(64) else ():
         if rows.shape[1] % 64 == 0:
@@ -132,7 +132,7 @@ def swizzled(wrong: WrongRow) -> Iterator[Named]:
 
 
 def other_masks(wrong: WrongRow) -> Iterator[Named]:
-    """The answers with other rows or columns of the mask."""
+    """The answers with wrong rows or columns of the mask."""
     if wrong.row.mask.any() and wrong.affords(64):
         for name, mask in wrong.around.masks():
             if not np.isnan(mask).any():
@@ -140,7 +140,7 @@ def other_masks(wrong: WrongRow) -> Iterator[Named]:
 
 
 def hiding_mask(wrong: WrongRow) -> Iterator[Cause]:
-    """The mask hides everything at row sequence * n_q + query, where this row's would be without padding."""
+    """The mask hides everything in row sequence * n_q + query, the place of this row without padding."""
     around, sizes = wrong.around, wrong.around.case.op.sizes
     if around.has("mask"):
         view = around.view("mask")
@@ -151,7 +151,7 @@ def hiding_mask(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def _elsewhere(around: Around, name: str) -> Iterator[Named]:
-    """A tensor read with other strides, or of another head or sequence, in words."""
+    """A tensor read with wrong strides, or from a different head or sequence, in words."""
     sizes, view = around.case.op.sizes, around.view(name)
     for words, other in _strides(around, name):
         if (rows := around.rows(other)) is not None:
@@ -166,7 +166,7 @@ def _elsewhere(around: Around, name: str) -> Iterator[Named]:
 
 
 def _strides(around: Around, name: str) -> Iterator[tuple[str, TensorView]]:
-    """A tensor with one of its strides replaced: by another of K's or V's, or by that of a contiguous tensor."""
+    """A tensor with one of its strides replaced by a different stride of K or V, or by that of a contiguous tensor."""
     view, tensors = around.view(name), around.case.op.tensors
     row = row_size(view.type, view.ne[0])
     contiguous = (view.nb[0], row, row * view.ne[1], row * view.ne[1] * view.ne[2])
@@ -182,7 +182,7 @@ def _strides(around: Around, name: str) -> Iterator[tuple[str, TensorView]]:
 
 
 def _converted(around: Around, name: str) -> Iterator[Named]:
-    """A tensor converted to f16, which is contiguous, read with a wrong stride. None of a very large one."""
+    """A tensor converted to f16, which is contiguous, read with a wrong stride; not for very large tensors."""
     view = around.view(name)
     row, n_kv, heads, n_seq = view.ne
     if view.type == "f16" or 32 * math.prod(view.ne) > WORK or not around.has(name):
@@ -208,7 +208,7 @@ def _converted(around: Around, name: str) -> Iterator[Named]:
 
 
 def _shifted(around: Around, name: str) -> Iterator[Named]:
-    """A tensor read at other columns: they move by whole blocks of a quantised type, otherwise by 8."""
+    """A tensor read at shifted columns: by whole blocks of a quantised type, otherwise by 8."""
     view = around.view(name)
     if 256 * view.ne[0] * view.ne[1] > WORK:
         return
@@ -227,7 +227,7 @@ def _shifted(around: Around, name: str) -> Iterator[Named]:
 
 
 def _stepped(wrong: WrongRow, name: str) -> Iterator[Named]:
-    """K or V whose KV steps begin by another stride, while rows within a step have their own."""
+    """K or V with a wrong stride from step to step, and the correct stride within a step."""
     around, step = wrong.around, wrong.step
     view, n_kv = around.view(name), around.case.op.sizes.n_kv
     for words, other in _strides(around, name) if step else ():

@@ -1,8 +1,8 @@
-"""A wrong row of the output, and how faults move it.
+"""A wrong row of the output, and the changes that faults cause.
 
 A row has its logits and weights in float64, the memory around its operands, and its error. Faults of a kind predict
-errors (`Moves`). One fits if it leaves no more of the row's error than the kernel's rounding. The most likely is the
-one that leaves least, given the number of alternatives (Schwarz' criterion, Annals of Statistics 6, 1978).
+errors (`Moves`). A fault fits if the remaining error is not larger than the kernel's rounding. The most likely fault
+leaves the smallest error, given the number of alternatives (Schwarz' criterion, Annals of Statistics 6, 1978).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 RowIndex = tuple[int, int, int]
 """(sequence, query, head)."""
 Named = tuple[str, F64]
-"""Another output of a row, in words."""
+"""A different output of a row, with its name in words."""
 
 
 def unlike(here: RowIndex, other: RowIndex) -> str:
@@ -84,7 +84,7 @@ class AttentionRow:
 
     @property
     def logits(self) -> F64:
-        """The logits that enter the softmax: -inf where hidden, also if `raw` is infinite or NaN there."""
+        """The logits that enter the softmax: -inf where hidden, even if `raw` is infinite or NaN."""
         raw = self.softcap * np.tanh(self.raw / self.softcap) if self.softcap else self.raw
         hidden = np.isneginf(self.mask)
         return np.where(hidden, -np.inf, raw + np.where(hidden, 0.0, self.mask))
@@ -121,13 +121,13 @@ class AttentionRow:
 
     @cached_property
     def pulls(self) -> F64:
-        """How each KV row moves the output, (n_kv, hsv)."""
+        """The change of the output for each KV row, (n_kv, hsv)."""
         return np.asarray(self.p[:, None] * (self.V - self.out))
 
 
 @dataclass(frozen=True, eq=False)
 class Around:
-    """The operands of the row (sequence, query, head) as they lie in memory: what a wrong offset or stride reads."""
+    """The operands of the row (sequence, query, head) in memory, to find what a wrong offset or stride reads."""
 
     case: Case
     inputs: Mapping[str, Bytes]
@@ -142,7 +142,7 @@ class Around:
 
     @property
     def scale(self) -> float:
-        """What the products of Q and K are multiplied by."""
+        """The factor on the products of Q and K."""
         return float(self.case.op.params.stored.scale)
 
     @cached_property
@@ -170,7 +170,7 @@ class Around:
             return np.asarray(K @ self.q * self.scale)
 
     def rows(self, view: TensorView, sequence: int | None = None, kv_head: int | None = None) -> F64 | None:
-        """The rows that a view has for this row; None if it reaches outside its allocation, or repeats."""
+        """The rows of a view for this row; None if it reaches outside its allocation, or repeats."""
         sequence = self.sequence if sequence is None else sequence
         kv_head = self.kv_head if kv_head is None else kv_head
         if self.case.op.roots[view.root].period is not None:
@@ -182,7 +182,7 @@ class Around:
             return np.asarray(stored_rows(one, self.inputs)[0, 0, slice(0, view.ne[1])], np.float64)
 
     def behind(self, name: str, count: int) -> F64 | None:
-        """The rows of K or V in memory behind the last one."""
+        """The rows of K or V in memory after the last one."""
         view = self.view(name)
         return self.rows(
             replace(view, ne=(view.ne[0], count, *view.ne[2:]), offset=view.offset + view.ne[1] * view.nb[1])
@@ -190,18 +190,18 @@ class Around:
 
     @property
     def mask_start(self) -> int:
-        """The first entry of this row's mask, counted from the mask's own; head h reads plane h % ne[2]."""
+        """The first entry of this row's mask, counted from the start of the mask; head h reads plane h % ne[2]."""
         view = self.view("mask")
         planes = self.sequence % view.ne[3] * view.nb[3] + self.head % view.ne[2] * view.nb[2]
         return (planes + self.query * view.nb[1]) // 2
 
     def mask_entries(self, start: int, count: int) -> F64 | None:
-        """Entries of the mask in memory, from one on; None beyond the allocation."""
+        """Entries of the mask in memory, from `start` on; None beyond the allocation."""
         flat = self.inputs[self.view("mask").root][self.view("mask").offset :].view(np.float16)
         return flat[start : start + count].astype(np.float64) if 0 <= start <= len(flat) - count else None
 
     def masks(self) -> Iterator[Named]:
-        """Other rows of the mask, also those that only pad it, nearest first; and this row moved by some columns."""
+        """Other rows of the mask, including padding, nearest first; and this row shifted by some columns."""
         if not self.has("mask"):
             return
         view, n_kv, here = self.view("mask"), self.case.op.sizes.n_kv, self.mask_start
@@ -221,11 +221,11 @@ class Around:
 
 @dataclass(frozen=True, eq=False)
 class WrongRow:
-    """A wrong row: its output `out`, the right one `base`, and what the search for its fault needs.
+    """A wrong row: its output `out`, the correct output `base`, and the data for the search.
 
     `step` is the number of KV rows of a KV step, 0 if unknown; `parts` are the CUDA blocks' shares of the row's tile;
-    `others` are the answers of other rows, which may have been written to this row. `unit` is the kernel's predicted
-    error of an element, `max_offset` what the kernel adds to the maximum of the logits, `wrong` the wrong columns.
+    `others` are the answers of other rows, which may have been written to this row. `unit` is the predicted error of an
+    element, `max_offset` the kernel's offset of the maximum of the logits, `wrong` the wrong columns.
     """
 
     row: AttentionRow
@@ -251,21 +251,21 @@ class WrongRow:
 
     @cached_property
     def rounding(self) -> float:
-        """The size of an error that the kernel's rounding can make, here."""
+        """The size of an error that the kernel's rounding can cause in this row."""
         own, size = float(ROUNDING * self.unit * len(self.out) ** 0.5), float(np.linalg.norm(self.out))
         return max(own * max(1.0, size / (float(np.linalg.norm(self.base)) or 1e-30)), 1e-6 * size)
 
     @cached_property
     def rows_that_count(self) -> int:
-        """The number of KV rows of which each moves the output by more than rounding."""
+        """The number of KV rows that each change the output by more than rounding."""
         return int((self.row.p * np.linalg.norm(self.row.V, axis=1) > self.rounding).sum())
 
     def affords(self, times: int) -> bool:
-        """Whether a search may go over K or V so many times."""
+        """Whether a search can afford this many passes over K or V."""
         return times * max(self.row.K.size, self.row.V.size) <= WORK
 
     def explained(self, answer: F64, *, many: bool = False) -> bool:
-        """Whether an answer leaves no more than rounding; `many`: if many numbers were fitted."""
+        """Whether only rounding remains after subtracting an answer; `many`: many numbers were fitted."""
         return float(np.linalg.norm(self.out - answer)) <= min(
             self.rounding, (LEFT_OF_MANY if many else LEFT) * self.off
         )
@@ -276,12 +276,12 @@ class WrongRow:
         return np.arange(len(self.row.V)) // max(self.step, 1)
 
     def by_step(self, of: Floats) -> F64:
-        """The sums of something by KV step."""
+        """Sums over the rows of each KV step."""
         return np.asarray(np.add.reduceat(of, np.arange(0, len(of), self.step)), np.float64)
 
     @cached_property
     def shares(self) -> list[tuple[TilePart, Bools]]:
-        """The CUDA blocks that have a KV step of the tile, and their KV rows; a launch may have more blocks."""
+        """The CUDA blocks that do KV steps of the tile, and their KV rows; a launch may have more blocks."""
         parts = [part for part in self.parts if part.start < part.stop]
         return [(part, np.isin(self.steps, range(part.start, part.stop, part.every))) for part in parts]
 
@@ -290,8 +290,8 @@ class WrongRow:
 class Cause:
     """A fault: its `kind` (see `KINDS`), in words, and `detail`, the part that differs from row to row.
 
-    `explained` is the share of a row's square error, `step` the KV step, if it is one. `factor` is a number that must
-    be the same in all rows, to within its standard error `doubt` by the kernel's rounding; `place` is a place.
+    `explained` is the share of a row's square error, `step` the KV step, if the fault is one step. `factor` must be the
+    same in all rows, to within the standard error `doubt` from the kernel's rounding; so must `place`.
     """
 
     kind: str
@@ -305,7 +305,7 @@ class Cause:
 
     @property
     def name(self) -> tuple[str, str, str]:
-        """What is the same in all rows."""
+        """The parts that are the same in all rows."""
         return self.kind, self.words, self.place
 
     def __str__(self) -> str:
@@ -324,8 +324,8 @@ class Candidate:
 class Moves:
     """Faults of one kind: the errors (n, hsv) that they predict; with `free`, any multiple of them.
 
-    `say` takes the number of a fault and its factor, and returns None for a factor that makes no sense. `rarity` is
-    how much better a fault of this kind must fit than another, by Schwarz' criterion.
+    `say` gets the index of a fault and its factor, and returns None for a factor that makes no sense. `rarity` is the
+    handicap of this kind compared with others, in Schwarz' criterion.
     """
 
     errors: F64
@@ -335,13 +335,13 @@ class Moves:
 
     @classmethod
     def to(cls, answers: Sequence[tuple[Cause, F64]], out: F64, rarity: float = 0.0) -> "Moves":
-        """To other outputs than `out`, those that are finite."""
+        """Changes to outputs that differ from `out` and are finite."""
         known = [(cause, answer) for cause, answer in answers if np.isfinite(answer).all()]
         errors = np.array([answer - out for _, answer in known]).reshape(-1, len(out))
         return cls(errors, lambda index, _: known[index][0], rarity=rarity)
 
     def nearest(self, error: F64) -> tuple[int, float, float]:
-        """The number of the fault that comes nearest to an error, its factor, and the remaining square error."""
+        """The index of the fault that is closest to an error, its factor, and the remaining square error."""
         u, power = np.where(np.isfinite(self.errors), self.errors, 0.0), float(error @ error)
         if not self.free:
             left = ((u - error) ** 2).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Faults in the logits and in the softmax: other factors, roundings to f16, sinks, and what makes NaN."""
+"""Faults in the logits and in the softmax: wrong factors, roundings to f16, sinks, and causes of NaN."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from fattn_probe.verdict.truth.rounding_model.softmax import FLUSH
 
 LARGEST_F16 = 65504.0
 LOWER = "or a far lower one is read"
-"""What an output without its sink shows as well."""
+"""Kinds that also fit an output without its sink."""
 
 
 def output_scaled(wrong: WrongRow) -> Iterator[Moves]:
@@ -24,7 +24,7 @@ def output_scaled(wrong: WrongRow) -> Iterator[Moves]:
     def say(_: int, a: float) -> Cause | None:
         return None if abs(1 + a) < 0.01 else Cause("", "", f"by {factor_of(1 + a)}", factor=1 + a)
 
-    yield Moves(wrong.row.out[None], say, free=True, rarity=2.0)  # a sink does the same
+    yield Moves(wrong.row.out[None], say, free=True, rarity=2.0)  # a sink has the same effect
 
 
 def no_sink(wrong: WrongRow) -> Iterator[Named]:
@@ -43,14 +43,14 @@ def other_sinks(wrong: WrongRow) -> Iterator[Named]:
 
 
 def sink_often(wrong: WrongRow) -> Iterator[Moves]:
-    """The sink adds its weight s to the sum; n times, it scales the output by 1 / (1 + (n - 1) s)."""
+    """The sink adds its weight s to the sum; if it counts n times, the output is scaled by 1 / (1 + (n - 1) s)."""
     s = 1 - float(wrong.row.p.sum())
 
     def say(_: int, a: float) -> Cause | None:
         often = (1 / (1 + a) - 1) / s + 1 if a > -1 and s > 0 else np.inf
         if not -1 - WHOLE < often < 256 + WHOLE or round(often) == 1:
             return None
-        if abs(often - round(often)) > max(WHOLE, min(ALIKE * often, 0.25)):  # rounding hides more of many times
+        if abs(often - round(often)) > max(WHOLE, min(ALIKE * often, 0.25)):  # rounding hides larger numbers
             return None
         return Cause("", "", f"{round(often)} times") if round(often) else Cause("", "the sink is ignored", LOWER)
 
@@ -60,10 +60,10 @@ def sink_often(wrong: WrongRow) -> Iterator[Moves]:
 
 @dataclass(frozen=True)
 class Factor:
-    """A fault with one factor: the logits of a row that `logits` has for each, in the KV rows of `within`.
+    """A fault with one factor: `logits` gives the logits of a row for a factor, in the KV rows of `within`.
 
-    Nothing is said of a factor near `others`, which other faults have. `names` are those of some factors. `same`: the
-    factor is the same in all rows.
+    A factor close to one of `others`, which belong to other faults, is ignored. `names` are names of some factors.
+    `same`: the factor is the same in all rows.
     """
 
     kind: str
@@ -82,7 +82,7 @@ class Factor:
 
 
 def factors(wrong: WrongRow) -> Iterator[Factor]:
-    """What counts by a wrong factor: the products of Q and K, the mask, the softcap, what tanh gives, or all logits."""
+    """A wrong factor on the products of Q and K, the mask, the softcap, the result of tanh, or all logits."""
     row, cap, scale = wrong.row, wrong.row.softcap, wrong.around.scale
     visible = ~np.isneginf(row.mask)
     mask = np.where(visible, row.mask, 0.0)
@@ -116,7 +116,7 @@ def factors(wrong: WrongRow) -> Iterator[Factor]:
 
 
 def in_shares(factor: Factor, wrong: WrongRow) -> Iterator[Factor]:
-    """The same in the shares of the CUDA blocks that write dst only, or in those that another kernel adds."""
+    """The factor only in the shares of CUDA blocks that write dst, or only in those that a second kernel adds."""
     for writes, whose in ((True, "the CUDA blocks that write dst"), (False, "CUDA blocks that another kernel adds")):
         own = [rows for part, rows in wrong.shares if part.writes == writes]
         if own and len(own) < len(wrong.shares):
@@ -124,7 +124,7 @@ def in_shares(factor: Factor, wrong: WrongRow) -> Iterator[Factor]:
 
 
 def searched(wrong: WrongRow) -> Iterator[Moves]:
-    """The factors whose answers are nearest, by Gauss and Newton from several starts."""
+    """The factors with the closest answers, by the Gauss-Newton method from several starts."""
     target = wrong.row.out + wrong.error
     for factor in (one for base in factors(wrong) for one in (base, *in_shares(base, wrong))):
         answer = factor.answer
@@ -210,13 +210,13 @@ def zeros(wrong: WrongRow) -> Iterator[Named]:
 
 
 def low_maximum(wrong: WrongRow) -> Iterator[Cause]:
-    """All logits are below the least exponent that does not underflow, and the last KV step is not full."""
+    """All logits are below the smallest exponent that does not underflow, and the last KV step is not full."""
     if wrong.step and len(wrong.row.V) % wrong.step and wrong.row.logits.max() < FLUSH:
         yield Cause("", "", "")
 
 
 def masked_step(wrong: WrongRow) -> Iterator[Cause]:
-    """The mask hides the first KV step of a block; all of its steps, or some are visible."""
+    """The mask hides the first KV step of a block: either all of its steps, or only some."""
     if wrong.step and wrong.around.case.op.has_mask:
         hidden = np.isneginf(wrong.row.mask)
         steps = np.logical_and.reduceat(hidden, np.arange(0, len(hidden), wrong.step))

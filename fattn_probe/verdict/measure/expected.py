@@ -23,7 +23,7 @@ DECIDES = "the scenario's tolerance decides"
 SMALL_ROW = 1e-3
 """For a row whose answer is smaller than this share of the output's size, only the absolute error counts."""
 LEAST_ULPS = 4.0
-"""Differences of up to this many f32 ulps of a row's size from the model are ignored: compilers fuse differently."""
+"""Differences from the model of this many float32 ulps of a row's size are ignored: compilers fuse differently."""
 
 
 @dataclass(frozen=True, eq=False)

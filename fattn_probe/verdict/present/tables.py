@@ -52,9 +52,7 @@ def explanations(rows: Sequence[Judgement], maps: bool = True) -> Iterator[Rende
     drawn = [row for row in told if row.diagnosis is not None][:MOST_MAPS] if maps else []
     for row in told:
         yield from _explanation(row, any(row is one for one in drawn))
-    for reason in dict.fromkeys(
-        row.missing for row in rows if row.missing
-    ):  # the limits that decided instead, each once
+    for reason in dict.fromkeys(row.missing for row in rows if row.missing):  # each reason once
         yield Text(f"{_first_of([row for row in rows if row.missing == reason])}: {reason}", "dim")
     yield from (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
     yield from _divided(rows)

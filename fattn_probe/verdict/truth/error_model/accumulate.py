@@ -21,9 +21,9 @@ MUCH = 3e-3
 PARTS, ROUNDS = 64, 3
 """Segments into which such a sum is cut, and fixed-point iterations for the loss within one segment."""
 SURELY = 6.0
-"""Standard deviations that an accumulator stays within."""
+"""An accumulator is assumed to stay within this many standard deviations."""
 NEGLIGIBLE = 1e-15
-"""Scale below which an accumulator's content does not reach the output."""
+"""With a smaller scale, an accumulator's content does not affect the output."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Chains:
     raised: Bools
 
     def part(self, where: slice) -> "Chains":
-        """Some of the additions; `raised` stays whole."""
+        """Some of the additions; `raised` stays complete."""
         names = ("weight", "square", "weight_variance", "top", "top_square", "scale")
         return replace(self, **{name: getattr(self, name)[:, :, where] for name in names})
 
@@ -62,7 +62,7 @@ class Sums:
     `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean. `loss` is a share of
     V's mean (negative: lost). `worst` is the largest possible error, as a share of the largest |V|. `stuck` is the
     largest loss of any row with such weights, as a share of V's mean, wherever its sums lie between two powers of two.
-    `largest` is the largest value that an accumulator may hold.
+    `largest` is the largest possible value of an accumulator.
     """
 
     variance: F64
@@ -83,11 +83,11 @@ class _Held:
     active: Bools
 
     def part(self, where: slice) -> "_Held":
-        """After some of the additions."""
+        """The state after some of the additions."""
         return _Held(self.weight[:, :, where], self.square[:, :, where], self.active[:, :, where])
 
     def rows(self, which: Bools) -> "_Held":
-        """Of some of the rows."""
+        """The state for some of the rows."""
         return _Held(self.weight[which], self.square[which], self.active[which])
 
 
@@ -131,7 +131,7 @@ def _worst(chains: Chains, number: Format, held: _Held) -> F64:
 
 
 def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
-    """The largest loss of any row with weights like these: roundings that the increments' spread does not decorrelate.
+    """The largest loss of any row with weights like these: roundings not decorrelated by the increments' spread.
 
     Half an ulp is at most `half_ulp` times the sum. The scatter of the weights dithers as V's scatter does.
     """
@@ -160,7 +160,7 @@ def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) 
 
 
 def _pass(chains: Chains, held: _Held, mean: float, path: F32) -> tuple[F64, F64, F64]:
-    """Variance, final loss and largest loss on the way, for accumulators that hold `path`; (rows, accumulators)."""
+    """Variance, final loss and largest loss on the way, for accumulators that follow `path`; (rows, accumulators)."""
     first, second = _additions(chains, path, held.square, mean)
     change = np.where(held.active, first * chains.scale, 0)
     variance = np.where(held.active, second * chains.scale**2, 0).sum(axis=2, dtype=np.float64)

@@ -38,7 +38,7 @@ class RowLogits:
     slope: F32 | None = None
 
     def some(self, rows: Indices) -> "RowLogits":
-        """The same for some of the KV rows."""
+        """The logits of some of the KV rows."""
         off, slope = (None if part is None else part[:, rows] for part in (self.off, self.slope))
         return RowLogits(self.values[:, rows], self.raw[:, rows], off, slope)
 

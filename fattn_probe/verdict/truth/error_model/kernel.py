@@ -71,8 +71,8 @@ class Cut(Protocol):
 class Kernel:
     """The arithmetic of one launch.
 
-    `name` is what sentences call it; `cut` divides the KV steps of a tile among blocks. `max_offset` is added to a
-    row's maximum. `sparse`: only those KV rows are read that the mask shows to some query of a tile. `products_f16`:
+    `name` is its name in sentences; `cut` divides the KV steps of a tile among blocks. `max_offset` is added to a
+    row's maximum. `sparse`: only KV rows that are visible to some query of a tile are read. `products_f16`:
     each q*k is rounded to f16 before it is summed. `chain` is the sum of the mean squares of a logit's partial sums in
     f32, in two units: of the logit's square, for partial sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their
     scatter. `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a running maximum.
@@ -101,7 +101,7 @@ class Kernel:
 
 
 def kernel_of(op: Op, geometry: Geometry | None, arch: int) -> Kernel | None:
-    """The arithmetic of the attention kernel that divides an op so; None for a family without an error model.
+    """The arithmetic of the attention kernel with this geometry; None for a family without an error model.
 
     `arch` is nvcc's number of the architecture, 90 for Hopper.
     """
@@ -189,7 +189,7 @@ def _lanes_chain(length: int, lanes: int) -> tuple[float, float]:
 
 
 def pieces_of(cut: Cut, tile: Tile) -> tuple[tuple[int, ...], ...]:
-    """The KV steps that each CUDA block takes of an output tile, in order; blocks that take none are left out."""
+    """The KV steps that each CUDA block does in an output tile, in order; blocks without any are left out."""
     shares = (range(part.start, part.stop, part.every) for part in cut.parts_of(tile))
     return tuple(tuple(share) for share in shares if share)
 

@@ -62,7 +62,7 @@ class KVMoments:
     of the conversion error's square about its channel's mean. By head: `mean_V` is the mean of V, `mean_square_V` the
     mean of the squared channel means; `mean_error_V` and `mean_square_error_V` are the same for the conversion error.
     By channel: `channel_square` is the mean of V^2, `channel_mean` the mean, `channel_largest` the largest |V|.
-    `V_in_K`: the number of dimensions that V takes from the start of K's rows; 0 if V is no view of K.
+    `V_in_K`: the number of dimensions at the start of K's rows that are V; 0 if V is not a view of K.
     """
 
     k: F32
@@ -118,7 +118,7 @@ class KVMoments:
         return replace(self, k=none, kernel_k=none, offset_K=None, square_K=nothing, spread_V=nothing, error_V=nothing)
 
     def some(self, rows: npt.NDArray[np.intp]) -> "KVMoments":
-        """The same for some of the KV rows."""
+        """The moments for some of the KV rows."""
         names = ("k", "kernel_k", "square_K", "spread_V", "error_V")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 

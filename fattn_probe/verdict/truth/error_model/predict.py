@@ -26,21 +26,21 @@ Tensors = Mapping[str, Any]
 BLOCK = 1 << 20
 """Logits that are processed at once."""
 MOST = 1 << 21
-"""Logits that are evaluated in all, by default: well below a second."""
+"""The default for the total number of evaluated logits: well below a second."""
 MOST_VALUES = 1 << 27
-"""Values of V that are evaluated in all."""
+"""The total number of evaluated values of V."""
 LARGEST = 1e15
 """The largest |K| or |V| that a row with a prediction may see: the errors' squares are float32."""
 
 
 def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Prediction:
-    """The expected error of a correct kernel on an op, whether it is llama.cpp's (`kernel_of`) or another.
+    """The expected error of a correct kernel on an op; `kernel_of` describes llama.cpp's kernels.
 
     `tensors` are the operands' values by name (Q, K, V, mask, sinks), their `ne` reversed, as `stored_rows` gives them.
     K and V are read one head at a time, the mask by sampled queries. One float32 pass evaluates about `most` logits: if
-    a case has more, evenly spaced queries stand for their neighbours. If K and V have more than `MOST_VALUES` values,
-    evenly spaced heads do. Memory: O(n_kv), one block of logits, and arrays by row. Rows that see values above LARGEST
-    have no prediction: NaN.
+    a case has more, evenly spaced queries represent their neighbours. If K and V have more than `MOST_VALUES` values,
+    so do evenly spaced heads. Memory: O(n_kv), one block of logits, and arrays by row. Rows that see values above
+    LARGEST have no prediction: NaN.
     """
     number = op.sizes.n_head_kv
     if op.params.max_bias <= 0 and not op.has_sinks:  # else heads differ
@@ -69,9 +69,9 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
 
 
 def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: int = MOST) -> Prediction:
-    """The same for some rows (sequence, query, head), as if they were the queries of one head.
+    """The expected error for some rows (sequence, query, head), as if they were the queries of one head.
 
-    Evenly spaced rows are evaluated, of few enough heads, and stand for the others.
+    Evenly spaced rows from a limited number of heads are evaluated, and represent the others.
     """
     pair = np.unique(rows[:, 0] * op.sizes.n_head_kv + rows[:, 2] // op.sizes.group, return_inverse=True)[1]
     number = int(pair.max()) + 1
@@ -123,10 +123,10 @@ def without_hidden_large_values(
     mask: Any,  # noqa: ANN401 (an array, or what makes it)
     seq: int,
 ) -> tuple[Floats, Floats]:
-    """K (n_kv, hsk) and V (n_kv, hsv) with zeros in rows that hold values beyond f16's range and that no query sees.
+    """K (n_kv, hsk) and V (n_kv, hsv) with zeros in rows that no query sees and that have values beyond f16's range.
 
-    A kernel that converts K or V makes infinities of such values. A row that the mask hides from every query does no
-    harm as long as the kernel skips it, and has no share in the error of any other.
+    A kernel that converts K or V turns such values into infinity. If the mask hides a row from every query, this is
+    harmless as long as the kernel skips the row, and the row does not affect the error of any other.
     """
     if not isinstance(mask, np.ndarray):
         return k, v
@@ -183,7 +183,7 @@ class _Head:
         return self.kv_head * self.op.sizes.group
 
     def evaluated(self, rows: Iterable[tuple[int, int]]) -> Iterator[tuple[list[tuple[int, int]], RowErrors]]:
-        """The expected errors of rows, some at a time, whose KV rows the kernel divides alike."""
+        """The expected errors of rows, in groups whose KV rows the kernel divides in the same way."""
         alike: dict[object, list[tuple[int, int]]] = {}
         tiles: dict[Tile, object] = {}
         for within, query in rows:
@@ -199,7 +199,7 @@ class _Head:
 
     @np.errstate(over="ignore", under="ignore", invalid="ignore")
     def _of_alike(self, rows: list[tuple[int, int]]) -> RowErrors:
-        """The expected errors of one such group; what is not finite is no prediction."""
+        """The expected errors of one such group; non-finite values mean no prediction."""
         within, query = (np.array(part) for part in zip(*rows, strict=True))
         heads, op = self.first + within, self.op
         scale = np.float32(op.params.scale)
@@ -243,7 +243,7 @@ class _Head:
 
 
 def _repeats(op: Op) -> float:
-    """How often a K/V row comes again in a head whose memory repeats."""
+    """How often a K/V row repeats in a head whose memory repeats."""
 
     def distinct(view: TensorView) -> int:
         root = op.roots[view.root]

@@ -19,7 +19,7 @@ WALK = np.pi / (2 * np.sqrt(2))
 UNSEEN = 1.5
 """Factor on the noise of an unsampled query: its seams may differ from those of the sampled one."""
 WORTH_A_WARNING = 2e-3
-"""Bias that is worth a warning, as a share of the outputs' size: four times the unit roundoff of f16."""
+"""The bias that causes a warning, as a share of the outputs' size: four times the unit roundoff of f16."""
 CAUSES = {
     "logits": "errors of Q and K in the logits",
     "weights": "P rounded to f16",
@@ -135,7 +135,7 @@ class Prediction:
         rows, heads = self.rows, self.heads
         odds = np.log(2 / ODDS * rows.single.size * heads.size.shape[-1])
         outlier = np.sqrt(2 * odds * rows.roundings / 3) * self.half_ulp * rows.peak
-        others = np.maximum(rows.variance - rows.walk, 0.0)  # `walk` may be all of it, but for a rounding
+        others = np.maximum(rows.variance - rows.walk, 0.0)  # `walk` may be all of it, except for rounding
         noise = np.sqrt(2 * odds * others) + odds / WALK * np.sqrt(rows.walk)
         bound = noise[..., None] * heads.size + (2 / 3 * odds * rows.single + outlier)[..., None] * heads.largest
         # A neighbour is no guide: with wide logits, one row has one dominant weight and the next row has two

@@ -46,7 +46,7 @@ class Format:
 HALF = Format(10, -14, 65504.0)
 SINGLE = Format(23, -126, 3.4e38)
 FLUSHED = 2.0**-120
-"""What flushing may cost an output: float32 results below 2^-126 are 0 in device code, and row sums at least 1/8."""
+"""The largest error from flushing: float32 results below 2^-126 are 0 in device code, and row sums are at least 1/8."""
 
 
 def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
@@ -84,7 +84,7 @@ def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """For increments whose result can only be the number nearest to the mean or one of its two neighbours."""
+    """For increments so small that the result is the number nearest to the mean or one of its two neighbours."""
     away = mean - np.rint(mean)
     first, second = -away, deviation**2 + away**2
     wide = np.maximum(deviation, 1e-9)

@@ -16,7 +16,7 @@ from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE, added_e
 from fattn_probe.verdict.truth.rounding_model.softmax import FLUSH
 
 FAR = 6.0
-"""Standard deviations of a logit's or a factor's error that a bound allows for."""
+"""The number of standard deviations of a logit's or a factor's error that a bound includes."""
 LEAST_ULP = 2.0 ** (HALF.least - HALF.fraction)
 
 

@@ -1,4 +1,4 @@
-"""Turn an op and its bytes into the arrays of the reference; knows how each type is stored."""
+"""Turn an op and its bytes into the arrays of the reference, for every type of storage."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ AT_ONCE = 4096  # rows
 def reference_of(op: Op, inputs: Mapping[str, Bytes], case: str = "") -> F64:
     """The exact output of an op, (n_seq, n_q, n_head, hsv), from the bytes that its kernels read.
 
-    The op's parameters are rounded to float32 first, as the op stores them. NoAnswerError if an input holds NaN or an
+    The op's parameters are rounded to float32 first, as the op stores them. NoAnswerError if an input has NaN or
     infinity (except -inf in the mask); InputError if its bytes do not fit the case.
     """
     return reference_and_lse_of(op, inputs, case)[0]
@@ -54,7 +54,7 @@ def fully_masked_of(op: Op, inputs: Mapping[str, Bytes]) -> npt.NDArray[np.bool_
 
 
 def operand_values(op: Op, inputs: Mapping[str, Bytes]) -> "dict[str, Floats | StoredRows]":
-    """The operands' values by name, as `stored_rows` gives them: of the mask, the columns for K's rows."""
+    """The operands' values by name, as from `stored_rows`; of the mask, only the columns for K's rows."""
     return {name: stored_rows(view, inputs) for name, view in op.operands.items()}
 
 

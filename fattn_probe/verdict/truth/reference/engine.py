@@ -92,7 +92,7 @@ class KVBlock:
 
 @dataclass(frozen=True)
 class Room:
-    """A workspace that all blocks of a head reuse, since fresh memory pages cost as much time as exp."""
+    """A workspace that all blocks of a head reuse, because fresh memory pages take as much time as exp."""
 
     k: F64
     v: F64

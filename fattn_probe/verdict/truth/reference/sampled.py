@@ -56,7 +56,7 @@ class Sample:
         """The rows (sequence, query, head) of an output that are not finite, or outside the hull by more than `slack`.
 
         The slack is absolute: one number, or (n_seq, n_head, hsv). With `among`, only these rows are examined. A fully
-        masked row is 0, or NaN if a kernel divides 0 by 0; `fully_masked` tells which rows these are.
+        masked row is 0, or NaN if a kernel divides 0 by 0; `fully_masked` says which rows these are.
         """
         low, high = (self.low - slack).astype(np.float32), (self.high + slack).astype(np.float32)
         if among is not None:
@@ -87,8 +87,8 @@ def choose_rows(
 
     In every head of every sequence: the first and the last query; those on both sides of each seam (a query where a
     tile begins); those where the mask changes its pattern; those whose last visible KV row is next to a multiple of
-    `tile`; and `random` others, different in each head. `rows` are added, such as the rows at stream-K seams, each of
-    which is in one head.
+    `tile`; and `random` others, different in each head. `rows` are added, such as the rows at stream-K seams, which are
+    each in one head.
     """
     queries = {0, case.op.sizes.n_q - 1} | _mask_edges(case, tile) | {q for seam in seams for q in (seam - 1, seam)}
     always = np.array(sorted(q for q in queries if 0 <= q < case.op.sizes.n_q))
@@ -152,7 +152,7 @@ class GeneratedMask:
 
 
 def fully_masked(case: Case, rows: I64) -> Bools:
-    """Which of these rows (sequence, query, head) see no KV row; generates the mask only if its kind does not tell."""
+    """Which of these rows (sequence, query, head) see no KV row; generates the mask only if necessary."""
     shape = case.mask_shape
     if not case.op.has_mask:
         return np.zeros(len(rows), np.bool_)

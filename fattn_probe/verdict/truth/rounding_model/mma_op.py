@@ -57,7 +57,7 @@ def mma_f16(
     grid = grid_of(sizes, plan.ncols1, plan.ncols2, plan.nbatch_fa, _limit(operands, plan, n_kv_max))
     begins = plan.begins(ntiles(grid), grid.iter_k)
 
-    @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 become what they become in the kernel
+    @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 overflow as in the kernel
     def compute(batches: Sequence[Batch]) -> None:
         columns = _side_by_side([_columns(operands, plan, batch, begins) for batch in batches])
         found = MmaMachine(plan, columns, Exponential(exact_exp)).run()

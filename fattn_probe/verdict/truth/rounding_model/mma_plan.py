@@ -36,7 +36,7 @@ class MmaPlan:
 
     @property
     def chunk(self) -> int:
-        """KV rows that are dealt to a warp at a time: those of one fragment."""
+        """KV rows that a warp gets at a time: the rows of one fragment."""
         return self.generation.chunk
 
     @property

@@ -18,8 +18,8 @@ Inputs = dict[str, Bytes]
 class KernelOperands:
     """The tensors as float32, `ne` reversed: Q (n_seq, n_head, n_q, hsk), K and V (n_seq, n_head_kv, n_kv, ...).
 
-    K and V are dequantised; the mask is (n_seq or 1, n_q or more, n_kv); sinks and slopes are (n_head). `codes` holds
-    the stored integers and scales of a quantised K.
+    K and V are dequantised; the mask is (n_seq or 1, n_q or more, n_kv); sinks and slopes are (n_head). `codes` has the
+    stored integers and scales of a quantised K.
     """
 
     Q: F32

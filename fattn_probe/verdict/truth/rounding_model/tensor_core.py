@@ -1,8 +1,8 @@
 """The sums of a tensor core: exact products, aligned to the largest exponent, truncated, and added as integers.
 
 Sources: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores" (PeerJ CS 7:e330, 2021); Khattak
-and Mikaitis (arXiv 2512.07004). Every bit equals an H200's on 46 measured matrices of each kind. Assumed: Turing is
-like Volta, Ada like Ampere, Blackwell like Hopper.
+and Mikaitis (arXiv 2512.07004). Every bit is equal to the results of an H200 on 46 measured matrices of each kind.
+Assumed: Turing is like Volta, Ada like Ampere, Blackwell like Hopper.
 
 Sums of e4m3 products follow two published models that agree on Hopper: groups of 32, 13 bits after the leading one
 instead of 25, and a result of 13 bits (Khattak and Mikaitis; Xie et al., MMA-Sim, arXiv 2511.10909). Every bit equals
@@ -32,7 +32,7 @@ F16_LEAST, E4M3_LEAST = -14, -6
 
 
 class Rule(Protocol):
-    """How tensor cores add; with fewer than 24 bits, the result has as few."""
+    """The rule by which tensor cores add; with fewer than 24 bits, the result also has fewer."""
 
     @property
     def group(self) -> int:
@@ -56,7 +56,7 @@ HOPPER_FP8 = Fp8Rule(32, -10)
 
 @dataclass(frozen=True)
 class Factors:
-    """f16 or e4m3 numbers, held as float32, and the exponents that align their products.
+    """f16 or e4m3 numbers, stored as float32, and the exponents that align their products.
 
     `least` is the exponent of the smallest normal number.
     """
@@ -107,7 +107,7 @@ def half_of(exact: F32 | F64) -> F32:
     binade = (exact.view(np.int64) & np.int64(0x7FF << 52)).view(np.float64)
     magic = np.maximum(binade, 2.0**-14)
     magic *= 1.5 * 2.0**42
-    with np.errstate(invalid="ignore"):  # of infinities, which the last line sets
+    with np.errstate(invalid="ignore"):  # for infinity, which the last line sets
         rounded = exact + magic
         rounded -= magic
     result = rounded.astype(np.float32)

@@ -27,7 +27,7 @@ from fattn_probe.verdict.truth.rounding_model.vec import combined, divided
 
 LANES = 32
 FATTN_KQ_STRIDE = 256
-"""The scan of the mask looks at so many KV rows at once."""
+"""The number of KV rows that the scan of the mask reads at once."""
 
 COLUMNS, ROWS = 64, 512
 """Columns and KV rows computed side by side: their data fits a core's cache."""
@@ -38,8 +38,8 @@ class TilePlan:
     """One launch: `warps` warps share a column (upstream's np), and `blocks` blocks take turns on it.
 
     `half`: f16 arithmetic is fast. `fused`: VKQ is rescaled by the multiply-add that adds a step's first row, except in
-    the last step of a kernel that checks the end of K (`checks_end`: kernels of one head). `scanned`: a scan of a mask
-    has found the last KV rows that a tile of `ncols1` queries sees. A thread has `elements` of a step's KQ.
+    the last step of a kernel that checks the end of K (`checks_end`: kernels of one head). `scanned`: a scan of the
+    mask has found the last KV rows that a tile of `ncols1` queries sees. A thread has `elements` of a step's KQ.
     """
 
     DV: int
@@ -77,9 +77,9 @@ def tile_plan_of(kernel: AttentionKernel, arch: int, constants: Constants) -> Ti
 
 
 def _loads_V_without_branch(kernel: AttentionKernel, nbatch_K: int, arch: int) -> bool:
-    """Whether the threads of a block have equally many rows of V to load (flash_attn_tile_load_tile).
+    """Whether all threads of a block load the same number of rows of V (flash_attn_tile_load_tile).
 
-    A row is copied in pieces of 16 bytes, before Volta 8, the last of them by as many lanes as divide their number.
+    A row is copied in pieces of 16 bytes (8 before Volta), the last ones by the most lanes that divide their number.
     """
     nbatch_V = (nbatch_K if kernel.DV % nbatch_K == 0 else nbatch_K * 2 // 3) * kernel.nbatch_fa // kernel.DV
     pieces = kernel.DV * (2 if fast_f16(arch) else 4) // (16 if arch >= 70 else 8)
@@ -94,7 +94,7 @@ def tile(operands: KernelOperands, plan: TilePlan, exact_exp: bool = False) -> F
     operands = replace(operands, K=as_half(operands.K), V=as_half(operands.V))
     machine = TileMachine(plan, operands, Exponential(exact_exp))
 
-    @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 become what they become in the kernel
+    @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 overflow as in the kernel
     def compute(work: tuple[int, int, slice]) -> None:
         sequence, head, queries = work
         out[sequence, queries, head] = machine.run(sequence, head, queries)

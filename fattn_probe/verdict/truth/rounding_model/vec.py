@@ -79,7 +79,7 @@ def vec(operands: KernelOperands, plan: VecPlan, exact_exp: bool = False) -> F32
         codes=None if plan.type_K in FLOATS else operands.codes,
     )
 
-    @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 become what they become in the kernel
+    @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 overflow as in the kernel
     def compute(place: tuple[int, int]) -> None:
         sequence, head_kv = place
         heads = slice(head_kv * group, (head_kv + 1) * group)
