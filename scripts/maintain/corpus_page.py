@@ -14,7 +14,8 @@ Made by `scripts/detection page`; do not edit. `scripts/detection faults` makes 
 ([detection](../guide/detection.md)), which are in [corpus.jsonl](corpus.jsonl). Each fault is planted in b11549, and
 the cases of a suite that it can change are judged until one detects it, those of the most used kernels first;
 `shows` is the fault's own case. `by` is how the case shows it: `check` is a check of bits, kernels or orders, and
-`launch` says that no result failed, but `regress` reports other launches than without the fault. `cause` is what the diagnosis of a wrong output says first, in the words of
+`launch` says that no result failed, but `regress` reports other launches than without the fault. `cause` is what the
+diagnosis of a wrong output says first, in the words of
 `fattn_probe/verdict/diagnose/faults.py`; it is right if the fault's head has it as a label (`none`: no wrong output
 shows the cause, and silence is right). Seconds include compiling.
 """

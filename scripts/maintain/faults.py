@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final, Literal
 
@@ -13,6 +14,7 @@ from fattn_probe.base.digest import short
 from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import BuildError, FattnProbeError
 from fattn_probe.base.host import cores
+from fattn_probe.base.workers import threads
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.shipped import folder
@@ -27,7 +29,7 @@ from fattn_probe.lab.detect.verdicts import decisive, judgement_of, weaker
 from fattn_probe.llama.source.faults import HistoricFault
 from fattn_probe.machine.run.base import base_of, changed
 from fattn_probe.machine.run.kernels_by_op import op_digest
-from fattn_probe.machine.run.orders import order_differences
+from fattn_probe.machine.run.orders import ENDED, alone, differences
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
@@ -173,9 +175,13 @@ def in_random_orders(batches: Iterable[CaseBatch], session: Session) -> Iterator
         known = {case.name: case for case in (*(entries[key].cases if key in entries else ()), *cases)}
         entries[key] = CaseBatch(batch.entry, batch.target, list(known.values()))
     for batch in (batch for batch in entries.values() if batch.cases):
-        order = batch.entry.check.checks.order
-        differences, _ = order_differences(session_for(batch.entry, session), batch.cases, batch.target, order, cores())
-        for difference in [*differences.values()][:1]:
+        run, target, seeds = session_for(batch.entry, session), batch.target, batch.entry.check.checks.order
+        with threads(cores()) as pool:
+            outputs = pool.map(lambda case, run=run, target=target: alone(run, case, target), batch.cases)
+            expected = {case.name: output for case, output in zip(batch.cases, outputs, strict=True)}
+        expected = {name: output for name, output in expected.items() if not output.startswith(ENDED)}
+        found = (differences(run, batch.cases, target, seed, expected) for seed in range(1, seeds + 1))
+        for difference in islice(chain.from_iterable(found), 1):
             yield Caught(str(batch.target), difference.case, CHECK, f"not the same in every order: {difference}"), batch
 
 

@@ -19,7 +19,7 @@ PADDED = 64
 
 @dataclass(frozen=True)
 class Check:
-    """`deterministic`, `batch invariant`, `roundings`, `kernels` or `order` of a correct output; `support` of a refused op.
+    """A check of a correct output, such as `roundings` or `order`, or `support` of a refused op.
 
     `passes`: the bits are the same. `fails`: they differ although they should not. Runs must agree; a query computed
     alone may differ, because the dispatch may choose a different kernel. With `roundings`, at least nine of ten
