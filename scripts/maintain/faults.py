@@ -2,15 +2,19 @@
 
 import json
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
+from typing import Final, Literal
 
 from fattn_probe.base.digest import short
 from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import BuildError, FattnProbeError
 from fattn_probe.base.host import cores
+from fattn_probe.base.workers import threads
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.shipped import folder
@@ -19,10 +23,13 @@ from fattn_probe.daily.regress.pool import Job, judged
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.results import recorded
 from fattn_probe.daily.regress.suite import Entry, load_suite
-from fattn_probe.lab.detect.killed_by import BUILD, VERDICT, KilledBy, how_it_failed, killed_by
+from fattn_probe.lab.detect.killed_by import BUILD, CHECK, CHECKER, VERDICT, KilledBy, how_it_failed, killed_by
 from fattn_probe.lab.detect.measure import on_simulated
 from fattn_probe.lab.detect.verdicts import decisive, judgement_of, weaker
 from fattn_probe.llama.source.faults import HistoricFault
+from fattn_probe.machine.run.base import base_of, changed
+from fattn_probe.machine.run.kernels_by_op import op_digest
+from fattn_probe.machine.run.orders import ENDED, alone, differences
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
@@ -31,10 +38,13 @@ from fattn_probe.verdict.judge.checks import Checks
 from maintain.fault_cases import CaseBatch, SuiteCases, batches_of
 from maintain.outputs import Keep
 
+LAUNCH: Final = "launch"
+"""Launches unlike those without the fault, which `regress --patch` reports beside a correct output."""
+
 
 @dataclass(frozen=True)
 class Caught:
-    """The first result that catches a fault.
+    """The first result that catches a fault; by LAUNCH only if no result fails.
 
     `said` is the reason and the diagnosis; `cause` is the diagnosis's first cause, empty if
     it says none, None without a diagnosis.
@@ -42,7 +52,7 @@ class Caught:
 
     on: str
     case: str
-    by: KilledBy
+    by: KilledBy | Literal["launch"]
     said: str
     cause: str | None = None
 
@@ -106,29 +116,39 @@ def try_fault(fault: HistoricFault, suite: SuiteCases, keep: Path | None = None)
     plain = Session(suite.options)
     session = Session(replace(suite.options, patches=(fault.patch,)))
     kept = None if keep is None else Keep(keep, name, digest, suite.name)
-    caught, killer = None, ""
-    for batch in batches_of(suite, fault):
+    batches, catches = list(batches_of(suite, fault)), list[tuple[Caught, CaseBatch]]()
+    for batch in batches:
         own, without = (session_for(batch.entry, one) for one in (session, plain))
-        caught, done = try_batch(batch, own, without, kept)
+        found, done = try_batch(batch, own, without, kept)
         tried += done
-        if caught is not None:
-            case = next(case for case in batch.cases if case.name == caught.case)
-            killer = killer_of(batch.entry, batch.target, case, decisive(batch.entry.check.checks, caught.by))
+        catches += [(one, batch) for one in found]
+        if catches and catches[-1][0].by != LAUNCH:
             break
+    else:
+        catches += in_random_orders(batches, session)
+    caught, killer = None, ""
+    if catches:
+        caught, batch = next((item for item in catches if item[0].by != LAUNCH), catches[0])
+        case = next(case for case in batch.cases if case.name == caught.case)
+        by = CHECKER if caught.by == LAUNCH else caught.by  # neither depends on the checks of correct outputs
+        killer = killer_of(batch.entry, batch.target, case, decisive(batch.entry.check.checks, by))
     seconds = round(time.monotonic() - began, 1)
     return Tried(name, digest, suite.name, caught, tried, seconds, text_of(suite.name), killer)
 
 
-def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | None) -> tuple[Caught | None, int]:
-    """Judge some cases; the first that catches a fault, and the number that were judged.
+def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | None) -> tuple[list[Caught], int]:
+    """Judge some cases, up to the first that fails; the first changed launch and the failure, and the number judged.
 
     `plain` is a session without the fault: what looks like a known defect of llama.cpp is news if it passes there.
     """
-    target, done = batch.target, 0
+    target, done, found = batch.target, 0, list[Caught]()
     try:
         prepare(session, [(case, [target]) for case in batch.cases])
     except BuildError as error:
-        return Caught(str(target), batch.cases[0].name, BUILD, str(error).splitlines()[0]), 0
+        return [Caught(str(target), batch.cases[0].name, BUILD, str(error).splitlines()[0])], 0
+    base = base_of(session.options)
+    before = {} if base is None else base.launches(batch.cases, target, session.progress)
+    of_base = {case.name: before.get(op_digest(case.op)) for case in batch.cases}
     options = replace(session.options, simulation=replace(session.options.simulation, threads=1))
     job = Job(partial(diagnosed, batch.entry.check.checks, keep), options, session.builds, target)
     with closing(judged(job, batch.cases, cores(), session.progress)) as results:
@@ -137,10 +157,34 @@ def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | N
             by = killed_by(result)
             if result.known and passes(next(case for case in batch.cases if case.name == result.name), plain, target):
                 by = how_it_failed(result)
+            launched = of_base[result.name]
+            if launched is not None and result.output and not found and (words := changed(launched, result.kernels)):
+                found.append(Caught(str(target), result.name, LAUNCH, words))
             if by:
                 cause = result.cause if isinstance(result, Diagnosed) and by == VERDICT else None
-                return Caught(str(target), result.name, by, result.failure or result.reason, cause), done
-    return None, done
+                return [*found, Caught(str(target), result.name, by, result.failure or result.reason, cause)], done
+    return found, done
+
+
+def in_random_orders(batches: Iterable[CaseBatch], session: Session) -> Iterator[tuple[Caught, CaseBatch]]:
+    """The first case of each entry that gives another output after other cases than alone, if the entry checks that."""
+    entries = dict[tuple[str, str], CaseBatch]()
+    for batch in batches:
+        key, checks = (batch.entry.name, str(batch.target)), batch.entry.check.checks
+        cases = [case for case in batch.cases if checks.order and not checks.may_take_part(case)]
+        known = {case.name: case for case in (*(entries[key].cases if key in entries else ()), *cases)}
+        entries[key] = CaseBatch(batch.entry, batch.target, list(known.values()))
+    for batch in (batch for batch in entries.values() if batch.cases):
+        own, target = session_for(batch.entry, session), batch.target
+        with threads(cores()) as pool:
+            outputs = list(pool.map(lambda case, own=own, target=target: alone(own, case, target), batch.cases))
+        pairs = zip(batch.cases, outputs, strict=True)
+        expected = {case.name: output for case, output in pairs if not output.startswith(ENDED)}
+        cases = [case for case in batch.cases if case.name in expected]
+        seeds = range(1, batch.entry.check.checks.order + 1)
+        found = (one for seed in seeds for one in differences(own, cases, target, seed, expected))
+        for difference in islice(found, 1):
+            yield Caught(str(target), difference.case, CHECK, f"not the same in every order: {difference}"), batch
 
 
 def passes(case: Case, session: Session, target: Target) -> bool:

@@ -1,5 +1,6 @@
 """Planted faults: which cases are tried, what counts as caught, and the page."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.suite import Entry
 from fattn_probe.lab.detect.killed_by import killed_by
+from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import KernelCase
 from fattn_probe.llama.source.faults import corpus
 from fattn_probe.llama.source.patches import Patch
+from fattn_probe.machine.run.kernels_by_op import op_digest
+from fattn_probe.machine.run.orders import OrderDifference
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
@@ -138,8 +142,79 @@ def test_what_looks_like_a_known_defect_is_caught_by_what_it_shows(monkeypatch, 
     monkeypatch.setattr(faults, "passes", lambda case, session, target: True)
     session = Session(RunOptions(None))
     batch = CaseBatch(Entry(), H200, [case_of("case")])
-    caught, _ = faults.try_batch(batch, session, session, None)
+    (caught,), _ = faults.try_batch(batch, session, session, None)
     assert (caught.by, caught.cause) == (by, None)
+
+
+def launches(grid):
+    return (LaunchRecord(0, "flash_attn_tile", (("DKQ", "64"),), (grid, 1, 1), (32, 4, 1), 0),)
+
+
+def launched(grid, **fields):
+    return replace(
+        RESULT, output="bits", launches="".join(json.dumps(one.document()) for one in launches(grid)), **fields
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "by"),
+    [
+        (launched(8), []),
+        (launched(9), ["launch"]),
+        (launched(9, status="fail"), ["launch", "verdict"]),
+        (launched(8, status="fail"), ["verdict"]),
+        (replace(RESULT, status="lost"), ["stopped"]),
+    ],
+)
+def test_launches_unlike_those_without_the_fault_are_a_catch_of_their_own_kind(monkeypatch, result, by):
+    """`quick` reports them, and they counted as missed."""
+    base = type(
+        "Plain", (), {"launches": lambda self, cases, *rest: {op_digest(case.op): launches(8) for case in cases}}
+    )
+    monkeypatch.setattr(faults, "base_of", lambda options: base())
+    monkeypatch.setattr(faults, "prepare", lambda session, work: None)
+    monkeypatch.setattr(faults, "judged", lambda *given: (one for one in [result]))
+    session, batch = Session(RunOptions(None)), CaseBatch(Entry(), H200, [case_of("case")])
+    caught, done = faults.try_batch(batch, session, session, None)
+    assert ([one.by for one in caught], done) == (by, 1)
+    assert all("grid 8x1x1 of 32x4x1, 0 B" in one.said for one in caught if one.by == "launch")
+
+
+def test_a_failure_says_more_than_a_changed_launch(monkeypatch):
+    batches = [CaseBatch(Entry(), H200, [case_of(name)]) for name in ("a", "b", "c")]
+    catches = {
+        "a": [Caught("sim:h200", "a", "launch", "x became y")],
+        "b": [Caught("sim:h200", "b", "launch", "x became z")],
+        "c": [Caught("sim:h200", "c", "verdict", "wrong")],
+    }
+    monkeypatch.setattr(faults, "batches_of", lambda suite, fault: batches)
+    monkeypatch.setattr(faults, "try_batch", lambda batch, *rest: (catches[batch.cases[0].name], 1))
+    found = faults.try_fault(FAULT, suite())
+    assert (found.caught.case, found.caught.by, found.cases) == ("c", "verdict", 3)
+    catches["c"] = []
+    found = faults.try_fault(FAULT, suite())
+    assert (found.caught.case, found.caught.by, found.cases) == ("a", "launch", 3)
+    assert ", 1 of them only by other launches than without the fault. " in page([FAULT], [found])
+
+
+def test_orders_of_an_entry_s_cases_are_tried_if_nothing_else_catches_a_fault(monkeypatch):
+    """`check: {order: N}` of a suite was left out."""
+    entry = Entry.model_validate({"check": {"order": 2}})
+    batches = [CaseBatch(entry, H200, [case_of("a"), case_of("b")]), CaseBatch(entry, H200, [case_of("b", 128)])]
+    asked = []
+
+    def differences(session, cases, target, seed, expected):
+        asked.append(([case.name for case in cases], str(target), seed))
+        return [OrderDifference("b", ("a",), "other", shrunk=True)] * (seed == 2)
+
+    monkeypatch.setattr(faults, "alone", lambda session, case, target: case.name)
+    monkeypatch.setattr(faults, "batches_of", lambda suite, fault: batches)
+    monkeypatch.setattr(faults, "try_batch", lambda batch, *rest: ([], len(batch.cases)))
+    monkeypatch.setattr(faults, "differences", differences)
+    caught = faults.try_fault(FAULT, suite()).caught
+    assert asked == [(["a", "b"], "sim:h200", 1), (["a", "b"], "sim:h200", 2)]
+    assert (caught.case, caught.by) == ("b", "check")
+    assert caught.said == "not the same in every order: different bits or launches than alone after [a]"
 
 
 def tried(caught):
