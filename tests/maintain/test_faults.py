@@ -194,7 +194,7 @@ def test_a_failure_says_more_than_a_changed_launch(monkeypatch):
     catches["c"] = []
     found = faults.try_fault(FAULT, suite())
     assert (found.caught.case, found.caught.by, found.cases) == ("a", "launch", 3)
-    assert ", 1 of them only by other launches than without the fault. " in page([FAULT], [found])
+    assert ", 1 of them only by changed launches. " in page([FAULT], [found])
 
 
 def test_orders_of_an_entry_s_cases_are_tried_if_nothing_else_catches_a_fault(monkeypatch):
