@@ -78,6 +78,17 @@ def test_no_folder_of_tests_is_left_out(pytestconfig):
     assert not [name for name in folders if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
+def test_checkers_read_every_script():
+    """Those in Python have no suffix, by which checkers find files."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    ours = {
+        path.name for path in (ROOT / "scripts").iterdir() if path.is_file() and '/python" "$0"' in path.read_text()
+    }
+    (pattern,) = tools["ruff"]["extend-include"]
+    assert set(pattern.removeprefix("scripts/{").removesuffix("}").split(",")) == ours
+    assert {f"scripts/{name}" for name in ours} <= set(tools["mypy"]["files"])
+
+
 def test_checkers_are_pinned():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert all("==" in requirement for requirement in extras["lint"])

@@ -12,12 +12,11 @@ HEAD = """\
 
 Made by `scripts/detection page`; do not edit. `scripts/detection faults` makes the results
 ([detection](../guide/detection.md)), which are in [corpus.jsonl](corpus.jsonl). Each fault is planted in b11549, and
-the cases of a suite that it can change are judged until one detects it, those of the most used kernels first;
-`shows` is the fault's own case. `by` is how the case shows it: `check` is a check of bits, kernels or orders, and
-`launch` says that no result failed, but `regress` reports other launches than without the fault. `cause` is what the
-diagnosis of a wrong output says first, in the words of
-`fattn_probe/verdict/diagnose/faults.py`; it is right if the fault's head has it as a label (`none`: no wrong output
-shows the cause, and silence is right). Seconds include compiling.
+the cases of a suite that it can change are judged until one detects it, those of the most used kernels first; `shows`
+is the fault's own case. `by` is how the case shows it: `check` is a check of bits, kernels or orders, and `launch` says
+that no result failed, but `regress` reports changed launches. `cause` is what the diagnosis of a
+wrong output says first, in the words of `fattn_probe/verdict/diagnose/faults.py`; it is right if the fault's head has
+it as a label (`none`: no wrong output shows the cause, and silence is right). Seconds include compiling.
 """
 MOST = 90  # characters of the reason
 
@@ -32,7 +31,7 @@ def page(corpus: Sequence[HistoricFault], results: Sequence[Tried]) -> str:
             caught = sum(item.caught is not None for item in tried)
             left = f", {len(known) - len(tried)} not tried by the suite as it is" if len(tried) < len(known) else ""
             launches = sum(item.caught is not None and item.caught.by == LAUNCH for item in tried)
-            left += f", {launches} of them only by other launches than without the fault" if launches else ""
+            left += f", {launches} of them only by changed launches" if launches else ""
             share = f"**{caught} of {len(known)} caught ({100 * caught / len(known):.3g} %)**{left}. "
             table = "\n".join(rows(tried, known))
             parts.append(f"## {suite}\n\n{share}{by_value(tried, known)}\n\n{table}\n")

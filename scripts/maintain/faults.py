@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
@@ -175,14 +175,16 @@ def in_random_orders(batches: Iterable[CaseBatch], session: Session) -> Iterator
         known = {case.name: case for case in (*(entries[key].cases if key in entries else ()), *cases)}
         entries[key] = CaseBatch(batch.entry, batch.target, list(known.values()))
     for batch in (batch for batch in entries.values() if batch.cases):
-        run, target, seeds = session_for(batch.entry, session), batch.target, batch.entry.check.checks.order
+        own, target = session_for(batch.entry, session), batch.target
         with threads(cores()) as pool:
-            outputs = pool.map(lambda case, run=run, target=target: alone(run, case, target), batch.cases)
-            expected = {case.name: output for case, output in zip(batch.cases, outputs, strict=True)}
-        expected = {name: output for name, output in expected.items() if not output.startswith(ENDED)}
-        found = (differences(run, batch.cases, target, seed, expected) for seed in range(1, seeds + 1))
-        for difference in islice(chain.from_iterable(found), 1):
-            yield Caught(str(batch.target), difference.case, CHECK, f"not the same in every order: {difference}"), batch
+            outputs = list(pool.map(lambda case, own=own, target=target: alone(own, case, target), batch.cases))
+        pairs = zip(batch.cases, outputs, strict=True)
+        expected = {case.name: output for case, output in pairs if not output.startswith(ENDED)}
+        cases = [case for case in batch.cases if case.name in expected]
+        seeds = range(1, batch.entry.check.checks.order + 1)
+        found = (one for seed in seeds for one in differences(own, cases, target, seed, expected))
+        for difference in islice(found, 1):
+            yield Caught(str(target), difference.case, CHECK, f"not the same in every order: {difference}"), batch
 
 
 def passes(case: Case, session: Session, target: Target) -> bool:

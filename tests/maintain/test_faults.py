@@ -194,7 +194,7 @@ def test_a_failure_says_more_than_a_changed_launch(monkeypatch):
     catches["c"] = []
     found = faults.try_fault(FAULT, suite())
     assert (found.caught.case, found.caught.by, found.cases) == ("a", "launch", 3)
-    assert ", 1 of them only by other launches than without the fault. " in page([FAULT], [found])
+    assert ", 1 of them only by changed launches. " in page([FAULT], [found])
 
 
 def test_orders_of_an_entry_s_cases_are_tried_if_nothing_else_catches_a_fault(monkeypatch):
@@ -203,15 +203,16 @@ def test_orders_of_an_entry_s_cases_are_tried_if_nothing_else_catches_a_fault(mo
     batches = [CaseBatch(entry, H200, [case_of("a"), case_of("b")]), CaseBatch(entry, H200, [case_of("b", 128)])]
     asked = []
 
-    def differences(session, cases, target, orders, jobs):
-        asked.append(([case.name for case in cases], str(target), orders))
-        return {"b": OrderDifference("b", ("a",), "other", shrunk=True)}, 2
+    def differences(session, cases, target, seed, expected):
+        asked.append(([case.name for case in cases], str(target), seed))
+        return [OrderDifference("b", ("a",), "other", shrunk=True)] * (seed == 2)
 
+    monkeypatch.setattr(faults, "alone", lambda session, case, target: case.name)
     monkeypatch.setattr(faults, "batches_of", lambda suite, fault: batches)
     monkeypatch.setattr(faults, "try_batch", lambda batch, *rest: ([], len(batch.cases)))
-    monkeypatch.setattr(faults, "order_differences", differences)
+    monkeypatch.setattr(faults, "differences", differences)
     caught = faults.try_fault(FAULT, suite()).caught
-    assert asked == [(["a", "b"], "sim:h200", 2)]
+    assert asked == [(["a", "b"], "sim:h200", 1), (["a", "b"], "sim:h200", 2)]
     assert (caught.case, caught.by) == ("b", "check")
     assert caught.said == "not the same in every order: different bits or launches than alone after [a]"
 
