@@ -1,6 +1,6 @@
 """The contenders by the names that `--kernel` takes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,14 +8,11 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device.catalogue import nearest
 from fattn_probe.lab.kernels.compiled import own, shipped
 from fattn_probe.lab.kernels.contender import Contender
-from fattn_probe.lab.kernels.packages import TORCH, tilelang, tilelang_jit, torch_backend, torch_backends, triton
-from fattn_probe.lab.kernels.torch_attention import BACKENDS
+from fattn_probe.lab.kernels.packages import PACKAGES, torch_backends
 from fattn_probe.llama.build.ninja import Report, silent
 
 LLAMA = "llama"
 OURS = ("naive", "tiled")
-VARIANTS = {"torch": tuple(f"{TORCH}{name}" for name in BACKENDS)}
-PACKAGES: Mapping[str, Callable[[], Contender]] = {"triton": triton, "tilelang": tilelang, "tilelang:jit": tilelang_jit}
 
 
 @dataclass(frozen=True)
@@ -56,12 +53,10 @@ def contender_of(word: str, report: Report) -> Contender:
     if word in OURS:
         return shipped(word, report)
     if word in PACKAGES:
-        return PACKAGES[word]()
-    if word.startswith(TORCH) and word.removeprefix(TORCH) in BACKENDS:
-        return torch_backend(word.removeprefix(TORCH))
+        return PACKAGES[word]
     before, colon, _ = word.partition(":")
     if colon and before in names and not Path(before).is_file():
-        variants = [*(name for name in names if name.startswith(f"{before}:")), *VARIANTS.get(before, ())]
+        variants = [name for name in PACKAGES if name.startswith(f"{before}:")]
         has = f"{before} has {', '.join(variants)}" if variants else f"{before} has no variants"
         raise InputError(f"--kernel {word}: no such kernel; {has}")
     if colon:

@@ -73,32 +73,30 @@ def arrays_of(question: Question) -> Arrays:
     return Arrays(q, k, v, question.op.params.stored.scale, question.causal, mask)
 
 
+PACKAGES = {
+    one.name: one
+    for one in (
+        Package("triton", triton_attention.attend, "in Triton's interpreter, without a GPU"),
+        Package("tilelang", tilelang_attention.attend),
+        Package("tilelang:jit", tilelang_runtime.attend),
+        *(
+            Package(
+                f"{TORCH}{name}",
+                partial(torch_attention.attend, name),
+                "on this computer's CPU, without a GPU",
+                "standard" if name == "math" else "fa2",
+            )
+            for name in torch_attention.BACKENDS
+        ),
+    )
+}
+"""By the names that `--kernel` takes."""
+
+
 def torch_backends() -> list[Package]:
     """PyTorch's backends that are there; one that says so if PyTorch is not."""
     try:
         found = torch_attention.backends()
     except InputError:
         found = ("math",)
-    return [torch_backend(name) for name in found]
-
-
-def torch_backend(name: str) -> Package:
-    """A backend of PyTorch's."""
-    algorithm = "standard" if name == "math" else "fa2"
-    attend = partial(torch_attention.attend, name)
-    return Package(f"{TORCH}{name}", attend, "on this computer's CPU, without a GPU", algorithm)
-
-
-def triton() -> Package:
-    """The kernel in Triton."""
-    return Package("triton", triton_attention.attend, "in Triton's interpreter, without a GPU")
-
-
-def tilelang() -> Package:
-    """The kernel in TileLang: the same CUDA on all GPUs."""
-    return Package("tilelang", tilelang_attention.attend)
-
-
-def tilelang_jit() -> Package:
-    """The kernel in TileLang, by its own runtime."""
-    return Package("tilelang:jit", tilelang_runtime.attend)
+    return [PACKAGES[f"{TORCH}{name}"] for name in found]
