@@ -67,7 +67,7 @@ class MergeBase:
 
 
 def merge_base_of(tree: Tree | None, ref: str) -> MergeBase:
-    """The merge base of a source with a branch; InputError if the source is no checkout."""
+    """The merge base of a source with a branch; InputError if the source is not a checkout."""
     if tree is None or not (root := tree.root).is_relative_to(Path(tree.spec).expanduser().resolve()):
         raise InputError("--base needs a git checkout as --source")
     commit = merge_base(root, ref)
