@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from tests.daily.regress.test_runner import CASES, H200, MOST_LOST, history_at, 
 TREE = Tree("/a/fork", Path("/a/fork"), "?", "head", None)
 BASE = MergeBase(TREE, "origin/master", "c" * 40, ("fattn.cu",))
 KNOWN = {"sweep-n_q=1": "fail"}
-PAIRS = [(SimpleNamespace(name=""), H200), (SimpleNamespace(name="races"), H200)]
+PAIRS: Any = [(SimpleNamespace(name=""), H200), (SimpleNamespace(name="races"), H200)]
 
 
 @pytest.fixture
