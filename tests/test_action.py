@@ -20,7 +20,6 @@ on: ["sim:h200"]
 """
 FAULT = ROOT / "patches/faults/21159-fixup-first-block.patch"
 EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
-ARGUMENTS = "--workers 2"
 
 
 def steps(words, folder, values, env):
@@ -117,8 +116,8 @@ def installed(tmp_path):
 def test_a_broken_branch_is_reported_with_case_cause_and_place(fork, installed, tmp_path):
     action, env = installed
     values = {f"inputs.{name}": about["default"] for name, about in ACTION["inputs"].items()}
-    values |= {"inputs.suite": "tiny.yaml", "inputs.base": "origin/master", "inputs.arguments": ARGUMENTS}
-    values |= {"runner.temp": str(tmp_path), "github.action_path": str(action)}
+    values |= {"inputs.suite": "tiny.yaml", "inputs.base": "origin/master", "runner.temp": str(tmp_path)}
+    values |= {"inputs.arguments": f"{values['inputs.arguments']} --workers 2", "github.action_path": str(action)}
     base = f"{git(fork, 'rev-parse', 'HEAD')[:9]}, the merge base with origin/master"
     summary, out = tmp_path / "summary.md", tmp_path / "fattn-probe"
     (fork / "README.md").write_text("nothing of attention\n")
@@ -136,3 +135,23 @@ def test_a_broken_branch_is_reported_with_case_cause_and_place(fork, installed, 
     assert "<failure" in (out / "junit.xml").read_text()
     page = (out / "report.html").read_text()
     assert "new failure" in page and base in page
+
+
+@pytest.mark.build
+@pytest.mark.network
+def test_a_push_that_breaks_a_kernel_is_refused(fork):
+    """git runs the installed hook, on the pushed commit and not on the working tree."""
+    probe = [sys.executable, "-m", "fattn_probe", "hook", "install", str(fork / "tiny.yaml")]
+    subprocess.run(probe, cwd=fork, check=True)
+    push = ["git", "-C", fork, "push", "--quiet", "origin", "own"]
+    (fork / "README.md").write_text("nothing of attention\n")
+    commit(fork)
+    assert "attention" not in subprocess.run(push, check=True, capture_output=True, text=True).stderr
+    checked(["git", "-C", fork, "apply", FAULT], fork)
+    commit(fork)
+    checked(["git", "-C", fork, "apply", "--reverse", FAULT], fork)
+    done = subprocess.run(push, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "changes attention files: fattn-common.cuh" in done.stderr
+    assert "gqa" in done.stdout and "one KV tile is left out" in " ".join(done.stdout.split())
+    assert git(fork, "rev-parse", "origin/own") == git(fork, "rev-parse", "HEAD~1")

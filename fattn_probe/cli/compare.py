@@ -52,7 +52,7 @@ class JudgeFlags:
         typer.Option("--roundings", help="Fail accurate outputs too, if their bits are not the model's."),
     ] = False
     kernels: Annotated[
-        bool, typer.Option("--kernels", help="Fail right outputs too, if the default release has other kernels here.")
+        bool, typer.Option("--kernels", help="Fail correct outputs too, if the default release has other kernels here.")
     ] = False
     sample: Annotated[
         str, typer.Option(help="Rows to check exactly; auto: all, except in very large cases.", metavar="N|all|auto")

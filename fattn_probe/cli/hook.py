@@ -35,10 +35,10 @@ def hook_install(suite: SuiteName = "quick", as_json: flags.Json = False) -> Non
     root, _ = here(), flags.suite_path(suite)
     hooks = git(root, "rev-parse", "--path-format=absolute", "--git-path", "hooks")
     if hooks is None:
-        raise InputError(f"{root} is no git checkout")
+        raise InputError(f"{root} is not a git checkout")
     path, line = Path(hooks) / "pre-push", f'exec "{sys.executable}" -m fattn_probe hook run {suite} "$@"'
     if path.exists() and MARK not in read_text(path, "the hook"):
-        raise InputError(f"{path} exists, and is not fattn-probe's; add this line to it: {line}")
+        raise InputError(f"{path} exists, and fattn-probe did not write it; add this line to it: {line}")
     write_text(path, f"#!/bin/sh\n{MARK}\n{line}\n")
     path.chmod(0o755)
     show({"hook": str(path)}, lambda: Text(f"wrote {path}"), as_json)

@@ -50,7 +50,7 @@ class MergeBase:
             names = sorted({name for outcome in found for name in outcome.results})
             given = replace(given, only=f"^(?:{'|'.join(map(re.escape, names))})$")
         heads = {(outcome.run.suite, outcome.run.identity.line): outcome for outcome in found}
-        known = {suite for suite, _ in heads}
+        known = {outcome.run.suite for outcome in found if outcome.results}
         pairs = [pair for pair in pairs if run_name(own.suite, pair[0]) in known]
         runner = replace(runner, only=given.only)
         for outcome in run_suite(pairs, folder, runner, given):
@@ -67,7 +67,7 @@ class MergeBase:
 
 
 def merge_base_of(tree: Tree | None, ref: str) -> MergeBase:
-    """The merge base of a source with a branch; InputError if the source is no checkout."""
+    """The merge base of a source with a branch; InputError if the source is not a checkout."""
     if tree is None or not (root := tree.root).is_relative_to(Path(tree.spec).expanduser().resolve()):
         raise InputError("--base needs a git checkout as --source")
     commit = merge_base(root, ref)

@@ -128,7 +128,7 @@ def listed(items: Sequence[object]) -> str:
 
 
 def changed_functions(base: Code, new: Code) -> Iterator[ChangedFunction]:
-    """The places of a source's attention files that differ from its base's, by function; lines are the source's."""
+    """The places where the attention files of a source differ from those of its base, by function."""
     cuda = new.root / CUDA
     own = {path.relative_to(cuda).as_posix() for path in new.changed if path.is_relative_to(cuda)}
     for name in sorted({*attention_files(base.root / CUDA), *attention_files(cuda), *own}):

@@ -15,7 +15,7 @@ INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
 def git(root: Path, *words: str) -> str | None:
-    """What git prints in a checkout, without the last line's end; None if it fails."""
+    """The output of git in a checkout, without the last line's end; None if it fails."""
     done = run(["git", "-C", root, *words], env=cleared(), failure=None)
     return done.stdout.rstrip("\n") if done.code == 0 else None
 
@@ -28,7 +28,7 @@ def commit_source(root: Path, commit: str) -> str:
 def merge_base(root: Path, ref: str, head: str = "HEAD") -> str:
     """The last commit that a checkout's `head` shares with a branch or commit of its repository, as 40 digits."""
     if git(root, "rev-parse", "--verify", "--quiet", f"{head}^{{commit}}") is None:
-        raise InputError(f"{root} is no git checkout with a commit {head}, so it has no merge base with {ref}")
+        raise InputError(f"{root} is not a git checkout with a commit {head}, so it has no merge base with {ref}")
     if git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}") is None:
         raise InputError(f"{root} has no branch or commit {ref!r}; name one such as origin/master, or fetch it first")
     found = git(root, "merge-base", head, ref)
@@ -41,7 +41,7 @@ def merge_base(root: Path, ref: str, head: str = "HEAD") -> str:
 
 
 def upstream_commit(root: Path, head: str = "HEAD", remote: str = "origin") -> str | None:
-    """The merge base of `head` with the branch that a checkout follows, else with its remote's; None without one."""
+    """The merge base of `head` with the branch that a checkout follows, else with that of its remote; or None."""
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
     for ref in ("@{upstream}", *(f"{remote}/{branch}" for branch in ("HEAD", "master", "main"))):

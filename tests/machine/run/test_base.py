@@ -44,6 +44,16 @@ def test_the_base_of_a_folder_is_the_release_with_its_number_else_the_default(re
     assert (base.words, base.options.tree.spec) == (spec, spec)
 
 
+def test_the_base_of_a_checkout_is_its_merge_base_unless_that_has_its_content(releases, monkeypatch):
+    monkeypatch.setattr(module, "upstream_commit", lambda root: "c" * 40)
+    spec = f"git+file:///a/tree@{'c' * 40}"
+    base = base_of(RunOptions(TREE))
+    assert (base.words, base.options.tree.spec) == ("the merge base ccccccccc", spec)
+    assert base_of(RunOptions(replace(TREE, digest=spec))).words == DEFAULT_SOURCE
+    assert base_of(RunOptions(replace(TREE, spec=spec))) is None, "a commit of a local repository"
+    assert base_of(RunOptions(TREE, beside_base=False)) is None
+
+
 def test_a_release_as_it_is_has_no_base_nor_has_a_folder_with_its_content(releases):
     assert base_of(RunOptions(replace(TREE, spec=DEFAULT_SOURCE))) is None
     assert base_of(RunOptions(replace(TREE, digest=DEFAULT_SOURCE))) is None
