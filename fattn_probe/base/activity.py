@@ -30,13 +30,14 @@ class Activity:
     """The line; after three seconds of the `with` block, it is rewritten every second.
 
     If stderr is not a terminal, a permanent line is printed every minute. `step` sets the current step, `count` counts
-    one more finished case of `total`.
+    one more finished case of `total`. With `shows`, the line is what that returns.
     """
 
     console: Console
     total: int = 0
     words: str = ""
     done: int = 0
+    shows: Callable[[], str] | None = None
     counted: Counter[str] = field(default_factory=Counter)
     began: float = field(default_factory=time.monotonic)
     _first: float = 0.0
@@ -90,15 +91,17 @@ class Activity:
 
         return both
 
-    def note(self, words: str) -> None:
-        """Print a line that stays."""
+    def note(self, words: str, style: str = "") -> None:
+        """Print a line that stays, above the one with the current step."""
         with self._lock:
             self._clear()
-            self.console.print(words)
+            self.console.print(words, style=style, soft_wrap=True)
 
     @property
     def line(self) -> str:
         """`17 of 120 cases, 1 fail, 16 pass, 0:41, about 4:08 left: gqa on sim:h200: exact reference`."""
+        if self.shows is not None:
+            return self.shows()
         seconds = time.monotonic() - self.began
         if self.total <= 1:
             return f"{self.words}, {clock(seconds)}"

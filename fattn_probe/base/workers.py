@@ -16,9 +16,9 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -83,7 +83,8 @@ class _Worker(Generic[Task]):
 class Workers(Generic[Task, Answer]):
     """Up to `number` processes, started when there is work for them, and stopped at the end of the `with` block.
 
-    `told` receives the messages of workers. `threads` is the number of cores for each, an equal share if 0.
+    `told` receives the messages of workers. `threads` is the number of cores for each; if 0, an equal share, which is
+    larger if there are fewer tasks than workers.
     The files of a worker are in a folder that is removed at the end, even if the worker is killed.
     """
 
@@ -106,13 +107,27 @@ class Workers(Generic[Task, Answer]):
     def answers(self, tasks: Iterable[Task | None]) -> Generator[tuple[Task, Answer | Died]]:
         """Yield each task with its answer, as soon as it is known; an exception in a task is raised here.
 
-        A task is taken from the iterator when a worker is free; None means that there is no task before the next
-        answer. If a worker dies, a new one runs the task once more. Closing the iterator stops the tasks in progress.
+        A task is taken from the iterator when a worker is free, before the caller sees the answers that have arrived;
+        None means that there is no task before the next answer. If a worker dies, a new one runs the task once more.
+        Closing the iterator stops the tasks in progress.
+        """
+        with closing(self.rounds(tasks)) as rounds:
+            for ready in rounds:
+                yield from ready
+
+    def rounds(
+        self, tasks: Iterable[Task | None], news: "Connection[Any, Any] | None" = None
+    ) -> Generator[list[tuple[Task, Answer | Died]]]:
+        """Yield all answers that have arrived, at once, and also whenever something can be read from `news`.
+
+        News may be that there are tasks again.
         """
         source, over = iter(tasks), False
+        most = min(self.number, max(1, len(tasks))) if isinstance(tasks, Sized) else self.number
+        ready: list[tuple[Task, Answer | Died]] | None = None
         try:
             while True:
-                while not over and sum(worker.task is not None for worker in self._workers) < self.number:
+                while not over and sum(worker.task is not None for worker in self._workers) < most:
                     try:
                         task = next(source)
                     except StopIteration:
@@ -120,27 +135,35 @@ class Workers(Generic[Task, Answer]):
                         break
                     if task is None:
                         break
-                    self._give(task)
+                    self._give(task, most)
+                if ready is not None:
+                    yield ready
+                    ready = None
+                    continue  # the caller may know more tasks now
                 busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
-                if not busy:
+                if not busy and (over or news is None):
                     return
-                for connection in wait(list(busy)):
-                    yield from self._heard(busy[connection])  # type: ignore[index]
+                ready = []
+                for connection in wait([*busy, *([news] if news is not None and not over else ())]):
+                    if connection is news:
+                        news.recv_bytes()
+                    else:
+                        ready += self._heard(busy[connection], most)  # type: ignore[index]
         finally:
             self._end([worker for worker in self._workers if worker.task is not None])
 
-    def _give(self, task: Task, deaths: int = 0) -> None:
+    def _give(self, task: Task, sharing: int, deaths: int = 0) -> None:
         worker = next((worker for worker in self._workers if worker.task is None), None)
         if worker is None:
             with deferred():
-                worker = self._started()
+                worker = self._started(sharing)
         worker.task, worker.deaths = task, deaths
         with suppress(ConnectionError):  # it has died, which will be noticed at the end of its pipe
             worker.connection.send(task)
 
-    def _started(self) -> _Worker[Task]:
+    def _started(self, sharing: int) -> _Worker[Task]:
         ours, theirs = CONTEXT.Pipe()
-        threads = self.threads or max(1, cores() // self.number)
+        threads = self.threads or max(1, cores() // sharing)
         words = (theirs, self.begin, threads, {**os.environ, SHARE: str(threads)}, self._folder)
         prepare_workers()
         # At an exit that skips our own clean-up, multiprocessing ends only daemons; it waits for other processes.
@@ -151,7 +174,7 @@ class Workers(Generic[Task, Answer]):
         self._workers.append(worker)
         return worker
 
-    def _heard(self, worker: _Worker[Task]) -> Iterator[tuple[Task, Answer | Died]]:
+    def _heard(self, worker: _Worker[Task], sharing: int) -> Iterator[tuple[Task, Answer | Died]]:
         task, deaths = worker.task, worker.deaths + 1
         assert task is not None
         try:
@@ -159,7 +182,7 @@ class Workers(Generic[Task, Answer]):
         except (EOFError, OSError):
             how = self._end([worker])
             if deaths < MOST_DEATHS:
-                self._give(task, deaths)
+                self._give(task, sharing, deaths)
             else:
                 yield task, Died(f"it ended {deaths} workers, the last one {how}")
             return

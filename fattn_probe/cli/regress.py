@@ -12,6 +12,7 @@ import typer
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.errors import InputError, RegressionError
+from fattn_probe.base.figures import number_of
 from fattn_probe.base.files import write_text, writing
 from fattn_probe.base.host import user_name
 from fattn_probe.cases.device import load_devices, parse_targets
@@ -30,7 +31,7 @@ from fattn_probe.daily.regress.merge_base import merge_base_of
 from fattn_probe.daily.regress.records import ALL, Result, RunPart, parse_shard
 from fattn_probe.daily.regress.results import OnResult
 from fattn_probe.daily.regress.resume import Call, finish, night_of
-from fattn_probe.daily.regress.runner import Outcome, SuiteRunner
+from fattn_probe.daily.regress.runner import Outcome, Standing, SuiteRunner
 from fattn_probe.daily.regress.suite import load_suite
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -110,6 +111,7 @@ def regress(
     build: Annotated[BuildFlags, offered("source", "patch", "folder")],
     divided: Divided,
     ci: ForCI,
+    exit_first: Annotated[bool, typer.Option("-x", "--exitfirst", help="Stop at the first failure.")] = False,
     history_file: HistoryFile = DEFAULT_HISTORY,
     accept: Annotated[str, typer.Option(help="Make this run the baseline; say why.", metavar="WHY")] = "",
     as_json: flags.Json = False,
@@ -133,23 +135,35 @@ def regress(
         open_history(history_file) as history,
         Activity(NOTES, words=f"finding the cases of {suite_file.stem} and their kernels") as activity,
     ):
-        session = setup.session_of(replace(options, beside_base=base is None), activity)
-        on_result = results_to(activity)
+        session, standing = setup.session_of(replace(options, beside_base=base is None), activity), Standing()
         targets = frozenset(str(target) for _, target in pairs)
         call = Call(suite_file.stem, named_source(options), chosen.only, targets)
         part = RunPart(share, divided.night or night_of(history, call, resume=divided.resume))
         runner = SuiteRunner(
-            history, session, suite_file.stem, on_result, divided.workers, part, cluster, only=chosen.only
+            history,
+            session,
+            suite_file.stem,
+            lambda words, status: activity.note(words, regressing.STYLES[status]),
+            divided.workers,
+            part,
+            cluster,
+            chosen.only,
+            exit_first,
+            standing,
         )
-        found = list(run_suite(pairs, suite_file.parent, runner, given))
-        if not divided.night and not any(outcome.interrupted for outcome in found):
+        activity.shows = lambda: str(standing) if standing.cases else activity.words
+        found = run_suite(pairs, suite_file.parent, runner, given)
+        if not divided.night:
             finish(history, part.night)
         if accept:
             found = [accepted(history, outcome, accept) for outcome in found]
-        if base is not None and not any(outcome.interrupted for outcome in found):
+        if base is not None and not any(outcome.stopped == "interrupted" for outcome in found):
             found = list(base.compared(found, pairs, suite_file.parent, runner, given))
     ci.write(found, f"Attention files that differ from {base}: {', '.join(base.changed)}" if base else "")
     show(regressing.as_json(found), lambda: regressing.render(found), as_json)
+    if first := [outcome for outcome in found if outcome.stopped == "at the first failure"]:
+        left = number_of(sum(outcome.counts["not run"] for outcome in first), "case")
+        NOTES.print(f"stopped at the first failure: {left} not run; --resume continues with the rest")
     took = sum(outcome.seconds for outcome in found)
     if 0 < suite.seconds < took:
         said = f"the cases took {took:.0f} s; the suite may take {suite.seconds:.0f} s on two cores"
@@ -164,8 +178,8 @@ def named_source(options: RunOptions) -> str:
 
 
 def accepted(history: History, outcome: Outcome, why: str) -> Outcome:
-    """Make a run the baseline of its line, unless it was interrupted."""
-    if outcome.interrupted:
+    """Make a run the baseline of its line, unless it is incomplete."""
+    if outcome.stopped:
         return outcome
     history.accept(outcome.run, user_name(), why)
     return replace(outcome, accepted=why)

@@ -69,10 +69,49 @@ def test_what_a_worker_tells_comes_before_its_answer():
     assert told == ["half"]
 
 
-@pytest.mark.parametrize(("number", "threads", "share"), [(2, 0, max(1, cores() // 2)), (1, 1, 1)])
-def test_a_worker_has_its_share_of_the_cores(number, threads, share):
+@pytest.mark.parametrize(
+    ("number", "threads", "tasks", "share"),
+    [(2, 0, 2, max(1, cores() // 2)), (2, 0, 1, cores()), (1, 1, 2, 1)],
+)
+def test_a_worker_has_its_share_of_the_cores(number, threads, tasks, share):
+    """Two workers with one task: it has all of them."""
     with Workers(words, number, threads=threads) as pool:
-        assert answers(pool, ["cores"]) == [("cores", share)]
+        assert answers(pool, ["cores"] * tasks) == [("cores", share)] * tasks
+
+
+def test_a_worker_has_its_next_task_before_the_caller_sees_its_answer():
+    """A caller that takes long over an answer keeps no worker from working."""
+    given: list[str] = []
+
+    def tasks():
+        for name in "abc":
+            given.append(name)
+            yield name
+
+    with Workers(words, 1) as pool:
+        running = pool.answers(tasks())
+        assert next(running)[0] == "a"
+        assert given == ["a", "b"]
+
+
+def test_news_bring_tasks_while_no_worker_is_busy():
+    heard, news = multiprocessing.Pipe(duplex=False)
+    waiting: list[str] = []
+
+    def tasks():
+        while waiting != ["over"]:
+            yield waiting.pop(0) if waiting else None
+
+    def tell(word: str) -> None:
+        waiting.append(word)
+        news.send_bytes(b"news")
+
+    with heard, news, Workers(words, 2) as pool:
+        timers = [threading.Timer(0.1, tell, ["a"]), threading.Timer(1.5, tell, ["over"])]
+        for timer in timers:
+            timer.start()
+        found = [task for ready in pool.rounds(tasks(), heard) for task, _ in ready]
+    assert found == ["a"]
 
 
 def test_a_worker_has_the_environment_of_now(monkeypatch):

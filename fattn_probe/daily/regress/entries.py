@@ -1,6 +1,5 @@
 """Run a suite: each of its entries on each of its targets, with its own build and its own checks."""
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target, load_devices, parse_targets
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.records import Shard
-from fattn_probe.daily.regress.runner import Outcome, SuiteRunner, outcomes
+from fattn_probe.daily.regress.runner import Outcome, Planned, SuiteRunner
 from fattn_probe.daily.regress.selection import CaseSelection, select
 from fattn_probe.daily.regress.suite import Entry, Suite, called, cases_of, only_of
 from fattn_probe.machine.run.gpu import has_gpu
@@ -89,25 +88,20 @@ def entries_on_targets(suite: Suite, folder: Path, given: Given) -> Iterator[tup
             yield entry, target
 
 
-def run_suite(
-    pairs: Sequence[tuple[Entry, Target]], folder: Path, runner: SuiteRunner, given: Given
-) -> Iterator[Outcome]:
-    """One outcome per entry and target, until one is interrupted; InputError if a filter leaves no case of any entry.
+def run_suite(pairs: Sequence[tuple[Entry, Target]], folder: Path, runner: SuiteRunner, given: Given) -> list[Outcome]:
+    """One outcome per entry and target; InputError if a filter leaves no case of any entry.
 
     `runner` has the suite's name and a session of its source; `folder` is that of the suite's file.
     """
-    runs, sessions = 0, dict[str, Session]()
+    sessions, planned = dict[str, Session](), list[Planned]()
     for entry, target in pairs:
         session = sessions.setdefault(entry.name, session_for(entry, runner.session))
-        own = replace(runner, session=session, suite=run_name(runner.suite, entry), checks=given.checks(entry))
-        chosen = functools.partial(selected, entry, folder, session, only=given.only, shard=runner.part.shard)
-        for outcome in outcomes(own, chosen, [target]):
-            runs += 1
-            yield outcome
-            if outcome.interrupted:
-                return
-    if not runs:
+        found = selected(entry, folder, session, target, only=given.only, shard=runner.part.shard)
+        if found is not None:
+            planned.append(Planned(run_name(runner.suite, entry), session, target, found, given.checks(entry)))
+    if not planned:
         raise InputError(f"no case name matches {given.only!r}" if given.only else "the suite has no cases here")
+    return runner.outcomes(planned)
 
 
 def selected(

@@ -11,7 +11,7 @@ from fattn_probe.cases.device import Target
 from fattn_probe.daily.regress.changes import changes
 from fattn_probe.daily.regress.entries import Given, run_name, run_suite
 from fattn_probe.daily.regress.records import MERGE_BASE, RunPart
-from fattn_probe.daily.regress.runner import Outcome, SuiteRunner
+from fattn_probe.daily.regress.runner import Outcome, SuiteRunner, say_nothing
 from fattn_probe.daily.regress.suite import Entry
 from fattn_probe.llama.source import Tree, resolve
 from fattn_probe.llama.source.fork import changed_files, commit_source, merge_base
@@ -44,7 +44,8 @@ class MergeBase:
         """
         options = replace(own.session.options, tree=resolve(commit_source(self.tree.root, self.commit)), patches=())
         session = Session(options, own.session.progress, watch=own.session.watch)
-        runner = replace(own, session=session, part=RunPart(own.part.shard, MERGE_BASE + self.commit))
+        part = RunPart(own.part.shard, MERGE_BASE + self.commit)
+        runner = replace(own, session=session, part=part, exit_first=False, say=say_nothing)
         if any(outcome.counts["not run"] for outcome in found):
             names = sorted({name for outcome in found for name in outcome.results})
             given = replace(given, only=f"^(?:{'|'.join(map(re.escape, names))})$")
@@ -54,8 +55,8 @@ class MergeBase:
         runner = replace(runner, only=given.only)
         for outcome in run_suite(pairs, folder, runner, given):
             head = heads.pop((outcome.run.suite, outcome.run.identity.line), None)
-            if outcome.interrupted:
-                break
+            if outcome.stopped:
+                continue
             if outcome.baseline is None:
                 own.history.accept(outcome.run, user_name(), str(self))
             if head is not None:

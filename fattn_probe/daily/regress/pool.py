@@ -1,10 +1,11 @@
-"""Cases judged by worker processes, each with its own runner; a worker that dies costs only time."""
+"""Cases judged by worker processes, each with its own runners; a worker that dies costs only time."""
 
 import functools
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fattn_probe.base.workers import Died, Tell, Workers
 from fattn_probe.cases.device import Target
@@ -13,6 +14,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.llama.build import Build
 from fattn_probe.llama.build.ninja import Report, silent
+from fattn_probe.machine.run import orders
 from fattn_probe.machine.run.session import RunOptions, Session
 
 Judge = Callable[[Session, Case, Target], Result]
@@ -20,7 +22,7 @@ Judge = Callable[[Session, Case, Target], Result]
 
 @dataclass(frozen=True)
 class Job:
-    """The task of all workers of a run."""
+    """How cases are judged on a target."""
 
     judge: Judge
     options: RunOptions
@@ -28,12 +30,68 @@ class Job:
     target: Target
 
 
+@dataclass(frozen=True)
+class Growth:
+    """A build that has grown: the builds of a job after so many times of compiling."""
+
+    times: int = 0
+    builds: Mapping[str, Build] = field(default_factory=dict)
+
+
+@dataclass
+class PoolWorker:
+    """A worker's side: a session for each of the jobs, whose runner it keeps while the build has what a case needs."""
+
+    jobs: Sequence[Job]
+    tell: Tell
+    stack: ExitStack
+    grown: dict[int, int] = field(default_factory=dict)
+    sessions: dict[int, Session] = field(default_factory=dict)
+
+    def session(self, number: int, growth: Growth) -> Session:
+        """The session of a job, with a build that has grown so far at least."""
+        if number not in self.sessions:
+            job = self.jobs[number]
+            self.sessions[number] = Session(job.options, self.tell, dict(job.builds))
+            self.stack.enter_context(self.sessions[number].persistent_runner())
+        session = self.sessions[number]
+        if self.grown.get(number, 0) < growth.times:
+            self.grown[number] = growth.times
+            session.builds |= growth.builds
+        return session
+
+    def judge(self, case: Case, number: int, growth: Growth) -> Result:
+        """The result of a case."""
+        return result_or_loss(self.jobs[number], self.session(number, growth), case)
+
+    def alone(self, case: Case, number: int, growth: Growth) -> orders.Output:
+        """The output of a case in a process of its own."""
+        return orders.alone(self.session(number, growth), case, self.jobs[number].target)
+
+    def in_order(
+        self, expected: Mapping[str, orders.Output], cases: Sequence[Case], seed: int, number: int, growth: Growth
+    ) -> list[orders.OrderDifference]:
+        """The cases whose output in a random order is not the expected one."""
+        session = self.session(number, growth)
+        return list(orders.differences(session, cases, self.jobs[number].target, seed, expected))
+
+
+Task = Callable[[PoolWorker], Any]
+"""A method of `PoolWorker` with its arguments, as a `functools.partial`."""
+
+
+def pool_of(jobs: Sequence[Job], workers: int, progress: Report = silent) -> Workers[Task, Any]:
+    """At most `workers` processes for tasks of these jobs."""
+    sendable = [replace(job, target=picklable(job.target)) for job in jobs]
+    return Workers[Task, Any](functools.partial(working, sendable), workers, progress)
+
+
 @contextmanager
-def judging(job: Job, tell: Tell) -> Iterator[Callable[[Case], Result]]:
+def working(jobs: Sequence[Job], tell: Tell) -> Iterator[Callable[[Task], Any]]:
     """A worker's function, which tells the progress of builds."""
-    session = Session(job.options, tell, dict(job.builds))
-    with session.persistent_runner():
-        yield functools.partial(result_or_loss, job, session)
+    with ExitStack() as stack:
+        worker = PoolWorker(jobs, tell, stack)
+        yield lambda task: task(worker)
 
 
 def result_or_loss(job: Job, session: Session, case: Case) -> Result:
@@ -45,16 +103,20 @@ def result_or_loss(job: Job, session: Session, case: Case) -> Result:
         return Result(case.name, case.digest, "lost", said.splitlines()[0], failure=traceback.format_exc())
 
 
+def result_in(case: Case, answer: Result | Died) -> Result:
+    """The result of a case, which is lost if it ended its workers."""
+    if isinstance(answer, Died):
+        return Result(case.name, case.digest, "lost", answer.how, failure=answer.how)
+    return answer
+
+
 def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = silent) -> Generator[Result]:
     """The results of cases, each as soon as it is known, from at most `workers` processes; the longest case first.
 
     A case that kills several workers is lost. Closing the iterator ends the workers and their runners.
     """
-    job = replace(job, target=picklable(job.target))
     longest_first = sorted(cases, key=lambda case: -case.op.sizes.flop)
-    with Workers[Case, Result](functools.partial(judging, job), workers, progress) as pool:
-        for case, answer in pool.answers(longest_first):
-            if isinstance(answer, Died):
-                yield Result(case.name, case.digest, "lost", answer.how, failure=answer.how)
-            else:
-                yield answer
+    tasks = [functools.partial(PoolWorker.judge, case=case, number=0, growth=Growth()) for case in longest_first]
+    with pool_of([job], workers, progress) as pool:
+        for task, answer in pool.answers(tasks):
+            yield result_in(task.keywords["case"], answer)  # type: ignore[attr-defined]

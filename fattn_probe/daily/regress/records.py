@@ -112,6 +112,11 @@ class Result:
             return named(self.known, self.reason)
         return f"{self.reason}; cause: {self.diagnosis}"
 
+    @property
+    def place(self) -> str:
+        """` in KERNEL, block, thread, FILE:LINE` where a kernel was stopped; empty if it was not."""
+        return f" in {self.finding.place}" if self.finding and self.finding.place else ""
+
 
 RESULT = Document("a result", Result)
 
@@ -256,6 +261,12 @@ class Run:
     def only_baseline(self) -> bool:
         """Whether it is the run of a merge base, to which another run is compared, and no result of its own."""
         return self.night.startswith(MERGE_BASE)
+
+    @property
+    def place(self) -> str:
+        """Where it ran, with the entry of the suite in brackets if it is not the suite's own: `sim:h200 (races)`."""
+        entry = self.suite.partition("/")[2]
+        return f"{self.identity.device} ({entry})" if entry else self.identity.device
 
     @property
     def whole(self) -> bool:

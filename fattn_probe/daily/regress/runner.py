@@ -1,20 +1,21 @@
-"""Run a suite: a failing case does not affect others, and every result goes to the history at once."""
+"""Run a suite: its entries at once; a failing case does not affect others, and every result goes to the history."""
 
-import functools
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Literal
 
-from fattn_probe.base.errors import BuildError, LostError
-from fattn_probe.base.figures import number_of
+from fattn_probe.base.figures import clock, number_of
 from fattn_probe.base.fingerprint import Fingerprint
 from fattn_probe.base.host import cores
-from fattn_probe.base.process import log
 from fattn_probe.base.workers import prepare_workers
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.ops.render import short
 from fattn_probe.daily.regress.changes import (
     ALARMS,
     NO_VERDICT,
@@ -27,29 +28,32 @@ from fattn_probe.daily.regress.changes import (
 from fattn_probe.daily.regress.cluster import Cluster
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night
-from fattn_probe.daily.regress.pool import Job, judged
+from fattn_probe.daily.regress.pool import Job
+from fattn_probe.daily.regress.ranking import ranking
 from fattn_probe.daily.regress.records import ORDER, WHOLE, Identity, Result, Run, RunPart, Settings, StoredCase
-from fattn_probe.daily.regress.results import OnResult, result_of, result_without_times, unseen
+from fattn_probe.daily.regress.results import result_of, result_without_times
 from fattn_probe.daily.regress.resume import take_over
+from fattn_probe.daily.regress.schedule import BesideBase, Event, Lane, Orders, Schedule
 from fattn_probe.daily.regress.selection import CaseSelection, matching
 from fattn_probe.llama.source import kernel_cases
-from fattn_probe.machine.run.base import base_of, changed
+from fattn_probe.machine.run.base import changed
 from fattn_probe.machine.run.fingerprint import fingerprint_of
 from fattn_probe.machine.run.gpu import gpu_name
-from fattn_probe.machine.run.kernels_by_op import op_digest
-from fattn_probe.machine.run.orders import order_differences
-from fattn_probe.machine.run.prepare import prepare as prepare_kernels
 from fattn_probe.machine.run.provenance import driver, version
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
+
+Stopped = Literal["", "interrupted", "at the first failure"]
+"""Why a call of `regress` ended before all cases were judged; empty if it did not."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One run of a suite on one target, compared with the baseline.
 
-    `accepted` is the reason if it was accepted; `seconds` is the time that its cases took, without compiling.
+    `accepted` is the reason if it was accepted; `stopped` is why it is incomplete, empty if it is complete; `seconds`
+    is the time that its cases would have taken alone on all cores, without compiling.
     """
 
     run: Run
@@ -57,13 +61,13 @@ class Outcome:
     baseline: Run | None
     changes: tuple[Change, ...]
     planned: int
-    interrupted: bool = False
+    stopped: Stopped = ""
     accepted: str = ""
     seconds: float = 0.0
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of cases by status; `not run` counts those that an interrupted run did not reach."""
+        """Number of cases by status; `not run` counts those that a stopped run did not reach."""
         statuses = [result.status for result in self.results.values()]
         found = {status: statuses.count(status) for status in ORDER}
         return found | {"not run": self.planned - len(statuses)}
@@ -75,9 +79,11 @@ class Outcome:
 
     @property
     def lost(self) -> float:
-        """The share of the cases without a verdict."""
-        gone = self.counts["lost"] + self.counts["not run"]
-        missing = sum(change.kind in NO_VERDICT for change in self.changes)
+        """The share of the cases without a verdict; without those that were not run after the first failure."""
+        first = self.stopped == "at the first failure"
+        gone = self.counts["lost"] + (0 if first else self.counts["not run"])
+        kinds = NO_VERDICT - {ChangeKind.NOT_RUN} if first else NO_VERDICT
+        missing = sum(change.kind in kinds for change in self.changes)
         return max(gone, missing) / max(self.planned, 1)
 
     @property
@@ -89,156 +95,253 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class SuiteRunner:
-    """Runs cases on targets into a history, and takes over what the night that `part` names has of them already.
+class Planned:
+    """An entry of a suite on one target: the suite's name with the entry's, its cases, and how they are judged."""
 
-    `workers` is the number of processes, None for one per core; with several on one GPU no times are stored. `checks`
-    say how each case is judged. `only` is this run's filter, a regular expression over names; the baseline is reduced
-    to the matching cases too.
+    suite: str
+    session: Session
+    target: Target
+    selection: CaseSelection
+    checks: Checks = field(default_factory=Checks)
+
+
+@dataclass
+class EntryRun:
+    """A planned entry and its run in the history.
+
+    `before` are the results of the baseline, `left` the cases of this call; `results` are theirs, as they were judged,
+    and `stored` the same with what `orders` and the `base` add.
+    """
+
+    planned: Planned
+    run: Run
+    baseline: Run | None
+    before: Mapping[str, Result]
+    left: Sequence[Case]
+    results: dict[str, Result] = field(default_factory=dict)
+    stored: dict[str, Result] = field(default_factory=dict)
+    orders: Orders | None = None
+    base: BesideBase | None = None
+    seconds: float = 0.0
+
+    @cached_property
+    def ordered(self) -> dict[str, Case]:
+        """The cases that the check `order` is about, by name."""
+        checks = self.planned.checks
+        return {case.name: case for case in self.left if not checks.may_take_part(case)} if checks.order else {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of its cases are judged."""
+        return len(self.results) == len(self.left) and not (self.ordered and self.orders is None)
+
+    def settled(self, result: Result) -> Result:
+        """A result with all that is known now. While its orders have not run, it is one that a resumed run replaces."""
+        if result.name in self.ordered and result.output:
+            if self.orders is None:
+                return result
+            result = with_orders(result, self.orders, self.planned.checks.order)
+        if self.base is not None and result.output:  # a run that ended early did not launch all its kernels
+            before = self.base.launches.get(result.name)
+            words = "" if before is None else changed(before, result.kernels)
+            result = replace(result, unlike_base=f"{self.base.words}: {words}" if words else "")
+        return replace(result, fingerprint=self.planned.selection.fingerprints[result.name])
+
+    def fails(self, result: Result) -> bool:
+        """Whether a result alone gives the call the exit code of a failure or a regression."""
+        if self.baseline is None:
+            return result.status == "fail" and not result.known
+        before = {name: one for name, one in self.before.items() if name == result.name}
+        return any(change.alarm for change in changes(before, {result.name: result}))
+
+
+def with_orders(result: Result, orders: Orders, number: int) -> Result:
+    """A result with the check `order`, of a number of orders."""
+    same = f"the same bits in {number_of(number, 'order')} of {number_of(orders.ops, 'op')} in one process"
+    difference = orders.found.get(result.name)
+    if difference is None:
+        return replace(result, checks=(*result.checks, Check("order", True, False, same)))
+    said = f"not the same in every order: {difference}"
+    checks = (*result.checks, Check("order", False, True, said))
+    if result.status != "pass":
+        return replace(result, checks=checks)
+    return replace(result, status="fail", reason=f"{result.reason}; {said}", failure=said, checks=checks)
+
+
+@dataclass
+class Standing:
+    """How far a call is, for the bar; the schedule knows what is compiled, and the time left."""
+
+    cases: int = 0
+    judged: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    last: str = ""
+    schedule: Schedule | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    def __str__(self) -> str:
+        """`compiled 12 of 57 kernels, judged 34 of 860 cases, 2 fail, 32 pass, 0:41, about 4:08 left: gqa`."""
+        compiled, left = (self.schedule.compiled, self.schedule.seconds_left) if self.schedule else ("", None)
+        words = [compiled] * bool(compiled) + [f"judged {self.judged} of {self.cases} cases"]
+        words += [f"{self.statuses[status]} {status}" for status in ORDER[1:] + ORDER[:1] if self.statuses[status]]
+        words += [clock(time.monotonic() - self.began)]
+        words += [f"about {clock(left)} left"] if left else []
+        return ", ".join(words) + (f": {short(self.last)}" if self.last else "")
+
+
+Say = Callable[[str, str], None]
+"""Called with a line about a result, and the result's status."""
+
+
+def say_nothing(words: str, status: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class SuiteRunner:
+    """Runs the entries of a suite at once into a history, and takes over what the night that `part` names has of them.
+
+    `workers` is the number of processes, None for one per core; with several on one GPU no times are stored. `only` is
+    this call's filter, a regular expression over names; the baseline is reduced to the matching cases too. `say` is
+    called for each failure, as soon as it is known; with `exit_first`, the first one ends the call.
     """
 
     history: History
     session: Session
     suite: str
-    on_result: OnResult = unseen
+    say: Say = say_nothing
     workers: int | None = None
     part: RunPart = WHOLE
     cluster: Cluster | None = None
-    checks: Checks = field(default_factory=Checks)
     only: str = ""
+    exit_first: bool = False
+    standing: Standing = field(default_factory=Standing)
 
-    def run(self, selection: CaseSelection, target: Target) -> Outcome:
-        """Run all cases on one target, and store the settled results, which need no run.
+    def outcomes(self, planned: Sequence[Planned]) -> list[Outcome]:
+        """Run all cases, and store the settled results, which need no run.
 
         After an interruption the results so far are in the history, and the run can be resumed.
         """
-        cases, settled, fingerprints = selection.cases, selection.settled, selection.fingerprints
-        if self.cluster is None:
-            self._prepare(cases, target)
-        identity = self.part.of(self._identity(target, selection))
-        planned = len(selection.names)
-        settings = Settings(self.checks, self.only)
-        run = self.history.begin(identity, self.suite, self.part, planned, settings=settings)
-        self.history.know(map(StoredCase.of, cases), identity, kernel_names(self.session))
-        baseline = self.history.baseline(identity.line, self.suite)
-        known = take_over(self.history, run, fingerprints)
-        done = len(known)
-        fresh = [result for result in settled if result.name not in known]
-        left = [case for case in cases if case.name not in known]
-        interrupted, began = False, time.monotonic()
+        prepare_workers(__name__)
+        runs = [self._begun(one) for one in planned]
+        self.standing.statuses.clear()
+        self.standing.cases = sum(len(one.selection.names) for one in planned)
+        self.standing.judged = self.standing.cases - sum(len(run.left) for run in runs)
+        reason: Stopped = ""
         try:
-            with closing(self._results(fresh, left, target)) as results:
-                of_orders, beside = self._of_orders(left, target), self._beside_base(left, target)
-                for result in results:
-                    judged = beside(of_orders(result))
-                    self.history.add(run, replace(judged, fingerprint=fingerprints[result.name]))
-                    done += 1
-                    self.on_result(result, done, planned)
+            with closing(self._events(runs)) as events:
+                for run, event in events:
+                    if self._heard(run, event) and self.exit_first:
+                        reason = "at the first failure"
+                        break
         except KeyboardInterrupt:
-            interrupted = True
-        else:
-            self.history.end(run, self.part.shard)
-        seconds = time.monotonic() - began
-        ordered = in_order(self.outcome(run, baseline, planned), selection.names)
-        return replace(ordered, interrupted=interrupted, seconds=seconds)
+            reason = "interrupted"
+        for run in runs:
+            if run.complete:
+                self.history.end(run.run, self.part.shard)
+        return [self._outcome(run, "" if run.complete else reason) for run in runs]
 
-    def _results(self, settled: Sequence[Result], cases: Sequence[Case], target: Target) -> Generator[Result]:
-        """The results as they arrive: settled ones first, then those from workers."""
-        yield from settled
-        if self.cluster is not None:
-            yield from self.cluster.judged(self._task(target), cases)
-            return
-        workers = self.workers_on(target)
-        threads = max(1, cores() // workers)
-        options = self.session.options
-        repeat = options.repeat if target.engine == "cuda" else 1  # the simulator's times are meaningless
-        options = replace(options, simulation=replace(options.simulation, threads=threads), repeat=repeat)
-        judge = functools.partial(result_of if workers == 1 else result_without_times, checks=self.checks)
-        job = Job(judge, options, self.session.builds, target)
-        with closing(judged(job, cases, workers, self.session.progress)) as results:
-            yield from results
-
-    def _of_orders(self, cases: Sequence[Case], target: Target) -> Callable[[Result], Result]:
-        """Adds the check `order` to a result, if the suite asks for it."""
-        small = [case for case in cases if not self.checks.may_take_part(case)]
-        if not self.checks.order or self.cluster is not None or not small:
-            return lambda result: result
-        jobs = self.workers_on(target)
-        try:
-            found, number = order_differences(self.session, small, target, self.checks.order, jobs)
-        except LostError as error:
-            log.warning("orders of the cases in one process not compared: %s", error)
-            return lambda result: result
-        same = f"the same bits in {number_of(self.checks.order, 'order')} of {number_of(number, 'op')} in one process"
-
-        def of_orders(result: Result) -> Result:
-            if not result.output:
-                return result
-            difference = found.get(result.name)
-            if difference is None:
-                return replace(result, checks=(*result.checks, Check("order", True, False, same)))
-            said = f"not the same in every order: {difference}"
-            checks = (*result.checks, Check("order", False, True, said))
-            if result.status != "pass":
-                return replace(result, checks=checks)
-            return replace(result, status="fail", reason=f"{result.reason}; {said}", failure=said, checks=checks)
-
-        return of_orders
-
-    def _beside_base(self, cases: Sequence[Case], target: Target) -> Callable[[Result], Result]:
-        """Adds to a result how its launches differ from the base's; to none on a real GPU, or of a release as it is."""
-        base = base_of(self.session.options) if target.engine == "sim" and self.cluster is None else None
-        if base is None:
-            return lambda result: result
-        try:
-            launches = base.launches(cases, target, self.session.progress)
-        except (BuildError, LostError) as error:
-            log.warning("launches not compared with those of %s: %s", base.words, error)
-            return lambda result: result
-        of_base = {case.name: launches.get(op_digest(case.op)) for case in cases}
-
-        def beside(result: Result) -> Result:
-            before = of_base.get(result.name)
-            if before is None or not result.output:  # a run that ended early did not launch all its kernels
-                return result
-            words = changed(before, result.kernels)
-            return replace(result, unlike_base=f"{base.words}: {words}" if words else "")
-
-        return beside
-
-    def _prepare(self, cases: Sequence[Case], target: Target) -> None:
-        """Compile the kernels of the cases; if one does not compile, cases with other kernels still run."""
-        try:
-            prepare_kernels(self.session, [(case, [target]) for case in cases])
-        except BuildError as error:
-            log.warning("%s", error)
-
-    def _task(self, target: Target) -> Job:
-        """The job for a cluster's workers: each runs one case at a time, on one core or on its own GPU."""
-        options = self.session.options
-        repeat = options.repeat if target.engine == "cuda" else 1
-        options = replace(options, simulation=replace(options.simulation, threads=1), repeat=repeat)
-        return Job(functools.partial(result_of, checks=self.checks), options, {}, target)
-
-    def _identity(self, target: Target, selection: CaseSelection) -> Identity:
+    def _begun(self, planned: Planned) -> EntryRun:
+        """Begin a run in the history, and find out which of its cases need not run."""
+        selection = planned.selection
         if self.cluster is None:
-            found = identity_of(self.session, target)
+            identity = identity_of(planned.session, planned.target)
         else:
-            found = replace(self.cluster.ask(self._task(target), identity_of), machine="cluster")
-        made = found.fingerprint or Fingerprint()
-        return replace(found, fingerprint=replace(made, checks=str(self.checks), cases=selection.digest))
+            identity = replace(self.cluster.ask(self._job(planned), identity_of), machine="cluster")
+        fingerprint = identity.fingerprint or Fingerprint()
+        fingerprint = replace(fingerprint, checks=str(planned.checks), cases=selection.digest)
+        identity = self.part.of(replace(identity, fingerprint=fingerprint))
+        settings = Settings(planned.checks, self.only)
+        run = self.history.begin(identity, planned.suite, self.part, len(selection.names), settings=settings)
+        self.history.know(map(StoredCase.of, selection.cases), identity, kernel_names(planned.session))
+        baseline = self.history.baseline(identity.line, planned.suite)
+        known = take_over(self.history, run, selection.fingerprints)
+        for result in selection.settled:
+            if result.name not in known:
+                self.history.add(run, replace(result, fingerprint=selection.fingerprints[result.name]))
+        left = [case for case in selection.cases if case.name not in known]
+        return EntryRun(planned, run, baseline, self._compared(baseline), left)
 
-    def workers_on(self, target: Target) -> int:
-        """Number of processes for a target: one if a GPU's repeats are timed."""
-        timed = target.engine == "cuda" and self.session.options.repeat > 1
+    def _events(self, runs: Sequence[EntryRun]) -> Generator[tuple[EntryRun, Event]]:
+        """What becomes known of the runs. A real GPU whose times count runs one case at a time, after all others."""
+        if self.cluster is not None:
+            for run in runs:
+                with closing(self.cluster.judged(self._job(run.planned), run.left)) as results:
+                    yield from ((run, result) for result in results)
+            return
+        alone = [run for run in runs if run.planned.target.engine == "cuda" and self.workers_on(run.planned) == 1]
+        groups = [[run for run in runs if run not in alone], *([run] for run in alone)]
+        for group in filter(None, groups):
+            workers = min(self.workers_on(run.planned) for run in group)
+            lanes = [
+                Lane(
+                    run.planned.session,
+                    self._job(run.planned, workers),
+                    run.left,
+                    run.planned.checks.order,
+                    tuple(run.ordered.values()),
+                )
+                for run in group
+            ]
+            schedule = self.standing.schedule = Schedule(lanes, workers, ranking(self.session.options))
+            with closing(schedule.events()) as events:
+                yield from ((group[number], event) for number, event in events)
+            for number, run in enumerate(group):
+                run.seconds = schedule.spent[number] / cores()
+
+    def _heard(self, run: EntryRun, event: Event) -> bool:
+        """Store what is known now; whether it shows a failure."""
+        if isinstance(event, Result):
+            run.results[event.name] = event
+            self.standing.judged += 1
+            self.standing.statuses[event.status] += 1
+            self.standing.last = event.name
+            return self._store(run, event)
+        if isinstance(event, Orders):
+            run.orders = event
+        else:
+            run.base = event
+        return any([self._store(run, result) for result in run.results.values()])
+
+    def _store(self, run: EntryRun, result: Result) -> bool:
+        """Store a result if it is not stored as it is now; whether it is a failure, which is said once."""
+        before, now = run.stored.get(result.name), run.settled(result)
+        if now == before:
+            return False
+        run.stored[result.name] = now
+        self.history.add(run.run, now)
+        fails = run.fails(now) and not (before is not None and run.fails(before))
+        same = [one for one in run.stored.values() if (one.status, one.reason) == ("lost", now.reason)]
+        if fails or (now.status == "lost" and len(same) == 1):  # a file that does not compile loses many cases
+            self.say(f"{now.status} {now.name} on {run.run.place}: {now.explained}{now.place}", now.status)
+        return fails
+
+    def _job(self, planned: Planned, workers: int | None = None) -> Job:
+        """How the cases of an entry are judged by some workers here, or by a cluster's: one case at a time on each."""
+        options, target = planned.session.options, planned.target
+        repeat = options.repeat if target.engine == "cuda" else 1  # the simulator's times are meaningless
+        threads = max(1, cores() // workers) if workers else 1
+        options = replace(options, simulation=replace(options.simulation, threads=threads), repeat=repeat)
+        judge = result_of if workers in (None, 1) else result_without_times
+        return Job(partial(judge, checks=planned.checks), options, planned.session.builds if workers else {}, target)
+
+    def workers_on(self, planned: Planned) -> int:
+        """Number of processes for an entry on a target: one if a GPU's repeats are timed."""
+        timed = planned.target.engine == "cuda" and planned.session.options.repeat > 1
         return self.workers or (1 if timed else cores())
 
-    def outcome(self, run: Run, baseline: Run | None, planned: int) -> Outcome:
+    def _outcome(self, run: EntryRun, stopped: Stopped) -> Outcome:
         """A run compared with the baseline that was current at its start."""
-        after, before = ({} if one is None else self._of_shard(self.history.results(one)) for one in (run, baseline))
-        before = matching(before, self.only)
-        found = changes(before, after, complete=len(after) >= planned) if baseline else ()
-        return Outcome(run, after, baseline, (*found, *base_changes(after), *self._time_changes(run, after)), planned)
+        planned = len(run.planned.selection.names)
+        after = self._of_shard(self.history.results(run.run))
+        found = changes(run.before, after, complete=len(after) >= planned) if run.baseline else ()
+        every = (*found, *base_changes(after), *self._time_changes(run.run, after))
+        outcome = Outcome(run.run, after, run.baseline, every, planned, stopped, seconds=run.seconds)
+        return in_order(outcome, run.planned.selection.names)
+
+    def _compared(self, run: Run | None) -> dict[str, Result]:
+        """The results of a baseline that match the filter; none without one."""
+        return {} if run is None else matching(self._of_shard(self.history.results(run)), self.only)
 
     def _of_shard(self, results: Mapping[str, Result]) -> dict[str, Result]:
         return {name: result for name, result in results.items() if self.part.shard.has(result.digest)}
@@ -265,8 +368,8 @@ def kernel_names(session: Session) -> list[str]:
 
 
 def identity_of(session: Session, target: Target) -> Identity:
-    """The identity of a session's results on a target."""
-    manifest = session.build_for(target).manifest
+    """The identity of a session's results on a target; nothing is compiled for it."""
+    manifest = session.manifest_for(target)
     real = target.engine == "cuda"
     return Identity(
         machine=platform.node(),
@@ -287,20 +390,3 @@ def outcome_of(night: Night) -> Outcome:
     """The outcome of a run in the history, compared with its baseline."""
     planned = max(night.run.planned, len(night.results))
     return Outcome(night.run, night.results, night.baseline, night.changes, planned)
-
-
-Select = Callable[[Target], CaseSelection | None]
-"""Selects the cases for a target; None to leave the target out."""
-
-
-def outcomes(runner: SuiteRunner, select: Select, targets: Sequence[Target]) -> Iterator[Outcome]:
-    """One outcome per target that is not left out, until one is interrupted."""
-    prepare_workers(__name__)
-    for target in targets:
-        selected = select(target)
-        if selected is None:
-            continue
-        outcome = runner.run(selected, target)
-        yield outcome
-        if outcome.interrupted:
-            return

@@ -1,5 +1,6 @@
 """A suite file: which scenarios, on which devices, with which source."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -189,6 +190,12 @@ def called(entry: Entry) -> str:
     return f"entry {entry.name}" if entry.name else "the suite"
 
 
+@functools.lru_cache(maxsize=1000)
+def cases_in(path: Path, changed: int) -> tuple[Case, ...]:
+    """The cases of a scenario file that was `changed` last at that time; entries share most files."""
+    return tuple(read_cases(path))
+
+
 def cases_of(entry: Entry, folder: Path) -> list[Case]:
     """The cases of an entry's scenarios, in the order of the file; InputError for a pattern or a name without any."""
     cases: list[Case] = []
@@ -196,7 +203,7 @@ def cases_of(entry: Entry, folder: Path) -> list[Case]:
         paths = find_files(folder, pattern)
         if not paths:
             raise InputError(f"{called(entry)}: no scenario matches {pattern!r} in {folder}")
-        cases += [case for path in paths for case in read_cases(path)]
+        cases += [case for path in paths for case in cases_in(path, path.stat().st_mtime_ns)]
     by_name = {case.name: case for case in told_apart(cases)}
     if unknown := [name for name in entry.cases if name not in by_name]:
         near = nearest(unknown[0], list(by_name))

@@ -31,11 +31,11 @@ def render(outcomes: Sequence[Outcome]) -> RenderableType:
 
 
 def _render(outcome: Outcome) -> Iterable[RenderableType]:
-    yield Text(f"{place(outcome.run)}, {outcome.run.identity.tree}: {_counted(outcome.counts)}", "bold")
+    yield Text(f"{outcome.run.place}, {outcome.run.identity.tree}: {_counted(outcome.counts)}", "bold")
     if outcome.baseline is not None:
         yield Text(f"compared with {_named(outcome.baseline)}: {_said(outcome.changes)}")
     # Say whether this run was accepted, or that the line has no baseline.
-    run, device, why = outcome.run.uid[:8], place(outcome.run), outcome.accepted
+    run, device, why = outcome.run.uid[:8], outcome.run.place, outcome.accepted
     if why and outcome.baseline is None:
         yield Text(f"accepted {run} as the first baseline of {device} ({why})", "green")
     elif why:
@@ -59,7 +59,7 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
     told = {change.case for change in shown if change.kind in FAILURES}
     for result in outcome.results.values():
         if result.status == "fail" and not result.known and result.name not in told:
-            yield Text(f"fail {result.name}: {result.explained}{_place(result)}", "red")
+            yield Text(f"fail {result.name}: {result.explained}{result.place}", "red")
         if result.status == "unjudged" and result.name not in told:
             yield Text(f"unjudged {result.name}: {result.reason}", STYLES["unjudged"])
         if result.warning:
@@ -79,18 +79,7 @@ def not_checked(outcome: Outcome) -> Iterator[str]:
 
 def _words(change: Change, outcome: Outcome) -> str:
     """What a change says, with the place where a kernel was stopped."""
-    return change.words + (_place(outcome.results[change.case]) if change.kind in FAILURES else "")
-
-
-def _place(result: Result) -> str:
-    """` in KERNEL, block, thread, FILE:LINE` where a kernel was stopped; empty if it was not."""
-    return f" in {result.finding.place}" if result.finding and result.finding.place else ""
-
-
-def place(run: Run) -> str:
-    """Where a run ran, with the entry of the suite in brackets if it is not the suite's own: `sim:h200 (races)`."""
-    entry = run.suite.partition("/")[2]
-    return f"{run.identity.device} ({entry})" if entry else run.identity.device
+    return change.words + (outcome.results[change.case].place if change.kind in FAILURES else "")
 
 
 def _counted(counts: dict[str, int]) -> str:
@@ -156,7 +145,7 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
     lines += ["", "| on | source | verdict | results |", "| --- | --- | --- | --- |"] if outcomes else []
     for outcome in outcomes:
         identity = outcome.run.identity
-        cells = (place(outcome.run), f"`{identity.tree}`", f"**{_verdict(outcome)}**", _counted(outcome.counts))
+        cells = (outcome.run.place, f"`{identity.tree}`", f"**{_verdict(outcome)}**", _counted(outcome.counts))
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join([*lines, *(line for outcome in outcomes for line in _details(outcome))]) + "\n"
 
@@ -191,14 +180,14 @@ def _details(outcome: Outcome) -> Iterable[str]:
         for change in found
     ]
     rows += [
-        (result.name, "known failure" if outcome.baseline else "wrong", result.explained + _place(result))
+        (result.name, "known failure" if outcome.baseline else "wrong", result.explained + result.place)
         for result in wrong
     ]
     defects = list(filter(None, (result.known for result in failed)))
     rows += [(id, "known defect", line) for id, line in zip(dict.fromkeys(defects), by_defect(defects), strict=True)]
     if rows:
         beside = f", compared with {_named(outcome.baseline)}" if outcome.baseline else ""
-        yield from ("", f"## {place(outcome.run)}{beside}", "", "| case | change | |", "| --- | --- | --- |")
+        yield from ("", f"## {outcome.run.place}{beside}", "", "| case | change | |", "| --- | --- | --- |")
     yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
         yield from ("", f"and {len(rows) - MOST_ROWS} more")
@@ -292,25 +281,24 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
     failure that the accepted run also has, or that is a known defect of llama.cpp, is reported and does not change the
     exit code; nor does an output that was not judged in the accepted run either.
     """
+    if interrupted := [outcome for outcome in outcomes if outcome.stopped == "interrupted"]:
+        place = interrupted[0].run.place if len(interrupted) == 1 else f"{len(interrupted)} runs"
+        left = sum(outcome.counts["not run"] for outcome in interrupted)
+        raise LostError(f"{place}: stopped with {left} cases left; --resume continues with them")
     for outcome in outcomes:
-        if outcome.interrupted:
-            left = outcome.counts["not run"]
-            raise LostError(f"{place(outcome.run)}: stopped with {left} cases left; --resume continues with them")
         if outcome.lost > most_lost:
-            raise LostError(f"{place(outcome.run)}: {outcome.lost:.0%} of the cases were lost or not run")
+            raise LostError(f"{outcome.run.place}: {outcome.lost:.0%} of the cases were lost or not run")
     if worse := [outcome for outcome in outcomes if outcome.alarms]:
-        raise RegressionError("\n".join(f"{place(item.run)}: {_regressions(item.alarms)}" for item in worse))
+        raise RegressionError("\n".join(f"{item.run.place}: {_regressions(item.alarms)}" for item in worse))
     wrong = [outcome for outcome in outcomes if outcome.baseline is None and outcome.counts["fail"] > known(outcome)]
     if wrong:
         raise ComparisonError(
             "\n".join(
-                f"{place(item.run)}: {_wrong(item.counts['fail'])}{_known(item)}; no baseline yet" for item in wrong
+                f"{item.run.place}: {_wrong(item.counts['fail'])}{_known(item)}; no baseline yet" for item in wrong
             )
         )
     if unjudged := [outcome for outcome in outcomes if outcome.unjudged]:
-        said = (
-            f"{place(item.run)}: {number_of(len(item.unjudged), 'output')} could not be judged" for item in unjudged
-        )
+        said = (f"{item.run.place}: {number_of(len(item.unjudged), 'output')} could not be judged" for item in unjudged)
         raise UnjudgedError("\n".join(said))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from fattn_probe.base.cache import growing, lock_beside, named
 from fattn_probe.base.errors import BuildError, InputError
 from fattn_probe.base.files import copy_tree, whole_folder
+from fattn_probe.base.locks import lock_of_file
 from fattn_probe.base.seal import SEAL, damage, read_seal, seal
 from fattn_probe.llama.build.ccache import STATS_LOG
 from fattn_probe.llama.build.key import (
@@ -31,6 +32,7 @@ from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.source import KernelCase
 
 RESOURCES = "resources.json"
+LIBRARIES_LOCK = "libraries.lock"
 WHAT = "the build"
 
 
@@ -112,8 +114,8 @@ def is_used(name: str) -> bool:
 
 
 def is_unsealed(name: str) -> bool:
-    """Whether a file of a build is ninja's or ccache's own."""
-    return name in (".ninja_log", ".ninja_deps", "build.log", STATS_LOG)
+    """Whether a file of a build is ninja's or ccache's own, or a lock."""
+    return name in (".ninja_log", ".ninja_deps", "build.log", STATS_LOG, LIBRARIES_LOCK)
 
 
 def mark_used(folder: Path) -> None:
@@ -125,6 +127,14 @@ def mark_used(folder: Path) -> None:
 def lock_of(folder: Path) -> contextlib.AbstractContextManager[None]:
     """The lock that a process holds while it changes the build in a folder."""
     return lock_beside(folder)
+
+
+def replacing_lock(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """The lock that a process holds while it replaces the libraries and programs of a build, or loads them.
+
+    It is held much shorter than `lock_of`, so that cases run while more kernels compile.
+    """
+    return lock_of_file(folder / LIBRARIES_LOCK)
 
 
 def existing(folder: Path, request: BuildRequest | None) -> Build | None:

@@ -1,5 +1,6 @@
 """The identity, the contents and the files of a build."""
 
+import datetime
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -215,6 +216,26 @@ class Manifest:
     def released(self) -> bool:
         """Whether the kernels are those of a llama.cpp release as it is: no folder, no fork, no patch."""
         return not self.patches and is_release(self.source)
+
+
+def new_manifest(request: BuildRequest, compilers: tuple[str, ...], contents: Contents, stamp: str) -> Manifest:
+    """The manifest of a build that is finished now."""
+    return Manifest(
+        source=request.tree.spec,
+        build_number=request.tree.build_number,
+        tree=request.tree.digest,
+        engine=request.engine,
+        flavour=request.flavour,
+        arch=request.arch,
+        sanitize=request.sanitize,
+        patches=tuple(patch.name for patch in request.applied),
+        quants=request.quants,
+        compilers=compilers,
+        contents=contents,
+        stamp=stamp,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        patch_digests=tuple(patch.digest for patch in request.applied),
+    )
 
 
 MANIFESTS = Document("a build's manifest", Manifest, version=1, indent=2)

@@ -1,6 +1,6 @@
 """Make a build: write its files, run ninja, and keep what ptxas reports of each kernel (`-Xptxas -v`)."""
 
-import datetime
+import functools
 import json
 import os
 import re
@@ -13,7 +13,7 @@ from fattn_probe.base.cache import cache_dir
 from fattn_probe.base.errors import BuildError, InputError
 from fattn_probe.cases.device.resources import Resources
 from fattn_probe.llama.build.ccache import STATS_LOG, ccache_env, read_objects
-from fattn_probe.llama.build.ensure import RESOURCES, ensure
+from fattn_probe.llama.build.ensure import RESOURCES, ensure, replacing_lock
 from fattn_probe.llama.build.flags import Flags
 from fattn_probe.llama.build.key import (
     MANIFEST,
@@ -24,9 +24,9 @@ from fattn_probe.llama.build.key import (
     Build,
     BuildRequest,
     Contents,
-    Manifest,
     folder_of,
     key_of,
+    new_manifest,
 )
 from fattn_probe.llama.build.ninja import Report, run_ninja, silent
 from fattn_probe.llama.build.overlay import OVERLAY_STAMP, prepare, write_if_changed
@@ -88,7 +88,8 @@ def extend(
     env = build_env(folder, toolchain, again)
     known = step_seconds(folder.parent.glob(f"*-{request.engine}-sm*-{request.flavour}-*"))
     contents = replace(contents, kernels=heaviest_first(contents.kernels, known))
-    return make(folder, request, toolchain, contents, lambda path: run_ninja(path, progress, jobs, env, known))
+    ninja = functools.partial(run_ninja, report=progress, jobs=jobs, env=env, known=known)
+    return make(folder, request, toolchain, contents, ninja)
 
 
 def heaviest_first(kernels: Iterable[str], known: Mapping[str, float]) -> tuple[str, ...]:
@@ -107,9 +108,12 @@ def build_env(folder: Path, toolchain: Toolchain, again: bool) -> dict[str, str]
 
 
 def make(
-    folder: Path, request: BuildRequest, toolchain: Toolchain, contents: Contents, ninja: Callable[[Path], None]
+    folder: Path, request: BuildRequest, toolchain: Toolchain, contents: Contents, ninja: Callable[..., None]
 ) -> Build:
-    """Write the copied and generated files, run `ninja`, and write the manifest; the caller holds the lock."""
+    """Write the copied and generated files, run `ninja`, and write the manifest; the caller holds the lock.
+
+    `ninja` makes some files of a folder, by name, or all; no runner loads the libraries while they are replaced.
+    """
     stamp = own_stamp()
     sources = read_sources(request.tree, request.quants, toolchain.machine)
     check_contents(request.tree, contents, sources)
@@ -118,11 +122,14 @@ def make(
         (folder / name).mkdir(exist_ok=True)
     if toolchain.cudart and not (folder / "lib" / toolchain.cudart.name).is_file():
         shutil.copyfile(toolchain.cudart, folder / "lib" / toolchain.cudart.name)
-    write_if_changed(folder / "build.ninja", make_plan(request, toolchain, contents, sources).render())
-    ninja(folder)
+    plan = make_plan(request, toolchain, contents, sources)
+    write_if_changed(folder / "build.ninja", plan.render())
+    ninja(folder, targets=plan.objects)
+    with replacing_lock(folder):
+        ninja(folder)
     if request.engine == "cuda":
         write_if_changed(folder / RESOURCES, json.dumps(as_json(read_resources(folder)), indent=1) + "\n")
-    manifest = new_manifest(request, toolchain, contents, stamp)
+    manifest = new_manifest(request, toolchain.versions, contents, stamp)
     write_if_changed(folder / MANIFEST, MANIFESTS.text(manifest))
     return Build(folder, manifest, request, read_objects(folder / STATS_LOG))
 
@@ -169,26 +176,6 @@ def plan_build(
     check_contents(request.tree, contents, tree_sources)
     folder = folder_of(request, key_of(request, toolchain.versions))
     return folder, make_plan(request, toolchain, contents, tree_sources)
-
-
-def new_manifest(request: BuildRequest, toolchain: Toolchain, contents: Contents, stamp: str) -> Manifest:
-    """The manifest of a finished build."""
-    return Manifest(
-        source=request.tree.spec,
-        build_number=request.tree.build_number,
-        tree=request.tree.digest,
-        engine=request.engine,
-        flavour=request.flavour,
-        arch=request.arch,
-        sanitize=request.sanitize,
-        patches=tuple(patch.name for patch in request.applied),
-        quants=request.quants,
-        compilers=toolchain.versions,
-        contents=contents,
-        stamp=stamp,
-        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        patch_digests=tuple(patch.digest for patch in request.applied),
-    )
 
 
 def defining_file(tree: Tree, name: str) -> str | None:

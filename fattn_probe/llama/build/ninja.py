@@ -12,7 +12,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,15 +85,17 @@ def run_ninja(
     jobs: int | None = None,
     env: Mapping[str, str] | None = None,
     known: Mapping[str, float] | None = None,
+    *,
+    targets: Iterable[str] = (),
 ) -> None:
-    """Build all targets of build.ninja in `folder`, with `env` added to this process's environment.
+    """Build some or all targets of build.ninja in `folder`, with `env` added to this process's environment.
 
     `known` are the seconds of steps in earlier builds. The complete output goes to build.log there. Ninja runs on its
     own terminal, because only then does it print the start of each step. A failed step raises BuildError; an interrupt
     first ends ninja and its compilers.
     """
     jobs = jobs or default_jobs()
-    argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), "-j", str(jobs)]
+    argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), "-j", str(jobs), *targets]
     left = TimeLeft(set(), known or {}, jobs) if report is silent else TimeLeft(steps_to_do(argv), known or {}, jobs)
     log.info("$ %s", " ".join(argv))
     start, lines, status = time.monotonic(), [], None

@@ -114,6 +114,11 @@ class Plan:
         )
 
     @property
+    def objects(self) -> tuple[str, ...]:
+        """What is compiled; all that links needs."""
+        return tuple(step.object for step in self.steps if isinstance(step, CompileStep))
+
+    @property
     def commands(self) -> tuple[str, ...]:
         """The command lines, in the order of the steps."""
         return tuple(step.shell for step in self.steps)

@@ -34,11 +34,10 @@ def on_target(found: Fingerprint, target: Target) -> Fingerprint:
 
 
 def fingerprint_of(session: Session, target: Target) -> Fingerprint:
-    """What a session runs on a target: its build, its device, and this fattn-probe."""
-    build = session.build_for(target)
-    made = build.manifest.fingerprint
-    if build.request is not None:
-        made = replace(build.request.fingerprint, compilers=made.compilers, stamp=made.stamp)
+    """What a session runs on a target: its build, made or not, its device, and this fattn-probe."""
+    made = session.manifest_for(target).fingerprint
+    if session.options.build is None:
+        made = replace(session.request_for(target).fingerprint, compilers=made.compilers, stamp=made.stamp)
     found = replace(made, engine=target.engine, version=version("fattn-probe"), own=package_stamp())
     real = target.engine == "cuda"
     return replace(on_target(found, target), driver=(driver() or "unknown") if real else "")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.scratch import scratch
-from fattn_probe.base.workers import threads
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build.key import RUNNER
@@ -47,13 +46,8 @@ class Line:
 
     session: Session
     target: Target
-    cases: Mapping[str, Case]
     files: Mapping[str, FiledInputs]
     folder: Path
-
-    def alone(self, name: str) -> Output:
-        """The output of a case in a process of its own."""
-        return output_of(self.session.run(self.cases[name], self.files[name], self.target))
 
     def outputs(self, names: Sequence[str]) -> Iterator[Output]:
         """The outputs of these cases in one new process, up to the first without one.
@@ -131,26 +125,23 @@ def fewest(items: Sequence[str], shows: Callable[[Sequence[str]], bool]) -> Sequ
     return [] if items and shows([]) else items
 
 
-def order_differences(
-    session: Session, cases: Sequence[Case], target: Target, orders: int, jobs: int
-) -> tuple[dict[str, OrderDifference], int]:
-    """The first difference of each case in some random orders, and how many cases took part.
+def alone(session: Session, case: Case, target: Target) -> Output:
+    """The output of a case in a process of its own; one without takes no part in orders."""
+    with scratch() as folder:
+        made = make_case_file(case, folder / "case.gguf")
+        return output_of(replace(session).run(case, made, target))  # a session without the shared runner
 
-    A case without an output alone takes no part. `jobs` cases run alone at once. Order N is random with the seed N.
-    """
+
+def differences(
+    session: Session, cases: Sequence[Case], target: Target, seed: int, expected: Mapping[str, Output]
+) -> list[OrderDifference]:
+    """The first difference of each case in the random order of a seed from what is expected of it, its output alone."""
     with scratch() as folder:
         files = {case.name: make_case_file(case, folder / f"{place}.gguf") for place, case in enumerate(cases)}
-        line = Line(session, target, {case.name: case for case in cases}, files, folder)
-        with threads(jobs) as pool:
-            expected = dict(zip(line.cases, pool.map(line.alone, line.cases), strict=True))
-        names = [name for name, output in expected.items() if not output.startswith(ENDED)]
+        line = Line(session, target, files, folder)
         found: dict[str, OrderDifference] = {}
-        for seed in range(1, orders + 1):
-            order = random.Random(seed).sample(names, len(names))
-            for difference in line.differences(order, expected):
-                if difference.case not in found:
-                    shrinks = sum(one.shrunk for one in found.values()) < MOST_SHRUNK
-                    found[difference.case] = (
-                        line.shrunk(difference, expected[difference.case]) if shrinks else difference
-                    )
-        return found, len(names)
+        for difference in line.differences(random.Random(seed).sample(list(expected), len(expected)), expected):
+            if difference.case not in found:
+                shrinks = sum(one.shrunk for one in found.values()) < MOST_SHRUNK
+                found[difference.case] = line.shrunk(difference, expected[difference.case]) if shrinks else difference
+        return list(found.values())

@@ -14,7 +14,7 @@ from pathlib import Path
 from fattn_probe.base.errors import LostError, TimedOutError
 from fattn_probe.base.process import Completed, Dialogue, dialogue, kill_group, run
 from fattn_probe.base.scratch import scratch
-from fattn_probe.llama.build import Build, lock_of
+from fattn_probe.llama.build import Build, replacing_lock
 from fattn_probe.llama.launch.record import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.machine.run.frames import kernel_frames, symbolise, symbolised
 from fattn_probe.machine.run.outcome import (
@@ -83,8 +83,8 @@ class Command:
 
     @contextlib.contextmanager
     def no_builders(self) -> Iterator[None]:
-        """Hold the build lock."""
-        with lock_of(self.build.folder) if self.build and self.build.request else contextlib.nullcontext():
+        """Keep other processes from replacing the build's libraries; they may compile."""
+        with replacing_lock(self.build.folder) if self.build and self.build.request else contextlib.nullcontext():
             yield
 
     def run(self, files: RunFiles) -> RunOutcome:

@@ -14,9 +14,11 @@ from fattn_probe.base.scratch import scratch
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op.case_file import Named, write_case
 from fattn_probe.cases.scenario import Case
-from fattn_probe.llama.build import CPU_RUNNER, RUNNER, Build, BuildRequest, ensure
-from fattn_probe.llama.build.key import Flavour
+from fattn_probe.llama.build import CPU_RUNNER, RUNNER, Build, BuildRequest, Manifest, ensure
+from fattn_probe.llama.build.key import Contents, Flavour, new_manifest
 from fattn_probe.llama.build.ninja import Report, silent
+from fattn_probe.llama.build.stamp import own_stamp
+from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.launch.record import Names, Types
 from fattn_probe.llama.source import KernelCase, Tree, ggml_types, template_parameters
 from fattn_probe.llama.source.patches import Patch
@@ -96,19 +98,12 @@ class Session:
             self.add_kernels(target, (), wanted)
         return self.builds[key]
 
-    def add_kernels(
-        self,
-        target: Target,
-        kernels: Iterable[KernelCase],
-        program: str = RUNNER,
-        sources: Iterable[str] = (),
-        architectures: Iterable[str] = (),
-    ) -> None:
-        """Compile the kernels and further files that the build of a target lacks, all at once."""
+    def request_for(self, target: Target) -> BuildRequest:
+        """What the build of a target is made from; InputError without a source."""
         options = self.options
         if options.tree is None:
             raise InputError("a source is needed to build from")
-        request = BuildRequest(
+        return BuildRequest(
             options.tree,
             "cuda" if target.engine == "cuda" else "sim",
             options.flavour,
@@ -117,14 +112,38 @@ class Session:
             patches=options.patches,
             quants=options.quants,
         )
+
+    def manifest_for(self, target: Target) -> Manifest:
+        """The manifest of a target's build, without contents if there is none yet: nothing is compiled for it."""
+        if self.options.build is not None:
+            return self.options.build.manifest
+        request = self.request_for(target)
+        try:
+            compilers = find_toolchain(request.engine).versions
+        except BuildError:  # a finished build by another machine's compiler
+            return self.build_for(target).manifest
+        return new_manifest(request, compilers, Contents(), own_stamp())
+
+    def add_kernels(
+        self,
+        target: Target,
+        kernels: Iterable[KernelCase],
+        program: str = RUNNER,
+        sources: Iterable[str] = (),
+        architectures: Iterable[str] = (),
+        *,
+        jobs: int | None = None,
+    ) -> None:
+        """Compile the kernels and further files that the build of a target lacks, all at once, `jobs` side by side."""
         made = ensure(
-            request,
+            self.request_for(target),
             kernels,
             (program,),
-            dry=options.simulation.dry,
+            dry=self.options.simulation.dry,
             sources=sources,
             architectures=architectures,
             progress=self.progress,
+            jobs=jobs,
         )
         self.builds[f"{target}/{program}"] = made
 

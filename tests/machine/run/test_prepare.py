@@ -10,9 +10,7 @@ from fattn_probe.base.cache import write_document
 from fattn_probe.cases.device import Target, load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.build import RUNNER, Build, BuildRequest
-from fattn_probe.llama.build.key import Contents
-from fattn_probe.llama.build.make import new_manifest
-from fattn_probe.llama.build.toolchain import Toolchain
+from fattn_probe.llama.build.key import Contents, new_manifest
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run import required_kernels as required
 from fattn_probe.machine.run import session as sessions
@@ -138,7 +136,7 @@ def test_tables_that_cannot_be_unpacked_end_the_run_before_its_first_case(cache,
 
 def test_a_build_made_elsewhere_and_the_cpu_need_no_kernels(cache, tree, built, planned):
     request = BuildRequest(tree)
-    manifest = new_manifest(request, Toolchain("gcc", "g++", ("12",), "x86_64", cache), Contents(), "stamp")
+    manifest = new_manifest(request, ("12",), Contents(), "stamp")
     prepare(Session(RunOptions(tree, build=Build(cache, manifest))), [(CASES[0], [H200])])
     prepare(Session(RunOptions(None)), [(CASES[0], [H200])])
     prepare(Session(RunOptions(tree)), [(CASES[0], [Target("cpu")])])
