@@ -36,7 +36,7 @@ from fattn_probe.machine.run.simulator import unpacked_tables
 
 CORES_A_BUILD = 4
 """Cores that compile one build; with more, several builds compile at once."""
-NICE = 5
+NICE = 3
 """Compilers leave the cores to the cases that are ready, any of which may be the first failure."""
 MOST_IN_A_WAVE = 32
 HOST, UNKNOWN = 4, 64
@@ -207,7 +207,7 @@ class Schedule:
     _news: Any = None
 
     def events(self) -> Generator[tuple[int, Event]]:
-        """All that becomes known of the lanes, by their numbers, as soon as it is; closing the iterator ends workers and compilers."""
+        """All that becomes known of the lanes, by their numbers; closing the iterator ends workers and compilers."""
         self._begin()
         self._compilers = max(1, min(cores() // CORES_A_BUILD, len(self.builds)))
         heard, self._news = CONTEXT.Pipe(duplex=False)
@@ -219,12 +219,17 @@ class Schedule:
                 for answers in pool.rounds(self._tasks(), heard):
                     for task, answer in answers:
                         self._take(task, answer)
-                    with self._lock:
-                        events, self._events = self._events, []
-                    yield from events
+                    yield from self._news_of_lanes()
+                yield from self._news_of_lanes()  # all may be lost before there is a task
             finally:
                 self._stopped = True
                 end_programs()
+
+    def _news_of_lanes(self) -> list[tuple[int, Event]]:
+        """What has become known since the last call."""
+        with self._lock:
+            events, self._events = self._events, []
+        return events
 
     def _begin(self) -> None:
         """Find out which lanes share a build, and which kernels their cases are likely to need."""

@@ -9,7 +9,6 @@ from fattn_probe.daily.regress.entries import Given, entries_on_targets, run_nam
 from fattn_probe.daily.regress.records import WHOLE, Result, RunPart, Shard
 from fattn_probe.daily.regress.runner import SuiteRunner
 from fattn_probe.daily.regress.suite import cases_of, load_suite
-from fattn_probe.daily.regress.tables import place
 from fattn_probe.machine.run.session import RunOptions, Session
 from tests.daily.regress.test_runner import Judged, history_at
 
@@ -46,7 +45,7 @@ def run(path: Path, given: Given, part: RunPart = WHOLE):
         session = Session(RunOptions(tree=None))
         runner = SuiteRunner(history, session, path.stem, cluster=Judged(), only=given.only, part=part)
         pairs = list(entries_on_targets(load_suite(path), path.parent, given))
-        return list(run_suite(pairs, path.parent, runner, given))
+        return run_suite(pairs, path.parent, runner, given)
 
 
 def test_every_entry_runs_on_its_targets_with_its_checks(suite):
@@ -64,7 +63,7 @@ def test_every_entry_runs_on_its_targets_with_its_checks(suite):
         ("never", 3, "auto"),
         ("auto", 1, 8),
     ]
-    assert [place(outcome.run) for outcome in found][::3] == ["sim:h200", "sim:h200 (memory)"]
+    assert [outcome.run.place for outcome in found][::3] == ["sim:h200", "sim:h200 (memory)"]
 
 
 def test_each_entry_has_its_own_build(suite):

@@ -6,17 +6,16 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fattn_probe.base.console import OUT
-from fattn_probe.base.errors import BuildError, LostError, RegressionError
+from fattn_probe.base.errors import LostError, RegressionError
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.cli.regress import accepted
-from fattn_probe.daily.regress import runner as runners
 from fattn_probe.daily.regress.changes import ChangeKind
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.night import night_of
 from fattn_probe.daily.regress.records import Identity, Result, parse_shard
-from fattn_probe.daily.regress.runner import SuiteRunner, outcomes
+from fattn_probe.daily.regress.runner import Planned, SuiteRunner
 from fattn_probe.daily.regress.selection import CaseSelection
 from fattn_probe.daily.regress.tables import as_json, markdown, raise_if_regressed, render
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -60,7 +59,7 @@ def run(history, only="", accept="", shard="1/1", stop=-1, **statuses):
     session = Session(RunOptions(tree=None))
     runner = SuiteRunner(history, session, "quick", cluster=Judged(statuses, stop), only=only)
     selection = CaseSelection(CASES).some(only).of(parse_shard(shard))
-    (found,) = outcomes(runner, lambda target: selection, [H200])
+    (found,) = runner.outcomes([Planned("quick", session, H200, selection)])
     return accepted(history, found, accept) if accept else found
 
 
@@ -104,7 +103,7 @@ def test_matching_cases_that_an_interrupted_run_left_are_not_run(history):
     with pytest.raises(LostError, match=r"sim:h200: stopped with \d+ cases left"):
         raise_if_regressed([outcome], MOST_LOST)
     with pytest.raises(LostError, match="sim:h200: 51% of the cases were lost or not run"):
-        raise_if_regressed([replace(outcome, interrupted=False)], MOST_LOST)
+        raise_if_regressed([replace(outcome, stopped="")], MOST_LOST)
 
 
 def test_cases_that_the_suite_no_longer_has_are_reported_and_not_lost(history):
@@ -137,40 +136,28 @@ def test_a_later_accepted_run_names_the_one_it_replaces(history):
     assert f"accepted {second.run.uid[:8]} as the new baseline of sim:h200 (faster)" in said(second)
 
 
-@pytest.fixture
-def prepared(monkeypatch):
-    """What happens to the kernels and cases of a run on this machine, in order; nothing is built or run."""
-    events = []
-
-    def judged(job, cases, workers, progress):
-        events.append(f"{len(cases)} cases run")
-        yield from (Result(case.name, case.digest, "pass", output="00") for case in cases)
-
-    monkeypatch.setattr(runners, "judged", judged)
-    monkeypatch.setattr(runners, "identity_of", lambda session, target: SIM)
-    monkeypatch.setattr(
-        runners, "prepare_kernels", lambda session, work: events.append(f"kernels of {len(work)} cases built")
+def test_the_first_failure_ends_the_run_with_the_exit_code_of_a_whole_one(history):
+    said = []
+    session = Session(RunOptions(tree=None))
+    words = {"sweep-n_q=3": "fail", "sweep-n_q=4": "fail"}
+    runner = SuiteRunner(
+        history, session, "quick", lambda *told: said.append(told), cluster=Judged(words), exit_first=True
     )
-    return events
+    (outcome,) = runner.outcomes([Planned("quick", session, H200, CaseSelection(CASES))])
+    assert said == [("fail sweep-n_q=3 on sim:h200: ", "fail")]
+    assert (outcome.stopped, outcome.counts["not run"]) == ("at the first failure", len(CASES) - 5)
+    assert outcome.lost == 0
+    with pytest.raises(RegressionError, match=r"^sim:h200: 1 regression \(1 new failure\)$"):
+        raise_if_regressed([outcome], MOST_LOST)
+    assert history.runs()[-1].ended is None, "--resume continues with it"
+    assert len(history.results(outcome.run)) == 5
 
 
-def local(history):
-    runner = SuiteRunner(history, Session(RunOptions(tree=None)), "quick")
-    (found,) = outcomes(runner, lambda target: CaseSelection(CASES), [H200])
-    return found
-
-
-def test_the_kernels_of_all_cases_are_built_once_before_the_workers_start(tmp_path, prepared):
-    with history_at(tmp_path) as history:
-        local(history)
-    assert prepared == ["kernels of 62 cases built", "62 cases run"]
-
-
-def test_a_kernel_that_does_not_compile_is_no_reason_not_to_run_the_others(tmp_path, prepared, monkeypatch, caplog):
-    def broken(session, work):
-        raise BuildError("building fattn-probe-mma-64-64-8-8.cu failed")
-
-    monkeypatch.setattr(runners, "prepare_kernels", broken)
-    with history_at(tmp_path) as history:
-        assert local(history).counts["pass"] == 62
-    assert "fattn-probe-mma-64-64-8-8.cu failed" in caplog.text
+def test_a_failure_of_the_baseline_is_neither_said_nor_an_end(history):
+    run(history, accept="it fails", gqa="fail")
+    said = []
+    session = Session(RunOptions(tree=None))
+    judged = Judged({"gqa": "fail"})
+    runner = SuiteRunner(history, session, "quick", lambda *told: said.append(told), cluster=judged, exit_first=True)
+    (outcome,) = runner.outcomes([Planned("quick", session, H200, CaseSelection(CASES))])
+    assert (said, outcome.stopped, outcome.counts["not run"]) == ([], "", 0)

@@ -1,0 +1,210 @@
+"""What is compiled and judged first, with stand-ins for compilers and judge; the workers are real processes."""
+
+import threading
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from fattn_probe.base.errors import BuildError, MachineError
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario.cases import resolve
+from fattn_probe.cases.scenario.schema import Scenario
+from fattn_probe.daily.regress import schedule as module
+from fattn_probe.daily.regress.pool import Growth, Job
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.runner import Standing
+from fattn_probe.daily.regress.schedule import GrowingBuild, Lane, Schedule
+from fattn_probe.llama.build import RUNNER
+from fattn_probe.machine.run.kernels_by_op import op_digest
+from fattn_probe.machine.run.session import RunOptions, Session
+from tests.stand_in import StandIn
+
+OP = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_kv": 64}
+H200, V100 = (parse_target(name, load_devices()) for name in ("sim:h200", "sim:v100"))
+SECONDS = 60
+
+
+def case(name, n_q):
+    return resolve(Scenario.model_validate({**OP, "n_q": n_q}), name, "file")
+
+
+def judge(session, case, target):
+    return Result(case.name, case.digest, "fail" if "wrong" in case.name else "pass")
+
+
+class Compilers:
+    """Stand-ins: `kernels` by case, those that `break`, those that take until `finish` is set; `events` in order."""
+
+    def __init__(self, kernels, guessed):
+        self.kernels, self.guessed, self.cases = kernels, guessed, ()
+        self.breaks, self.slow, self.there = set(), set(), {}
+        self.finish, self.events = threading.Event(), []
+
+    def add_kernels(self, session, target, kernels, sources=(), jobs=None):
+        names = [kernel.name for kernel in kernels]
+        self.events.append((str(target), *names))
+        if self.slow & set(names):
+            assert self.finish.wait(SECONDS)
+        if broken := self.breaks & set(names):
+            raise BuildError(f"building {broken.pop()} failed")
+        there = self.there.setdefault(str(target), set())
+        there.update(names)
+        contents = SimpleNamespace(kernels=tuple(there), full=False)
+        made = SimpleNamespace(manifest=SimpleNamespace(contents=contents), objects=None)
+        session.builds[f"{target}/{RUNNER}"] = made
+
+    def names(self, cases):
+        return [SimpleNamespace(name=name) for case in cases for name in self.kernels[case.name]]
+
+    def by_op(self):
+        return {op_digest(case.op): self.kernels[case.name] for case in self.cases}
+
+
+@pytest.fixture
+def compilers(monkeypatch):
+    made = Compilers({}, guessed=True)
+    document = SimpleNamespace(read=lambda: made.by_op() if made.guessed else {})
+    exact = SimpleNamespace(read=made.by_op)
+    found: list = []
+    monkeypatch.setattr(
+        module, "KernelsByOp", SimpleNamespace(similar=lambda *_: document, of=lambda *_: exact if found else document)
+    )
+    monkeypatch.setattr(module, "likely_kernels", lambda _, cases, target: made.names(cases) if made.guessed else [])
+
+    def required(session, cases, target):
+        found.append(target)
+        made.events.append((str(target), "dry runs"))
+        return made.names(cases)
+
+    monkeypatch.setattr(module, "required_kernels", required)
+    monkeypatch.setattr(module, "unpacked_tables", lambda: None)
+    monkeypatch.setattr(module, "base_of", lambda options: None)
+    monkeypatch.setattr(module, "default_jobs", lambda: 1)
+    monkeypatch.setattr(module, "cores", lambda: 2)
+    monkeypatch.setattr(Session, "request_for", lambda self, target: str(target))
+    monkeypatch.setattr(
+        Session,
+        "add_kernels",
+        lambda self, *words, **more: made.add_kernels(self, *words, **more),  # noqa: PLW0108 (a method of Session)
+    )
+    return made
+
+
+def schedule(compilers, kernels, *, on=(H200,), rank=lambda name: 0, workers=1):
+    cases = [case(name, number) for number, name in enumerate(kernels, 1)]
+    compilers.kernels, compilers.cases = kernels, cases
+    options = RunOptions(tree=StandIn())
+    lanes = [Lane(Session(options), Job(judge, RunOptions(tree=None), {}, target), cases) for target in on]
+    return Schedule(lanes, workers, rank)
+
+
+def test_a_case_whose_kernel_is_there_fails_while_the_other_kernels_compile(compilers):
+    compilers.slow = {"mma b"}
+    made = schedule(compilers, {"fine": ("mma b",), "wrong": ("vec a",)}, rank=lambda name: name != "vec a")
+    with closing(made.events()) as events:
+        number, result = next(events)
+        assert (number, result.name, result.status) == (0, "wrong", "fail")
+        assert not compilers.finish.is_set()
+        compilers.finish.set()
+        assert [event.name for _, event in events] == ["fine"]
+    assert compilers.events[0] == ("sim:h200", "vec a")
+
+
+def test_leaving_at_the_first_failure_ends_what_compiles(compilers):
+    """A real build ends when it reports its progress; this stand-in reports none, and ends soon."""
+    compilers.slow = {"mma b"}
+    made = schedule(
+        compilers, {"fine": ("mma b",), "also": ("tile c",), "wrong": ("vec a",)}, rank=lambda name: name != "vec a"
+    )
+    with closing(made.events()) as events:
+        assert next(events)[1].name == "wrong"
+        threading.Timer(0.5, compilers.finish.set).start()
+    assert ("sim:h200", "tile c") not in compilers.events, "nothing more is begun"
+
+
+def test_without_a_guess_dry_runs_follow_the_host_code_and_then_the_most_used_kernels(compilers):
+    compilers.guessed = False
+    kernels = {"a": ("mma 1",), "b": ("vec 2",), "c": ("vec 2",), "d": ("tile 3", "vec 2")}
+    found = [event.name for _, event in schedule(compilers, kernels).events()]
+    assert sorted(found) == ["a", "b", "c", "d"]
+    assert compilers.events[:2] == [("sim:h200",), ("sim:h200", "dry runs")]
+    assert compilers.events[2][1] == "vec 2"
+
+
+def test_the_build_that_makes_most_cases_ready_comes_first(compilers):
+    made = schedule(compilers, {"a": ("mma 1",)}, on=(V100, H200))
+    extra = case("b", 9)
+    compilers.kernels["b"], compilers.cases = ("mma 1",), [*compilers.cases, extra]
+    made.lanes = [made.lanes[0], replace(made.lanes[1], cases=[*made.lanes[1].cases, extra])]
+    assert len(list(made.events())) == 3
+    assert compilers.events[0] == ("sim:h200", "mma 1")
+
+
+def test_a_kernel_that_does_not_compile_loses_its_cases_alone(compilers):
+    compilers.breaks = {"vec 2"}
+    kernels = {"a": ("mma 1",), "b": ("vec 2",), "c": ("vec 2", "mma 1"), "d": ("tile 3",)}
+    found = {event.name: event for _, event in schedule(compilers, kernels).events()}
+    assert {name: result.status for name, result in found.items()} == {
+        "a": "pass",
+        "b": "lost",
+        "c": "lost",
+        "d": "pass",
+    }
+    assert found["b"].reason == "building vec 2 failed"
+
+
+def test_host_code_that_does_not_compile_loses_all(compilers, monkeypatch):
+    def broken(self, target, kernels, **more):
+        raise BuildError("building fattn.cu failed")
+
+    monkeypatch.setattr(Session, "add_kernels", broken)
+    found = [event for _, event in schedule(compilers, {"a": ("mma 1",), "b": ("vec 2",)}).events()]
+    assert [(result.status, result.reason) for result in found] == [("lost", "building fattn.cu failed")] * 2
+
+
+def test_an_error_of_the_machine_ends_the_run(compilers, monkeypatch):
+    def full(self, target, kernels, **more):
+        raise MachineError("no space left")
+
+    monkeypatch.setattr(Session, "add_kernels", full)
+    with pytest.raises(MachineError, match="no space left"):
+        list(schedule(compilers, {"a": ("mma 1",)}).events())
+
+
+def test_each_kernel_is_tried_with_its_smallest_case_then_the_longest_cases_follow(compilers):
+    kernels = {name: ("vec 1",) for name in ("n1", "n2", "n3")} | {"n4": ("mma 2",), "n5": ("mma 2",)}
+    made = schedule(compilers, kernels, rank=lambda name: name.startswith("vec"))
+    compilers.there["sim:h200"] = {"vec 1", "mma 2"}
+    assert [event.name for _, event in made.events()] == ["n4", "n1", "n5", "n3", "n2"]
+
+
+def test_a_build_has_waves_that_grow():
+    build = GrowingBuild([0], {str(number): None for number in range(100)})
+    sizes = []
+    for times in range(6):
+        build.growth = Growth(times)
+        sizes.append(len(build.wave(lambda name: 0, 2)))
+        build.has |= set(build.wave(lambda name: 0, 2))
+    assert sizes == [2, 4, 8, 16, 32, 32]
+
+
+def test_the_bar_says_what_is_compiled_judged_and_left(compilers):
+    made = schedule(compilers, {"a": ("mma 1",), "b": ("vec 2",)})
+    standing = Standing(cases=2, schedule=made)
+    assert str(standing) == "judged 0 of 2 cases, 0:00"
+    made._begin()
+    assert str(standing) == "compiled 0 of 2 or more kernels, judged 0 of 2 cases, 0:00"
+    (build,) = made.builds
+    build.exact, build.has, build.growth = True, {"mma 1"}, Growth(1)
+    made.left, standing.judged, standing.last = 1, 1, "b"
+    standing.statuses.update(["fail"])
+    made._judging.add(30.0)
+    assert str(standing) == "compiled 1 of 2 kernels, judged 1 of 2 cases, 1 fail, 0:00: b", (
+        "no time without experience"
+    )
+    made._compiling.add(90.0)
+    assert str(standing) == "compiled 1 of 2 kernels, judged 1 of 2 cases, 1 fail, 0:00, about 1:00 left: b"
+    build.has = {"mma 1", "vec 2"}
+    assert str(standing) == "judged 1 of 2 cases, 1 fail, 0:00, about 0:15 left: b"
