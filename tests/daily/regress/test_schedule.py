@@ -9,6 +9,7 @@ import pytest
 
 from fattn_probe.base.errors import BuildError, MachineError
 from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress import schedule as module
@@ -38,7 +39,7 @@ class Compilers:
     """Stand-ins: `kernels` by case, those that `break`, those that take until `finish` is set; `events` in order."""
 
     def __init__(self, kernels, guessed):
-        self.kernels, self.guessed, self.cases = kernels, guessed, ()
+        self.kernels, self.guessed, self.cases = kernels, guessed, list[Case]()
         self.breaks, self.slow, self.there = set(), set(), {}
         self.finish, self.events = threading.Event(), []
 
