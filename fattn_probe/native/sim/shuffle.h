@@ -70,12 +70,12 @@ SIMT_UNCHECKED T butterfly(LaneMask mask, T value, int offset, int width, Operat
         for (int step = offset; step > 0; step >>= 1) {
             count_instruction(Instruction::shuffle, (sizeof(T) + 3) / 4);
             const int half = 1 << (31 - __builtin_clz(static_cast<unsigned>(step)));
+            const int read = step < width ? step : 0; // by the lower lane of a pair: it reads no later group
             for (int first = 0; first < warp_size; first += 2 * half) {
-                for (int lane = first; lane < first + half; lane++) { // the lower lanes of pairs
-                    const int other = lane ^ step;
-                    const T low = values[lane], high = values[other];
-                    values[lane] = operation(low, other < (lane & ~(width - 1)) + width ? high : low);
-                    values[other] = operation(high, low);
+                for (int lane = first; lane < first + half; lane++) {
+                    const T low = values[lane], high = values[lane ^ step], seen = values[lane ^ read];
+                    values[lane] = operation(low, seen);
+                    values[lane ^ step] = operation(high, low);
                 }
             }
         }
