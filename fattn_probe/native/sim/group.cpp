@@ -112,6 +112,7 @@ LaneMask active_mask(int line) {
     self->wait = Wait::convergence;
     self->line = line;
     warp.runnable &= ~lane_bit(self->lane);
+    warp.converging |= lane_bit(self->lane);
     do {
         worker->reschedule();
     } while (self->wait == Wait::convergence);
@@ -119,25 +120,21 @@ LaneMask active_mask(int line) {
 }
 
 void release_converged(Warp &warp) {
-    LaneMask lanes = 0;
     int line = INT_MAX;
-    for (uint32_t lane = 0; lane < warp_size; lane++) {
-        if ((warp.alive >> lane & 1) && warp.lanes[lane]->wait == Wait::convergence) {
-            line = std::min(line, warp.lanes[lane]->line);
-        }
+    for (LaneMask left = warp.converging; left != 0; left &= left - 1) {
+        line = std::min(line, warp.lanes[lowest_lane(left)]->line);
     }
-    for (uint32_t lane = 0; lane < warp_size; lane++) {
-        const bool waits = (warp.alive >> lane & 1) && warp.lanes[lane]->wait == Wait::convergence;
-        if (waits && line == warp.lanes[lane]->line) {
-            lanes |= lane_bit(lane);
-        }
+    LaneMask lanes = 0;
+    for (LaneMask left = warp.converging; left != 0; left &= left - 1) {
+        const uint32_t lane = lowest_lane(left);
+        lanes |= warp.lanes[lane]->line == line ? lane_bit(lane) : 0;
     }
-    for (uint32_t lane = 0; lane < warp_size; lane++) {
-        if (lanes >> lane & 1) {
-            warp.lanes[lane]->wait = Wait::none;
-            warp.lanes[lane]->active = lanes;
-        }
+    for (LaneMask left = lanes; left != 0; left &= left - 1) {
+        Fiber &fiber = *warp.lanes[lowest_lane(left)];
+        fiber.wait = Wait::none;
+        fiber.active = lanes;
     }
+    warp.converging &= ~lanes;
     warp.runnable |= lanes;
 }
 

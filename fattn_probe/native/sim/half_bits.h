@@ -92,6 +92,14 @@ __attribute__((noinline, cold)) inline uint32_t pair_fma_exactly(uint32_t a, uin
         half_fma(static_cast<uint16_t>(a >> 16), static_cast<uint16_t>(b >> 16), static_cast<uint16_t>(c >> 16));
     return low | static_cast<uint32_t>(high) << 16;
 }
+#if defined(__F16C__) && defined(__FMA__)
+// The same, given the sums as floats, which are often halves themselves: then these are the nearest ones.
+__attribute__((noinline, cold)) inline uint32_t pair_of_doubtful(__m128 sums, uint32_t a, uint32_t b, uint32_t c) {
+    const uint32_t halves = pair_of_floats(sums);
+    const FloatPair back = floats_of_pair(halves);
+    return back[0] == sums[0] && back[1] == sums[1] ? halves : pair_fma_exactly(a, b, c);
+}
+#endif
 inline uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c) {
 #if defined(__F16C__) && defined(__FMA__)
     const __m128 sum = __builtin_ia32_vfmaddps(floats_of_pair(a), floats_of_pair(b), floats_of_pair(c));
@@ -102,8 +110,10 @@ inline uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c) {
     if (__builtin_expect(_mm_testz_si128(doubtful, doubtful), 1)) {
         return pair_of_floats(sum);
     }
-#endif
+    return pair_of_doubtful(sum, a, b, c);
+#else
     return pair_fma_exactly(a, b, c);
+#endif
 }
 
 inline float float_of_bfloat(uint16_t bits) { return float_of_bits(static_cast<uint32_t>(bits) << 16); }

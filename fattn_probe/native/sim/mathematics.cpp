@@ -4,6 +4,7 @@
 #include "finding.h"
 #include "half_bits.h"
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -95,25 +96,35 @@ class Powers {
     Corrections corrections_{"ex2"};
 };
 
+std::atomic<const Powers *> powers{nullptr};
+
+// What is rare, apart from what every exponential needs.
+__attribute__((noinline)) const Powers *make_powers() {
+    static const Powers once;
+    powers = &once;
+    return &once;
+}
+__attribute__((noinline)) float ex2_of_extreme(float x) { return x != x ? x : x < 0.0f ? 0.0f : INFINITY; }
+
 } // namespace
 
 float ex2_approx(float x) {
-    static const Powers powers;
-    if (x != x) {
-        return x;
+    if (x == 0.0f) { // mostly: of a maximum less itself
+        return 1.0f;
     }
-    if (x < -126.0f) {
-        return 0.0f;
+    if (__builtin_expect(!(x >= -126.0f && x < 128.0f), 0)) {
+        return ex2_of_extreme(x);
     }
-    if (x >= 128.0f) {
-        return INFINITY;
+    const Powers *table = powers.load(std::memory_order_relaxed);
+    if (__builtin_expect(table == nullptr, 0)) {
+        table = make_powers();
     }
     // Truncated toward zero to a multiple of 2^-23. Of a negative number the fraction is complemented bit by bit.
     auto fixed = static_cast<int32_t>(x * (1 << significand_bits));
     fixed -= fixed < 0 && (fixed & static_cast<int32_t>(fraction_mask)) != 0;
     const auto bits = static_cast<uint32_t>(fixed);
     const uint32_t exponent = bits & ~fraction_mask; // times 2^23, as in a float's bits
-    return float_of_bits(exponent + powers.of(bits & fraction_mask) + (126u << significand_bits));
+    return float_of_bits(exponent + table->of(bits & fraction_mask) + (126u << significand_bits));
 }
 
 // The table is for 1/m, 1 <= m < 2; powers of two scale exactly, denormals are zero.

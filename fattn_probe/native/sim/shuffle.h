@@ -66,14 +66,18 @@ SIMT_UNCHECKED T butterfly(LaneMask mask, T value, int offset, int width, Operat
         return value;
     }
     const auto combine = [=](Registers &r) SIMT_PART {
-        T *const from = reinterpret_cast<T *>(r.in), *const to = reinterpret_cast<T *>(r.out);
+        T *const values = reinterpret_cast<T *>(r.in);
         for (int step = offset; step > 0; step >>= 1) {
             count_instruction(Instruction::shuffle, (sizeof(T) + 3) / 4);
-            for (int lane = 0; lane < warp_size; lane++) {
-                const int other = lane ^ step;
-                to[lane] = operation(from[lane], from[other < (lane & ~(width - 1)) + width ? other : lane]);
+            const int half = 1 << (31 - __builtin_clz(static_cast<unsigned>(step)));
+            const int read = step < width ? step : 0; // by the lower lane of a pair: it reads no later group
+            for (int first = 0; first < warp_size; first += 2 * half) {
+                for (int lane = first; lane < first + half; lane++) {
+                    const T low = values[lane], high = values[lane ^ step], seen = values[lane ^ read];
+                    values[lane] = operation(low, seen);
+                    values[lane ^ step] = operation(high, low);
+                }
             }
-            memcpy(r.in, r.out, sizeof(T) * warp_size);
         }
     };
     Registers &registers = warp_instruction(

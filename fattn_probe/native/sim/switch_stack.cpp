@@ -37,7 +37,11 @@ simt_switch_stack:
     .cfi_adjust_cfa_offset -8
     popq %rbp
     .cfi_adjust_cfa_offset -8
-    ret
+    popq %rcx
+    .cfi_adjust_cfa_offset -8
+    .cfi_register %rip, %rcx
+    xorl %eax, %eax
+    jmp *%rcx
     .cfi_endproc
     .size simt_switch_stack, .-simt_switch_stack
 )");
@@ -80,7 +84,8 @@ simt_switch_stack:
     ldp d12, d13, [sp, #128]
     ldp d14, d15, [sp, #144]
     ldp x19, x20, [sp], #160
-    ret
+    mov w0, wzr
+    br x30
     .size simt_switch_stack, .-simt_switch_stack
 )");
 

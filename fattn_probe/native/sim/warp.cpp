@@ -22,11 +22,13 @@ std::string returned(const Fiber &fiber, const char *instruction) {
     return text;
 }
 
-bool arrive_at_warp(const char *instruction) {
-    Warp &warp = *self->warp;
+namespace {
+
+// What may be wrong where the running lane arrives.
+__attribute__((noinline)) void check_arrival(Warp &warp, const char *instruction) {
     if (warp.arrived == 0) {
         warp.instruction = instruction;
-    } else if (__builtin_expect(warp.instruction != instruction, 0) && strcmp(warp.instruction, instruction) != 0) {
+    } else if (warp.instruction != instruction && strcmp(warp.instruction, instruction) != 0) {
         report({"lanes-missing", std::string("a lane executes ") + instruction + " while others of its warp wait in " +
                                      warp.instruction});
     }
@@ -34,11 +36,41 @@ bool arrive_at_warp(const char *instruction) {
         warp.site = warp.arrived == 0 ? self->site : warp.site;
         check_site(warp.site, instruction);
     }
-    if (__builtin_expect(warp.alive != warp.existing, 0) && needs_all_lanes(instruction)) {
+    if (warp.alive != warp.existing && needs_all_lanes(instruction)) {
         const int gone = lowest_lane(warp.existing & ~warp.alive);
         report({"lanes-missing", returned(*warp.lanes[gone], instruction)});
     }
-    return ++warp.arrived == count_lanes(warp.alive);
+}
+
+} // namespace
+
+// Half of what a shuffle costs is here, so what is rare is apart.
+bool meet_warp(const char *instruction) {
+    Fiber &fiber = *self;
+    Warp &warp = *fiber.warp;
+    if (checking || __builtin_expect(warp.instruction != instruction || warp.alive != warp.existing, 0) ||
+        warp.arrived == 0) {
+        check_arrival(warp, instruction);
+    }
+    if (++warp.arrived == count_lanes(warp.alive)) {
+        return true;
+    }
+    fiber.wait = Wait::warp;
+    fiber.place = instruction;
+    return worker->next_lane_or_warp();
+}
+
+bool wait_further() {
+    Warp &warp = *self->warp;
+    worker->report_if_doomed();
+    while (self->wait != Wait::none) {
+        if (warp.substitute == self) {
+            warp.substitute = nullptr;
+            return true;
+        }
+        worker->reschedule();
+    }
+    return false;
 }
 
 void release_warp() {
@@ -48,25 +80,10 @@ void release_warp() {
     warp.arrived = 0;
     warp.runnable = warp.alive;
     warp.generation++;
-    worker->restart_order();
-}
-
-bool wait_for_warp() {
-    Warp &warp = *self->warp;
-    const uint32_t generation = warp.generation;
-    self->wait = Wait::warp;
-    self->place = warp.instruction;
-    worker->next_lane_or_warp();
-    while (__builtin_expect(warp.generation == generation, 0)) {
-        if (warp.substitute == self) {
-            warp.substitute = nullptr;
-            self->wait = Wait::none;
-            return true;
-        }
-        worker->reschedule();
+    for (LaneMask left = warp.alive; left != 0; left &= left - 1) {
+        warp.lanes[lowest_lane(left)]->wait = Wait::none;
     }
-    self->wait = Wait::none;
-    return false;
+    worker->restart_order();
 }
 
 void report_missing_lane(const char *instruction, int lane) {

@@ -26,6 +26,7 @@ struct Warp {
     LaneMask existing = 0; // lanes that the block's size gives this warp
     LaneMask alive = 0;    // of these, not yet returned
     LaneMask runnable = 0;
+    LaneMask converging = 0; // wait in __activemask()
     bool nobody_returned = true;
     uint32_t arrived = 0;
     uint32_t generation = 0;         // warp instructions executed
@@ -47,20 +48,22 @@ struct Warp {
     }
 };
 
-// Mark the running lane as arrived at `instruction`, which all lanes of the warp execute; true for the last lane, which
-// must do the work, then call `release_warp`. The others must call `wait_for_warp` to sleep until that has happened; it
-// is true for a lane that must do the work because the last one has returned instead of coming.
-bool arrive_at_warp(const char *instruction);
+// The running lane meets the others of its warp at `instruction`, which all of them execute. True for the last lane to
+// arrive, which must do the work, then call `release_warp`. The others sleep until that has happened. One that is woken
+// before, so that it still waits, must call `wait_further`: true for a lane that must do the work because the last one
+// has returned instead of coming.
+bool meet_warp(const char *instruction);
+bool wait_further();
 void release_warp();
-bool wait_for_warp();
 
 // The whole of a warp instruction: `deposit(registers, lane)`, then once `work(registers)`, then the caller reads from
 // the returned registers.
 template <class Deposit, class Work>
 SIMT_PART inline Registers &warp_instruction(const char *name, Deposit deposit, Work work) {
-    Registers &registers = self->warp->current();
-    deposit(registers, self->lane);
-    if (arrive_at_warp(name) || wait_for_warp()) {
+    Fiber &fiber = *self;
+    Registers &registers = fiber.warp->current();
+    deposit(registers, fiber.lane);
+    if (meet_warp(name) || (__builtin_expect(fiber.wait != Wait::none, 0) && wait_further())) {
         work(registers);
         release_warp();
     }

@@ -130,6 +130,7 @@ void Worker::run_block(uint3 index) {
         warp.index = i;
         warp.existing = lanes == warp_size ? full_mask : lanes_below(lanes);
         warp.alive = warp.runnable = warp.existing;
+        warp.converging = 0;
         warp.arrived = warp.generation = warp.of_groups = warp.waited_instruction = 0;
         warp.nobody_returned = true;
         if (lanes < warp_size) { // what lanes hand in that do not exist is the same in every run
@@ -165,16 +166,22 @@ uint64_t Worker::block_index() const {
     return blockIdx.x + static_cast<uint64_t>(gridDim.x) * (blockIdx.y + static_cast<uint64_t>(gridDim.y) * blockIdx.z);
 }
 
-__attribute__((always_inline)) inline void Worker::switch_to(Fiber *fiber) {
-    Fiber *from = self;
-    if (fiber == from) {
-        return;
-    }
+// `fiber` is another than the running one. False.
+__attribute__((always_inline)) inline bool Worker::go_on_as(Fiber *fiber) {
+    Fiber *const from = self;
     self = fiber;
-    {
-        const OtherStack in_use(stacks_ + fiber->thread_number() * stack_bytes, stack_bytes);
-        simt_switch_stack(&from->stack_pointer, fiber->stack_pointer);
+    const OtherStack in_use(worker->stacks_ + fiber->thread_number() * stack_bytes, stack_bytes);
+    return simt_switch_stack(&from->stack_pointer, fiber->stack_pointer);
+}
+
+void Worker::switch_to(Fiber *fiber) {
+    if (fiber != self) {
+        go_on_as(fiber);
+        report_if_doomed();
     }
+}
+
+void Worker::report_if_doomed() {
     if (__builtin_expect(doomed_ != nullptr, 0)) {
         const Finding finding = *doomed_;
         doomed_ = nullptr;
@@ -260,7 +267,7 @@ void Worker::restart_order() {
 }
 
 void Worker::reschedule() {
-    if (self->warp->runnable == 0) {
+    if (self->warp->runnable == 0 && self->warp->converging != 0) {
         release_converged(*self->warp);
     }
     Fiber *next = adversarial() ? next_adversarial() : next_in_order();
@@ -271,15 +278,15 @@ void Worker::reschedule() {
 }
 
 // What `reschedule` does for a lane that waits for its warp: mostly, the next lower lane goes on.
-__attribute__((always_inline)) inline void Worker::next_lane_or_warp() {
+__attribute__((always_inline)) inline bool Worker::next_lane_or_warp() {
     Warp &warp = *self->warp;
     const LaneMask lane = lane_bit(self->lane);
     const LaneMask below = (warp.runnable &= ~lane) & (lane - 1);
-    if (__builtin_expect(below != 0 && !adversarial(), 1)) {
-        switch_to(warp.lanes[highest_lane(below)]);
-    } else {
+    if (__builtin_expect(below == 0 || adversarial(), 0)) {
         reschedule();
+        return false;
     }
+    return go_on_as(warp.lanes[highest_lane(below)]);
 }
 
 void Worker::finish_fiber() {
@@ -450,10 +457,11 @@ void sync_block(const char *file, int line) {
     self->wait = Wait::block;
     self->place = file;
     self->line = line;
-    self->warp->runnable &= ~lane_bit(self->lane);
-    do {
+    worker->next_lane_or_warp();
+    worker->report_if_doomed();
+    while (__builtin_expect(block.epoch == epoch, 0)) {
         worker->reschedule();
-    } while (block.epoch == epoch);
+    }
     self->wait = Wait::none;
 }
 

@@ -62,8 +62,10 @@ class Worker {
     // The running fiber cannot go on until another one has acted: run another.
     void reschedule();
 
-    // The same for a lane that waits for the others of its warp.
-    void next_lane_or_warp();
+    // The same for a lane that waits for the others of its warp or its block; false.
+    bool next_lane_or_warp();
+
+    void report_if_doomed(); // the running fiber goes on only because it has something to report
 
     // What the running fiber and others waited for has come: go on in the order of the schedule.
     void restart_order();
@@ -114,6 +116,7 @@ class Worker {
     uint64_t random();
     void prepare_fiber(Fiber &fiber, uint32_t thread);
     void switch_to(Fiber *fiber);
+    static bool go_on_as(Fiber *fiber);
     [[noreturn]] void report_deadlock();
     [[noreturn]] void leave_block(); // the running thread goes on after the block's end
     [[noreturn]] void report_from(Fiber *fiber, Finding finding);
