@@ -97,6 +97,15 @@ class BuildRequest:
         return cuda_arch(self.arch)
 
 
+def kernels_apart(engine: str, flavour: str) -> bool:
+    """Whether a kernel is compiled apart from the host function that launches it, and from its other kernels.
+
+    Not by nvcc; not for a debugger, which looks for a kernel's lines where it is launched; not for coverage, which
+    counts the kernels that no case launches too.
+    """
+    return engine == "sim" and flavour not in ("debug", "coverage")
+
+
 def not_with_address(flavour: str, sanitize: Iterable[str]) -> str:
     """Why a flavour cannot be built with these sanitizers; empty if it can."""
     if flavour not in OWN_CHECKS or "address" not in sanitize:

@@ -25,6 +25,7 @@ from fattn_probe.llama.build.key import (
     BuildRequest,
     Contents,
     folder_of,
+    kernels_apart,
     key_of,
     new_manifest,
 )
@@ -195,11 +196,12 @@ def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int 
     sources = read_sources(build.request.tree, build.request.quants, find_toolchain(build.request.engine).machine)
     tree, has = build.request.tree, build.manifest.contents
     case = case_of(name, sources.cases, ggml_types(tree))
-    launches = launches_file(*case.sizes) if case and not case.instance and build.request.engine == "sim" else ""
-    if launches in sources.launches and launches not in has.sources:
-        return ensure(build.request, [], has.programs, dry=has.dry, sources=[launches], progress=progress, jobs=jobs)
-    model = None if case else defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp")))
-    file = None if case or model else defining_file(tree, name)
+    apart = kernels_apart(build.request.engine, build.request.flavour)
+    file = launches_file(*case.sizes) if case and apart and not case.instance else None
+    file = file if file in sources.launches else None
+    case = None if file else case.whole if case and not apart else case
+    model = None if case or file else defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp")))
+    file = file if case or file or model else defining_file(tree, name)
     found = case.name if case else model or file
     if found is None or found in (*has.kernels, *has.architectures, *has.sources, *sources.cuda):
         raise BuildError(f"a program needs {name} ({symbol}), but no file of {tree.spec} defines it")

@@ -12,6 +12,7 @@ from fattn_probe.cases.device import Device, Target, load_devices
 from fattn_probe.cases.device.target import picklable
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import Build
+from fattn_probe.llama.build.key import kernels_apart
 from fattn_probe.llama.build.ninja import silent
 from fattn_probe.llama.build.sources import CONVERSIONS, launching_files
 from fattn_probe.llama.build.symbols import case_of, demangle
@@ -83,17 +84,13 @@ def launching_sources(session: Session, cases: Iterable[Case], target: Target) -
 
 
 def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Names) -> list[KernelCase]:
-    """The kernels of ops, each once, as far as the tree has them.
-
-    They are whole cases where a kernel must be in the unit that launches it: for a real GPU, since nvcc wants that, and
-    for a debugger, which looks for a kernel's lines there; and for coverage, which counts what no case launches.
-    """
+    """The kernels of ops, each once, as far as the tree has them; whole cases where kernels are not compiled apart."""
     assert session.options.tree is not None
     known = {case.name: case for case in kernel_cases(session.options.tree)}
     wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
     found = [kernel for name in wanted if (kernel := kernel_named(name, known))]
-    alone = target.engine == "sim" and session.options.flavour not in ("debug", "coverage")
-    return found if alone else list(dict.fromkeys(kernel.whole for kernel in found))
+    apart = kernels_apart(target.engine, session.options.flavour)
+    return found if apart else list(dict.fromkeys(kernel.whole for kernel in found))
 
 
 def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: "Read | None" = None) -> Names:

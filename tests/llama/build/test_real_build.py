@@ -1,6 +1,7 @@
 """The pinned release, compiled for real."""
 
 import os
+import re
 import subprocess
 
 import pytest
@@ -18,6 +19,9 @@ pytestmark = [pytest.mark.build, pytest.mark.network]
 
 def says(program):
     return subprocess.run([program], capture_output=True, text=True, check=False).stderr
+
+
+BODY = re.compile(r"\b_ZN9simt_body\w+")
 
 
 def stubs(build):
@@ -77,12 +81,28 @@ def test_nothing_is_done_twice(build):
 
 
 def test_a_missing_kernel_is_compiled_in(build):
+    """First what launches it, then its body alone."""
     symbol = kernel_symbol(build)
-    completed = add_missing(build, symbol)
-    assert "mma 64,64,8,8" in completed.manifest.contents.kernels
+    launching = add_missing(build, symbol)
+    assert launching.manifest.contents.sources[-1].endswith("launches-64-64.cu")
     assert symbol not in stubs(build)
     with pytest.raises(BuildError, match="ggml_cuda_flash_attn_ext_mma_f16_case"):
-        add_missing(completed, symbol)
+        add_missing(launching, symbol)
+    own = "flash_attn_ext_f16<64, 64, 8, 8, false, false, false>"
+    bodies = set(BODY.findall(stubs(build)))
+    (body,) = [name for name in bodies if demangle(name).startswith(f"void simt_body::{own}(")]
+    completed = add_missing(launching, body)
+    assert completed.manifest.contents.kernels == ("mma 64,64,8,8,false,false,false",)
+    compiled = {
+        demangle(name).partition("(")[0].partition("::")[2] for name in bodies - set(BODY.findall(stubs(build)))
+    }
+    assert compiled == {
+        own,
+        "flash_attn_combine_results<64>",
+        "flash_attn_mask_to_KV_max<8>",
+        "flash_attn_stream_k_fixup_general<64, 8, 8>",
+        "flash_attn_stream_k_fixup_uniform<64, 8, 8>",
+    }
 
 
 def test_a_missing_function_of_ggml_base_is_compiled_in(build):
