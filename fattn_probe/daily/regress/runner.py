@@ -29,11 +29,10 @@ from fattn_probe.daily.regress.cluster import Cluster
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night
 from fattn_probe.daily.regress.pool import Job
-from fattn_probe.daily.regress.ranking import ranking
 from fattn_probe.daily.regress.records import ORDER, WHOLE, Identity, Result, Run, RunPart, Settings, StoredCase
 from fattn_probe.daily.regress.results import result_of, result_without_times
 from fattn_probe.daily.regress.resume import take_over
-from fattn_probe.daily.regress.schedule import BesideBase, Event, Lane, Orders, Schedule
+from fattn_probe.daily.regress.schedule import BesideBase, Event, Lane, Likely, Orders, Schedule
 from fattn_probe.daily.regress.selection import CaseSelection, matching
 from fattn_probe.llama.source import kernel_cases
 from fattn_probe.machine.run.base import changed
@@ -41,7 +40,7 @@ from fattn_probe.machine.run.fingerprint import fingerprint_of
 from fattn_probe.machine.run.gpu import gpu_name
 from fattn_probe.machine.run.provenance import driver, version
 from fattn_probe.machine.run.session import Session
-from fattn_probe.verdict.judge.bitwise import Check
+from fattn_probe.verdict.judge.bitwise import Check, not_made
 from fattn_probe.verdict.judge.checks import Checks
 
 Stopped = Literal["", "interrupted", "at the first failure"]
@@ -104,6 +103,12 @@ class Planned:
     selection: CaseSelection
     checks: Checks = field(default_factory=Checks)
 
+    @property
+    def on(self) -> str:
+        """The entry and the target: `few-sms on sim:h200-5`, or only the target for the suite's own cases."""
+        entry = self.suite.partition("/")[2]
+        return f"{entry} on {self.target}" if entry else str(self.target)
+
 
 @dataclass
 class EntryRun:
@@ -158,6 +163,8 @@ class EntryRun:
 def with_orders(result: Result, orders: Orders, number: int) -> Result:
     """A result with the check `order`, of a number of orders."""
     same = f"the same bits in {number_of(number, 'order')} of {number_of(orders.ops, 'op')} in one process"
+    if orders.missing:
+        return replace(result, checks=(*result.checks, not_made("order", orders.missing)))
     difference = orders.found.get(result.name)
     if difference is None:
         return replace(result, checks=(*result.checks, Check("order", True, False, same)))
@@ -215,6 +222,7 @@ class SuiteRunner:
     cluster: Cluster | None = None
     only: str = ""
     exit_first: bool = False
+    likely: Likely = field(default_factory=Likely)
     standing: Standing = field(default_factory=Standing)
 
     def outcomes(self, planned: Sequence[Planned]) -> list[Outcome]:
@@ -275,6 +283,7 @@ class SuiteRunner:
             workers = min(self.workers_on(run.planned) for run in group)
             lanes = [
                 Lane(
+                    run.planned.on,
                     run.planned.session,
                     self._job(run.planned, workers),
                     run.left,
@@ -283,7 +292,7 @@ class SuiteRunner:
                 )
                 for run in group
             ]
-            schedule = self.standing.schedule = Schedule(lanes, workers, ranking(self.session.options))
+            schedule = self.standing.schedule = Schedule(lanes, workers, self.likely)
             with closing(schedule.events()) as events:
                 yield from ((group[number], event) for number, event in events)
             for number, run in enumerate(group):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -95,10 +96,10 @@ def test_a_process_that_another_one_killed_is_no_difference(monkeypatch, tmp_pat
         raise RunnerEndedError("the runner ended", ending)
 
     monkeypatch.setattr(SharedRunner, "runner", lambda shared, command: type("Batch", (), {"run": run})())
-    files = {"a": type("Files", (), {"file": tmp_path / "a.gguf"})}
+    files: dict[str, Any] = {"a": type("Files", (), {"file": tmp_path / "a.gguf"})}
     session = type("Session", (), {"command": lambda *words: Command(tmp_path / "runner")})()
     with pytest.raises(LostError, match="the runner ended"):
-        list(Line(session, H200, {}, files, tmp_path).outputs(["a"]))
+        list(Line(session, H200, files, tmp_path).outputs(["a"]))
 
 
 def shipped(*names):
