@@ -32,7 +32,10 @@ from fattn_probe.daily.regress.records import ALL, Result, RunPart, parse_shard
 from fattn_probe.daily.regress.results import OnResult
 from fattn_probe.daily.regress.resume import Call, finish, night_of
 from fattn_probe.daily.regress.runner import Outcome, Standing, SuiteRunner
+from fattn_probe.daily.regress.schedule import Likely
 from fattn_probe.daily.regress.suite import load_suite
+from fattn_probe.daily.regress.telling import telling
+from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.checks import UseModel, sample_of
@@ -149,6 +152,7 @@ def regress(
             cluster,
             chosen.only,
             exit_first,
+            likely_in(options),
             standing,
         )
         activity.shows = lambda: str(standing) if standing.cases else activity.words
@@ -169,6 +173,15 @@ def regress(
         said = f"the cases took {took:.0f} s; the suite may take {suite.seconds:.0f} s on two cores"
         NOTES.print(said, style="yellow")
     regressing.raise_if_regressed(found, suite.lost)
+
+
+def likely_in(options: RunOptions) -> Likely:
+    """What is most likely to show what a source changes; nothing in particular for a release as it is."""
+    base = base_of(replace(options, beside_base=True))
+    found = telling(options, base) if base is not None else None
+    if base is None or found is None:
+        return Likely()
+    return Likely({name: place for place, name in enumerate(found.noticed)}, found.kernels, base.options.tree)
 
 
 def named_source(options: RunOptions) -> str:

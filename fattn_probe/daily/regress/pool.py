@@ -7,8 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fattn_probe.base.errors import LostError
-from fattn_probe.base.process import log
+from fattn_probe.base.errors import BuildError, LostError
 from fattn_probe.base.workers import Died, Tell, Workers
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.device.target import picklable
@@ -67,19 +66,21 @@ class PoolWorker:
         return result_or_loss(self.jobs[number], self.session(number, growth), case)
 
     def alone(self, case: Case, number: int, growth: Growth) -> orders.Output:
-        """The output of a case in a process of its own."""
-        return orders.alone(self.session(number, growth), case, self.jobs[number].target)
+        """The output of a case in a process of its own; why there is none, if it cannot be made."""
+        try:
+            return orders.alone(self.session(number, growth), case, self.jobs[number].target)
+        except (BuildError, LostError) as error:
+            return f"{orders.ENDED} ({error})"
 
     def in_order(
         self, expected: Mapping[str, orders.Output], cases: Sequence[Case], seed: int, number: int, growth: Growth
-    ) -> list[orders.OrderDifference] | None:
-        """The cases whose output in a random order is not the expected one; None if the order was lost."""
+    ) -> list[orders.OrderDifference] | str:
+        """The cases whose output in a random order is not the expected one; in words, why that is not known."""
         session = self.session(number, growth)
         try:
             return orders.differences(session, cases, self.jobs[number].target, seed, expected)
         except LostError as error:
-            log.warning("an order of the cases in one process was lost: %s", error)
-            return None
+            return str(error)
 
 
 Task = Callable[[PoolWorker], Any]

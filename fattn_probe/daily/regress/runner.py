@@ -29,11 +29,10 @@ from fattn_probe.daily.regress.cluster import Cluster
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night
 from fattn_probe.daily.regress.pool import Job
-from fattn_probe.daily.regress.ranking import ranking
 from fattn_probe.daily.regress.records import ORDER, WHOLE, Identity, Result, Run, RunPart, Settings, StoredCase
 from fattn_probe.daily.regress.results import result_of, result_without_times
 from fattn_probe.daily.regress.resume import take_over
-from fattn_probe.daily.regress.schedule import BesideBase, Event, Lane, Orders, Schedule
+from fattn_probe.daily.regress.schedule import BesideBase, Event, Lane, Likely, Orders, Schedule
 from fattn_probe.daily.regress.selection import CaseSelection, matching
 from fattn_probe.llama.source import kernel_cases
 from fattn_probe.machine.run.base import changed
@@ -104,6 +103,12 @@ class Planned:
     selection: CaseSelection
     checks: Checks = field(default_factory=Checks)
 
+    @property
+    def on(self) -> str:
+        """The entry and the target: `few-sms on sim:h200-5`, or only the target for the suite's own cases."""
+        entry = self.suite.partition("/")[2]
+        return f"{entry} on {self.target}" if entry else str(self.target)
+
 
 @dataclass
 class EntryRun:
@@ -140,7 +145,7 @@ class EntryRun:
         if result.name in self.ordered and result.output:
             if self.orders is None:
                 return result
-            result = with_orders(result, self.orders)
+            result = with_orders(result, self.orders, self.planned.checks.order)
         if self.base is not None and result.output:  # a run that ended early did not launch all its kernels
             before = self.base.launches.get(result.name)
             words = "" if before is None else changed(before, result.kernels)
@@ -155,14 +160,13 @@ class EntryRun:
         return any(change.alarm for change in changes(before, {result.name: result}))
 
 
-def with_orders(result: Result, orders: Orders) -> Result:
-    """A result with the check `order`."""
-    same = f"the same bits in {number_of(orders.ran, 'order')} of {number_of(orders.ops, 'op')} in one process"
+def with_orders(result: Result, orders: Orders, number: int) -> Result:
+    """A result with the check `order`, of a number of orders."""
+    same = f"the same bits in {number_of(number, 'order')} of {number_of(orders.ops, 'op')} in one process"
     difference = orders.found.get(result.name)
-    if not orders.ran:
-        return replace(result, checks=(*result.checks, not_made("order", "no order of the cases in one process ran")))
     if difference is None:
-        return replace(result, checks=(*result.checks, Check("order", True, False, same)))
+        found = not_made("order", orders.missing) if orders.missing else Check("order", True, False, same)
+        return replace(result, checks=(*result.checks, found))
     said = f"not the same in every order: {difference}"
     checks = (*result.checks, Check("order", False, True, said))
     if result.status != "pass":
@@ -217,6 +221,7 @@ class SuiteRunner:
     cluster: Cluster | None = None
     only: str = ""
     exit_first: bool = False
+    likely: Likely = field(default_factory=Likely)
     standing: Standing = field(default_factory=Standing)
 
     def outcomes(self, planned: Sequence[Planned]) -> list[Outcome]:
@@ -277,6 +282,7 @@ class SuiteRunner:
             workers = min(self.workers_on(run.planned) for run in group)
             lanes = [
                 Lane(
+                    run.planned.on,
                     run.planned.session,
                     self._job(run.planned, workers),
                     run.left,
@@ -285,7 +291,7 @@ class SuiteRunner:
                 )
                 for run in group
             ]
-            schedule = self.standing.schedule = Schedule(lanes, workers, ranking(self.session.options))
+            schedule = self.standing.schedule = Schedule(lanes, workers, self.likely)
             with closing(schedule.events()) as events:
                 yield from ((group[number], event) for number, event in events)
             for number, run in enumerate(group):

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,16 +21,16 @@ from fattn_probe.base.process import end_programs, log
 from fattn_probe.base.workers import CONTEXT, Died, threads
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.pool import Growth, Job, PoolWorker, Task, pool_of, result_in
-from fattn_probe.daily.regress.ranking import Rank
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.results import lost_result
 from fattn_probe.llama.build import RUNNER, BuildRequest
 from fattn_probe.llama.build.ninja import Progress, default_jobs
 from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
 from fattn_probe.machine.run.orders import ENDED, OrderDifference, Output
-from fattn_probe.machine.run.required_kernels import likely_kernels, required_kernels, required_sources
+from fattn_probe.machine.run.required_kernels import kernels_of, required_kernels, required_sources
 from fattn_probe.machine.run.session import Session
 from fattn_probe.machine.run.simulator import unpacked_tables
 
@@ -41,8 +41,29 @@ NICE = 3
 MOST_IN_A_WAVE = 32
 HOST, UNKNOWN = 4, 64
 """What a build costs before its first kernel, and one whose kernels are not known yet, in kernels."""
-LONG = 1e30
-"""More FLOP than any case has."""
+LONG, LAST = 1e30, 10**9
+"""More FLOP, and more cases, than any suite has."""
+
+
+@dataclass(frozen=True)
+class Likely:
+    """What is most likely to show what a change does: the place of a case in that order, and families of kernels.
+
+    A case is known by its entry with its target (`few-sms on sim:h200-5`) and its name. Without families, all are.
+    Before dry runs it is assumed that ops launch what they did with the tree of the `base`.
+    """
+
+    places: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    families: Sequence[str] = ()
+    base: Tree | None = None
+
+    def place(self, on: str, case: Case, kernels: Iterable[str]) -> int:
+        """The place of a case, or one after all known ones; the last one if it has no kernel of these families."""
+        return self.places.get((on, case.name), LAST - any(map(self.concerns, kernels)))
+
+    def concerns(self, kernel: str) -> bool:
+        """Whether a kernel is of these families."""
+        return not self.families or kernel.partition(" ")[0] in self.families
 
 
 class StoppedError(Exception):
@@ -51,8 +72,12 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Lane:
-    """Cases that are judged in the same way on one target. Those of `ordered` also run in as many random `orders`."""
+    """Cases that are judged in the same way on one target. Those of `ordered` also run in as many random `orders`.
 
+    `on` is the entry and the target in words.
+    """
+
+    on: str
     session: Session
     job: Job
     cases: Sequence[Case]
@@ -62,11 +87,14 @@ class Lane:
 
 @dataclass(frozen=True)
 class Orders:
-    """The first difference that the orders of a lane made to each case; the ops that took part, the orders that ran."""
+    """The first difference that the orders of a lane made to each case, and the number of ops that took part.
+
+    `missing` says why there is no answer; empty if there is one.
+    """
 
     found: Mapping[str, OrderDifference]
     ops: int
-    ran: int
+    missing: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,33 +143,40 @@ class GrowingBuild:
         """The kernels of a lane's case, as far as they are known."""
         return self.names.get((number, op_digest(case.op)), ())
 
-    def wave(self, rank: Rank, jobs: int) -> list[str]:
-        """The kernels to compile next: those that are most likely to tell, and of these the most used."""
-        if self.suspects:
-            return self.suspects[:1] if self.growth.times else []
-        used = Counter(name for number, case in self.waiting for name in self.needs(number, case))
-        ordered = sorted(self.pending, key=lambda name: (rank(name), -used[name], name))
-        return ordered[: min(jobs << self.growth.times, MOST_IN_A_WAVE)]
+    def wave(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, list[str]]:
+        """The kernels to compile next: those of the cases that are most likely to tell, and of these the most used.
 
-    def worth(self, rank: Rank, jobs: int) -> tuple[int, float]:
+        With the `place` of the first such case in that order.
+        """
+        if self.suspects:
+            return 0, self.suspects[:1] if self.growth.times else []
+        used, places = Counter[str](), dict[str, int]()
+        for number, case in self.waiting:
+            kernels = self.needs(number, case)
+            first = place(number, case, kernels)
+            used.update(kernels)
+            places |= {name: min(first, places.get(name, LAST)) for name in kernels}
+        ordered = sorted(self.pending, key=lambda name: (places.get(name, LAST), -used[name], name))
+        wave = ordered[: min(jobs << self.growth.times, MOST_IN_A_WAVE)]
+        return min((places.get(name, LAST) for name in wave), default=LAST), wave
+
+    def worth(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, float]:
         """How much its next step is worth: how likely to tell, and the cases that become ready for each kernel."""
-        wave = set(self.wave(rank, jobs))
+        first, wave = self.wave(place, jobs)
         if not wave:
-            return 0, len(self.waiting) / (HOST if self.growth.times else HOST + UNKNOWN)
-        there = self.has | wave
+            return -first, len(self.waiting) / (HOST if self.growth.times else HOST + UNKNOWN)
+        there = self.has.union(wave)
         ready = sum(there.issuperset(self.needs(number, case)) for number, case in self.waiting)
-        return -min(map(rank, wave)), ready / (len(wave) + (0 if self.growth.times else HOST))
+        return -first, ready / (len(wave) + (0 if self.growth.times else HOST))
 
 
 @dataclass
 class Ordering:
-    """What the orders of a lane need and show: each case's output alone, and each order's differences by its seed.
-
-    An order that was lost has None.
-    """
+    """What the orders of a lane need and show: each case's output alone, and each order's differences by its seed."""
 
     outputs: dict[str, Output] = field(default_factory=dict)
-    differences: dict[int, list[OrderDifference] | None] = field(default_factory=dict)
+    differences: dict[int, list[OrderDifference]] = field(default_factory=dict)
+    missing: str = ""
 
     @property
     def expected(self) -> dict[str, Output]:
@@ -151,9 +186,8 @@ class Ordering:
     @property
     def found(self) -> Orders:
         """The first difference of each case."""
-        ran = [found for _, found in sorted(self.differences.items()) if found is not None]
-        every = [one for found in reversed(ran) for one in reversed(found)]
-        return Orders({one.case: one for one in every}, len(self.expected), len(ran))
+        every = [one for seed in sorted(self.differences, reverse=True) for one in reversed(self.differences[seed])]
+        return Orders({one.case: one for one in every}, len(self.expected), self.missing)
 
 
 @dataclass(order=True)
@@ -185,14 +219,14 @@ class Rate:
 
 @dataclass
 class Schedule:
-    """Judges the cases of lanes in `workers` processes, while their kernels compile in the order of `rank`.
+    """Judges the cases of lanes in `workers` processes, while their kernels compile, the most `likely` to tell first.
 
     `left` is the number of tasks to do, `spent` the core seconds of each lane's.
     """
 
     lanes: Sequence[Lane]
     workers: int
-    rank: Rank
+    likely: Likely = field(default_factory=Likely)
     builds: list[GrowingBuild] = field(default_factory=list)
     left: int = 0
     spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -251,9 +285,13 @@ class Schedule:
                 build = by_request.setdefault(key, GrowingBuild([]))
                 build.lanes.append(number)
                 build.waiting += [(number, case) for case in lane.cases]
-                build.kernels |= {kernel.name: kernel for kernel in likely_kernels(lane.session, lane.cases, target)}
-                for known in (KernelsByOp.similar(options, target), KernelsByOp.of(options, target)):
-                    build.names |= {(number, digest): names for digest, names in known.read().items()}
+                known = [KernelsByOp.similar(options, target), KernelsByOp.of(options, target)]
+                if self.likely.base is not None:
+                    known.insert(0, KernelsByOp.of(replace(options, tree=self.likely.base, patches=()), target))
+                names = {digest: kernels for one in known for digest, kernels in one.read().items()}
+                kernels = kernels_of(lane.session, target, [op_digest(case.op) for case in lane.cases], names)
+                build.kernels |= {kernel.name: kernel for kernel in kernels}
+                build.names |= {(number, digest): kernels for digest, kernels in names.items()}
         self.builds = list(by_request.values())
 
     # What follows runs in the main thread, between the workers' answers.
@@ -276,19 +314,22 @@ class Schedule:
             yield task
 
     def _next(self) -> Ready | None:
-        """The task to do next: a case of each kernel, the smallest one; orders, which take long; the longest cases."""
+        """The task to do next: what is likely to tell; the smallest case of each kernel; orders; the longest cases."""
         while self._first:
             ready = heapq.heappop(self._first)
             fresh = {(ready.number, name) for name in ready.kernels} - self._tried
             self._tried |= fresh
-            if fresh:
+            if fresh or ready.key[0] < LAST - 1:
                 return ready
             heapq.heappush(self._rest, replace(ready, key=(-ready.words["case"].op.sizes.flop,)))
         return heapq.heappop(self._rest) if self._rest else None
 
+    def _place(self, number: int, case: Case, kernels: Iterable[str]) -> int:
+        return self.likely.place(self.lanes[number].on, case, kernels)
+
     def _make_ready(self, number: int, case: Case, kernels: Sequence[str]) -> None:
         """Let a case be judged, and run alone if it takes part in orders."""
-        key = (min(map(self.rank, kernels), default=0), case.op.sizes.flop)
+        key = (self._place(number, case, kernels), case.op.sizes.flop)
         heapq.heappush(self._first, Ready(key, PoolWorker.judge, number, {"case": case}, kernels))
         if any(case is one for one in self.lanes[number].ordered):
             heapq.heappush(self._rest, Ready((-LONG,), PoolWorker.alone, number, {"case": case}))
@@ -307,7 +348,8 @@ class Schedule:
                 return
             ordering = self._orders[number]
             if task.func == PoolWorker.in_order:
-                ordering.differences[words["seed"]] = None if died else answer
+                ordering.missing = answer.how if died else answer if isinstance(answer, str) else ordering.missing
+                ordering.differences[words["seed"]] = answer if isinstance(answer, list) else []
                 if len(ordering.differences) == lane.orders:
                     self._events.append((number, ordering.found))
                 return
@@ -369,7 +411,7 @@ class Schedule:
             free = [build for build in self.builds if not build.done and not build.busy]
             if self._stopped or not free:
                 return None
-            best = max(free, key=lambda build: build.worth(self.rank, self._jobs))
+            best = max(free, key=lambda build: build.worth(self._place, self._jobs))
             best.busy = True
             return best
 
@@ -385,7 +427,7 @@ class Schedule:
         if build.growth.times and not build.exact:
             self._find_names(build, session)
             return
-        wave, began = build.wave(self.rank, self._jobs), time.monotonic()
+        (_, wave), began = build.wave(self._place, self._jobs), time.monotonic()
         sources = required_sources(case for lane in lanes for case in lane.cases)
         try:
             session.add_kernels(target, [build.kernels[name] for name in wave], sources=sources, jobs=self._jobs)

@@ -16,7 +16,7 @@ from fattn_probe.daily.regress import schedule as module
 from fattn_probe.daily.regress.pool import Growth, Job
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Standing
-from fattn_probe.daily.regress.schedule import GrowingBuild, Lane, Schedule
+from fattn_probe.daily.regress.schedule import GrowingBuild, Lane, Likely, Schedule
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.machine.run.kernels_by_op import op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -72,7 +72,12 @@ def compilers(monkeypatch):
     monkeypatch.setattr(
         module, "KernelsByOp", SimpleNamespace(similar=lambda *_: document, of=lambda *_: exact if found else document)
     )
-    monkeypatch.setattr(module, "likely_kernels", lambda _, cases, target: made.names(cases) if made.guessed else [])
+
+    def known(session, target, ops, names):
+        found = {name for op in ops for name in names.get(op, ())}
+        return [SimpleNamespace(name=name) for name in sorted(found)]
+
+    monkeypatch.setattr(module, "kernels_of", known)
 
     def required(session, cases, target):
         found.append(target)
@@ -93,17 +98,17 @@ def compilers(monkeypatch):
     return made
 
 
-def schedule(compilers, kernels, *, on=(H200,), rank=lambda name: 0, workers=1):
+def schedule(compilers, kernels, *, on=(H200,), likely=None, workers=1):
     cases = [case(name, number) for number, name in enumerate(kernels, 1)]
     compilers.kernels, compilers.cases = kernels, cases
     options = RunOptions(tree=StandIn())
-    lanes = [Lane(Session(options), Job(judge, RunOptions(tree=None), {}, target), cases) for target in on]
-    return Schedule(lanes, workers, rank)
+    lanes = [Lane(str(target), Session(options), Job(judge, RunOptions(tree=None), {}, target), cases) for target in on]
+    return Schedule(lanes, workers, likely or Likely())
 
 
 def test_a_case_whose_kernel_is_there_fails_while_the_other_kernels_compile(compilers):
     compilers.slow = {"mma b"}
-    made = schedule(compilers, {"fine": ("mma b",), "wrong": ("vec a",)}, rank=lambda name: name != "vec a")
+    made = schedule(compilers, {"fine": ("mma b",), "wrong": ("vec a",)}, likely=Likely(families=["vec"]))
     with closing(made.events()) as events:
         number, result = next(events)
         assert (number, result.name, result.status) == (0, "wrong", "fail")
@@ -117,7 +122,7 @@ def test_leaving_at_the_first_failure_ends_what_compiles(compilers):
     """A real build ends when it reports its progress; this stand-in reports none, and ends soon."""
     compilers.slow = {"mma b"}
     made = schedule(
-        compilers, {"fine": ("mma b",), "also": ("tile c",), "wrong": ("vec a",)}, rank=lambda name: name != "vec a"
+        compilers, {"fine": ("mma b",), "also": ("tile c",), "wrong": ("vec a",)}, likely=Likely(families=["vec"])
     )
     with closing(made.events()) as events:
         assert next(events)[1].name == "wrong"
@@ -176,9 +181,17 @@ def test_an_error_of_the_machine_ends_the_run(compilers, monkeypatch):
 
 def test_each_kernel_is_tried_with_its_smallest_case_then_the_longest_cases_follow(compilers):
     kernels = {name: ("vec 1",) for name in ("n1", "n2", "n3")} | {"n4": ("mma 2",), "n5": ("mma 2",)}
-    made = schedule(compilers, kernels, rank=lambda name: name.startswith("vec"))
+    made = schedule(compilers, kernels, likely=Likely(families=["mma"]))
     compilers.there["sim:h200"] = {"vec 1", "mma 2"}
     assert [event.name for _, event in made.events()] == ["n4", "n1", "n5", "n3", "n2"]
+
+
+def test_the_cases_that_are_likely_to_tell_come_first_with_their_kernels(compilers):
+    likely = Likely({("sim:h200", "late"): 0, ("sim:h200", "also"): 1, ("sim:v100", "early"): 0})
+    kernels = {"early": ("vec 1",), "also": ("mma 2",), "late": ("tile 3",), "other": ("tile 3",)}
+    made = schedule(compilers, kernels, likely=likely)
+    assert [event.name for _, event in made.events()][:2] == ["late", "also"]
+    assert [names for _, *names in compilers.events if names != ["dry runs"]] == [["tile 3"], ["mma 2", "vec 1"]]
 
 
 def test_a_build_has_waves_that_grow():
@@ -186,8 +199,9 @@ def test_a_build_has_waves_that_grow():
     sizes = []
     for times in range(6):
         build.growth = Growth(times)
-        sizes.append(len(build.wave(lambda name: 0, 2)))
-        build.has |= set(build.wave(lambda name: 0, 2))
+        _, wave = build.wave(lambda *_: 0, 2)
+        sizes.append(len(wave))
+        build.has.update(wave)
     assert sizes == [2, 4, 8, 16, 32, 32]
 
 
