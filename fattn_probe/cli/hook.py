@@ -1,6 +1,7 @@
 """The command line of `hook`: a suite before git pushes commits with other attention files."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,11 +33,12 @@ def here() -> Path:
 @hook_app.command("install")
 def hook_install(suite: SuiteName = "quick", as_json: flags.Json = False) -> None:
     """Write the pre-push hook of the checkout that holds the current folder."""
-    root, _ = here(), flags.suite_path(suite)
+    root, file = here(), flags.suite_path(suite)
+    word = shlex.quote(str(file.resolve()) if Path(suite).exists() else suite)
     hooks = git(root, "rev-parse", "--path-format=absolute", "--git-path", "hooks")
     if hooks is None:
         raise InputError(f"{root} is not a git checkout")
-    path, line = Path(hooks) / "pre-push", f'exec "{sys.executable}" -m fattn_probe hook run {suite} "$@"'
+    path, line = Path(hooks) / "pre-push", f'exec "{sys.executable}" -m fattn_probe hook run {word} "$@"'
     if path.exists() and MARK not in read_text(path, "the hook"):
         raise InputError(f"{path} exists, and fattn-probe did not write it; add this line to it: {line}")
     write_text(path, f"#!/bin/sh\n{MARK}\n{line}\n")
