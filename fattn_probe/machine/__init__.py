@@ -1,1 +1,1 @@
-"""Runs, and the debugger that looks into them."""
+"""Running cases, and inspecting runs with a debugger."""

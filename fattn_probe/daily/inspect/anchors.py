@@ -83,7 +83,7 @@ def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
 
 
 def overlay_lines(path: Path) -> list[str]:
-    """The lines of a file of an overlay as patterns see them: without the checker's marks; none if it is absent."""
+    """The lines of an overlay's file without the checker's marks, for matching; empty if the file is missing."""
     return without_conversions(path.read_text(errors="replace")).splitlines() if path.is_file() else []
 
 

@@ -24,7 +24,7 @@ CUDA_EXCEPTIONS = {
     "CUDA_EXCEPTION_12": "assertion",
     "CUDA_EXCEPTION_14": "illegal address",
 }
-"""cuda-gdb's exceptions that a kernel's own errors cause, with the words of its manual."""
+"""The exceptions of cuda-gdb that errors in a kernel cause, in the words of its manual."""
 OP_PARAMS = ("scale", "max_bias", "logit_softcap")
 Raw = Mapping[str, Any]
 
@@ -104,9 +104,9 @@ def choice_of(
 
 
 def launch_facts(raw: Raw, kernels: Sequence[KernelLaunch], records: Sequence[Raw]) -> dict[str, Value]:
-    """The launch's variables, those of the running kernel, and what follows from the other kernels.
+    """The variables of the launch and of the running kernel, and facts that follow from the other kernels.
 
-    That is fixup, combine, and scan of the mask.
+    These are fixup, combine, and the scan of the mask.
     """
     names = [launch.kernel for launch in kernels]
     fixups = [name for name in names if "stream_k_fixup" in name]
@@ -230,7 +230,7 @@ class Tiling:
 def limits_of_mask(KV_max: Sequence[int], record: Raw, grid: Grid) -> Limits:
     """The KV step at which each sequence's query tile ends, from `KV_max` (KV rows), computed as the kernel does.
 
-    A scanned mask ends with a whole step; a sparse kernel gathers `KV_max` rows, and its last step may be part of one.
+    A scanned mask ends with a complete step; a sparse kernel gathers `KV_max` rows, and its last step may be partial.
     """
     masks = max(1, len(KV_max) // grid.iter_j)
     rows = record["nbatch_fa"]

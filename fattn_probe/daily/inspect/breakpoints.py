@@ -15,7 +15,7 @@ from fattn_probe.daily.inspect.inspector import Ended, Inspector
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.source.features import CUDA
 
-SHOWN = 12  # names of a refusal
+SHOWN = 12  # the number of names in a refusal
 WATCH = "fattn_probe.daily.inspect.procedures.watch:watch"
 THREAD = "simt::self == 0 || (simt::self->warp->index == {warp} && simt::self->lane == {lane})"
 
@@ -67,7 +67,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class WatchResult:
-    """The stops; `why` says what ended the program before the wanted number of stops, else it is empty."""
+    """The stops; `why` is the reason if the program ended before the requested number of stops, otherwise empty."""
 
     stops: tuple[Watched, ...]
     why: str
@@ -81,7 +81,7 @@ class WatchResult:
 
 
 def watch_of(text: str, expressions: Sequence[str], stops: int) -> BlockWatch | None:
-    """The watch that `--break PATTERN@FILE`, `--print` and `--stops` describe; InputError for what is none.
+    """The watch that `--break PATTERN@FILE`, `--print` and `--stops` describe; InputError if they are invalid.
 
     PATTERN is a regular expression, FILE a file of ggml-cuda/. `--print` needs `--break`.
     """

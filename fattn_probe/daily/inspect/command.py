@@ -22,7 +22,7 @@ from fattn_probe.machine.run.outcome import Failed, Fault, Lost
 
 
 def render_examined(done: Sequence[Examined], verbose: bool) -> RenderableType:
-    """Show one inspection in full, two side by side, more one after another."""
+    """Show one inspection in full, two side by side, and more than two one after the other."""
     both = pair(done)
     if both is not None:
         return render_side_by_side(side_by_side(*both), verbose=verbose)
@@ -40,7 +40,7 @@ def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
     if item.watched is not None:
         yield render_watched(item.watched)
     if item.trace is not None:
-        from fattn_probe.daily.inspect.trace.show import render_trace  # not loaded by other inspections
+        from fattn_probe.daily.inspect.trace.show import render_trace  # other inspections do not load it
 
         yield Text("\nTrace", "bold")
         yield render_trace(item.trace, verbose=verbose, lane=item.lane)
@@ -125,7 +125,7 @@ def _json(item: Examined) -> dict[str, Any]:
 
 
 def raise_if_wrong(done: Sequence[Examined]) -> None:
-    """End the command with the exit code of its worst case.
+    """Raise the error for the exit code of the worst case.
 
     ComparisonError: a fault, an unexpected fact, a wrong division of work. InputError: an expression of `--print`
     without a value at any stop.

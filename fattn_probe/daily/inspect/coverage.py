@@ -101,7 +101,7 @@ def _holes(
     if works and not limits and all(work.kb0_step == 1 for work in works):
         joined = all(a.kb0_stop == b.kb0_start for a, b in pairwise(works))
         if joined and (works[0].kb0_start, works[-1].kb0_stop) == (0, grid.iter_k):
-            return  # they follow each other through the whole tile, so that counting is unnecessary
+            return  # consecutive parts cover the whole tile, so counting is unnecessary
     limit = max(limits, default=grid.iter_k)
     doers: list[tuple[int, ...]] = [()] * grid.iter_k
     for part in parts:

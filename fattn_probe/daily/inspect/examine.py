@@ -152,7 +152,7 @@ def inspect_upstream_on(
     inspector: Inspector, program: str, only: str, targets: Sequence[Target], step: Step = quiet
 ) -> Iterator[Examined]:
     """Inspect one of upstream's own cases on targets."""
-    from fattn_probe.daily.inspect.upstream import inspect_upstream  # the room of upstream's program
+    from fattn_probe.daily.inspect.upstream import inspect_upstream  # imports the room that runs upstream's program
 
     if program != TEST_BACKEND_OPS:
         raise InputError(f"--program {program!r}: allowed: {RUNNER}, {TEST_BACKEND_OPS}")

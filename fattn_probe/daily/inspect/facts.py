@@ -16,7 +16,7 @@ Value = Any
 class TensorFacts:
     """A `ggml_tensor`: `name` is its role (dst, Q, K, V, mask, sinks), `ggml_name` the program's name for it.
 
-    `nb` and `view_offs` are bytes; `view_src` is the `ggml_name` of the viewed tensor, empty if this is no view.
+    `nb` and `view_offs` are bytes; `view_src` is the `ggml_name` of the viewed tensor, empty if this is not a view.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Choice:
 class KernelLaunch:
     """One kernel as it was launched; `shared` is dynamic shared memory in bytes.
 
-    `origin` says where its registers are from, and with them `max_blocks_per_sm`.
+    `origin` says where its registers, and therefore `max_blocks_per_sm`, are from.
     """
 
     kernel: str
@@ -106,7 +106,7 @@ class Facts:
 
     @property
     def occupancy(self) -> Origin:
-        """Where the launch's `max_blocks_per_sm` is from: that of the chosen kernel."""
+        """The origin of the launch's `max_blocks_per_sm`: that of the chosen kernel."""
         chosen = self.choice.kernel if self.choice else ""
         return next((launch.origin for launch in self.kernels if launch.kernel == chosen), UNKNOWN)
 

@@ -95,7 +95,7 @@ class Read:
 
 @dataclass
 class Inspector:
-    """Inspects cases; remembers what it has read of each source tree."""
+    """Inspects cases; keeps the data that it has read from each source tree."""
 
     session: Session
     options: InspectOptions
@@ -195,7 +195,7 @@ class Inspector:
             return result
         if isinstance(result, Unsupported) and not raw["visits"]:
             require_debug_info(build.folder / "lib/libggml-cuda.so")
-            # an unsupported op gets no further than the backend's check for support: a walk that starts there
+            # an unsupported op gets only to the backend's check for support, so start a walk there
             functions = self.dispatch(build).functions
             asked = next((each.location for each in functions if each.name.endswith(SUPPORT)), None)
             walk = plan["dispatch"] | ({"entry": asked} if asked else {})

@@ -1,4 +1,4 @@
-"""Repeat what another process disturbed by extending the build."""
+"""Repeat an attempt that another process disturbed by extending the build."""
 
 import contextlib
 from collections.abc import Callable
@@ -14,9 +14,9 @@ MOST_ATTEMPTS = 5
 def undisturbed(folder: Path, attempt: Callable[[], Result]) -> Result:
     """The result of an attempt during which no other process extended the build in `folder`.
 
-    A debugger reads a library after the program has loaded it. If the library is replaced between the two, the
-    breakpoints are in wrong places, and the program seems to launch no kernel; or the debugger, which opens the file
-    again by its name, finds other contents at the places that it knows, and refuses. LostError after MOST_ATTEMPTS.
+    A debugger reads a library after the program has loaded it. If the library is replaced in between, the breakpoints
+    are in wrong places and the program seems to launch no kernel; or the debugger, which opens the file by its name,
+    finds unexpected contents and refuses. LostError after MOST_ATTEMPTS.
     """
     for _ in range(MOST_ATTEMPTS):
         before = linked(folder)
@@ -35,7 +35,7 @@ def linked(folder: Path) -> frozenset[tuple[str, int, int]]:
     """The libraries and programs of a build: name, inode, and time of the last change in ns."""
     found = set()
     for path in (*folder.glob("lib/*"), *folder.glob("bin/*")):
-        with contextlib.suppress(FileNotFoundError):  # a link has just ended, and its output has its name
+        with contextlib.suppress(FileNotFoundError):  # linking has just finished, and its output has been renamed
             stat = path.stat()
             found.add((path.name, stat.st_ino, stat.st_mtime_ns))
     return frozenset(found)

@@ -18,7 +18,7 @@ MADE = re.compile(r"(?P<cases>(?>(?:case\s+LLM_ARCH_\w+\s*:\s*)+))[^;]*?(?:\bnew
 
 
 def architecture_of(model: Path) -> str:
-    """The architecture of a model; InputError for a file that is cut, or that is not a model."""
+    """The architecture of a model; InputError for a truncated file, or one that is not a model."""
     with reading(model) as reader:
         field = reader.fields.get(KEY)
         found = field.contents() if field else None
@@ -48,7 +48,7 @@ def check_architecture(tree: Tree, model: Path, architecture: str) -> None:
 def files_of(tree: Tree, architecture: str) -> tuple[str, ...]:
     """The file of src/models/ with the graph of an architecture; none if it is not found in advance.
 
-    Others that it needs are compiled when the model calls them.
+    Other files that it needs are compiled when the model calls them.
     """
     value = architectures(tree).get(architecture)
     text = (tree.root / LIBLLAMA / "llama-model.cpp").read_text(errors="replace")

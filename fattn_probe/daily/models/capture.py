@@ -35,7 +35,7 @@ Note = Callable[[str], None]
 
 @dataclass
 class LaunchLog:
-    """A file of launch records; `read` are the bytes of it that have been read."""
+    """A file of launch records; `read` is the number of bytes read so far."""
 
     path: Path
     types: Types | None = None
@@ -43,7 +43,7 @@ class LaunchLog:
     read: int = 0
 
     def skip(self) -> None:
-        """Leave out what has been launched so far."""
+        """Skip the launches so far."""
         self.read = self.path.stat().st_size if self.path.exists() else 0
 
     def launched(self) -> tuple[LaunchRecord, ...]:
@@ -56,10 +56,10 @@ class LaunchLog:
 
 @dataclass
 class Recorder:
-    """Answers fattn-capture, and writes the ops that it takes to a folder, their bytes to the shared `blocks`.
+    """Answers fattn-capture, and writes the chosen ops to a folder, and their bytes to the shared `blocks`.
 
-    `raw` has the bytes of the op that is recorded, `launches` those of the model; `kept` makes the capture that is
-    written of the capture with the model's own output.
+    `raw` has the bytes of the op that is being recorded, `launches` the model's launches; `kept` turns the capture with
+    the model's own output into the one to write.
     """
 
     request: Request
@@ -104,7 +104,7 @@ class Recorder:
         raise LostError(f"fattn-capture said {message}")
 
     def consider(self, offer: Offer) -> str:
-        """Whether to take an op: as long as there is room."""
+        """Whether to record an op: as long as there is room."""
         if self.offer is None:
             self.note(expected_size(self.request, self.model, offer))
         self.offer = offer
@@ -115,7 +115,7 @@ class Recorder:
         return "no"
 
     def record(self, described: Mapping[str, Any], ran_on: Mapping[str, Mapping[str, int]]) -> None:
-        """Write the op that was taken last; `ran_on` has how often ops ran until then, by devices."""
+        """Write the last chosen op; `ran_on` has the number of runs of each op so far, by device."""
         assert self.offer is not None, "an op is offered first"
         raw = np.memmap(self.raw, np.uint8, "r")
         place = {name: str(getattr(self.offer, name)) for name in ("layer", "step", "part", "phase")}
@@ -146,10 +146,9 @@ def expected_size(request: Request, model: Mapping[str, Any], first: Offer) -> s
 
 @dataclass(frozen=True)
 class ModelCapture:
-    """Captures of a model's ops: which run, by which builds, on which target, to which folder.
+    """A capture of a model's ops: the run, the builds, the target and the folder.
 
-    If the model itself runs on the target, its own ops are recorded; else the target replays what the model got on the
-    CPU.
+    If the model itself runs on the target, its own ops are recorded; otherwise the target replays the ops from the CPU.
     """
 
     session: Session
@@ -161,7 +160,7 @@ class ModelCapture:
     model_on: Target = CPU
 
     def run(self) -> Index:
-        """Record, and write the index, also of a run that ends early; returns the index.
+        """Record, and write the index, even for a run that ends early; returns the index.
 
         InputError for a model or a prompt that cannot be run, or a folder with other captures.
         """
@@ -188,9 +187,9 @@ class ModelCapture:
         return CAPTURE if self.model_on.engine == "cpu" else DEVICE_CAPTURE
 
     def completed(self, folder: Path, architecture: str, on_device: OnDevice) -> Index:
-        """Run the program again and again, until no function is missing.
+        """Run the program repeatedly, until no function is missing.
 
-        On the CPU, its memory is limited to what the machine has; a CUDA driver reserves more than that.
+        On the CPU, its memory is limited to the machine's memory; a CUDA driver reserves more than that.
         """
         words = [*program_words(self.session, self.request, folder, folder / "raw"), *on_device.words]
         words += ["--memory", str(available_memory())] if self.model_on.engine == "cpu" else []
@@ -238,9 +237,9 @@ class ModelCapture:
         return missing or index
 
     def kept(self, found: Capture) -> Capture:
-        """The capture that is written: the model's own, or that of a GPU, simulated or real, on the same inputs.
+        """The capture to write: the model's own, or one from a GPU, simulated or real, with the same inputs.
 
-        InputError for an op that ggml did not give to the device of the model.
+        InputError for an op that ggml did not run on the model's device.
         """
         if found.backend != self.model_on.backend:
             raise InputError(f"{found.name}: {self.model_on} does not support this op: it ran on {found.backend}")
@@ -254,7 +253,7 @@ class ModelCapture:
         return capture_of(case, found.inputs, outcome, {**found.provenance, **replayed})
 
     def index(self, recorder: Recorder, architecture: str, *, complete: bool) -> Index:
-        """The index of what is recorded."""
+        """The index of the recorded ops."""
         manifest = self.session.build_for(self.model_on, self.program).manifest
         model = {"file": self.request.model.name, "architecture": architecture}
         model |= {key: recorder.model[key] for key in ("description", "layers", "context") if key in recorder.model}

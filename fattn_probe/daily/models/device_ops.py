@@ -1,4 +1,4 @@
-"""The ops around attention that a device can run: which .cu files of a tree have them."""
+"""The ops around attention that a device can run, and the .cu files of a tree that contain them."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ PRODUCTS = {
 """ggml's functions of matrix products, which choose among kernels of several files and cuBLAS."""
 CALL = re.compile(r"\b(ggml_cuda_\w+|\w+_cuda)\(")
 ELSEWHERE = frozenset({ATTENTION, *PRODUCTS, "OUT_PROD"})
-"""Attention is replayed by `capture`; matrix products need files that compile for minutes, and cuBLAS."""
+"""Attention is replayed by `capture`; matrix products need cuBLAS, and files that take minutes to compile."""
 CUBLAS = re.compile(r"\bcublas\w+\(")
 DISPATCH = re.compile(r"^static bool ggml_cuda_compute_forward\(.*?^\}", re.MULTILINE | re.DOTALL)
 # `case GGML_OP_ADD: case GGML_OP_ADD1: ggml_cuda_op_add(ctx, dst);`; for a switch in the case, its first call
@@ -24,7 +24,7 @@ OP = re.compile(r"GGML_OP_(\w+)")
 
 
 def device_ops(tree: Tree, *, cublas: bool = False) -> dict[str, str]:
-    """The .cu files in ggml-cuda/ of ops, by ggml's names of the ops; without those that call cuBLAS, unless wanted."""
+    """The .cu files in ggml-cuda/ of ops, by ggml's op names; without those that call cuBLAS, unless requested."""
     cuda = tree.root / CUDA
     dispatch = DISPATCH.search((cuda / BACKEND).read_text(errors="replace"))
     functions = functions_of(dispatch.group()) if dispatch else {}

@@ -1,4 +1,4 @@
-"""fattn-capture as a process that speaks and is answered, a JSON document a line."""
+"""A dialogue with the process fattn-capture, with a JSON document on each line."""
 
 import json
 import time
@@ -14,14 +14,14 @@ PREFIX = "fattn-capture: "
 ERRORS = {2: InputError, 3: MachineError, 4: LostError}
 """By exit status, as native/models/options.h says."""
 QUIET = {"DEBUGINFOD_URLS": "", "GGML_NO_BACKTRACE": "1"}
-"""ggml would start gdb when it aborts, which speaks on stdout."""
+"""When ggml aborts, it would start gdb, which writes to stdout."""
 Answer = Callable[[Mapping[str, Any]], str]
 
 
 def converse(argv: Sequence[str], env: Mapping[str, str], timeout: float, answer: Answer) -> Completed:
-    """Run the program to its end, and answer each of its lines; `timeout` are the seconds for one of them.
+    """Run the program to its end, and answer each of its lines; `timeout` is the limit in seconds for each line.
 
-    The process ends with this function, whatever happens.
+    The process always ends with this function.
     """
     began = time.monotonic()
     with (
@@ -40,7 +40,7 @@ def converse(argv: Sequence[str], env: Mapping[str, str], timeout: float, answer
 
 
 def missing_or_error(done: Completed, model: str) -> Missing | None:
-    """The function that a program lacked; None if it ended well, else the error that it ended with."""
+    """The function that a program lacked; None if it succeeded; raises its error otherwise."""
     ending = parse_ending(done)
     if ending is None or isinstance(ending, Missing):
         return ending

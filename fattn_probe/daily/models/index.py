@@ -16,7 +16,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """One captured op: its file in the folder, its place in the model, and what it is."""
+    """A captured op: its file in the folder, its place in the model, and its properties."""
 
     file: str
     digest: str
@@ -36,10 +36,10 @@ class IndexEntry:
 
 @dataclass(frozen=True)
 class Index:
-    """A folder of captured ops, which takes some `bytes` of the disk.
+    """A folder of captured ops, which takes up `bytes` on the disk.
 
-    `complete`: the run came to its end. `left_out` are the names of ops that the budget had no room for. `run` says
-    what ran: model, prompts, source, device.
+    `complete`: the run was not interrupted. `left_out` are the names of ops that exceeded the budget. `run` describes
+    the run: model, prompts, source, device.
     """
 
     complete: bool

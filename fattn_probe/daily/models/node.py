@@ -1,4 +1,4 @@
-"""The tensors of a model's graph, one by one: what they hold, and what devices compute of the same inputs."""
+"""The tensors of a model's graph, one by one: their contents, and the results of devices from the same inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from fattn_probe.machine.run.outcome import Failed, Fault
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """An op's output on a device, against the same op on the CPU with the same inputs.
+    """An op's output on a device, compared with the same op on the CPU with the same inputs.
 
     `nmse` is sum((device - cpu)^2) / sum(cpu^2) over values that are finite on both; 0 if both are all zero. `max_abs`
-    is the largest difference of these, `at` its place in ggml's ne order. `nan` and `inf` count values that are so on
-    one of the two only: equal infinities are equal, since masks hold -inf on purpose. If there are any, `at` is the
-    first of them.
+    is the largest difference of these, `at` its place in ggml's ne order. `nan` and `inf` count values that are NaN or
+    infinite on only one side: equal infinities count as equal, because masks contain -inf on purpose. If there are any,
+    `at` is the first of them.
     """
 
     nmse: float
@@ -29,8 +29,8 @@ class Node:
 
     `step` is the evaluation, `part` the part of it, `index` the position in the graph. `nan`, `inf` (of both signs) and
     `largest` (finite magnitude) are of the model's own output, on the CPU; `inputs_nan` and `inputs_inf` of the sources
-    as they were when the op ran. `on` has what each target ("sim:h200") makes of it: a fault in the op's kernel or an
-    error of ggml's if it did not come to an end there; None if the target does not run this op.
+    as they were when the op ran. `on` has the result on each target ("sim:h200"): the difference, or a fault in the
+    op's kernel or an error of ggml if it stopped; None if the target does not run this op.
     """
 
     step: int

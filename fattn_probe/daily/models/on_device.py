@@ -1,4 +1,4 @@
-"""A whole model on a CUDA device: what its graph needs is compiled, before it is recorded."""
+"""A whole model on a CUDA device: the code for its graph is compiled before it is recorded."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,13 +25,13 @@ LIBRARIES = "LD_LIBRARY_PATH"
 
 
 def place_of_model(target: Target) -> Target:
-    """Where the model itself runs, if its ops are captured on a target: a simulated GPU replays what the CPU gives."""
+    """The place where the model itself runs if ops are captured on a target: for a simulated GPU, the CPU."""
     return target if target.engine == "cuda" else CPU
 
 
 @dataclass(frozen=True)
 class OnDevice:
-    """A model that runs on a CUDA device: the ops that the device's build has, and where cuBLAS is."""
+    """A model that runs on a CUDA device: the ops in the device's build, and the path of cuBLAS."""
 
     ops: tuple[str, ...] = ()
     libraries: str = ""
@@ -49,7 +49,7 @@ class OnDevice:
 
 @dataclass
 class Rehearsal:
-    """Answers fattn-capture, and takes nothing."""
+    """Answers fattn-capture, and records nothing."""
 
     step: Step
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -67,10 +67,9 @@ class Rehearsal:
 
 
 def prepared(session: Session, request: Request, target: Target, architecture: str, step: Step) -> OnDevice:
-    """What a run of the model on a target needs, compiled: the ops of its graph, then the kernels of its attention.
+    """Compile what a run of the model on a target needs: the ops of its graph, then the kernels of its attention.
 
-    On the CPU that is libllama. Matrix products run on the device if cuBLAS is on this machine, since large ones call
-    it.
+    On the CPU that is libllama. Matrix products run on the device if this machine has cuBLAS, which large ones call.
     """
     build_libllama(session, target, architecture, step)
     if target.engine == "cpu":
@@ -90,7 +89,7 @@ def prepared(session: Session, request: Request, target: Target, architecture: s
 
 
 def skipped(session: Session, request: Request, target: Target, on_device: OnDevice, step: Step) -> list[str]:
-    """The mangled names of the kernels that the build lacks, named by a run that skips them."""
+    """The mangled names of the kernels missing from the build, from a run that skips them."""
     with scratch() as folder:
         words = [*program_words(session, request, folder, folder / "raw"), *on_device.words]
         env = {**session.env(target, DEVICE_CAPTURE), **on_device.env, **SKIP_KERNELS}

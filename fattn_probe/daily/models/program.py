@@ -1,4 +1,4 @@
-"""The programs that run a model: their builds, their command lines, the memory that they may use."""
+"""The programs that run a model: builds, command lines, memory limits."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -53,6 +53,6 @@ def program_words(session: Session, request: Request, folder: Path, raw: Path) -
 
 
 def available_memory() -> int:
-    """The bytes that the machine has left for a program; 0 if it does not say."""
+    """The bytes of memory available to a program; 0 if unknown."""
     lines = MEMORY.read_text().splitlines() if MEMORY.is_file() else []
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)

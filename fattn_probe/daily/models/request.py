@@ -1,4 +1,4 @@
-"""What to run through a model, and which of its ops to record."""
+"""The prompts to run through a model, and the ops to record."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ MOST_LAYERS = 100_000
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text, or with None a number of random tokens from a seed."""
+    """A text, or if None, a number of random tokens from a seed."""
 
     text: str | None = None
     tokens: int = 0
@@ -30,10 +30,11 @@ class Prompt:
 class Request:
     """One run of a model.
 
-    `generate` are the tokens after the prompt, `context` the positions of each sequence (0: as many as are needed),
-    `batch` the tokens of one evaluation (`n_ubatch`), `sequences` the prompts side by side. Of `layers`, none means
-    all. With `every`, each evaluation is recorded, else the last of the prompt and the last of all. `budget` bounds the
-    recorded bytes. Without `flash_attn`, attention is matrix products and a softmax, and V must not be quantised.
+    `generate` is the number of tokens after the prompt, `context` the positions of each sequence (0: as many as
+    needed), `batch` the tokens of one evaluation (`n_ubatch`), `sequences` the number of parallel prompts. Empty
+    `layers` means all. With `every`, each evaluation is recorded, otherwise the last of the prompt and the very last.
+    `budget` limits the recorded bytes. Without `flash_attn`, attention is matrix products and a softmax, and V must not
+    be quantised.
     """
 
     model: Path

@@ -16,7 +16,7 @@ COLUMNS = ("layers", "steps", "Q", "K", "V", "types", "params", "size")
 
 
 def render(index: Index, folder: str, values: Sequence[Described] = ()) -> RenderableType:
-    """The ops by what they are, what their values are like if that was asked for, and where they lie."""
+    """The ops with their properties, statistics of their values if requested, and their folder."""
     groups: dict[tuple[str, ...], list[IndexEntry]] = {}
     for entry in index.entries:
         groups.setdefault((entry.offer.phase, *described(entry.op)), []).append(entry)
@@ -56,7 +56,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def remarks(index: Index, folder: str) -> list[str]:
-    """What was recorded, and what was not."""
+    """Notes on recorded and left-out ops."""
     said = [f"{len(index.entries)} ops, {size_text(index.bytes)}, in {folder}"]
     if index.left_out:
         said.append(f"{len(index.left_out)} ops did not fit --budget, from {index.left_out[0]} on")

@@ -1,4 +1,4 @@
-"""What the values of a recorded op are like, head by head, and how near a kernel's numbers come to the ends of f16."""
+"""Statistics of the values of a recorded op by head, and the distance of a kernel's numbers from the limits of f16."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +13,9 @@ from fattn_probe.verdict.truth.reference.adapter import operand_values
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 
 LARGEST, SMALLEST, SUBNORMAL = 65504.0, 2.0**-24, 2.0**-14
-"""Of f16: the largest number, the smallest, and the smallest that has all its bits."""
+"""f16: the largest number, the smallest, and the smallest normal number."""
 FIRST_BIN, LAST_BIN = -25, 16
-"""Bins hold |x| in [2^b, 2^(b+1)); the first has all that is smaller, the last all that f16 cannot hold."""
+"""Bins for |x| in [2^b, 2^(b+1)); the first includes everything smaller, the last everything beyond f16."""
 TILE = 64
 """Queries and KV rows of a tile of the mask."""
 MOST = 1 << 22
@@ -24,7 +24,7 @@ MOST = 1 << 22
 
 @dataclass(frozen=True)
 class Range:
-    """The least and the greatest of `count` numbers, their mean and standard deviation, and how many each bin has."""
+    """The minimum and maximum of `count` numbers, their mean and standard deviation, and the number in each bin."""
 
     count: int
     least: float
@@ -35,7 +35,7 @@ class Range:
 
     @classmethod
     def of(cls, values: F64) -> "Range":
-        """Of numbers of any shape; those that are not finite are left out."""
+        """The range of numbers of any shape; non-finite numbers are left out."""
         found = values[np.isfinite(values)]
         if not found.size:
             return cls(0, 0.0, 0.0, 0.0, 0.0, (0,) * (LAST_BIN - FIRST_BIN + 1))
@@ -45,7 +45,7 @@ class Range:
 
     @classmethod
     def joined(cls, parts: "Sequence[Range]") -> "Range":
-        """Of the numbers of several ranges."""
+        """The range of the numbers of several ranges."""
         parts = [part for part in parts if part.count] or [*parts[:1]]
         count = sum(part.count for part in parts)
         if not count:
@@ -59,9 +59,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Weights:
-    """P of some queries of a head: how many are above zero, and of these how many f16 holds with fewer bits, or not.
+    """P of some queries of a head: the number above zero, and how many of these are subnormal or zero in f16.
 
-    `largest_sum` is the largest sum of P |V|; infinite if it is none.
+    `largest_sum` is the largest sum of P |V|; infinite if it is not finite.
     """
 
     positive: int
@@ -81,11 +81,11 @@ class Weights:
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """A head of a sequence: its operands, its logits as softmax sees them, and what a kernel holds in f16.
+    """A head of a sequence: its operands, its logits at the softmax, and the numbers that a kernel stores in f16.
 
     With m the largest logit of a row, P is exp(logit - m), `row_sums` are its sums, and `largest_sum` is the largest
-    sum of P |V|, which no partial sum of P V exceeds. `subnormal` and `zero` are the shares of P, of those above zero,
-    that f16 holds with fewer bits, or not at all.
+    sum of P |V|, which no partial sum of P V exceeds. `subnormal` and `zero` are the shares of positive P that are
+    subnormal or zero in f16.
     """
 
     sequence: int
@@ -111,19 +111,19 @@ class OpStatistics:
 
     @property
     def nearest(self) -> HeadStatistics:
-        """The head whose sums come nearest to what f16 can hold."""
+        """The head whose sums are closest to the largest f16."""
         return max(self.heads, key=lambda head: head.largest_sum)
 
 
 def bins_of(values: F64) -> tuple[int, ...]:
-    """How many numbers each bin has, by their size; 0 is in the first."""
+    """The number of values in each bin, by magnitude; 0 is in the first bin."""
     exponents = np.frexp(np.abs(values))[1] - 1
     places = np.where(values == 0.0, FIRST_BIN, np.clip(exponents, FIRST_BIN, LAST_BIN)) - FIRST_BIN
     return tuple(map(int, np.bincount(places.reshape(-1), minlength=LAST_BIN - FIRST_BIN + 1)))
 
 
 def statistics_of(op: Op, inputs: Mapping[str, Bytes]) -> OpStatistics:
-    """The statistics of an op with the bytes of its operands; all queries and KV rows are looked at."""
+    """The statistics of an op with the bytes of its operands; from all queries and KV rows."""
     values, sizes = operand_values(op, inputs), op.sizes
     slopes = alibi_slopes(sizes.n_head, op.params.max_bias)
     heads = []
@@ -143,7 +143,7 @@ def mask_of(op: Op, values: Mapping[str, object], sequence: int, head: int) -> F
 
 
 def head_statistics(op: Op, values: Mapping[str, object], at: tuple[int, int], bias: F64 | None) -> HeadStatistics:
-    """The statistics of the head `at` (sequence, head); `bias` is what is added to its logits."""
+    """The statistics of the head `at` (sequence, head); `bias` is added to its logits."""
     sequence, head = at
     sizes, every = op.sizes, slice(0, op.sizes.n_kv)
     Q = np.asarray(values["Q"][sequence, head], np.float64)  # type: ignore[index]

@@ -22,9 +22,9 @@ from fattn_probe.daily.models.statistics import FIRST_BIN, LARGEST, HeadStatisti
 PAGE = "statistics.html"
 COLUMNS = ("op", "logits", "row sums\nup to", "VKQ up to\nof f16's end", "P zero\nin f16", "tiles\nhidden")
 KINDS = ("hidden", "partly", "clean")
-"""What tiles of the mask hide: everything, something, nothing."""
+"""The kinds of mask tiles: they hide everything, something, or nothing."""
 NEAR = 0.1
-"""Of f16's largest number: sums beyond this share are worth a look."""
+"""Sums above this share of the largest f16 are highlighted."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def write_page(ops: Sequence[Described], index: Index, folder: Path) -> None:
 
 
 def table(ops: Sequence[Described]) -> Table:
-    """A row for each op: its widest logits, and the head whose sums come nearest to f16's end."""
+    """A row for each op: its widest logits, and the head whose sums are closest to the largest f16."""
     return Table(COLUMNS, tuple(tuple(cells(one)) for one in ops), frozenset(COLUMNS[2:]), heading=("op",))
 
 
@@ -82,7 +82,7 @@ def page(ops: Sequence[Described], about: str) -> str:
 
 
 def rows(one: Described) -> list[dict[str, Any]]:
-    """The heads of an op, as the template wants them."""
+    """The heads of an op, in the form that the template needs."""
     return [
         {
             "name": f"{head.sequence}, {head.head}",
@@ -97,7 +97,7 @@ def rows(one: Described) -> list[dict[str, Any]]:
 
 
 def range_of(found: Range) -> dict[str, str]:
-    """A range and a picture of its bins that are not empty, 20 high for the fullest."""
+    """A range and a picture of its nonempty bins, where the fullest is 20 high."""
     most = max(found.bins) or 1
     bins = [(place, max(1.0, 20 * count / most)) for place, count in enumerate(found.bins) if count]
     bars = tuple(Stroke(((place, 20), (place, 20 - height)), Look("bar")) for place, height in bins)

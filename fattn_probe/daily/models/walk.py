@@ -1,4 +1,4 @@
-"""Walk a model's graph: what each tensor holds, and what devices compute of the same inputs."""
+"""Walk through a model's graph: the contents of each tensor, and the results of devices from the same inputs."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,16 +22,16 @@ from fattn_probe.machine.run.session import Session
 
 Nodes = tuple[Node, ...]
 LIMITS = frozenset({"unsupported", "unknown-ptx"})
-"""Findings that say what the simulator lacks."""
+"""Kinds of findings for unsupported features of the simulator."""
 # `Qcur-3`, `cache_k_l3 (view)`, `blk.3.attn_norm.weight`
 LAYER = re.compile(r"-(\d+)(?![\w.])|_l(\d+)\b|^blk\.(\d+)\.")
 
 
 def walk(session: Session, request: Request, targets: Sequence[Target], step: Step = quiet) -> Nodes:
-    """The tensors of a model's run on the CPU, in the order of computation, each with what the targets make of it.
+    """The tensors of a model's run on the CPU, in the order of computation, each with the results of the targets.
 
-    The steps are those that `capture` records; a request's layers and budget do not matter. An op that does not come to
-    an end on a target is not run there again.
+    The steps are those that `capture` records; a request's layers and budget are ignored. An op that crashes on a
+    target does not run there again.
     """
     architecture = known_architecture(session, request.model)
     devices = [target for target in targets if target.engine != "cpu"]
@@ -40,7 +40,7 @@ def walk(session: Session, request: Request, targets: Sequence[Target], step: St
 
 @dataclass
 class TensorReader:
-    """Answers fattn-capture, and keeps what it says of each tensor; `running` is the op that a device runs now."""
+    """Answers fattn-capture, and stores its data on each tensor; `running` is the op that a device runs now."""
 
     target: Target
     step: Step
@@ -72,7 +72,7 @@ class TensorReader:
 
 @dataclass(frozen=True)
 class Reached:
-    """The tensors that a run reached; of one that an op on the device ended, the op and its end."""
+    """The tensors that a run reached; if an op on the device stopped it, the op and the fault."""
 
     nodes: Nodes
     op: str = ""
@@ -81,7 +81,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Walk:
-    """One run of a model, with the ops around attention on one device too; on the CPU alone if the target is that."""
+    """One run of a model, with the ops around attention also on a device, unless the target is the CPU."""
 
     session: Session
     request: Request
@@ -90,7 +90,7 @@ class Walk:
     step: Step
 
     def nodes(self) -> Nodes:
-        """Build what the run needs, on a device the ops of the model's graph too, and run it."""
+        """Build what the run needs, including the ops of the model's graph for a device, and run it."""
         build_libllama(self.session, self.target, self.architecture, self.step)
         if self.target.engine == "cpu":
             return self.run(self.request, ())
@@ -108,7 +108,7 @@ class Walk:
         return frozenset(node.op for node in self.run(one, ()))
 
     def run(self, request: Request, ops: Sequence[str]) -> Nodes:
-        """Run the program; again without an op that ended it."""
+        """Run the program; if an op stops it, run it again without that op."""
         with scratch() as folder:
             words = program_words(self.session, request, folder, folder / "raw")
             words += ["--memory", str(available_memory()), "--walk"]
@@ -139,7 +139,7 @@ class Walk:
 
 
 def blamed(ending: Fault | Failed) -> Fault | Failed | None:
-    """What an op that did not come to an end is blamed for; None if the simulator cannot run it."""
+    """The fault of an op that did not finish; None if the simulator does not support the op."""
     return None if isinstance(ending, Fault) and ending.kind in LIMITS else ending
 
 
@@ -152,7 +152,7 @@ def node_of(said: Mapping[str, Any], target: Target) -> Node:
 
 
 def difference_of(said: Mapping[str, Any] | None) -> TensorDifference | None:
-    """A device's output against the CPU's, from the sums of squares."""
+    """The difference between the outputs of a device and the CPU, from the sums of squares."""
     if said is None:
         return None
     error, signal = said["error"], said["signal"]
@@ -166,7 +166,7 @@ def place_of(numbers: Sequence[int]) -> tuple[int, int, int, int]:
 
 
 def layer_of(name: str, inputs: Iterable[str]) -> int | None:
-    """The layer in a tensor's name; of one without, the last layer among its inputs."""
+    """The layer in a tensor's name; without one, the last layer among its inputs."""
     numbers = [[int(next(filter(None, match.groups()))) for match in LAYER.finditer(one)] for one in (name, *inputs)]
     own, *others = ([] if not found else [found[-1]] for found in numbers)
     return max(own or [layer for found in others for layer in found], default=None)
@@ -183,5 +183,5 @@ def merged(walks: Sequence[Nodes]) -> Nodes:
 
 
 def identity(node: Node) -> tuple[Any, ...]:
-    """What a tensor is, in every run of a model."""
+    """The identity of a tensor in every run of a model."""
     return (node.step, node.part, node.index, node.name, node.op, node.nan, node.inf, node.largest)

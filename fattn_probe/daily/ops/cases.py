@@ -23,6 +23,6 @@ def cases_of(lines: Iterable[str], root: Path) -> Iterator[Case]:
 
 
 def separate_V_of(root: Path) -> bool:
-    """Whether V is separate from K in every case of a source's list; the older form of a case does not tell."""
+    """Whether V is separate from K in every case of a source's list; the older form of a case does not show this."""
     path = root / LIST
     return path.is_file() and not V_IS_K.search(path.read_text(errors="replace"))

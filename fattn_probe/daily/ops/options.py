@@ -54,7 +54,7 @@ def plan_ops(
     """The arguments (without the program) that run FLASH_ATTN_EXT on one backend.
 
     `only` is one or several complete cases (`FLASH_ATTN_EXT(hsk=64,...)`), or a regular expression searched in the
-    parameters. InputError for options that this era lacks, except `workers`: without -j there is one.
+    parameters. InputError for options that this era lacks, except `workers`: without -j there is only one.
     """
     if mode not in options.modes:
         raise InputError(f"mode {mode!r}: this test-backend-ops only has {', '.join(sorted(options.modes))}")

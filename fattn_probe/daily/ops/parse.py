@@ -149,8 +149,8 @@ LINES: tuple[tuple[re.Pattern[str], Callable[["re.Match[str]"], Event | None]], 
 class Transcript:
     """The output of one run so far; with -j, a failure's message may appear on the line of another case.
 
-    `fatal` is the first line since the last result that says why the program stops: gdb, which ggml starts then, prints
-    a stack behind it that can be longer than the tail.
+    `fatal` is the first line since the last result with a reason to stop: ggml then starts gdb, whose stack can be
+    longer than the tail.
     """
 
     results: list[OpResult] = field(default_factory=list)

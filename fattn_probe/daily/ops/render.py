@@ -22,7 +22,7 @@ STYLES = {"ok": "green", "fail": "bold red", "not-supported": "yellow", "lost": 
 def live(console: Console) -> Iterator[OnResult]:
     """A line on a terminal with the results so far; yields the callback for `run_ops`.
 
-    Only a result updates it: the line of a build may come before and between.
+    Only results update it, because the line of a build may appear before and in between.
     """
     start, done, failed = time.monotonic(), 0, 0
 

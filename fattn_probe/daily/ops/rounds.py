@@ -1,4 +1,4 @@
-"""Run all selected cases; restart the program after a case that ends it."""
+"""Run all selected cases; restart the program after a case that crashes it."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""Reproductions: what a maintainer of llama.cpp needs to see a failure, without fattn-probe."""
+"""Reproductions: everything that a llama.cpp maintainer needs to see a failure without fattn-probe."""

@@ -1,4 +1,4 @@
-"""`fattn-probe reproduce`: find out what a case gives, choose how to show it, and write a folder for a maintainer."""
+"""`fattn-probe reproduce`: run a case, choose how to show its failure, and write a folder for a maintainer."""
 
 import os
 import shlex
@@ -29,9 +29,9 @@ README = "README.md"
 
 @dataclass(frozen=True)
 class ReproduceRequest:
-    """What to reproduce and how; `told` are the words of the user's case, source and patches for a command line.
+    """The case to reproduce and the way; `told` are the user's case, source and patches as command-line arguments.
 
-    `target` is where the case runs first, None for nowhere; `listed_on` is where upstream's test lists its cases.
+    The case first runs on `target` (None: it does not run); upstream's test lists its cases on `listed_on`.
     """
 
     case: Case
@@ -45,7 +45,7 @@ class ReproduceRequest:
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """What was written: the folder and its files, what was found, and the way."""
+    """The result: the folder and its files, the judgement, and the way."""
 
     case: Case
     out: Path
@@ -55,7 +55,7 @@ class Reproduction:
 
 
 def reproduce(session: Session, request: ReproduceRequest, step: Step = quiet) -> Reproduction:
-    """Write the folder, whole or not at all."""
+    """Write the folder, completely or not at all."""
     case, tree = request.case, session.options.tree
     check_folder(request.out)
     if tree is None:
@@ -96,7 +96,7 @@ def write(
 
 
 def probe_line(request: ReproduceRequest, chosen: Chosen) -> str:
-    """The fattn-probe command that judges the same case; empty for one that no file here holds."""
+    """The fattn-probe command that judges the same case; empty if no file contains the case."""
     if chosen.way != "file" and not request.told[0]:
         return ""
     on = [] if request.target is None else ["--on", str(request.target)]
@@ -127,7 +127,7 @@ def document(made: Reproduction) -> dict[str, Any]:
 
 
 def render(made: Reproduction) -> RenderableType:
-    """What was found, and what lies where."""
+    """The judgement, and the files."""
     judgement, chosen = made.found.judgement, made.chosen
     if judgement is None:
         said = f"{made.case.name} was not run (--on runs it): nothing is known to be wrong"

@@ -1,4 +1,4 @@
-"""What is known of a case before it is reproduced: by a run of it, or from its capture."""
+"""The judgement of a case before it is reproduced, from a run or from its capture."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ MOST_SHOWN = 5
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The right output of a case and its limits; and the judgement of an output, if there is one.
+    """The correct output of a case and its limits; and the judgement of an output, if there is one.
 
-    `judgement` is None for a case that was not run. `provenance` says what ran where; `output` is what was computed.
+    `judgement` is None for a case that was not run. `provenance` says what ran where; `output` is the computed output.
     """
 
     reference: F64
@@ -48,7 +48,7 @@ class Found:
         return self.judgement is not None and fails(self.judgement)
 
     def worst(self) -> list[dict[str, Any]]:
-        """The elements that are farthest from what is expected, one of a row: `at`, `found`, `expected`."""
+        """The elements that are farthest from the expected output, one per row: `at`, `found`, `expected`."""
         if self.output is None:
             return []
         with np.errstate(invalid="ignore"):
@@ -69,7 +69,7 @@ class Found:
 
 
 def find(session: Session, case: Case, inputs: Mapping[str, Bytes], target: Target | None, step: Step = quiet) -> Found:
-    """What a run on a target gives; without one, what the case's capture holds, or only what is expected."""
+    """The result of a run on a target; without a target, of the case's capture, or only the expected output."""
     if target is not None:
         return found_by_run(session, case, inputs, target, step)
     if isinstance(case.source, Recording) and "dst" in read_gguf(case.source.path).tensors:

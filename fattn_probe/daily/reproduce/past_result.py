@@ -22,9 +22,9 @@ MOST_NAMES = 20
 
 @dataclass(frozen=True)
 class PastResult:
-    """A case of a run, and the words of `--on`, `--source` and `--patch` that run it as it was run.
+    """A case of a run, and the values of `--on`, `--source` and `--patch` that repeat it.
 
-    `file` is how a command line names its scenario; empty for a case that is only known from a run.
+    `file` is the scenario's name on a command line; empty for a case that is known only from a run.
     """
 
     case: Case
@@ -53,7 +53,7 @@ def past_result(history: History, uid: str, name: str) -> PastResult:
 
 
 def case_of(stored: StoredCase, suite: str) -> Case:
-    """The case with the inputs of a stored one; InputError if no suite, scenario or case of upstream's has them now."""
+    """The case with the inputs of a stored one; InputError if no suite, scenario or upstream case has them any more."""
     found = next((case for case in candidates(stored, suite) if case.digest == stored.digest), None)
     if found is None:
         raise InputError(

@@ -1,4 +1,4 @@
-"""One self-contained C++ file over ggml's public API, and the GGUF file with its inputs and its expected output."""
+"""A self-contained C++ file that uses ggml's public API, and the GGUF file with its inputs and expected output."""
 
 import re
 from collections.abc import Mapping
@@ -21,17 +21,17 @@ TEMPLATE = Path(__file__).with_name(PROGRAM)
 SETTERS = "    // SETTERS\n"
 HEADER = Path("ggml/include/ggml.h")
 ACCUMULATOR = re.compile(r"\bggml_prec_set_acc\(")
-"""What replaced ggml_flash_attn_ext_set_prec in 2026, which has been deprecated since then."""
+"""The replacement for ggml_flash_attn_ext_set_prec, which is deprecated since 2026."""
 
 
 def program_text(case: Named, root: Path) -> str:
-    """The C++ file for a case and a source, whose ggml.h says which setters there are."""
+    """The C++ file for a case and a source; the source's ggml.h determines the setters."""
     setters = "".join(f"    {line}\n" for line in setters_of(case.op, (root / HEADER).read_text(errors="replace")))
     return TEMPLATE.read_text().replace("NAME", one_line(case.name), 1).replace(SETTERS, setters)
 
 
 def setters_of(op: Op, ggml_h: str) -> list[str]:
-    """The calls that set what ggml_flash_attn_ext does not take; InputError for one that a ggml.h lacks."""
+    """The calls for parameters that ggml_flash_attn_ext does not accept; InputError if ggml.h lacks a setter."""
     calls = []
     if op.params.prec != PREC["default"]:
         setter = "ggml_prec_set_acc" if ACCUMULATOR.search(ggml_h) else "ggml_flash_attn_ext_set_prec"
@@ -48,15 +48,15 @@ def setters_of(op: Op, ggml_h: str) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """A name for a comment of C++, which a backslash would continue."""
+    """A name without a final backslash, which would continue a C++ comment."""
     return " ".join(text.replace("\\", "/").split())
 
 
 def write_inputs(case: Named, inputs: Mapping[str, Bytes], reference: F64, limits: Limits, path: Path) -> None:
-    """Write a case file that has the expected output and its limits too.
+    """Write a case file that also has the expected output and its limits.
 
     Tensors: `expected`, in dst's shape; `exact` if that is not the exact answer; `element_bound` and `row_bound`, if
-    there are any. Key `reproduce.rmse_bound` is the limit of the whole output, `reproduce.by` what the limits are of.
+    there are any. Key `reproduce.rmse_bound` is the limit of the whole output, `reproduce.by` the origin of the limits.
     """
     fields = case_fields(case.name, case.digest, case.op) | {
         "reproduce.rmse_bound": f32(limits.rmse),
@@ -75,6 +75,6 @@ def write_inputs(case: Named, inputs: Mapping[str, Bytes], reference: F64, limit
 
 
 def floats(values: Floats, ne: Ne) -> TensorData:
-    """Values as a tensor of floats; those that float32 lacks are infinite."""
+    """Values as a tensor of floats; values beyond float32 become infinite."""
     with np.errstate(over="ignore"):
         return TensorData("f32", ne, np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8))

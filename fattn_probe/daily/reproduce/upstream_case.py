@@ -78,7 +78,7 @@ def as_case(op: Op, tests: TestList) -> OpsCase | None:
 
 
 def same(a: Op, b: Op) -> bool:
-    """Whether the kernels get the same op: parameters, and place and shape of all operands in memory."""
+    """Whether the kernels get the same op: parameters, and the layout and shape of all operands."""
     return a.params.stored == b.params.stored and _places(a) == _places(b)
 
 
@@ -89,7 +89,7 @@ def add_case(tests: TestList, case: OpsCase, why: str) -> str:
     line = f"    // {why}\n    test_cases.emplace_back({tests.constructor(case)});\n\n"
     after = tests.text[: place.end()] + line + tests.text[place.end() :]
     old, new = (text.splitlines(keepends=True) for text in (tests.text, after))
-    first = tests.text.count("\n", 0, place.end()) - CONTEXT  # difflib compares all lines of what it gets
+    first = tests.text.count("\n", 0, place.end()) - CONTEXT  # difflib compares all lines that it gets
     around = old[first : first + 2 * CONTEXT], new[first : first + 2 * CONTEXT + line.count("\n")]
     diff = difflib.unified_diff(*around, f"a/{LIST}", f"b/{LIST}", n=CONTEXT)
     return "".join(
@@ -101,7 +101,7 @@ def add_case(tests: TestList, case: OpsCase, why: str) -> str:
 
 
 def _candidates(op: Op) -> Iterator[OpsCase]:
-    """What may make this op: upstream's scale is that of the head size before it is padded to whole blocks."""
+    """Candidates for this op: upstream's scale is that of the head size before padding to whole blocks."""
     sizes, params = op.sizes, op.params
     prec = next((name for name, number in PREC.items() if number == params.prec), None)
     if prec is None:

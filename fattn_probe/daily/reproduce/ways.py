@@ -1,4 +1,4 @@
-"""How a failure is shown to a maintainer: upstream's own test, a patch that adds a case to it, or a file of our own."""
+"""The ways to show a failure to a maintainer: upstream's own test, a patch that adds a case to it, or a program."""
 
 import functools
 import re
@@ -23,7 +23,7 @@ from fattn_probe.machine.run.session import Session
 Way = Literal["line", "patch", "file"]
 Wanted = Literal["auto", "line", "patch", "file"]
 RUNS = 3
-"""Runs of upstream's test, whose data differ from run to run; a failure must show in all."""
+"""The number of runs of upstream's test, whose data differ from run to run; all must fail."""
 ADDED = "add-case.patch"
 ABOUT = "A case that fattn-probe found"
 SPECIAL = re.compile(r"([\[\](){}.+*?^$|\\])")
@@ -31,7 +31,7 @@ SPECIAL = re.compile(r"([\[\](){}.+*?^$|\\])")
 
 @dataclass(frozen=True)
 class ShownWay:
-    """How upstream's test ended with its own data: `failed` of `runs`, and its last message of a failure."""
+    """The results of upstream's test with its own data: `failed` of `runs`, and the last failure message."""
 
     runs: int
     failed: int
@@ -49,10 +49,10 @@ class ShownWay:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The way, and why the others were not taken.
+    """The chosen way, and the reasons against the others.
 
-    `case` is the case as upstream's test prints it, `patch` the diff that adds it to the list, `shown` what upstream's
-    test said; empty or None if the way has none.
+    `case` is the case as upstream's test prints it, `patch` the diff that adds it to the list, `shown` the results of
+    upstream's test; empty or None if the way has none.
     """
 
     way: Way
@@ -75,7 +75,7 @@ class Chooser:
     step: Step = quiet
 
     def choose(self, wanted: Wanted, *, fails: bool) -> Chosen:
-        """The wanted way; for `auto` the first that shows a failure. InputError if the op does not allow that way."""
+        """The requested way; for `auto` the first that shows a failure. InputError if it is impossible for the op."""
         if wanted in ("line", "patch"):
             made = self.line() if wanted == "line" else self.patch()
             if isinstance(made, str):
@@ -87,7 +87,7 @@ class Chooser:
         for attempt in (self.line, self.patch):
             try:
                 found = attempt()
-            except InputError as error:  # this source has no test that could show it
+            except InputError as error:  # this source has no test that could show the failure
                 found = f"line or patch: {error}"
             if isinstance(found, Chosen) and found.shown is not None and found.shown.fails:
                 return replace(found, reasons=tuple(reasons))
@@ -96,7 +96,7 @@ class Chooser:
 
     @property
     def runs(self) -> bool:
-        """Whether upstream's test can be run: it compares with ggml's CPU backend, which it does not test itself."""
+        """Whether upstream's test can run: it compares with ggml's CPU backend, and cannot test that backend itself."""
         return self.target is not None and self.target.engine != "cpu"
 
     def line(self) -> Chosen | str:
@@ -120,13 +120,13 @@ class Chooser:
         return Chosen("patch", case=tests.name(case), patch=diff, shown=self.run(patched, tests.name(case)))
 
     def views(self) -> str:
-        """What upstream's test cannot say of this op, as far as its operands show it."""
+        """The properties of this op's operands that upstream's test cannot express."""
         offsets = [name for name, view in self.op.tensors.items() if view.offset]
         return f" (it has no offsets, as {', '.join(offsets)} here)" if offsets else ""
 
     @functools.cached_property
     def listed(self) -> str | None:
-        """The case of upstream's list that is this op."""
+        """The case in upstream's list that equals this op."""
         self.step("listing the cases of test-backend-ops")
         read_list(self.tree.root)
         return in_list(self.op, (item.case for item in upstream_list(self.session, self.listed_on)), self.tree.root)
@@ -147,7 +147,7 @@ class Chooser:
 
 
 def words_of(result: OpResult) -> str:
-    """What upstream's test said of a failure."""
+    """The message of upstream's test for a failure."""
     measured = "" if result.error is None else f"NMSE = {result.error:.9f} > {result.threshold:.9f}"
     return result.message or measured or "FAIL"
 

@@ -1,1 +1,1 @@
-"""Triage of a model: which op of its run is wrong, or that none is."""
+"""Triage of a model: finds the op of its run that is wrong, if any."""

@@ -1,4 +1,4 @@
-"""What to do next, as commands that can be pasted."""
+"""Advice on what to do next, as commands to paste."""
 
 import shlex
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from fattn_probe.llama.source import DEFAULT_SOURCE
 
 @dataclass(frozen=True)
 class TriageFlags:
-    """What further commands need: the folder with the case files, and the flags that select the same build."""
+    """The arguments for further commands: the folder with the case files, and flags that select the same build."""
 
     folder: Path
     source: str = DEFAULT_SOURCE
@@ -39,14 +39,14 @@ class TriageFlags:
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to do: why, and the command, if it is one."""
+    """One piece of advice: the reason, and the command if there is one."""
 
     why: str
     command: str = ""
 
 
 def advice_of(result: TriageResult, flags: TriageFlags) -> list[Advice]:
-    """What to do next, the most useful first."""
+    """The advice for a result, the most useful first."""
     files = [str(flags.folder / f"{case}{RECORDED}") for case in result.cases]
     guilty, out = result.answer.guilty, ("--out", f"{flags.folder}-reproduced")
     match guilty:
@@ -73,7 +73,7 @@ def advice_of(result: TriageResult, flags: TriageFlags) -> list[Advice]:
 
 
 def around(result: TriageResult, files: Sequence[str], flags: TriageFlags) -> list[Advice]:
-    """What to do about a tensor of the model's own run: look at the model, and at the attention of its layer."""
+    """Advice on a tensor of the model's own run: examine the model, and the attention of the layer."""
     found, guilty = [], result.answer.guilty
     if isinstance(guilty, NotFinite):
         found.append(Advice("look at the model: its values leave the range of a type, whatever runs attention"))

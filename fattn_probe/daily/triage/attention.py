@@ -1,4 +1,4 @@
-"""The attention ops of a model's run with their judgements, and what a judgement says of the op."""
+"""The attention ops of a model's run with their judgements, and the suspects among them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fattn_probe.verdict.measure.verdict import Status
 class AttentionOp:
     """A recorded attention op: its place in the run, its case file, and its judgements, one for each target.
 
-    `unjudged` says why there is none: its inputs are not finite.
+    `unjudged` is the reason if there are none: its inputs are not finite.
     """
 
     layer: int
@@ -25,7 +25,7 @@ class AttentionOp:
 
 
 def overflows_by_design(found: Judgement) -> bool:
-    """Whether all that fails is that the output is not finite, and the kernel's arithmetic makes it so."""
+    """Whether the only failure is a non-finite output that the kernel's arithmetic itself produces."""
     metrics, design = found.verdict.metrics, found.verdict.design
     return (
         found.verdict.status is Status.FAIL
@@ -39,9 +39,9 @@ def overflows_by_design(found: Judgement) -> bool:
 
 
 def suspect_of(op: AttentionOp, found: Judgement) -> AttentionWrong | AttentionOverflows | None:
-    """What a judgement accuses an op of, with the place and the cause that its diagnosis has; None if it passes.
+    """The fault of an op according to a judgement, with the place and cause of the diagnosis; None if it passes.
 
-    None too if there is no verdict on it.
+    Also None if there is no verdict.
     """
     if found.status is not Status.FAIL:
         return None
@@ -71,7 +71,7 @@ def suspect_of(op: AttentionOp, found: Judgement) -> AttentionWrong | AttentionO
 
 
 def warnings_by_layer(ops: Sequence[AttentionOp]) -> dict[int, tuple[str, ...]]:
-    """The accuracy warnings of ops that are right, by layer, each once."""
+    """The accuracy warnings of correct ops, by layer, each once."""
     found: dict[int, dict[str, None]] = {}
     for op in ops:
         for one in op.found:

@@ -1,4 +1,4 @@
-"""Run a model, judge its attention ops, walk through its tensors, and name the guilty."""
+"""Run a model, judge its attention ops, walk through its tensors, and name the wrong op."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class Triage:
         index = ModelCapture(self.session, self.request, CPU, self.folder, self.activity.note, self.activity.step).run()
         nodes = walk(self.session, self.request, self.targets, self.activity.step)
         without: Nodes = ()
-        if not is_quantized(self.request.type_V):  # which attention without flash attention cannot read
+        if not is_quantized(self.request.type_V):  # attention without flash attention cannot read a quantised V
             without = walk(self.session, replace(self.request, flash_attn=False), (), self.activity.step)
         ops = self.judged(index)
         result_of = verdict_of(ops, nodes, without, index.run["model"].get("context", 0))
@@ -56,7 +56,7 @@ class Triage:
             return [self.judged_op(entry) for entry in index.entries]
 
     def judged_op(self, entry: IndexEntry) -> AttentionOp:
-        """One op with its judgements; without, if its inputs are not finite."""
+        """An op with its judgements, or without any if its inputs are not finite."""
         case, offer = recorded_case(self.folder / entry.file), entry.offer
         op = AttentionOp(offer.layer, offer.step, offer.part, offer.phase, case.name, ())
         with inputs_of(case) as inputs:

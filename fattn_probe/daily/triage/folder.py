@@ -1,4 +1,4 @@
-"""The folder of a triage, to be attached to an issue: written whole, and replaced only if it is one."""
+"""The folder of a triage, to attach to an issue: written completely, and replaced only if it is from a triage."""
 
 import json
 import os
@@ -15,7 +15,7 @@ MOST_BYTES = 256 << 20
 
 
 def check_folder(folder: Path) -> None:
-    """InputError for a folder with other files than those of a triage."""
+    """InputError for a folder with files that are not from a triage."""
     if not os.path.lexists(folder):
         return
     if not is_folder(folder):
@@ -26,7 +26,7 @@ def check_folder(folder: Path) -> None:
 
 
 def own_files(folder: Path) -> set[str]:
-    """The files of a triage in a folder, as its verdict names them; none if there is no verdict."""
+    """The files of a triage in a folder, according to its verdict; none if there is no verdict."""
     path = folder / VERDICT
     if not path.is_file():
         return set()
@@ -45,6 +45,6 @@ def write_folder(folder: Path, document: Mapping[str, Any], report: str, files: 
     names = [VERDICT, REPORT, *(path.name for path in listed)]
     with whole_folder(folder, over=True) as made:
         for path in listed:
-            write_capture(read_capture(path), made / path.name)  # whole, without the blocks of its folder
+            write_capture(read_capture(path), made / path.name)  # complete, without the blocks of its folder
         (made / REPORT).write_text(report, encoding="utf-8")
         (made / VERDICT).write_text(json.dumps({**document, "files": names}, indent=1) + "\n", encoding="utf-8")

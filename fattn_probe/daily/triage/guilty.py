@@ -14,8 +14,8 @@ from fattn_probe.verdict.measure.metrics import Coordinate
 class AttentionWrong:
     """An attention op whose output on a target is wrong.
 
-    `worst` is its worst element, `tile` the element's output tile and `blocks` the CUDA blocks that computed it, as far
-    as known. `cause` is the diagnosis in words, empty without one; `finding` the fault that ended the run without an
+    `worst` is its worst element, `tile` the element's output tile and `blocks` the CUDA blocks that computed it, if
+    known. `cause` is the diagnosis in words, empty without one; `finding` the fault that stopped the run without an
     output. `case` is the name of its case file.
     """
 
@@ -41,7 +41,7 @@ class AttentionWrong:
 
 @dataclass(frozen=True)
 class AttentionOverflows:
-    """An attention op whose output is not finite, as its kernel's arithmetic makes it of these inputs."""
+    """An attention op whose output is not finite because of its kernel's arithmetic on these inputs."""
 
     layer: int
     step: int
@@ -55,9 +55,9 @@ class AttentionOverflows:
 
 @dataclass(frozen=True)
 class OtherOpWrong:
-    """An op other than attention that is wrong on a target; `allowed` is the largest NMSE of a right output.
+    """An op other than attention that is wrong on a target; `allowed` is the largest NMSE of a correct output.
 
-    `found` is the difference from the CPU's output, or how the op ended without one.
+    `found` is the difference from the CPU's output, or the fault of an op without an output.
     """
 
     node: Node
@@ -81,11 +81,11 @@ class NotFinite:
 
 @dataclass(frozen=True)
 class PartsWithout:
-    """The first tensor that parts from the run without flash attention.
+    """The first tensor that differs from the run without flash attention.
 
     `change` is the difference of the largest magnitudes, as a share of the larger one; `before` the largest such change
-    of the tensors before it. Only these magnitudes are compared: a tensor with the same largest magnitude, but permuted
-    or with other signs, is not noticed.
+    of the tensors before it. Only these magnitudes are compared: a permuted tensor, or one with wrong signs, is not
+    noticed if its largest magnitude is the same.
     """
 
     node: Node
@@ -120,7 +120,7 @@ Guilty = Culprit | AsDesigned | Innocent | Unknown
 
 @dataclass(frozen=True)
 class Answer:
-    """The first culprit in the order of computation, or none; and the first of each other kind, in this order."""
+    """The first culprit in the order of computation, or none; and the first of each other kind, in the same order."""
 
     guilty: Guilty
     others: tuple[Culprit, ...] = ()

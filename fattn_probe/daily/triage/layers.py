@@ -13,10 +13,10 @@ from fattn_probe.daily.triage.verdict import ATTENTION, spoils
 
 @dataclass(frozen=True)
 class Layer:
-    """What was found in a layer on a target; `layer` is None for the tensors before the first and after the last.
+    """The results in a layer on a target; `layer` is None for the tensors before the first and after the last.
 
     `attention` counts ops by status (`unjudged` if inputs are not finite), `ran` are the other ops that the target
-    computed, `wrong` those of them that are wrong; `worst` is the one nearest to its limit, `share` its NMSE by it.
+    computed, `wrong` those of them that are wrong; `worst` is the op closest to its limit, `share` its NMSE / limit.
     `left` are the ops that only the CPU ran. `spoilt` counts tensors of the CPU's run that are not finite.
     """
 
@@ -33,7 +33,7 @@ class Layer:
 
 
 def layers_of(result: TriageResult) -> Iterator[Layer]:
-    """The layers in order, each on all targets; last what belongs to none."""
+    """The layers in order, each on all targets; at the end, tensors that belong to no layer."""
     numbers = {node.layer for node in result.nodes} | {op.layer for op in result.ops}
     for layer in sorted(numbers, key=lambda number: (number is None, number or 0)):
         ops = [op for op in result.ops if op.layer == layer]
@@ -43,7 +43,7 @@ def layers_of(result: TriageResult) -> Iterator[Layer]:
 
 
 def layer_of(layer: int | None, on: str, ops: Sequence[AttentionOp], nodes: Sequence[Node], positions: int) -> Layer:
-    """What was found in one layer on one target."""
+    """The results in one layer on one target."""
     statuses = [found.status.value for op in ops for found in op.found if found.on == on]
     statuses += ["unjudged" for op in ops if op.unjudged]
     others = [node for node in nodes if node.op != ATTENTION]

@@ -1,4 +1,4 @@
-"""What a triage found: the answer and its evidence."""
+"""The result of a triage: the answer and its evidence."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ from fattn_probe.verdict.judge.judgement import Judgement
 
 @dataclass(frozen=True)
 class TriageResult:
-    """The answer, the attention ops and the tensors of the run, and what ran.
+    """The answer, the attention ops and tensors of the run, and a description of the run.
 
-    `run` is that of the index of captured ops: model, prompts, source, steps. `left_out` are ops that the budget had no
-    room for. `compared`: whether there was a run without flash attention.
+    `run` is that of the index of captured ops: model, prompts, source, steps. `left_out` are ops that exceeded the
+    budget. `compared`: whether there was a run without flash attention.
     """
 
     answer: Answer
@@ -49,7 +49,7 @@ class TriageResult:
 
     @property
     def cases(self) -> tuple[str, ...]:
-        """The case files that show the answer: the guilty op's, or those of the attention in the tensor's layer."""
+        """The case files for the answer: that of the wrong op, or those of attention in the tensor's layer."""
         match self.answer.guilty:
             case AttentionWrong(case=name) | AttentionOverflows(case=name):
                 return (name,)
@@ -63,7 +63,7 @@ class TriageResult:
 
 
 def raise_if_wrong(answer: Answer, sentence: str) -> None:
-    """End the command by its answer; returns if nothing is wrong.
+    """Raise the error for the exit code of the answer; returns if nothing is wrong.
 
     Raises ComparisonError (exit 5) for a culprit, or if no attention op was judged; LostError (4) if a run was lost.
     """

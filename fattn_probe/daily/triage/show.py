@@ -22,7 +22,7 @@ LINE = 74
 
 
 def render(result: TriageResult, advice: Sequence[Advice], folder: str) -> RenderableType:
-    """All of the answer, with the commands to paste, each on a line of its own."""
+    """The complete answer, with the commands to paste, each on a separate line."""
     style = "bold red" if result.answer.is_wrong else "bold"
     steps: list[RenderableType] = []
     for one in advice:
@@ -33,7 +33,7 @@ def render(result: TriageResult, advice: Sequence[Advice], folder: str) -> Rende
 
 
 def evidence(result: TriageResult) -> Iterator[RenderableType]:
-    """The layers, then what else was found."""
+    """The layers, then other results."""
     yield Table(COLUMNS, tuple(row(layer) for layer in layers_of(result)), heading=("layer", "on"))
     yield Text()
     said = [f"also: {said_of(other)}" for other in result.answer.others]
@@ -46,7 +46,7 @@ def evidence(result: TriageResult) -> Iterator[RenderableType]:
 
 
 def remarks(result: TriageResult) -> Iterator[str]:
-    """What was not judged, and why."""
+    """The unjudged ops, and why."""
     reasons = dict.fromkeys(op.unjudged for op in result.ops if op.unjudged)
     yield from (f"not judged: {reason}" for reason in reasons)
     unjudged = [one for one in result.judgements if one.status is Status.UNJUDGED]
@@ -60,7 +60,7 @@ def remarks(result: TriageResult) -> Iterator[str]:
 
 
 def pasted(command: str) -> str:
-    """A command over several short lines that a shell takes as one, so that no terminal breaks it elsewhere."""
+    """A command on several short lines that a shell joins, so that no terminal breaks it in the wrong place."""
     found: list[str] = []  # the words, quoted, each option with its value
     for before, word in pairwise(["", *shlex.split(command)]):
         if before.startswith("--") and not word.startswith("--"):
@@ -87,7 +87,7 @@ def row(layer: Layer) -> tuple[str, ...]:
 
 
 def report(result: TriageResult, advice: Sequence[Advice], provenance: Mapping[str, object]) -> str:
-    """The report as Markdown, to be attached to an issue; with what `compare` says of a guilty attention op."""
+    """The report as Markdown, to attach to an issue; with the judgement of a wrong attention op."""
     lines = [f"# {sentence(result)}", "", *block(Group(*evidence(result)))]
     guilty = result.answer.guilty
     if isinstance(guilty, AttentionWrong | AttentionOverflows):
@@ -101,5 +101,5 @@ def report(result: TriageResult, advice: Sequence[Advice], provenance: Mapping[s
 
 
 def block(shown: RenderableType) -> list[str]:
-    """The lines of a block of Markdown with what the terminal shows, without spaces and empty lines at the ends."""
+    """The lines of a Markdown block with the terminal's output, without trailing spaces and empty lines."""
     return ["```", *(line.rstrip() for line in text_of(shown, PIPE_WIDTH).rstrip().splitlines()), "```", ""]

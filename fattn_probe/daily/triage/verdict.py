@@ -1,4 +1,4 @@
-"""Name the guilty: the first of all suspects in the order of computation, since what comes later may follow from it."""
+"""Choose the culprit: the first suspect in the order of computation, because it may cause all later errors."""
 
 import re
 from collections import Counter
@@ -26,12 +26,12 @@ ON_PURPOSE = frozenset({"FILL"})
 PASS_ON = frozenset({"CPY", "CONT", "DUP", "REPEAT", "CONCAT", "PAD", "GET_ROWS", "SET_ROWS"})
 """Ops that copy the -inf of a mask."""
 LEAST_CHANGE, GROWTH = 0.05, 20.0
-"""Two runs part where the largest magnitude of a tensor changes by so much, and by so many times more than before.
+"""Two runs differ if the largest magnitude of a tensor changes by this much, and this many times more than before.
 
 A largest magnitude changes by no more than the error of one element. The CPU sums V in f16, which at 300 rows is 0.2 %
 of an element; in small models of seven architectures, with 40 and 300 tokens, no change is above 0.1 %. Only the first
-tensor after each attention op is suspected, since the two graphs differ in attention alone. Elsewhere a change follows
-from an earlier one, though it may be large, as where another expert is chosen.
+tensor after each attention op is suspected, because the two graphs differ only in attention. Other changes follow from
+earlier ones, even if they are large, for example if a different expert is chosen.
 """
 Moment = tuple[int, int, int]
 """(step, part, index in the graph)."""
@@ -46,7 +46,8 @@ def verdict_of(
 ) -> Answer:
     """The verdict on a run: its attention ops, its tensors, and those of a run without flash attention.
 
-    `positions` are those of the longest sequence. Of suspects at one op, attention on a device comes first.
+    `positions` are those of the longest sequence. If there are several suspects at one op, attention on a device comes
+    first.
     """
     suspects: Suspects = [
         *((moment_of_op(op, nodes), 0, found) for op in ops for one in op.found if (found := suspect_of(op, one))),
@@ -64,7 +65,7 @@ def verdict_of(
 
 
 def unknown(ops: Sequence[AttentionOp]) -> Unknown | None:
-    """What is missing for a verdict: a run that was lost, or any judgement; None if nothing is."""
+    """The reason why there is no verdict: a lost run, or no judgement at all; None if there is a verdict."""
     found = [one for op in ops for one in op.found]
     lost = [one for one in found if one.status is Status.LOST]
     if lost:
@@ -76,24 +77,24 @@ def unknown(ops: Sequence[AttentionOp]) -> Unknown | None:
 
 
 def kind_of(suspect: Culprit) -> tuple[type, str]:
-    """What a suspect is and on which target; the model's own run has none."""
+    """The kind of a suspect and its target; the model's own run has no target."""
     return type(suspect), getattr(suspect, "target", "")
 
 
 def moment(node: Node) -> Moment:
-    """When a tensor is computed."""
+    """The moment at which a tensor is computed."""
     return node.step, node.part, node.index
 
 
 def moment_of_op(op: AttentionOp, nodes: Sequence[Node]) -> Moment:
-    """When an attention op is computed: with its tensor; without one, after all of its layer, or in order of layers."""
+    """The moment of an attention op: that of its tensor; without one, after its layer, or in the order of layers."""
     here = [node for node in nodes if (node.step, node.part, node.layer) == (op.step, op.part, op.layer)]
     own = [node.index for node in here if node.op == ATTENTION]
     return op.step, op.part, min(own, default=max((node.index for node in here), default=op.layer))
 
 
 def wrong_ops(nodes: Sequence[Node], positions: int = 0) -> Iterator[OtherOpWrong]:
-    """The ops other than attention that a target computes wrongly of finite inputs."""
+    """The ops other than attention that a target computes wrongly from finite inputs."""
     for node in nodes:
         if node.op == ATTENTION or node.nan or node.inputs_nan:
             continue
@@ -125,15 +126,15 @@ def inputs_of(node: Node, nodes: Sequence[Node]) -> list[Node]:
 
 
 def tensor_of(name: str) -> str:
-    """The name of the tensor that a view is of: `Vcur-1` of `Vcur-1 (view) (permuted)`."""
+    """The name of the viewed tensor: `Vcur-1` for `Vcur-1 (view) (permuted)`."""
     return name.partition(" (")[0]
 
 
 def by_key(nodes: Sequence[Node]) -> dict[Key, Node]:
-    """The tensors of a run by what another run knows them by, without those that ggml numbered by their graph.
+    """The tensors of a run by a key that is the same in other runs, without those that ggml numbered by graph.
 
-    The name alone would not do: llama.cpp names a projection, its sum with the bias and its rotation alike, and the
-    norms of a layer too, so that the number of tensors of the same name before it is a part of the key.
+    The name alone is not enough: llama.cpp gives a projection, its sum with the bias and its rotation the same name,
+    and so it does for the norms of a layer. So the key includes the number of earlier tensors of the same name.
     """
     found, seen = dict[Key, Node](), Counter[Key]()
     for node in nodes:
@@ -145,9 +146,9 @@ def by_key(nodes: Sequence[Node]) -> dict[Key, Node]:
 
 
 def parting(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[PartsWithout]:
-    """The first tensor of the first step, of those that follow attention, that parts from the other run.
+    """The first tensor after an attention op, in the first step, that differs from the other run.
 
-    Later steps are left out: they may have other tokens.
+    Later steps are left out, because they may have different tokens.
     """
     before = 0.0
     for node, other, follows in pairs(nodes, without):

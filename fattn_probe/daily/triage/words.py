@@ -38,7 +38,7 @@ def sentence(result: TriageResult) -> str:
 
 
 def said_of(guilty: Guilty) -> str:
-    """What a culprit has done, without the full stop."""
+    """The fault of a culprit, without the full stop."""
     match guilty:
         case AttentionWrong():
             return wrong_attention(guilty)
@@ -88,7 +88,7 @@ def how_wrong(guilty: OtherOpWrong) -> str:
 
 
 def not_finite(guilty: NotFinite) -> str:
-    """The first tensor that is not finite, and why, as far as its inputs show it."""
+    """The first tensor that is not finite, and the reason, if its inputs show it."""
     node = guilty.node
     number = " and ".join(f"{count} {name}" for count, name in ((node.nan, "NaN"), (node.inf, "infinities")) if count)
     words = f"The model itself: {named(node)} is the first tensor that is not finite, with {number}"
@@ -105,7 +105,7 @@ def not_finite(guilty: NotFinite) -> str:
 
 
 def attention_beside(result: TriageResult) -> str:
-    """Whether attention is right, if the culprit is another."""
+    """Whether attention is correct, if the culprit is something else."""
     guilty = result.answer.guilty
     if isinstance(guilty, AttentionWrong | AttentionOverflows):
         return ""
@@ -117,7 +117,7 @@ def attention_beside(result: TriageResult) -> str:
 
 
 def scope(result: TriageResult) -> str:
-    """What was found right."""
+    """The parts that are correct."""
     judged = [found for found in result.judgements if found.status is Status.PASS]
     compared = sum(isinstance(found, TensorDifference) for node in result.nodes for found in node.on.values())
     words = [f"{many(len(judged), 'attention op')} right on {' and '.join(result.targets)}"]
@@ -145,5 +145,5 @@ def named(node: Node) -> str:
 
 
 def warnings_in_words(guilty: AsDesigned) -> Sequence[str]:
-    """The accuracy warnings, one a line."""
+    """The accuracy warnings, one per line."""
     return [f"layer {layer}, {words}" for layer, found in guilty.warnings.items() for words in found]

@@ -1,1 +1,1 @@
-"""What suites execute, and what they would notice."""
+"""The code that suites execute, and the faults that they would detect."""

@@ -1,6 +1,6 @@
 """A file of baseline runs and survived trials, so that a later call resumes.
 
-Both are deterministic: a baseline run has the same result again, and a mutant that survived a case survives it again.
+Both are deterministic: a baseline run always has the same result, and a mutant that survived a case always does so.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from fattn_probe.lab.detect.worker import BaselineRun, Trial
 
 @dataclass
 class KnownRuns:
-    """Baseline runs and survived trials by the key of their case: a hash of all that they depend on.
+    """Baseline runs and survived trials by the key of their case, a hash of everything that they depend on.
 
     Each set of mutants is stored once, by its hash.
     """
@@ -31,7 +31,7 @@ class KnownRuns:
 
     @classmethod
     def read(cls, path: Path) -> "KnownRuns":
-        """What a file has; a damaged file is removed, with a note."""
+        """The contents of a file; a damaged file is removed, with a note."""
         made = cls(path)
         try:
             items = list(read(path, "run"))

@@ -1,4 +1,4 @@
-"""What was executed of the attention sources: lines and the outcomes of branches."""
+"""The executed lines and branch outcomes of the attention sources."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,10 +27,10 @@ class CountedLine:
 
 @dataclass
 class SourceLine:
-    """One line of the source, over all instances of the functions that it is in.
+    """One line of the source, over all instances of its functions.
 
-    An instance in which a condition is known at compile time has fewer branches. `branches` are of those with most,
-    among the instances that execute the line, if any does.
+    An instance in which a condition is known at compile time has fewer branches. `branches` are from the instances with
+    the most, among those that execute the line if any does.
     """
 
     count: int = 0
@@ -52,13 +52,13 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Share:
-    """So many of so many."""
+    """A number out of a total."""
 
     done: int
     total: int
 
     def __str__(self) -> str:
-        """`97.5 % of 812`; only a full share is 100 %, and one of nothing is `none`."""
+        """`97.5 % of 812`; only a full share is 100 %, and a share of nothing is `none`."""
         if not self.total:
             return "none"
         shown = 100.0 if self.done == self.total else min(100.0 * self.done / self.total, 99.9)
@@ -67,10 +67,10 @@ class Share:
 
 @dataclass
 class LineCoverage:
-    """Lines by file and number, and for each function and target how many of its lines were executed.
+    """Lines by file and number, and the number of executed lines for each function and target.
 
-    Of the lines in `unreachable`, which says why, only what was executed counts. `headers` are the files whose code is
-    compiled with an instance of a kernel only.
+    Of the lines in `unreachable`, which gives reasons, only executed ones count. `headers` are files whose code is
+    compiled only with an instance of a kernel.
     """
 
     files: dict[str, dict[int, SourceLine]] = field(default_factory=lambda: defaultdict(dict))
@@ -79,7 +79,7 @@ class LineCoverage:
     headers: frozenset[str] = frozenset()
 
     def add(self, counted: Iterable[CountedLine], target: str) -> None:
-        """Add what one target executed."""
+        """Add the counts of a target."""
         executed: dict[tuple[str, str], dict[int, bool]] = defaultdict(lambda: defaultdict(bool))
         for item in counted:
             self.files[item.file].setdefault(item.line, SourceLine()).add(item.count, item.branches)
@@ -88,7 +88,7 @@ class LineCoverage:
             self.functions[file, function, target] = Share(sum(lines.values()), len(lines))
 
     def update(self, other: "LineCoverage") -> None:
-        """Add what another run executed."""
+        """Add the counts of a different run."""
         for file, lines in other.files.items():
             for number, line in lines.items():
                 self.files[file].setdefault(number, SourceLine()).add(line.count, line.branches)
@@ -101,7 +101,7 @@ class LineCoverage:
         return Share(sum(count > 0 for count in counts), len(counts))
 
     def branches(self, file: str) -> Share:
-        """The outcomes of branches that occurred, in the lines that were executed and in those that were not."""
+        """The branch outcomes that occurred, in executed and other lines."""
         return Share(
             sum(line.taken for _, line in self.reachable(file)),
             sum(len(line.branches) - self.argued(file, number) for number, line in self.reachable(file)),
@@ -115,7 +115,7 @@ class LineCoverage:
         return [(group[0], group[-1]) for executed, group in numbers if not executed]
 
     def one_sided(self, file: str) -> list[int]:
-        """The executed lines with a branch of which an outcome never occurred."""
+        """The executed lines with a branch outcome that never occurred."""
         lines = [(number, line) for number, line in self.reachable(file) if line.count]
         return [number for number, line in lines if line.taken + self.argued(file, number) < len(line.branches)]
 
@@ -125,23 +125,23 @@ class LineCoverage:
         return [(number, line) for number, line in lines if line.count or (file, number) not in self.unreachable]
 
     def left_out(self, file: str) -> list[int]:
-        """The lines of a file that are left out, wholly or in part, since they cannot be reached."""
+        """The lines of a file that are left out, entirely or in part, because they are unreachable."""
         lines = sorted(self.files.get(file, {}).items())
         argued = [(number, line) for number, line in lines if (file, number) in self.unreachable]
         return [number for number, line in argued if not line.count or self.argued(file, number)]
 
     def argued(self, file: str, number: int) -> int:
-        """The number of outcomes of a line that did not occur, and need not."""
+        """The number of outcomes of a line that did not occur and are not required."""
         line = self.files[file][number]
         return len(line.branches) - line.taken if (file, number) in self.unreachable else 0
 
     @property
     def not_compiled(self) -> list[str]:
-        """The files of which no instance was compiled; host code can still have compiled a line of them."""
+        """The files without a compiled instance; host code may still have compiled a line of them."""
         return sorted(self.headers - {file for file, function, _ in self.functions if name_of(function) in BY_KERNEL})
 
     def of_kernel(self, kernel: str, target: str = "") -> tuple[Share, Share]:
-        """The executed instances of a kernel on a target, of those compiled, each once for each target; their lines."""
+        """The executed and compiled instances of a kernel on a target, each once per target; and their lines."""
         of_kernel = (
             share
             for (_, function, on), share in self.functions.items()

@@ -1,4 +1,4 @@
-"""Mutants that are argued equivalent: no case can tell them from the original. The list is equivalents.yaml."""
+"""Equivalent mutants, which no case can distinguish from the original. The list is equivalents.yaml."""
 
 import re
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ LIST = Path(__file__).parent / "equivalents.yaml"
 
 
 class Equivalent(Spec):
-    """A mutant, or a family of them, and why nothing can show it. Texts between slashes are regular expressions.
+    """A mutant, or a family of mutants, and why nothing can detect it. Texts in slashes are regular expressions.
 
-    The texts have three tokens of context on either side, as reports show them; so they survive that lines move.
+    The texts have three tokens of context on either side, as in reports, so they remain valid if lines move.
     """
 
     because: str = Field(min_length=20)
@@ -29,11 +29,11 @@ class Equivalent(Spec):
     kind: list[str] = Field(default=[])
     """The kinds of fault; empty for all."""
     before: str = ""
-    """What is changed; empty for anything."""
+    """The original text; empty for any."""
     after: str = ""
-    """What it becomes; empty for anything."""
+    """The mutated text; empty for any."""
     lines: list[int] = Field(default=[], min_length=2, max_length=2)
-    """The first and last line, in the default release, if elsewhere the same texts are another mutant's."""
+    """The first and last line, in the default release, if the same texts elsewhere are a different mutant."""
 
     @model_validator(mode="after")
     def _says_which(self) -> Self:
@@ -42,7 +42,7 @@ class Equivalent(Spec):
         return self
 
     def means(self, mutant: Mutant) -> bool:
-        """Whether a mutant is meant."""
+        """Whether the entry matches a mutant."""
         return (
             mutant.file == self.file
             and (not self.kind or mutant.operator in self.kind)
@@ -66,5 +66,5 @@ def read(path: Path = LIST) -> tuple[Equivalent, ...]:
 
 
 def argument(mutant: Mutant, known: Sequence[Equivalent]) -> str:
-    """Why a mutant is equivalent; empty if that is not argued."""
+    """The reason why a mutant is equivalent; empty if it is not in the list."""
     return next((item.because for item in known if item.means(mutant)), "")

@@ -1,4 +1,4 @@
-"""Read the counters of a build that counts what is executed, with g++'s gcov."""
+"""Read the counters of a coverage build with g++'s gcov."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from fattn_probe.machine.run.frames import short_kernel
 
 ATTENTION = re.compile(r"overlay/ggml/src/ggml-cuda/(?P<file>fattn[\w-]*\.cuh?|mma\.cuh|cp-async\.cuh)")
 BRANCHING = re.compile(r"\b(?:if|for|while|switch|case|do)\b|\?|&&|\|\|")
-"""A line without these has no branch of its own: the rewriter's additions and inlined functions have."""
+"""A line without these has no branches itself, only those of the rewriter's additions and of inlined functions."""
 SWITCH = re.compile(r"\b(?:switch|case)\b")
 DECISION = re.compile(r"\b(?:if|for|while)\b|\?")
 OPERATOR = re.compile(r"&&|\|\|")
@@ -30,9 +30,9 @@ INSTALL_GCOV = "gcov, which comes with g++, is not on this machine; install it: 
 
 
 def link_notes(build: Build, counters: Path, kernels: Iterable[KernelCase]) -> None:
-    """Put g++'s notes about the objects that some kernels need where their counters will be.
+    """Put g++'s notes for the objects of some kernels where the counters will be.
 
-    A build can hold kernels of other runs too, and, after an interrupted compile, notes without an object.
+    A build may also contain kernels of other runs, and, after an interrupted compilation, notes without an object.
     """
     wanted = {case_file(kernel) for kernel in kernels}
     for notes in (build.folder / "obj").rglob("*.gcno"):
@@ -76,10 +76,10 @@ def parse(document: Mapping[str, Any], source: Path, texts: dict[str, list[str]]
 
 
 def folded(branches: tuple[int, ...], text: str) -> tuple[int, ...]:
-    """The outcomes of a line's conditions: g++ counts those of each inlined copy of a lambda apart."""
+    """The outcomes of a line's conditions: g++ counts each inlined copy of a lambda separately."""
     decisions = len(DECISION.findall(text)) or not text.rstrip().endswith(("&&", "||"))
     outcomes = 2 * (len(OPERATOR.findall(text)) + decisions)
-    each = math.gcd(len(branches), outcomes)  # less than all outcomes if copies know a part of the condition
+    each = math.gcd(len(branches), outcomes)  # fewer outcomes if part of the condition is constant in some copies
     if SWITCH.search(text) or len(branches) <= outcomes or (each < outcomes and len(branches) <= 2 * outcomes):
         return branches
     return tuple(sum(branches[at::each]) for at in range(each))

@@ -1,4 +1,4 @@
-"""How a run with a fault ends, as results and verdicts name it."""
+"""The names of the ways in which a run with a fault ends, in results and verdicts."""
 
 from typing import Final, Literal
 
@@ -13,7 +13,7 @@ CHECK: Final = "check"
 CHECKER: Final = "checker"
 """A finding of the checker's build."""
 STOPPED: Final = "stopped"
-"""A run that ended without an output, or hung."""
+"""A run that stopped without an output, or hung."""
 SUPPORT: Final = "support"
 """An op that is no longer supported."""
 BUILD: Final = "build"
@@ -21,15 +21,15 @@ BUILD: Final = "build"
 KilledBy = Literal["verdict", "check", "checker", "stopped", "support", "build"]
 
 MISSING: Final = "missing"
-"""A run that stopped since the build lacks a kernel; compile it and run again."""
+"""A run that stopped because the build lacks a kernel; compile it and run again."""
 LOST: Final = "lost"
-"""A run that an error of the worker ended: no verdict. The failure of a case that could not be run begins so too."""
+"""A run that stopped with an error of the worker: no verdict. Failures of cases that could not run also begin so."""
 Ending = KilledBy | Literal["", "missing", "lost"]
-"""How a run with a mutant ends: empty if it survives."""
+"""The end of a run with a mutant: empty if it survives."""
 
 
 def killed_by(result: Result | Judgement) -> KilledBy | Literal[""]:
-    """What kills a fault in a result; empty if nothing does: it passes, is unjudged, or is a known defect."""
+    """The way in which a result kills a fault; empty if it passes, is unjudged, or is a known defect."""
     return "" if result.status in ("pass", "unjudged") or result.known else how_it_failed(result)
 
 

@@ -1,4 +1,4 @@
-"""Run suites in builds that count what is executed."""
+"""Run suites in coverage builds."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -33,7 +33,7 @@ OnCase = Callable[[Result, int, int], None]
 
 @dataclass(frozen=True)
 class Measured:
-    """What a suite executed; `cases` is the number of cases that ran, over all targets, `lost` why others did not."""
+    """The coverage of a suite; `cases` is the number of cases that ran, over all targets, `lost` why others did not."""
 
     suite: str
     coverage: LineCoverage
@@ -43,7 +43,7 @@ class Measured:
 
 
 def by_suite(found: Iterable[Measured]) -> list[Measured]:
-    """One of each suite, in order: what several runs of it executed, on other GPUs say, adds up."""
+    """One result for each suite, in order: the counts of several runs, for example on different GPUs, are added up."""
     joined: dict[str, Measured] = {}
     for item in found:
         if (one := joined.get(item.suite)) is None:
@@ -58,7 +58,7 @@ def by_suite(found: Iterable[Measured]) -> list[Measured]:
 
 
 def run_one(session: Session, case: Case, target: Target) -> Result:
-    """Run a case, or the part of it that `regress` would run, and say only how it ended; nothing is judged."""
+    """Run a case, or the part of it that `regress` would run, without judging it; returns only how it ended."""
     with inputs_of(case) as inputs:
         part = judged_case(session, Answers(case, inputs), target, Checks()).part
         outcome = session.run(case, inputs, target, part)
@@ -92,12 +92,12 @@ def measure(suite_file: Path, session: Session, pairs: Sequence[tuple[Entry, Tar
 
 
 def headers_of(tree: Tree) -> frozenset[str]:
-    """The attention sources of a release that are compiled with an instance of a kernel only."""
+    """The attention sources of a release that are compiled only with an instance of a kernel."""
     return frozenset({case.header for case in kernel_cases(tree)})
 
 
 def check(command: str, targets: Iterable[Target], why: str = "say what a case executes") -> None:
-    """InputError if a target is not a simulated GPU; `why` is what only those do."""
+    """InputError if a target is not a simulated GPU; `why` is the reason."""
     for target in targets:
         if target.engine != "sim":
             raise InputError(f"{command} --on {target}: only simulated GPUs (sim:ID) {why}")

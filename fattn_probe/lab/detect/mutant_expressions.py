@@ -13,25 +13,25 @@ SWAPPED = (
     *((f"nb1{dim}", f"nb2{dim}") for dim in "123"),
     *(("stride_K", "stride_V"), ("nthreads_KQ", "nthreads_V"), ("DKQ", "DV")),
 )
-"""Names that are mistaken for one another: strides and sizes of other tensors or dimensions."""
+"""Names that are easily confused: strides and sizes of other tensors or dimensions."""
 OTHER_NAMES = dict(SWAPPED) | {b: a for a, b in SWAPPED}
 FLAGS = frozenset({"use_logit_softcap", "oob_check", "use_cp_async"})
-"""Template arguments whose other value is compiled anyway, or belongs to a small function."""
+"""Template arguments for which the opposite value is compiled anyway, or belongs to a small function."""
 SMALL_TEMPLATES = re.compile(
     r"(\w*load_(tile|mask)|launch_fattn(_tile_switch_ncols2)?|flash_attn_stream_k_fixup\w*|flash_attn_ext_f16|"
     r"flash_attn_ext_vec|flash_attn_tile|ggml_cuda_flash_attn_ext_mma_f16_switch_ncols1)$"
 )
 COLUMNS = {"8": "4", "4": "2", "2": "1", "1": "2"}
-"""Columns of heads for a number of query heads that share K: the other value's kernel exists."""
+"""Columns of heads for a number of query heads that share K: the kernel of the other value exists."""
 EXTREMES = frozenset({"FLT_MAX", "INFINITY", "SOFTMAX_FTZ_THRESHOLD"})
-"""Constants of float: with numbers alone, a value has nothing to lose but its range."""
+"""Float constants: a value made only of numbers can only lose range."""
 NUMBER = re.compile(r"\d+")
 GUARDS = frozenset({"&&", "||", "?"})
-"""What follows one of these is evaluated or not."""
+"""The operand after one of these may not be evaluated."""
 READS = frozenset({"[", "->"})
 DIVISIONS = frozenset({"/", "%"})
 POSITIVE = re.compile(r"[*+]|\d+")
-"""In a divisor, what makes no zero of sizes."""
+"""In a divisor, operators that do not turn sizes to zero."""
 EFFECTS = frozenset({"=", "+=", "-=", "*=", "/=", "%=", "|=", "&=", "^=", "<<=", ">>=", "++", "--", "{", "&"})
 HARMLESS = re.compile(
     r"f?(min|max)f?|fabsf|sizeof|(int|uint)(8|16|32|64)?(_t)?|size_t|float|half|bool|make_(float2|half2)|u?int64_t|return|"
@@ -41,11 +41,10 @@ HARMLESS = re.compile(
 
 @dataclass(frozen=True)
 class Mutation:
-    """A fault in the tokens [start, stop): the text of the whole that replaces them, and what differs in it.
+    """A fault in the tokens [start, stop): the text that replaces them, and the part that differs.
 
-    `later` is text that runs after another token too, only with the fault: a statement that is moved. `compared` are
-    expressions of the same type with the fault and without it, free of effects: where they are equal, the fault does
-    nothing.
+    `later` is text to run after a later token, only with the fault: a moved statement. `compared` are expressions of
+    the same type with and without the fault, free of side effects: if they are equal, the fault has no effect.
     """
 
     start: int
@@ -59,7 +58,7 @@ class Mutation:
 
 
 def of_condition(draft: Draft, span: Span) -> Iterator[Mutation]:
-    """Relations that are off by one or turned around, and what an expression can have."""
+    """Relations that are off by one or inverted, and the faults of any expression."""
     for index in range(*span):
         word = draft.words[index]
         shift = word in "<>" and word in (draft.word(index - 1), draft.word(index + 1))
@@ -85,7 +84,7 @@ def of_expression(draft: Draft, span: Span) -> Iterator[Mutation]:
 
 
 def of_template(draft: Draft, span: Span) -> Iterator[Mutation]:
-    """Template arguments: a flag turned around, the two numbers of columns swapped, or another number of columns."""
+    """Template arguments: a flag inverted, the two numbers of columns swapped, or a different number of columns."""
     for index in range(*span):
         closer = closing_angle(draft, index) if draft.words[index] == "<" else None
         if closer is None or closer >= span[1] or not SMALL_TEMPLATES.match(draft.word(index - 1)):
@@ -139,7 +138,7 @@ def changed(draft: Draft, span: Span, part: Span, text: str, operator: str) -> M
 
 
 def compared(draft: Draft, span: Span, part: Span, text: str) -> tuple[str, str] | None:
-    """The widest expression around a part that can be evaluated with another part, and without it."""
+    """The widest expression around a part that can be evaluated both with and without the change."""
     for start, stop in around(draft, span, part):
         if is_pure(draft, (start, stop)) and is_safe(draft, (start, stop), part, text):
             pieces = (draft.written(start, part[0]), text, draft.written(part[1], stop))
@@ -148,10 +147,10 @@ def compared(draft: Draft, span: Span, part: Span, text: str) -> tuple[str, str]
 
 
 def around(draft: Draft, span: Span, part: Span) -> Iterator[Span]:
-    """The expression around a part, then what each bracket around it holds; of each, what is between two commas.
+    """The expression around a part, then the contents of each bracket around it, each between two commas.
 
-    Of each also the start alone, up to what the part guards; not if the part is `&&` or `||`, which bind other operands
-    than each other.
+    For each also only its start, up to the operand that the part guards; not if the part is `&&` or `||`, whose
+    precedences differ.
     """
     guards = GUARDS if draft.words[part[0]] not in GUARDS else frozenset[str]()
     start, stop = span
@@ -168,9 +167,9 @@ def around(draft: Draft, span: Span, part: Span) -> Iterator[Span]:
 
 
 def is_safe(draft: Draft, span: Span, part: Span, text: str) -> bool:
-    """Whether an expression with another part reads only what it reads without, and divides by nothing else."""
+    """Whether the changed expression reads only what the original reads, and has the same divisors."""
     brackets = [index for index in range(span[0], part[0]) if index < part[0] < draft.mates[index]]
-    for bracket in brackets:  # an index, unless it still is one of a tensor's `ne` or `nb`
+    for bracket in brackets:  # an index, unless it is still an index of a tensor's `ne` or `nb`
         size = draft.word(bracket - 1) in ("ne", "nb") and draft.mates[bracket] == bracket + 2 and text in "0123"
         if draft.words[bracket] == "[" and not size:
             return False
@@ -184,7 +183,7 @@ def is_safe(draft: Draft, span: Span, part: Span, text: str) -> bool:
 
 
 def is_unary(draft: Draft, index: int, span: Span) -> bool:
-    """Whether a star reads what a pointer points to."""
+    """Whether a star dereferences a pointer."""
     return index == span[0] or not is_value(draft, index - 1)
 
 
@@ -196,7 +195,7 @@ def is_value(draft: Draft, index: int) -> bool:
 
 
 def is_pure(draft: Draft, span: Span) -> bool:
-    """Whether an expression can be evaluated once more: it changes nothing, and calls only what is harmless."""
+    """Whether an expression can be evaluated twice: it has no side effects, and calls only harmless functions."""
     for index in range(*span):
         word, name = draft.words[index], draft.word(index - 1)
         calls = name == ">" or (draft.is_name(index - 1) and not HARMLESS.fullmatch(name))
@@ -221,7 +220,7 @@ def is_cast(draft: Draft, closer: int) -> bool:
 
 
 def in_template(draft: Draft, index: int) -> bool:
-    """Whether a token is `<`, `>` or an argument of a template, as far as its line shows."""
+    """Whether a token is `<`, `>` or an argument of a template, judging by its line."""
     word = draft.words[index]
     if word == "<":
         return draft.is_name(index - 1) and closing_angle(draft, index) is not None

@@ -2,7 +2,7 @@
 
 A mutant changes one expression, or drops or moves one statement. The changed file is C++ as before, with the original
 in place and the same lines: `if (a < b)` becomes `if ((simt::mutant(7, ...) ? (a <= b) : (a < b)))`. The argument `...`
-compares the two values, where computing both has no side effect. A case in which they are always equal cannot show the
+compares the two values, if computing both has no side effect. A case in which they are always equal cannot detect the
 fault.
 """
 
@@ -30,9 +30,9 @@ JUMPS = {"continue": "break", "break": "continue"}
 WAITS = frozenset({"__syncthreads", "__syncwarp", "cp_async_wait_all", "cp_async_wait_group", "__threadfence"})
 ASSIGNMENTS = frozenset({"=", "+=", "-=", "*="})
 NOT_SWITCHED = frozenset({"constexpr", "static", "static_assert", "using", "typedef", "extern", "__shared__", "asm"})
-"""A statement with one of these needs a constant, or declares what the next statements use."""
+"""A statement with one of these needs a constant, or declares something that the next statements use."""
 OTHER_VENDORS = re.compile(r"\bamd_\w+|_CC_IS_(AMD|RDNA|CDNA|GCN|MTHREADS)")
-"""A condition that starts with one of these never holds on NVIDIA's GPUs."""
+"""A condition that starts with one of these is never true on NVIDIA GPUs."""
 NOT_THE_RESULT = re.compile(r"GGML_|CUDA_SET_|NO_DEVICE_CODE|static_assert")
 """Calls that check, abort or report."""
 
@@ -55,7 +55,7 @@ class Mutant:
 
     @property
     def digest(self) -> str:
-        """What identifies the fault in every release: its text, not its number."""
+        """Identifies the fault in every release by its text, not its number."""
         text = (self.file, self.line, self.operator, self.before, self.after, *([self.again] if self.again else []))
         return hexdigest(repr(text))
 
@@ -64,7 +64,7 @@ class Mutant:
 
 
 def mutate(text: str, file: str, first: int = 1, without: frozenset[int] = frozenset()) -> tuple[str, list[Mutant]]:
-    """A source with its mutants switched, but some `without` a switch, and all mutants, numbered from `first`."""
+    """A source with switches for its mutants, except those in `without`; and all mutants, numbered from `first`."""
     draft = draft_of(tokenize(text))
     named = list(functions(draft))
     starts = [function.start for function in named]
@@ -86,7 +86,7 @@ def mutate(text: str, file: str, first: int = 1, without: frozenset[int] = froze
 
 
 def switch(draft: Draft, chosen: list[tuple[int, Mutation]]) -> None:
-    """Put the changes of one span before the original, each behind its number.
+    """Put the changes of a span before the original, each selected by its number.
 
     The switch of an expression also notes whether the value differs.
     """
@@ -112,7 +112,7 @@ def switch(draft: Draft, chosen: list[tuple[int, Mutation]]) -> None:
 def switched_spans(draft: Draft) -> Iterator[list[Mutation]]:
     """The changes of each expression and each statement that can be switched, in source order.
 
-    A function that is called for constants has none.
+    There are none in a function that is called for constants.
     """
     floats = floats_of(draft)
     for function in functions(draft):
@@ -138,7 +138,7 @@ def of_statements(draft: Draft, statements: Sequence[Statement], floats: frozens
 
 
 def is_for_others(draft: Draft, statement: Statement) -> bool:
-    """Whether the body of an `if` runs on other vendors' GPUs only."""
+    """Whether the body of an `if` runs only on other vendors' GPUs."""
     return statement.kind == "if" and bool(OTHER_VENDORS.match(draft.written(*statement.head).lstrip("( ")))
 
 
@@ -152,7 +152,7 @@ def of_statement(
     if statement.kind in ("if", "while"):
         if not is_for_others(draft, statement) and not draft.directives(*head):
             changes = [*of_condition(draft, head)]
-            if statement.kind == "if":  # a test that always holds
+            if statement.kind == "if":  # a test that is always true
                 before = draft.written(*head)
                 both = ("true", f"bool({before})") if is_pure(draft, head) else None
                 changes.append(Mutation(*head, "true", "guard dropped", before, "true", compared=both))
@@ -182,7 +182,7 @@ def of_plain(
         if equals is None:
             yield from of_call(draft, (start, stop))
         elif equals > start:
-            for opener in draft.outer(start, equals):  # the indices of what is assigned to
+            for opener in draft.outer(start, equals):  # the indices on the left of the assignment
                 if draft.words[opener] == "[" and first not in ("const", "float", "int", "half2", "half"):
                     yield [*of_expression(draft, (opener + 1, draft.mates[opener]))]
             value, declared = (equals + 1, stop - 1), draft.words[start:equals]
@@ -194,7 +194,7 @@ def of_plain(
 
 
 def of_wait(draft: Draft, statement: Statement, following: Statement | None) -> Iterator[Mutation]:
-    """No wait; or the wait after the next statement instead of before it."""
+    """The wait removed, or placed after the next statement instead of before it."""
     start, stop = statement.start, statement.stop
     before = draft.written(start, stop - 1)
     yield Mutation(start, stop, ";", "wait dropped", before, "nothing")
@@ -207,7 +207,7 @@ def of_wait(draft: Draft, statement: Statement, following: Statement | None) -> 
 
 
 def of_call(draft: Draft, span: Span) -> Iterator[list[Mutation]]:
-    """The changes of a call's arguments; of a call of a template, the template's arguments too."""
+    """The changes of a call's arguments, including template arguments."""
     opener = next((index for index in draft.outer(*span) if draft.words[index] == "("), None)
     if opener is None or opener == span[0] or draft.mates[opener] != span[1] - 2:
         return

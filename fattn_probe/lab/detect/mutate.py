@@ -33,20 +33,20 @@ from fattn_probe.machine.run.required_kernels import KernelReader, required_kern
 from fattn_probe.machine.run.session import Session, arch_of
 
 BUILDS_SHARE = 4
-"""Cores for each build of several at once."""
+"""Cores for each of several parallel builds."""
 ROUNDS = 3
-"""Times that kernels are compiled which only mutants need."""
+"""The number of times that kernels needed only by mutants are compiled."""
 NOT_INFECTED = "gives no other value in any of them"
 """The reason of a mutant that no case has to try."""
 
 
 @dataclass(frozen=True)
 class Mutated:
-    """The fates of mutants; of the cases, those that fail without a mutant, and whose bits the switches change.
+    """The fates of mutants; the cases that fail without a mutant, and those whose bits the switches change.
 
-    `other_bits` is None if that was not found out. `compiled` is the number of mutants in the builds and of those with
-    a verdict from before, `left` of those without a verdict yet. `ran` has the cases that execute a mutant, by its
-    digest; those of mutants whose verdict is from an earlier call are not known.
+    `other_bits` is None if this was not determined. `compiled` is the number of mutants in the builds or with an
+    earlier verdict, `left` the number without a verdict yet. `ran` has the cases that execute a mutant, by its digest,
+    except for mutants whose verdict is from an earlier call.
     """
 
     on: tuple[str, ...]
@@ -61,7 +61,7 @@ class Mutated:
 
 @dataclass(frozen=True)
 class MutantBuild:
-    """A release with its mutants, built for every part of a plan; `until` is when no run is started any more."""
+    """A release with its mutants, built for every part of a plan; no run starts after `until`."""
 
     plan: MutationPlan
     session: Session
@@ -87,16 +87,16 @@ class MutantBuild:
 
 @dataclass
 class Baseline:
-    """The runs of all cases without a mutant, each with the key by which `known` keeps it and its survivors."""
+    """The runs of all cases without a mutant, each with the key in `known` for it and its survivors."""
 
     runs: list[BaselineRun]
     keys: list[str]
     known: KnownRuns
 
     def cases_by_mutant(self, most: int = 0) -> dict[int, list[int]]:
-        """For each mutant that passing cases reach, the numbers of those that it infects: they are to try it.
+        """For each mutant that passing cases reach, the cases that it infects, which are to try it.
 
-        Of cases that launch the same kernels in the same grids, only the fastest `most` of each kind (0: all).
+        Of cases with the same kernels in the same grids, only the fastest `most` (0: all).
         """
         passing = [(number, run) for number, run in enumerate(self.runs) if not run.failure]
         infected: dict[int, dict[tuple[int, str], list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -111,7 +111,7 @@ class Baseline:
 
 
 def build_mutants(plan: MutationPlan, session: Session, say: Step, known: Collection[str] = ()) -> MutantBuild:
-    """Build the mutants that compile for every part of a plan; minutes.
+    """Build the mutants that compile for every part of a plan; takes minutes.
 
     Mutants whose fate is `known`, by digest, are left out of the builds, which then compile faster.
     """
@@ -140,13 +140,13 @@ def build_mutants(plan: MutationPlan, session: Session, say: Step, known: Collec
         made.add_kernels(part.target, needed, RUNNER, required_sources(part.cases))
         return made
 
-    with threads(max(1, cores() // BUILDS_SHARE)) as pool:  # each build ends with its slowest kernels
+    with threads(max(1, cores() // BUILDS_SHARE)) as pool:  # each build finishes with its slowest kernels
         sessions = list(pool.map(built, plan.parts, kernels))
     return MutantBuild(plan, session, say, schema, sessions, kernels, until)
 
 
 def run_baseline(built: MutantBuild, pool: Workers[Task, Any]) -> Baseline:
-    """Run the cases without a mutant, but those that are known from an earlier call."""
+    """Run the cases without a mutant, except those known from an earlier call."""
     plan, keys = built.plan, dict[tuple[int, str], str]()
     for number, case in built.cases:
         part, session = plan.parts[number], built.sessions[number]
@@ -167,7 +167,7 @@ def run_baseline(built: MutantBuild, pool: Workers[Task, Any]) -> Baseline:
 def try_all(built: MutantBuild, mutants: Sequence[Mutant], on_verdict: Callable[[MutantVerdict], None]) -> Baseline:
     """Find the fate of each mutant; first the cases run without a mutant.
 
-    A mutant that no case killed, and that was lost with one, has no verdict, so that a later call tries it again.
+    A mutant that no case killed but one lost has no verdict, so that a later call tries it again.
     """
     with workers(built.parts) as pool:
         baseline = run_baseline(built, pool)
@@ -196,7 +196,7 @@ def try_mutants(
     *,
     last: bool = False,
 ) -> tuple[list[tuple[int, Trial]], dict[int, str]]:
-    """Try mutants; returns the trials that need a kernel that the build lacks, by part, and those without a verdict.
+    """Try mutants; returns by part the trials that need a kernel missing from the build, and those without a verdict.
 
     In the `last` round, a kernel that the build lacks kills. A mutant without a verdict has the reason.
     """
@@ -263,7 +263,7 @@ def compile_missing(built: MutantBuild, missing: Iterable[tuple[int, Trial]]) ->
 
 
 def other_bits(built: MutantBuild, baseline: Baseline) -> tuple[str, ...] | None:
-    """The cases whose bits the switches alone change; None if no time is left to find out."""
+    """The cases whose bits the switches alone change; None if there is no time to determine this."""
     if time.monotonic() > built.until or not baseline.runs:
         return None
     built.say("running the cases without switches")
@@ -287,9 +287,9 @@ def run(
     *,
     bits: bool = True,
 ) -> Mutated:
-    """Try mutants with a suite; verdicts that `results` has already are taken from there.
+    """Try mutants with a suite; verdicts that are already in `results` are used.
 
-    `bits`: also find out which cases the switches alone change, which takes a build without them.
+    `bits`: also determine which cases the switches alone change, which needs a build without switches.
     """
     verdicts = Verdicts.of(results, plan, session)
     known = {item.mutant.digest: item for item in verdicts}

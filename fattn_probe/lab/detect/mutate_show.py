@@ -40,12 +40,12 @@ def document(found: Mutated) -> dict[str, Any]:
 
 
 def fate_of(verdict: MutantVerdict, known: Sequence[Equivalent]) -> str:
-    """A verdict's fate; a mutant that no case killed can be one that is argued equivalent."""
+    """A verdict's fate; a mutant that no case killed may be equivalent."""
     return EQUIVALENT if not verdict.by and argument(verdict.mutant, known) else verdict.fate
 
 
 def render(found: Mutated) -> RenderableType:
-    """The fates by file and by kind, what killed, and the survivors."""
+    """The fates by file and by kind, the kinds of kills, and the survivors."""
     return Group(*parts(found))
 
 
@@ -81,7 +81,7 @@ def parts(found: Mutated) -> Iterator[RenderableType]:
 
 
 def table(name: str, pairs: Sequence[tuple[str, str]]) -> Table:
-    """Numbers of mutants by fate, and the shares killed of those not argued equivalent; a row for each group."""
+    """The numbers of mutants by fate, and the killed share of those not equivalent; a row for each group."""
     rows = []
     for group in (*sorted({group for group, _ in pairs}), "all"):
         counts = Counter(fate for own, fate in pairs if group in (own, "all"))

@@ -1,4 +1,4 @@
-"""Which case tries a mutant next: the one that killed most for its seconds so far, until one kills it.
+"""The choice of the case that tries a mutant next: the one with the most kills per second so far, until one kills it.
 
 Workers take many mutants of one case at once, so that the case is set up once.
 """
@@ -19,11 +19,11 @@ from fattn_probe.lab.detect.killed_by import LOST
 from fattn_probe.lab.detect.worker import BaselineRun, BuiltPart, Task, Trial, Worker, lost_run, working
 
 SET_UP = 0.05
-"""Seconds that a run takes in addition to its kernels."""
+"""Seconds of a run in addition to its kernels."""
 TURN = 3.0
-"""Seconds of runs that a worker is given at once."""
+"""Seconds of runs that a worker gets at once."""
 MOST_AT_ONCE = 128
-"""Mutants under way for each worker: those of a run that is stopped are begun anew."""
+"""Mutants in progress for each worker; after an interruption these start again."""
 
 
 def workers(parts: Sequence[BuiltPart]) -> Workers[Task, Any]:
@@ -32,7 +32,7 @@ def workers(parts: Sequence[BuiltPart]) -> Workers[Task, Any]:
 
 
 def baseline_runs(pool: Workers[Task, Any], cases: Iterable[tuple[int, Case]]) -> Iterator[BaselineRun]:
-    """Every case without a mutant, as it is done; those with most work first."""
+    """Run every case without a mutant, those with the most work first; yields each result."""
     ordered = sorted(cases, key=lambda item: -item[1].op.sizes.flop)
     tasks = (partial(Worker.baseline, number=number, case=case) for number, case in ordered)
     for task, run in pool.answers(tasks):
@@ -41,7 +41,7 @@ def baseline_runs(pool: Workers[Task, Any], cases: Iterable[tuple[int, Case]]) -
 
 @dataclass
 class Schedule:
-    """Mutants by number, the cases that each is `left` to be tried by, and the mutants `waiting` for each case.
+    """Mutants by number, the cases that are `left` to try each, and the mutants `waiting` for each case.
 
     With `to_end`, a mutant that is killed is tried by the other cases too.
     """
@@ -57,18 +57,18 @@ class Schedule:
         self.runs, self.kills = ([0] * len(self.cases) for _ in range(2))
 
     def worth(self, case: int) -> float:
-        """The kills of a case that a second can be expected to give."""
+        """The expected kills of a case per second."""
         return (1 + self.kills[case]) / (2 + self.runs[case]) / (self.cases[case].seconds + SET_UP)
 
     def add(self, mutant: int, cases: Iterable[int]) -> None:
-        """Let a mutant be tried by some cases, at least one, the most promising first."""
+        """Schedule a mutant for some cases, at least one, the most promising first."""
         left = self.left[mutant] = set(cases)
         case = max(left, key=lambda case: (self.worth(case), -case))
         left.remove(case)
         self.waiting[case].append(mutant)
 
     def turn(self, processes: int) -> tuple[int, list[int]]:
-        """The next case and mutants for a worker: the case that most mutants wait for."""
+        """The next case and mutants for a worker: the case for which the most mutants are waiting."""
         case = max(self.waiting, key=lambda case: len(self.waiting[case]) * self.worth(case))
         waiting = self.waiting[case]
         fair = math.ceil(sum(map(len, self.waiting.values())) / processes)
@@ -92,7 +92,7 @@ class Schedule:
     def trials(
         self, pool: Workers[Task, Any], mutants: Iterable[tuple[int, Sequence[int]]], until: float = math.inf
     ) -> Iterator[tuple[int, Trial, bool]]:
-        """Each trial as (case, trial, whether it was the mutant's last); starts none after a time (`monotonic`)."""
+        """Yield each trial as (case, trial, whether it was the mutant's last); none starts after `until`."""
         fresh, processes, running = iter(mutants), cores(), dict[Task, int]()
 
         def tasks() -> Iterator[Task | None]:

@@ -1,4 +1,4 @@
-"""A release with all its mutants behind switches, less those that do not compile."""
+"""A release with all its mutants behind switches, without those that do not compile."""
 
 import difflib
 import functools
@@ -39,10 +39,10 @@ MESSAGE = re.compile(
     r"(?:not initialized with a constant expression|declared here))",
     re.MULTILINE,
 )
-"""An error, the place that instantiates what has it, or a value that another line needs at compile time."""
+"""An error, the place of its instantiation, or a value that a different line needs at compile time."""
 SWITCH = re.compile(r"simt::mutant\((\d+)\b")
 SUSPECTS = ("template argument", "f16", "other name")
-"""Kinds of faults by how often they do not compile."""
+"""Kinds of faults, ordered by how often they do not compile."""
 COMPILING = Kind("mutants", "the list of mutants that compile")
 DOCUMENT = Document("a list of mutants that compile", dict[str, list[Any]])
 ROUNDS = 20
@@ -53,14 +53,14 @@ Source = tuple[str, str]
 
 @dataclass(frozen=True)
 class Schema:
-    """Mutants of a release, and the patches of a build that has them behind switches."""
+    """The mutants of a release, and the patches for a build with them behind switches."""
 
     patches: tuple[Patch, ...]
     mutants: tuple[Mutant, ...]
 
 
 def switched(tree: Tree, patches: Sequence[Patch], without: frozenset[int]) -> Schema:
-    """A release's mutants but those `without`; numbers do not depend on what is left out."""
+    """A release's mutants except those in `without`; numbers do not depend on the exceptions."""
     texts = {name: (tree.root / CUDA / name).read_text() for name in FILES}
     for patch in patches:
         for diff in parse(patch):
@@ -71,7 +71,7 @@ def switched(tree: Tree, patches: Sequence[Patch], without: frozenset[int]) -> S
         after, found = mutate(before, name, len(mutants) + 1, without)
         mutants += found
         lines = before.splitlines(), after.splitlines()
-        whole = max(map(len, lines))  # hunks of less than the file might have several places
+        whole = max(map(len, lines))  # smaller hunks might fit in several places
         diff_lines = difflib.unified_diff(*lines, f"a/{CUDA}/{name}", f"b/{CUDA}/{name}", n=whole, lineterm="")
         parts += [f"{line}\n" for line in diff_lines]
     made = Patch(MUTANTS, Path(f"{MUTANTS}.patch"), "", (), "".join(parts))
@@ -80,7 +80,7 @@ def switched(tree: Tree, patches: Sequence[Patch], without: frozenset[int]) -> S
 
 @dataclass(frozen=True)
 class PatchedTree:
-    """A tree with patches, and the K-V type pairs that there are vec kernels for besides the default ones."""
+    """A tree with patches, and the additional K-V type pairs with vec kernels."""
 
     tree: Tree
     patches: tuple[Patch, ...]
@@ -93,17 +93,16 @@ def compiling(
     say: Step,
     unwanted: frozenset[int] = frozenset(),
 ) -> Schema:
-    """The mutants that compile in all of these kernels, by architecture, and that one of these builds has.
+    """The mutants that compile in all of these kernels, by architecture, and are in one of these builds.
 
-    Which ones do not compile is remembered for the release: it is a question of minutes. Those `unwanted` are not
-    built, unless an earlier build has them that is not much larger.
+    Mutants that do not compile are stored for the release, because finding them takes minutes. `unwanted` mutants are
+    not built, unless an earlier build contains them and is not much larger.
     """
     switch = functools.cache(functools.partial(switched, release.tree, release.patches))
     every = switch(frozenset())
     release_key = every.patches[-1].digest[:16]
     known = remembered(release_key)
-    # What an earlier build left out, if it is not much larger: so mutants whose fate becomes known do not make a build,
-    # and its baseline runs, anew.
+    # Use an earlier build if it is not much larger, so that new verdicts do not require a new build and baseline runs.
     number = len(every.mutants)
     earlier = [frozenset(numbers) for numbers in known.get("left out", ())]
     large = MUCH_LARGER * (number - len(unwanted))
@@ -125,16 +124,16 @@ def compiling(
 
 
 def remembered(key: str) -> dict[str, Any]:
-    """What the cache remembers of a release's mutants; nothing if that is missing or damaged."""
+    """The cache's record of a release's mutants; empty if it is missing or damaged."""
     return DOCUMENT.remembered(COMPILING, key) or {}
 
 
 def remember(
     key: str, without: Collection[int], present: Mapping[str, Collection[int]], unwanted: Collection[int]
 ) -> dict[str, Any]:
-    """Add to what the cache remembers: mutants that do not compile, those in builds by key, and those a build left out.
+    """Add to the cache's record: mutants that do not compile, those in builds by key, and those left out of a build.
 
-    Returns all that it remembers now, another process's additions included.
+    Returns the new record, including additions by other processes.
     """
     with lock_beside(COMPILING.place(key)):
         known = remembered(key)
@@ -153,9 +152,9 @@ def without_errors(
     without: frozenset[int],
     say: Step,
 ) -> tuple[frozenset[int], dict[str, set[int]]]:
-    """The mutants to leave out, so that kernels compile for their architectures; by architecture, those in the sources.
+    """The mutants to leave out so that kernels compile, and by architecture the mutants in the sources.
 
-    One kernel of each family shows most errors; then all of them are compiled, and then those that had errors.
+    Compiling one kernel of each family finds most errors; then all kernels are compiled, and then those with errors.
     """
     first = {arch: list({case.family: case for case in cases}.values()) for arch, cases in kernels.items()}
     present: dict[str, set[int]] = {arch: set() for arch in kernels}
@@ -180,10 +179,10 @@ def without_errors(
 
 
 def suspects(mutants: Iterable[Mutant], errors: Iterable[tuple[Place, ...]]) -> frozenset[int]:
-    """The mutants that may be the reason of errors, each the places of one message, innermost last.
+    """The mutants that may have caused errors, each given by the places of its message, innermost last.
 
-    Those of a line, or of the nearest line before it, since an expression may go over several. Of the mutants of a
-    line, those of the kind that most often does not compile are taken first.
+    These are the mutants on the line, or on the nearest line before it, because an expression may span several lines.
+    Of the mutants on a line, the kind that most often does not compile comes first.
     """
     by_line: dict[Place, list[Mutant]] = defaultdict(list)
     for mutant in mutants:
@@ -205,7 +204,7 @@ def suspects(mutants: Iterable[Mutant], errors: Iterable[tuple[Place, ...]]) -> 
 def checked(
     release: PatchedTree, kernels: Mapping[str, Sequence[KernelCase]], left: frozenset[Source] | None
 ) -> dict[Source, tuple[set[tuple[Place, ...]], set[int]]]:
-    """By source of a kernel or of the dispatch, its errors, or the switches in it; only those `left`, if given."""
+    """For each source of a kernel or of the dispatch, its errors, or its switches; only those `left`, if given."""
     toolchain = find_toolchain("sim")
     with ExitStack() as locks, threads(cores()) as pool:
         found = {}

@@ -1,4 +1,4 @@
-"""Coverage as a table and as JSON, from which it can be read again."""
+"""Coverage as a table and as JSON, which can be read back."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ def file_document(coverage: LineCoverage, file: str) -> dict[str, Any]:
 
 
 def read(path: Path) -> list[Measured]:
-    """The suites of a file of `coverage --json`; InputError if it is none."""
+    """The suites of a file of `coverage --json`; InputError for any other file."""
     text = read_text(path, "the coverage", MOST_BYTES)
     try:
         return [measured_of(item) for item in json.loads(text)["suites"]]
@@ -97,7 +97,7 @@ def render(found: Sequence[Measured]) -> RenderableType:
 
 
 def files_of(found: Sequence[Measured]) -> list[str]:
-    """The files of all suites, also those of which no instance was compiled."""
+    """The files of all suites, including those without a compiled instance."""
     return sorted({file for item in found for file in (*item.coverage.files, *item.coverage.not_compiled)})
 
 
@@ -126,7 +126,7 @@ def instance_rows(found: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
 
 
 def summary(item: Measured) -> Iterator[str]:
-    """How many cases ran where, and which did not."""
+    """The number of cases that ran on each target, and the cases that did not run."""
     yield f"{item.suite}: {number_of(item.cases, 'case')} on {', '.join(item.targets)}"
     yield from (f"  not counted: {reason.splitlines()[0]}" for reason in item.lost[:3])
     if len(item.lost) > 3:

@@ -16,18 +16,18 @@ LIST = Path(__file__).parent / "unreachable.yaml"
 
 
 class Unreachable(Spec):
-    """Lines of which something is never executed, and why. Texts between slashes are regular expressions."""
+    """Lines with something that is never executed, and the reason. Texts in slashes are regular expressions."""
 
     because: str = Field(min_length=20)
     """The argument."""
     file: str
     """The file of ggml-cuda/."""
     lines: list[str] = Field(min_length=1)
-    """The lines, as in the source but for indentation."""
+    """The lines, as in the source except for indentation."""
     after: str = ""
-    """Only after the first line that is this one."""
+    """Only after the first line equal to this."""
     until: str = ""
-    """Only before the next line that is this one."""
+    """Only before the next line equal to this."""
 
 
 def read(path: Path = LIST) -> tuple[Unreachable, ...]:
@@ -36,7 +36,7 @@ def read(path: Path = LIST) -> tuple[Unreachable, ...]:
 
 
 def places(tree: Tree, known: Sequence[Unreachable]) -> dict[Place, str]:
-    """Why lines of a release are not reached; none of a file that it lacks."""
+    """The reasons why lines of a release are not reached; none for files that it lacks."""
     found: dict[Place, str] = {}
     for item in known:
         path = tree.root / CUDA / item.file
@@ -47,7 +47,7 @@ def places(tree: Tree, known: Sequence[Unreachable]) -> dict[Place, str]:
 
 
 def numbers(item: Unreachable, texts: Sequence[str]) -> Iterator[int]:
-    """The lines of a file that an entry means."""
+    """The lines of a file that an entry matches."""
     first = place(item.after, texts, 0) + 1 if item.after else 0
     last = place(item.until, texts, first) if item.until else len(texts)
     for number, text in enumerate(texts[first:last], first + 1):
@@ -56,11 +56,11 @@ def numbers(item: Unreachable, texts: Sequence[str]) -> Iterator[int]:
 
 
 def place(wanted: str, texts: Sequence[str], first: int) -> int:
-    """The index of the next line that is the wanted one; behind the last if there is none."""
+    """The index of the next line that matches; past the end if there is none."""
     return next((at for at in range(first, len(texts)) if matches(wanted, texts[at])), len(texts))
 
 
 def refuted(coverage: LineCoverage) -> list[Place]:
-    """The lines that are said not to be reached, but were executed with all outcomes."""
+    """The lines that are listed as unreachable but were executed with all outcomes."""
     lines = {(file, number): coverage.files.get(file, {}).get(number) for file, number in coverage.unreachable}
     return sorted(place for place, line in lines.items() if line and line.count and line.taken == len(line.branches))

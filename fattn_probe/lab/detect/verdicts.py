@@ -25,14 +25,14 @@ from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.checks import Checks
 
 METHOD = 2
-"""How mutants are judged; other verdicts are made again."""
+"""The version of judging mutants; verdicts of other versions are made again."""
 
 
 @dataclass(frozen=True)
 class MutantVerdict:
     """The fate of a mutant: killed `by` something, on a part, in a case; or a survivor of the `cases` that reach it.
 
-    `changed`: its outputs are correct, but a case launches other kernels or grids.
+    `changed`: its outputs are correct, but a case launches different kernels or grids.
     """
 
     mutant: Mutant
@@ -70,11 +70,11 @@ class SuitePart:
 
     @property
     def name(self) -> str:
-        """What tables call it: `sim:h200`, `races on sim:h200`."""
+        """Its name in tables: `sim:h200`, `races on sim:h200`."""
         return f"{self.entry.name} on {self.target}" if self.entry.name else str(self.target)
 
     def judgement(self, by: KilledBy) -> list[Any]:
-        """How its cases are run and judged, as far as a kill by something depends on it, for a hash."""
+        """How its cases are run and judged, for a hash: only the parts on which this kind of kill depends."""
         return judgement_of(self.entry, self.target, decisive(self.checks, by))
 
 
@@ -82,8 +82,8 @@ class SuitePart:
 class MutationPlan:
     """A suite's entries on their targets, and the mutants to try: those of some `files`, a `sample` of them (0: all).
 
-    `upstream`: judge as upstream's test does. `most` is how many cases of each kind of launches try a mutant (0: all).
-    No case is begun after `seconds`. `passed_over` are digests of mutants of the sample that are not tried.
+    `upstream`: judge as upstream's test does. `most` is the number of cases with the same launches that try a mutant
+    (0: all). No case starts after `seconds`. `passed_over` are digests of mutants of the sample that are not tried.
     """
 
     parts: tuple[SuitePart, ...]
@@ -95,23 +95,23 @@ class MutationPlan:
     passed_over: frozenset[str] = frozenset()
 
     def likely(self, mutants: Iterable[Mutant]) -> list[Mutant]:
-        """The mutants among which a sample is: at least half of them compile."""
+        """The mutants to take a sample from: at least half of them compile."""
         return replace(self, sample=2 * self.sample).chosen(mutants)
 
     def chosen(self, mutants: Iterable[Mutant]) -> list[Mutant]:
-        """The mutants to try, by digest. A smaller sample is a part of a larger one."""
+        """The mutants to try, by digest. A smaller sample is a subset of a larger one."""
         found = sorted((m for m in mutants if not self.files or m.file in self.files), key=lambda m: m.digest)
         return found[: self.sample or None]
 
     def key(self, session: Session) -> str:
-        """What a survivor depends on besides the mutant: the release, its patches, every case and its judgement."""
+        """A hash for survivals, of everything but the mutant: release, patches, every case and its judgement."""
         parts = [[part.judgement(CHECK), [case.digest for case in part.cases]] for part in self.parts]
         return self.hashed(session, [self.most, parts])
 
     def killers(self, session: Session, by: KilledBy = CHECK) -> dict[tuple[str, str], str]:
-        """Hashes of what a kill depends on besides the mutant: one part and one case, by their names.
+        """Hashes of everything but the mutant that a kill depends on: one part and one case, by their names.
 
-        A kill thus holds for every plan with this part and case. `by` is what kills, as in Verdict.
+        So a kill is valid for every plan with this part and case. `by` is the kind of kill, as in Verdict.
         """
         return {
             (part.name, case.name): self.hashed(session, [part.judgement(by), case.digest])
@@ -131,12 +131,12 @@ def judgement_of(entry: Entry, target: Target, checks: Checks) -> list[Any]:
 
 
 def decisive(checks: Checks, by: KilledBy) -> Checks:
-    """The checks that a kill by something depends on: those of correct outputs matter only if one of them kills."""
+    """The checks on which a kill depends: checks of correct outputs matter only if one of them kills."""
     return checks if by == CHECK else replace(checks, roundings=False, kernels=False)
 
 
 def weaker(checks: Checks) -> Iterator[Checks]:
-    """The same checks without some of those that only correct outputs need, and as they are."""
+    """The checks without some of those that only correct outputs need, and the checks unchanged."""
     for roundings, kernels in product({False, checks.roundings}, {False, checks.kernels}):
         yield replace(checks, roundings=roundings, kernels=kernels)
 
@@ -151,11 +151,11 @@ def parts_of(pairs: Iterable[tuple[Entry, Target, Checks]], folder: Path, sessio
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The verdicts of a file that hold for a plan.
+    """The verdicts of a file that are valid for a plan.
 
-    A kill holds for every plan that has the case with this judgement, a survivor only for one with the same cases.
-    `killers` has the hashes of kills by a check, `others` those of kills by anything else, by part and case; `weaker`
-    has those of kills by a check with fewer checks of correct outputs.
+    A kill is valid for every plan with the case and this judgement, a survival only for a plan with the same cases. By
+    part and case, `killers` has the hashes of kills by a check, `others` of other kills, `weaker` of kills by a check
+    with fewer checks of correct outputs.
     """
 
     path: Path
@@ -166,7 +166,7 @@ class Verdicts:
 
     @classmethod
     def of(cls, path: Path, plan: MutationPlan, session: Session) -> "Verdicts":
-        """Those for a plan. What kills without a check that only correct outputs need kills with it too."""
+        """The verdicts for a plan. A kill without some check that only correct outputs need is a kill with it too."""
         parts = ((part, checks) for part in plan.parts for checks in weaker(part.checks))
         plans = (replace(plan, parts=(replace(part, checks=checks),)) for part, checks in parts)
         every = frozenset(killer for one in plans for killer in one.killers(session).values())
@@ -179,7 +179,7 @@ class Verdicts:
         append(self.path, [keys | verdict.document()])
 
     def __iter__(self) -> Iterator[MutantVerdict]:
-        """The verdicts, those of a mutant that has several in the order of the file."""
+        """The verdicts, in the order of the file if a mutant has several."""
         known = self.weaker.union(self.killers.values(), self.others.values())
         for item in documents(self.path):
             if item["key"] == self.key or item.get("killer", "") in known:

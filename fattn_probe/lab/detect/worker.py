@@ -1,7 +1,7 @@
-"""A worker process: it sets a case up once, and runs each mutant of it in a child of one runner.
+"""A worker process: it sets a case up once, then runs each mutant in a child of one runner.
 
-A run whose output and launches have the bits of the baseline run needs no judgement; the reference and the models of
-the others are computed once for a case.
+A run with the same output and launches as the baseline run needs no judgement; for the others, the reference and the
+models are computed once per case.
 """
 
 import time
@@ -34,14 +34,14 @@ from fattn_probe.verdict.judge.checks import Checks, UseModel
 
 LEAST_SECONDS = 2.0
 ERRORS = (FattnProbeError, ValueError, OSError)
-"""What can go wrong while a case is run and judged."""
+"""The errors that may occur while a case is run and judged."""
 OTHER_ORDER = "another order of warps gives other bits"
 SLOWER = 20.0
-"""A run that takes so many times longer than the baseline run may hang."""
+"""A run that takes this many times longer than the baseline run may hang."""
 
 
 class HangError(LostError):
-    """A run did not end in its time; a second run tells whether it hangs, or the machine is busy."""
+    """A run exceeded its time; a second run shows whether it hangs, or the machine is busy."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class BuiltPart:
 
 @dataclass(frozen=True)
 class BaselineRun:
-    """A case without a mutant: how it fails, if it does; the mutants that it reaches, and those that it infects.
+    """A case without a mutant: how it fails, if it does; the mutants that it reaches, and those that infect it.
 
     A mutant infects a case if it changes a value somewhere in it: without that, its run would be the same. `part` is
-    the index of the case's part. `seconds` are those of a run, `judged` of all that its judgement takes. `launches` and
+    the index of the case's part. `seconds` is the time of a run, `judged` the time of its judgement. `launches` and
     `output` are hashes.
     """
 
@@ -83,7 +83,7 @@ class BaselineRun:
 
 @dataclass(frozen=True)
 class Trial:
-    """A mutant in a case: what kills it (`by`, empty if it survives), and the reason.
+    """A mutant in a case: the kind of kill (`by`, empty if it survives), and the reason.
 
     With MISSING, `said` is the missing symbol. `changed` is whether the launches differ.
     """
@@ -97,9 +97,9 @@ class Trial:
 
 @dataclass
 class PreparedCase:
-    """A case that is set up: its file, the file of the share of it to run, and how it ends without a mutant.
+    """A case that is set up: its file, the file of the part to run, and its end without a mutant.
 
-    `output` is that of the baseline run, `baseline` its capture if it ended with one.
+    `output` is that of the baseline run, `baseline` its capture if there is one.
     """
 
     part: BuiltPart
@@ -113,15 +113,15 @@ class PreparedCase:
 
     @cached_property
     def words(self) -> tuple[Types | None, Names | None]:
-        """How launch records name types and kernels."""
+        """The names of types and kernels in launch records."""
         return self.judged.session.kernel_words
 
     @cached_property
     def beside(self) -> JudgedCase:
-        """The case judged beside its baseline output, if it has one, where the suite would compute the rounding model.
+        """The case with its baseline output (if any) in place of the rounding model that the suite would compute.
 
-        Without switches the two are equal in every bit. With them, g++ fuses other multiply-adds: they end basic
-        blocks.
+        Without switches the two are equal in every bit. Switches end basic blocks, so g++ fuses different
+        multiply-adds.
         """
         model: UseModel = "never" if self.part.upstream else self.part.checks.model
         checks = replace(self.judged.checks, model=model)
@@ -150,7 +150,7 @@ class PreparedCase:
         return capture_of(self.judged.case, self.judged.inputs, outcome, provenance)
 
     def judge(self, child: Child, subject: JudgedCase) -> tuple[Ending, str]:
-        """What kills in a run, judged beside the baseline output or not, and the reason."""
+        """The kind of kill in a run and the reason, judged with the baseline output or without."""
         outcome = child.outcome(*self.words)
         if isinstance(outcome, Missing):
             return MISSING, outcome.symbol
@@ -162,7 +162,7 @@ class PreparedCase:
         return CHECKER if checker else by, found.reason.partition("\n")[0]
 
     def trial(self, mutant: int) -> Trial:
-        """A mutant in this case, with each order of warps that its suite asks for."""
+        """Try a mutant in this case, with each order of warps that its suite requests."""
         seconds, first, changed = 0.0, self.output, False
         for schedule in range(len(self.runners)):
             child = self.child(mutant, schedule)
@@ -226,10 +226,10 @@ class Worker:
         return made
 
     def trial(self, number: int, case: Case, mutant: int) -> Trial:
-        """A mutant in a case; one that hangs is stopped, after any other error it is lost.
+        """Try a mutant in a case; if it hangs, that is a kill, after any other error it is lost.
 
-        A run without an end is no verdict by itself, since the machine may be busy. It hangs if the case ends without
-        the mutant, and a second run with it has no end either. After an error the next run gets a new runner.
+        A single timeout is not a verdict, because the machine may be busy. The mutant hangs if the case finishes
+        without it, and a second run with it also times out. After an error the next run gets a new runner.
         """
         try:
             return self.prepared(number, case).trial(mutant)
@@ -250,18 +250,18 @@ class Worker:
             return Trial(mutant, LOST, words_of(error), 0.0)
 
     def trials(self, number: int, case: Case, mutants: Sequence[int]) -> list[Trial]:
-        """A case with each of some mutants."""
+        """Try each of some mutants in a case."""
         return [self.trial(number, case, mutant) for mutant in mutants]
 
     def baseline(self, number: int, case: Case) -> BaselineRun:
-        """A case without a mutant; an error on the way makes it fail."""
+        """Run a case without a mutant; an error makes it fail."""
         try:
             return self.judged_baseline(number, case)
         except ERRORS as error:
             return lost_run(number, case, words_of(error))
 
     def judged_baseline(self, number: int, case: Case) -> BaselineRun:
-        """Judge a case without a mutant, with the error model: beside its own output it would always be correct."""
+        """Judge a case without a mutant with the error model: beside its own output, it would always be correct."""
         began = time.monotonic()
         made = self.prepared(number, case)
         noted = noted_in(self.folder / f"{number}-0" / "reached")
@@ -275,11 +275,11 @@ class Worker:
 
 
 Task = partial[Any]
-"""What a worker is to do: a function of it, with the other arguments by name."""
+"""A task for a worker: one of its functions, with the other arguments by name."""
 
 
 def session_of(part: BuiltPart, simulation: Simulation) -> Session:
-    """A session of a part."""
+    """A session for a part."""
     return Session(replace(part.options, simulation=simulation), builds=dict(part.builds))
 
 

@@ -18,7 +18,7 @@ from fattn_probe.lab.fuzz.smallest import Smallest, SmallestFailure, shrunk
 
 REQUIRED = ("hsk", "n_head", "n_q", "n_kv")
 MOST_SHRUNK = 40
-"""Findings that are shrunk, so that a broken kernel does not take hours."""
+"""The most findings to shrink, so that a broken kernel does not take hours."""
 
 
 def write_cases(cases: Sequence[Judged], folder: Path) -> Iterator[Path]:
@@ -68,7 +68,7 @@ class FuzzRun:
             self.tally.interrupted = True
 
     def shrink(self, fuzzer: Fuzzer, seconds: float, folder: Path, activity: Activity) -> None:
-        """Shrink the cheapest case of each finding, for so many seconds in all, and write them to a folder."""
+        """Shrink the cheapest case of each finding, within a total time in seconds, and write them to a folder."""
         cheapest = [(kind, self.tally.cheapest[kind, on]) for kind, on in self.tally.findings[:MOST_SHRUNK]]
         failures = [
             SmallestFailure(kind, one.drawn.settings, one.result, fuzzer.jobs[one.on]) for kind, one in cheapest

@@ -1,4 +1,4 @@
-"""Features of a case's launches, and the cases that show a pair of them which no other case has shown."""
+"""Features of a case's launches, and the cases with a pair of features that no earlier case had."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ from fattn_probe.machine.run.session import arch_of
 from fattn_probe.verdict.judge.judgement import ATTENTION_KERNEL, attention_kernel
 
 MOST_TILES = 64
-"""Tiles of a launch whose parts are counted."""
+"""The number of tiles of a launch whose parts are counted."""
 
 
 def features(judged: Judged, tree: Tree | None) -> tuple[str, ...]:
-    """The features of a case that ran: its kernels, how they divide the work, and what the op is."""
+    """The features of a case that ran: its kernels, their division of work, and properties of the op."""
     op, launches = judged.drawn.case.op, judged.result.kernels
     arch = arch_of(judged.drawn.target)
     names = [launch.spelling for launch in launches]
@@ -31,7 +31,7 @@ def features(judged: Judged, tree: Tree | None) -> tuple[str, ...]:
 
 
 def division(op: Op, geometry: Geometry) -> Iterator[str]:
-    """How the blocks share the tiles, and which tiles are partial."""
+    """Features of the division of tiles among blocks, and of partial tiles."""
     tiles = [tile_at(index, geometry.grid) for index in range(min(ntiles(geometry.grid), MOST_TILES))]
     parts = [geometry.parts_of(tile) for tile in tiles]
     steps = max(len(range(part.start, part.stop, part.every)) for tile in parts for part in tile)
@@ -51,7 +51,7 @@ def division(op: Op, geometry: Geometry) -> Iterator[str]:
 
 
 def of_case(case: Case) -> Iterator[str]:
-    """What the op and its data are."""
+    """Features of the op and its data."""
     op = case.op
     yield f"K {op.type_K}"
     yield f"V {op.type_V}"
@@ -87,7 +87,7 @@ class Kept:
     pairs: set[tuple[str, str]] = field(default_factory=set)
 
     def see(self, judged: Judged) -> None:
-        """Keep a passing case if it shows something new."""
+        """Keep a passing case if it has a new pair."""
         if judged.result.status != "pass":
             return
         new = set(combinations(features(judged, self.tree), 2)) - self.pairs

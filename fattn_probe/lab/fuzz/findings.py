@@ -1,4 +1,4 @@
-"""What a random case shows: nothing, a known defect of llama.cpp, or a finding; and the kind of a failure."""
+"""The classification of a random case: correct, a known defect of llama.cpp, or a finding of some kind."""
 
 import re
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from fattn_probe.verdict.judge.judgement import attention_kernel
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 NOT_FINITE = {"unwritten": "elements are never written", "nan": "NaN", "inf": "infinities"}
-"""The metrics that count elements without a finite value, the worst first, and what they mean for the output."""
+"""The metrics that count non-finite elements, the worst first, and their descriptions."""
 WRONG = "wrong values"
 OTHER_BITS = "other bits from run to run"
 FAILS = {"deterministic": OTHER_BITS}
-"""What failing checks mean for the output; others are named."""
+"""Descriptions of failing checks; others appear with their names."""
 FAMILIES = ("mma_f16", "tile", "vec", "other")
 
 
 @dataclass(frozen=True, order=True)
 class FindingKind:
-    """The kind of a failure: two of one kind probably have one cause.
+    """The kind of a failure: failures of the same kind probably have the same cause.
 
-    `known` is the known defect of llama.cpp, empty for none; `family` the kernel's; `what` is the simulator's word and
-    the function, or what is wrong with the output.
+    `known` is the known defect of llama.cpp, or empty; `family` the kernel's family; `what` is the simulator's word and
+    the function, or the fault of the output.
     """
 
     status: str

@@ -1,8 +1,8 @@
-"""The cases for the GPUs of one architecture: which are run, and the build with their kernels.
+"""The choice of cases for the GPUs of one architecture, and the build with their kernels.
 
-A kernel takes as long to compile as dozens of cases take to run. So a lane takes a case with a new kernel only while
-compiling has had less than its share of the time, by the costs below; the other cases with new kernels are left out.
-The choice depends on the seed, the source and the devices, but not on what the cache has or how fast the machine is.
+A kernel takes as long to compile as dozens of cases take to run. So a lane accepts a case with a new kernel only while
+compiling has used less than its share of the time, according to the costs below; other cases with new kernels are left
+out. The choice depends on the seed, the source and the devices, but not on the cache or the speed of the machine.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,15 +24,15 @@ from fattn_probe.machine.run.required_kernels import dry_runs, required_sources
 from fattn_probe.machine.run.session import Session, arch_of
 
 KERNEL_SECONDS, CASE_SECONDS = 8.0, 0.25
-"""Seconds of a core to compile an mma or vec kernel, and to run and judge a case."""
+"""CPU seconds to compile an mma or vec kernel, and to run and judge a case."""
 TILE_SECONDS = 0.45
 """Seconds to compile a tile kernel, for each element of V's head size: one file has its instances for all ncols."""
 FIRST_SECONDS = 80.0
-"""Seconds of compiling kernels that a lane begins with."""
+"""The initial allowance of a lane for compiling kernels, in seconds."""
 UNSUPPORTED_EVERY = 20
-"""Of the cases that a GPU does not support, one in so many is run: they cost little, and show little."""
+"""Of the cases that a GPU does not support, one in this many runs: they cost little and show little."""
 PLANNED_A_CORE = 45
-"""Cases that are planned at once, for each core: processes share their dry runs."""
+"""Cases per core that are planned at once: they share processes for their dry runs."""
 FIRST_BATCH, MOST_BATCH = 60, 1000
 """Cases of a target between two builds: few at first, then twice as many each time."""
 
@@ -52,7 +52,7 @@ class Drawn:
 
     @property
     def left_out(self) -> bool:
-        """Whether the case is one of the many that are not supported and not run."""
+        """Whether the case is one of the unsupported ones that do not run."""
         return self.kernels == () and self.number % UNSUPPORTED_EVERY != 0
 
 
@@ -76,8 +76,8 @@ class LaneBatch:
 class Lane:
     """The sequence of cases of the `targets` that share a build, of `all_targets` of the run.
 
-    Case number i is for target i modulo the number of targets. `share` is that of compiling new kernels, `due` the
-    number of cases in all, None for no limit.
+    Case number i is for target i modulo the number of targets. `share` is the time share of compiling new kernels,
+    `due` the total number of cases, None for no limit.
     """
 
     session: Session
@@ -127,7 +127,7 @@ class Lane:
 
     @property
     def _allowed(self) -> float:
-        """The seconds of a core that compiling kernels may have taken by now."""
+        """The CPU seconds that compiling kernels may have taken so far."""
         return FIRST_SECONDS + self.share / (1 - self.share) * CASE_SECONDS * self.accepted
 
     def _planned(self) -> Iterator[Drawn]:
@@ -165,6 +165,6 @@ def lanes(session: Session, targets: Sequence[Target], seed: int, share: float, 
 
 
 def seconds_to_compile(kernel: str) -> float:
-    """The seconds of a core to compile a kernel case, `tile 576,512` or `mma 64,64,8,8`."""
+    """The CPU seconds to compile a kernel case, `tile 576,512` or `mma 64,64,8,8`."""
     family, _, arguments = kernel.partition(" ")
     return TILE_SECONDS * int(arguments.split(",")[-1]) if family == "tile" else KERNEL_SECONDS

@@ -1,4 +1,4 @@
-"""Regions of the space of scenarios in which bugs have lived: each changes a scenario so that it lies in one."""
+"""Regions of scenarios that have had bugs: each function changes a scenario so that it is in one."""
 
 from collections.abc import Callable
 from random import Random
@@ -35,7 +35,7 @@ def extreme_values(rng: Random, settings: Settings) -> None:
 
 
 def masked_before_open(rng: Random, settings: Settings) -> None:
-    """Whole KV tiles of -inf before open ones, for one query or a few: what is skipped must not be needed later."""
+    """Whole KV tiles of -inf before open ones, for one query or a few: skipped data must not be needed later."""
     _few(rng, settings, rows=rng.choice([4, 8, 16]) * STRIDE)
     n_kv = settings["n_kv"]
     window = {"kind": "sliding_window", "window": rng.randint(1, n_kv // 2)}
@@ -123,13 +123,13 @@ REGIONS: tuple[Callable[[Random, Settings], None], ...] = (
 
 
 def _plain(settings: Settings) -> None:
-    """Forget what only the former mask needed."""
+    """Remove settings that only the former mask needed."""
     settings.pop("max_bias", None)
     settings.pop("n_kv_max", None)
 
 
 def _few(rng: Random, settings: Settings, rows: int) -> None:
-    """One query or a few, and so many KV rows."""
+    """One query or a few, and this many KV rows."""
     settings |= {"n_q": rng.choice([1, 1, 2, 3]), "n_kv": rows}
     _fit(settings)
 

@@ -25,7 +25,7 @@ COLUMNS = ("pass", "unsupported", "known defect", "finding")
 class Tally:
     """The results of a run by target and kernel family, and the cheapest case of each kind of failure on a target.
 
-    `few_bits` are the passing cases of which too few bits equal the rounding model. `ratios` are measured / predicted
+    `few_bits` are the passing cases with too few bits equal to the rounding model. `ratios` are measured / predicted
     RMSE by kernel family.
     """
 

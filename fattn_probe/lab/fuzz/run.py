@@ -51,7 +51,7 @@ class FuzzLimits:
 
 @dataclass
 class Fuzzer:
-    """Judges random cases on simulated GPUs. `seed` and `share` are those of `Lane`; `jobs` are the last by target."""
+    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` are the last by target."""
 
     options: RunOptions
     targets: Sequence[Target]
@@ -94,7 +94,7 @@ class Fuzzer:
                 builders.shutdown(wait=False, cancel_futures=True)
 
     def _report(self, progress: Progress) -> None:
-        """Pass a build's progress on, or end the build."""
+        """Pass on a build's progress, or stop the build."""
         if self._stop.is_set():
             raise StoppedError
         self.progress(progress)

@@ -10,7 +10,7 @@ from fattn_probe.lab.fuzz.regions import REGIONS
 from fattn_probe.lab.fuzz.shapes import FLOATS, STRIDE, Settings, choose, draw_shape, flop
 
 REGION_SHARE = 0.3
-"""Share of scenarios that are drawn in a region where bugs have lived."""
+"""The share of scenarios in a region that has had bugs."""
 MOST_FLOP = 100e6
 """Operations of any case: 0.25 s of a simulated tile or vec kernel."""
 SOFTCAP = frozenset({128, 256, 512})
@@ -137,7 +137,7 @@ def draw_mask(rng: Random, settings: Settings) -> Settings:
 
 
 def _mask_layout(rng: Random, settings: Settings) -> Settings:
-    """Padding of the mask: mostly 64 where its rows are scanned, since the scan reads the rows of whole query tiles."""
+    """Padding of the mask: mostly 64 if its rows are scanned, because the scan reads the rows of whole query tiles."""
     found: Settings = {}
     scanned = settings["n_kv"] % STRIDE == 0 and (settings["n_q"] >= 1024 or settings.get("n_seq", 1) > 1)
     if rng.random() < (0.97 if scanned else 0.3):
@@ -167,7 +167,7 @@ def _view(rng: Random, type_: str, heads: int, rows: int) -> Settings:
 
 
 def _pad(rng: Random, type_: str) -> int:
-    """Elements between rows. Rows of Q stay aligned to 8 bytes: an output does not tell the known defect q-stride."""
+    """Elements between rows. Rows of Q stay aligned to 8 bytes: an output does not reveal the known defect q-stride."""
     if type_ not in FLOATS:
         return 32 * rng.randint(1, 3)
     if rng.random() < 0.9:

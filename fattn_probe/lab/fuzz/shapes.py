@@ -1,10 +1,10 @@
-"""Random shapes: head sizes, heads, types, queries and KV rows, weighted towards those in which bugs have lived."""
+"""Random shapes: head sizes, heads, types, queries and KV rows, weighted towards those that have had bugs."""
 
 from random import Random
 from typing import Any, TypeVar
 
 Settings = dict[str, Any]
-"""A scenario as plain data, as a YAML file has it, without `version` and `about`."""
+"""A scenario as plain data, as in a YAML file, without `version` and `about`."""
 Item = TypeVar("Item")
 
 MOST_FLOP = 16e6
@@ -13,7 +13,7 @@ LONG_FLOP = 48e6
 """Operations of a case with many KV rows or queries."""
 LONG_SHARE = 0.15
 MOST_ELEMENTS = 4 << 20
-"""Elements of K or V, which take time to draw and to convert."""
+"""Limit for the elements of K or V, which take time to generate and convert."""
 
 HEAD_SIZES: dict[tuple[int, int], float] = {
     (64, 64): 5,
@@ -39,7 +39,7 @@ GROUPS_OF = {
     512: {2: 1, 4: 1, 8: 1, 3: 0.5, 16: 0.5, 1: 0.1},
     576: {16: 2, 4: 1, 8: 1, 20: 1, 32: 0.5, 12: 0.5, 128: 0.1, 1: 0.05},
 }
-"""The same for head sizes whose kernels need several."""
+"""Query heads per K/V head for head sizes whose kernels need several."""
 TYPES = {"f16": 10, "q8_0": 2, "q4_0": 1, "bf16": 1, "f32": 0.8, "q5_0": 0.4, "q5_1": 0.4, "q4_1": 0.4, "iq4_nl": 0.05}
 FEW_QUERIES = {1: 5, 2: 3, 3: 2, 4: 2, 5: 1, 6: 1, 7: 1.5, 8: 2, 9: 1}
 QUERIES = FEW_QUERIES | {11: 1, 15: 1, 16: 1.5, 17: 1.5, 25: 1, 31: 0.5, 32: 1, 33: 1, 40: 1, 63: 0.5, 64: 1, 65: 1}

@@ -1,4 +1,4 @@
-"""Make a failing scenario small: simplify one setting at a time while it still fails in the same way."""
+"""Shrink a failing scenario: simplify one setting at a time as long as it fails in the same way."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -10,14 +10,14 @@ from fattn_probe.lab.fuzz.shapes import STRIDE, Settings
 MOST_TRIES = 300
 Place = tuple[str, ...]
 OPTIONAL = ("layout", "data", "n_seq", "sinks", "logit_softcap", "scale", "prec", "n_kv_max", "max_bias", "type_V")
-"""Settings that can be left out alone, those with the largest effect first."""
+"""Settings that can be removed separately, those with the largest effect first."""
 SIZES = ("n_kv", "n_q", "n_seq")
 FIXED = frozenset({"hsk", "hsv", "n_head", "n_head_kv", "seed", *SIZES})
 """Numbers that `_numbers` does not change: they choose the kernel, or have their own rule."""
 
 
 def shrink(settings: Settings, fails: Callable[[Settings], bool], tries: int = MOST_TRIES) -> Settings:
-    """The smallest legal scenario found that `fails`, which the given one does; at most so many are tried."""
+    """The smallest legal scenario found that `fails`, as the given one does; at most `most` are tried."""
     seen = [settings]
     found = True
     while found:
@@ -44,7 +44,7 @@ def candidates(settings: Settings) -> Iterator[Settings]:
 
 
 def _without(settings: Settings) -> Iterator[Settings]:
-    """Without a whole setting; without its mask, an op has nothing that needs one."""
+    """Without a complete setting; without the mask, also without everything that needs one."""
     if "mask" in settings:
         layout = {name: view for name, view in settings.get("layout", {}).items() if name != "mask"}
         yield _drop(settings, "mask", "max_bias", "n_kv_max") | {"layout": layout}
@@ -127,7 +127,7 @@ def _leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:  # no
 
 
 def _changed(settings: Settings, place: Place, value: object) -> Settings:
-    """A copy with another value at a place, or without the place if the value is None."""
+    """A copy with a different value at a place, or without the place if the value is None."""
     found = copy.deepcopy(settings)
     inner = found
     for key in place[:-1]:

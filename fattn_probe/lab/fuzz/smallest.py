@@ -1,4 +1,4 @@
-"""Shrink the failures of a run, each in a process of its own, and write them as scenario files."""
+"""Shrink the failures of a run, each in a separate process, and write them as scenario files."""
 
 import functools
 import time
@@ -29,7 +29,7 @@ from fattn_probe.machine.run.simulator import Simulation
 
 @dataclass(frozen=True)
 class SmallestFailure:
-    """A failing case with its result, and the job that judged it. Shrinking stays among the kernels of the build."""
+    """A failing case with its result, and the job that judged it. Shrinking uses only the kernels of the build."""
 
     kind: FindingKind
     settings: Settings
@@ -39,7 +39,7 @@ class SmallestFailure:
 
 @dataclass(frozen=True)
 class Smallest:
-    """The smallest scenario found that fails as the case `name` did, with its result, and its file if it has one."""
+    """The smallest scenario found that fails like the case `name`, with its result, and its file if it has one."""
 
     kind: FindingKind
     on: str
@@ -63,7 +63,7 @@ class Smallest:
 
 
 def shrunk(failures: Sequence[SmallestFailure], workers: int, seconds: float) -> Iterator[Smallest]:
-    """The smallest scenario of each failure that is found in so many seconds for all."""
+    """The smallest scenario found for each failure, within a total time in seconds."""
     begin = functools.partial(shrinking, ends=time.monotonic() + seconds)
     sendable = [
         replace(failure, job=replace(failure.job, target=picklable(failure.job.target))) for failure in failures

@@ -1,1 +1,1 @@
-"""Attention kernels other than llama.cpp's, run on the same cases: contenders."""
+"""Contenders: attention kernels from other sources than llama.cpp, run on the same cases."""

@@ -1,4 +1,4 @@
-"""`compare --kernel`: several attention kernels on the same cases and targets, judged alike."""
+"""`compare --kernel`: several attention kernels on the same cases and targets, judged in the same way."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from fattn_probe.verdict.truth.reference.adapter import operand_values
 
 @dataclass(frozen=True)
 class ContenderRow:
-    """A kernel on a case and a target: what was found. `device` has the GPU's figures; None if they are not known."""
+    """The result of a kernel on a case and a target. `device` has the GPU's figures; None if unknown."""
 
     kernel: str
     case: Case
@@ -49,7 +49,7 @@ class ContenderRow:
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """The timed runs; none on a simulated GPU, whose times are this computer's."""
+        """The timed runs; none on a simulated GPU, where times are those of this computer."""
         return self.judgement.seconds if self.target.engine == "cuda" else ()
 
     @property
@@ -60,7 +60,7 @@ class ContenderRow:
 
 @dataclass(frozen=True)
 class Contest:
-    """Kernels that compute the same cases; None stands for llama.cpp's, which the session runs."""
+    """Kernels that compute the same cases; None stands for llama.cpp's own kernels, which the session runs."""
 
     session: Session
     contenders: Sequence[Contender | None]
@@ -69,7 +69,7 @@ class Contest:
     step: Step = quiet
 
     def rows(self, work: Work) -> Iterator[ContenderRow]:
-        """Every case on each of its targets by every kernel; yields a row as soon as it is known."""
+        """Run every case on each of its targets with every kernel; yields each row as soon as it is known."""
         targets = {str(target): target for _, wanted in work for target in wanted}
         gpus = {name: gpu_of(target) for name, target in targets.items()}
         timed = replace(self.session, options=self.how.timed(self.session.options))
@@ -85,7 +85,7 @@ class Contest:
                             yield ContenderRow(name, case, target, found, gpus[str(target)])
 
     def judged(self, session: Session, answers: Answers, contender: Contender | None, target: Target) -> Judgement:
-        """The judgement on what a kernel computes, each by the same exact answer."""
+        """The judgement on a kernel's output, always with the same exact answer."""
         case = answers.case
         if contender is None and target.device is not None and target.device.gfx:
             return ended(case, target, Unsupported("llama.cpp's kernels are not compiled for AMD's GPUs here"))
@@ -118,7 +118,7 @@ class Contest:
         )
 
     def outcome(self, question: Question, contender: Contender, target: Target) -> Outcome:
-        """What another kernel computes; the same question for all, which a huge op does not fit."""
+        """The output of a contender; all get the same question, which does not support huge ops."""
         if is_huge(question.case):
             return Unsupported("the op is too large to be computed whole")
         try:
@@ -139,7 +139,7 @@ def ended(case: Case, target: Target, outcome: Unsupported | Fault | Failed | Lo
 
 
 def expected_of(question: Question, contender: Contender) -> Expected:
-    """The error that a contender's arithmetic makes on a case, if that is known."""
+    """The expected error of a contender's arithmetic on a case, if known."""
     op = question.op
     kernel = contender.arithmetic(op)
     if kernel is None:

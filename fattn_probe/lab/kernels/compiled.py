@@ -1,4 +1,4 @@
-"""Kernels in CUDA C++, compiled for a target by a driver that is made for them: ours, and the user's own."""
+"""Kernels in CUDA C++, ours and the user's, compiled for a target with a generated driver."""
 
 import re
 import struct
@@ -38,7 +38,7 @@ IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
 def write_question(question: Question, path: Path) -> None:
-    """Write an op: sizes, scale, where its tensors lie, and the bytes of its memories."""
+    """Write an op: sizes, scale, the positions of its tensors, and the bytes of its memory."""
     op = question.op
     s = op.sizes
     roots = list(dict.fromkeys(op.operands[name].root for name in OPERANDS if name in op.operands))
@@ -53,9 +53,9 @@ def write_question(question: Question, path: Path) -> None:
 
 
 def place_of(view: TensorView | None, roots: list[str]) -> tuple[int, ...]:
-    """Where a tensor lies: its memory, its first element, and its strides of rows, heads and sequences in elements.
+    """The position of a tensor: memory, first element, and the strides of rows, heads and sequences in elements.
 
-    A dimension of size 1 has a stride of 0: of a mask, for all heads or sequences.
+    A dimension of size 1 has a stride of 0, so that a mask applies to all heads or sequences.
     """
     if view is None:
         return (-1, 0, 0, 0, 0)
@@ -79,7 +79,7 @@ def read_answer(path: Path, question: Question) -> tuple[np.ndarray, tuple[float
 
 @dataclass(frozen=True)
 class OneBlock:
-    """A cut in which one block takes all KV steps of a row."""
+    """A division in which one block does all KV steps of a row."""
 
     steps: int
     group: int
@@ -95,7 +95,7 @@ class OneBlock:
 
 
 def arithmetic_of(op: Op, name: str, keys: int) -> Kernel:
-    """The arithmetic of a kernel that takes `keys` KV rows a step, and adds products one by one, fused."""
+    """The arithmetic of a kernel with `keys` KV rows per step that adds products one by one, with multiply-adds."""
     s = op.sizes
     return Kernel(
         name=name,
@@ -113,7 +113,7 @@ def arithmetic_of(op: Op, name: str, keys: int) -> Kernel:
 
 @dataclass(frozen=True)
 class CompiledContender:
-    """A function of a file that launches an attention kernel, as `attention.h` says.
+    """A function in a file that launches an attention kernel, as described in `attention.h`.
 
     `keys` is the number of KV rows of a step, for the error model; 0 if the arithmetic is not known.
     """
@@ -126,7 +126,7 @@ class CompiledContender:
     report: Report = field(default=silent, compare=False)
 
     def arithmetic(self, op: Op) -> Kernel | None:
-        """That of ours: sums in f32."""
+        """The arithmetic of our kernels: sums in f32."""
         return arithmetic_of(op, self.name, self.keys) if self.keys else None
 
     def run(self, question: Question, target: Target, how: How) -> Outcome:
@@ -154,7 +154,7 @@ class CompiledContender:
             return found if isinstance(found, Unsupported) else Output(found[0], run.launches, found[1])
 
     def refusal(self, op: Op, target: Target) -> str:
-        """Why it cannot compute an op on a target; empty if it can."""
+        """The reason why it cannot compute an op on a target; empty if it can."""
         if target.engine == "cpu":
             return "it needs a GPU, simulated or real"
         if op.type_K != op.type_V or op.type_K not in TYPES:
@@ -175,14 +175,14 @@ class CompiledContender:
 
 
 def beginning(text: str) -> str:
-    """The first lines of what a kernel has printed, and how many there are."""
+    """The first lines of a kernel's output, and the number of lines."""
     lines = text.splitlines()
     more = [f"... ({len(lines)} lines)"] if len(lines) > PRINTED_LINES else []
     return "\n".join([*lines[:PRINTED_LINES], *more])
 
 
 def driver(file: str, function: str, kv: str, *, hip: bool) -> str:
-    """The source of a program that runs a kernel. A main() of the file's own gets another name."""
+    """The source of a program that runs a kernel. If the file has a main(), it is renamed."""
     return "\n".join(
         [
             f'#include "gpu_{"hip" if hip else "cuda"}.h"',

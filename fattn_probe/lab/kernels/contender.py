@@ -21,7 +21,7 @@ from fattn_probe.verdict.truth.error_model.kernel import Kernel
 
 @dataclass(frozen=True)
 class Timing:
-    """How often a kernel runs on a GPU: first to warm up, then timed."""
+    """The number of warm-up runs and timed runs of a kernel on a GPU."""
 
     warmup: int = 3
     repeats: int = 20
@@ -32,7 +32,7 @@ UNTIMED = Timing(0, 0)
 
 @dataclass(frozen=True)
 class How:
-    """How contenders run: timed on a GPU, in the simulator's order of threads, with the checker or without."""
+    """The options of a contender's run: timing on a GPU, the simulator's order of threads, the checker."""
 
     timing: Timing = field(default_factory=Timing)
     simulation: Simulation = field(default_factory=Simulation)
@@ -40,11 +40,11 @@ class How:
     timeout: float = 600.0
 
     def timed(self, options: RunOptions) -> RunOptions:
-        """The options of a session with as many runs."""
+        """The options of a session with the same number of runs."""
         return replace(options, warmup=self.timing.warmup, repeat=self.timing.repeats)
 
     def timing_on(self, target: Target) -> Timing:
-        """The runs on a target; on a simulated GPU one, since time is not simulated."""
+        """The runs on a target; only one on a simulated GPU, because time is not simulated."""
         return self.timing if target.engine == "cuda" else UNTIMED
 
 
@@ -74,7 +74,7 @@ class Question:
 
     @cached_property
     def causal(self) -> bool:
-        """Whether query i sees exactly the KV rows up to i + n_kv - n_q: by the mask's values, not by its name."""
+        """Whether query i sees exactly the KV rows up to i + n_kv - n_q: by the mask's values, not its name."""
         if not self.op.has_mask or self.op.params.max_bias:
             return False
         view = self.op.operands["mask"]
@@ -86,25 +86,25 @@ class Question:
 
 
 class Contender(Protocol):
-    """An attention kernel. `algorithm` is what `study` calls its algorithm; empty if that is unknown."""
+    """An attention kernel. `algorithm` is the name of its algorithm in `study`; empty if unknown."""
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """Its name for the user."""
 
     @property
     def algorithm(self) -> str:
         """The algorithm of `study` that it implements."""
 
     def arithmetic(self, op: Op) -> Kernel | None:
-        """What it rounds and where, for the error model; None if that is unknown."""
+        """Its arithmetic, for the error model; None if unknown."""
 
     def run(self, question: Question, target: Target, how: How) -> Outcome:
         """Compute a case on a target."""
 
 
 def refusal(op: Op) -> str:
-    """Why no contender can compute an op; empty if some can. They get Q, K, V, a mask and a scale."""
+    """The reason why no contender can compute an op; empty if some can. They get Q, K, V, a mask and a scale."""
     has = {
         "ALiBi slopes": bool(op.params.max_bias),
         "softcap": bool(op.params.logit_softcap),

@@ -1,4 +1,4 @@
-"""Packages that only some kernels need, and the arrays that all of them take."""
+"""Packages that only some kernels need, and the arrays that all of them accept."""
 
 import importlib
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from fattn_probe.verdict.truth.reference.shapes import check_shapes
 class Arrays:
     """An op as arrays in f16: q (n_seq, n_head, n_q, hsk), k and v (n_seq, n_head_kv, n_kv, hsk or hsv).
 
-    With `causal`, query i sees the KV rows up to i + n_kv - n_q. `mask` is (n_q, n_kv); None if there is none, or if
-    `causal` says the same.
+    With `causal`, query i sees the KV rows up to i + n_kv - n_q. `mask` is (n_q, n_kv); None if there is none, or if it
+    equals `causal`.
     """
 
     q: Halves
@@ -30,9 +30,9 @@ class Arrays:
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """What a kernel computed: o (n_seq, n_head, n_q, hsv), and log-sum-exp (n_seq, n_head, n_q) if it gives it.
+    """A kernel's output: o (n_seq, n_head, n_q, hsv), and log-sum-exp (n_seq, n_head, n_q) if available.
 
-    `seconds` are those of the timed runs; there are none but on a GPU.
+    `seconds` are the timed runs; empty except on a GPU.
     """
 
     o: Floats

@@ -1,4 +1,4 @@
-"""Run one CUDA kernel, given as source text, on NumPy arrays: a program around it that reads and writes files."""
+"""Run a CUDA kernel, given as source text, on NumPy arrays, by a generated program that reads and writes files."""
 
 import math
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ HEADERS = Path(__file__).parent / "cuda"
 
 @dataclass(frozen=True)
 class LoweredKernel:
-    """A kernel that a compiler wrote as CUDA: its source, and how it is launched.
+    """A kernel that a compiler generated as CUDA: its source, and its launch.
 
     `grid` and `block` are (x, y, z), `shared_bytes` is the dynamic shared memory, `arguments` are the names of its
     pointers, in order.
@@ -71,7 +71,7 @@ def run_lowered(
 
 
 def program_text(kernel: LoweredKernel, arrays: Mapping[str, Array], outputs: frozenset[str]) -> str:
-    """A program that launches a kernel; its arguments are the folder of the arrays, and how often it runs."""
+    """A program that launches a kernel; its arguments are the folder of the arrays, and the number of runs."""
     described = ", ".join(
         f'{{"{name}", {bytes_of(arrays[name])}, {str(name in outputs).lower()}}}' for name in kernel.arguments
     )

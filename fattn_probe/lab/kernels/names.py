@@ -1,4 +1,4 @@
-"""The contenders by the names that `--kernel` takes."""
+"""The contenders by their names for `--kernel`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ OURS = ("naive", "tiled")
 
 @dataclass(frozen=True)
 class KnownKernel:
-    """A contender of fattn-probe's own: its name, what it is, and where it runs."""
+    """A contender that comes with fattn-probe: its name, a description, and where it runs."""
 
     name: str
     about: str

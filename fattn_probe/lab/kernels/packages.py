@@ -1,4 +1,4 @@
-"""Kernels of other packages as contenders: Triton's, TileLang's, PyTorch's. They take arrays in f16."""
+"""Kernels from the packages Triton, TileLang and PyTorch as contenders. They accept arrays in f16."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ TORCH = "torch:"
 
 
 class Attend(Protocol):
-    """What computes an op on a target."""
+    """A function that computes an op on a target."""
 
     def __call__(self, asked: Arrays, *, target: Target, how: How) -> Attended:
         """Its output, and the seconds of the timed runs on a GPU."""

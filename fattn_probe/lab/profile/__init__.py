@@ -1,1 +1,1 @@
-"""What a kernel does, counted: by Nsight Compute on a GPU, by the simulator while it runs."""
+"""Counts of a kernel's operations, by Nsight Compute on a GPU, or by the simulator."""

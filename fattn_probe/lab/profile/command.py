@@ -1,4 +1,4 @@
-"""Profile cases and programs on targets, and count what FlashAttention-2's formula says beside."""
+"""Profile cases and programs on targets, and compare with the formula of FlashAttention-2."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ def formula_traffic(op: Op, launches: Iterable[LaunchRecord]) -> tuple[Traffic, 
 
 
 def sized(op: Op, name: str, elements: int) -> int:
-    """Bytes of elements of a tensor."""
+    """The bytes of some elements of a tensor."""
     kind = op.tensors[name].type
     return elements * type_size(kind) // block_size(kind)
 
@@ -75,7 +75,7 @@ def check_targets(targets: Sequence[Target]) -> None:
 
 
 def profile_case(simulated: Session, measured: Session, case: Case, targets: Sequence[Target]) -> Profiled:
-    """A case on each target: `simulated` is a session of builds with counters, `measured` one of release builds."""
+    """Profile a case on each target: `simulated` is a session of builds with counters, `measured` of release builds."""
     with scratch() as folder:
         inputs = make_case_file(case, folder / "case.gguf")
         found = []
@@ -98,7 +98,7 @@ def profile_case(simulated: Session, measured: Session, case: Case, targets: Seq
 
 
 def reason(outcome: RunOutcome, name: str) -> str:
-    """Why there are no counts of an op that is not supported; the error of another outcome is raised."""
+    """The reason why an unsupported op has no counts; raises the error of any other outcome."""
     said = describe(outcome)
     match outcome:
         case Unsupported():
@@ -109,7 +109,7 @@ def reason(outcome: RunOutcome, name: str) -> str:
 
 
 def counted(session: Session, launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
-    """What the simulator has just counted; the file is removed, since the next run appends to it."""
+    """The simulator's counts; the file is removed, because the next run appends to it."""
     path = session.options.simulation.counts
     assert path is not None
     found = read_counts(path, launches)
@@ -118,7 +118,7 @@ def counted(session: Session, launches: Sequence[LaunchRecord]) -> tuple[Counts,
 
 
 def under_ncu(session: Session, case_file: Path, target: Target) -> tuple[Counts, ...]:
-    """What ncu counts in one run of the runner."""
+    """The counts of ncu for one run of the runner."""
     types, names = session.kernel_words
     build = session.build_for(target)
     with scratch() as folder:
@@ -129,7 +129,7 @@ def under_ncu(session: Session, case_file: Path, target: Target) -> tuple[Counts
 
 
 def known(counts: Sequence[Counts], launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
-    """Counts with the recorded launch of the same kernel and place, which has registers and shared memory."""
+    """Counts, with the recorded launch of the same kernel and position, which has registers and shared memory."""
     left = list(launches)
     found = []
     for one in counts:
@@ -143,14 +143,14 @@ def known(counts: Sequence[Counts], launches: Sequence[LaunchRecord]) -> tuple[C
 def profile_program(
     program: Program, targets: Sequence[Target], settings: ProgramSettings, simulation: Simulation
 ) -> Profiled:
-    """A program of the user's on each target."""
+    """Profile a user's program on each target."""
     return Profiled(str(program.path), tuple(profiles_of_program(program, targets, settings, simulation)))
 
 
 def profiles_of_program(
     program: Program, targets: Sequence[Target], settings: ProgramSettings, simulation: Simulation
 ) -> Iterator[Profile]:
-    """Its profiles; ComparisonError for a finding, LostError if it fails."""
+    """The profiles of a program; ComparisonError for a finding, LostError if it fails."""
     for target in targets:
         made = maker(target, "count" if target.engine == "sim" else "release").make(program)
         with scratch() as folder:
@@ -171,7 +171,7 @@ def profiles_of_program(
 
 
 def device_of(target: Target) -> Device | None:
-    """The figures of a target's GPU: of a real one, those of the catalogue's GPU with its name, if there is one."""
+    """The figures of a target's GPU; a real GPU is looked up in the catalogue by its name."""
     if target.device is not None:
         return target.device
     name = gpu_name(target.gpu)

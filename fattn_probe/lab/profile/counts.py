@@ -1,4 +1,4 @@
-"""The counts of one kernel launch, and what each is called in Nsight Compute."""
+"""The counts of a kernel launch, and their names in Nsight Compute."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ ROWS = (
     CountRow("dram_write_bytes", "DRAM bytes written", "dram__bytes_write.sum"),
     CountRow("nanoseconds", "time in ns", "gpu__time_duration.sum"),
 )
-"""In the order of the table."""
+"""The rows, in the order of the table."""
 BY_ADDRESS = ("load_wavefronts", "ldmatrix_wavefronts", "store_wavefronts")
 """The wavefronts of shared memory that follow from the addresses alone."""
 
@@ -66,8 +66,8 @@ class Traffic:
 class Counts:
     """The counts of one launch, by the keys of ROWS; one that could not be counted is missing.
 
-    `traffic` is known only from the simulator, which knows the tensors. `arithmetic_flops` are those of the op by its
-    formula, of whatever instructions.
+    `traffic` is available only from the simulator, which knows the tensors. `arithmetic_flops` is from the op's
+    formula, whatever the instructions.
     """
 
     launch: LaunchRecord
@@ -76,12 +76,12 @@ class Counts:
 
     @property
     def sectors_of_a_load(self) -> float | None:
-        """Sectors of a global load request: 4 if 32 lanes load 4 bytes each side by side."""
+        """Sectors of a global load request: 4 if 32 lanes load 4 adjacent bytes each."""
         return quotient(self.values.get("load_sectors"), self.values.get("load_requests"))
 
     @property
     def sectors_of_a_store(self) -> float | None:
-        """The same for stores."""
+        """Sectors of a global store request."""
         return quotient(self.values.get("store_sectors"), self.values.get("store_requests"))
 
     @property
@@ -98,7 +98,7 @@ class Counts:
 
     @property
     def bytes_moved(self) -> int | None:
-        """DRAM's bytes if they were measured, else the sectors'."""
+        """DRAM bytes if they were measured, otherwise bytes in sectors."""
         return self.sector_bytes if self.dram_bytes is None else self.dram_bytes
 
 
@@ -106,8 +106,8 @@ class Counts:
 class Profile:
     """All launches of a case or a program on one target; `problem` says why there are none.
 
-    `flops` are those of the op by its formula; None for a program. `division` is the origin of the occupancy by which
-    the launch divides KV rows among blocks, None if it depends on none.
+    `flops` are those of the op by its formula; None for a program. `division` is the origin of the occupancy that
+    determines the division of KV rows among blocks, None if none does.
     """
 
     on: str
@@ -119,12 +119,12 @@ class Profile:
 
 
 def quotient(above: float | None, below: float | None) -> float | None:
-    """A quotient; None if a part of it is unknown or it has no value."""
+    """A quotient; None if a number is unknown or it is undefined."""
     return None if above is None or not below else above / below
 
 
 def ratio(above: float | None, below: float | None) -> float | None:
-    """The ratio of two counts of the same thing, 1 if both are 0; None if one is unknown or it has no value."""
+    """The ratio of two counts of the same kind, 1 if both are 0; None if one is unknown or it is undefined."""
     return 1.0 if above == below == 0 else quotient(above, below)
 
 

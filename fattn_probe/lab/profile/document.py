@@ -15,18 +15,18 @@ Gpus = Mapping[str, Device | None]
 
 
 def roof_for(counts: Counts, device: Device | None) -> Roof | None:
-    """The roof above a launch: that of tensor cores if it used them, else of float32."""
+    """The roof for a launch: that of tensor cores if it used them, otherwise of float32."""
     return roof_of(device, tensor=uses_tensor_cores(counts)) if device is not None else None
 
 
 def uses_tensor_cores(counts: Counts) -> bool:
-    """Whether a kernel multiplied matrices: ncu's count has half-precision arithmetic too, but no ldmatrix then."""
+    """Whether a kernel multiplied matrices: ncu also counts half-precision arithmetic, but then without ldmatrix."""
     values = counts.values
     return bool(values.get("tensor_flops") or (values.get("tensor") and values.get("ldmatrix")))
 
 
 def point_of(profile: Profile, counts: Counts) -> Point | None:
-    """The launch's point: an attention kernel's operations are the op's; None if operations or bytes are unknown."""
+    """The launch's point, with the op's operations for an attention kernel; None if operations or bytes are unknown."""
     flops = profile.flops if columns_of_tile(counts.launch) else counts.values.get("tensor_flops")
     moved = counts.bytes_moved
     if not flops or not moved:
@@ -56,7 +56,7 @@ def profile_json(name: str, profile: Profile, gpus: Gpus) -> dict[str, Any]:
 
 
 def launch_json(profile: Profile, counts: Counts, device: Device | None) -> dict[str, Any]:
-    """One launch: what it was, its counts by their keys, bytes by tensor, occupancy, and its place on the roofline."""
+    """One launch: its kernel, counts by key, bytes by tensor, occupancy, and position on the roofline."""
     fits = occupancy(counts.launch, device) if device else None
     roof, point = roof_for(counts, device), point_of(profile, counts)
     value: dict[str, Any] = counts.launch.document() | {"counts": dict(counts.values)}

@@ -20,12 +20,12 @@ DATA_PIPE = (
     "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
     "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
 )
-"""Wavefronts of loads, ldmatrix among them, and stores; more than BY_ADDRESS where the memory was busy."""
+"""Wavefronts of loads (including ldmatrix) and stores; more than BY_ADDRESS if the memory was busy."""
 CONFLICTS = (
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
 )
-"""Wavefronts beyond the first of each access, those that were repeated among them."""
+"""Wavefronts beyond the first of each access, including repeated ones."""
 ASKED = (*KEYS, *DATA_PIPE, *CONFLICTS)
 DIM = re.compile(r"\d+")
 
@@ -81,11 +81,11 @@ def parse(text: str, *, types: Types | None = None, names: Names | None = None) 
 def values_of(metrics: Mapping[str, int]) -> dict[str, int]:
     """The counts of a launch, by the keys of ROWS.
 
-    A wavefront that is repeated since the memory is busy, with global loads say, differs from run to run; ncu's
-    conflicts have it. So it is counted apart, and conflicts are those of the addresses.
+    Wavefronts that repeat because the memory is busy (with global loads, for example) differ from run to run. ncu
+    includes them in conflicts. So they are counted separately, and conflicts are only those that the addresses require.
 
-    Global loads are the requests that no cp.async made. ncu's own count lacks generic loads (`LD`), which nvcc makes of
-    a pointer that may be to local memory: those of K and V in kernels that check the end of K.
+    Global loads are the requests not made by cp.async. ncu's own count lacks generic loads (`LD`), which nvcc uses for
+    a pointer that may be to local memory: for K and V in kernels that check the end of K.
     """
     values = {KEYS[metric]: value for metric, value in metrics.items() if metric in KEYS}
     if "load_requests" in values and "copies" in values:
@@ -99,7 +99,7 @@ def values_of(metrics: Mapping[str, int]) -> dict[str, int]:
 
 
 def csv_lines(text: str) -> Iterable[str]:
-    """The lines of the CSV, from its head on, without ncu's messages."""
+    """The lines of the CSV, from its header on, without ncu's messages."""
     lines = text.splitlines()
     start = next((place for place, line in enumerate(lines) if line.startswith(f'"{HEAD}",')), None)
     if start is None:
@@ -108,7 +108,7 @@ def csv_lines(text: str) -> Iterable[str]:
 
 
 def launch_of(order: int, line: Mapping[str, str], types: Types | None, names: Names | None) -> LaunchRecord:
-    """The launch that a line of the CSV is about; ncu does not tell its dynamic shared memory here."""
+    """The launch on a line of the CSV, which does not contain its dynamic shared memory."""
     name = parse_kernel_name(line["Kernel Name"], types=types, names=names)
     return LaunchRecord(order, name.base, name.args, dim3(line["Grid Size"]), dim3(line["Block Size"]), 0)
 

@@ -1,4 +1,4 @@
-"""How many blocks of a kernel fit on an SM, and what limits them."""
+"""The number of blocks of a kernel that fit on an SM, and the limit."""
 
 import math
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from fattn_probe.llama.launch.record import LaunchRecord
 
 REGISTERS_AT_ONCE = 256  # allocated to a warp
 SHARED_AT_ONCE = {6: 256, 7: 256}  # bytes, by major compute capability
-SHARED_UNIT = 128  # of newer ones
-PARTITIONS = 4  # of an SM, each with its registers
+SHARED_UNIT = 128  # for newer GPUs
+PARTITIONS = 4  # per SM, each with its registers
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """The most blocks on an SM by each limit, and the warps of a block and of an SM."""
+    """The largest number of blocks on an SM by each limit, and the warps of a block and of an SM."""
 
     limits: dict[str, int]
     warps: int
@@ -27,12 +27,12 @@ class Occupancy:
 
     @property
     def share(self) -> float:
-        """The share of an SM's warps that they fill."""
+        """The share of an SM's warps in use."""
         return self.blocks * self.warps / self.most_warps
 
     @property
     def limited_by(self) -> tuple[str, ...]:
-        """What allows no more blocks."""
+        """The limits that allow no more blocks."""
         return tuple(name for name, blocks in self.limits.items() if blocks == self.blocks)
 
 
@@ -53,11 +53,11 @@ def occupancy(launch: LaunchRecord, device: Device) -> Occupancy:
 
 
 def shared_memory(launch: LaunchRecord, device: Device) -> int:
-    """Bytes of shared memory that a block takes of the SM."""
+    """Bytes of the SM's shared memory that a block uses."""
     used = launch.shared + (launch.static_shared or 0) + device.reservedSharedMemPerBlock
     return rounded(used, SHARED_AT_ONCE.get(device.major, SHARED_UNIT))
 
 
 def rounded(value: int, unit: int) -> int:
-    """Up to a multiple of `unit`."""
+    """Round up to a multiple of `unit`."""
     return -(-value // unit) * unit

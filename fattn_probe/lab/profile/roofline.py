@@ -1,4 +1,4 @@
-"""The roofline of a GPU, and where a kernel stands on it (Williams, Waterman, Patterson 2009)."""
+"""The roofline of a GPU, and the position of a kernel on it (Williams, Waterman, Patterson 2009)."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -15,22 +15,22 @@ PEAKS = "peaks.yaml"
 
 @dataclass(frozen=True)
 class Roof:
-    """The most that a GPU can do: operations in a second, and bytes in a second from and to its memory."""
+    """The peaks of a GPU: operations per second, and bytes per second from and to its memory."""
 
     flops: float
     bandwidth: float
 
     @property
     def ridge(self) -> float:
-        """The operations for a byte from which on arithmetic is the limit."""
+        """The number of operations per byte above which arithmetic is the limit."""
         return self.flops / self.bandwidth
 
     def attainable(self, intensity: float) -> float:
-        """The most operations in a second with this many operations for each byte."""
+        """The highest operations per second with this many operations per byte."""
         return min(self.flops, intensity * self.bandwidth)
 
     def bound(self, intensity: float) -> Literal["memory", "arithmetic"]:
-        """What limits a kernel with this many operations for each byte."""
+        """The limit of a kernel with this many operations per byte."""
         return "memory" if intensity < self.ridge else "arithmetic"
 
 
@@ -45,12 +45,12 @@ class Point:
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte."""
+        """Operations per byte."""
         return self.flops / self.bytes
 
     @property
     def achieved(self) -> float | None:
-        """Operations in a second."""
+        """Operations per second."""
         return self.flops / self.seconds if self.seconds else None
 
     def least_seconds(self, roof: Roof) -> float:
@@ -60,7 +60,7 @@ class Point:
 
 @cache
 def peaks() -> MappingProxyType[str, dict[str, float]]:
-    """What is known of GPUs by their ids."""
+    """The known peaks of GPUs by id."""
     text = (files("fattn_probe.lab.profile") / PEAKS).read_text()
     return MappingProxyType(yaml.safe_load(text))
 

@@ -19,7 +19,7 @@ PLAIN = Look("")
 
 
 def roofline(found: Sequence[tuple[Roof, Point]]) -> Drawing:
-    """The roofs, and on them the kernels: a circle where one may get, a cross where it did."""
+    """The roofs and the kernels: a circle at a kernel's limit, a cross at its measured speed."""
     places = [value for roof, point in found for value in (roof.ridge, point.intensity)]
     reached = [point.achieved for _, point in found if point.achieved]
     first, last, top = min(places) / 10, max(places) * 10, max(roof.flops for roof, _ in found)
@@ -40,7 +40,7 @@ def roofline(found: Sequence[tuple[Roof, Point]]) -> Drawing:
 
 @dataclass(frozen=True)
 class RooflinePicture:
-    """A roofline in characters; `o` is where a kernel may get, `x` where it did."""
+    """A roofline in characters; `o` is a kernel's limit, `x` its measured speed."""
 
     roof: Roof
     point: Point
@@ -60,7 +60,7 @@ class RooflinePicture:
 
 
 def write_roofline(done: Sequence[Profiled], gpus: Gpus, path: Path) -> None:
-    """Draw all launches whose place is known, with their roofs; InputError if there is none."""
+    """Draw all launches with a known position, with their roofs; InputError if there is none."""
     from fattn_probe.base.view.plot import plot  # matplotlib takes a second to load
 
     found = [

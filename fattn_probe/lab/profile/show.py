@@ -57,7 +57,7 @@ def launch_parts(
 
 
 def count_table(targets: Sequence[str], row: Sequence[Counts]) -> Table:
-    """The counts of one launch, a column for each target; of two targets, the ratio of the second to the first."""
+    """The counts of a launch, a column for each target; for two targets also the ratio of the second to the first."""
     lines: list[tuple[str, ...]] = []
     for kind in ROWS:
         values = [counts.values.get(kind.key) for counts in row]
@@ -80,7 +80,7 @@ def compared(values: Sequence[float | None]) -> tuple[str, ...]:
 
 
 def figure(value: int | None) -> str:
-    """`2,048`; empty for what was not counted."""
+    """`2,048`; empty if not counted."""
     return "" if value is None else f"{value:,}"
 
 
@@ -102,7 +102,7 @@ def traffic_row(traffic: Traffic, formula: Traffic | None) -> tuple[str, ...]:
 
 
 def words(profile: Profile, counts: Counts, gpus: Gpus) -> Iterator[Text]:
-    """Occupancy, and what the roofline says, in sentences."""
+    """Occupancy and the roofline's result, in sentences."""
     device = gpus[profile.on]
     if device is not None:
         yield Text(occupancy_words(counts.launch, occupancy(counts.launch, device)))
@@ -135,7 +135,7 @@ def occupancy_words(launch: LaunchRecord, fits: Occupancy) -> str:
 
 
 def unknowns(profiles: Sequence[Profile]) -> Iterator[Text]:
-    """What marks mean, and which counts are of a grid that rests on an occupancy that is not known."""
+    """The meaning of marks, and the counts that depend on an unknown occupancy through the grid."""
     launches = [one.launch for profile in profiles for one in profile.counts]
     for line in legend(launch.origin for launch in launches if launch.regs is not None):
         yield Text(line, "dim")

@@ -1,4 +1,4 @@
-"""Read what a simulator build with counters (flavour `count`) has counted."""
+"""Read the counts of a simulator build with counters (flavour `count`)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,15 @@ from fattn_probe.lab.profile.counts import SECTOR, Counts, Traffic
 from fattn_probe.llama.launch.record import LaunchRecord
 
 TEMPORARY = "temporary"
-"""Memory of the kernels' own, beside the op's tensors."""
+"""The name for the kernels' own memory, apart from the op's tensors."""
 ACCESSES = ("load", "ldmatrix", "store")
-"""To shared memory, whose wavefronts and conflicts ncu has; it has those of cp.async and atomics elsewhere."""
+"""Accesses to shared memory in ncu's wavefronts and conflicts, which do not include cp.async and atomics."""
 
 
 def read_counts(path: Path, launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
     """The counts of launches in a file of the simulator; a later line of one launch replaces the earlier one.
 
-    Later lines are those of the same case in a new process, after a kernel that the build lacked was compiled.
+    Later lines are from the same case in a new process, after a missing kernel was compiled.
     """
     lines = path.read_text().splitlines() if path.is_file() else []
     documents = {document["order"]: document for document in map(json.loads, lines)}
@@ -62,7 +62,7 @@ def global_values(accesses: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def traffic_of(accesses: Sequence[Mapping[str, Any]]) -> tuple[Traffic, ...]:
-    """The sectors' bytes by tensor; allocations without a name are one, or each has its number if none has a name."""
+    """Bytes in sectors by tensor; unnamed allocations are combined, or numbered if none has a name."""
     named = any(one["tensor"] for one in accesses)
     read: dict[str, int] = {}
     written: dict[str, int] = {}

@@ -52,9 +52,9 @@ class ProgramKernel:
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled program, its kernels, and what it has of PTX that the simulator lacks, as `file:line: instruction`.
+    """A compiled program, its kernels, and its PTX that the simulator lacks, as `file:line: instruction`.
 
-    `source` is its file, as the user calls it.
+    `source` is its file, as named by the user.
     """
 
     path: Path
@@ -82,7 +82,7 @@ class Maker:
 
     @property
     def folder(self) -> Path:
-        """The folder of all programs that are compiled so."""
+        """The folder of all programs that are compiled in this way."""
         engine = "cuda" if self.cuda else "sim"
         arch = self.arch if self.amd else f"sm{self.arch}"
         return cache_dir() / "builds" / f"programs-{engine}-{arch}-{self.flavour}-{own_stamp()[:12]}"
@@ -124,7 +124,7 @@ class Maker:
         return {path: rewrite(text, path.name, known, style) for path, text in program.texts.items()}
 
     def compile(self, program: Program, target: str, rewritten: Mapping[Path, Rewritten], report: Report) -> None:
-        """Compile and link, with the simulator's own files if they are not there yet."""
+        """Compile and link, including the simulator's own files if they are missing."""
         for path, file in rewritten.items():
             write_if_changed(self.folder / copy_of(path), f'#line 1 "{path}"\n{file.text}', ERRORS)
         for path in own_files():
@@ -215,7 +215,7 @@ class Maker:
 
 
 def maker(target: Target, flavour: Flavour) -> Maker:
-    """What compiles programs for a target."""
+    """The compilers for programs on a target."""
     if target.device is None:
         return Maker(arch_of(target), flavour, cuda=True)
     device = target.device
@@ -233,9 +233,9 @@ def written(text: str, name: str, suffix: str) -> Path:
 
 
 def prelude_text(program: Program) -> str:
-    """What g++ reads before a program's first line: headers of C and C++, the simulator's own, then the `-D` macros.
+    """The text before a program's first line: headers of C and C++, the simulator's headers, then the `-D` macros.
 
-    So a macro like N or K does not change what a header means. A reserved name is for the headers, and comes first.
+    So a macro like N or K cannot affect a header. A reserved name is meant for the headers, and comes first.
     """
     standard, own = (
         [f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in names]
@@ -252,7 +252,7 @@ def is_reserved(macro: str) -> bool:
 
 
 def copy_of(path: Path) -> str:
-    """Where the rewritten copy of a file or folder lies in the folder of programs."""
+    """The place of the rewritten copy of a file or folder in the folder of programs."""
     return f"source{path}"
 
 
@@ -271,7 +271,7 @@ def explained(error: BuildError, program: Program, rewritten: dict[Path, Rewritt
 
 
 def warnings_of(program: Program, rewritten: dict[Path, Rewritten]) -> tuple[str, ...]:
-    """What the simulator lacks of a program's PTX: its own instructions, and how many those of an `-I` folder are.
+    """Warnings about unsupported PTX: the program's own instructions, and the number in each `-I` folder.
 
     A library's headers have instructions for every architecture, and the program may need none of them.
     """

@@ -11,7 +11,7 @@ from fattn_probe.machine.run.simulator import Simulation
 
 SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set pagination off", "set width 0")
 IN_A_BLOCK = "simt::self != 0"
-"""On the host a kernel's body begins too, when it describes itself (native/sim/launch.h)."""
+"""A kernel's body is also entered on the host, when it describes itself (native/sim/launch.h)."""
 
 
 def debug(executable: Executable, target: Target, arguments: Sequence[str], *, fast_math: bool) -> int:

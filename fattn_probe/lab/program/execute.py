@@ -23,7 +23,7 @@ REFUSED = '{"refused":'
 
 @dataclass(frozen=True)
 class ProgramSettings:
-    """How a program runs: its arguments, the seconds that it may take, whether its output is kept."""
+    """The settings of a run: arguments, time limit in seconds, and whether to keep the output."""
 
     arguments: tuple[str, ...] = ()
     timeout: float | None = None
@@ -32,10 +32,10 @@ class ProgramSettings:
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """How a program ended: `code` as in `subprocess`, `seconds` on this machine's clock.
+    """The end of a program: `code` as in `subprocess`, `seconds` on this machine's clock.
 
     `host_time`: it asked CUDA how long something took, and got the host's time. `stdout` and `stderr` are empty unless
-    they were kept. `refused` are the launches that the simulator refused, as faults, each once for each place.
+    they were kept. `refused` are the launches that the simulator refused, as faults, one for each place.
     """
 
     on: str
@@ -102,7 +102,7 @@ def timed_out(executable: Executable, settings: ProgramSettings, records: str, s
 
 
 def refusals_of(records: str) -> tuple[Fault, ...]:
-    """The launches that were refused, each once for each place, with the frames out to main()."""
+    """The refused launches, one for each place, with the frames out to main()."""
     lines = dict.fromkeys(line for line in records.splitlines() if line.startswith(REFUSED))
     faults = (fault_of_finding(json.loads(line)["refused"]) for line in lines)
     return tuple(within_kernel(symbolised(fault)) for fault in faults)
@@ -118,7 +118,7 @@ def environment(target: Target, simulation: Simulation, *, fast_math: bool) -> d
 
 
 def launches_of(text: str) -> tuple[LaunchRecord, ...]:
-    """The launches in a program's records; the later of two records of one launch knows more."""
+    """The launches in a program's records; the later of two records of a launch is more complete."""
     return tuple({launch.order: launch for launch in parse_launches(text)}.values())
 
 

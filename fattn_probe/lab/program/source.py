@@ -1,4 +1,4 @@
-"""A CUDA program: its file, the headers of its own that it includes, and how to compile it."""
+"""A CUDA program: its file, its own headers, and compile options."""
 
 import os
 import re
@@ -46,7 +46,7 @@ class Program:
         return tuple(folder.resolve() for folder in self.includes)
 
     def has(self, name: str, includer: Path) -> bool:
-        """Whether what a file includes by this name is among the program's own files."""
+        """Whether an include of this name refers to one of the program's own files."""
         return any(Path(os.path.normpath(place / name)) in self.texts for place in (includer.parent, *self.folders))
 
     def folder_of(self, path: Path) -> Path | None:
@@ -61,7 +61,7 @@ class Program:
 
     @property
     def digest(self) -> str:
-        """Of everything that the compiled program depends on."""
+        """The digest of everything that the compiled program depends on."""
         parts = [*map(str, self.includes), *self.defines, str(self.fast_math)]
         parts += [f"{path}\0{text}" for path, text in sorted(self.texts.items())]
         return short("\0".join(parts), 12)
@@ -74,7 +74,7 @@ class Program:
 
     @property
     def simulator_headers(self) -> list[str]:
-        """The headers of CUDA that the program includes and the simulator brings its own versions of, in order."""
+        """The included CUDA headers for which the simulator has its own versions, in order."""
         names = [
             name for path, text in self.texts.items() for name in INCLUDE.findall(text) if not self.has(name, path)
         ]
@@ -82,7 +82,7 @@ class Program:
 
 
 def check_supported(program: Program) -> None:
-    """InputError that names each place where the program uses what the simulator does not have."""
+    """InputError that names each place where the program uses an unsupported feature."""
     found = [
         f"{path}:{line}: {what}"
         for path, text in program.texts.items()
@@ -110,5 +110,5 @@ def missing_names(text: str) -> list[tuple[int, str]]:
         (draft.lines[index], f"{name}: {what}")
         for name, what in CALLS.items()
         for index in draft.where.get(name, ())
-        if draft.word(index - 1) not in (".", "->")  # a member is the program's own
+        if draft.word(index - 1) not in (".", "->")  # a member belongs to the program
     ]

@@ -1,4 +1,4 @@
-"""What the simulator does not have of CUDA: headers and names, each with what to say."""
+"""CUDA headers and names that the simulator does not support, each with a message."""
 
 LIBRARY = "a library of NVIDIA, which the simulator does not have"
 AMD_LIBRARY = "a library of AMD, which the simulator does not have"
@@ -39,7 +39,7 @@ HEADERS = {
     "hiprand/": AMD_LIBRARY,
     "nvrtc.h": "there is no compiler while a program runs",
 }
-"""By name; a folder's ends in a slash."""
+"""Messages by name; the name of a folder ends in a slash."""
 
 CALLS = {
     **dict.fromkeys(["tex1D", "tex2D", "tex3D", "tex1Dfetch", "tex2DLayered", "surf2Dread", "surf2Dwrite"], TEXTURE),

@@ -1,4 +1,4 @@
-"""FlashAttention-3's schedule as text: a lane for each unit and warpgroup, slot by slot, and what waits for what."""
+"""FlashAttention-3's schedule as text: a lane for each unit and warpgroup, slot by slot, and the waits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def _word(event: Event) -> str:
 
 
 def event_table(events: Sequence[Event], most: int) -> Iterator[RenderableType]:
-    """What the first events waited for, and the stage of the ring that they use."""
+    """The waits of the first events, and the stage of the ring that they use."""
     rows: list[tuple[Word, ...]] = []
     for event in events[:most]:
         stage = "" if event.stage is None else str(event.stage)
@@ -87,7 +87,7 @@ def event_table(events: Sequence[Event], most: int) -> Iterator[RenderableType]:
 
 
 def deadlock_lines(deadlock: Mapping[str, Sequence[str]]) -> Iterator[Text]:
-    """Who waits for what, for ever."""
+    """The waits in the deadlock."""
     yield Text("Deadlock: every warpgroup waits.", "bold red")
     for who, signals in deadlock.items():
         yield Text(f"  {who} waits for: {', '.join(signals)}", "red")

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WHOLE = 2
-"""What a unit does in a slot, so that half of it is a whole number."""
+"""The work of a unit in a slot; even, so that half of it is an integer."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Go on when all of these signals are set; a signal is never reset."""
+    """Continue when all of these signals are set; a signal is never reset."""
 
     signals: tuple[str, ...]
 
@@ -26,7 +26,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Work:
-    """Start work on a unit and go on; `done` is set at its end.
+    """Start work on a unit and continue; `done` is set when it ends.
 
     `tile` is the KV tile and `stage` the buffer that is read or filled; Q has neither.
     """
@@ -45,7 +45,7 @@ Program = tuple[Instruction, ...]
 
 @dataclass(frozen=True)
 class Event:
-    """Work that was done in slots `start` to `end` - 1; `waited_for`: what kept its actor waiting before it."""
+    """Work that was done in slots `start` to `end` - 1; `waited_for`: the signals that its actor waited for."""
 
     actor: str
     unit: str
@@ -72,7 +72,7 @@ class Timeline:
 
 @dataclass
 class _Started:
-    """Work that has been handed to its unit; it starts when the actor's older work there is done."""
+    """Work queued on a unit; it starts when the actor's older work there is done."""
 
     work: Work
     waited: tuple[str, ...]
@@ -111,7 +111,7 @@ class _Actor:
 
 
 def simulate(programs: Mapping[str, Program]) -> Timeline:
-    """Run the programs from slot 0 until nothing can go on; every program ends, or is in `deadlock`."""
+    """Run the programs from slot 0 until none can continue; every program ends, or is in `deadlock`."""
     actors = [_Actor(name, program) for name, program in programs.items()]
     told: set[str] = set()
     events: list[Event] = []

@@ -16,7 +16,7 @@ FRACTION = 3
 
 @dataclass(frozen=True, eq=False)
 class ScaledBlocks:
-    """A matrix in e4m3, held as float32, and the scale of each of its rows: it stands for value * scale."""
+    """A matrix in e4m3, stored as float32, and the scale of each of its rows: it represents value * scale."""
 
     value: F32
     scale: F32
@@ -31,7 +31,7 @@ def e4m3(x: F32) -> F32:
 
 
 def quantised(matrix: F32, rows: int) -> ScaledBlocks:
-    """A matrix in blocks of so many rows, each scaled so that its largest magnitude becomes 448."""
+    """A matrix in blocks of `rows` rows, each scaled so that its largest magnitude becomes 448."""
     value, scale = np.empty_like(matrix), np.empty(len(matrix), np.float32)
     for block in tiles(len(matrix), rows):
         largest = np.float32(np.abs(matrix[block]).max(initial=0.0))
@@ -43,7 +43,8 @@ def quantised(matrix: F32, rows: int) -> ScaledBlocks:
 def rotation(d: int, seed: int) -> F64:
     """A random orthogonal matrix, d x d: random signs, then a Hadamard transform.
 
-    If d is no power of two, groups of columns are transformed, as large as the largest power of two that divides d.
+    If d is not a power of two, groups of columns are transformed, whose size is the largest power of two that divides
+    d.
     """
     size = d & -d
     hadamard = np.ones((1, 1))
@@ -55,7 +56,7 @@ def rotation(d: int, seed: int) -> F64:
 
 @dataclass(frozen=True)
 class Fp8Sums:
-    """How products are added: as Hopper's FP8 tensor cores do, or in float32 (`exact`) by the host's library."""
+    """The sum of products: as on Hopper's FP8 tensor cores, or in float32 (`exact`) by the host's library."""
 
     exact: bool = False
 

@@ -12,12 +12,12 @@ from fattn_probe.lab.study.stream_k import StudyLaunch, launch_of
 from fattn_probe.llama.launch.geometry import grid_of
 
 MOST_JSON = 256 * MIB
-"""Bytes of what `inspect --json` writes."""
+"""Limit for the output of `inspect --json`, in bytes."""
 FACTS = Document("the facts of an inspection", Facts)
 
 
 def read_launch(path: Path, case: str, shape: Sizes) -> StudyLaunch:
-    """The launch of a case in a file of `inspect --json`; InputError if it is missing or belongs to another op."""
+    """The launch of a case in a file of `inspect --json`; InputError if it is missing or belongs to a different op."""
     facts = _facts(path, case)
     launch = launch_of(facts)
     if facts.choice and facts.choice.template.get("use_sparse"):

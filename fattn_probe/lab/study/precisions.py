@@ -39,7 +39,7 @@ SCHEMES: Mapping[str, Scheme] = {
     "fp8-no-rotation": Scheme(rotated=False),
     "fp8-float32-sums": Scheme(sums=EXACT),
 }
-"""FlashAttention-3 in FP8, without one part of it at a time, and with better sums than the tensor cores'."""
+"""FlashAttention-3 in FP8, each time without one of its parts, and with more accurate sums than on tensor cores."""
 VARIANTS = ("f16-standard", "f16-flash", "fp8-standard", *SCHEMES)
 
 
@@ -89,7 +89,7 @@ def halves(head: StudyHead) -> Operands:
 
 
 def eights(head: StudyHead, scheme: Scheme, B_r: int, B_c: int, seed: int) -> Operands:
-    """Q, K and V in e4m3; a rotation is the same for Q and K, so that it leaves Q K^T as it is."""
+    """Q, K and V in e4m3; Q and K have the same rotation, which does not change Q K^T."""
     Q, K = head.Q, head.K
     if scheme.rotated:
         M = rotation(head.hsk, seed)
@@ -119,7 +119,7 @@ def standard(head: StudyHead, operands: Operands, B_r: int, round_P: Round) -> F
 def flash(head: StudyHead, operands: Operands, sizes: tuple[int, int], round_P: Round, sums: Fp8Sums) -> F64:
     """FlashAttention-2 and 3 with tiles of B_r x B_c: the softmax is not rounded, P is, O stays in the accumulators.
 
-    O is kept in units of the scale of the tile of V, which the rescaling of O takes in, so V's scales cost nothing.
+    O is kept in units of the scale of V's tile, which is part of the rescaling of O, so V's scales cost nothing.
     """
     Q, K, V = operands
     B_r, B_c = sizes

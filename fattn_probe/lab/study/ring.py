@@ -23,7 +23,7 @@ class _Use:
 
 
 def broken_rules(events: Sequence[Event], plan: WarpgroupPlan, *, complete: bool = True) -> list[str]:
-    """What the events do that a ring of `plan.stages` buffers does not allow; of a deadlock only what was done."""
+    """Violations by the events of the rules of a ring of `plan.stages` buffers; in a deadlock, up to that point."""
     found = [*_stages(events, plan), *_order(events, plan), *_turns(events, plan)]
     for what in READER:
         found += _buffers(events, plan, what)
@@ -61,7 +61,7 @@ def _order(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
 
 
 def _after(j: int) -> list[tuple[tuple[str, int], tuple[str, int]]]:
-    """The running maximum and O take the tiles in order."""
+    """The running maximum and O process the tiles in order."""
     return [((what, j - 1), (what, j)) for what in ("P", "PV")] if j else []
 
 

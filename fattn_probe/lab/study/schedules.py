@@ -1,4 +1,4 @@
-"""FlashAttention-3's schedules for a head: the chosen one with its events, and what each of them takes."""
+"""FlashAttention-3's schedules for a head: the chosen one with its events, and the slots of each."""
 
 from dataclasses import dataclass, replace
 
@@ -34,7 +34,7 @@ class ScheduleChoice:
 
 @dataclass(frozen=True)
 class Taken:
-    """The slots of one schedule, None after a deadlock; `busy`: the share in which the tensor cores work."""
+    """The slots of a schedule, None after a deadlock; `busy`: the share of time in which the tensor cores work."""
 
     schedule: Schedule
     ring: Ring
@@ -45,7 +45,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """The chosen schedule, what its events do that the ring does not allow, and the table of all schedules."""
+    """The chosen schedule, its violations of the ring's rules, and the table of all schedules."""
 
     plan: WarpgroupPlan
     tiles: int
@@ -74,7 +74,7 @@ def schedule_head(head: StudyHead, B_r: int, B_c: int, choice: ScheduleChoice) -
 
 
 def table_of(plan: WarpgroupPlan) -> tuple[Taken, ...]:
-    """What every schedule takes with these sizes, with and without a producer, for both kinds of ring."""
+    """The slots of every schedule with these sizes, with and without a producer, for both kinds of ring."""
     return tuple(
         _taken(replace(plan, schedule=schedule, producer=producer, ring=ring))
         for schedule in SCHEDULES

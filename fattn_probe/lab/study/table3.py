@@ -1,8 +1,8 @@
 """FlashAttention-3's table 3 measured again: the error of f16 and FP8 attention on data with outliers.
 
-The paper (arXiv 2407.08608, section 4.3) gives the distribution and the RMSE. It does not give the sizes; these are
-those of the section before it (4.2, table 2): 8448 rows, head size 128, no mask. Its RMSE of f16 includes the rounding
-of Q, K and V to f16, so the reference takes the float32 numbers that are drawn.
+The paper (arXiv 2407.08608, section 4.3) gives the distribution and the RMSE. It does not give the sizes; they are
+taken from its previous section (4.2, table 2): 8448 rows, head size 128, no mask. Its RMSE of f16 includes the rounding
+of Q, K and V to f16, so the reference uses the unrounded float32 numbers.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from fattn_probe.lab.study.standard import standard
 
 ROWS, HEAD_SIZE, TILE = 8448, 128, 128
 QUERIES = 256
-"""Queries of each head: enough, since the error of a query does not depend on the others."""
+"""Queries of each head: this is enough, because the error of a query does not depend on the others."""
 PAPER: Mapping[str, float] = {
     "f16-standard": 3.2e-4,
     "f16-flash": 1.9e-4,
@@ -34,7 +34,7 @@ PAPER: Mapping[str, float] = {
 
 @dataclass(frozen=True)
 class Row:
-    """The RMSE of a variant over all heads, its standard error, and the paper's."""
+    """The RMSE of a variant over all heads, its standard error, and the paper's figure."""
 
     variant: str
     rmse: float
@@ -44,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table3:
-    """The table, and what was measured."""
+    """The table, and the sizes."""
 
     heads: int
     queries: int
@@ -54,7 +54,7 @@ class Table3:
 
 
 def measure(heads: int, step: Step = quiet, *, rows: int = ROWS, queries: int = QUERIES, d: int = HEAD_SIZE) -> Table3:
-    """Measure every variant on so many heads."""
+    """Measure every variant on a number of heads."""
     found = [_measured(number, heads, step, (rows, queries, d)) for number in range(heads)]
     table = (row_of(name, [head[place].mean_square for head in found]) for place, name in enumerate(VARIANTS))
     return Table3(heads, queries, rows, d, tuple(table))

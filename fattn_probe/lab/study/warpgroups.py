@@ -14,24 +14,24 @@ Schedule = Literal["none", "overlap", "ping-pong", "both"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 Ring = Literal["pairs", "apart"]
 RINGS: tuple[Ring, ...] = get_args(Ring)
-"""A stage holds K and V of a tile and is released as one (algorithm 1), or K and V have a ring each (algorithm 2)."""
+"""A stage contains K and V of a tile (algorithm 1), or K and V have separate rings (algorithm 2)."""
 TMA, TENSOR_CORES, EXPONENTIALS = "TMA", "tensor cores", "exponentials"
 PRODUCER = "producer"
 CONSUMERS = 2
 
 CLOCK, SMS = 1.83e9, 132
 L2_BYTES = 12e12 / (CLOCK * SMS)
-"""Bytes that an SM of an H100 reads from L2 a clock, if all do: 12 TB/s (table 1 of the paper)."""
+"""Bytes per clock that an SM of an H100 reads from L2 if all SMs do: 12 TB/s (table 1 of the paper)."""
 FLOPS = 4096
-"""f16 operations of an SM's tensor cores a clock: 989 TFLOPS (section 3.1)."""
+"""f16 operations per clock of an SM's tensor cores: 989 TFLOPS (section 3.1)."""
 EXPS = 16
-"""Exponentials of an SM a clock (section 3.1)."""
+"""Exponentials per clock of an SM (section 3.1)."""
 
 THREADS = 128
 REGISTERS = 65536 // THREADS
-"""Registers of an SM for a thread in each of its warpgroups together."""
+"""Registers of an SM for one thread in each of its warpgroups, added up."""
 PRODUCER_REGISTERS = {1: 56, 2: 24}
-"""What a producer keeps beside so many consumers, in Dao-AILab/flash-attention (hopper/flash_fwd_kernel_sm90.h)."""
+"""A producer's registers, by number of consumers, in Dao-AILab/flash-attention (hopper/flash_fwd_kernel_sm90.h)."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class WarpgroupPlan:
 
     @property
     def loader(self) -> str:
-        """Who issues the loads: the producer, or without one the first consumer."""
+        """The issuer of the loads: the producer, or without one the first consumer."""
         return PRODUCER if self.producer else actor(1)
 
     @property
@@ -74,14 +74,14 @@ class WarpgroupPlan:
 
 @dataclass(frozen=True)
 class Slots:
-    """Slots of a load and of a softmax, where one product of a warpgroup is a slot, rounded to whole ones."""
+    """Slots of a load and of a softmax, rounded to integers; one product of a warpgroup takes one slot."""
 
     load: int
     softmax: int
 
 
 def slots_of(B_r: int, d: int) -> Slots:
-    """How long loads and softmax take on an H100 in f16; the size of the KV tile cancels.
+    """The slots of loads and softmax on an H100 in f16; the size of the KV tile cancels.
 
     A product of a warpgroup has 2 B_r B_c d operations, a load 2 B_c d bytes, a softmax B_r B_c exponentials.
     """
@@ -91,7 +91,7 @@ def slots_of(B_r: int, d: int) -> Slots:
 
 @dataclass(frozen=True)
 class Registers:
-    """Registers a thread: at the launch, after `setmaxnreg`, and those that a consumer's accumulators need."""
+    """Registers per thread: at the launch, after `setmaxnreg`, and for a consumer's accumulators."""
 
     launch: int
     producer: int
@@ -100,7 +100,7 @@ class Registers:
 
 
 def registers_of(plan: WarpgroupPlan, B_r: int, B_c: int, d_v: int) -> Registers:
-    """What `setmaxnreg` moves from the producer to the consumers; multiples of 8, at most 256.
+    """The registers that `setmaxnreg` moves from the producer to the consumers; multiples of 8, at most 256.
 
     Accumulators are float32: O (B_r x d_v), S (B_r x B_c), and the next S if products and softmax overlap.
     """
@@ -209,7 +209,7 @@ def _overlapped(plan: WarpgroupPlan, group: int, loads: bool) -> Iterator[Instru
 
 
 def _refill(plan: WarpgroupPlan, j: int) -> Iterator[Instruction]:
-    """Without a producer: load the tile that takes the place of tile j."""
+    """Without a producer: load the tile that replaces tile j."""
     if j + plan.stages < plan.T_c:
         yield from _fill(plan, j + plan.stages)
 
@@ -257,5 +257,5 @@ def _turn(group: int, turn: int) -> str:
 
 
 def _next_turn(plan: WarpgroupPlan, group: int, turn: int) -> str:
-    """The turn after this one: the next warpgroup's, or the first one's next."""
+    """The next turn: that of the next warpgroup, or of the first one again."""
     return _turn(group + 1, turn) if group < plan.consumers else _turn(1, turn + 1)

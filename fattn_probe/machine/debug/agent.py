@@ -20,7 +20,7 @@ from fattn_probe.machine.debug.names import without_parameters
 from fattn_probe.machine.debug.points import StopPoint, function_at
 from fattn_probe.machine.debug.protocol import Advance, DebuggerError, Frame, Hit, StopRecord, walk_by_stops
 
-FRAMES = 8  # frames searched: those of launch_fattn and its callers
+FRAMES = 8  # frames to search: launch_fattn and its callers
 HEADERS = (".h", ".hpp", ".cuh")
 
 
@@ -30,11 +30,11 @@ class InProcess:
     def __init__(self) -> None:
         self._last = StopRecord("exited")
         self._points: dict[int, StopPoint] = {}
-        # cuda-gdb: a stop may be in a GPU's thread, of which only a frame knows the function and the line
+        # cuda-gdb: a stop may be in a GPU thread, whose function and line only a frame knows
         self._has_kernels = "cuda" in gdb.execute("show version", to_string=True).partition("\n")[0].lower()
         self._host = ""  # the architecture of host code, where the program starts
         self._in_kernel = False  # whether cuda-gdb's focus is on a thread of a GPU
-        self._selected = False  # whether a command may have selected another frame than the newest
+        self._selected = False  # whether a command may have selected a frame other than the newest
         gdb.execute("set print frame-arguments presence")
         shorten_backtraces()
         gdb.execute("set breakpoint always-inserted on")
@@ -114,7 +114,7 @@ class InProcess:
             lines.delete()
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
-        """Continue to the first stop at another breakpoint than these, or of another kind; read at these in passing."""
+        """Continue to the first stop that is not at these breakpoints; read values at these without stopping."""
         hits: list[Hit] = []
         for number, expressions in readings.items():
             self._points[number].pass_if(_reading(number, expressions, hits))
@@ -162,7 +162,7 @@ class InProcess:
 
 
 def _reading(number: int, expressions: Sequence[str], hits: list[Hit]) -> Callable[[], bool]:
-    """What a breakpoint does that reads in passing."""
+    """The action of a breakpoint that reads values without stopping."""
 
     def read() -> bool:
         frame = gdb.newest_frame()
@@ -173,9 +173,9 @@ def _reading(number: int, expressions: Sequence[str], hits: list[Hit]) -> Callab
 
 
 def _here() -> Frame:
-    """The place where the program stands, without a `gdb.Frame`.
+    """The place where the program has stopped, without a `gdb.Frame`.
 
-    For a frame gdb reads the debug information of its caller's unit too, which takes 0.2 s for ggml-cuda.cu.
+    For a frame, gdb would also read the debug information of its caller's unit, 0.2 s for ggml-cuda.cu.
     """
     pc = int(gdb.parse_and_eval("$pc"))
     function, sal = function_at(pc), gdb.find_pc_line(pc)
@@ -201,7 +201,7 @@ def _frames(limit: int) -> Iterator[gdb.Frame]:
 
 
 def _tables(limit: int) -> Iterator[gdb.Symtab]:
-    """The files of the newest frames, up to the first that is no header: its callers are in other units."""
+    """The files of the newest frames, up to the first that is not a header: its callers are in other units."""
     for frame in _frames(limit):
         table = frame.find_sal().symtab
         if table:

@@ -15,7 +15,7 @@ MACHINERY = re.compile(r"(^|/)native/sim/|/include/c\+\+/")
 
 
 class ShortFrame(FrameDecorator):
-    """A frame that shows its function without the parameter types, of which a kernel has up to 40."""
+    """A frame that shows its function without parameter types; a kernel has up to 40 of these."""
 
     def function(self) -> str | None:
         """The function's name, such as `flash_attn_ext_f16<64, 64, 8, 8, false, false, false>`."""

@@ -82,7 +82,7 @@ class Channel:
             os.killpg(os.tcgetpgrp(self._child.child_fd), signal.SIGINT)
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Wait for the debugger to end; whether it did within this time."""
+        """Wait for the debugger to exit; returns whether it did so in time."""
         limit = time.monotonic() + seconds
         try:
             while True:
@@ -95,7 +95,7 @@ class Channel:
     def close(self) -> None:
         """Kill everything in the terminal's session, including the debugged program.
 
-        It does not wait for a process that a driver blocks in the kernel, since that cannot be killed.
+        It does not wait for a process that a driver blocks in the kernel, because this cannot be killed.
         """
         if not self._child.closed:
             if self._child.pid is not None:
@@ -130,7 +130,7 @@ class Channel:
             self._transcript.write(f"{mark}{line}\n")
 
     def _ending(self) -> str:
-        """How the process ended, once its terminal is closed."""
+        """How the process ended, after its terminal is closed."""
         if rest := b"".join(self._partial).decode(errors="replace").strip():
             self._note("< ", rest)
         limit = time.monotonic() + 1.0

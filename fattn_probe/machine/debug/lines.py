@@ -12,7 +12,7 @@ from fattn_probe.machine.debug.protocol import Advance, StopRecord
 
 @dataclass
 class Place:
-    """A function where `next` is used: the line where the program stood last in it, and where code of a line starts."""
+    """A function where `next` is used: the last line where the program stopped in it, and the addresses of lines."""
 
     function: str
     file: str
@@ -22,10 +22,10 @@ class Place:
 
 
 class Lines:
-    """Breakpoints at the lines of functions, at which `advance` is called in passing while it says `next`.
+    """Breakpoints at the lines of functions; at each, `advance` is called without a stop as long as it says `next`.
 
-    gdb's `next` executes one instruction after the other and takes 1 ms a line. Like `next`, this ignores more code of
-    the line where the program stands, unless a function returns to its beginning.
+    gdb's `next` executes single instructions and takes 1 ms per line. Like `next`, this ignores further code of the
+    current line, unless a function returns to its beginning.
     """
 
     def __init__(self, advance: Advance) -> None:
@@ -36,12 +36,12 @@ class Lines:
         self._active = False
 
     def next(self, stop: StopRecord, resume: Callable[[str], StopRecord]) -> tuple[StopRecord, str]:
-        """Go on from `stop` while `advance` says `next`; returns the last stop and the command that it gave there."""
+        """Continue from `stop` while `advance` says `next`; returns the last stop and the command for it."""
         self._enter(stop)
         self._active, self._command = True, "next"
         stop = resume("continue")
         self._active = False
-        if self._command == "next":  # the program has stopped elsewhere
+        if self._command == "next":  # the program has stopped at a different place
             return stop, self._advance(stop)
         return replace(stop, reason="step", breakpoints=()), self._command
 
@@ -51,7 +51,7 @@ class Lines:
             point.delete()
 
     def _enter(self, stop: StopRecord) -> None:
-        """Set breakpoints in the function where the program stands, unless it has them."""
+        """Set breakpoints in the current function, unless it has them."""
         pc = int(gdb.parse_and_eval("$pc"))
         block = function_block(pc)
         if block is None:
@@ -69,9 +69,9 @@ class Lines:
         self._insert_at_return()
 
     def _insert_at_return(self) -> None:
-        """A breakpoint where the function returns to, if `next` is used in its caller too and a row starts there."""
+        """Set a breakpoint at the return address, if `next` is used in the caller too and a line starts there."""
         try:
-            gdb.execute("select-frame 1")  # without a `gdb.Frame`, for which gdb reads the caller's caller
+            gdb.execute("select-frame 1")  # without a `gdb.Frame`, for which gdb would read the caller's caller
         except gdb.error:  # the outermost function
             return
         pc = int(gdb.parse_and_eval("$pc"))

@@ -1,6 +1,7 @@
 """Inside an interactive gdb: the commands `fattn tensors|launch|blocks|tile|step|break`, from a kernel's first line on.
 
-`start` runs once with a file that `fattn_probe.daily.inspect.live` wrote: the facts found before, and where to stop.
+`start` runs once with a file that `fattn_probe.daily.inspect.live` wrote: the facts found so far, and the places to
+stop.
 """
 
 import json
@@ -54,7 +55,7 @@ class Fattn(gdb.Command):
 
 
 def tile_lines(plan: dict[str, Any]) -> Iterator[str]:
-    """This thread's place in its grid, its block's work as found before, and its variables of a tile."""
+    """This thread's position in the grid, the known work of its block, and its variables of a tile."""
     if not gdb.selected_inferior().pid or KERNEL not in (gdb.selected_frame().name() or ""):
         raise gdb.GdbError("fattn tile: this frame is not in a flash-attention kernel")
     place = []
@@ -72,8 +73,8 @@ def tile_lines(plan: dict[str, Any]) -> Iterator[str]:
 def nearest(name: str) -> str | None:
     """The variable's value in the innermost frame that has it; None if no frame does.
 
-    Empty if its declaration is on the current line or a later one, so that it is not set yet. It is searched among the
-    symbols of the blocks, since `read_var` of a missing variable crashes cuda-gdb 13.0.
+    Empty if its declaration is on the current line or a later one, so that it is not set yet. It is looked up in the
+    symbols of the blocks, because `read_var` of a missing variable crashes cuda-gdb 13.0.
     """
     frame: gdb.Frame | None = gdb.selected_frame()
     while frame is not None and KERNEL in (frame.name() or ""):
@@ -137,7 +138,7 @@ def run_to(command: str, location: str, condition: str = "") -> None:
 
 
 def temporary(location: str, condition: str) -> gdb.Breakpoint:
-    """A breakpoint that the user does not see."""
+    """A breakpoint that is hidden from the user."""
     point = gdb.Breakpoint(location, internal=True)
     point.silent = True
     point.condition = condition or None

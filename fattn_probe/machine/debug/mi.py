@@ -29,7 +29,7 @@ REASONS: Mapping[str, Reason] = {
 """Kinds of stop by MI's reason; any other reason is a `step`."""
 HIT = re.compile(r'bkpt=\{number="(\d+)".*?times="(\d+)"')
 BY_TEXT = 8192  # up to this many bytes, reading memory as text is faster than through a file
-REFERENCE = re.compile("@0x[0-9a-f]+")  # all that MI prints of a reference
+REFERENCE = re.compile("@0x[0-9a-f]+")  # MI prints only this for a reference
 
 
 class OverMI:
@@ -82,7 +82,7 @@ class OverMI:
         return walk_by_stops(self.resume, stop, advance)
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
-        """Continue to the first stop at another breakpoint than these, or of another kind; read at these in passing."""
+        """Continue to the first stop that is not at these breakpoints; read values at these."""
         hits: list[Hit] = []
         while (stop := self.resume("continue")).breakpoints and readings.keys() >= set(stop.breakpoints):
             hits += [Hit(number, self.evaluate(readings[number])) for number in stop.breakpoints]
@@ -133,9 +133,9 @@ class OverMI:
         return [str(reply.results["value"]) if reply.kind == "done" else None for reply in replies]
 
     def _in_frame(self, level: int, commands: Sequence[str]) -> list[Reply]:
-        """Send commands for a frame, which is selected each time: a console command may have selected another.
+        """Send commands for a frame, selected each time, because a console command may have selected a different one.
 
-        gdb takes the number of a missing frame for an address, so the depth of the stack is checked first.
+        gdb reads the number of a missing frame as an address, so the depth of the stack is checked first.
         """
         if level == 0:
             return self.session.commands(["-stack-select-frame 0", *commands])[1:]

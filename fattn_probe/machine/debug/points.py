@@ -6,15 +6,15 @@ import gdb
 
 
 class StopPoint(gdb.Breakpoint):
-    """An internal breakpoint: MI announces every hit of any other one, with all of its locations."""
+    """An internal breakpoint, because MI announces every hit of other breakpoints with all their locations."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location, internal=True)
 
     def pass_if(self, act: Callable[[], bool]) -> None:
-        """At a hit, call `act`, which may read but not resume; the program goes on if it returns True.
+        """At a hit, call `act`, which may read but not resume; the program continues if it returns True.
 
-        That takes a fifth of the time of a stop, which gdb reports in words and over MI.
+        This takes a fifth of the time of a stop, which gdb reports in words and over MI.
         """
         self.stop = lambda: not act()  # type: ignore[method-assign]  # gdb calls it if there is one
 

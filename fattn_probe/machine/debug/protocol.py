@@ -40,11 +40,11 @@ class Hit:
 
 
 Advance = Callable[[StopRecord], str]
-"""The command to resume with, for a stop; empty to stay there."""
+"""Gives the command to resume with after a stop; empty to stay there."""
 
 
 class DebuggerError(Exception):
-    """The debugger refused a command; the message is the debugger's."""
+    """The debugger refused a command, with its own message."""
 
 
 class Debugger(Protocol):
@@ -77,12 +77,12 @@ class Debugger(Protocol):
     def walk(self, stop: StopRecord, advance: Advance) -> StopRecord:
         """Resume from `stop` with the command that `advance` gives for each stop; returns the last stop.
 
-        At a stop `advance` may only evaluate: inside the debugger the program goes on when `advance` returns.
+        At a stop `advance` may only evaluate: inside the debugger the program continues when `advance` returns.
         """
         ...
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
-        """Continue to the first stop at another breakpoint than these, or of another kind; read at these in passing.
+        """Continue to the first stop that is not at these breakpoints; read values at these without stopping.
 
         `readings` has expressions by breakpoint. Inside the debugger a reading is several times faster than a stop.
         """
@@ -101,7 +101,7 @@ class Debugger(Protocol):
         ...
 
     def frames(self, limit: int) -> Iterable[Frame]:
-        """The newest `limit` frames; inside the debugger each is read when it is taken."""
+        """The newest `limit` frames; inside the debugger each is read only when requested."""
         ...
 
     def memory(self, address: int, count: int) -> bytes:

@@ -20,7 +20,7 @@ class Reply:
     """The reply to one command: `kind` is done, running, error, exit or connected.
 
     `console` is the command's output, `log` the debugger's messages. `stopped` is the last `*stopped` record before the
-    reply, `hits` are the unparsed `=breakpoint-modified` records, and `noise` is text that is no record.
+    reply, `hits` are the unparsed `=breakpoint-modified` records, and `noise` is other text.
     """
 
     kind: str

@@ -26,7 +26,7 @@ ENVIRONMENT = {
     "LANGUAGE": "C",
     "SHELL": "/bin/sh",  # gdb starts the program with it, and `set args` follows its quoting
 }
-NOT_INHERITED = ("PYTHONHOME", "PYTHONPATH")  # variables for this process's Python; the debugger has another
+NOT_INHERITED = ("PYTHONHOME", "PYTHONPATH")  # variables for this process's Python; the debugger has its own
 SETTINGS = (
     "confirm off",
     "pagination off",
@@ -48,7 +48,7 @@ SETTINGS = (
     "print pretty off",
     "print entry-values no",
 )
-"""Settings of every session; a debugger that does not know one of them is used without it."""
+"""Settings of every session; unknown settings are skipped."""
 NOT_PERMITTED = "ptrace: Operation not permitted"
 PERMIT = "in a container, start it with --cap-add=SYS_PTRACE; elsewhere, /proc/sys/kernel/yama/ptrace_scope forbids it"
 IN_FLIGHT = 3000  # bytes of unanswered commands: they fit the terminal's buffer of 4096 bytes, so no write can block
@@ -60,10 +60,10 @@ class DebugSession:
 
     `debugger` is a command line (`["gdb"]`). `env` is added to the environment of the debugger, and so of the program.
     The program runs with `args`, has an empty stdin, and writes `stdout` and `stderr` to files. `deadline` (seconds)
-    applies to each command without its own. LostError if the debugger ends early or a command exceeds its deadline; no
-    process stays alive then. Before that the debugger has `grace` seconds to stop its program and report its place, and
-    as many to quit, since killing a GPU's debugger should be avoided. `transcript` is a file for the dialogue; `folder`
-    is temporary and belongs to the session.
+    applies to each command without its own. LostError if the debugger exits early or a command exceeds its deadline;
+    then no process stays alive. Before that, the debugger has `grace` seconds to stop its program and report its place,
+    and the same time to quit, because killing the debugger of a GPU should be avoided. `transcript` is a file for the
+    dialogue; `folder` is temporary and belongs to the session.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class DebugSession:
     def commands(self, texts: Sequence[str], deadline: float | None = None) -> list[Reply]:
         """Send many MI commands without waiting for each reply; a refused one gives a reply of kind `error`.
 
-        gdb 13 on 2 cores answers 20,000 a second this way, and 6,000 one by one.
+        gdb 13 on 2 cores answers 20,000 commands a second in this way, and 6,000 one by one.
         """
         return list(self._exchange(texts, self.deadline if deadline is None else deadline))
 
@@ -195,7 +195,7 @@ class DebugSession:
             in_flight.popleft()
 
     def _send(self, waiting: deque[str], in_flight: deque[str]) -> None:
-        """Send as many commands as may be unanswered at once; a long one alone."""
+        """Send as many commands as may be unanswered at once; a long command is sent alone."""
         room = IN_FLIGHT - sum(map(len, in_flight))
         if in_flight and room < IN_FLIGHT // 2:
             return
@@ -236,7 +236,7 @@ class DebugSession:
         return builder.reply()
 
     def _until_stopped(self, deadline: float | None) -> Reply:
-        """Everything until the program has stopped: a debugger answers the next command no earlier."""
+        """Collect everything until the program has stopped; only then does the debugger answer the next command."""
         self._token += 1
         self._write([f"{self._token}-gdb-show confirm"])
         return self._reply(self._token, self.deadline if deadline is None else deadline)

@@ -97,7 +97,7 @@ RESULT = re.compile(r"\$\d+ = ")
 
 
 def parse_value(text: str) -> Value:
-    """Parse a value that gdb wrote, with or without `$1 = ` before it; ValueSyntaxError names the wrong place."""
+    """Parse a value that gdb wrote, with or without `$1 = ` before it; ValueSyntaxError shows the wrong place."""
     if INTEGER.fullmatch(text):
         return int(text)
     text = LINE_ENDS.sub(" ", BRACE_LINES.sub("", MEMBERS_OF.sub("", text))).strip() if "\n" in text else text.strip()
@@ -270,7 +270,7 @@ def _braces(text: str, at: int) -> tuple[Value, int]:
 
 
 def _plain_numbers(text: str) -> list[Value] | None:
-    """Parse an array of numbers, `1.5, 0, 1e-05`, in one go, since most values are such arrays; None for others."""
+    """Parse an array of numbers, `1.5, 0, 1e-05`, at once, because most values are such arrays; None for others."""
     items = (NAN_BITS.sub("", text) if "nan(" in text else text).split(", ")
     try:
         return [int(item) for item in items] if "-0" not in text else [float(item) for item in items]
@@ -280,7 +280,7 @@ def _plain_numbers(text: str) -> list[Value] | None:
         floats: list[Value] = [float(item) for item in items]
     except ValueError:
         return None
-    # An integer that no double equals was not a float: this is a struct, whose members have their own types
+    # An integer that is not a double was not a float: this is a struct, whose members have their own types
     exact = (
         len(item) < 16 or not INTEGER.fullmatch(item) or int(item) == value
         for item, value in zip(items, floats, strict=True)

@@ -1,4 +1,4 @@
-"""The launches of a base, for comparison with those of an edited or patched llama.cpp; by dry runs of its host code."""
+"""The launches of a base, from dry runs, for comparison with those of an edited or patched llama.cpp."""
 
 import json
 from collections import Counter
@@ -25,7 +25,7 @@ Launches = Mapping[str, tuple[LaunchRecord, ...]]
 
 @dataclass(frozen=True)
 class Base:
-    """A base: how its kernels are launched, and what it is called; `missing` says why there is none, else empty."""
+    """A base: how its kernels are launched, and its name; `missing` is the reason why there is none, or empty."""
 
     options: RunOptions
     words: str
@@ -34,7 +34,7 @@ class Base:
     def launches(self, cases: Sequence[Case], target: Target, progress: Report = silent) -> Launches:
         """The launches of the cases on a simulated GPU, without those whose dry run failed.
 
-        They are remembered in the cache, so that a base is compiled and run once. LostError if there is no base.
+        They are stored in the cache, so that a base is compiled and run only once. LostError if there is no base.
         """
         if self.missing:
             raise LostError(self.missing)
@@ -49,7 +49,7 @@ class Base:
 
 
 def launch_lines(tree: Tree) -> Callable[[Done], tuple[str, ...] | None]:
-    """A reader of launches as JSON lines: none of an op that is refused, None for an incomplete run."""
+    """A reader of launches as JSON lines: empty for a refused op, None for an incomplete run."""
 
     def lines(done: Done) -> tuple[str, ...] | None:
         if isinstance(done.result, Ran) and not missing_kernels(done.result.warnings):
@@ -60,11 +60,11 @@ def launch_lines(tree: Tree) -> Callable[[Done], tuple[str, ...] | None]:
 
 
 def base_of(options: RunOptions) -> Base | None:
-    """The base of a session's source; None for a release as it is.
+    """The base of a session's source; None for an unchanged release.
 
     With patches, it is the same source without them. For a checkout, it is the merge base with its upstream branch, if
-    that has other content. Otherwise it is the release with the tree's own build number, if that is among those that
-    fattn-probe pins, else the default release; None if the tree has the same content, and for a local commit.
+    its content differs. Otherwise it is the pinned release with the tree's build number, or the default release if there
+    is none; None if the tree has the same content, and for a local commit.
     """
     tree = options.tree
     if tree is None or options.build is not None or not options.beside_base:
@@ -90,7 +90,7 @@ def base_of(options: RunOptions) -> Base | None:
 
 
 def release_of(build_number: str) -> str:
-    """The pinned release with a build number, else the default release."""
+    """The pinned release with a build number, or the default release."""
     pinned = (PypiSpec(name, version) for name, version in PINS)
     found = (f"pypi:{one.name}=={one.version}" for one in pinned if one.build_number == build_number)
     return next(found, DEFAULT_SOURCE)

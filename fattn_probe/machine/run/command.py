@@ -34,7 +34,7 @@ class Done:
 
     @property
     def launches(self) -> tuple[LaunchRecord, ...]:
-        """The launched kernels, as far as known."""
+        """The known launched kernels."""
         return self.result.launches if isinstance(self.result, Capture | Ran) else ()
 
     @property
@@ -70,7 +70,7 @@ def stack(frames: Sequence[str]) -> str:
     return "".join(f"    {frame}\n" for frame in brief_frames(frames))
 
 
-Work = Sequence[tuple[Case, Sequence[Target]]]  # each case with the targets it is for
+Work = Sequence[tuple[Case, Sequence[Target]]]  # each case with its targets
 
 
 def run_cases(session: Session, work: Work, folder: Path | None = None) -> Iterator[Done]:
@@ -122,7 +122,7 @@ def render_run(done: Sequence[Done]) -> RenderableType:
 
 
 def render_plan(done: Sequence[Done]) -> RenderableType:
-    """A table of the launches on each device: registers, and how many blocks fit an SM; marked if not known."""
+    """A table of the launches on each device, with registers and blocks per SM; marked if not known."""
 
     def occupied(item: Done, place: int) -> tuple[str, ...]:
         taken = [(one.origin.marked(one.regs), one.origin.marked(one.max_blocks_per_sm)) for one in item.launches]

@@ -1,4 +1,4 @@
-"""Fingerprints of what a session runs: before a build, and with the build that ran it."""
+"""Fingerprints of a session: before a build, and with the build."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from fattn_probe.machine.run.session import RunOptions, Session
 
 
 def of_source(options: RunOptions) -> Fingerprint:
-    """The source, its patches and how it is built; nothing is built or asked of a GPU."""
+    """The source, its patches and build options; needs no build and no GPU."""
     return Fingerprint(
         tree=options.tree.digest if options.tree else "",
         patches=named(options.patches),
@@ -34,7 +34,7 @@ def on_target(found: Fingerprint, target: Target) -> Fingerprint:
 
 
 def fingerprint_of(session: Session, target: Target) -> Fingerprint:
-    """What a session runs on a target: its build, made or not, its device, and this fattn-probe."""
+    """The fingerprint of a session on a target: its build, made or not, its device, and this fattn-probe."""
     made = session.manifest_for(target).fingerprint
     if session.options.build is None:
         made = replace(session.request_for(target).fingerprint, compilers=made.compilers, stamp=made.stamp)

@@ -23,7 +23,7 @@ MACHINERY = re.compile(
     r"|(\.{1,2}/)*(csu|malloc|nptl|signal|stdlib|string)/|\S*\bsysdeps/)"
 )
 MOST_ARGUMENTS = 40
-"""Longest template arguments that people are shown; those of an mma iteration take 15 lines."""
+"""The length of the longest template arguments that are shown; those of an mma iteration take 15 lines."""
 
 
 def short_kernel(signature: str) -> str:
@@ -59,7 +59,7 @@ def brief_frames(frames: Sequence[str]) -> tuple[str, ...]:
 
 
 def brief_frame(frame: str) -> str:
-    """A short frame with `<...>` for template arguments that are long."""
+    """A short frame, with `<...>` in place of long template arguments."""
     name, at, place = frame.rpartition(" at ")
     start, stop = name.find("<"), name.rfind(">") + 1
     return f"{name[:start]}<...>{name[stop:]}{at}{place}" if stop - start > MOST_ARGUMENTS else frame
@@ -100,7 +100,7 @@ def short_function(name: str) -> str:
 
 
 def once(frames: Iterable[str]) -> Iterable[str]:
-    """Drop frames with the same place as the one before, which inlined and recursive lambdas repeat."""
+    """Drop frames with the same place as the previous one, which inlined and recursive lambdas repeat."""
     last = ""
     for frame in frames:
         place = frame.rpartition(" at ")[2]
@@ -154,7 +154,7 @@ def whole_kernels(frames: Iterable[str]) -> Iterator[str]:
 
 
 def kernel_frames(frames: Sequence[str]) -> tuple[str, ...]:
-    """The frames with a place, from the innermost that is no machinery outwards; all frames if there is none."""
+    """The frames with a place, from the innermost outside the machinery outwards; all frames if there is none."""
     own = [index for index, frame in enumerate(frames) if " at " in frame and not MACHINERY.search(frame)]
     return tuple(frames[own[0] : own[-1] + 1]) if own else tuple(frames)
 

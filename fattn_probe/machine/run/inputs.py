@@ -24,7 +24,7 @@ class FiledInputs(dict[str, Bytes]):
 
 
 def make_case_file(case: Case, path: Path) -> FiledInputs:
-    """Write a case's inputs to a case file: generated in it, one head at a time, or copied from the recorded case."""
+    """Write a case's inputs to a case file: generated one head at a time, or copied from the recorded case."""
     roots = {name: (root.type, root.stored.ne) for name, root in case.op.roots.items()}
     mapped = allocate_gguf(path, case_fields(case.name, case.digest, case.op), roots)
     recorded = make_inputs(case) if case.recorded else {}

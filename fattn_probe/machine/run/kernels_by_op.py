@@ -1,4 +1,4 @@
-"""The kernels that ops need on a target, remembered in the cache."""
+"""The kernels that ops need on a target, stored in the cache."""
 
 import json
 from collections.abc import Mapping
@@ -30,12 +30,12 @@ class KernelsByOp:
 
     @classmethod
     def of(cls, options: RunOptions, target: Target) -> "KernelsByOp":
-        """The document for a source with its patches on a target, on which the choice depends besides the op."""
+        """The document for a source with its patches on a target; the choice depends on these and on the op."""
         return cls(on_target(of_source(options), target).kernels)
 
     @classmethod
     def similar(cls, options: RunOptions, target: Target) -> "KernelsByOp":
-        """The document of a source as it was run last, with other patches or before an edit: a guess."""
+        """The document of the source's last run, with other patches or before an edit: a guess."""
         spelled = replace(of_source(options), tree=options.tree.spec if options.tree else "", patches=())
         return cls(on_target(spelled, target).kernels)
 

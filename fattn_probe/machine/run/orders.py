@@ -1,4 +1,4 @@
-"""State from op to op: cases that run one after another in one process and on one backend, beside each alone."""
+"""State that leaks from op to op: compares cases in one process and on one backend with each case alone."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,16 +18,16 @@ from fattn_probe.machine.run.session import Session
 KEEP = "--keep"
 ENDED = "the process ended"
 MOST_SHRUNK = 3
-"""Cases whose order is shrunk, which takes tens of processes each."""
+"""The number of cases whose order is shrunk, which takes tens of processes each."""
 Output = str
-"""A digest of a case's dst and launches; without them ENDED, and how in words."""
+"""A digest of a case's dst and launches; without them ENDED and the reason."""
 
 
 @dataclass(frozen=True)
 class OrderDifference:
-    """A case that gives another output after others than alone.
+    """A case with a different output after other cases than alone.
 
-    `after` are the ops before it in its process, the fewest that show it if it is `shrunk`.
+    `after` are the ops before it in its process; if `shrunk`, the smallest set that is enough.
     """
 
     case: str
@@ -50,9 +50,9 @@ class Line:
     folder: Path
 
     def outputs(self, names: Sequence[str]) -> Iterator[Output]:
-        """The outputs of these cases in one new process, up to the first without one.
+        """The outputs of these cases in a new process, up to the first case without one.
 
-        LostError if it does not start, or another process kills it, such as the system for want of memory.
+        LostError if the process does not start, or something else kills it, such as the system when memory runs out.
         """
         command = self.session.command(self.target, RUNNER)
         command = replace(command, words=(*command.words, KEEP))
@@ -69,12 +69,12 @@ class Line:
                     return
 
     def last(self, names: Sequence[str]) -> Output:
-        """The output of the last of these cases after the others; empty if one of the others ends the process."""
+        """The output of the last of these cases after the others; empty if one of the others crashes the process."""
         found = list(self.outputs(names))
         return found[-1] if len(found) == len(names) else ""
 
     def differences(self, order: Sequence[str], expected: Mapping[str, Output]) -> Iterator[OrderDifference]:
-        """The cases of an order whose output is not the expected one; a new process goes on after one that ended."""
+        """The cases of an order with an unexpected output; after a crash, a new process continues."""
         start = 0
         while start < len(order):
             place = start
@@ -84,7 +84,7 @@ class Line:
             start = place + 1
 
     def shrunk(self, found: OrderDifference, expected: Output) -> OrderDifference:
-        """The difference after the fewest ops; unchanged if it does not show again."""
+        """The difference after the smallest set of ops; unchanged if it cannot be reproduced."""
 
         def shows(before: Sequence[str]) -> bool:
             return self.last([*before, found.case]) not in ("", expected)
@@ -93,7 +93,7 @@ class Line:
 
 
 def output_of(outcome: RunOutcome) -> Output:
-    """The digest of what a case gave."""
+    """The digest of the results of a case."""
     if not isinstance(outcome, Ran) or outcome.result.dst is None:
         return ended(outcome)
     launches = "".join(f"{launch.spelling} {launch.geometry}" for launch in outcome.launches)
@@ -101,14 +101,14 @@ def output_of(outcome: RunOutcome) -> Output:
 
 
 def ended(outcome: RunOutcome) -> Output:
-    """What stands for the output of a case that has none."""
+    """The replacement for the output of a case without one."""
     if isinstance(outcome, Ran | Unsupported):
         return f"{ENDED} ({outcome.reason if isinstance(outcome, Unsupported) else 'no output'})"
     return f"{ENDED} ({outcome.symbol + ' is missing' if isinstance(outcome, Missing) else outcome.message})"
 
 
 def fewest(items: Sequence[str], shows: Callable[[Sequence[str]], bool]) -> Sequence[str]:
-    """A subsequence that still shows what all items show, and no longer does without any one of its items (ddmin)."""
+    """A subsequence for which `shows` is still true, but not after removing any one of its items (ddmin)."""
     parts = 2
     while len(items) > 1:
         size = -(-len(items) // parts)
@@ -126,7 +126,7 @@ def fewest(items: Sequence[str], shows: Callable[[Sequence[str]], bool]) -> Sequ
 
 
 def alone(session: Session, case: Case, target: Target) -> Output:
-    """The output of a case in a process of its own; such as ENDED if it has none: it takes no part in orders."""
+    """The output of a case in a separate process, ENDED if it has none; then it takes no part in orders."""
     with scratch() as folder:
         made = make_case_file(case, folder / "case.gguf")
         return output_of(replace(session).run(case, made, target))  # a session without the shared runner
@@ -135,7 +135,7 @@ def alone(session: Session, case: Case, target: Target) -> Output:
 def differences(
     session: Session, cases: Sequence[Case], target: Target, seed: int, expected: Mapping[str, Output]
 ) -> list[OrderDifference]:
-    """The first difference of each case in the random order of a seed from what is expected of it, its output alone."""
+    """The first difference of each case from its output alone, in the random order of a seed."""
     with scratch() as folder:
         files = {case.name: make_case_file(case, folder / f"{place}.gguf") for place, case in enumerate(cases)}
         line = Line(session, target, files, folder)

@@ -1,4 +1,4 @@
-"""How a run of the runner ended: parsers of its exit code and stderr."""
+"""The outcome of a run of the runner, parsed from its exit code and stderr."""
 
 import json
 import re
@@ -57,7 +57,7 @@ class Fault:
 
     `kind` is the simulator's word (`out-of-bounds`, `race`, ...) or the sanitizer's name. `kernel` is the signature as
     the compiler writes it; `block` and `thread` are (x, y, z). `frames` start with the innermost, whose place is `file`
-    and `line`; `earlier` are those of the other place of a race between kernels, or of lanes at two instructions.
+    and `line`; `earlier` are the frames of the other place in a race between kernels, or of lanes at two instructions.
     Unknown values are empty, None or 0.
     """
 
@@ -95,7 +95,7 @@ Ending = Missing | Fault | Failed | Lost
 def parse_ending(done: Completed) -> Ending | None:
     """The ending, from exit code and stderr; None for success. Frames of a fault or a crash are not symbolised.
 
-    MachineError where a limit of addresses left the runner without memory.
+    MachineError if a limit on the address space left the runner without memory.
     """
     if done.code == 0:
         return None
@@ -171,7 +171,7 @@ def abort_stack(done: Completed) -> tuple[str, ...]:
 
 
 def crash_stack(stderr: str) -> tuple[str, ...]:
-    """The frames that the runner prints when a signal ends it (native/runner/crash.h), not symbolised."""
+    """The frames that the runner prints when a signal kills it (native/runner/crash.h), not symbolised."""
     return tuple(line.removeprefix(FRAME) for line in stderr.splitlines() if line.startswith(FRAME))
 
 
@@ -184,7 +184,7 @@ def cuda_error(lines: list[str]) -> list[str]:
 
 
 def lost_message(program: str, code: int, stderr: str) -> str:
-    """The exit code and the last lines of stderr of a program whose run has no verdict; MachineError as above."""
+    """The exit code and the last lines of stderr of a program without a verdict; MachineError as in `parse_ending`."""
     check_program(stderr)
     said = [line for line in stderr.splitlines() if line.strip() and not line.startswith(FRAME)][-10:]
     ended = f"ended with {describe_code(code)}" if code >= 0 else f"was {describe_code(code)}"

@@ -15,7 +15,7 @@ from fattn_probe.llama.launch.selection import Selection
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What is run of an op: `selection`, on a simulated GPU (a real one runs all); and the `rows` of dst that are read.
+    """The blocks of an op to run: `selection`, on a simulated GPU (a real GPU runs all); and the `rows` of dst to read.
 
     `rows` are (sequence, query, head).
     """
@@ -31,7 +31,7 @@ class Part:
 
 
 def write_part(part: Part, sizes: Sizes, path: Path) -> None:
-    """Write the file: for each launch its grid, the number of its ranges, and these; of dst (offset, bytes)."""
+    """Write the file: for each launch its grid, the number of ranges, and the ranges; for dst (offset, bytes)."""
     blocks = [number for launch in part.selection.launches for number in _numbers(launch.grid, launch.ranges)]
     fields = {"fattn.selection.blocks": blocks, "fattn.selection.dst": list(_dst(part.rows, sizes))}
     write_gguf(path, {key: array(GGUFValueType.UINT64, values) for key, values in fields.items()}, {})

@@ -25,10 +25,10 @@ from fattn_probe.machine.run.simulator import Simulation, unpacked_tables
 def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
     """Compile the kernels that the cases need and the builds of their targets lack, each build in one go.
 
-    `program` is what will run the cases. If it is known which kernels are likely needed, they come first, and then what
-    dry runs add to them. Otherwise dry runs come first: they need a part of a build, and the rest of it compiles beside
-    the kernels. A session with a build made elsewhere has nothing to prepare. A kernel that is still missing is
-    compiled when a case calls it (`Session.completing`).
+    `program` will run the cases. If the likely kernels are known, they are compiled first, and then those that dry runs
+    add. Otherwise dry runs come first: they need only part of a build, and the rest is compiled together with the
+    kernels. A session with an existing build has nothing to prepare. A kernel that is still missing is compiled when a
+    case calls it (`Session.completing`).
     """
     if session.options.build is not None or session.options.tree is None:
         return
@@ -50,11 +50,11 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
                 if kernels or find is required_kernels:
                     session.add_kernels(target, kernels, program, sources)
         if tables is not None:
-            tables.result()  # a full disk ends the run here, not each case
+            tables.result()  # a full disk stops the run here, not in each case
 
 
 def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:
-    """The kernel cases that a build runs cases with; without a GPU of its architecture, on a simulated one."""
+    """The kernel cases that a build uses for cases; without a GPU of its architecture, on a simulated one."""
     options = RunOptions(request.tree, patches=request.patches, quants=request.quants)
     if request.engine == "sim":
         options = replace(options, flavour=request.flavour, sanitize=request.sanitize)

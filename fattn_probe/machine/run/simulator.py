@@ -35,10 +35,10 @@ class Simulation:
 
     `schedule` is the seed of an adversarial order of warps, 0 the fixed order; `threads` is the number of host threads,
     None for all cores; `dry` records launches without running kernels. With `skip_kernels`, a missing kernel is named
-    on stderr and skipped, instead of ending the run. `counters` is the folder in which a build that counts what is
-    executed (flavour `coverage`) keeps its counters. `reached` is the file for the numbers of the faults that a run
-    reaches, in a build that has some behind switches (`lab/detect/schema.py`). `counts` is the file to which a build
-    with counters (flavour `count`) appends the counts of each launch.
+    on stderr and skipped, instead of stopping the run. `counters` is the folder for the counters of a coverage build
+    (flavour `coverage`). `reached` is the file for the numbers of the faults that a run reaches, in a build that has
+    some behind switches (`lab/detect/schema.py`). `counts` is the file to which a build with counters (flavour `count`)
+    appends the counts of each launch.
     """
 
     schedule: int = 0
@@ -50,7 +50,7 @@ class Simulation:
     counts: Path | None = None
 
     def env(self, device: Device, build_number: str, *, released: bool = False) -> dict[str, str]:
-        """The environment of a program of a simulator build; `released`: of a llama.cpp release as it is."""
+        """The environment of a program of a simulator build; `released`: from an unchanged llama.cpp release."""
         env = {
             "FATTN_PROBE_DEVICE": device.spec(),
             "FATTN_PROBE_RESOURCES": str(resource_file(device.arch, build_number, released)),
@@ -68,7 +68,7 @@ class Simulation:
 
     @property
     def dry_env(self) -> dict[str, str]:
-        """The variables that a real GPU's program reads too."""
+        """The variables that a program on a real GPU reads too."""
         return {
             **({"FATTN_PROBE_DRY": "1"} if self.dry else {}),
             **({"FATTN_PROBE_SKIP_KERNELS": "1"} if self.skip_kernels else {}),
@@ -108,23 +108,23 @@ def pack_corrections(corrections: I8) -> bytes:
 
 
 def ex2_bounds(corrections: I8) -> F32:
-    """What the hardware adds to 2^f before it cuts, (middle, margin) for each of 1024 ranges of f and for the end.
+    """The hardware's addition to 2^f before truncating, (middle, margin) for each of 1024 ranges of f and the end.
 
     `corrections` is ex2's table. In units of 2^-23, ex2(f) is floor(2^f + middle), unless that sum is within the margin
     of an integer. Range i is the 8192 f around i / 1024.
     """
     f = np.arange(FRACTIONS) / FRACTIONS
     power = np.exp2(f) * FRACTIONS
-    least = np.rint(power) + corrections - power  # what must at least be added; at most that and one
+    least = np.rint(power) + corrections - power  # the smallest possible amount; the largest is one more
     low = np.concatenate([np.full(RANGE // 2, -np.inf), least, np.full(RANGE // 2, -np.inf)])
     high = np.concatenate([np.full(RANGE // 2, np.inf), least + 1, np.full(RANGE // 2, np.inf)])
     low, high = low.reshape(-1, RANGE).max(axis=1), high.reshape(-1, RANGE).min(axis=1)
-    margin = np.maximum((low - high) / 2, 0) + 1e-5  # float32's rounding of both, and that of the power
+    margin = np.maximum((low - high) / 2, 0) + 1e-5  # float32 rounding of both, and of the power
     return np.stack([(low + high) / 2, margin], axis=1).astype(np.float32)
 
 
 def resource_file(arch: str, build_number: str, released: bool) -> Path:
-    """A file with a line `registers shared local kernel value value ...` for each kernel of known figures.
+    """A file with a line `registers shared local kernel value value ...` for each kernel with known figures.
 
     The kernels follow a line with their origin, `0 0 0 # measured b7551`.
     """

@@ -1,6 +1,6 @@
 """The conditions of the dispatch before a kernel launch, read from the source that was built.
 
-This depends on no version of llama.cpp: the functions are those that `ggml_cuda_flash_attn_ext` leads to.
+This does not depend on the version of llama.cpp: it follows the functions from `ggml_cuda_flash_attn_ext`.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The decisions of a dispatch, derived from the lines that the program executed.
 
-Pure functions, standard library only. Where the program went next tells whether a condition held. If it does not, the
-values that the debugger read decide.
+Pure functions, standard library only. The next line that the program executed shows whether a condition held. If that
+is not enough, the values that the debugger read decide.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ def visits_of(documents: Iterable[Mapping[str, Any]]) -> tuple[Visit, ...]:
 def plan_of(dispatch: Dispatch, start: str = "run") -> dict[str, Any]:
     """The plan for `trace_dispatch`, as JSON: where to stop and which expressions to evaluate."""
     asks: dict[str, list[str]] = {}
-    constants: dict[str, list[str]] = {}  # of `if constexpr`: without code at their own lines
+    constants: dict[str, list[str]] = {}  # for `if constexpr`, whose lines have no code
     after: dict[str, tuple[Lines, str]] = {}
     for condition in dispatch.conditions:
         if condition.kind == "if constexpr":
@@ -69,7 +69,7 @@ class _Found:
 
 
 def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple[Decision, ...]:
-    """The decisions in order; each condition of a loop once, as held if it ever held."""
+    """The decisions in order; each condition of a loop appears once, as held if it ever held."""
     found = [item for condition in conditions for item in _of_condition(condition, visits)]
     kept: list[Decision] = []
     for item in _without_repeats(sorted(found, key=_order)):
@@ -78,7 +78,7 @@ def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple
         if decision.condition != OTHERWISE or not named:  # else the preceding condition has named the statement
             kept.append(decision)
     terms = [term for decision in kept for term in decision.terms if term.value is not None and "(" in term.text]
-    calls = {term.text: term.value for term in terms}  # what a call returned holds for other decisions too
+    calls = {term.text: term.value for term in terms}  # the result of a call is valid for other decisions too
     return tuple(
         replace(
             decision, terms=tuple(replace(term, value=term.value or calls.get(term.text)) for term in decision.terms)
@@ -105,7 +105,7 @@ def _inside(line: int, lines: Lines | None) -> bool:
 
 
 def _askings(condition: Condition, visits: Sequence[Visit]) -> Iterator[tuple[int, int]]:
-    """The first and last visit of each evaluation of a condition; the functions that it calls may lie between."""
+    """The first and last visit of each evaluation of a condition; functions that it calls may come in between."""
     first: int | None = None
     last = 0
     for index, visit in enumerate(visits):
@@ -170,7 +170,7 @@ def _switched(condition: Condition, visit: Visit, behind: Visit | None) -> Decis
 def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
     """Decisions of an `if constexpr`, which leaves no code: it held if the program entered its body.
 
-    It did not hold if the program passed the body by; between `#if` and `#endif` that proves nothing, since the body
+    It did not hold if the program skipped the body; between `#if` and `#endif` this proves nothing, because the body
     may not have been compiled.
     """
     body = condition.body or condition.lines
@@ -190,7 +190,7 @@ def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
 
 
 def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
-    """Each atom with its truth, then its variables; pointers are left out, since their values explain nothing."""
+    """Each atom with its truth, then its variables; pointers are left out, because their values explain nothing."""
     seen: set[str] = set()
     for atom in logic.atoms():
         truth = known.get(atom.text)

@@ -1,4 +1,4 @@
-"""Decisions as short sentences: why this kernel was chosen, and what another kernel would have needed."""
+"""Decisions as short sentences: why this kernel was chosen, and what other kernels would have needed."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -97,7 +97,7 @@ class _Function:
             yield f"{effect} needed {_needs(item, inner)}"
 
     def overruled(self, item: _Read) -> bool:
-        """Whether a condition held, but another statement in its body decided first."""
+        """Whether a condition held, but a different statement in its body decided first."""
         leads_to = item.decision.leads_to
         return item.decision.held and leads_to.startswith(RETURN) and leads_to != self.final
 

@@ -206,7 +206,7 @@ class Extract:
     def _leads(self, body: Sequence[Statement]) -> str:
         """The effect of a body: its first outcome, else its first assignment.
 
-        For a body that is only another `if`, the text of that `if`.
+        For a body with only a nested `if`, the text of that `if`.
         """
         flat = list(_unblocked(body))
         for find in (self._outcome, self._sets, self._jumps, self._constant):

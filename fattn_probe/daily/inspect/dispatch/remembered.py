@@ -1,4 +1,4 @@
-"""The dispatch of a tree, remembered in the cache: reading the source takes 0.2 s of every inspection."""
+"""The dispatch of a tree, stored in the cache, because reading the source takes 0.2 s of every inspection."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def remembered_dispatch(root: Path) -> Dispatch:
     key = digest_of(root)
     if found := DOCUMENT.remembered(DISPATCH, key):
         return found
-    from fattn_probe.daily.inspect.dispatch.conditions import read_dispatch  # the reader of C++, only if it is needed
+    from fattn_probe.daily.inspect.dispatch.conditions import read_dispatch  # imports the reader of C++ only if needed
 
     dispatch = read_dispatch(root)
     DOCUMENT.remember(DISPATCH, key, dispatch)
@@ -31,7 +31,7 @@ def remembered_dispatch(root: Path) -> Dispatch:
 
 
 def digest_of(root: Path) -> str:
-    """A digest of all that the dispatch of a tree depends on: the source, and the code that reads it."""
+    """A digest of everything that the dispatch of a tree depends on: the source, and the code that reads it."""
     sources = [*sorted((root / CUDA).glob(FILES)), *(root / path for path in DEFINES if (root / path).is_file())]
     readers = [path for folder in READERS for path in sorted(folder.glob("*.py"))]
     files = ((path.name, path.read_bytes()) for path in (*sources, *readers))

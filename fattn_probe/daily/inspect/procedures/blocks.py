@@ -11,7 +11,7 @@ Document = dict[str, Any]
 
 KERNEL_VARIABLES = ("iter_k", "iter_j", "iter_z_gqa", "ne12", "ne02", "ne03", "ne13", "gqa_ratio", "nbatch_fa")
 TILE_VARIABLES = ("sequence", "z_KV", "zt_gqa", "zt", "jt", "kb0_start", "kb0_stop", "needs_fixup", "is_fixup")
-# For a scanned mask, and for a sparse gather; not readable (null pointer) if neither was done
+# For a scanned mask or a sparse gather; otherwise not readable (null pointer)
 KV_LIMIT = "KV_max[sequence*iter_j + jt] / nbatch_fa"
 SPARSE_LIMIT = "(KV_max[(sequence % ne33)*iter_j + jt] + nbatch_fa - 1) / nbatch_fa"
 SPLIT_VARIABLES = (
@@ -81,7 +81,7 @@ class BlockReader:
         """The expressions to read, by breakpoint, once it has been hit."""
 
     def first(self, debugger: Debugger, stop: StopRecord, names: Sequence[str]) -> Document:
-        """The record of a breakpoint's first hit, where the program stands."""
+        """The record of a breakpoint's first hit, at the current stop."""
         (point,) = stop.breakpoints
         asked = [*names, BLOCK_INDEX]
         values = debugger.evaluate(asked)
@@ -91,7 +91,7 @@ class BlockReader:
         return self.record(Hit(point, [found[name] for name in self.known[point]]))
 
     def record(self, hit: Hit) -> Document:
-        """Those of the variables that are integers, and the block's index."""
+        """The integer variables, and the block's index."""
         where = self.points[hit.breakpoint]
         *texts, block = hit.values
         values = zip(self.known[hit.breakpoint], map(number, texts), strict=False)

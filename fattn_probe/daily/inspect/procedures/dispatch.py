@@ -32,7 +32,7 @@ def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Do
     points = _insert(debugger, [each["location"] for each in functions if each["file"] == first["file"]])
     walk = _Walk(debugger, plan)
     try:
-        stop = debugger.walk(stop, walk.advance)  # outside the dispatch: on to its next function, or to the end
+        stop = debugger.walk(stop, walk.advance)  # outside the dispatch: continue to its next function, or to the end
     finally:
         debugger.delete(*points)
     return walk.visits, stop
@@ -89,7 +89,7 @@ class _Walk:
         return function
 
     def function(self, file: str, line: int) -> Mapping[str, Any] | None:
-        """The function of the dispatch that a line is in; None outside the dispatch."""
+        """The function of the dispatch that contains a line; None outside the dispatch."""
         here = (item for item in self.plan["functions"] if item["file"] == file)
         return next((item for item in here if item["lines"][0] <= line <= item["lines"][1]), None)
 

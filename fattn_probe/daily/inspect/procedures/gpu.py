@@ -1,7 +1,7 @@
 """Read the blocks of a kernel on a real GPU, under cuda-gdb.
 
-A GPU runs many blocks at once and stops them all when one reaches a breakpoint. So each stop is read for every block
-whose thread 0 stands at an anchor. Standard library only, because gdb's own Python loads this module.
+A GPU runs many blocks at once and stops them all when one reaches a breakpoint. So at each stop, every block whose
+thread 0 is at an anchor is read. Standard library only, because gdb's own Python loads this module.
 """
 
 import re
@@ -36,7 +36,7 @@ def read_blocks(
     """The record of each block of the next kernel; the host's launch must return only when the kernel has finished.
 
     `blocks_num` is the grid (x, y, z). Each block of a stream-K kernel gives its `kbc` and `kbc_stop`. The blocks that
-    stand at a tile's call when the GPU first stops there also give that tile; seeing every call would take a stop per
+    are at a tile's call when the GPU first stops there also report that tile; reading every call would take a stop per
     warp. `KV_max` is the scanned mask if there is one; for a `sparse` kernel, the number of rows that it gathers.
     """
     ends = insert_near(debugger, anchors, ("launched",))
@@ -70,11 +70,11 @@ class _GpuReader:
         return {(i, j, k) for i in range(x) for j in range(y) for k in range(z)}
 
     def insert(self, *names: str) -> list[int]:
-        """Set breakpoints on lines of device code, whose unit is loaded with the kernel; their numbers."""
+        """Set breakpoints on lines of device code, whose unit is loaded with the kernel; returns their numbers."""
         return [self.debugger.insert(location) for name in names for location in self.anchors[name]]
 
     def standing(self, stop: StopRecord, wanted: set[Block]) -> Iterator[Document]:
-        """The records of the wanted blocks whose thread 0 stands at an anchor."""
+        """The records of the wanted blocks whose thread 0 is at an anchor."""
         at = self._anchor(stop.file, stop.line)
         for block, file, line in self._threads_0():
             where = at if line == stop.line else self._anchor(file, line, exact=True)

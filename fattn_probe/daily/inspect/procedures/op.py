@@ -35,7 +35,7 @@ Document = dict[str, Any]
 
 
 def read_op(debugger: Debugger, plan: Document) -> Document:
-    """Run the program to the attention kernel's launch and read the host's facts and, if requested, every block's.
+    """Run the program to the attention kernel's launch, and read the host's facts and, if requested, those of blocks.
 
     `plan`: `anchors` (gdb locations by name), `dispatch` (the plan of `trace_dispatch`), `blocks` (whether to read
     them), `simulated`. If the program ends before the launch, the result has `ended`.
@@ -80,7 +80,7 @@ def texts(debugger: Debugger, names: Sequence[str], level: int = 0) -> dict[str,
 
 
 def read_host(debugger: Debugger) -> Document:
-    """The host's facts from launch_fattn and its callers; the program stands at the launch."""
+    """The host's facts from launch_fattn and its callers; the program has stopped at the launch."""
     frames = enumerate(debugger.frames(FRAMES))
     caller = next((level for level, frame in frames if not frame.function.startswith(LAUNCHER)), 1)
     return {

@@ -8,7 +8,7 @@ from fattn_probe.machine.debug.protocol import Debugger, StopRecord
 Points = dict[int, str]
 """Anchors by breakpoint number."""
 BLOCK = "_block"
-"""Suffix of the anchors where a block of a kernel without stream-K knows its work."""
+"""The suffix of anchors where a block of a kernel without stream-K has computed its work."""
 
 
 def block_anchors(anchors: Iterable[str]) -> list[str]:
@@ -23,7 +23,7 @@ def insert_near(debugger: Debugger, anchors: Mapping[str, Sequence[str]], names:
 
 
 def ended(stop: StopRecord) -> dict[str, object]:
-    """The record of a kernel that ended early, from a stop that is at no breakpoint."""
+    """The record of a kernel that ended early, from a stop that is not at a breakpoint."""
     place = [stop.function, PurePosixPath(stop.file).name, stop.line]
     return {"at": "ended", "reason": stop.reason, "detail": stop.detail, "place": place}
 

@@ -16,9 +16,9 @@ Document = dict[str, Any]
 def read_tensors(debugger: Debugger, plan: Document) -> Document:
     """Run the op to its end and write each tensor's bytes, first to last, to a file in `folder`.
 
-    `plan`: `dispatch` (the plan of `trace_dispatch`), `sizes` (bytes by role), `folder`, `simulated`. A simulated GPU's
-    memory is the program's own; from a real GPU's memory the debugger copies with a call of `ggml_backend_tensor_get`.
-    Returns `sizes` or `ended`.
+    `plan`: `dispatch` (the plan of `trace_dispatch`), `sizes` (bytes by role), `folder`, `simulated`. The memory of a
+    simulated GPU belongs to the program; from a real GPU, the debugger copies memory with a call of
+    `ggml_backend_tensor_get`. Returns `sizes` or `ended`.
     """
     _, stop = trace_dispatch(debugger, plan["dispatch"])
     if not stop.function.startswith(LAUNCHER):

@@ -1,7 +1,8 @@
 """Read one warp of the mma kernel step by step: its fragments, from the registers of all its lanes.
 
 The procedure runs inside gdb's Python and over MI: it imports only the standard library and this package, and returns
-JSON. It interprets nothing: `trace.fragments` knows what a register holds, `trace.reference` what it should hold.
+JSON. It does not interpret registers: `trace.fragments` maps them to elements, `trace.reference` has the correct
+values.
 """
 
 import math
@@ -39,8 +40,8 @@ SETTINGS = ("static-members off", "repeats unlimited", "elements unlimited", "pr
 class Lanes:
     """The lanes of a warp of a block at a breakpoint, and how to read one of them.
 
-    In the simulator each lane is a fiber and stops on its own. A real GPU's warp stops as a whole, and cuda-gdb reads
-    its lanes one by one.
+    In the simulator each lane is a fiber and stops separately. On a real GPU, a warp stops as a whole, and cuda-gdb
+    reads its lanes one by one.
     """
 
     def __init__(self, debugger: Debugger, plan: Document) -> None:
@@ -60,7 +61,7 @@ class Lanes:
         return self._debugger.insert_near(location, f"{at}simt::self->warp->index == {self._warp} && {where}")
 
     def standing(self) -> Sequence[int]:
-        """The lanes that stand at the stop: the running fiber's, or this warp's active ones if it has the focus."""
+        """The lanes at the stop: that of the running fiber, or the active lanes of this warp if it has the focus."""
         if self._simulated:
             (lane,) = self._debugger.evaluate(["simt::self->lane"])
             return () if lane is None else (int(lane),)
@@ -70,7 +71,7 @@ class Lanes:
         return [int(lane) for lane in ACTIVE.findall(self._debugger.execute("info cuda lanes"))]
 
     def focus(self, lane: int) -> None:
-        """Make the lane's frame the newest frame; a running fiber's is."""
+        """Make the lane's frame the newest frame, as the running fiber's frame already is."""
         if not self._simulated:
             self._debugger.execute(f"cuda lane {lane}")
 
@@ -105,7 +106,7 @@ def trace_op(debugger: Debugger, plan: Document) -> Document:
 
 
 def read_trace(debugger: Debugger, plan: Document) -> Document:
-    """Follow one warp through its block's tiles; the program stands at the kernel's launch.
+    """Follow one warp through its block's tiles; the program has stopped at the kernel's launch.
 
     `plan`: `anchors` (gdb locations by name), `block` (x, y, z), `warp`, `tiles` (their number; None: until the program
     stops for another reason), `kb0` (the one step to read, in the first tile that has it; None: all steps),
@@ -113,10 +114,10 @@ def read_trace(debugger: Debugger, plan: Document) -> Document:
 
     Returns `function` (with template arguments), `template` (DKQ, DV, ncols1, ncols2, nwarps by name), `KQ` and `VKQ`
     (fragment types: I, J, T), `places` (file:line by anchor), `stopped` (why the program stopped early, else empty) and
-    `readings`. A reading holds one lane's registers at one anchor: `anchor`, `lane`, `tile` (its number among the
+    `readings`. A reading has one lane's registers at one anchor: `anchor`, `lane`, `tile` (its number among the
     block's), `kb0` (None after the last step) and `values` by variable:
 
-    - at `logits`: KQ_C before the mask; KQ_max, KQ_rowsum and VKQ_C as at the start of the step; `indices`, the KV rows
+    - at `logits`: KQ_C before the mask; KQ_max, KQ_rowsum and VKQ_C at the start of the step; `indices`, the KV rows
       that a sparse kernel gathers
     - at `softmax`: KQ_C, which is P by then, KQ_max, KQ_rowsum and KQ_max_scale
     - at `rescaled`: VKQ_C
@@ -143,7 +144,7 @@ def numbers(value: str) -> Registers:
 
 
 class _Reader:
-    """Reads a warp, and holds what it has read so far."""
+    """Reads a warp, and stores the readings."""
 
     def __init__(self, debugger: Debugger, plan: Document) -> None:
         self._debugger, self._plan, self._lanes = debugger, plan, Lanes(debugger, plan)
@@ -272,7 +273,7 @@ def _fragment(debugger: Debugger, name: str) -> Document:
 
 
 def _finite(read: dict[str, Registers]) -> bool:
-    """Whether all registers are finite; VKQ_C holds bits, which are finite if the exponent is not all ones."""
+    """Whether all registers are finite; VKQ_C has bits, which are finite if the exponent is not all ones."""
     return all(
         all(value & 0x7C00 != 0x7C00 for value in values if isinstance(value, int))
         if name == "VKQ_C"

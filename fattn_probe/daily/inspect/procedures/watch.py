@@ -18,8 +18,8 @@ NEAR = 6  # similar names offered for an unknown one
 def watch(debugger: Debugger, plan: Document) -> Document:
     """Run the program and read `expressions` at each stop on one of `locations`, at most `stops` times.
 
-    In a kernel only one thread stops: `condition` holds for that thread alone, and the commands `at_launch` skip the
-    other blocks. On a GPU, `thread` (linear block, warp, lane) must stand at the stop. Returns `stops` (function, file,
+    In a kernel only one thread stops: `condition` is true only for that thread, and the commands `at_launch` skip the
+    other blocks. On a GPU, `thread` (linear block, warp, lane) must be at the stop. Returns `stops` (function, file,
     line, `values`, and `refusals` of expressions without a value) and `why` the program ended, empty if it did not.
     """
     main = debugger.insert("main")
@@ -57,10 +57,10 @@ def _refusal(debugger: Debugger, expression: str) -> Document:
 
 
 def _counts(debugger: Debugger, plan: Document, stop: StopRecord) -> bool:
-    """Whether the wanted thread stands at a stop on a GPU; if so, it gets the focus.
+    """Whether the wanted thread is at a stop on a GPU; if so, it gets the focus.
 
-    A breakpoint condition on a thread does not work, since gdb would refuse it in host code and a pattern may match
-    both. Before a kernel is loaded, a breakpoint on its line sits on the next line of host code; stops there do not
+    A breakpoint condition on a thread does not work, because gdb would refuse it in host code, and a pattern may match
+    both. Before a kernel is loaded, a breakpoint on its line is on the next line of host code; stops there do not
     count.
     """
     extents = debugger.evaluate(["gridDim.x", "gridDim.y"])

@@ -180,7 +180,7 @@ def quantities(step: WarpStep) -> list[Quantity]:
 
 
 def _start(step: WarpStep) -> Iterator[Quantity]:
-    """The state in which a tile begins."""
+    """The state at the beginning of a tile."""
     for name, value in {"KQ_max": -FLT_MAX_HALF, "KQ_rowsum": 0.0, "VKQ_C": 0.0}.items():
         values = step.step.registers.get(f"before.{name}")
         if values is not None and step.first:
@@ -198,7 +198,7 @@ def _softmax(step: WarpStep) -> Iterator[Quantity]:
         exact, bound = logits(step.inputs, step.kv_rows)
         yield Quantity("KQ", "logits", KQ, exact[step.at_KQ], bound[step.at_KQ], rows)
     if KQ is not None and old is not None and new is not None:
-        # the maximum of the old one and of the masked logits plus an offset, over all lanes of a column
+        # the maximum of the old maximum and of the masked logits plus an offset, over all lanes of a column
         expected = np.fmax(step.by_column(old), step.KQ_matrix(step.masked).max(axis=1) + step.offset)
         bound = 4 * ULP_F32 * (np.abs(expected) + step.offset)
         yield Quantity("KQ_max", "softmax", new, expected[at], bound[at], state)

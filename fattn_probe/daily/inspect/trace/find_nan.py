@@ -36,7 +36,7 @@ class FirstNotFinite:
     """A NaN or infinity.
 
     `at` has coordinates by name; `thread` is (threadIdx.x, threadIdx.y), which is lane and warp; `kb0` is the step that
-    computed it; `place` is the file:line where the program stood when it was read.
+    computed it; `place` is the file:line where the program had stopped when it was read.
     """
 
     tensor: str
@@ -69,7 +69,7 @@ def in_inputs(case: Case, inputs: Inputs) -> FirstNotFinite | None:
 
 @dataclass(frozen=True)
 class NaNSearch:
-    """The search for the first NaN or infinity of an op; `facts` are the op's, with its blocks.
+    """The search for the first NaN or infinity of an op; `facts` are those of the op, with its blocks.
 
     `source` is ggml-cuda/ of the tree that was built. Only the mma kernel's registers are traced; for other kernels the
     search names the place in dst.
@@ -125,7 +125,7 @@ class NaNSearch:
         return int(self.facts.choice.template["ncols1"]), int(self.facts.choice.template["ncols2"])
 
     def _in_block(self, query: int, head: int, block: BlockWork, tile: int) -> FirstNotFinite | None:
-        """Trace the warps that hold the row's column; the first warp read shows which these are."""
+        """Trace the warps that compute the row's column; the first warp read shows which these are."""
 
         def warps_of(fragments: WarpFragments) -> range:
             work, in_group = block.tiles[tile], head % self.operands.case.op.sizes.group

@@ -70,7 +70,7 @@ class Places:
 class WarpFragments:
     """The layout of one warp's part of KQ and VKQ.
 
-    With np > 1 several warps share the columns and take the KV rows of a step in turn.
+    With np > 1 several warps share the columns and process the KV rows of a step in turn.
     """
 
     KQ: Fragment

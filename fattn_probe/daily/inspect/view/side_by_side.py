@@ -72,7 +72,7 @@ def side_by_side(a: Facts, b: Facts) -> SideBySide:
 
 
 def _answers(facts: Facts) -> dict[tuple[str, str], str]:
-    """The outcomes by function and condition; line numbers are ignored, since the sources may differ."""
+    """The outcomes by function and condition; line numbers are ignored, because the sources may differ."""
     answers: dict[tuple[str, str], list[str]] = {}
     for decision in facts.choice.decisions if facts.choice else ():
         key = (decision.function, decision.condition)
@@ -103,7 +103,7 @@ def said(both: SideBySide) -> str:
 
 
 def occupancies(both: SideBySide) -> list[str]:
-    """What is not known of the two occupancies, which divide the work."""
+    """Notes on the two occupancies, which divide the work, if they are not known."""
     sides = zip(both.titles, (both.a, both.b), strict=True)
     return [f"{title}: {OCCUPANCY} {line}" for title, facts in sides for line in occupancy_legend(facts)]
 
@@ -114,7 +114,7 @@ def _table(what: str, titles: tuple[str, str], rows: Sequence[tuple[str, Value, 
 
 
 def marked(value: Value, other: Value) -> Text:
-    """A value with its differences from the other emphasised."""
+    """A value, with the differences from the other value emphasised."""
     if value is None:
         return Text(ABSENT)
     if not (isinstance(value, list) and isinstance(other, list) and len(value) == len(other)):

@@ -76,9 +76,9 @@ class TileRow:
 
 @dataclass(frozen=True)
 class MapSelection:
-    """TileRow numbers to draw, in order. With a `period`, the rows after them repeat the last `period` of them.
+    """TileRow numbers to draw, in order. With a `period`, the following rows repeat the last `period` of these.
 
-    `blocks_on` is by how much the block numbers grow from one repetition to the next.
+    `blocks_on` is the increase of block numbers from one repetition to the next.
     """
 
     rows: tuple[int, ...]
@@ -102,7 +102,7 @@ def rows_of(facts: Facts) -> tuple[TileRow, ...]:
         shares = {(work.tile, work.kb0_start): work.kb0_stop for work in share_of(block, grid, turns)}
         for work in block.tiles:
             if in_grid(work.tile, grid):
-                stop = max(shares.get((work.tile, work.kb0_start), 0), work.kb0_stop)  # with what the mask hides
+                stop = max(shares.get((work.tile, work.kb0_start), 0), work.kb0_stop)  # including masked steps
                 shown = max(work.kb0_start, work.kb0_stop)
                 span = Span(block.block, work.kb0_start, stop, shown, work.kb0_step, block.blockIdx[1])
                 spans.setdefault(work.tile, []).append(span)

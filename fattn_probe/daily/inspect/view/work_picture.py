@@ -88,7 +88,7 @@ class WorkMap:
         return any(span.step > 1 for row in self.rows for span in row.spans)
 
     def x(self, step: float) -> float:
-        """Where a KV step begins."""
+        """The position where a KV step begins."""
         return self.left + self.digits + step * self.step
 
     def segments(self) -> Iterator[tuple[float, TileRow, Segment]]:
@@ -239,7 +239,7 @@ def _axis(found: WorkMap) -> Iterator[Mark]:
 
 
 def _labels(found: WorkMap) -> Iterator[Mark]:
-    """The columns that identify a tile; of low rows only some have labels."""
+    """The columns that identify a tile; if rows are low, only some have labels."""
     line = found.paper.line
     every = 1
     while every * found.row < 0.85 * line:
