@@ -176,15 +176,11 @@ def is_safe(draft: Draft, span: Span, part: Span, text: str) -> bool:
     operands = [index - 1 for index in (*brackets, part[0]) if index > span[0]]
     if any(draft.words[index] in DIVISIONS for index in operands) and not POSITIVE.fullmatch(text):
         return False
-    if any(draft.words[index] == "*" and is_unary(draft, index, span) for index in range(span[0], part[0])):
+    stars = [index for index in range(span[0], part[0]) if draft.words[index] == "*"]
+    if any(index == span[0] or not is_value(draft, index - 1) for index in stars):  # reads what a pointer points to
         return False
     guards = (index for index in range(part[0], span[1]) if draft.words[index] in GUARDS)
     return not (READS | DIVISIONS) & set(draft.words[next(guards, span[1]) : span[1]])
-
-
-def is_unary(draft: Draft, index: int, span: Span) -> bool:
-    """Whether a star dereferences a pointer."""
-    return index == span[0] or not is_value(draft, index - 1)
 
 
 def is_value(draft: Draft, index: int) -> bool:

@@ -71,7 +71,7 @@ class Contest:
     def rows(self, work: Work) -> Iterator[ContenderRow]:
         """Run every case on each of its targets with every kernel; yields each row as soon as it is known."""
         targets = {str(target): target for _, wanted in work for target in wanted}
-        gpus = {name: gpu_of(target) for name, target in targets.items()}
+        gpus = {name: None if one.engine == "cpu" else device_of(one) for name, one in targets.items()}
         timed = replace(self.session, options=self.how.timed(self.session.options))
         with self.session.persistent_runner(), timed.persistent_runner():
             for case, wanted in work:
@@ -125,11 +125,6 @@ class Contest:
             return contender.run(question, target, self.how)
         except TimedOutError as error:
             return Lost(str(error))
-
-
-def gpu_of(target: Target) -> Device | None:
-    """The figures of a target's GPU; None for the CPU, and for a GPU that the catalogue lacks."""
-    return None if target.engine == "cpu" else device_of(target)
 
 
 def ended(case: Case, target: Target, outcome: Unsupported | Fault | Failed | Lost) -> Judgement:

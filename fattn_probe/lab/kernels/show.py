@@ -128,17 +128,14 @@ def notes(rows: Sequence[ContenderRow], contenders: Sequence[Contender | None], 
         yield Text("time: the median and its 95 % interval; FLOP/s count what the mask hides too", "dim")
         yield Text("roofline: of the GPU's tensor cores and memory, for a kernel that reads each operand once", "dim")
     for one in contenders:
-        if isinstance(one, Package) and one.off_gpu and any(ran_off_gpu(row, one.name) for row in rows):
+        if not isinstance(one, Package) or not one.off_gpu:
+            continue
+        if any(row.kernel == one.name and row.ran and row.target.engine != "cuda" for row in rows):
             yield Text(f"{one.name}: {one.off_gpu}", "dim")
     for algorithm in dict.fromkeys(one.algorithm for one in contenders if one is not None and one.algorithm):
         names = [one.name for one in contenders if one is not None and one.algorithm == algorithm]
         case = rows[0].case.name.partition("/")[0]
         yield Text(f"algorithm of {', '.join(names)}: fattn-probe study {case} --algorithm {algorithm}", "dim")
-
-
-def ran_off_gpu(row: ContenderRow, kernel: str) -> bool:
-    """Whether a row is of a kernel that ran, but not on a real GPU."""
-    return row.kernel == kernel and row.ran and row.target.engine != "cuda"
 
 
 def document(rows: Sequence[ContenderRow]) -> dict[str, Any]:

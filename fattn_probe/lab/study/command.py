@@ -30,7 +30,7 @@ from fattn_probe.lab.study.inspected import read_launch
 from fattn_probe.lab.study.precisions import Rounded, errors
 from fattn_probe.lab.study.problem import OpArrays, op_arrays
 from fattn_probe.lab.study.schedules import ScheduleChoice, Scheduled, schedule_head
-from fattn_probe.lab.study.stream_k import StudyLaunch, divide, heads_of_tile
+from fattn_probe.lab.study.stream_k import divide, heads_of_tile
 from fattn_probe.lab.study.trace import StudyResult
 
 MOST_SCORES = 1 << 25
@@ -100,24 +100,28 @@ def study_case(case: Case, algorithm: Algorithm, options: StudyOptions, step: St
     """Run all algorithms on a head of the case; InputError if the head does not exist or is too large."""
     _refuse(case, options)
     op = op_of_case(case)
-    subject = Subject(op, options.sequence, options.head, _tiling(op, options), _launch(op, case.name, options))
-    results = run_all(subject)
-    formulas = {name: formula(name, subject) for name in results}
-    gradients = backward_of(subject, results["fa2"]) if options.backward else None
-    agreed = agreement(subject, results)
-    scheduled = scheduled_of(subject, options) if algorithm == "fa3" else None
-    precisions = precisions_of(subject, results["standard"], step) if options.fp8 else ()
-    return Study(case.name, algorithm, options, subject, results, formulas, agreed, gradients, scheduled, precisions)
-
-
-def precisions_of(subject: Subject, exact: StudyResult, step: Step) -> tuple[Rounded, ...]:
-    """The error of f16 and FP8 attention on the head."""
-    return errors(subject.tensors, exact.out, subject.tiling.B_r, subject.tiling.B_c, step=step)
-
-
-def scheduled_of(subject: Subject, options: StudyOptions) -> Scheduled:
-    """FlashAttention-3's warpgroups on the head."""
-    return schedule_head(subject.tensors, subject.tiling.B_r, subject.tiling.B_c, options.schedule)
+    B_r, B_c = options.tile_q or TILE, options.tile_kv or TILE
+    by_memory = block_sizes(options.memory, op.shape.hsk, op.shape.hsv)
+    tiling = StudyTiling(B_r, B_c, (options.tile_q or by_memory[0], options.tile_kv or by_memory[1]), options.splits)
+    if options.inspected is not None:
+        launch = read_launch(options.inspected, case.name, op.shape)
+    else:  # tiles of as many rows (queries x heads) as the other algorithms use
+        launch = divide(op.shape, max(1, B_r // heads_of_tile(op.shape.group)), B_c, options.blocks)
+    subject = Subject(op, options.sequence, options.head, tiling, launch)
+    head, results = subject.tensors, run_all(subject)
+    exact = results["standard"].out
+    return Study(
+        case.name,
+        algorithm,
+        options,
+        subject,
+        results,
+        {name: formula(name, subject) for name in results},
+        agreement(subject, results),
+        backward_of(subject, results["fa2"]) if options.backward else None,
+        schedule_head(head, B_r, B_c, options.schedule) if algorithm == "fa3" else None,
+        errors(head, exact, B_r, B_c, step=step) if options.fp8 else (),
+    )
 
 
 def backward_of(subject: Subject, forward: StudyResult) -> Backward:
@@ -175,17 +179,3 @@ def _refuse(case: Case, options: StudyOptions) -> None:
         )
     if problems:
         raise InputError("\n".join(problems))
-
-
-def _tiling(op: OpArrays, options: StudyOptions) -> StudyTiling:
-    B_r, B_c = block_sizes(options.memory, op.shape.hsk, op.shape.hsv)
-    fa1 = (options.tile_q or B_r, options.tile_kv or B_c)
-    return StudyTiling(options.tile_q or TILE, options.tile_kv or TILE, fa1, options.splits)
-
-
-def _launch(op: OpArrays, case: str, options: StudyOptions) -> StudyLaunch:
-    """The inspected launch; otherwise tiles of as many rows (queries x heads) as the other algorithms use."""
-    if options.inspected is not None:
-        return read_launch(options.inspected, case, op.shape)
-    ncols1 = max(1, (options.tile_q or TILE) // heads_of_tile(op.shape.group))
-    return divide(op.shape, ncols1, options.tile_kv or TILE, options.blocks)

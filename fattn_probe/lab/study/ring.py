@@ -54,15 +54,11 @@ def _order(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
     when = {(event.actor, event.what, event.tile): event for event in events}
     for group in plan.groups:
         for j in range(plan.T_c):
-            for first, second in [*pairwise((("S", j), ("P", j), ("PV", j))), *_after(j)]:
+            after = [((what, j - 1), (what, j)) for what in ("P", "PV")] if j else []
+            for first, second in [*pairwise((("S", j), ("P", j), ("PV", j))), *after]:
                 one, two = when.get((actor(group), *first)), when.get((actor(group), *second))
                 if two is not None and (one is None or two.start < one.end):
                     yield f"{_name(two)} starts before {first[0]}{first[1]} of {actor(group)} is done"
-
-
-def _after(j: int) -> list[tuple[tuple[str, int], tuple[str, int]]]:
-    """The running maximum and O process the tiles in order."""
-    return [((what, j - 1), (what, j)) for what in ("P", "PV")] if j else []
 
 
 def _turns(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:

@@ -8,7 +8,6 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fattn_probe.base.arrays import F64
 from fattn_probe.base.figures import number_of
 from fattn_probe.base.tables import Table, Word
 from fattn_probe.lab.study.algorithms import Algorithm
@@ -82,7 +81,7 @@ def render(study: Study, most_steps: int) -> RenderableType:
         "Schedule": [picture(study, rows)],
         "Steps": [step_table(study.algorithm, listed, most_steps), *step_words(study, len(listed))],
         "Warpgroups": [*schedule_lines(study.scheduled, most_steps)] if study.scheduled else [],
-        "Rounding": [*precision_lines(study.precisions, exact_of(study))] if study.precisions else [],
+        "Rounding": [*precision_lines(study.precisions, study.results["standard"].out)] if study.precisions else [],
         "Slow memory, in elements": [
             traffic_table(study.formulas[study.algorithm], study.result.reads_total, study.result.writes_total),
             Text(traffic_words(study), "dim"),
@@ -96,11 +95,6 @@ def render(study: Study, most_steps: int) -> RenderableType:
         Text(subject_words(study)),
     )
     return Group(head, *(Group(Text(f"\n{title}", "bold"), *parts) for title, parts in sections.items() if parts))
-
-
-def exact_of(study: Study) -> F64:
-    """The head's output in float64."""
-    return study.results["standard"].out
 
 
 def steps_of(study: Study) -> tuple[StepRow, ...]:

@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fattn_probe.base.activity import quiet
 from fattn_probe.base.errors import ComparisonError, InputError
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import expand, load
@@ -22,9 +21,9 @@ from fattn_probe.cli.study import study
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.view.show import facts_json
 from fattn_probe.lab.study.algorithms import ALGORITHMS, of_head, run
-from fattn_probe.lab.study.command import StudyOptions, op_of_case, precisions_of, raise_if_different, study_case
+from fattn_probe.lab.study.command import StudyOptions, op_of_case, raise_if_different, study_case
 from fattn_probe.lab.study.inspected import read_launch
-from fattn_probe.lab.study.precisions import VARIANTS
+from fattn_probe.lab.study.precisions import VARIANTS, errors
 from fattn_probe.lab.study.show import render, study_json
 from fattn_probe.lab.study.show_precisions import precisions_json
 from fattn_probe.lab.study.stream_k import divide
@@ -185,9 +184,9 @@ def test_the_errors_of_f16_and_fp8_are_shown_when_asked_for(invoke):
 def test_an_overflow_of_f16_is_null_in_JSON():
     op = op_of_case(case_of("gqa"))
     subject = replace(studied("gqa").subject, op=replace(op, V=op.V * 1e6))
-    found = precisions_of(subject, run("standard", subject), quiet)
-    errors = {one["variant"]: one["rmse"] for one in precisions_json(found)}
-    assert errors["f16-standard"] is None
+    found = errors(subject.tensors, run("standard", subject).out, subject.tiling.B_r, subject.tiling.B_c)
+    (standard,) = [one for one in precisions_json(found) if one["variant"] == "f16-standard"]
+    assert standard["rmse"] is None
 
 
 def test_study_needs_a_scenario_or_a_table(invoke):
