@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("cosmic_ray")  # extra `mutants`
 
+from fattn_probe.base.errors import ComparisonError
 from tests.mutants.explained import read
 from tests.mutants.mutants import mutants_of
 from tests.mutants.trial import those_that_run, tried
@@ -101,6 +102,13 @@ def test_a_change_that_a_test_notices_and_one_that_none_does(root):
     assert set(found) == set(changes(root).values())
     assert {"return value <= MOST and not value < least", "MOST = 4.0", "if value is not None:"} <= noticed
     assert not {"return value >= MOST and not value < least", "min(values) +"} & noticed
+
+
+def test_why_a_test_fails_without_a_mutant_is_said(root):
+    """It said `F`, after minutes."""
+    (root / "test_mine.py").write_text(f"{TESTS}\ndef test_wrong():\n    assert above(2.5) is MOST\n")
+    with pytest.raises(ComparisonError, match=r"test_wrong fails without a mutant:(?s:.)*assert True is 2\.0"):
+        list(tried(list(changes(root).values()), ["mine/limits.py"], ["test_mine.py"], root, 1))
 
 
 REASONS = """

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result
@@ -113,9 +114,16 @@ def test_the_simulator_is_compiled_for_a_sanitizer(name):
     assert (done.returncode, f"sanitizer {name}: 1 run, 0 failed" in done.stdout) == (0, True), done.stdout
 
 
+def test_reasons_why_no_test_can_notice_a_change_are_about_lines_of_today():
+    """The mutation tester says so too, after an hour, and not of a module that it no longer changes."""
+    for entry in yaml.safe_load((ROOT / "tests/mutants/equivalent.yaml").read_text()):
+        lines = {line.strip() for line in (ROOT / entry["in"]).read_text().splitlines()}
+        assert {line for one in entry["mutants"] for line in map(str.strip, one["was"].splitlines())} <= lines
+
+
 @pytest.mark.slow
 def test_the_verdicts_tests_are_tested():
     pytest.importorskip("cosmic_ray")  # extra `mutants`
-    done = nightly("verdict", "--in", "judge/limits", "--only", "return True|MODEL_LIMIT / spread")
+    done = nightly("verdict", "--in", "measure/limits", "--only", "return True|MODEL_LIMIT / spread")
     assert done.returncode == 0, done.stderr
     assert "of the others 2 noticed and 0 not: 100 %" in done.stdout

@@ -205,6 +205,8 @@ class Collected(Worker):
             sys.settrace(self.trace)  # type: ignore[arg-type]
             code = self.run([name])
             sys.settrace(None)
+            if code:
+                self.session.config.pluginmanager.get_plugin("terminalreporter").summary_failures()
             to.write_text("\n".join([str(time.monotonic() - start), *(f"{path} {line}" for path, line in self.lines)]))
             return code
 

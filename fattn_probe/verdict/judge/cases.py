@@ -321,7 +321,8 @@ def known_of(
     def right_for(op: Op) -> bool:
         if capture is None:
             return False
-        other = replace(subject, answers=Answers(replace(subject.case, op=op), subject.inputs, subject.answers.step))
+        answers = Answers(replace(subject.case, op=op), subject.inputs, subject.answers.step)
+        other = replace(subject, answers=answers, baseline=None)  # a correct run has the answer to the case's own op
         return verdict_of(other.launched(capture.launches), capture)[0].status is Status.PASS
 
     kernel = attention_kernel(launch.spelling for launch in capture.launches) if capture is not None else ""

@@ -15,6 +15,7 @@ from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions
+from fattn_probe.verdict.judge import cases
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.cases import Answers, JudgedCase, known_of
 from fattn_probe.verdict.judge.checks import Checks
@@ -493,6 +494,23 @@ def known_on(on, case, kernel, verdict, *checks):
     target = parse_target(on, load_devices())
     subject = JudgedCase(OneBuild(), Answers(case, {}), target, Checks(), arch=90, constants=None)
     return known_of(subject, verdict, checks, capture=capture)
+
+
+def test_an_answer_to_another_op_is_not_compared_with_a_correct_run_of_the_case(monkeypatch):
+    seen = []
+
+    def verdict_of(subject, capture):
+        seen.append((subject.case.op, subject.baseline))
+        return (Verdict(Status.PASS, ""),)
+
+    monkeypatch.setattr(cases, "verdict_of", verdict_of)
+    monkeypatch.setattr(cases, "known_defect", lambda failure, origin: Known(str(failure.right_for("another op"))))
+    monkeypatch.setattr(JudgedCase, "launched", lambda subject, launches: subject)
+    capture = Capture("case", "", OP, {}, None, (), "wall", (), "CUDA", "", {})
+    target = parse_target("sim:h200", load_devices())
+    subject = JudgedCase(OneBuild(), Answers(OneOp(), {}), target, Checks(), 90, None, baseline=capture)
+    assert known_of(subject, Verdict(Status.FAIL, "wrong"), capture=capture) == Known("True")
+    assert seen == [("another op", None)]
 
 
 def test_a_failure_whose_bits_differ_from_run_to_run_is_not_explained():
