@@ -86,6 +86,16 @@ def expectations(draw):
     )
 
 
+@pytest.mark.parametrize(("unknown", "why"), [((), "why"), ((0, 0, 0), "why"), (..., "")])
+def test_why_is_said_if_any_row_has_a_prediction(unknown, why):
+    plain = real_prediction()
+    logits = plain.rows.logits.copy()
+    if unknown != ():
+        logits[unknown] = np.nan
+    found = replace(plain, rows=replace(plain.rows, logits=logits), explain=lambda causes: "why")
+    assert found.why == why
+
+
 @settings(max_examples=300, deadline=None)
 @given(expectations(), st.sampled_from(sorted(WRONG)), st.booleans())
 def test_no_wrong_output_passes_whatever_is_no_number(expected, wrong, has_tolerance):
