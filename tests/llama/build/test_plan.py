@@ -311,39 +311,19 @@ SHARED = {
 
 
 @pytest.mark.parametrize(
-    ("case", "file", "bodies"),
+    ("instance", "file", "bodies"),
     [
-        (
-            KernelCase(
-                "mma", ("192", "128", "8", "2"), "fattn-mma-f16-instance-x.cu", ("192", "128", "8", "2", "true")
-            ),
-            "fattn-probe-mma-192-128-8-2-true.cu",
-            (
-                "flash_attn_ext_f16<192, 128, 8, 2, true>",
-                "flash_attn_mask_to_KV_max<8>",
-                "flash_attn_stream_k_fixup<128, 8, 2>",
-            ),
-        ),
-        (
-            KernelCase(
-                "vec",
-                ("64", "GGML_TYPE_F16", "GGML_TYPE_F16"),
-                "fattn-vec-instance-x.cu",
-                ("64", "2", "GGML_TYPE_F16", "GGML_TYPE_F16", "false"),
-            ),
-            "fattn-probe-vec-64-2-f16-f16-false.cu",
-            (
-                "flash_attn_ext_vec<64, 2, GGML_TYPE_F16, GGML_TYPE_F16, false>",
-                "flash_attn_mask_to_KV_max<2>",
-                "flash_attn_stream_k_fixup<64, 2, 1>",
-            ),
-        ),
+        ("192 128 8 2 true", "mma-192-128-8-2-true", ("f16<192, 128, 8, 2, true>", "max<8>", "fixup<128, 8, 2>")),
+        ("64 2 F16 F16 false", "vec-64-2-f16-f16-false", ("vec<64, 2, F16, F16, false>", "max<2>", "fixup<64, 2, 1>")),
     ],
 )
-def test_the_file_of_one_kernel_has_its_body_and_those_of_kernels_that_run_beside_it(case, file, bodies):
-    assert case_file(case) == file
-    assert tuple(re.findall(r"&simt_body::(.*),$", case_text(case, SHARED), re.MULTILINE)) == bodies
-    assert f'#include "../{case.header}"\n' in case_text(case, SHARED)
+def test_the_file_of_one_kernel_has_its_body_and_those_of_kernels_that_run_beside_it(instance, file, bodies):
+    words = tuple(instance.split())
+    case = KernelCase(file[:3], words[:2] if "mma" in file else words[::2], "fattn-x-instance.cu", words)
+    assert case_file(case) == f"fattn-probe-{file}.cu"
+    text = case_text(case, SHARED)
+    assert tuple(re.findall(r"&simt_body::flash_attn_(?:\w+_)?(\w+<.*>),$", text, re.MULTILINE)) == bodies
+    assert text.startswith('#include "../fattn-x.cuh"\n')
 
 
 def test_a_kernel_on_its_own_is_launched_by_the_file_of_its_head_size_in_every_flavour(tmp_path):
