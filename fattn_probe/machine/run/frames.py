@@ -5,11 +5,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from fattn_probe.base.errors import BuildError, TimedOutError
 from fattn_probe.base.process import run
-from fattn_probe.llama.cxx.functions import BODIES
+from fattn_probe.llama.cxx.functions import BODIES, functions
+from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.launch.name import parse_kernel_name
 from fattn_probe.machine.run.outcome import Fault
 
@@ -127,7 +129,11 @@ def symbolised(fault: Fault) -> Fault:
 
 
 def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
-    """Turn `module+0xoffset` into `function at file:line`, with inlined functions, if addr2line finds it."""
+    """Turn `module+0xoffset` into `function at file:line`, with inlined functions, if addr2line finds it.
+
+    Builds have no names of inlined functions (`g++ -g1`). addr2line then gives the name of the function around, and the
+    source the right one.
+    """
     addresses = defaultdict(list)
     for frame in frames:
         module, plus, offset = frame.rpartition("+0x")
@@ -139,8 +145,30 @@ def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
             said = run(["addr2line", "-aCfpie", module, *offsets], timeout=60, failure=None).stdout
         except (BuildError, TimedOutError):  # no binutils, or addr2line takes too long: keep the raw frame
             continue
-        known |= {f"{module}+{offset}": lines for offset, lines in parse_addr2line(offsets, said)}
+        folder = Path(module).parents[1]  # to which the paths in debug information are relative
+        for offset, lines in parse_addr2line(offsets, said):
+            known[f"{module}+{offset}"] = tuple(named_by_source(line, folder) for line in lines)
     return tuple(whole_kernels(line for frame in frames for line in known.get(frame, (frame,))))
+
+
+def named_by_source(frame: str, folder: Path) -> str:
+    """A frame of addr2line with the name of the function around its line, if its file in `folder` says another one."""
+    match = FRAME.match(frame)
+    if match is None or match["line"] == "?" or MACHINERY.search(frame):
+        return frame
+    name, line = short_function(match["name"]), int(match["line"])
+    around = [function for first, last, function in lines_of(folder / match["path"]) if first <= line <= last]
+    plain = name.partition("<")[0].rpartition("::")[2]
+    return f"{around[0]} at {match['path']}:{line}" if around and plain not in ("lambda", *around) else frame
+
+
+@cache
+def lines_of(path: Path) -> tuple[tuple[int, int, str], ...]:
+    """The first and last line, and the name of each function that a file of CUDA defines; none if it is not there."""
+    if path.suffix not in (".cu", ".cuh") or not path.is_file():
+        return ()
+    draft = draft_of(tokenize(path.read_text(errors="replace")))
+    return tuple((draft.lines[one.at], draft.lines[one.stop], one.name) for one in functions(draft))
 
 
 def whole_kernels(frames: Iterable[str]) -> Iterator[str]:

@@ -83,14 +83,14 @@ class Signs(Spec):
     def match(self, failure: Failure) -> bool:
         """Whether a failure shows all of these signs."""
         found = failure.finding
-        function = found.frames[0].partition(" at ")[0] if found and found.frames else ""
+        functions = [frame.partition(" at ")[0].partition("<")[0] for frame in found.frames] if found else []
         return (
             (not self.cc or failure.cc in self.cc)
             and self.kind == (found.kind if found else "")
             and self.checks == list(failure.checks)
             and (not self.message or bool(found and re.search(self.message, found.message)))
             and (not self.kernel or bool(re.fullmatch(self.kernel, failure.kernel)))
-            and (not self.function or bool(re.fullmatch(self.function, function)))
+            and (not self.function or any(re.fullmatch(self.function, name) for name in functions))
             and all(CONDITIONS[name](failure) for name in self.when)
         )
 

@@ -140,7 +140,7 @@ STILL_READ = Finding(
     "race",
     "race: byte 4612 of the dynamic shared memory is read, with no barrier between, after a write by thread (21,3,0)",
     MMA192,
-    frames=("flash_attn_ext_f16<192, 128, 8, 8, false, false> at ggml/src/ggml-cuda/fattn-mma-f16.cuh:1676",),
+    frames=("flash_attn_ext_f16_process_tile at ggml/src/ggml-cuda/fattn-mma-f16.cuh:1676",),
 )
 NEXT_TILE = Seen(
     Op.contiguous(Sizes(1, 8, 1, 512, 256, 192, 128), Params(1.0), ("f16", "f16"), mask=True),
