@@ -18,9 +18,8 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.lab.fuzz.scenarios import case_of, draw
 from fattn_probe.lab.fuzz.shapes import Settings
 from fattn_probe.llama.build import Build
-from fattn_probe.llama.source import KernelCase, kernel_cases
 from fattn_probe.machine.run.kernels_by_op import op_digest
-from fattn_probe.machine.run.required_kernels import dry_runs, required_sources
+from fattn_probe.machine.run.required_kernels import dry_runs, kernels_of, required_sources
 from fattn_probe.machine.run.session import Session, arch_of
 
 KERNEL_SECONDS, CASE_SECONDS = 8.0, 0.25
@@ -92,11 +91,10 @@ class Lane:
     def batch(self, size: int) -> LaneBatch:
         """The next `size` cases, with their kernels compiled; a case whose kernel does not compile will be lost."""
         cases = tuple(islice(self._cases, size))
-        known = {kernel.name: kernel for kernel in self._all_kernels}
-        wanted = [known[name] for name in self.kernels]
         sources = required_sources(drawn.case for drawn in cases)
         for target in self.targets:
             try:
+                wanted = kernels_of(self.session, target, ["lane"], {"lane": tuple(self.kernels)})
                 self.session.add_kernels(target, wanted, sources=sources)
             except BuildError as error:
                 log.warning("%s", error)
@@ -108,11 +106,6 @@ class Lane:
         """The number of cases of the next batch; 0 after the last one."""
         size = min(FIRST_BATCH * len(self.targets) + self.accepted, MOST_BATCH * len(self.targets))
         return size if self.due is None else min(size, self.due - self.accepted)
-
-    @cached_property
-    def _all_kernels(self) -> Sequence[KernelCase]:
-        assert self.session.options.tree is not None
-        return kernel_cases(self.session.options.tree)
 
     @cached_property
     def _cases(self) -> Iterator[Drawn]:
@@ -167,4 +160,4 @@ def lanes(session: Session, targets: Sequence[Target], seed: int, share: float, 
 def seconds_to_compile(kernel: str) -> float:
     """The CPU seconds to compile a kernel case, `tile 576,512` or `mma 64,64,8,8`."""
     family, _, arguments = kernel.partition(" ")
-    return TILE_SECONDS * int(arguments.split(",")[-1]) if family == "tile" else KERNEL_SECONDS
+    return TILE_SECONDS * int(arguments.split(",")[1]) if family == "tile" else KERNEL_SECONDS

@@ -1,7 +1,6 @@
 """Which random cases a lane runs: by its kernels' share of the time, the same in batches of any size."""
 
 from itertools import islice
-from types import SimpleNamespace
 
 import pytest
 
@@ -82,7 +81,18 @@ def test_batches_double_until_each_lane_has_its_part_of_all_cases():
 
 def test_a_tile_kernel_costs_by_its_head_size():
     assert seconds_to_compile("mma 64,64,8,8") == seconds_to_compile("vec 128,f16,f16") == KERNEL_SECONDS
-    assert seconds_to_compile("tile 576,512") == 8 * seconds_to_compile("tile 64,64") > 200
+    assert seconds_to_compile("tile 576,512") == 8 * seconds_to_compile("tile 64,64,16,1,false") > 200
+
+
+@pytest.mark.network
+def test_the_kernels_that_dry_runs_name_are_compiled(monkeypatch, tree):
+    names = ["mma 128,128,8,1,false,false,false", "tile 64,64,16,1,false"]
+    added = []
+    monkeypatch.setattr(Session, "add_kernels", lambda session, target, kernels, **rest: added.extend(kernels))
+    (lane,) = lanes(Session(RunOptions(tree)), TARGETS[:1], 1, 0.4)
+    lane.kernels = dict.fromkeys(names, 1.0)
+    lane.batch(0)
+    assert [kernel.name for kernel in added] == names
 
 
 def test_most_unsupported_cases_are_left_out_but_no_failing_dry_run(monkeypatch):
@@ -105,7 +115,7 @@ def test_a_kernel_that_does_not_compile_does_not_end_the_run(monkeypatch, tree):
             raise BuildError("no such instance")
 
     monkeypatch.setattr(Session, "add_kernels", add_kernels)
-    monkeypatch.setattr(module, "kernel_cases", lambda tree: [SimpleNamespace(name=f"mma {n}") for n in range(1000)])
+    monkeypatch.setattr(module, "kernels_of", lambda session, target, ops, names: names["lane"])
     lane, _ = lanes(Session(RunOptions(tree)), TARGETS, 1, 0.4)
     assert len(lane.batch(20).cases) == 20
     assert added == [len(lane.kernels), 0]
