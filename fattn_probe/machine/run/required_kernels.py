@@ -84,7 +84,7 @@ def launching_sources(session: Session, cases: Iterable[Case], target: Target) -
 
 
 def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Names) -> list[KernelCase]:
-    """The kernels of ops, each once, as far as the tree has them; whole cases where kernels are not compiled apart."""
+    """The kernels of ops that the tree has, each once; complete cases if kernels are not compiled separately."""
     assert session.options.tree is not None
     known = {case.name: case for case in kernel_cases(session.options.tree)}
     wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
