@@ -64,7 +64,7 @@ def readable_text(text: Text) -> Text:
 
 
 def substitute(error: UnicodeError) -> tuple[str, int]:
-    """What to write for characters that a terminal's encoding lacks."""
+    """The replacement for characters that a terminal's encoding lacks."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end].translate(SUBSTITUTES)
     return lacking.encode("ascii", "backslashreplace").decode(), error.end

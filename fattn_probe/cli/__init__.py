@@ -1,4 +1,4 @@
-"""The command line: the program's own options, and the exit code of every ending."""
+"""The command line: the program's own options, and the exit codes."""
 
 import contextlib
 import locale
@@ -24,7 +24,7 @@ app = typer.Typer(cls=Commands, help=HELP, no_args_is_help=True, pretty_exceptio
 
 
 def show_version(wanted: bool) -> None:
-    """Print the version, and end."""
+    """Print the version, and exit."""
     if wanted:
         from fattn_probe.machine.run.provenance import version  # reads the metadata of packages, for this option only
 
@@ -33,7 +33,7 @@ def show_version(wanted: bool) -> None:
 
 
 def show_programs(wanted: bool) -> None:
-    """Print each program that is run, on stderr."""
+    """Print each program that fattn-probe runs, on stderr."""
     if wanted:
         from rich.logging import RichHandler  # for this option only
 
@@ -47,7 +47,7 @@ def everything(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     _verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", callback=show_programs, help="Print each program that is run.")
+        bool, typer.Option("-v", "--verbose", callback=show_programs, help="Print each program that fattn-probe runs.")
     ] = False,
 ) -> None:
     """The options before the command."""
@@ -59,7 +59,7 @@ def exit_codes(as_json: bool = False) -> Iterator[None]:
     OUT.answered = False
     try:
         yield
-        STDOUT.flush()  # a full disk must show here, before the exit code is chosen
+        STDOUT.flush()  # a full disk must be noticed here, before the exit code is chosen
     except (KeyboardInterrupt, typer.Abort):
         NOTES.print(signals.NAMES[signals.terminated() or signal.SIGINT])
         sys.exit(code_after_signal() or INTERRUPTED)
@@ -85,7 +85,7 @@ def end_with(error: Exception, as_json: bool) -> NoReturn:
 
 
 def code_after_signal() -> int:
-    """The exit code if SIGTERM or SIGHUP ends this command, whatever it has said; else 0."""
+    """The exit code if SIGTERM or SIGHUP stops this command, whatever its output; otherwise 0."""
     number = signals.terminated()
     return 0 if number is None else 128 + number
 
@@ -96,10 +96,10 @@ def problem_of(error: Exception) -> FattnProbeError | None:
         return error
     if isinstance(error, OSError | MemoryError):
         return machine_error(error)
-    if hasattr(error, "format_message") and hasattr(error, "ctx"):  # of click, which typer brings or imports
+    if hasattr(error, "format_message") and hasattr(error, "ctx"):  # from click, which typer includes or imports
         command = error.ctx.command_path if error.ctx else "fattn-probe"
         said = error.format_message()
-        if said.startswith("Usage: "):  # of a group without a command
+        if said.startswith("Usage: "):  # from a group without a command
             return InputError(f"{command}: a command is missing\n\n{said}")
         return InputError(f"{command}: {said} (see `{command} --help`)")
     return None

@@ -27,7 +27,7 @@ class BuildContents:
     full: Annotated[bool, typer.Option("--full", help="Compile every kernel that upstream compiles.")] = False
     ops: Annotated[bool, typer.Option("--ops", help="Build test-backend-ops too.")] = False
     again: Annotated[
-        bool, typer.Option("--no-ccache", help="Compile everything again, and replace the objects that builds share.")
+        bool, typer.Option("--no-ccache", help="Compile everything again, and replace the shared objects.")
     ] = False
 
 

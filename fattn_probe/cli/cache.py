@@ -28,13 +28,11 @@ def cache_show(as_json: flags.Json = False) -> None:
 def cache_prune(
     days: Annotated[
         float,
-        typer.Option(
-            min=0, help="Remove builds that have not been used for this many days; those that never finished always go."
-        ),
+        typer.Option(min=0, help="Remove builds not used for this many days; unfinished builds are always removed."),
     ] = 30.0,
     as_json: flags.Json = False,
 ) -> None:
-    """Remove builds and shared objects that have not been used for long; later runs make them again."""
+    """Remove builds and shared objects that have not been used recently; later runs make them again."""
     gone = prune(days)
     said = Group(builds_table(gone), f"removed {len(gone)} builds, {megabytes(total(gone))}")
     show([asdict(entry) for entry in gone], lambda: said if gone else "nothing to remove", as_json)

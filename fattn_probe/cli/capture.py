@@ -25,27 +25,25 @@ MOST_SEQUENCES = 256
 
 @dataclass(frozen=True)
 class Model:
-    """What the model computes, and which of its ops are recorded"""
+    """What the model computes, and which ops to record"""
 
-    model: Annotated[Path, typer.Argument(help="A model, as llama.cpp reads it.", metavar="MODEL.gguf")]
+    model: Annotated[Path, typer.Argument(help="A model file for llama.cpp.", metavar="MODEL.gguf")]
     prompt: Annotated[str | None, typer.Option("--prompt", help="The text to run.", metavar="TEXT")] = None
     tokens: Annotated[
-        int | None, typer.Option(min=0, max=MOST_TOKENS, help="Instead of a text: a number of random tokens.")
+        int | None, typer.Option(min=0, max=MOST_TOKENS, help="A number of random tokens, instead of a text.")
     ] = None
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The seed of the random tokens.")] = 0
     generate: Annotated[int, typer.Option(min=0, max=MOST_TOKENS, help="Tokens to generate after the prompt.")] = 1
-    ctx: Annotated[
-        int, typer.Option(min=0, max=1 << 30, help="Positions of each sequence; 0: as many as are needed.")
-    ] = 0
+    ctx: Annotated[int, typer.Option(min=0, max=1 << 30, help="Positions of each sequence; 0: as many as needed.")] = 0
     batch: Annotated[int, typer.Option(min=1, max=MOST_TOKENS, help="Tokens of one evaluation.")] = 512
-    type_k: Annotated[TypeName, typer.Option(help="The type of the cache of K.")] = "f16"
-    type_v: Annotated[TypeName, typer.Option(help="The type of the cache of V.")] = "f16"
-    parallel: Annotated[int, typer.Option(min=1, max=MOST_SEQUENCES, help="Sequences side by side.")] = 1
+    type_k: Annotated[TypeName, typer.Option(help="The type of the K cache.")] = "f16"
+    type_v: Annotated[TypeName, typer.Option(help="The type of the V cache.")] = "f16"
+    parallel: Annotated[int, typer.Option(min=1, max=MOST_SEQUENCES, help="Number of parallel sequences.")] = 1
     layers: Annotated[str, typer.Option(help="Layers to record, such as 0,5-7; default: all.")] = ""
-    budget: Annotated[str, typer.Option(help="The most that is recorded, such as 500M.", metavar="SIZE")] = "1G"
+    budget: Annotated[str, typer.Option(help="Limit for the recorded data, such as 500M.", metavar="SIZE")] = "1G"
 
     def request(self, *, every: bool) -> Request:
-        """The same, parsed; `every`: record every evaluation."""
+        """The parsed request; `every`: record every evaluation."""
         return Request(
             model=self.model,
             prompt=Prompt(self.prompt, self.tokens or 0, self.seed),
@@ -69,14 +67,14 @@ def capture(
     simulate: Annotated[Simulate, offered("threads")],
     out: Annotated[Path, typer.Option("--out", file_okay=False, help="The folder for the captures.")],
     every: Annotated[
-        bool, typer.Option("--every", help="Record every evaluation; default: the last of the prompt, the last of all.")
+        bool, typer.Option("--every", help="Record every evaluation; default: the last of the prompt and the last.")
     ] = False,
     stats: Annotated[
         bool, typer.Option("--stats", help=f"Show ranges of the values by layer, and write {PAGE}, by head.")
     ] = False,
     on: Annotated[
         str,
-        typer.Option("--on", help="cpu, gpu: where the model runs; sim:ID: on the CPU, and each op on that GPU too."),
+        typer.Option("--on", help="cpu or gpu: where the model runs; sim:ID: on the CPU, each op also on that GPU."),
     ] = "cpu",
     as_json: flags.Json = False,
 ) -> None:

@@ -21,12 +21,12 @@ COMMANDS = {
         "demo:demo",
         "Run a scenario on a simulated H200, judge its output, and inspect the kernel with gdb.",
     ),
-    "doctor": ("doctor:doctor", "Check what works on this machine, and say how to install what is missing."),
+    "doctor": ("doctor:doctor", "Check what works on this machine, and show how to install what is missing."),
     "run": ("run:run", "Run scenarios, and list the kernels that ran."),
     "plan": ("run:plan", "Show the kernels that GPUs of the catalogue would launch, without running them."),
     "inspect": (
         "inspect:inspect",
-        "Run an op under gdb or cuda-gdb, and show its tensors, its kernel and why, its tiling and each block's work.",
+        "Run an op under gdb or cuda-gdb, and show tensors, the choice of the kernel, tiling and each block's work.",
     ),
     "debug": (
         "inspect:debug",
@@ -40,11 +40,11 @@ COMMANDS = {
     "ops": ("ops:ops", "Run the FLASH_ATTN_EXT cases of upstream's test-backend-ops."),
     "triage": (
         "triage:triage",
-        "Run a prompt through a model, and name the first op that is wrong: attention, another one, or none.",
+        "Run a prompt through a model, and name the first op that is wrong: attention, a different op, or none.",
     ),
     "reproduce": (
         "reproduce:reproduce",
-        "Write what shows a failure without fattn-probe: a line for upstream's test, a patch to it, or one C++ file.",
+        "Write a reproduction without fattn-probe: a line for upstream's test, a patch to it, or a C++ file.",
     ),
     "regress": ("regress:regress", "Run a suite, and report what changed since the last accepted run."),
     "history": ("history:history_app", "Results of all regression runs: list, accept, export, report, merge."),
@@ -54,7 +54,7 @@ COMMANDS = {
         "regress:diff",
         "Compare an old and a new llama.cpp on the same inputs: kernel, launch, bits, error.",
     ),
-    "bisect": ("regress:bisect", "Find the first llama.cpp release that fails a case, and how it fails."),
+    "bisect": ("regress:bisect", "Find the first llama.cpp release that fails a case, and show how it fails."),
     "build": (
         "build:build",
         "Build llama.cpp's CUDA backend, with the kernels that scenarios need; without scenarios, runs add theirs.",
@@ -74,7 +74,7 @@ COMMANDS = {
     ),
     "program": (
         "program:program",
-        "Compile and run a CUDA or HIP program of your own, on a simulated GPU or a real one.",
+        "Compile and run your own CUDA or HIP program on a simulated or a real GPU.",
     ),
     "kernel": ("kernel:kernel_app", "Other attention kernels, for compare --kernel."),
     "coverage": (
@@ -83,14 +83,14 @@ COMMANDS = {
     ),
     "mutate": (
         "mutate:mutate",
-        "Plant small faults in the attention kernels and their dispatch one by one, and count those a suite notices.",
+        "Plant small faults in the attention kernels and their dispatch, and count those that a suite detects.",
     ),
     "fuzz": (
         "fuzz:fuzz",
-        "Judge random scenarios, and shrink those that fail to the smallest that shows it.",
+        "Judge random scenarios, and shrink failing ones to the smallest that still fails.",
     ),
 }
-"""By name: the function or group of commands, as `module:attribute` of `cli`, and its help."""
+"""For each name, the function or group of commands, as `module:attribute` of `cli`, and its help."""
 GROUPS = {
     "Look": ["demo", "doctor", "run", "plan", "inspect", "debug", "capture"],
     "Check": ["compare", "ops", "triage", "reproduce"],
@@ -102,12 +102,12 @@ GROUPS = {
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether these words of a command line ask for JSON; those after `--` are another program's."""
+    """Whether these words of a command line ask for JSON; words after `--` belong to the program."""
     return "--json" in words[: words.index("--") if "--" in words else None]
 
 
 def show_help(ctx: typer.Context, option: object, wanted: bool) -> None:
-    """Print a command's help, as a document for programs, and end."""
+    """Print a command's help, with --json as a document, and exit."""
     if wanted and not ctx.resilient_parsing:
         text = ctx.get_help()
         show({"help": text}, lambda: Text(text, overflow="fold"), wants_json(sys.argv[1:]))
@@ -115,17 +115,17 @@ def show_help(ctx: typer.Context, option: object, wanted: bool) -> None:
 
 
 def with_our_help(option: Any) -> Any:  # noqa: ANN401 - the classes of options are click's
-    """The option `--help`, of which the answer goes where all answers go."""
+    """The option `--help`, whose output goes to the same place as all results."""
     if option is not None:
         option.callback = show_help
     return option
 
 
 class Single(TyperCommand):
-    """A command, with its flags by the objects that they make (`options.py`)."""
+    """A command, with its flags grouped by the objects that they make (`options.py`)."""
 
     def parse_args(self, ctx: Any, args: Any) -> Any:  # noqa: ANN401
-        """Read the words; InputError for an empty path, which Python takes for the current folder."""
+        """Read the words; InputError for an empty path, which Python reads as the current folder."""
         words = "\0".join(("", *args, ""))
         rest = super().parse_args(ctx, args)
         for param in self.get_params(ctx):
@@ -142,7 +142,7 @@ class Single(TyperCommand):
         return with_our_help(super().get_help_option(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """List arguments, the command's own options, and those that it shares, each under its heading."""
+        """List arguments, the command's own options, and shared options, each under its heading."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             own = "Arguments" if param.param_type_name == "argument" else "Options"
@@ -156,21 +156,21 @@ class Single(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A command with commands of its own."""
+    """A command with subcommands."""
 
     def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401
         """The option `--help`."""
         return with_our_help(super().get_help_option(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """List the commands with their whole help, of which click shows the beginning."""
+        """List the commands with their full help, of which click shows only the beginning."""
         rows = [(name, inspect.cleandoc(command.help or "")) for name, command in self.commands.items()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
 
 class LazyCommand(Single):
-    """A command of which only the name and the help are known until it gets its arguments."""
+    """A command that is imported when it gets its arguments; until then, it has only a name and help."""
 
     def __init__(self, name: str, place: str, about: str) -> None:
         super().__init__(name, help=about)

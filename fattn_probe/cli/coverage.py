@@ -22,7 +22,7 @@ def coverage(
     suites: Annotated[
         list[Path],
         typer.Argument(
-            help="Shipped suites by name, or files; a .json of an earlier run with --json adds what that executed.",
+            help="Shipped suites by name, or files; a .json from an earlier run with --json adds its counts.",
             metavar="SUITE...",
             parser=flags.suite_path,
             autocompletion=flags.complete_suite,

@@ -9,7 +9,7 @@ from fattn_probe.daily.doctor.report import diagnose
 
 
 def doctor(as_json: flags.Json = False) -> None:
-    """Check what works on this machine, and say how to install what is missing."""
+    """Check what works on this machine, and show how to install what is missing."""
     report = diagnose(probe())
     show(report.as_dict(), lambda: render(report), as_json)
     if not report.sim_usable:

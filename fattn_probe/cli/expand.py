@@ -13,7 +13,7 @@ from fattn_probe.base.signals import interruptible
 
 @dataclass(frozen=True)
 class Offered:
-    """The flags of an object that one command has, and its own defaults for them."""
+    """The flags of an object that a command offers, and its own defaults for these."""
 
     names: tuple[str, ...]
     defaults: Mapping[str, object]

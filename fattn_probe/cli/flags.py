@@ -33,7 +33,7 @@ def complete_suite(incomplete: str) -> list[str]:
 
 def complete_patch(incomplete: str) -> list[str]:
     """Shell completion of shipped patches; the faults of the corpus only after `faults/`."""
-    from fattn_probe.llama.source.patches import shipped as patches  # the source room, for completion only
+    from fattn_probe.llama.source.patches import shipped as patches  # imports the source room, for completion only
 
     if incomplete.startswith(FAULTS):
         return [name for name in shipped.names("fault") if name.startswith(incomplete)]
@@ -43,7 +43,7 @@ def complete_patch(incomplete: str) -> list[str]:
 
 def complete_target(incomplete: str) -> list[str]:
     """Shell completion of the last target of a comma-separated list."""
-    from fattn_probe.cases.device import load_devices  # the device room, for completion only
+    from fattn_probe.cases.device import load_devices  # imports the device room, for completion only
 
     before, comma, last = incomplete.rpartition(",")
     targets = ["gpu", "cpu", *(f"sim:{name}" for name in load_devices())]

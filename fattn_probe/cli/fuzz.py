@@ -29,17 +29,17 @@ FINDINGS = Path("fuzz-findings")
 
 @dataclass(frozen=True)
 class Effort:
-    """How long, and with how many processes"""
+    """Time limits and processes"""
 
     minutes: Annotated[
-        float | None, typer.Option(help="Stop after so many minutes; default: 1, or no limit with --cases.")
+        float | None, typer.Option(help="Stop after this many minutes; default: 1, or no limit with --cases.")
     ] = None
-    cases: Annotated[int | None, typer.Option(min=1, help="Stop after so many cases.")] = None
-    seed: Annotated[int, typer.Option(min=0, help="Another seed gives other cases.")] = 0
+    cases: Annotated[int | None, typer.Option(min=1, help="Stop after this many cases.")] = None
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the random cases.")] = 0
     new_kernels: Annotated[
         float, typer.Option(callback=flags.share, help="The share of the time for compiling new kernels.")
     ] = 0.4
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")] = None
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; default: one per core.")] = None
     shrink: Annotated[
         float, typer.Option(callback=flags.seconds, help="Seconds for shrinking all findings, after the run.")
     ] = 120.0
@@ -59,13 +59,13 @@ def fuzz(
         Path | None,
         typer.Option(
             file_okay=False,
-            help="Write the passing cases that show a new pair of features to this folder.",
+            help="Write the passing cases with a new pair of features to this folder.",
             metavar="FOLDER",
         ),
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Judge random scenarios, and shrink those that fail to the smallest that shows it."""
+    """Judge random scenarios, and shrink failing ones to the smallest that still fails."""
     targets = parse_targets(where.on, load_devices(where.devices))
     check_simulated("fuzz", targets, "say in advance which kernels a random case needs")
     limits = FuzzLimits(seconds_of(effort.minutes, effort.cases), effort.cases, effort.workers or cores())
@@ -94,7 +94,7 @@ def fuzz(
 
 
 def seconds_of(minutes: float | None, cases: int | None) -> float | None:
-    """The limit in seconds; None if only the number of cases ends the run."""
+    """The limit in seconds; None if only the number of cases limits the run."""
     if minutes is None:
         return 60.0 if cases is None else None
     if not 0 < minutes <= 60 * 24 * 30:

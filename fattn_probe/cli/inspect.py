@@ -28,7 +28,7 @@ from fattn_probe.daily.inspect.tensor_values import parse_slice
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.machine.run.command import describe
 
-At = Annotated[str, typer.Option("--at", help="A place in the kernel: block=5,warp=2,lane=0,kb0=3, or some of these.")]
+At = Annotated[str, typer.Option("--at", help="A place in the kernel: block=5,warp=2,lane=0,kb0=3, or part of this.")]
 COMPILED = ("source", "patch", "quants", "folder")
 """Flags of the build; its flavour is debug."""
 
@@ -52,7 +52,7 @@ class ShownFlags:
 class LookFlags:
     """What is read from the kernel"""
 
-    host: Annotated[bool, typer.Option("--host", help="Read the host side only, not the kernel's blocks.")] = False
+    host: Annotated[bool, typer.Option("--host", help="Read only the host side, not the kernel's blocks.")] = False
     at: At = ""
     trace: Annotated[bool, typer.Option("--trace", help="Follow the warp at --at through its KV steps.")] = False
     npz: Annotated[
@@ -86,7 +86,7 @@ class DialogueFlags:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of `--debugger`, split as a shell does."""
+        """The words of `--debugger`, split as by a shell."""
         try:
             return tuple(shlex.split(self.debugger))
         except ValueError as error:
@@ -106,7 +106,7 @@ def inspect(
     ] = "",
     answer: ShownFlags,
 ) -> None:
-    """Run an op under gdb or cuda-gdb, and show its tensors, its kernel and why, its tiling and each block's work."""
+    """Run an op under gdb or cuda-gdb, and show tensors, the choice of the kernel, tiling and each block's work."""
     cases = cases_of(paths or ()) if program == RUNNER else []
     traced = {case.name for case in cases if look.trace or look.npz or case.inspect.trace}
     if look.at and not (traced or look.trace or look.npz or look.break_):

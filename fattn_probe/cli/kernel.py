@@ -59,7 +59,7 @@ def known() -> RenderableType:
 
 
 def llamas(work: Work) -> Work:
-    """The work without AMD's GPUs, which llama.cpp's kernels do not run on here."""
+    """The work without AMD GPUs, on which llama.cpp's kernels do not run here."""
     return [(case, [one for one in targets if one.device is None or not one.device.gfx]) for case, targets in work]
 
 

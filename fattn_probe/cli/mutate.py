@@ -26,20 +26,20 @@ RESULTS = Path(platformdirs.user_data_dir("fattn-probe")) / "mutants.jsonl"
 
 @dataclass(frozen=True)
 class MutantChoice:
-    """Which mutants are tried, and on what"""
+    """The mutants to try, and where"""
 
     files: Annotated[
         list[str], typer.Option("--file", help="Only mutants of this file, such as fattn-vec.cuh; may be repeated.")
     ] = field(default_factory=list)
-    sample: Annotated[int, typer.Option(min=0, help="The number of mutants to try; 0 is all.")] = 0
+    sample: Annotated[int, typer.Option(min=0, help="The number of mutants to try; 0: all.")] = 0
     seconds: Annotated[
-        float, typer.Option(min=0, help="Start no run after this time, compiling included; 0: no limit.")
+        float, typer.Option(min=0, help="Start no run after this time, including compilation; 0: no limit.")
     ] = 0
     most: Annotated[
-        int, typer.Option(min=0, help="Cases of each kind of launches that try a mutant, the fastest; 0 is all.")
+        int, typer.Option(min=0, help="Of cases with the same launches, only the fastest N try a mutant; 0: all.")
     ] = 0
     upstream: Annotated[
-        bool, typer.Option("--upstream", help="Judge as llama.cpp's test does, with its bound on the NMSE alone.")
+        bool, typer.Option("--upstream", help="Judge as llama.cpp's test does, only by its bound on the NMSE.")
     ] = False
 
 
@@ -50,11 +50,11 @@ def mutate(
     tried: MutantChoice,
     build: Annotated[BuildFlags, offered("source", "patch")],
     results: Annotated[
-        Path, typer.Option("--results", help="The file of verdicts, which are not made again.")
+        Path, typer.Option("--results", help="The file of verdicts to keep and to use again.")
     ] = RESULTS,
     as_json: flags.Json = False,
 ) -> None:
-    """Plant small faults in the attention kernels and their dispatch one by one, and count those a suite notices."""
+    """Plant small faults in the attention kernels and their dispatch, and count those that a suite detects."""
     for name in tried.files:
         if name not in FILES:
             raise InputError(f"--file {name}: mutants are made in {', '.join(FILES)}")

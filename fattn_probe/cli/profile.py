@@ -80,7 +80,7 @@ def is_program(word: str) -> bool:
 def is_given(context: typer.Context, flag: str) -> bool:
     """Whether the user gave a flag."""
     source = context.get_parameter_source(flag)
-    return source is not None and source.name != "DEFAULT"  # by name: some versions of typer have a click of their own
+    return source is not None and source.name != "DEFAULT"  # by name: some versions of typer include their own click
 
 
 def scenario_paths(words: Sequence[str]) -> list[Path]:

@@ -52,7 +52,7 @@ def program(
     gdb: Annotated[bool, typer.Option("--gdb", help="Open gdb or cuda-gdb at the first line of a kernel.")] = False,
     as_json: flags.Json = False,
 ) -> None:
-    """Compile and run a CUDA or HIP program of your own, on a simulated GPU or a real one."""
+    """Compile and run your own CUDA or HIP program on a simulated or a real GPU."""
     fast_math = compiling.fast_math
     chosen = Program(file, (*compiling.include, CUDA), tuple(compiling.define), fast_math)
     targets = setup.targets_of(where, amd=True)
@@ -69,7 +69,7 @@ def program(
             OUT.print(render(runs[-1], target, checked=build.check))
     if as_json:
         show({"program": str(file), "runs": [document(run) for run in runs]}, str, as_json)
-    for run in runs:  # the first that failed: 5 for a finding, else its own code, 128 + n for a signal
+    for run in runs:  # the first failure: 5 for a finding, otherwise the program's code, 128 + n for a signal
         if run.fault is not None:
             raise ComparisonError(f"the simulator stopped the program: {run.fault.kind}")
         if run.code:

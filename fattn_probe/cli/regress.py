@@ -96,7 +96,7 @@ class ForCI:
     ] = None
 
     def write(self, found: Sequence[Outcome], said: str = "") -> None:
-        """Write the files that were asked for; `said` stands first in the summary."""
+        """Write the requested files; `said` comes first in the summary."""
         if self.junit_file is not None:
             write_text(self.junit_file, junit(found))
         if self.markdown is not None:
@@ -185,7 +185,7 @@ def likely_in(options: RunOptions) -> Likely:
 
 
 def named_source(options: RunOptions) -> str:
-    """What the user named to run: the source with its patches, or the folder of a build."""
+    """The source that the user named, with its patches, or the folder of a build."""
     names = [options.tree.spec if options.tree else "", *(patch.name for patch in options.patches)]
     return " ".join([*names, *([str(options.build.folder)] if options.build else [])])
 
@@ -230,7 +230,7 @@ def bisect(
     case_name: flags.CaseName = "",
     as_json: flags.Json = False,
 ) -> None:
-    """Find the first llama.cpp release that fails a case, and how it fails."""
+    """Find the first llama.cpp release that fails a case, and show how it fails."""
     (target, *more) = parse_targets(where.on, load_devices(where.devices))
     if more:
         raise InputError("bisect runs on one target")

@@ -25,7 +25,7 @@ from fattn_probe.daily.reproduce.ways import Wanted
 from fattn_probe.llama.source import DEFAULT_SOURCE
 
 MOST_NAME = 100
-"""Characters of a folder's name."""
+"""Characters allowed in a folder's name."""
 
 
 def reproduce(
@@ -53,7 +53,7 @@ def reproduce(
     history_file: HistoryFile = DEFAULT_HISTORY,
     as_json: flags.Json = False,
 ) -> None:
-    """Write what shows a failure without fattn-probe: a line for upstream's test, a patch to it, or one C++ file."""
+    """Write a reproduction without fattn-probe: a line for upstream's test, a patch to it, or a C++ file."""
     subject, known = subject_of(what, case, history_file), load_devices(where.devices)
     folder = out or Path(f"reproduce-{file_name(subject.case.name)}")
     check_folder(folder)
@@ -82,7 +82,7 @@ def reproduce(
 
 
 def subject_of(what: str, case: str, history_file: Path) -> PastResult:
-    """The case to reproduce: of a file, which wins, or of a run in the history."""
+    """The case to reproduce: from a file, which has priority, or from a run in the history."""
     try:
         path = flags.scenario_path(what)
     except InputError:
@@ -94,10 +94,10 @@ def subject_of(what: str, case: str, history_file: Path) -> PastResult:
 
 
 def spelled(path: Path) -> str:
-    """How a command line names a scenario: by its name if it is a shipped one."""
+    """A scenario on a command line: its name if it is shipped, otherwise its path."""
     return shipped.name_of("scenario", path) if path.is_relative_to(shipped.folder("scenario")) else str(path)
 
 
 def file_name(name: str) -> str:
-    """A case's name as that of a folder."""
+    """A case's name, made valid for a folder."""
     return re.sub(r"[^\w.=+-]+", "-", name).strip("-")[:MOST_NAME]

@@ -64,7 +64,7 @@ def scenario_from_capture(
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Make small scenarios like recorded ops: the same shape, layout and mask, and made data with like statistics."""
+    """Make small scenarios from recorded ops: same shape, layout and mask, random data with similar statistics."""
     from fattn_probe.cases.scenario import from_capture  # numpy, for this command only
 
     found = [from_capture.of_file(path) for path in paths]

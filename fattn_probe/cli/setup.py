@@ -1,4 +1,4 @@
-"""Set up what a command runs, from its flags: the build, the targets, the session."""
+"""Set up a command from its flags: the build, the targets, the session."""
 
 import functools
 import time
@@ -42,7 +42,7 @@ def flavour_of(build: BuildFlags) -> Flavour:
 
 @functools.cache
 def source_in(folder: Path) -> str:
-    """The default source of a command in `folder`: the checkout that holds it, announced once, else the release."""
+    """The default source of a command in `folder`: the checkout around it, announced once, or the release."""
     checkout = checkout_of(folder)
     if checkout is None:
         return DEFAULT_SOURCE
@@ -101,9 +101,9 @@ def words(text: str) -> tuple[str, ...]:
 def work_of(
     cases: Sequence[Case], where: Where, *, simulated: bool = False, amd: bool = False
 ) -> list[tuple[Case, list[Target]]]:
-    """Each case with its targets: `--on`, else the scenario's own device, else this machine's default.
+    """Each case with its targets: those of `--on`, or the scenario's device, or this machine's default.
 
-    With `simulated`, the default is a simulated GPU on every machine. With `amd`, AMD's GPUs are known too.
+    With `simulated`, the default is a simulated GPU on every machine. With `amd`, AMD GPUs are allowed too.
     """
     catalogue = (every_device if amd else load_devices)(where.devices)
     if where.on:
@@ -114,7 +114,7 @@ def work_of(
 
 
 def targets_of(where: Where, *, amd: bool = False) -> list[Target]:
-    """The targets of `--on`, else this machine's default."""
+    """The targets of `--on`, or this machine's default."""
     return list(parse_targets(where.on or chooser()(), (every_device if amd else load_devices)(where.devices)))
 
 
@@ -131,7 +131,7 @@ def chooser(*, simulated: bool = False) -> Callable[[], str]:
 
 
 def default_target() -> tuple[str, str]:
-    """This machine's GPU if nvcc can build for it, else a simulated one; and the reason."""
+    """This machine's GPU if nvcc can build for it, otherwise a simulated one; and the reason."""
     if not has_gpu():
         return SIMULATED, "this machine has no NVIDIA GPU"
     try:
@@ -142,7 +142,7 @@ def default_target() -> tuple[str, str]:
 
 
 def build_progress(notes: Console, title: str = "building") -> Report:
-    """A title once there is something to build, and a line that is updated; without a terminal, a line a minute."""
+    """A title when there is something to build, and a line with updates; without a terminal, a line every minute."""
     announce, shown = announced(notes, title), time.monotonic()
 
     def report(progress: Progress) -> None:
@@ -176,11 +176,11 @@ def prepared_session(options: RunOptions, work: Work, activity: Activity) -> Ses
 
 
 def number_of(work: Work) -> int:
-    """How many cases on targets the work has."""
+    """The number of (case, target) pairs in the work."""
     return sum(len(targets) for _, targets in work)
 
 
 def require_matplotlib() -> None:
-    """MachineError without matplotlib, which only pictures need: it is a third of an installation."""
+    """MachineError without matplotlib, which only pictures need: it would be a third of an installation."""
     if find_spec("matplotlib") is None:
         raise MachineError("--plot needs matplotlib: pip install 'fattn-probe[plot]'")

@@ -50,7 +50,7 @@ def patch_list(
 
 
 def item(name: str, path: Path | str, about: str) -> dict[str, str]:
-    """A shipped file and what it is for."""
+    """A shipped file and its purpose."""
     return {"name": name, "path": str(path), "about": about}
 
 

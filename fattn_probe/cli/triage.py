@@ -36,7 +36,7 @@ def triage(
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Run a prompt through a model, and name the first op that is wrong: attention, another one, or none."""
+    """Run a prompt through a model, and name the first op that is wrong: attention, a different op, or none."""
     folder = out or Path(f"triage-{model.model.stem}")
     check_folder(folder)
     request = model.request(every=True)

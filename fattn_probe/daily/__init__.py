@@ -1,1 +1,1 @@
-"""What people type every day."""
+"""The commands for everyday use."""

@@ -1,1 +1,1 @@
-"""What people type to learn, and to measure the tests."""
+"""Commands to learn, and to measure the tests."""

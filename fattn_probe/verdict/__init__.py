@@ -1,1 +1,1 @@
-"""Whether an output is right, and if not, why."""
+"""Decides whether an output is correct, and if not, why."""

@@ -53,7 +53,7 @@ class Origin:
 
     @property
     def explained(self) -> str:
-        """What the mark means; empty if the figures are known."""
+        """The meaning of the mark; empty if the figures are known."""
         release = f"ptxas's figures in llama.cpp b{self.build_number}, not in the source that runs here"
         return "; ".join(filter(None, (release if self.build_number else "", EXPLAINED[self.method])))
 

@@ -62,7 +62,7 @@ class MachineFacts:
     cache_free: int
     gpu_problem: str = field(default="")
     shared: Usage | None = None
-    """The objects that builds share; None without a working ccache."""
+    """The shared objects of builds; None without a working ccache."""
 
 
 def probe() -> MachineFacts:
@@ -95,7 +95,7 @@ def probe() -> MachineFacts:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """The first dotted number of the version line: nvcc's release line, else the first line that has one."""
+    """The first dotted number of the version line: nvcc's release line, or the first line that has one."""
     release = re.search(r"release \d+\.\d+, V(\d+(?:\.\d+)+)", text)
     lines = (re.sub(r"\([^()]*\)", "", line) for line in text.splitlines())
     found = release or next((match for line in lines if (match := re.search(r"(\d+(?:\.\d+)+)", line))), None)
@@ -129,14 +129,14 @@ def find_tool(name: str) -> Tool | None:
 
 
 def headers_here() -> dict[str, str]:
-    """CUDA's headers where builds take them from; those of the wheels that there are if builds cannot."""
+    """The CUDA headers that builds use; if builds cannot use any, those of the installed wheels."""
     headers, wheels = find_headers(), wheel_root()
     root = headers.include.parent if headers else wheels
     return {wheel: str(path) for wheel, path in present(root).items()} if root else {}
 
 
 def find_gpus() -> tuple[str | None, tuple[Gpu, ...], str]:
-    """(driver version, GPUs, reason if there are none), from nvidia-smi, else from libcuda."""
+    """(driver version, GPUs, reason if there are none), from nvidia-smi, or from libcuda."""
     if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=driver_version,compute_cap,name", "--format=csv,noheader"]
         try:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # a trace's modules take 0.1 s to import, and most inspection
 
 @dataclass(frozen=True)
 class Extras:
-    """What to read in addition to the facts."""
+    """Data to read in addition to the facts."""
 
     values: tuple[Slice, ...] = ()
     captures: Path | None = None

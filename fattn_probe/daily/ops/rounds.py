@@ -32,11 +32,11 @@ def run_ops(
 ) -> OpsReport:
     """Run one mode of a tree's `test-backend-ops` on the FLASH_ATTN_EXT cases that `only` selects.
 
-    Test mode prints a case only when it has finished. A `support` run before it therefore lists the cases, which tells
-    their number and, after a crash, the case in progress; a new program runs the remaining cases. `complete` takes the
-    symbol of a function that is not in the build and returns a program that has it; without `complete`, such a run
-    stops. `prepare` takes the supported cases of a test before the first one runs, and returns the program to run.
-    `on_result` gets each result with the number of cases (0 if unknown).
+    Test mode prints a case only when it has finished. So a `support` run first lists the cases, to know their number
+    and, after a crash, the case in progress; a new program runs the remaining cases. `complete` takes the symbol of a
+    function missing from the build and returns a program that has it; without `complete`, such a run stops. `prepare`
+    takes the supported cases of a test before the first one runs, and returns the program to run. `on_result` gets each
+    result with the number of cases (0 if unknown).
     """
     environment = dict(env)
     options = ask_options(program, environment)
@@ -56,7 +56,7 @@ def run_ops(
 
 
 def _some(report: OpsReport, backend: str, only: Only) -> OpsReport:
-    """The report, or an error if no case ran, which upstream calls a success."""
+    """The report, or an error if no case ran, which upstream reports as success."""
     if report.results or report.stopped:
         return report
     if backend not in report.backends:
@@ -105,7 +105,7 @@ class Rounds:
                 return self._merged(report.stopped)
             if not self.left():
                 return self._merged("")
-            # With several workers it is unknown which case killed the program; a single worker finds out.
+            # With several workers it is unknown which case killed the program; a run with a single worker shows it.
             alone = report.stopped and not report.missing and workers > 1
             workers = 1 if alone else self.workers
 

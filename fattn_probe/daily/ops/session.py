@@ -1,4 +1,4 @@
-"""Run test-backend-ops on a target of a session, which compiles the functions that the program lacks."""
+"""Run test-backend-ops on a target of a session; missing functions are compiled."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ def run_ops_on(
 
 
 def prepared(session: Session, target: Target, lines: Sequence[str]) -> Path:
-    """The program with the kernels that these cases of upstream need, as far as they can be told."""
+    """The program with the kernels that these upstream cases need, if known."""
     if session.options.tree is not None:
         cases = cases_of(lines, session.options.tree.root)
         prepare(session, [(case, [target]) for case in cases], TEST_BACKEND_OPS)

@@ -37,7 +37,7 @@ class TestList:
     parameters: tuple[str, ...]
 
     def name(self, case: OpsCase) -> str:
-        """What test-backend-ops prints for a case; it writes floats with six digits."""
+        """The text that test-backend-ops prints for a case, with floats of six digits."""
         return f"{OP}({','.join(f'{name}={_printed(value)}' for name, value in self._values(case))})"
 
     def constructor(self, case: OpsCase) -> str:

@@ -167,7 +167,7 @@ def run_baseline(built: MutantBuild, pool: Workers[Task, Any]) -> Baseline:
 def try_all(built: MutantBuild, mutants: Sequence[Mutant], on_verdict: Callable[[MutantVerdict], None]) -> Baseline:
     """Find the fate of each mutant; first the cases run without a mutant.
 
-    A mutant that no case killed but one lost has no verdict, so that a later call tries it again.
+    If no case killed a mutant, but a run was lost, it has no verdict, so that a later call tries it again.
     """
     with workers(built.parts) as pool:
         baseline = run_baseline(built, pool)

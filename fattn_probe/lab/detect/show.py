@@ -116,7 +116,7 @@ def instance_columns(found: Sequence[Measured]) -> tuple[str, ...]:
 
 
 def instance_rows(found: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
-    """The instances of each kernel on each GPU, suite by suite: executed of compiled, and the share of their lines."""
+    """The instances of each kernel on each GPU, by suite: executed and compiled ones, and the share of lines."""
     for kernel in BY_KERNEL:
         for on in dict.fromkeys(target for item in found for target in item.targets):
             shares = [item.coverage.of_kernel(kernel, on) for item in found]

@@ -261,7 +261,7 @@ class Worker:
             return lost_run(number, case, words_of(error))
 
     def judged_baseline(self, number: int, case: Case) -> BaselineRun:
-        """Judge a case without a mutant with the error model: beside its own output, it would always be correct."""
+        """Judge a case without a mutant with the error model: compared with its own output, it would always pass."""
         began = time.monotonic()
         made = self.prepared(number, case)
         noted = noted_in(self.folder / f"{number}-0" / "reached")

@@ -22,7 +22,7 @@ MOST_SHRUNK = 40
 
 
 def write_cases(cases: Sequence[Judged], folder: Path) -> Iterator[Path]:
-    """Write `fuzz-TARGET.yaml` for each target to a folder; yields the paths. The order is that of the numbers."""
+    """Write `fuzz-TARGET.yaml` for each target to a folder; yields the paths. Cases are ordered by number."""
     make_folder(folder, "--keep")
     ordered = sorted(cases, key=lambda judged: (judged.on, judged.drawn.number))
     for on, group in groupby(ordered, key=lambda judged: judged.on):

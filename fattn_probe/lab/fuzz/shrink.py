@@ -44,7 +44,7 @@ def candidates(settings: Settings) -> Iterator[Settings]:
 
 
 def _without(settings: Settings) -> Iterator[Settings]:
-    """Without a complete setting; without the mask, also without everything that needs one."""
+    """Remove a complete setting; with the mask, also everything that needs one."""
     if "mask" in settings:
         layout = {name: view for name, view in settings.get("layout", {}).items() if name != "mask"}
         yield _drop(settings, "mask", "max_bias", "n_kv_max") | {"layout": layout}

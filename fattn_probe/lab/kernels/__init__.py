@@ -1,1 +1,1 @@
-"""Contenders: attention kernels from other sources than llama.cpp, run on the same cases."""
+"""Contenders: attention kernels that are not from llama.cpp, run on the same cases."""

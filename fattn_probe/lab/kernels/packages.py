@@ -29,7 +29,7 @@ class Attend(Protocol):
 
 @dataclass(frozen=True)
 class Package:
-    """A kernel that takes arrays; `off_gpu` is where it runs instead of a simulated GPU, empty if it runs on that."""
+    """A kernel that accepts arrays; `off_gpu` is where it runs instead of a simulated GPU, empty if it runs there."""
 
     name: str
     attend: Attend
@@ -90,11 +90,11 @@ PACKAGES = {
         ),
     )
 }
-"""By the names that `--kernel` takes."""
+"""The contenders by their names for `--kernel`."""
 
 
 def torch_backends() -> list[Package]:
-    """PyTorch's backends that are there; one that says so if PyTorch is not."""
+    """The available PyTorch backends; without PyTorch, one contender that reports this."""
     try:
         found = torch_attention.backends()
     except InputError:

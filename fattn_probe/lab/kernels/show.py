@@ -25,7 +25,7 @@ COLUMNS = ("case\non", "kernel", "NMSE\nmax error", "by design", "bits")
 TIMED = ("time\ninterval", "TFLOP/s\nGB/s", "of the\nroofline")
 NUMBERS = frozenset(TIMED)
 DIGITS = 8
-"""Of an output's sha256: equal digits, equal bits."""
+"""Digits of an output's sha256 in the table: equal digits mean equal bits."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Speed:
 
     @classmethod
     def of(cls, op: Op, seconds: Sequence[float]) -> "Speed":
-        """Of the timed runs of an op."""
+        """The timing from the timed runs of an op."""
         operands = sum(math.prod(view.ne[1:]) * row_size(view.type, view.ne[0]) for view in op.operands.values())
         return cls(tuple(seconds), op.sizes.flop, operands + 4 * math.prod(op.sizes.dst))
 
@@ -53,23 +53,23 @@ class Speed:
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """An interval that holds the true median with 95 %, by order statistics; the extremes of too few runs."""
+        """The 95 % confidence interval of the median, from order statistics; the extremes if there are too few runs."""
         ordered, n = sorted(self.seconds), len(self.seconds)
         rank = max((r for r in range(n // 2 + 1) if below(r, n) <= (1 - CONFIDENCE) / 2), default=0)
         return ordered[max(0, rank - 1)], ordered[min(n - 1, n - rank)]
 
     @property
     def flops(self) -> float:
-        """Operations a second."""
+        """Operations per second."""
         return self.flop / self.median
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         return self.nbytes / self.median
 
     def share(self, roof: Roof) -> float:
-        """How much of what a GPU could do with this op at most, by its tensor cores and its memory."""
+        """The share of the highest speed that the GPU's tensor cores and memory allow for this op."""
         return self.flops / roof.attainable(self.flop / self.nbytes)
 
 
@@ -79,7 +79,7 @@ def below(rank: int, n: int) -> float:
 
 
 def render(rows: Sequence[ContenderRow], contenders: Sequence[Contender | None], *, maps: bool) -> RenderableType:
-    """A table of the rows, with times if some were timed, then what needs an explanation."""
+    """A table of the rows, with times if some were timed, then explanations."""
     timed = TIMED if any(row.seconds for row in rows) else ()
     columns = (*COLUMNS, *timed, "verdict")
     pairs = zip(rows, [None, *rows], strict=False)
@@ -90,7 +90,7 @@ def render(rows: Sequence[ContenderRow], contenders: Sequence[Contender | None],
 
 
 def cells_of(row: ContenderRow, before: ContenderRow | None, *, timed: bool) -> Iterator[Text]:
-    """A row's cells; the case and the target stand once above the kernels that compute it."""
+    """A row's cells; case and target appear once, for several kernels."""
     verdict = row.judgement.verdict
     metrics = verdict.metrics
     same = before is not None and (before.case, before.target) == (row.case, row.target)
@@ -121,7 +121,7 @@ def roof_for(row: ContenderRow) -> Roof | None:
 
 
 def notes(rows: Sequence[ContenderRow], contenders: Sequence[Contender | None], *, timed: bool) -> Iterator[Text]:
-    """What the columns mean, and where to look further."""
+    """The meaning of the columns, and further commands."""
     if len({row.judgement.output for row in rows if row.judgement.output}) > 1:
         yield Text("bits: the start of the output's sha256; equal outputs have equal ones", "dim")
     if timed:

@@ -18,7 +18,7 @@ from fattn_probe.lab.profile.command import device_of
 
 EXTRA = "tilelang"
 ARCH = 80
-"""Newer ones lower to TMA and WGMMA, which are not simulated; this one's kernels run on them too."""
+"""Newer architectures use TMA and WGMMA, which are not simulated; kernels for this one run on these too."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ TILINGS = (
 def tiling_for(sizes: Sizes, shared: int, *, causal: bool) -> TileLangTiling:
     """The first tiling whose tiles fit into `shared` bytes; InputError if none does.
 
-    TileLang 0.1.15 does not lower a ring buffer of two stages in a loop whose length depends on the block, as a causal
-    kernel's does (tile-ai/TileOPs issue 1852: "Downcast from tirx.Sub to ir.IntImm failed").
+    TileLang 0.1.15 does not lower a ring buffer of two stages in a loop whose length depends on the block, as in a
+    causal kernel (tile-ai/TileOPs issue 1852: "Downcast from tirx.Sub to ir.IntImm failed").
     """
     fit = [it for it in TILINGS if it.shared_bytes(sizes) <= shared and not (causal and it.stages > 1)]
     if not fit:
@@ -64,7 +64,7 @@ def written(sizes: Sizes, scale: float, tiling: TileLangTiling, *, causal: bool,
 
 
 def lower(sizes: Sizes, scale: float, tiling: TileLangTiling, *, causal: bool, masked: bool) -> LoweredKernel:
-    """The CUDA of the kernel for these sizes, without a GPU; it takes some seconds.
+    """The CUDA of the kernel for these sizes, without a GPU; this takes a few seconds.
 
     InputError if TileLang is not installed, or if a head size is not a multiple of 16.
     """
@@ -99,7 +99,7 @@ def includes() -> tuple[Path, ...]:
 def attend(asked: Arrays, *, target: Target, how: How) -> Attended:
     """Output and log-sum-exp of the kernel, in f32; the same CUDA runs on a simulated GPU and, by nvcc, on a real one.
 
-    InputError for a GPU before Ampere, and as from `lower`; ComparisonError for a finding of the simulator's.
+    InputError for a GPU before Ampere, and as from `lower`; ComparisonError for a finding of the simulator.
     """
     sizes, tiling = fitted(asked, target)
     lowered = lower(sizes, asked.scale, tiling, causal=asked.causal, masked=asked.mask is not None)

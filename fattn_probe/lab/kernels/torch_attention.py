@@ -1,4 +1,4 @@
-"""PyTorch's scaled_dot_product_attention, with each of its backends that is there."""
+"""PyTorch's scaled_dot_product_attention, with each available backend."""
 
 import warnings
 from types import ModuleType
@@ -24,7 +24,7 @@ BACKENDS = {
 
 
 def backends() -> tuple[str, ...]:
-    """The backends that compute a small op in f16 on this machine: on its GPU, or else on its CPU.
+    """The backends that compute a small op in f16 on this machine: on its GPU, or on its CPU if it has none.
 
     InputError if PyTorch is not installed.
     """
@@ -35,7 +35,7 @@ def backends() -> tuple[str, ...]:
 
 
 def computes(backend: str, asked: Arrays, target: Target) -> bool:
-    """Whether a backend takes an op."""
+    """Whether a backend accepts an op."""
     try:
         attend(backend, asked, target=target, how=How(UNTIMED))
     except InputError as error:
@@ -49,7 +49,8 @@ def attend(backend: str, asked: Arrays, *, target: Target, how: How) -> Attended
     """Output of a backend, in f16, as PyTorch rounds it; no log-sum-exp.
 
     K and V are repeated for the heads that share them, which is not timed. InputError with PyTorch's reason if the
-    backend does not take this op on this machine, if PyTorch is not installed, and as from `sizes_of` and `device_for`.
+    backend does not accept this op on this machine, if PyTorch is not installed, and as from `sizes_of` and
+    `device_for`.
     """
     sizes, mask = sizes_of(asked), asked.mask
     if backend not in BACKENDS:
@@ -87,7 +88,7 @@ def chosen(torch: ModuleType, backend: str) -> Any:  # noqa: ANN401 (a context m
 
 
 def visible(mask: Floats | None, n_q: int, n_kv: int, *, causal: bool) -> Halves | None:
-    """The mask with -inf, too, where `causal` hides a KV row; None for no mask."""
+    """The mask with additional -inf where `causal` hides a KV row; None for no mask."""
     if not causal:
         return None if mask is None else np.ascontiguousarray(mask, dtype=np.float16)
     hidden = np.arange(n_kv) > np.arange(n_q)[:, None] + n_kv - n_q

@@ -1,4 +1,4 @@
-"""Where PyTorch and Triton compute, and how long it takes on a GPU."""
+"""The device for PyTorch and Triton, and timing on a GPU."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -11,7 +11,7 @@ CPU = "cpu"
 
 
 def device_for(torch: ModuleType, target: Target) -> str:
-    """PyTorch's name of a target's GPU, `cuda:0`; `cpu` if the target is no real GPU. InputError without the GPU."""
+    """PyTorch's name of a target's GPU, `cuda:0`; `cpu` if the target is not a real GPU. InputError without the GPU."""
     if target.engine != "cuda":
         return CPU
     if target.gpu >= torch.cuda.device_count():
@@ -27,7 +27,7 @@ def seconds_of(torch: ModuleType, compute: Callable[[], object], timing: Timing,
     if device == CPU or not timing.repeats:
         return ()
     with torch.cuda.device(device):
-        compute()  # what is made at the first call, as cuBLAS's handle, must be there before a graph is recorded
+        compute()  # objects made at the first call, such as cuBLAS's handle, must exist before a graph is recorded
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -16,7 +16,7 @@ def steps(
     HSK: tl.constexpr, HSV: tl.constexpr, PADDED_HSK: tl.constexpr, PADDED_HSV: tl.constexpr, COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
-    """Online softmax over the KV rows [start, stop); only at an EDGE some are hidden by `causal` or are no rows."""
+    """Online softmax over the KV rows [start, stop); only at an EDGE, some are hidden by `causal` or do not exist."""
     k_part, v_part = tl.arange(0, PADDED_HSK), tl.arange(0, PADDED_HSV)
     for first in range(start, stop, COLUMNS):
         columns = first + tl.arange(0, COLUMNS)
@@ -80,12 +80,12 @@ def attention(
 
 
 BLOCKS = [(128, 64, 4, 3), (128, 32, 4, 3), (64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)]
-"""What the tuner tries on a GPU: ROWS, COLUMNS, warps, stages."""
+"""The sizes that the tuner tries on a GPU: ROWS, COLUMNS, warps, stages."""
 CONFIGS = [triton.Config({"ROWS": r, "COLUMNS": c}, num_warps=w, num_stages=s) for r, c, w, s in BLOCKS]
 
 
 def tuned():
-    """The kernel with the fastest of the block sizes, measured on the GPU once for each of the sizes."""
+    """The kernel with the fastest block sizes, measured on the GPU once for each op size."""
     key = ["n_q", "n_kv", "HSK", "HSV", "CAUSAL", "MASKED"]
     return triton.autotune(configs=CONFIGS, key=key)(attention)
 

@@ -172,7 +172,7 @@ def _state_cells(row: StepRow) -> list[str]:
 
 
 def step_words(study: Study, listed: int) -> list[RenderableType]:
-    """What the table omits, and the totals."""
+    """The steps omitted from the table, and the totals."""
     hidden = " Steps hidden by the mask change nothing and are not listed." if listed < len(study.result.trace) else ""
     words = f"m, l and rescale are those of the tile's last query.{hidden}"
     return [Text(words, "dim"), Text(summary_words(study))]

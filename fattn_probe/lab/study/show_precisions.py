@@ -46,7 +46,7 @@ def precisions_json(found: Sequence[Rounded]) -> list[dict[str, Any]]:
 
 
 def render_table3(found: Table3) -> RenderableType:
-    """Table 3 beside the paper's."""
+    """Table 3 beside that of the paper."""
     rows: list[tuple[Word, ...]] = []
     for row in found.table:
         paper = ("", "") if row.paper is None else (f"{row.paper:.1e}", f"{row.rmse / row.paper - 1:+.0%}")

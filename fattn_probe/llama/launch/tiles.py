@@ -14,7 +14,7 @@ Tile = tuple[int, int, int, int]
 """(sequence, z_KV, zt_gqa, jt)"""
 
 Limits = Mapping[tuple[int, int], int]
-"""(sequence, jt) to the KV step from which on the scanned mask hides everything."""
+"""Maps (sequence, jt) to the KV step at which the visible part of a scanned mask ends."""
 
 
 @dataclass(frozen=True)

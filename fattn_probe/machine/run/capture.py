@@ -26,9 +26,9 @@ PROVENANCE = "fattn.provenance."
 class Capture:
     """One run of one case.
 
-    `name`, `digest` and `op` are the case's; `inputs` are the bytes of each root; `dst` is float32 (n_seq, n_q, n_head,
-    hsv), dst's `ne` reversed; `launches` are those of the first run; `seconds` has the time of each repeat, measured by
-    `clock` (`gpu` or `wall`, see RunResult), empty if nothing was timed; `provenance` says what ran where.
+    `name`, `digest` and `op` are those of the case; `inputs` are the bytes of each root; `dst` is float32 (n_seq, n_q,
+    n_head, hsv), dst's `ne` reversed; `launches` are those of the first run; `seconds` has the time of each repeat,
+    measured by `clock` (`gpu` or `wall`, see RunResult), empty if nothing was timed; `provenance` says what ran where.
     """
 
     name: str

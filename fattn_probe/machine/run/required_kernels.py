@@ -1,4 +1,4 @@
-"""The kernels that cases launch on a target, found by dry runs of the target's build, and remembered."""
+"""The kernels that cases launch on a target, found by dry runs of the target's build, and stored."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from fattn_probe.machine.run.simulator import Simulation
 CASES_A_PROCESS = 50
 """The number of dry runs that justifies another process, which takes half a second to start."""
 Names = dict[str, tuple[str, ...]]
-"""The names of the kernel cases of ops, or other words for what they launch, by the ops' digests."""
+"""The names of the kernel cases of ops, or other descriptions of their launches, by the ops' digests."""
 Items = Sequence[tuple[str, Case]]
 """Cases with the digests of their ops."""
 Read = Callable[[Tree], Callable[[Done], tuple[str, ...] | None]]
@@ -59,7 +59,7 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
 def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
     """The likely kernel cases without dry runs: those needed before, with other edits or patches of the source.
 
-    With this guess, the kernels compile beside the host code that dry runs need.
+    With this guess, the kernels compile at the same time as the host code that dry runs need.
     """
     tree = session.options.tree
     if tree is None:
@@ -70,7 +70,7 @@ def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> l
 
 
 def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
-    """The further files of the CUDA backend that cases need: conversions to f16, for other types of K and V."""
+    """Additional files of the CUDA backend that cases need: conversions to f16, for other types of K and V."""
     types = {type for case in cases for type in (case.op.type_K, case.op.type_V)}
     return () if types <= {"f16"} else (CONVERSIONS,)
 
@@ -84,7 +84,7 @@ def launching_sources(session: Session, cases: Iterable[Case], target: Target) -
 
 
 def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Names) -> list[KernelCase]:
-    """The kernels of ops, each once, as far as the tree has them; whole cases where kernels are not compiled apart."""
+    """The kernels of ops that the tree has, each once; complete cases if kernels are not compiled separately."""
     assert session.options.tree is not None
     known = {case.name: case for case in kernel_cases(session.options.tree)}
     wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
@@ -94,9 +94,9 @@ def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Name
 
 
 def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: "Read | None" = None) -> Names:
-    """What each op launches, by dry runs in parallel: the names of its kernel cases, or what `read` makes of them.
+    """The launches of each op, from parallel dry runs: the names of its kernel cases, or the result of `read`.
 
-    Kernels that the build lacks are skipped, not compiled. An op whose run failed is left out.
+    Kernels missing from the build are skipped, not compiled. An op whose run failed is left out.
     """
     simulation = Simulation(dry=True, skip_kernels=True, threads=1)
     options = replace(session.options, simulation=simulation, repeat=1, warmup=0)
@@ -121,7 +121,7 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
 def reading(
     options: RunOptions, builds: Mapping[str, Build], target: Target, read: "Read", tell: Tell
 ) -> Iterator[Callable[[Items], Names]]:
-    """A worker's function, which runs some ops dry; `read` makes words of their launches."""
+    """A worker's function, which makes dry runs of some ops; `read` describes their launches."""
     session, tree = Session(options, builds=dict(builds)), options.tree
     assert tree is not None
     words_of = read(tree)

@@ -1,6 +1,6 @@
 """The native runner: a process for each case, one process for case after case, or a child of one process for each run.
 
-Each way takes the files of a run, and gives what became of it.
+Each way takes the files of a run, and returns its outcome.
 """
 
 import contextlib
@@ -33,23 +33,23 @@ from fattn_probe.machine.run.result import read_result
 LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
 READY, DONE, ENDED = "fattn-runner: ready", "fattn-runner: done", "fattn-runner: ended "
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)
-"""How a process ends that another one killed, such as the system for want of memory."""
+"""Exit codes of a process that something else killed, such as the system when memory runs out."""
 SIGPROF = -27
 NO_GDB = {"DEBUGINFOD_URLS": ""}
-"""ggml starts gdb when it aborts, which would look for debug information on the network."""
+"""When ggml aborts, it starts gdb, which would look for debug information on the network."""
 NO_BACKTRACE = {"GGML_NO_BACKTRACE": "1"}
-"""For several cases in a process: gdb prints on stdout, which has the answers, and takes a second."""
+"""For several cases in a process: gdb would print to stdout, which has the answers, and take a second."""
 NO_LEAKS = {"LSAN_OPTIONS": "detect_leaks=0"}
 """No search for leaks: a child inherits objects that its parent still has."""
 GRACE = 30.0
-"""Seconds beyond the limit of processor time after which a child waits for something that never comes."""
+"""If a child exceeds the limit of CPU time by this many seconds, it waits for something that never happens."""
 
 
 class RunnerEndedError(LostError):
     """The runner ended or timed out; the next case needs a new one.
 
-    `ending` is what became of the case in progress: a crash or a hang is a failure, since what ran before may have
-    caused it. It is Lost if another process killed the runner, and None if no case was in progress.
+    `ending` is the outcome of the case in progress: a crash or a hang is a failure, because earlier cases may have
+    caused it. It is Lost if something else killed the runner, and None if no case was in progress.
     """
 
     def __init__(self, said: str, ending: Ending | None = None) -> None:
@@ -59,7 +59,7 @@ class RunnerEndedError(LostError):
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files of one run: the case, the result, and which part is run, if not all (`write_part`)."""
+    """The files of a run: the case, the result, and the part to run, if not all (`write_part`)."""
 
     case: Path
     out: Path
@@ -68,7 +68,7 @@ class RunFiles:
 
 @dataclass(frozen=True)
 class Command:
-    """A runner with its arguments, and the seconds that a case may take.
+    """A runner with its arguments, and the time limit of a case in seconds.
 
     `types` and `names` are for `parse_launches`. The `build` is locked while the runner loads: no other process links.
     """
@@ -83,12 +83,12 @@ class Command:
 
     @contextlib.contextmanager
     def no_builders(self) -> Iterator[None]:
-        """Keep other processes from replacing the build's libraries; they may compile."""
+        """Prevent other processes from replacing the build's libraries; they may still compile."""
         with replacing_lock(self.build.folder) if self.build and self.build.request else contextlib.nullcontext():
             yield
 
     def run(self, files: RunFiles) -> RunOutcome:
-        """Run one case in a process of its own. A runner that cannot be started raises BuildError.
+        """Run one case in a separate process. BuildError if the runner cannot be started.
 
         Launch records go to the result file's name with `.launches`.
         """
@@ -112,7 +112,7 @@ class Command:
 
     @contextlib.contextmanager
     def started(self) -> Iterator["BatchRunner"]:
-        """Start it for case after case, and end it with all its child processes; RunnerEndedError if it fails to."""
+        """Start the runner for many cases, and stop it and its children at the end; RunnerEndedError if it fails."""
         with scratch() as folder:
             launches = folder / "launches"
             launches.touch()
@@ -137,8 +137,8 @@ class BatchRunner:
     def run(self, files: RunFiles) -> RunOutcome:
         """Run one case.
 
-        If the process ends or times out, RunnerEndedError, which is no verdict on the case: one before it may have left
-        what ended it. But a missing function is an outcome.
+        RunnerEndedError if the process exits or times out. That is not a verdict on the case, because an earlier case
+        may be the reason. A missing function is an outcome, though.
         """
         start, alive = time.monotonic(), self.running.alive
         self.forget()
@@ -150,12 +150,12 @@ class BatchRunner:
                 return ending
             raise RunnerEndedError(str(error), ending if alive else None) from error
         done = Completed((), 0, "", self.said, time.monotonic() - start)
-        launches = enumerate(self.command.launches(self.launches))  # as in a process of its own
+        launches = enumerate(self.command.launches(self.launches))  # as in a separate process
         return outcome_of(done, files.out, tuple(replace(launch, order=order) for order, launch in launches))
 
     @property
     def said(self) -> str:
-        """Its stderr since the case began."""
+        """The stderr since the case began."""
         return self.running.said.read_text(errors="replace")
 
     def forget(self) -> None:
@@ -164,7 +164,7 @@ class BatchRunner:
             os.truncate(file, 0)
 
     def expect(self, answer: str, line: str = "") -> None:
-        """Wait for a line of its output, after sending it a `line`; RunnerEndedError for another one."""
+        """Wait for a line of its output, after sending it a `line`; RunnerEndedError for a different one."""
         found = self.ask(line, self.command.timeout)
         if found != answer:
             kill_group(self.running.process)  # its next line would belong to another case
@@ -181,7 +181,7 @@ class BatchRunner:
             raise RunnerEndedError(str(error)) from error
 
     def _ending(self, start: float) -> Ending:
-        """What became of the case in progress when the process ended."""
+        """The outcome of the case in progress when the process ended."""
         code = self.running.process.wait()
         ending = ending_of(Completed((), code, "", self.said, time.monotonic() - start))
         if isinstance(ending, Lost) and code not in KILLED:
@@ -205,7 +205,7 @@ class SharedRunner(contextlib.ExitStack):
         return self.batch
 
     def run(self, command: Command, files: RunFiles, name: str) -> RunOutcome:
-        """Run a case, which has a `name`; a case that ends the runner runs again in a process of its own."""
+        """Run a case, which has a `name`; a case that crashes the runner runs again in a separate process."""
         last = ""
         try:
             runner = self.runner(command)
@@ -216,9 +216,9 @@ class SharedRunner(contextlib.ExitStack):
 
 
 def beside_others(alone: RunOutcome, ended: RunnerEndedError, last: str) -> RunOutcome:
-    """The outcome of a case that ended the runner which cases share: what it is `alone`, unless it passes so.
+    """The outcome of a case that crashed the shared runner: its outcome `alone`, unless it passes alone.
 
-    It is then a finding, as something is left of the `last` case in that runner, or the case does not always pass.
+    If so, it is a finding: the `last` case has left something in that runner, or the case does not always pass.
     """
     if ended.ending is None or isinstance(ended.ending, Missing) or not isinstance(alone, Ran | Unsupported):
         return alone
@@ -228,7 +228,7 @@ def beside_others(alone: RunOutcome, ended: RunnerEndedError, last: str) -> RunO
 
 @dataclass(frozen=True)
 class Child:
-    """A run in a child process: its exit code (negative for a signal), its processor time, and its files."""
+    """A run in a child process: its exit code (negative for a signal), its CPU time, and its files."""
 
     code: int
     seconds: float
@@ -245,7 +245,7 @@ class Child:
         return b"" if dst is None else dst.tobytes(), self.launched.read_text()
 
     def outcome(self, types: Types | None, names: Names | None) -> RunOutcome:
-        """What became of the run. Frames of a fault are not symbolised."""
+        """The outcome of the run. Frames of a fault are not symbolised."""
         if self.code == SIGPROF:
             return Lost(f"timed out after {self.seconds:.1f} s of processor time")
         done = Completed((), self.code, "", self.said.read_text(errors="replace"), self.seconds)
@@ -254,20 +254,20 @@ class Child:
 
 @dataclass(frozen=True)
 class ForkedRunner:
-    """A running `fattn-runner --fork`: a fault ends only a child, and costs no new set-up. Results are in `folder`."""
+    """A running `fattn-runner --fork`: a fault stops only a child, without a new set-up. Results are in `folder`."""
 
     batch: BatchRunner
     folder: Path
 
     @property
     def alive(self) -> bool:
-        """Whether it still takes runs."""
+        """Whether it still accepts runs."""
         return self.batch.running.alive
 
     def run(self, case: Path, part: Path | None = None, mutant: int = 0, limit: float = 0.0) -> Child:
-        """Run a case file, or a part of it, with a mutant switched on and at most `limit` seconds of processor time.
+        """Run a case file, or a part of it, with a mutant switched on and at most `limit` seconds of CPU time.
 
-        LostError if the runner itself ends, or if the child waits for something that never comes.
+        LostError if the runner itself exits, or if the child waits for something that never happens.
         """
         out = self.folder / "out.gguf"
         out.unlink(missing_ok=True)
@@ -284,7 +284,7 @@ class ForkedRunner:
 def forked_runner(
     runner: Path, args: Sequence[str], *, env: Mapping[str, str], folder: Path, timeout: float
 ) -> Iterator[ForkedRunner]:
-    """Start a runner that forks, and end it with all its child processes."""
+    """Start a runner that forks, and stop it and its child processes at the end."""
     with Command(runner, ("--fork", *args), {**env, **NO_LEAKS}, timeout).started() as batch:
         yield ForkedRunner(batch, folder)
 
@@ -306,5 +306,5 @@ def outcome_of(done: Completed, out_file: Path, launches: tuple[LaunchRecord, ..
 
 
 def read_launches(path: Path, *, types: Types | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:
-    """The launches of the first run; none if the backend launches no kernels (the CPU's)."""
+    """The launches of the first run; none if the backend launches no kernels (the CPU backend)."""
     return parse_launches(path.read_text(), types=types, names=names) if path.exists() else ()

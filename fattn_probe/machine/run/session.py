@@ -32,14 +32,14 @@ from fattn_probe.machine.run.provenance import driver, versions
 from fattn_probe.machine.run.runner import Command, RunFiles, SharedRunner
 from fattn_probe.machine.run.simulator import Simulation
 
-DEFAULT_ARCH = "90"  # of the simulator build that lends its ggml to the `cpu` target
-MOST_RETRIES = 30  # kernels of one case; no op launches that many
+DEFAULT_ARCH = "90"  # the architecture of the simulator build whose ggml the `cpu` target uses
+MOST_RETRIES = 30  # kernels of one case, more than any op launches
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What to run and how; `build` is a build made elsewhere, which is used unchanged."""
+    """The options of a session; `build` is an existing build, which is used unchanged."""
 
     tree: Tree | None
     flavour: Flavour = "release"
@@ -56,7 +56,7 @@ class RunOptions:
 
 
 def arch_of(target: Target) -> str:
-    """nvcc's number of the architecture that a target's build is for."""
+    """The architecture of a target's build, as nvcc's number."""
     if target.device is not None:
         return target.device.arch
     return gpu_arch(target.gpu) if target.engine == "cuda" else DEFAULT_ARCH
@@ -64,7 +64,7 @@ def arch_of(target: Target) -> str:
 
 @dataclass
 class Session:
-    """Runs cases, and remembers the build of each target."""
+    """Runs cases, and keeps the build of each target."""
 
     options: RunOptions
     progress: Report = silent
@@ -74,7 +74,7 @@ class Session:
 
     @contextlib.contextmanager
     def persistent_runner(self) -> Iterator[None]:
-        """Reuse one runner for all cases of a target; a case that ends it runs again in its own runner."""
+        """Reuse one runner for all cases of a target; a case that crashes it runs again in its own runner."""
         with SharedRunner() as shared:
             self.shared = shared
             try:
@@ -83,13 +83,13 @@ class Session:
                 self.shared = None
 
     def reordered(self, number: int) -> "Session":
-        """This session with another order of warps on simulators, where a GPU has another one in each run."""
+        """This session with a different order of warps on simulators, as a GPU has in each run."""
         simulation = self.options.simulation
         other = dataclasses.replace(simulation, schedule=simulation.schedule + number)
         return dataclasses.replace(self, options=dataclasses.replace(self.options, simulation=other))
 
     def build_for(self, target: Target, program: str | None = None) -> Build:
-        """The build that a target's programs come from; made if it does not exist."""
+        """The build with a target's programs; made if it does not exist."""
         if self.options.build is not None:
             return self.options.build
         wanted = program or (CPU_RUNNER if target.engine == "cpu" else RUNNER)
@@ -99,7 +99,7 @@ class Session:
         return self.builds[key]
 
     def request_for(self, target: Target) -> BuildRequest:
-        """What the build of a target is made from; InputError without a source."""
+        """The request for the build of a target; InputError without a source."""
         options = self.options
         if options.tree is None:
             raise InputError("a source is needed to build from")
@@ -114,13 +114,13 @@ class Session:
         )
 
     def manifest_for(self, target: Target) -> Manifest:
-        """The manifest of a target's build, without contents if there is none yet: nothing is compiled for it."""
+        """The manifest of a target's build, empty if there is none yet; compiles nothing."""
         if self.options.build is not None:
             return self.options.build.manifest
         request = self.request_for(target)
         try:
             compilers = find_toolchain(request.engine).versions
-        except BuildError:  # a finished build by another machine's compiler
+        except BuildError:  # a finished build from a different machine's compiler
             return self.build_for(target).manifest
         return new_manifest(request, compilers, Contents(), own_stamp())
 
@@ -134,7 +134,7 @@ class Session:
         *,
         jobs: int | None = None,
     ) -> None:
-        """Compile the kernels and further files that the build of a target lacks, all at once, `jobs` side by side."""
+        """Compile the kernels and other files that the build of a target lacks, all at once, `jobs` in parallel."""
         made = ensure(
             self.request_for(target),
             kernels,
@@ -149,7 +149,7 @@ class Session:
 
     def complete(self, target: Target, symbol: str, program: str) -> Build:
         """The build of a target after compiling a missing symbol into it."""
-        from fattn_probe.llama.build.make import add_missing  # what only compiling needs
+        from fattn_probe.llama.build.make import add_missing  # imports that only compiling needs
 
         build = add_missing(self.build_for(target, program), symbol, progress=self.progress)
         self.builds[f"{target}/{program}"] = build
@@ -158,7 +158,7 @@ class Session:
     def completing(self, name: str, target: Target, program: str, attempt: Callable[[Build], Result]) -> Result:
         """The first result of an attempt that is not Missing; each missing kernel is compiled in for the next attempt.
 
-        `name` stands for the case in the BuildError after too many attempts.
+        `name` is the name of the case in the BuildError after too many attempts.
         """
         build, symbol = self.build_for(target, program), ""
         for _ in range(MOST_RETRIES):
@@ -239,7 +239,7 @@ class Session:
         return self.provenance_of_build(target, case.seed)
 
     def provenance_of_build(self, target: Target, seed: int, program: str | None = None) -> dict[str, str]:
-        """The provenance of what a program computes on a target, from data of a seed."""
+        """The provenance of a program's results on a target, with data from a seed."""
         manifest = self.build_for(target, program).manifest
         found = {
             "source": manifest.source,

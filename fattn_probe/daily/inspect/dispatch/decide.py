@@ -155,7 +155,7 @@ def _decision(condition: Condition, held: bool, text: str, leads_to: str, terms:
 
 
 def _switched(condition: Condition, visit: Visit, behind: Visit | None) -> Decision | None:
-    """The case that was taken, by its label, else by the line that the program executed next."""
+    """The label of the case taken, or the line that the program executed next."""
     value = visit.values.get(condition.logic.ask)
     labelled = [(case, str(value)) for case in condition.cases if value is not None and value in case.labels]
     entered = [

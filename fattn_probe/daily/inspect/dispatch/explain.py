@@ -122,7 +122,7 @@ class _Function:
         return amd or bool(variables and variables.issubset(own))
 
     def effect(self, leads_to: str, new: bool = False) -> str:
-        """What a statement chooses: an enumerator, template arguments, a variable; with `new`, only if not said yet."""
+        """The choice of a statement: an enumerator, template arguments, a variable; with `new`, only a new one."""
         chosen = [leads_to.removeprefix(RETURN)] if leads_to.startswith(RETURN) else [*self.arguments(leads_to)]
         chosen = [text for text in chosen if not (new and text in self.said)]
         self.said.update(chosen if new else ())

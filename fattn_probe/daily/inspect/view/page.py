@@ -1,4 +1,4 @@
-"""Facts as one self-contained HTML page without scripts, for light and dark, phone and print."""
+"""Facts as a self-contained HTML page without scripts, for light and dark mode, phones and print."""
 
 import re
 from collections.abc import Sequence

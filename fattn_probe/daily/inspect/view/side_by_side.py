@@ -124,7 +124,7 @@ def marked(value: Value, other: Value) -> Text:
 
 
 def _broken(value: Value) -> str:
-    """A value in short lines: a kernel breaks before its template arguments, and several go below each other."""
+    """A value in short lines: a kernel breaks before its template arguments, and several are on separate lines."""
     items = value if isinstance(value, list) and any(isinstance(item, str) for item in value) else [value]
     return "\n".join(spell(item).replace("<", "\n  <", 1) for item in items)
 

@@ -90,7 +90,7 @@ def grouped(facts: Facts) -> dict[str, dict[str, Value]]:
 
 
 def occupancy_legend(facts: Facts) -> list[str]:
-    """What the mark of the occupancy means; empty without one."""
+    """The meaning of the occupancy's mark; empty without one."""
     return legend([facts.occupancy]) if OCCUPANCY in facts.launch else []
 
 
