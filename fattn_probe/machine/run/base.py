@@ -63,8 +63,8 @@ def base_of(options: RunOptions) -> Base | None:
     """The base of a session's source; None for an unchanged release.
 
     With patches, it is the same source without them. For a checkout, it is the merge base with its upstream branch, if
-    its content differs. Otherwise it is the pinned release with the tree's build number, or the default release if there
-    is none; None if the tree has the same content, and for a local commit.
+    its content differs. Otherwise it is the pinned release with the tree's build number, or the default release if
+    there is none; None if the tree has the same content, and for a local commit.
     """
     tree = options.tree
     if tree is None or options.build is not None or not options.beside_base:
