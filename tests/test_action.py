@@ -129,7 +129,8 @@ def test_a_broken_branch_is_reported_with_case_cause_and_place(fork, installed, 
     commit(fork)
     code, said = steps(ACTION["runs"]["steps"], fork, values, env)
     assert code == 6, said
-    assert f"Attention files that differ from {base}: fattn-common.cuh" in summary.read_text()
+    assert f"Attention files that differ from {base}: fattn-common.cuh. Changed places: " in summary.read_text()
+    assert "flash_attn_stream_k_fixup_uniform (fattn-common.cuh:788)" in summary.read_text()
     row = next(line for line in summary.read_text().splitlines() if line.startswith("| gqa | **new failure** |"))
     assert "was pass: not as designed" in row and "cause: one KV tile is left out" in row
     assert "<failure" in (out / "junit.xml").read_text()

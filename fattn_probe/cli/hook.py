@@ -14,12 +14,13 @@ from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import read_text, write_text
 from fattn_probe.base.process import run_attached
+from fattn_probe.cases import shipped
 from fattn_probe.cli import flags
 from fattn_probe.llama.source.fork import changed_files, commit_source, git, merge_base, upstream_commit
 from fattn_probe.llama.source.tree import checkout_of
 
 MARK = "# fattn-probe: judges the attention kernels that a push changes. `git push --no-verify` leaves it out."
-SuiteName = Annotated[str, typer.Argument(help="A shipped suite by name, or a file.", metavar="SUITE")]
+DEFAULT_SUITE = Path("quick")
 hook_app = typer.Typer(help="A git hook that judges changed attention kernels before a push.", no_args_is_help=True)
 
 
@@ -31,10 +32,11 @@ def here() -> Path:
 
 
 @hook_app.command("install")
-def hook_install(suite: SuiteName = "quick", as_json: flags.Json = False) -> None:
+def hook_install(suite_file: flags.SuiteFile = DEFAULT_SUITE, as_json: flags.Json = False) -> None:
     """Write the pre-push hook of the checkout that holds the current folder."""
-    root, file = here(), flags.suite_path(suite)
-    word = shlex.quote(str(file.resolve()) if Path(suite).exists() else suite)
+    root = here()
+    own = suite_file.is_relative_to(shipped.folder("suite"))
+    word = shlex.quote(shipped.name_of("suite", suite_file) if own else str(suite_file.resolve()))
     hooks = git(root, "rev-parse", "--path-format=absolute", "--git-path", "hooks")
     if hooks is None:
         raise InputError(f"{root} is not a git checkout")
@@ -48,7 +50,7 @@ def hook_install(suite: SuiteName = "quick", as_json: flags.Json = False) -> Non
 
 @hook_app.command("run")
 def hook_run(
-    suite: SuiteName = "quick",
+    suite_file: flags.SuiteFile = DEFAULT_SUITE,
     remote: Annotated[str, typer.Argument(help="The remote's name, from git.")] = "origin",
     url: Annotated[str, typer.Argument(help="The remote's address, from git.", hidden=True)] = "",
 ) -> None:
@@ -61,7 +63,7 @@ def hook_run(
         if not changed:
             continue
         NOTES.print(f"fattn-probe: {commit[:9]} changes attention files: {', '.join(changed)}", soft_wrap=True)
-        words = [sys.executable, "-m", "fattn_probe", "regress", suite, "--exitfirst"]
+        words = [sys.executable, "-m", "fattn_probe", "regress", str(suite_file), "--exitfirst"]
         code, _ = run_attached([*words, "--source", commit_source(root, commit)])
         if code:
             raise typer.Exit(code)

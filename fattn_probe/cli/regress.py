@@ -163,7 +163,7 @@ def regress(
             found = [accepted(history, outcome, accept) for outcome in found]
         if base is not None and not any(outcome.stopped == "interrupted" for outcome in found):
             found = list(base.compared(found, pairs, suite_file.parent, runner, given))
-    ci.write(found, f"Attention files that differ from {base}: {', '.join(base.changed)}" if base else "")
+    ci.write(found, base.places() if base else "")
     show(regressing.as_json(found), lambda: regressing.render(found), as_json)
     if first := [outcome for outcome in found if outcome.stopped == "at the first failure"]:
         left = number_of(sum(outcome.counts["not run"] for outcome in first), "case")

@@ -13,9 +13,11 @@ from fattn_probe.daily.regress.entries import Given, run_name, run_suite
 from fattn_probe.daily.regress.records import MERGE_BASE, RunPart
 from fattn_probe.daily.regress.runner import Outcome, SuiteRunner, say_nothing
 from fattn_probe.daily.regress.suite import Entry
+from fattn_probe.daily.regress.telling import changed_functions
 from fattn_probe.llama.source import Tree, resolve
 from fattn_probe.llama.source.fork import changed_files, commit_source, merge_base
 from fattn_probe.machine.run.session import Session
+from fattn_probe.verdict.judge.code import Code
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,12 @@ class MergeBase:
 
     def __str__(self) -> str:
         return f"{self.commit[:9]}, the merge base with {self.ref}"
+
+    def places(self) -> str:
+        """The changed files and functions, for a summary."""
+        base = resolve(commit_source(self.tree.root, self.commit))
+        found = ", ".join(map(str, changed_functions(Code(base.root), Code(self.tree.root))))
+        return f"Attention files that differ from {self}: {', '.join(self.changed)}. Changed places: {found}"
 
     def compared(
         self,

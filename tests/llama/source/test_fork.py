@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fattn_probe.base.errors import InputError
+from fattn_probe.cases.shipped import find
 from fattn_probe.cli import app, hook
 from fattn_probe.llama.source.fork import changed_files, commit_source, merge_base, upstream_commit
 
@@ -127,7 +128,7 @@ def test_a_push_runs_the_suite_on_the_pushed_commit_if_it_changes_attention(fork
     assert ran == []
     own = commit(fork, "fattn-vec.cuh", "// own\n")
     commit(fork, "fattn.cu", "// not pushed\n")
-    words = ["fattn_probe", "regress", "quick", "--exitfirst", "--source", commit_source(fork, own)]
+    words = ["fattn_probe", "regress", str(find("suite", "quick")), "--exitfirst", "--source", commit_source(fork, own)]
     for old in (base, new):
         done = push(monkeypatch, fork, f"refs/heads/own {own} refs/heads/own {old}")
         assert done.exit_code == 6, "the push is refused"
