@@ -230,6 +230,8 @@ class Schedule:
     builds: list[GrowingBuild] = field(default_factory=list)
     left: int = 0
     spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    _cores: int = field(default_factory=lambda: cores())  # reading the limits of cgroups takes a millisecond
+    _most_jobs: int = field(default_factory=lambda: default_jobs())
     _judging: Rate = field(default_factory=Rate)
     _compiling: Rate = field(default_factory=Rate)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -248,7 +250,7 @@ class Schedule:
     def events(self) -> Generator[tuple[int, Event]]:
         """All that becomes known of the lanes, by their numbers; closing the iterator ends workers and compilers."""
         self._begin()
-        self._compilers = max(1, min(cores() // CORES_A_BUILD, len(self.builds)))
+        self._compilers = max(1, min(self._cores // CORES_A_BUILD, len(self.builds)))
         heard, self._news = CONTEXT.Pipe(duplex=False)
         jobs = [lane.job for lane in self.lanes]
         with heard, self._news, threads(self._compilers) as compilers, pool_of(jobs, self.workers) as pool:
@@ -403,7 +405,7 @@ class Schedule:
     @property
     def _jobs(self) -> int:
         """Compiles side by side in one build."""
-        return max(1, default_jobs() // max(1, sum(build.busy for build in self.builds)))
+        return max(1, self._most_jobs // max(1, sum(build.busy for build in self.builds)))
 
     def _next_build(self) -> GrowingBuild | None:
         """The build whose next step is worth most; None if no build is left for this thread."""
@@ -519,7 +521,7 @@ class Schedule:
     def _share(self) -> float:
         """The part of a core that each running thing has."""
         busy = len(self._running) + sum(build.busy for build in self.builds) * self._jobs
-        return min(1.0, cores() / max(1, busy))
+        return min(1.0, self._cores / max(1, busy))
 
     @property
     def compiled(self) -> str:
@@ -537,4 +539,4 @@ class Schedule:
             host = sum(HOST for build in self.builds if not build.growth.times and not build.done)
             kernels = 0 if all(build.done for build in self.builds) else host + sum(len(b.pending) for b in self.builds)
             judging, compiling = self._judging.of(self.left), self._compiling.of(kernels)
-        return None if judging is None or compiling is None else (judging + compiling) / cores()
+        return None if judging is None or compiling is None else (judging + compiling) / self._cores
