@@ -9,14 +9,14 @@ from fattn_probe.llama.source.features import CUDA
 from tests.as_user import fattn_probe
 
 SUITE = """version: 1
-about: cases of two families of kernels
+about: cases of one kernel, whose blocks' parts are combined
 scenarios: [steps.yaml]
 on: ["sim:h200"]
 entries:
-  - {name: other, scenarios: [steps.yaml], on: ["sim:v100"]}
+  - {name: other, scenarios: [steps.yaml], on: ["sim:h200"], check: {sample: 2}}
 """
-STEPS = "version: 1\nabout: two KV tiles\nhsk: 64\nn_head: 4\nn_q: 1\nn_kv: 256\nmatrix: {n_q: [1, 2, 16, 32], seed: [1, 2]}\n"
-FILE = "fattn-vec.cuh"
+STEPS = "version: 1\nabout: two parallel blocks\nhsk: 64\nn_head: 4\nn_q: 1\nn_kv: 256\nmatrix: {seed: [1, 2, 3, 4, 5, 6, 7, 8]}\n"
+FILE = "fattn-common.cuh"
 
 
 @pytest.mark.parametrize("file", EDITS)
@@ -38,7 +38,7 @@ def test_one_wrong_line_is_shown_at_once_and_the_rest_is_left(tmp_path):
     words = ("regress", suite, "--source", tree, "--history", history, "--workers", 1)
     done = fattn_probe(*words, "-x", code=5)
     lines = done.stderr.splitlines()
-    (shown,) = [number for number, line in enumerate(lines) if line.startswith("fail steps-n_q=")]
+    (shown,) = [number for number, line in enumerate(lines) if line.startswith("fail steps-seed=")]
     assert "on sim:" in lines[shown]
     (stopped,) = [number for number, line in enumerate(lines) if line.startswith("stopped at the first failure: ")]
     assert shown < stopped
