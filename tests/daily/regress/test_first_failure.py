@@ -15,7 +15,8 @@ on: ["sim:h200"]
 entries:
   - {name: other, scenarios: [steps.yaml], on: ["sim:h200"], check: {sample: 2}}
 """
-STEPS = "version: 1\nabout: two parallel blocks\nhsk: 64\nn_head: 4\nn_q: 1\nn_kv: 256\nmatrix: {seed: [1, 2, 3, 4, 5, 6, 7, 8]}\n"
+SIZES = "hsk: 64\nn_head: 4\nn_q: 1\nn_kv: 256\n"
+STEPS = f"version: 1\nabout: two parallel blocks\n{SIZES}matrix: {{seed: [1, 2, 3, 4, 5, 6, 7, 8]}}\n"
 FILE = "fattn-common.cuh"
 
 
