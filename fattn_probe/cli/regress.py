@@ -25,6 +25,7 @@ from fattn_probe.daily.regress import tables as regressing
 from fattn_probe.daily.regress import versions
 from fattn_probe.daily.regress.cluster import Cluster
 from fattn_probe.daily.regress.entries import Given, entries_on_targets, run_suite
+from fattn_probe.daily.regress.growing_build import Likely
 from fattn_probe.daily.regress.history import History, open_history
 from fattn_probe.daily.regress.junit import junit
 from fattn_probe.daily.regress.merge_base import merge_base_of
@@ -32,7 +33,6 @@ from fattn_probe.daily.regress.records import ALL, Result, RunPart, parse_shard
 from fattn_probe.daily.regress.results import OnResult
 from fattn_probe.daily.regress.resume import Call, finish, night_of
 from fattn_probe.daily.regress.runner import Outcome, Standing, SuiteRunner
-from fattn_probe.daily.regress.schedule import Likely
 from fattn_probe.daily.regress.suite import load_suite
 from fattn_probe.daily.regress.telling import telling
 from fattn_probe.machine.run.base import base_of

@@ -26,13 +26,14 @@ from fattn_probe.daily.regress.changes import (
     time_changes,
 )
 from fattn_probe.daily.regress.cluster import Cluster
+from fattn_probe.daily.regress.growing_build import Likely
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night
 from fattn_probe.daily.regress.pool import Job
 from fattn_probe.daily.regress.records import ORDER, WHOLE, Identity, Result, Run, RunPart, Settings, StoredCase
 from fattn_probe.daily.regress.results import result_of, result_without_times
 from fattn_probe.daily.regress.resume import take_over
-from fattn_probe.daily.regress.schedule import BesideBase, Event, Lane, Likely, Orders, Schedule
+from fattn_probe.daily.regress.schedule import BesideBase, Event, Lane, Orders, Schedule
 from fattn_probe.daily.regress.selection import CaseSelection, matching
 from fattn_probe.llama.source import kernel_cases
 from fattn_probe.machine.run.base import changed

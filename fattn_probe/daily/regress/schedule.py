@@ -9,8 +9,8 @@ import heapq
 import os
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,13 +20,13 @@ from fattn_probe.base.host import cores
 from fattn_probe.base.process import end_programs, log
 from fattn_probe.base.workers import CONTEXT, Died, threads
 from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.regress.growing_build import HOST, LAST, GrowingBuild, Likely
 from fattn_probe.daily.regress.pool import Growth, Job, PoolWorker, Task, pool_of, result_in
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.results import lost_result
 from fattn_probe.llama.build import RUNNER, BuildRequest
 from fattn_probe.llama.build.ninja import Progress, default_jobs
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
 from fattn_probe.machine.run.orders import ENDED, OrderDifference, Output
@@ -38,32 +38,8 @@ CORES_A_BUILD = 4
 """Cores that compile one build; with more, several builds compile at once."""
 NICE = 3
 """Compilers leave the cores to the cases that are ready, any of which may be the first failure."""
-MOST_IN_A_WAVE = 32
-HOST, UNKNOWN = 4, 64
-"""What a build costs before its first kernel, and one whose kernels are not known yet, in kernels."""
-LONG, LAST = 1e30, 10**9
-"""More FLOP, and more cases, than any suite has."""
-
-
-@dataclass(frozen=True)
-class Likely:
-    """What is most likely to show what a change does: the place of a case in that order, and families of kernels.
-
-    A case is known by its entry with its target (`few-sms on sim:h200-5`) and its name. Without families, all are.
-    Before dry runs it is assumed that ops launch what they did with the tree of the `base`.
-    """
-
-    places: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    families: Sequence[str] = ()
-    base: Tree | None = None
-
-    def place(self, on: str, case: Case, kernels: Iterable[str]) -> int:
-        """The place of a case, or one after all known ones; the last one if it has no kernel of these families."""
-        return self.places.get((on, case.name), LAST - any(map(self.concerns, kernels)))
-
-    def concerns(self, kernel: str) -> bool:
-        """Whether a kernel is of these families."""
-        return not self.families or kernel.partition(" ")[0] in self.families
+LONG = 1e30
+"""More FLOP than any case has."""
 
 
 class StoppedError(Exception):
@@ -107,67 +83,6 @@ class BesideBase:
 
 Event = Result | Orders | BesideBase
 """What is now known of a lane."""
-
-
-@dataclass
-class GrowingBuild:
-    """A build of some lanes, by their numbers: the kernels that it `has`, and all that it is to have, by name.
-
-    `names` are the kernels of a lane's ops, at first as they were before the last edit (a guess), later `exact`.
-    `failed` has the compiler's words for kernels that do not compile, `suspects` those of a wave that did not.
-    """
-
-    lanes: list[int]
-    kernels: dict[str, Any] = field(default_factory=dict)
-    names: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
-    waiting: list[tuple[int, Case]] = field(default_factory=list)
-    growth: Growth = field(default_factory=Growth)
-    has: set[str] = field(default_factory=set)
-    failed: dict[str, BuildError] = field(default_factory=dict)
-    suspects: list[str] = field(default_factory=list)
-    broken: BuildError | None = None
-    exact: bool = False
-    busy: bool = False
-
-    @property
-    def pending(self) -> list[str]:
-        """The kernels that are neither there nor known to fail."""
-        return [name for name in self.kernels if name not in self.has and name not in self.failed]
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing is left to compile."""
-        return self.broken is not None or (self.exact and not self.pending)
-
-    def needs(self, number: int, case: Case) -> tuple[str, ...]:
-        """The kernels of a lane's case, as far as they are known."""
-        return self.names.get((number, op_digest(case.op)), ())
-
-    def wave(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, list[str]]:
-        """The kernels to compile next: those of the cases that are most likely to tell, and of these the most used.
-
-        With the `place` of the first such case in that order.
-        """
-        if self.suspects:
-            return 0, self.suspects[:1] if self.growth.times else []
-        used, places = Counter[str](), dict[str, int]()
-        for number, case in self.waiting:
-            kernels = self.needs(number, case)
-            first = place(number, case, kernels)
-            used.update(kernels)
-            places |= {name: min(first, places.get(name, LAST)) for name in kernels}
-        ordered = sorted(self.pending, key=lambda name: (places.get(name, LAST), -used[name], name))
-        wave = ordered[: min(jobs << self.growth.times, MOST_IN_A_WAVE)]
-        return min((places.get(name, LAST) for name in wave), default=LAST), wave
-
-    def worth(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, float]:
-        """How much its next step is worth: how likely to tell, and the cases that become ready for each kernel."""
-        first, wave = self.wave(place, jobs)
-        if not wave:
-            return -first, len(self.waiting) / (HOST if self.growth.times else HOST + UNKNOWN)
-        there = self.has.union(wave)
-        ready = sum(there.issuperset(self.needs(number, case)) for number, case in self.waiting)
-        return -first, ready / (len(wave) + (0 if self.growth.times else HOST))
 
 
 @dataclass
@@ -230,6 +145,8 @@ class Schedule:
     builds: list[GrowingBuild] = field(default_factory=list)
     left: int = 0
     spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    _cores: int = 1  # reading the limits of cgroups takes a millisecond
+    _most_jobs: int = 1
     _judging: Rate = field(default_factory=Rate)
     _compiling: Rate = field(default_factory=Rate)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -248,7 +165,7 @@ class Schedule:
     def events(self) -> Generator[tuple[int, Event]]:
         """All that becomes known of the lanes, by their numbers; closing the iterator ends workers and compilers."""
         self._begin()
-        self._compilers = max(1, min(cores() // CORES_A_BUILD, len(self.builds)))
+        self._compilers = max(1, min(self._cores // CORES_A_BUILD, len(self.builds)))
         heard, self._news = CONTEXT.Pipe(duplex=False)
         jobs = [lane.job for lane in self.lanes]
         with heard, self._news, threads(self._compilers) as compilers, pool_of(jobs, self.workers) as pool:
@@ -272,6 +189,7 @@ class Schedule:
 
     def _begin(self) -> None:
         """Find out which lanes share a build, and which kernels their cases are likely to need."""
+        self._cores, self._most_jobs = cores(), default_jobs()
         by_request: dict[BuildRequest | int, GrowingBuild] = {}
         for number, lane in enumerate(self.lanes):
             options, target = lane.session.options, lane.job.target
@@ -403,7 +321,7 @@ class Schedule:
     @property
     def _jobs(self) -> int:
         """Compiles side by side in one build."""
-        return max(1, default_jobs() // max(1, sum(build.busy for build in self.builds)))
+        return max(1, self._most_jobs // max(1, sum(build.busy for build in self.builds)))
 
     def _next_build(self) -> GrowingBuild | None:
         """The build whose next step is worth most; None if no build is left for this thread."""
@@ -519,7 +437,7 @@ class Schedule:
     def _share(self) -> float:
         """The part of a core that each running thing has."""
         busy = len(self._running) + sum(build.busy for build in self.builds) * self._jobs
-        return min(1.0, cores() / max(1, busy))
+        return min(1.0, self._cores / max(1, busy))
 
     @property
     def compiled(self) -> str:
@@ -537,4 +455,4 @@ class Schedule:
             host = sum(HOST for build in self.builds if not build.growth.times and not build.done)
             kernels = 0 if all(build.done for build in self.builds) else host + sum(len(b.pending) for b in self.builds)
             judging, compiling = self._judging.of(self.left), self._compiling.of(kernels)
-        return None if judging is None or compiling is None else (judging + compiling) / cores()
+        return None if judging is None or compiling is None else (judging + compiling) / self._cores

@@ -13,10 +13,11 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress import schedule as module
+from fattn_probe.daily.regress.growing_build import GrowingBuild, Likely
 from fattn_probe.daily.regress.pool import Growth, Job
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Standing
-from fattn_probe.daily.regress.schedule import GrowingBuild, Lane, Likely, Schedule
+from fattn_probe.daily.regress.schedule import Lane, Schedule
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.machine.run.kernels_by_op import op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
