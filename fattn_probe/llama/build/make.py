@@ -37,13 +37,14 @@ from fattn_probe.llama.build.sources import (
     INSTANCES,
     Sources,
     addable,
+    body_file,
     launches_file,
     product_instances,
     read_sources,
 )
 from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.build.steps import Plan
-from fattn_probe.llama.build.symbols import case_of, defining_class, defining_source, demangle, product_of
+from fattn_probe.llama.build.symbols import body_of, case_of, defining_class, defining_source, demangle, product_of
 from fattn_probe.llama.build.time_left import step_seconds
 from fattn_probe.llama.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.llama.source import KernelCase, Tree, ggml_types
@@ -199,6 +200,9 @@ def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int 
     apart = kernels_apart(build.request.engine, build.request.flavour)
     file = launches_file(*case.sizes) if case and apart and not case.instance else None
     file = file if file in sources.launches else None
+    body = body_of(name, ggml_types(tree))
+    if apart and body and not case:
+        file = body_file(*body)
     case = None if file else case.whole if case and not apart else case
     model = None if case or file else defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp")))
     file = file if case or file or model else defining_file(tree, name)

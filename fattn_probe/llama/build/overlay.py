@@ -11,9 +11,9 @@ from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import BuildError
 from fattn_probe.base.files import replacing
 from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents
-from fattn_probe.llama.build.plan import STUBS_SCRIPT, case_file, case_text, launches_text
+from fattn_probe.llama.build.plan import STUBS_SCRIPT, body_text, case_file, case_text, launches_text
 from fattn_probe.llama.build.rewrite import UPSTREAM, Style, rewrite
-from fattn_probe.llama.build.sources import CONVERSIONS, CUDA, LAUNCHES, Sources
+from fattn_probe.llama.build.sources import BODY_PREFIX, CONVERSIONS, CUDA, LAUNCHES, Sources
 from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.source import KernelCase, kept_files, model_files, patches
@@ -52,6 +52,10 @@ def prepare(folder: Path, request: BuildRequest, sources: Sources, contents: Con
     if request.engine == "sim":
         for file, cases in sources.launches.items():
             write_if_changed(cuda / file, launches_text(cases))
+        headers = sorted({case.header for case in sources.cases.values()})
+        for file in contents.sources:
+            if BODY_PREFIX in file:
+                write_if_changed(cuda / file, body_text(file, headers))
     write_if_changed(folder / STUBS_SCRIPT.name, STUBS_SCRIPT.read_text())
     for path in own_files():
         if path.is_relative_to(NATIVE):

@@ -15,7 +15,15 @@ from fattn_probe.llama.build.key import (
     Contents,
 )
 from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED
-from fattn_probe.llama.build.sources import BACKEND, CONVERSIONS, LAUNCHES, UNUSED, launches_file, launching_files
+from fattn_probe.llama.build.sources import (
+    BACKEND,
+    BODY_PREFIX,
+    CONVERSIONS,
+    LAUNCHES,
+    UNUSED,
+    launches_file,
+    launching_files,
+)
 from fattn_probe.llama.build.steps import CompileStep, LinkStep, Plan, Step, StubStep, compile_step
 from fattn_probe.llama.cxx.functions import BODIES
 from fattn_probe.llama.launch.families import BY_CASE
@@ -218,6 +226,14 @@ def launches_text(cases: Iterable[KernelCase]) -> str:
     cases = tuple(cases)
     headers = dict.fromkeys(f'#include "../{LAUNCHES}/{case.header}"\n' for case in cases)
     return "".join([*headers, "\n", *(f"{case.declaration}\n" for case in cases)])
+
+
+def body_text(file: str, headers: Iterable[str]) -> str:
+    """The text of a file with one kernel's body, of the name that `body_file` gives it."""
+    kernel, *values = file.rpartition("/")[2].removeprefix(BODY_PREFIX).removesuffix(".cu").split("-")
+    arguments = f"<{', '.join(values)}>" if values else ""
+    body = f"[[gnu::used]] static void (*const body)() = (void (*)()) &{BODIES}::{kernel}{arguments};\n"
+    return "".join([*(f'#include "../{header}"\n' for header in headers), "\n", body])
 
 
 def case_text(case: KernelCase, shared: Mapping[str, Sequence[str]]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fattn_probe.base.errors import BuildError
 from fattn_probe.llama.cxx.functions import BODIES, Function, function_at
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
@@ -75,19 +76,22 @@ def _arguments(draft: Draft, function: Function) -> list[str]:
 
 
 def _split(draft: Draft, function: Function, *, bodies: bool) -> bool:
-    """Move the body of a kernel template to a template of the same name in a namespace, which the kernel calls.
+    """Move the body of a kernel to a function of the same name in a namespace, which the kernel calls.
 
-    So the two can be in different objects. Without `bodies`, the other template is only declared. False for a kernel
-    that stays as it is: one that is no template, or has parameters without names or with defaults.
+    So the two can be in different objects. Without `bodies`, that function is only declared. False for a kernel that
+    stays as it is: one that has parameters without names or with defaults.
     """
-    template = draft.back_over_angles(function.header - 1) - 1 if draft.word(function.header - 1) == ">" else UNMATCHED
+    first = draft.back_over_angles(function.header - 1) - 1 if draft.word(function.header - 1) == ">" else UNMATCHED
+    is_template = draft.word(first) == "template"
+    first = first if is_template else function.header
     arguments = _arguments(draft, function)
-    if draft.word(template) != "template" or "=" in draft.words[template : function.start] or not arguments:
+    if "=" in draft.words[first : function.start] or not (arguments or function.arguments[0] == function.arguments[1]):
         return False
-    parameters = draft.written(template, function.header)
+    parameters = draft.written(first, function.header) if is_template else "inline" if bodies else ""
     declared = f"{parameters} void {function.name}({draft.written(*function.arguments)})"
-    call = f"{BODIES}::{function.name}<{', '.join(function.parameters)}>({', '.join(arguments)});"
-    draft.before(template, f"namespace {BODIES} {{ {declared}; }} ")
+    values = f"<{', '.join(function.parameters)}>" if is_template else ""
+    call = f"{BODIES}::{function.name}{values}({', '.join(arguments)});"
+    draft.before(first, f"namespace {BODIES} {{ {declared}; }} ")
     draft.after(function.start - 1, f" {call}")
     if bodies:
         draft.after(function.start - 1, f" }} namespace {BODIES} {{ {declared} {{")
@@ -98,17 +102,22 @@ def _split(draft: Draft, function: Function, *, bodies: bool) -> bool:
 def rewrite_kernels(draft: Draft, *, bodies: bool = True, split: bool = False) -> tuple[KernelInfo, ...]:
     """Strip launch bounds everywhere, and make every kernel begin with its description.
 
-    `split` moves the bodies of kernel templates to templates of their own. Without `bodies`, there are none, nor those
-    of functions that only kernels call: a change in one leaves the text as it is.
+    `split` moves the bodies of kernels to functions of their own. Without `bodies`, there are none, nor those of
+    functions that only kernels call: a change in one leaves the text as it is. BuildError for a kernel whose body
+    cannot be moved, which would do nothing.
     """
     for start, stop in _bounds(draft):
         draft.blank(start, stop)
     kernels = []
     for function in filter(None, (function_at(draft, index) for index in draft.where.get("__global__", ()))):
         plain = _describe(draft, function)
-        if split and plain:
-            _split(draft, function, bodies=bodies)
+        apart = split and plain and _split(draft, function, bodies=bodies)
         if not bodies:
+            if split and not apart:
+                raise BuildError(
+                    f"the kernel {function.name} cannot be compiled apart from what launches it: its parameters need "
+                    "names and no defaults, and its launch bounds no #if"
+                )
             draft.erase(function.start, function.stop)
         lines = draft.lines[function.at], draft.lines[function.start]
         kernels.append(KernelInfo(function.name, *lines, function.parameters))

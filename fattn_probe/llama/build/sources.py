@@ -1,7 +1,7 @@
 """The files of a llama.cpp tree that a build compiles, read from its CMakeLists and folders."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ INSTANCES = "template-instances"
 LAUNCHES = "launches"
 """The folder, in ggml-cuda/ of an overlay, of the attention files without the bodies of kernels."""
 LAUNCHES_PREFIX = "fattn-probe-launches-"
+BODY_PREFIX = "fattn-probe-body-"
 MOST_FILES = 4
 """Of those that launch kernels for one head size each."""
 PRODUCTS = ("mmq", "mmf")
@@ -191,6 +192,11 @@ def vec_pairs(tree: Tree, quants: tuple[str, ...]) -> tuple[str, ...]:
 def launches_file(*sizes: str) -> str:
     """The file with the kernel cases for DKQ and DV, or with all, which launch kernels but have no bodies of these."""
     return f"{INSTANCES}/{LAUNCHES_PREFIX}{'-'.join(sizes) or 'all'}.cu"
+
+
+def body_file(kernel: str, values: Sequence[str]) -> str:
+    """The file with the body of a kernel that is of no family and beside none, as a patch may add one."""
+    return f"{INSTANCES}/{BODY_PREFIX}{'-'.join((kernel, *values))}.cu"
 
 
 def launching_files(sizes: Iterable[tuple[str, str]]) -> tuple[str, ...]:

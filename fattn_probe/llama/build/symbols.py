@@ -10,7 +10,7 @@ from fattn_probe.llama.launch.families import BY_KERNEL, BY_NAME, instance_of
 from fattn_probe.llama.source import KernelCase
 
 CASE = re.compile(r"\bggml_cuda_flash_attn_ext_(?P<family>\w+)_case<(?P<args>[^>]*)>\(")
-BODY = re.compile(rf"\b{BODIES}::(?P<kernel>\w+)<(?P<args>[^>]*)>\(")
+BODY = re.compile(rf"\b{BODIES}::(?P<kernel>\w+)(?:<(?P<args>[^>]*)>)?\(")
 TYPE = re.compile(r"\(ggml_type\)(\d+)")
 # `DECL_MMQ_CASE(GGML_TYPE_Q4_0);` of a file that includes "../mmq.cuh"
 INSTANCE = re.compile(
@@ -30,13 +30,19 @@ def case_of(name: str, cases: Mapping[str, KernelCase], types: Mapping[int, str]
     `cases` are a tree's, by name. `types` maps ggml_type's values to names, because a demangled `vec` case contains
     `(ggml_type)8`.
     """
-    if body := BODY.search(name):
-        family = BY_KERNEL.get(body["kernel"])
-        return instance_of(family, arguments(body["args"], types), cases) if family else None
+    if body := body_of(name, types):
+        family = BY_KERNEL.get(body[0])
+        return instance_of(family, body[1], cases) if family else None
     match = CASE.search(name)
     if match is None or match["family"] not in BY_NAME:
         return None
     return cases.get(f"{BY_NAME[match['family']].case} {','.join(arguments(match['args'], types))}")
+
+
+def body_of(name: str, types: Mapping[int, str]) -> tuple[str, tuple[str, ...]] | None:
+    """The kernel and the template arguments of a demangled function that is a kernel's body; None for any other."""
+    body = BODY.search(name)
+    return (body["kernel"], arguments(body["args"], types) if body["args"] else ()) if body else None
 
 
 def arguments(text: str, types: Mapping[int, str]) -> tuple[str, ...]:
