@@ -21,7 +21,9 @@ from fattn_probe.llama.source.tree import checkout_of
 
 MARK = "# fattn-probe: judges the attention kernels that a push changes. `git push --no-verify` leaves it out."
 DEFAULT_SUITE = Path("quick")
-hook_app = typer.Typer(help="A git hook that judges changed attention kernels before a push.", no_args_is_help=True)
+hook_app = typer.Typer(
+    help="A git hook that judges changed attention kernels before a push: install, run.", no_args_is_help=True
+)
 
 
 def here() -> Path:

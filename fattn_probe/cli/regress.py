@@ -176,7 +176,7 @@ def regress(
 
 
 def likely_in(options: RunOptions) -> Likely:
-    """What is most likely to show what a source changes; nothing in particular for a release as it is."""
+    """The cases and kernels most likely to show a change of the source; none in particular for a release as it is."""
     base = base_of(replace(options, beside_base=True))
     found = telling(options, base) if base is not None else None
     if base is None or found is None:

@@ -20,7 +20,7 @@ LAST = 10**9
 
 @dataclass(frozen=True)
 class Likely:
-    """What is most likely to show what a change does: the place of a case in that order, and families of kernels.
+    """The order of cases by how likely they show a change, and the families of kernels that it concerns.
 
     A case is known by its entry with its target (`few-sms on sim:h200-5`) and its name. Without families, all are.
     Before dry runs it is assumed that ops launch what they did with the tree of the `base`.
