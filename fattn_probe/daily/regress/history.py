@@ -294,9 +294,9 @@ class History:
     def _close(self, number: int) -> None:
         """End a run if all of its shards have ended."""
         self.connection.execute(
-            "UPDATE runs SET ended = (SELECT max(ended) FROM parts WHERE run = ?1) WHERE id = ?1 AND ended IS NULL"
-            " AND (SELECT count(ended) = max(of) AND count(*) = count(ended) FROM parts WHERE run = ?1)",
-            (number,),
+            "UPDATE runs SET ended = (SELECT max(ended) FROM parts WHERE run = :run) WHERE id = :run AND ended IS NULL"
+            " AND (SELECT count(ended) = max(of) AND count(*) = count(ended) FROM parts WHERE run = :run)",
+            {"run": number},
         )
 
     def _number_of(self, uid: str) -> int | None:

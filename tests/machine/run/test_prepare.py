@@ -57,7 +57,7 @@ def built(monkeypatch):
     """The kernels and further files of each requested build, by the build's architecture, `dry` with the latter."""
     found = []
 
-    def ensure(request, kernels=(), programs=(), dry=False, sources=(), architectures=(), progress=None):
+    def ensure(request, kernels=(), programs=(), dry=False, sources=(), architectures=(), **words):
         found.append((request.arch + " dry" * dry, [*(case.name for case in kernels), *sources, *architectures]))
 
     monkeypatch.setattr(sessions, "ensure", ensure)
