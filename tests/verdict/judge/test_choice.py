@@ -7,9 +7,10 @@ import pytest
 
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
+from fattn_probe.llama.launch.families import BY_CASE
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.kernels_by_op import op_digest
-from fattn_probe.verdict.judge.choice import choices_of, kernels
+from fattn_probe.verdict.judge.choice import BETWEEN, choices_of, kernels, shipped
 from maintain.tables import kernels_as_text
 from tests.cli.test_cli import probe
 
@@ -33,6 +34,13 @@ def test_a_table_is_read_and_written():
     text = kernels_as_text(KNOWN, ["6.1", "9.0"])
     assert choices_of(text) == KNOWN
     assert kernels_as_text(choices_of(text), ["6.1", "9.0"]) == text
+
+
+def test_the_shipped_table_has_whole_kernel_cases():
+    cells = {cell for row in shipped().values() for column, cell in row.items() if "." in column}
+    for name in {name for cell in cells for name in cell.split(BETWEEN) if name}:
+        family, _, values = name.partition(" ")
+        assert len(values.split(",")) == len(BY_CASE[family].case_parameters), name
 
 
 @pytest.mark.parametrize(
