@@ -203,3 +203,19 @@ def test_dry_runs_of_the_simulator_do_not_compile(monkeypatch):
     (done,) = plan_cases(dry, [(CASES[0], [H200])])
     assert isinstance(done.result, Ran)
     assert done.result.result.dst is None
+
+
+@pytest.mark.parametrize(("flavour", "dry"), [("check", "check"), ("debug", "release"), ("coverage", "release")])
+def test_a_build_of_whole_cases_has_no_other_code_that_launches_their_kernels(monkeypatch, cache, tree, flavour, dry):
+    """gdb stopped in the launching code that dry runs need, which has no lines of the kernel's body."""
+
+    class Made(Exception):
+        pass
+
+    def ensure(request, *_, **words):
+        raise Made(request.flavour, [name for name in words["sources"] if "launches" in name] != [])
+
+    monkeypatch.setattr(sessions, "ensure", ensure)
+    with pytest.raises(Made) as made:
+        required_kernels(Session(RunOptions(tree, flavour=flavour)), CASES, H200)
+    assert made.value.args == (dry, True)
