@@ -87,13 +87,13 @@ class Flags:
         """A rewritten .cu file as C++.
 
         ggml-cuda.cu, which has no attention kernel, is the same in every flavour; what only launches kernels is the
-        same in all that neither debug nor count it.
+        same in release and count builds. The checker sees what a launch makes of its arguments.
         """
-        launches = LAUNCHES_PREFIX in source
-        common = source == BACKEND or (launches and self.simulator.flavour not in ("debug", "coverage"))
+        launches = LAUNCHES_PREFIX in source and self.simulator.flavour not in ("debug", "coverage")
+        common = source == BACKEND or (launches and self.simulator.flavour != "check")
         flags = replace(self.simulator, flavour="release", lanes_apart=False) if common else self.simulator
         simple = flags.flavour in ("debug", "coverage") or re.search(r"-(?:mma|vec)-", source)
-        level = UNOPTIMISED if launches and common else () if simple else SIM_QUICK
+        level = UNOPTIMISED if launches else () if simple else SIM_QUICK
         switches = SWITCHES if any(patch.name == MUTANTS for patch in self.request.applied) else ()
         more = (*level, *MORE_HEADERS.get(source, ()), *switches)
         return flags.device(*more, *self.cuda_common())

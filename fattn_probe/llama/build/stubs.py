@@ -22,8 +22,10 @@ KERNEL_CASE = re.compile(r"_Z\d+ggml_cuda_flash_attn_ext_\w+?_caseI")
 NO_META = "ggml_backend_buffer_is_meta"
 """False for every buffer of a program without ggml-backend-meta.cpp, which makes meta buffers."""
 VTABLE = "_ZTV"
+LINE = "fattn-probe: missing symbol: %s\\n"
+"""Written in one piece: several threads may call bodies of kernels that are missing."""
 VTABLE_STUB = """\
-static void STUB(void) { missing("SYMBOL"); }
+static void STUB(void) { missing("LINE"); }
 extern void * const STUB_table[66] __asm__("SYMBOL");
 static void * const STUB_type[] = { (void *) (STUB_table + 2), "SYMBOL" };
 void * const STUB_table[66] = { 0, (void *) STUB_type, [2 ... 65] = STUB };
@@ -43,19 +45,13 @@ static void say(const char * text) {
     }
 }
 
-static void name_missing(const char * symbol) {
-    say("fattn-probe: missing symbol: ");
-    say(symbol);
-    say("\\n");
-}
-
-__attribute__((noreturn, unused)) static void missing(const char * symbol) {
-    name_missing(symbol);
+__attribute__((noreturn, unused)) static void missing(const char * line) {
+    say(line);
     _exit(87);
 }
 
-__attribute__((unused)) static void missing_kernel(const char * symbol) {
-    name_missing(symbol);
+__attribute__((unused)) static void missing_kernel(const char * line) {
+    say(line);
     if (getenv("FATTN_PROBE_SKIP_KERNELS") == NULL) {
         _exit(87);
     }
@@ -96,9 +92,9 @@ def stub(index: int, symbol: str) -> str:
     if symbol == NO_META:
         return f'_Bool {name}(void) __asm__("{symbol}");\n_Bool {name}(void) {{ return 0; }}\n'
     if symbol.startswith(VTABLE):
-        return VTABLE_STUB.replace("STUB", name).replace("SYMBOL", symbol)
+        return VTABLE_STUB.replace("STUB", name).replace("LINE", LINE % symbol).replace("SYMBOL", symbol)
     function = "missing_kernel" if KERNEL_CASE.match(symbol) else "missing"
-    return f'void {name}(void) __asm__("{symbol}");\nvoid {name}(void) {{ {function}("{symbol}"); }}\n'
+    return f'void {name}(void) __asm__("{symbol}");\nvoid {name}(void) {{ {function}("{LINE % symbol}"); }}\n'
 
 
 def nm(*words: str) -> str:

@@ -67,7 +67,8 @@ def test_without_bodies_a_kernel_only_describes_itself():
     kernel = "__launch_bounds__(N) __global__ void k(int n) {\n#pragma unroll\n  for (;;) { f(n / 2.0f); }\n}\n"
     text = kernel + "int host() { g(); }\n"
     found = rewrite(text, "fattn-vec.cuh", PTX, Style(bodies=False)).text
-    assert squeezed(found) == f" __global__ void k(int n) {{ {DESCRIBE.format('N')} }} int host() {{ g(); }} "
+    declared, kernel = "namespace simt_body { void k(int n); }", f"__global__ void k(int n) {{ {DESCRIBE.format('N')}"
+    assert squeezed(found) == f"{declared} {kernel} simt_body::k(n); }} int host() {{ g(); }} "
     assert found.count("\n") == text.count("\n")
 
 
@@ -101,7 +102,6 @@ def test_a_kernel_template_of_an_attention_header_calls_a_body_that_may_be_elsew
 @pytest.mark.parametrize(
     "header",
     [
-        "static __global__ void k(int n) {",
         "template <int D = 1> __global__ void k(int n) {",
         "template <int D> __global__ void k(int) {",
         "template <int D> __global__ void k(int n,\n#ifdef X\nint m\n#endif\n) {",

@@ -195,7 +195,8 @@ def test_dry_runs_of_the_simulator_do_not_compile(monkeypatch):
     session.build_for(H200)
     before = len(steps)
     found = required_kernels(session, CASES, H200)
-    assert [case.name for case in found] == ["vec 64,GGML_TYPE_F16,GGML_TYPE_F16", "mma 64,64,8,1"]
+    vec = "vec 64,1,GGML_TYPE_F16,GGML_TYPE_F16,false"
+    assert [case.name for case in found] == [vec, "mma 64,64,8,1,false,false,false"]
     monkeypatch.setattr(required, "process_count", lambda cases: 2)
     assert required_kernels(session, CASES, H200) == found
     assert len(steps) == before
