@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fattn_probe.base.errors import BuildError, FattnProbeError, LostError, MachineError, TimedOutError
+from fattn_probe.base.signals import deferred
 
 log = logging.getLogger(__name__)
 TAIL_LINES = 30
@@ -70,29 +71,29 @@ def run(
     words = tuple(str(word) for word in argv)
     log.info("$ %s", shlex.join(words))
     start = time.monotonic()
+    child: subprocess.Popen[str] | None = None
     try:
-        child = subprocess.Popen(
-            words,
-            cwd=cwd,
-            env={name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        with deferred():  # an interrupt between the program's start and this assignment would leave it running
+            child = subprocess.Popen(
+                words,
+                cwd=cwd,
+                env={name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        stdout, stderr = child.communicate(timeout=timeout)
     except FileNotFoundError as error:
         raise BuildError(f"{words[0]} is not on this machine (`fattn-probe doctor` names what to install)") from error
     except OSError as error:  # no permission, wrong processor type, no memory for a process
         raise MachineError(f"{words[0]} cannot be run: {error.strerror}") from error
-    try:
-        stdout, stderr = child.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired as error:
-        said = kill_group(child)
-        raise TimedOutError(f"timed out after {timeout:g} s: {shlex.join(words)}", said) from error
-    except BaseException:
-        kill_group(child)
+    except BaseException as error:
+        said = "" if child is None else kill_group(child)
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise TimedOutError(f"timed out after {timeout:g} s: {shlex.join(words)}", said) from error
         raise
     completed = Completed(words, child.returncode, stdout, stderr, time.monotonic() - start)
     if failure is not None and completed.code != 0:
