@@ -10,7 +10,7 @@ from fattn_probe.base.cache import part
 from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import BuildError
 from fattn_probe.base.files import replacing
-from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents
+from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents, kernels_apart
 from fattn_probe.llama.build.plan import STUBS_SCRIPT, body_text, case_file, case_text, launches_text
 from fattn_probe.llama.build.rewrite import UPSTREAM, Style, rewrite
 from fattn_probe.llama.build.sources import BODY_PREFIX, CONVERSIONS, CUDA, LAUNCHES, Sources
@@ -28,6 +28,7 @@ ATTENTION = "fattn"
 SHARED = "fattn-common.cuh"
 """The header of the kernels that run beside those of every family."""
 WITHOUT_BODIES = Style(bodies=False)
+WHOLE = Style(apart=False)
 CALLED = re.compile(r"\b(\w+)\s*\(")
 
 
@@ -117,7 +118,7 @@ def make_overlay(
     if request.engine == "sim":
         cuda = overlay / CUDA  # of which the attention kernels include a third
         paths = included([cuda / name for name in compiled], (cuda, cuda.parent), cuda)
-        rewrite_files(paths)
+        rewrite_files(paths, apart=kernels_apart(request.engine, request.flavour))
 
 
 def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
@@ -135,8 +136,8 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
                 file.write("\n" + "".join(declarations))
 
 
-def rewrite_files(paths: Iterable[Path]) -> None:
-    """Rewrite CUDA files to C++, in place; of those of attention kernels, a second file only launches these.
+def rewrite_files(paths: Iterable[Path], *, apart: bool) -> None:
+    """Rewrite CUDA files to C++, in place; of attention kernels that are compiled `apart`, a second file launches them.
 
     In the second file of a header, kernels have no bodies, so that a change in one does not change it. It has the name
     and the lines of the first for debuggers and compilers.
@@ -145,8 +146,8 @@ def rewrite_files(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.suffix in CUDA_SUFFIXES:
             text = path.read_text(errors=ERRORS)
-            path.write_text(rewritten(text, path.name, known, UPSTREAM), errors=ERRORS)
-            if path.name.startswith(ATTENTION):
+            path.write_text(rewritten(text, path.name, known, UPSTREAM if apart else WHOLE), errors=ERRORS)
+            if apart and path.name.startswith(ATTENTION):
                 style = WITHOUT_BODIES if path.suffix == ".cuh" else UPSTREAM
                 name = f'#line 1 "{OVERLAY}/{CUDA}/{path.name}"\n'
                 (path.parent / LAUNCHES).mkdir(exist_ok=True)

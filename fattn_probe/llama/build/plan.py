@@ -13,6 +13,7 @@ from fattn_probe.llama.build.key import (
     TEST_BACKEND_OPS,
     WITH_LIBLLAMA,
     Contents,
+    kernels_apart,
 )
 from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED
 from fattn_probe.llama.build.sources import (
@@ -113,8 +114,8 @@ class Planner:
             return list(self.flags.sources.full)
         kernels = [self.flags.sources.kernel(name) for name in self.contents.kernels]
         cases = [f"template-instances/{case_file(kernel)}" for kernel in kernels]
-        sim = self.flags.request.engine == "sim"
-        files = [f"{LAUNCHES}/{name}" if sim and name != BACKEND else name for name in self.flags.sources.cuda]
+        split = kernels_apart(self.flags.request.engine, self.flags.request.flavour)
+        files = [f"{LAUNCHES}/{name}" if split and name != BACKEND else name for name in self.flags.sources.cuda]
         heaviest = sorted(files, key=lambda name: (not name.endswith("fattn.cu"), name != BACKEND))
         apart = launches_file() not in self.contents.sources
         wanted = [*launching_files(kernel.sizes for kernel in kernels if kernel.instance)] * apart

@@ -32,13 +32,14 @@ class Style:
     """How nvcc would compile a file: with `fast_math` (-use_fast_math) or exactly.
 
     A `whole` program has host code too, and its kernels may print. `unrolls` is whether g++ unrolls the loops that nvcc
-    is told to unroll; it does in the kernels of UNROLLED anyway. Kernels of SPLIT headers call bodies of their own,
-    which may be in another object; without `bodies`, they are only declared.
+    is told to unroll; it does in the kernels of UNROLLED anyway. With `apart`, kernels of SPLIT headers call bodies
+    of their own, which may be in another object; without `bodies`, these are only declared.
     """
 
     fast_math: bool = True
     whole: bool = False
     unrolls: bool = False
+    apart: bool = True
     bodies: bool = True
 
 
@@ -124,7 +125,9 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     rewrite_products(draft, device)
     rewrite_shuffles(draft, device)
     unknown_ptx = rewrite_asm(draft, known_ptx)
-    kernels = rewrite_kernels(draft, bodies=style.bodies, split=SPLIT.match(Path(path).name) is not None)
+    kernels = rewrite_kernels(
+        draft, bodies=style.bodies, split=style.apart and SPLIT.match(Path(path).name) is not None
+    )
     if style.whole:
         rewrite_pointers(draft)
         rewrite_symbols(draft)
