@@ -87,7 +87,7 @@ class Flags:
         """A rewritten .cu file as C++.
 
         ggml-cuda.cu, which has no attention kernel, is the same in every flavour; what only launches kernels is the
-        same in release and count builds. The checker sees what a launch makes of its arguments.
+        same in release and count builds. The checker sees the conversions of launch arguments.
         """
         launches = LAUNCHES_PREFIX in source and self.simulator.flavour not in ("debug", "coverage")
         common = source == BACKEND or (launches and self.simulator.flavour != "check")

@@ -132,7 +132,7 @@ def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
     """Turn `module+0xoffset` into `function at file:line`, with inlined functions, if addr2line finds it.
 
     Builds have no names of inlined functions (`g++ -g1`). addr2line then gives the name of the function around, and the
-    source the right one.
+    source the correct one.
     """
     addresses = defaultdict(list)
     for frame in frames:
@@ -164,7 +164,7 @@ def named_by_source(frame: str, folder: Path) -> str:
 
 @cache
 def lines_of(path: Path) -> tuple[tuple[int, int, str], ...]:
-    """The first and last line, and the name of each function that a file of CUDA defines; none if it is not there."""
+    """The first and last line, and the name of each function that a file of CUDA defines; none if it is missing."""
     if path.suffix not in (".cu", ".cuh") or not path.is_file():
         return ()
     draft = draft_of(tokenize(path.read_text(errors="replace")))
