@@ -86,7 +86,8 @@ def measured(files: Sequence[str], folder: Path, words: Sequence[str]) -> Iterat
     """What is measured, with the calls by name, as it becomes known."""
     tree, cache = resolve(DEFAULT_SOURCE), folder / "cache"
     for name in ("sources", "headers"):
-        shutil.copytree(cache_dir() / name, cache / name, dirs_exist_ok=True)
+        if (cache_dir() / name).is_dir():  # no headers are fetched where a CUDA toolkit is installed
+            shutil.copytree(cache_dir() / name, cache / name, dirs_exist_ok=True)
     for name in ("empty cache", "built"):
         yield name, {"whole": regress(words, cache)}
     for file in files:
