@@ -11,9 +11,11 @@ from fattn_probe.cases.scenario.files import cases_of
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.expand import offered
 from fattn_probe.cli.options import BuildFlags
-from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, BuildRequest
+from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, BuildRequest, ensure
 from fattn_probe.llama.build import command as building
+from fattn_probe.llama.build import export as export_build
 from fattn_probe.llama.build.key import Engine
+from fattn_probe.llama.build.sources import CONVERSIONS
 from fattn_probe.machine.run.gpu import gpu_arch, has_gpu
 from fattn_probe.machine.run.prepare import kernels_of_build
 from fattn_probe.machine.run.required_kernels import required_sources
@@ -63,12 +65,22 @@ def build(
     cases = cases_of(paths) if paths else []
     kernels += kernels_of_build(request, cases, setup.build_progress(NOTES)) if cases else []
     programs = (RUNNER, TEST_BACKEND_OPS) if compiled.ops or engine == "cuda" else (RUNNER,)
-    options = building.BuildOptions(
-        request, tuple(kernels), required_sources(cases), programs, compiled.full, export, again=compiled.again
-    )
+    sources = required_sources(cases)
     if dry_run:
-        plan = building.dry_run(options)
-        show(plan, lambda: "\n".join([f"in {plan['folder']}:", *plan["commands"]]), as_json)
+        from fattn_probe.llama.build.make import plan_build  # what only compiling needs
+
+        folder, plan = plan_build(request, kernels, programs, full=compiled.full, sources=sources)
+        lines = [f"in {folder}:", *plan.commands]
+        show({"folder": str(folder), "commands": list(plan.commands)}, lambda: "\n".join(lines), as_json)
         return
-    made = building.build(options, setup.build_progress(NOTES, building.title_of(request)))
+    made = ensure(
+        request,
+        kernels,
+        programs,
+        full=compiled.full,
+        sources=(CONVERSIONS,) if export else sources,  # runs cannot add to an export
+        progress=setup.build_progress(NOTES, building.title_of(request)),
+        again=compiled.again,
+    )
+    made = export_build(made, export) if export else made
     show(building.build_data(made), lambda: building.build_table(made), as_json)

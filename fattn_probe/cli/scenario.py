@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 from fattn_probe.base.console import DOCUMENTS, NOTES, OUT, show
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.figures import number_of
 from fattn_probe.cases.scenario import command as scenarios
+from fattn_probe.cases.scenario.files import read_cases
 from fattn_probe.cli import flags
 
 scenario_app = typer.Typer(help="List, show, check and create scenario files.", no_args_is_help=True)
@@ -28,7 +31,7 @@ def scenario_list(
 @scenario_app.command("show")
 def scenario_show(path: flags.OneScenario, as_json: flags.Json = False) -> None:
     """Show a scenario's cases, with ne and nb of every tensor."""
-    cases = scenarios.show(path)
+    cases = read_cases(path)
     show([scenarios.case_json(case) for case in cases], lambda: scenarios.render_show(cases), as_json)
 
 
@@ -37,7 +40,8 @@ def scenario_check(paths: flags.Scenarios, as_json: flags.Json = False) -> None:
     """Check scenario files, and report every mistake with its line."""
     checks = scenarios.check(paths)
     show([asdict(item) for item in checks], lambda: scenarios.render_check(checks), as_json)
-    scenarios.raise_problems(checks)
+    if wrong := [len(check.problems) for check in checks if check.problems]:
+        raise InputError(f"{number_of(sum(wrong), 'mistake')} in {len(wrong)} of {number_of(len(checks), 'file')}")
 
 
 @scenario_app.command("new")

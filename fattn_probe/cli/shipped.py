@@ -35,7 +35,7 @@ def patch_list(
     """List the shipped patches; a patch with one file per era of llama.cpp has one line per file."""
     if faults:
         corpus = sorted(read_corpus(), key=lambda fault: (FAMILIES.index(fault.family), fault.number))
-        keys = patches.HEADER_KEYS["fault"]
+        keys = patches.FAULT_KEYS
         listing = [
             item(fault.name, fault.patch.path, fault.patch.about) | {key: fault.patch.value(key) for key in keys}
             for fault in corpus

@@ -31,7 +31,8 @@ def source_get(
     """Fetch a source into the cache."""
     with sources.download_bar(NOTES) as progress:
         summary = sources.get_source(spec, progress, unverified=allow_unverified)
-    show(asdict(summary), lambda: sources.render_summary(summary), as_json)
+    text = f"{summary.spec}: llama.cpp build {summary.build_number}, era {summary.era}\n{summary.root}"
+    show(asdict(summary), lambda: text, as_json)
 
 
 @source_app.command("show")

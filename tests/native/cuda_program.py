@@ -19,7 +19,7 @@ from fattn_probe.llama.build.overlay import known_ptx, write_if_changed
 from fattn_probe.llama.build.rewrite import rewrite
 from fattn_probe.llama.build.simulator_flags import SIMULATOR, SimulatorFlags
 from fattn_probe.llama.build.stamp import NATIVE, NATIVE_SUFFIXES
-from fattn_probe.llama.build.steps import LinkStep, Plan, Step, compile_step
+from fattn_probe.llama.build.steps import BuildStep, Plan, compile_step
 from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.launch.architecture import cuda_arch
 from fattn_probe.machine.run.frames import symbolised
@@ -58,21 +58,21 @@ def compile_programs(texts, flavour, arch="90", sim=SIMULATOR):
             if path.is_file() and path.suffix in NATIVE_SUFFIXES:
                 write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
         more = (*sanitizer.flags(), *sanitizer.own_names())
-        steps: list[Step] = [compiled(f"native/{name}", (*made.native(name), *more)) for name in sim]
-        runtime = [step.outputs[0] for step in steps]
+        steps = [compiled(f"native/{name}", (*made.native(name), *more)) for name in sim]
+        runtime = [step.output for step in steps]
         for name, text in texts.items():
             cuda = name.endswith(".cu")
             write_if_changed(folder / name, rewrite(text, name, known_ptx()).text if cuda else text)
             own = compiled(name, made.device(*SIM_QUICK) if cuda else made.native(sim[0]))
             steps.append(own)
-            kernels = own.object
+            kernels = own.output
             if sanitizer.SANITIZER:
-                kernels = f"{own.object}.renamed.o"
-                steps.append(LinkStep(kernels, (own.object,), sanitizer.renaming(own.object, kernels)))
+                kernels = f"{own.output}.renamed.o"
+                steps.append(BuildStep("link", kernels, (own.output,), sanitizer.renaming(own.output, kernels)))
             inputs = (kernels, *runtime)
             link = (made.toolchain.cxx, *made.sanitizers, *sanitizer.flags(), "-rdynamic", *inputs)
             program = f"bin/{Path(name).stem}"
-            steps.append(LinkStep(program, inputs, (*link, "-lm", "-ldl", "-lpthread", "-o", program)))
+            steps.append(BuildStep("link", program, inputs, (*link, "-lm", "-ldl", "-lpthread", "-o", program)))
         (folder / "build.ninja").write_text(Plan(tuple(steps)).render())
         run_ninja(folder, env=build_env(folder, made.toolchain, again=False))
     return [folder / "bin" / Path(name).stem for name in texts]

@@ -1,6 +1,5 @@
 """Check a scenario once: its settings, and the op of each of its cases."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,47 +39,35 @@ def check(settings: object) -> CheckedFile:
         found = "nothing" if settings is None else repr(settings)[:60]
         return CheckedFile(None, (Problem((), f"found {found}, allowed: keys such as `version: 1`"),))
     if "hsk" not in settings and settings.keys() & {"scenarios", "entries", "upstream"}:
-        return CheckedFile(
-            None, (Problem((), "this is a suite, which `fattn-probe regress` runs, allowed: a scenario"),)
-        )
+        said = "this is a suite, which `fattn-probe regress` runs, allowed: a scenario"
+        return CheckedFile(None, (Problem((), said),))
     matrix = settings.get("matrix") or {}
-    base, problems = _validated(settings, NO_VARIATION)
-    if not matrix:
-        problems += _refused(base, NO_VARIATION)
-        return _checked(base, [(NO_VARIATION, base)], problems)
-    if not isinstance(matrix, dict) or any(problem.key[:1] == ("matrix",) for problem in problems):
+    base, problems = _checked(settings, NO_VARIATION, refuse=not matrix)
+    cases = [(NO_VARIATION, base)]
+    if matrix and (not isinstance(matrix, dict) or any(problem.key[:1] == ("matrix",) for problem in problems)):
         return CheckedFile(None, tuple(problems))
-    if count(matrix) > MAX_CASES:
+    if matrix and count(matrix) > MAX_CASES:
         many = f"makes {count(matrix)} cases, allowed: at most {MAX_CASES}"
         return CheckedFile(None, (*problems, Problem(("matrix",), many)))
-    cases = []
-    for variation in variations(matrix):
-        case, mistakes = _validated(apply(settings, variation), variation)
-        cases.append((variation, case))
-        problems += [problem for problem in (*mistakes, *_refused(case, variation)) if problem not in problems]
-    return _checked(base, cases, problems)
-
-
-def _checked(
-    base: Scenario | None, cases: list[tuple[Variation, Scenario | None]], problems: list[Problem]
-) -> CheckedFile:
+    if matrix:
+        cases = []
+        for variation in variations(matrix):
+            case, mistakes = _checked(apply(settings, variation), variation, refuse=True)
+            cases.append((variation, case))
+            problems += [problem for problem in mistakes if problem not in problems]
     good = [(variation, case) for variation, case in cases if case is not None]
     return CheckedFile(None if problems or base is None else base.with_cases(good), tuple(problems))
 
 
-def _validated(settings: dict[str, Any], variation: Variation) -> tuple[Scenario | None, list[Problem]]:
-    """The scenario from some settings, or the schema's objections."""
+def _checked(settings: dict[str, Any], variation: Variation, *, refuse: bool) -> tuple[Scenario | None, list[Problem]]:
+    """The scenario from some settings, or the schema's objections; `refuse`: and why ggml or the op would reject it."""
     try:
-        return Scenario.model_validate(settings), []
+        scenario = Scenario.model_validate(settings)
     except ValidationError as error:
         found = [explain(details, settings) for details in error.errors(include_url=False)]
         return None, [Problem(_place(key, variation), text) for key, text in found]
-
-
-def _refused(scenario: Scenario | None, variation: Variation) -> Iterator[Problem]:
-    """The reasons why ggml or the op would reject the scenario."""
-    for refusal in refusals(scenario) if scenario else []:
-        yield Problem(_place(refusal.path, variation), refusal.reason)
+    refused = refusals(scenario) if refuse else []
+    return scenario, [Problem(_place(refusal.path, variation), refusal.reason) for refusal in refused]
 
 
 def _place(key: Key, case: Variation) -> Key:

@@ -21,7 +21,9 @@ from .files import read_cases
 from .from_ops import defaults_in, from_ops
 from .load import load
 from .schema import Scenario
-from .starter import STARTER
+
+STARTER = Path(__file__).with_name("starter.yaml")
+"""The file that `scenario new` writes."""
 
 
 @dataclass(frozen=True)
@@ -54,25 +56,18 @@ def list_scenarios(folder: Path | None = None) -> list[Listing]:
     return [_listing(path) for path in _files(folder)]
 
 
-def show(path: Path) -> list[Case]:
-    """The cases of a scenario file, fully resolved."""
-    return read_cases(path)
-
-
 def check(paths: Sequence[Path]) -> list[FileCheck]:
     """Check files, and all files in folders; the result contains the mistakes. InputError if there is no file."""
     files = [file for path in paths for file in (_files(path) if is_folder(path) else [path])]
     if not files:
         raise InputError(f"no scenario in {', '.join(map(str, paths))}")
-    return [_check(file) for file in files]
-
-
-def raise_problems(checks: Sequence[FileCheck]) -> None:
-    """Raise InputError with the number of mistakes if there are any; `render_check` shows them."""
-    wrong = [check for check in checks if check.problems]
-    if wrong:
-        mistakes = sum(len(check.problems) for check in wrong)
-        raise InputError(f"{number_of(mistakes, 'mistake')} in {len(wrong)} of {number_of(len(checks), 'file')}")
+    checks = []
+    for file in files:
+        try:
+            checks.append(FileCheck(str(file), [case.name for case in read_cases(file)], []))
+        except InputError as error:
+            checks.append(FileCheck(str(file), [], str(error).splitlines()))
+    return checks
 
 
 def new(path: Path) -> Path:
@@ -82,7 +77,7 @@ def new(path: Path) -> Path:
     path = path if path.suffix in (".yaml", ".yml") else path.with_name(path.name + ".yaml")
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(STARTER)
+            file.write(STARTER.read_text(encoding="utf-8"))
     except FileExistsError:
         raise InputError(f"{path}: exists, allowed: a new file") from None
     except OSError as error:
@@ -134,12 +129,8 @@ def case_json(case: Case) -> dict[str, Any]:
 def render_list(listings: Sequence[Listing]) -> RenderableType:
     """A table of scenarios."""
     rows = (
-        (
-            Text(listing.name, "bold"),
-            str(listing.cases),
-            Text(listing.problem, "red") if listing.problem else listing.about,
-        )
-        for listing in listings
+        (Text(one.name, "bold"), str(one.cases), Text(one.problem, "red") if one.problem else one.about)
+        for one in listings
     )
     return Table(("scenario", "cases", "about"), tuple(rows), frozenset({"cases"}), frozenset({"about"}))
 
@@ -148,20 +139,27 @@ def render_show(cases: Sequence[Case]) -> RenderableType:
     """Show a scenario's resolved cases, with ne and nb in ggml's order."""
     parts: list[RenderableType] = []
     for case in cases:
-        parts += [Text(case.name, "bold"), Text(f"  {case.about}"), Text(f"  {_params(case)}"), _tensors(case), Text()]
+        op, rows = case.op, []
+        params = " ".join(f"{name}={value:g}" for name, value in dataclasses.asdict(op.params).items())
+        device, gflop = case.device or "default", f"{op.sizes.flop / 1e9:.3g} GFLOP"
+        about = f"{params} seed={case.seed} mask={case.mask_kind} device={device} digest={case.digest} {gflop}"
+        for name, view in op.tensors.items():
+            root = op.roots[view.root]
+            data = "recorded" if case.recorded else str(getattr(case.recipe.data, view.root, case.recipe.mask).kind)
+            ne, nb, root_ne = ("{" + ", ".join(map(str, sizes)) + "}" for sizes in (view.ne, view.nb, root.ne))
+            place = "" if root.ne == view.ne else f"{root.name} {root_ne}"
+            rows.append((name, view.type, ne, nb, str(view.offset), place, data))
+        table = Table(("tensor", "type", "ne", "nb", "offset", "in", "data"), tuple(rows), frozenset({"offset"}))
+        parts += [Text(case.name, "bold"), Text(f"  {case.about}"), Text(f"  {about}"), table, Text()]
     return Group(*parts[:-1])
 
 
 def render_check(checks: Sequence[FileCheck]) -> RenderableType:
     """One line for each valid file; for the others, all mistakes."""
-    lines = [
-        line
-        for check in checks
-        for line in (
-            [Text(problem, "red") for problem in check.problems]
-            or [Text(f"{check.path}: good, {len(check.cases)} case{'s' * (len(check.cases) != 1)}", "green")]
-        )
-    ]
+    lines = []
+    for one in checks:
+        good = Text(f"{one.path}: good, {number_of(len(one.cases), 'case')}", "green")
+        lines += [Text(problem, "red") for problem in one.problems] or [good]
     return Group(*lines)
 
 
@@ -175,35 +173,3 @@ def _listing(path: Path) -> Listing:
     except InputError as error:
         return Listing(path.stem, str(path), "", 0, str(error).splitlines()[0])
     return Listing(scenario.name, str(path), scenario.about, len(scenario.cases))
-
-
-def _check(path: Path) -> FileCheck:
-    try:
-        return FileCheck(str(path), [case.name for case in read_cases(path)], [])
-    except InputError as error:
-        return FileCheck(str(path), [], str(error).splitlines())
-
-
-def _params(case: Case) -> str:
-    params = " ".join(f"{name}={value:g}" for name, value in dataclasses.asdict(case.op.params).items())
-    device, gflop = case.device or "default", f"{case.op.sizes.flop / 1e9:.3g} GFLOP"
-    return f"{params} seed={case.seed} mask={case.mask_kind} device={device} digest={case.digest} {gflop}"
-
-
-def _tensors(case: Case) -> Table:
-    rows = []
-    for name, view in case.op.tensors.items():
-        root = case.op.roots[view.root]
-        data = case.mask_kind if name == "mask" else data_kind(case, view.root)
-        place = "" if root.ne == view.ne else f"{root.name} {_ne(root.ne)}"
-        rows.append((name, view.type, _ne(view.ne), _ne(view.nb), str(view.offset), place, data))
-    return Table(("tensor", "type", "ne", "nb", "offset", "in", "data"), tuple(rows), frozenset({"offset"}))
-
-
-def data_kind(case: Case, root: str) -> str:
-    """The distribution of a root's values; `recorded` for a recorded case."""
-    return "recorded" if case.recorded else str(getattr(case.recipe.data, root).kind)
-
-
-def _ne(ne: Sequence[int]) -> str:
-    return "{" + ", ".join(map(str, ne)) + "}"

@@ -1,7 +1,6 @@
 """Reproducible random numbers of the tensors' distributions."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,15 +25,11 @@ class Logits:
     hsk: int
 
 
-class Uniforms(Protocol):
-    """A source of uniform numbers."""
+class Normals(Protocol):
+    """A source of uniform and normal numbers."""
 
     def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
         """Uniform numbers in [0, 1)."""
-
-
-class Normals(Uniforms, Protocol):
-    """A source of uniform and normal numbers."""
 
     def standard_normal(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
         """Standard normal numbers."""
@@ -75,68 +70,37 @@ class Window:
         return values.reshape(size)
 
 
-def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> F32:
-    """Random floats of a tensor's distribution, float32, any shape."""
-    values: F32 = _DRAW[data.kind](data, name, shape, rng, logits)
+def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
+    """Random floats of a tensor's distribution, float32, any shape; a `Window` is enough for the kinds in RUNS."""
+    match data:
+        case Uniform():
+            values = rng.random(shape, np.float32)
+            values *= 2
+            values -= 1
+        case Normal():
+            values = rng.standard_normal(shape, np.float32)
+        case Constant():
+            return np.full(shape, data.value, np.float32)
+        case Fa3Outliers():
+            chosen = rng.random(shape, np.float32) < data.probability
+            values = rng.standard_normal(shape, np.float32)
+            values += chosen * np.float32(data.outlier) * rng.standard_normal(shape, np.float32)
+        case LargeLogits():
+            width = data.logit / (logits.scale * np.sqrt(logits.hsk))
+            return np.float32(width) * rng.standard_normal(shape, np.float32)
+        case FarBelowZero():
+            mean = np.sqrt(-data.logit / (logits.scale * logits.hsk)) * (1 if name == "Q" else -1)
+            return np.float32(mean) + np.float32(data.scale) * rng.standard_normal(shape, np.float32)
+        case Extreme():
+            values = np.float32(data.scale) * (2 * rng.random(shape, np.float32) - 1)
+            chosen = rng.random(shape, np.float32) < data.probability
+            return np.where(chosen, np.copysign(np.float32(data.magnitude), values), values)
+    if data.scale != 1.0:  # mean + scale * values, in float32 and in place
+        values *= np.float32(data.scale)
+    if data.mean != 0.0:
+        values += np.float32(data.mean)
     return values
 
-
-def _placed(values: F32, scale: float, mean: float) -> F32:
-    """mean + scale * values, in float32 and in place."""
-    if scale != 1.0:
-        values *= np.float32(scale)
-    if mean != 0.0:
-        values += np.float32(mean)
-    return values
-
-
-def _uniform(data: Uniform, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> F32:
-    values = rng.random(shape, np.float32)
-    values *= 2
-    values -= 1
-    return _placed(values, data.scale, data.mean)
-
-
-def _normal(data: Normal, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
-    return _placed(rng.standard_normal(shape, np.float32), data.scale, data.mean)
-
-
-def _constant(data: Constant, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> F32:
-    return np.full(shape, data.value, np.float32)
-
-
-def _fa3(data: Fa3Outliers, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
-    chosen = rng.random(shape, np.float32) < data.probability
-    values = rng.standard_normal(shape, np.float32)
-    values += chosen * np.float32(data.outlier) * rng.standard_normal(shape, np.float32)
-    return _placed(values, data.scale, data.mean)
-
-
-def _large(data: LargeLogits, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
-    width = data.logit / (logits.scale * np.sqrt(logits.hsk))
-    return np.float32(width) * rng.standard_normal(shape, np.float32)
-
-
-def _far(data: FarBelowZero, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
-    mean = np.sqrt(-data.logit / (logits.scale * logits.hsk)) * (1 if name == "Q" else -1)
-    return np.float32(mean) + np.float32(data.scale) * rng.standard_normal(shape, np.float32)
-
-
-def _extreme(data: Extreme, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> F32:
-    values = np.float32(data.scale) * (2 * rng.random(shape, np.float32) - 1)
-    chosen = rng.random(shape, np.float32) < data.probability
-    return np.where(chosen, np.copysign(np.float32(data.magnitude), values), values)
-
-
-_DRAW: dict[str, Callable[..., F32]] = {
-    "uniform": _uniform,
-    "normal": _normal,
-    "constant": _constant,
-    "fa3_outliers": _fa3,
-    "large_logits": _large,
-    "far_below_zero": _far,
-    "extreme": _extreme,
-}
 
 RUNS = {"constant": 0, "uniform": 1, "extreme": 2}
 """Uniform numbers per element, by kind; other kinds use normal numbers, which need a varying number of steps."""

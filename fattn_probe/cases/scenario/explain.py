@@ -50,30 +50,23 @@ def explain(error: ErrorDetails, settings: Any, spec: type[Spec] = Scenario) -> 
     if error["loc"][:1] == ("expect",) and len(error["loc"]) > 2:
         key = error["loc"][:2]
         return key, f"found {_show(settings['expect'][key[1]])}, allowed: {FACTS}"
+    tags = list(_schema_at(error["loc"], spec).get("discriminator", {}).get("mapping", {}))
     if kind.startswith("union_tag"):
-        return (*key, "kind"), _wrong_kind(error, spec)
+        tag = error.get("ctx", {}).get("tag")
+        found = "missing" if tag is None else f"found {tag!r}"
+        hint = "" if tag is None else nearest(str(tag), sorted(tags))
+        return (*key, "kind"), f"{found}, allowed: {', '.join(sorted(tags))}{hint}"
     if kind == "extra_forbidden":
         names = sorted(_schema_at(error["loc"][:-1], spec).get("properties", {}))
         return key, f"unknown key, allowed: {', '.join(names)}" + nearest(str(key[-1]), names)
     if kind == "missing":
-        return key, "missing" + _about(error["loc"], spec)
-    return key, f"found {_show(error['input'])}, allowed: {_allowed(error)}{_such_as(error, spec)}"
-
-
-def _such_as(error: ErrorDetails, spec: type[Spec]) -> str:
-    """An example of a mapping whose `kind` chooses its other keys, such as a mask's."""
-    tags = list(_schema_at(error["loc"], spec).get("discriminator", {}).get("mapping", {}))
-    if error["type"] not in MAPPINGS or not tags:
-        return ""
-    return f" such as {{kind: {error['input'] if error['input'] in tags else tags[0]}}}"
-
-
-def _wrong_kind(error: ErrorDetails, spec: type[Spec]) -> str:
-    tags = sorted(_schema_at(error["loc"], spec).get("discriminator", {}).get("mapping", {}))
-    tag = error.get("ctx", {}).get("tag")
-    if tag is None:
-        return f"missing, allowed: {', '.join(tags)}"
-    return f"found {tag!r}, allowed: {', '.join(tags)}" + nearest(str(tag), tags)
+        words = _schema_at(error["loc"], spec).get("description", "").split(":")[0].rstrip(".")
+        lower = words[:1].lower() + words[1:] if words[1:2].islower() else words
+        return key, f"missing, allowed: {lower}" if words else "missing"
+    such_as = ""
+    if kind in MAPPINGS and tags:  # a mapping whose `kind` chooses its other keys, such as a mask's
+        such_as = f" such as {{kind: {error['input'] if error['input'] in tags else tags[0]}}}"
+    return key, f"found {_show(error['input'])}, allowed: {_allowed(error)}{such_as}"
 
 
 def _allowed(error: ErrorDetails) -> str:
@@ -130,13 +123,6 @@ def _file_key(loc: Key, settings: dict[str, Any]) -> Key:
         elif number == len(loc) - 1 and isinstance(value, dict):
             key.append(step)
     return tuple(key)
-
-
-def _about(loc: Key, spec: type[Spec]) -> str:
-    schema = _schema_at(loc, spec)
-    words = schema.get("description", "").split(":")[0].rstrip(".")
-    lower = words[:1].lower() + words[1:] if words[1:2].islower() else words
-    return f", allowed: {lower}" if words else ""
 
 
 def _show(value: object) -> str:

@@ -1,7 +1,7 @@
 """The cases of scenario files, of recorded cases, and of folders."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +14,6 @@ from .schema import Inspect, Tolerance
 
 RECORDED = ".gguf"
 """The suffix of case files and captures."""
-
-
-def files_in(folder: Path) -> Iterator[Path]:
-    """The scenarios of a folder, and its recorded cases."""
-    yield from folder.glob("*.yaml")
-    yield from folder.glob(f"*{RECORDED}")
 
 
 def read_cases(file: Path) -> list[Case]:
@@ -47,7 +41,10 @@ def recorded_case(path: Path) -> Case:
 
 def cases_of(paths: Sequence[Path]) -> list[Case]:
     """The cases of scenario files, recorded cases and folders; one InputError reports the mistakes of all files."""
-    files = [file for path in paths for file in (sorted(files_in(path)) if is_folder(path) else [path])]
+    files = list[Path]()
+    for path in paths:
+        inside = (*path.glob("*.yaml"), *path.glob(f"*{RECORDED}")) if is_folder(path) else (path,)
+        files += sorted(inside)
     cases, problems = list[Case](), []
     for file in files:
         try:

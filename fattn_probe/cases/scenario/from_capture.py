@@ -17,12 +17,12 @@ from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.cases.op.ggml_types import type_size
 from fattn_probe.cases.op.op import PREC, default_scale
 
-from .cases import Case, resolve
+from .cases import resolve
 from .check import check
 from .fit import CHANCE, Settings, data_of, layout_of, mask_layout_of, mask_like, offset_in_K, rounded
 from .inputs import make_inputs
 from .schema import Scenario
-from .statistics import Spread, Statistics, statistics_of
+from .statistics import Statistics, statistics_of
 
 CLOSE = 0.02
 """Q is not scaled if the logits' standard deviations differ by less than this."""
@@ -55,6 +55,15 @@ def from_capture(op: Op, inputs: Mapping[str, Bytes], name: str) -> CaptureLiken
     prec = next((name for name, number in PREC.items() if number == params.prec), "f32")
     V_in_K = offset_in_K(op)
     data = {name: data_of(recorded.tensors[name]) for name in recorded.tensors if name != "V" or V_in_K is None}
+    mask: Settings = {"kind": "none"}
+    if op.has_mask:
+        found = mask_like(op, inputs)
+        if found.by_head:
+            missing.append("the mask: it differs by head, and a scenario's mask is the same for all heads")
+        mask = {"kind": found.mask.kind} | found.mask.model_dump(mode="json", exclude_defaults=True)
+        if found.share < 1:
+            equal = f"{100 * found.share:.4g} % of the entries of `{found.mask.kind}`"
+            missing.append(f"the mask: {equal} are the recorded ones")
     optional = {
         "n_seq": (sizes.n_seq, 1),
         "scale": (params.scale, default_scale(sizes.hsk)),
@@ -69,7 +78,7 @@ def from_capture(op: Op, inputs: Mapping[str, Bytes], name: str) -> CaptureLiken
         "type_K": op.type_K,
         "type_V": op.type_V,
         **{name: value for name, (value, default) in optional.items() if value != default},
-        "mask": mask_settings(op, inputs, missing),
+        "mask": mask,
         "layout": layout_settings(op, V_in_K, missing),
         "data": data,
     }
@@ -85,19 +94,6 @@ def of_file(path: Path) -> CaptureLikeness:
         if view.end > file.inputs[view.root].size or view.nb[0] != type_size(view.type):
             raise InputError(f"{path}: {name} does not fit its memory, {view.root}")
     return from_capture(file.op, file.inputs, path.stem)
-
-
-def mask_settings(op: Op, inputs: Mapping[str, Bytes], missing: list[str]) -> Settings:
-    """The mask of the scenario."""
-    if not op.has_mask:
-        return {"kind": "none"}
-    found = mask_like(op, inputs)
-    if found.by_head:
-        missing.append("the mask: it differs by head, and a scenario's mask is the same for all heads")
-    mask = found.mask
-    if found.share < 1:
-        missing.append(f"the mask: {100 * found.share:.4g} % of the entries of `{mask.kind}` are the recorded ones")
-    return {"kind": mask.kind} | mask.model_dump(mode="json", exclude_defaults=True)
 
 
 def layout_settings(op: Op, V_in_K: int | None, missing: list[str]) -> dict[str, Settings]:
@@ -122,9 +118,14 @@ def layout_settings(op: Op, V_in_K: int | None, missing: list[str]) -> dict[str,
 
 def fitted(settings: Settings, name: str, recorded: Statistics) -> tuple[Scenario, Statistics]:
     """The scenario whose Q makes the logits as wide as the recorded ones, and its statistics."""
+
+    def made_of(scenario: Scenario) -> Statistics:
+        case = resolve(scenario, name, name)
+        return statistics_of(case.op, make_inputs(case))
+
     scenario = checked(settings, name)
     for _ in range(ROUNDS):
-        made = statistics_of_case(resolve(scenario, name, name))
+        made = made_of(scenario)
         factor = recorded.logit_std / made.logit_std if made.logit_std and recorded.logit_std else 1.0
         if abs(factor - 1) <= CLOSE or "scale" not in settings["data"]["Q"]:
             break
@@ -133,12 +134,7 @@ def fitted(settings: Settings, name: str, recorded: Statistics) -> tuple[Scenari
             for key, value in settings["data"]["Q"].items()
         }
         scenario = checked(settings, name)
-    return scenario, statistics_of_case(resolve(scenario, name, name))
-
-
-def statistics_of_case(case: Case) -> Statistics:
-    """The statistics of a case's generated inputs."""
-    return statistics_of(case.op, make_inputs(case))
+    return scenario, made_of(scenario)
 
 
 def checked(settings: Settings, name: str) -> Scenario:
@@ -152,24 +148,22 @@ def checked(settings: Settings, name: str) -> Scenario:
 def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:
     """The differences of the generated data, in words."""
     for name, spread in recorded.tensors.items():
-        yield from tensor_differences(name, spread, made.tensors[name])
+        own = made.tensors[name]
+        if spread.heads > HEADS * own.heads:
+            said = f"the largest is {spread.heads:.3g} times as wide as the smallest; here all are alike"
+            yield f"{name}'s heads: {said}"
+        if spread.channels > CHANNELS * spread.std:
+            said = f"{spread.channels:.3g}, root mean square; here all channels are alike"
+            yield f"the means of {name}'s channels: {said}"
+        chance = CHANCE / math.sqrt(2 * spread.count)
+        if abs(own.std - spread.std) > (UNLIKE + chance) * spread.std:
+            why = ", set for the logits" if name == "Q" else ""
+            yield f"{name}'s width{why}: {spread.std:.3g} recorded, {own.std:.3g} made"
     if abs(made.largest_weight - recorded.largest_weight) > UNLIKE_WEIGHT * recorded.largest_weight:
         said = f"{recorded.largest_weight:.3g} recorded, {made.largest_weight:.3g} made"
         yield f"the largest softmax weight of a row, the mean over rows: {said}"
     if recorded.unseen > made.unseen:
         yield f"{100 * recorded.unseen:.3g} % of the KV rows, which no query sees, hold other values"
-
-
-def tensor_differences(name: str, recorded: Spread, made: Spread) -> Iterator[str]:
-    """The differences of a tensor's generated data."""
-    if recorded.heads > HEADS * made.heads:
-        yield f"{name}'s heads: the largest is {recorded.heads:.3g} times as wide as the smallest; here all are alike"
-    if recorded.channels > CHANNELS * recorded.std:
-        yield f"the means of {name}'s channels: {recorded.channels:.3g}, root mean square; here all channels are alike"
-    chance = CHANCE / math.sqrt(2 * recorded.count)
-    if abs(made.std - recorded.std) > (UNLIKE + chance) * recorded.std:
-        why = ", set for the logits" if name == "Q" else ""
-        yield f"{name}'s width{why}: {recorded.std:.3g} recorded, {made.std:.3g} made"
 
 
 def figures(found: CaptureLikeness) -> Iterator[tuple[str, float, float]]:

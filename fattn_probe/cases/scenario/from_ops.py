@@ -1,7 +1,8 @@
 """Convert the name that test-backend-ops gives a FLASH_ATTN_EXT case into a scenario of the same op."""
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,25 @@ NAME = re.compile(r"FLASH_ATTN_EXT\((?P<vars>[^()]*)\)")
 ASSIGNMENT = re.compile(r"\s*(?P<key>[^=,\[\]]+?)\s*=\s*(?P<value>\[[^\]]*\]|[^,]*)\s*(?:,|$)")
 
 
+_TWO = r"[1-9][0-9]{0,17}"
+_VALUES: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+    **dict.fromkeys(
+        ("hsk", "hsv", "nh", "kv", "nb", "q_range"),
+        (r"(?=\d{1,18}$)0*[1-9]\d*", "a whole number of at least 1", int),
+    ),
+    "n_kv_max": (r"\d{1,18}", "a whole number of at least 0", int),
+    **dict.fromkeys(("mask", "sinks", "kv_view", "v_is_view_of_k"), ("[01]", "0 or 1", "1".__eq__)),
+    **dict.fromkeys(
+        ("max_bias", "logit_softcap"), (r"\d{1,30}(\.\d*)?(e[-+]?\d\d?)?", "a number of at least 0", float)
+    ),
+    **dict.fromkeys(("type_K", "type_V", "type_KV"), ("|".join(TYPE_NAMES), ", ".join(TYPE_NAMES), str)),
+    "nr23": (rf"\[{_TWO},\s*{_TWO}\]", "two whole numbers, such as [4,1]", json.loads),
+    "prec": ("f32|def", "f32 or def", {"f32": "f32", "def": "default"}.__getitem__),
+    "permute": (r"\[0,\s*(1,\s*2|2,\s*1),\s*3\]", "[0,1,2,3] or [0,2,1,3]", json.loads),
+}
+"""The parameters: the form of a value, what is allowed in words, and its conversion."""
+
+
 @dataclass(frozen=True)
 class OpsCase:
     """test_flash_attn_ext's parameters under its own names; those of the old form are translated."""
@@ -77,14 +97,19 @@ def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
     different generator, because upstream's generator has no seed.
     """
     case = parse_ops(text, separate_V=separate_V)
-    hsk, hsv = _padded(case.hsk, case.type_K), _padded(case.hsv, case.type_V)
-    Q = _layout(case.permute, case.nh * case.nr23[0], case.nb, view=False)
-    K = _layout(case.permute, case.nh, case.kv, view=case.kv_view)
+    blocks = ((case.hsk, block_size(case.type_K)), (case.hsv, block_size(case.type_V)))
+    hsk, hsv = (-(-size // block) * block for size, block in blocks)
+    heads, permute, view = case.nh, case.permute, case.kv_view
+    Q = _layout(permute, heads * case.nr23[0], case.nb, view=False)
+    K = _layout(permute, heads, case.kv, view=view)
     V: dict[str, Any] | None = {"kind": "view_of_K"} if case.v_is_view_of_k else K
     layout = {name: value for name, value in (("Q", Q), ("K", K), ("V", V)) if value is not None}
+    match = NAME.search(text)
+    assert match is not None
+    short = match["vars"].replace("0.000000", "0").replace(" ", "")
     settings = {
         "version": 1,
-        "about": f"test-backend-ops {_vars(text)}",
+        "about": f"test-backend-ops {short if len(short) <= 180 else short[:177] + '...'}",
         "hsk": hsk,
         "hsv": hsv,
         "n_head": case.nh * case.nr23[0],
@@ -116,13 +141,20 @@ def parse_ops(text: str, *, separate_V: bool = False) -> OpsCase:
     if not match:
         allowed = "FLASH_ATTN_EXT(hsk=64,hsv=64,...)"
         raise InputError(f"{text.strip()!r} is not a case of test-backend-ops, allowed: {allowed}")
-    pairs = [(m["key"], m["value"]) for m in ASSIGNMENT.finditer(match["vars"])]
+    pairs, problems = [(m["key"], m["value"]) for m in ASSIGNMENT.finditer(match["vars"])], []
     given = dict(pairs)
-    expected = OLD if "type_KV" in given else NEW
-    problems = list(_mistakes(pairs, expected))
+    allowed_keys = [*(OLD if "type_KV" in given else NEW), *OPTIONAL]
+    for key, value in pairs:
+        if key not in allowed_keys:
+            problems.append(f"{key}: unknown key, allowed: {', '.join(allowed_keys)}" + nearest(key, allowed_keys))
+        elif [name for name, _ in pairs].count(key) > 1:
+            problems.append(f"{key}: given twice, allowed: once")
+        elif not re.fullmatch(_VALUES[key][0], value):
+            hint = nearest(value, list(TYPE_NAMES)) if key.startswith("type_") else ""
+            problems.append(f"{key}: found {value[:60]!r}, allowed: {_VALUES[key][1]}{hint}")
     if problems:
         raise InputError("\n".join(f"FLASH_ATTN_EXT(...): {problem}" for problem in problems))
-    values = {key: _PARSE[key](value) for key, value in (defaults_in(text) | given).items()}
+    values = {key: _VALUES[key][2](value) for key, value in (defaults_in(text) | given).items()}
     if "type_KV" in values:
         values["type_K"] = values["type_V"] = values.pop("type_KV")
         is_view = (values["hsk"], values["hsv"]) == (576, 512) and not separate_V
@@ -137,34 +169,6 @@ def defaults_in(text: str) -> dict[str, str]:
     return {key: DEFAULTS[key] for key in (OLD if "type_KV" in given else NEW) if key not in given}
 
 
-def _mistakes(pairs: list[tuple[str, str]], expected: list[str]) -> Iterator[str]:
-    given = [key for key, _ in pairs]
-    allowed = [*expected, *OPTIONAL]
-    for key, value in pairs:
-        if key not in allowed:
-            yield f"{key}: unknown key, allowed: {', '.join(allowed)}" + nearest(key, allowed)
-        elif given.count(key) > 1:
-            yield f"{key}: given twice, allowed: once"
-        else:
-            try:
-                _PARSE[key](value)
-            except ValueError as error:
-                yield f"{key}: found {value[:60]!r}, allowed: {error}"
-
-
-def _vars(text: str) -> str:
-    """The case's own text, cut to 200 characters, the limit of `about`."""
-    match = NAME.search(text)
-    assert match is not None
-    short = match["vars"].replace("0.000000", "0").replace(" ", "")
-    return short if len(short) <= 180 else short[:177] + "..."
-
-
-def _padded(size: int, type_: str) -> int:
-    block = block_size(type_)
-    return -(-size // block) * block
-
-
 def _layout(permute: list[int], heads: int, rows: int, *, view: bool) -> dict[str, Any] | None:
     """create_permuted: with `view`, dimension 1 of memory (rows, or heads if permuted) is twice as large."""
     if permute == [0, 1, 2, 3] and not view:
@@ -173,66 +177,3 @@ def _layout(permute: list[int], heads: int, rows: int, *, view: bool) -> dict[st
     if view:
         layout |= {"rows": 2 * rows} if permute[1] == 1 else {"heads": 2 * heads}
     return layout
-
-
-def _integer(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
-            raise ValueError(f"a whole number of at least {least}")
-        return int(text)
-
-    return parse
-
-
-def _flag(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ValueError("0 or 1")
-    return text == "1"
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise ValueError("a number of at least 0")
-    return value
-
-
-def _type(text: str) -> str:
-    if text not in TYPE_NAMES:
-        raise ValueError(", ".join(TYPE_NAMES) + nearest(text, list(TYPE_NAMES)))
-    return text
-
-
-def _precision(text: str) -> str:
-    if text not in ("f32", "def"):
-        raise ValueError("f32 or def")
-    return "f32" if text == "f32" else "default"
-
-
-def _pair(text: str) -> list[int]:
-    if not re.fullmatch(r"\[[1-9][0-9]{0,17},\s*[1-9][0-9]{0,17}\]", text):
-        raise ValueError("two whole numbers, such as [4,1]")
-    return [int(number) for number in text[1:-1].split(",")]
-
-
-def _permutation(text: str) -> list[int]:
-    numbers = [int(digit) for digit in re.findall(r"\d+", text)]
-    if numbers not in ([0, 1, 2, 3], [0, 2, 1, 3]):
-        raise ValueError("[0,1,2,3] or [0,2,1,3]")
-    return numbers
-
-
-_PARSE: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("hsk", "hsv", "nh", "kv", "nb"), _integer(1)),
-    **dict.fromkeys(("mask", "sinks", "kv_view", "v_is_view_of_k"), _flag),
-    **dict.fromkeys(("max_bias", "logit_softcap"), _number),
-    **dict.fromkeys(("type_K", "type_V", "type_KV"), _type),
-    "nr23": _pair,
-    "prec": _precision,
-    "permute": _permutation,
-    "n_kv_max": _integer(0),
-    "q_range": _integer(1),
-}

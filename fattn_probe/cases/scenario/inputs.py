@@ -3,7 +3,7 @@
 import numpy as np
 
 from fattn_probe.base.arrays import F32, Bytes
-from fattn_probe.cases.op import Root, TensorView
+from fattn_probe.cases.op import Root
 from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.cases.op.encoding import encode, nan_blocks
 from fattn_probe.cases.op.ggml_types import block_size, row_size
@@ -14,7 +14,6 @@ from . import mask_rows
 from .cases import Case, Recording
 from .draw import STREAMS, UNUSED, Logits, draw, stream
 from .layout import View
-from .repeating_mask import queries_read
 
 
 def make_inputs(case: Case) -> dict[str, Bytes]:
@@ -42,9 +41,17 @@ def fill_root(case: Case, name: str, memory: Bytes) -> None:
 
     One head at a time if possible.
     """
-    root = case.op.roots[name]
-    if name == "mask":
-        (_fill_mask if root.period is None else _fill_repeating_mask)(case, memory)
+    root, n_kv = case.op.roots[name], case.op.sizes.n_kv
+    if name == "mask" and root.period is not None:
+        rows, queries = memory.view(np.float16).reshape(-1, root.ne[0]), mask_rows.queries_read(case)
+        rows[:, :n_kv], rows[:, n_kv:] = mask_rows.some_rows(case.recipe.mask, case.mask_shape, 0, queries), 0
+    elif name == "mask":
+        halves = memory.view(np.float16)
+        halves[:] = -np.inf
+        values = strided(halves, case.op.tensors["mask"])
+        for sequence, first, rows in mask_rows.blocks(case.recipe.mask, case.mask_shape):
+            own = values[sequence, 0, first : first + len(rows)]
+            own[:, :n_kv], own[:, n_kv:] = rows, 0
     elif root.period is None:
         _fill_tensor(case, name, root, memory)
     else:
@@ -53,12 +60,6 @@ def fill_root(case: Case, name: str, memory: Bytes) -> None:
         logits = Logits(case.op.params.scale, case.op.sizes.hsk)
         values = draw(data, name, (root.stored.ne[1], root.stored.ne[0]), stream(seed, STREAMS[name]), logits)
         memory[:] = encode(values, root.stored.type)
-
-
-def _fill_repeating_mask(case: Case, memory: Bytes) -> None:
-    rows = memory.view(np.float16).reshape(-1, case.op.roots["mask"].ne[0])
-    n_kv = case.op.sizes.n_kv
-    rows[:, :n_kv], rows[:, n_kv:] = mask_rows.some_rows(case.recipe.mask, case.mask_shape, 0, queries_read(case)), 0
 
 
 def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
@@ -89,24 +90,9 @@ def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
     for place_ in np.ndindex(values.shape[:2]):
         values[place_] = draw(data, name, values.shape[2:], rng, logits)
     packed = encode(flat.reshape(-1, root.ne[0]), root.type)
-    return _poison(packed, root, view) if outside == "nan" else packed
-
-
-def _poison(packed: Bytes, root: Root, view: TensorView) -> Bytes:
-    """Fill every block outside the view with NaN."""
-    block = block_size(root.type)
-    touched = np.zeros(root.ne[::-1], bool).reshape(-1)
-    strided(touched, view)[...] = True
-    unused = ~touched.reshape(-1, block).any(axis=1)
-    blocks = packed.reshape(unused.size, -1)
-    blocks[unused] = nan_blocks(1, root.type)
+    if outside == "nan":  # every block outside the view
+        touched = np.zeros(root.ne[::-1], bool).reshape(-1)
+        strided(touched, view)[...] = True
+        unused = ~touched.reshape(-1, block_size(root.type)).any(axis=1)
+        packed.reshape(unused.size, -1)[unused] = nan_blocks(1, root.type)
     return packed
-
-
-def _fill_mask(case: Case, memory: Bytes) -> None:
-    halves, view = memory.view(np.float16), case.op.tensors["mask"]
-    halves[:] = -np.inf
-    values = strided(halves, view)
-    for sequence, first, rows in mask_rows.blocks(case.recipe.mask, case.mask_shape):
-        own, n_kv = values[sequence, 0, first : first + len(rows)], case.op.sizes.n_kv
-        own[:, :n_kv], own[:, n_kv:] = rows, 0

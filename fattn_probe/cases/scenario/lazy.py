@@ -52,7 +52,8 @@ def _anywhere(case: Case, name: str) -> Make:
     def make(place: int, rows: slice) -> F32:
         first = place * RUNS[data.kind]
         numbers = Window(seed, STREAMS[name], run=first, length=n * hs, first=rows.start * hs)
-        return rounded(draw(data, name, (rows.stop - rows.start, hs), numbers, logits), view.type)
+        shape = (rows.stop - rows.start, hs)
+        return rounded(draw(data, name, shape, numbers, logits), view.type)  # type: ignore[arg-type] # no normal numbers
 
     return make
 

@@ -1,12 +1,13 @@
 """The rows of masks, generated in blocks, so that a huge mask exists only in f16."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.base.arrays import I64, Halves
 
+from .cases import Case
 from .draw import STREAMS, stream
 from .mask import (
     Alibi,
@@ -16,7 +17,6 @@ from .mask import (
     MaskedRows,
     MaskedTiles,
     MaskShape,
-    NoMask,
     Random,
     Sequences,
     SlidingWindow,
@@ -82,33 +82,42 @@ def _by_blocks(mask: AnyMask) -> bool:
 
 def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     """Rows of a mask; `level` numbers the parts of a sum, so that equal kinds draw different numbers."""
-    if isinstance(mask, Sum):
-        total = np.zeros((len(queries), shape.n_kv), np.float16)
-        for number, part in enumerate(mask.of, level + 1):
-            total += _rows(part, shape, sequence, queries, number)
-        return total
-    made: Halves = _MAKE[mask.kind](mask, shape, sequence, queries, level)
-    return made
-
-
-def _hide(hidden: npt.NDArray[np.bool_]) -> Halves:
+    keys = np.arange(shape.n_kv)
+    hidden = np.zeros((len(queries), shape.n_kv), np.bool_)
+    match mask:
+        case Sum():
+            total = np.zeros((len(queries), shape.n_kv), np.float16)
+            for number, part in enumerate(mask.of, level + 1):
+                total += _rows(part, shape, sequence, queries, number)
+            return total
+        case Random():
+            return _random(mask, shape, sequence, queries, level)
+        case Sparse():
+            return _sparse(mask, shape, sequence, queries, level)
+        case Causal() | SlidingWindow() | Alibi():
+            behind = (past_of(mask, shape) + queries)[:, None] - keys
+            hidden = (behind < 0) & (not isinstance(mask, Alibi) or mask.causal)
+            if isinstance(mask, SlidingWindow):
+                hidden |= behind >= mask.window
+            if isinstance(mask, Alibi):
+                with np.errstate(over="ignore"):
+                    distance = -np.abs(behind).astype(np.float32).astype(np.float16)
+                return np.where(hidden, np.float16(-np.inf), distance)
+        case Sequences():
+            hidden = _of_other_sequences(mask, shape, queries)
+        case Blocks():
+            grid = (-(-shape.n_q // mask.q), -(-shape.n_kv // mask.kv))
+            chosen = stream(shape.seed, STREAMS["mask"], (level, sequence)).random(grid) < mask.fraction
+            hidden = chosen[queries // mask.q].repeat(mask.kv, axis=1)[:, : shape.n_kv]
+        case MaskedTiles():
+            hidden[:] = (keys < mask.leading) | (keys >= shape.n_kv - mask.trailing)
+        case MaskedRows():
+            hidden[:] = _is_masked(mask, queries)[:, None]
     return np.where(hidden, np.float16(-np.inf), np.float16(0))
 
 
-def _none(mask: NoMask, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
-    return np.zeros((len(queries), shape.n_kv), np.float16)
-
-
-def _causal(mask: Causal, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
-    return _hide(np.arange(shape.n_kv) > (past_of(mask, shape) + queries)[:, None])
-
-
-def _window(mask: SlidingWindow, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
-    behind = (past_of(mask, shape) + queries)[:, None] - np.arange(shape.n_kv)
-    return _hide((behind < 0) | (behind >= mask.window))
-
-
-def _sequences(mask: Sequences, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
+def _of_other_sequences(mask: Sequences, shape: MaskShape, queries: I64) -> npt.NDArray[np.bool_]:
+    """The KV rows that each query does not see."""
     keys = np.arange(shape.n_kv)
     owner = keys % mask.count if mask.interleaved else keys * mask.count // shape.n_kv
     everyone = np.arange(shape.n_q) * mask.count // shape.n_q
@@ -117,24 +126,7 @@ def _sequences(mask: Sequences, shape: MaskShape, sequence: int, queries: I64, l
         left = np.stack([np.cumsum((owner == s)[::-1])[::-1] - (owner == s) for s in range(mask.count)])  # rows to come
         after = np.searchsorted(everyone, everyone[queries], "right") - 1 - queries
         hidden |= left[everyone[queries]] < after[:, None]
-    return _hide(hidden)
-
-
-def _blocks(mask: Blocks, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
-    grid = (-(-shape.n_q // mask.q), -(-shape.n_kv // mask.kv))
-    hidden = stream(shape.seed, STREAMS["mask"], (level, sequence)).random(grid) < mask.fraction
-    return _hide(hidden[queries // mask.q].repeat(mask.kv, axis=1)[:, : shape.n_kv])
-
-
-def _tiles(mask: MaskedTiles, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
-    keys = np.arange(shape.n_kv)
-    hidden = (keys < mask.leading) | (keys >= shape.n_kv - mask.trailing)
-    return _hide(np.broadcast_to(hidden, (len(queries), shape.n_kv)))
-
-
-def _masked_rows(mask: MaskedRows, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
-    hidden = _is_masked(mask, queries)
-    return _hide(np.broadcast_to(hidden[:, None], (len(queries), shape.n_kv)))
+    return np.asarray(hidden)
 
 
 def _is_masked(mask: MaskedRows, queries: I64) -> npt.NDArray[np.bool_]:
@@ -156,13 +148,6 @@ def _random(mask: Random, shape: MaskShape, sequence: int, queries: I64, level: 
     return values
 
 
-def _alibi(mask: Alibi, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
-    behind = (past_of(mask, shape) + queries)[:, None] - np.arange(shape.n_kv)
-    with np.errstate(over="ignore"):
-        distance = -np.abs(behind).astype(np.float32).astype(np.float16)
-    return np.where(mask.causal & (behind < 0), np.float16(-np.inf), distance)
-
-
 def _sparse(mask: Sparse, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     finite = mask.finite or shape.n_kv_max
     rng = stream(shape.seed, STREAMS["mask"], (level << 32 | int(queries[0]) // BLOCK, sequence))
@@ -175,15 +160,24 @@ def _sparse(mask: Sparse, shape: MaskShape, sequence: int, queries: I64, level: 
     return values
 
 
-_MAKE: dict[str, Callable[..., Halves]] = {
-    "none": _none,
-    "causal": _causal,
-    "sliding_window": _window,
-    "sequences": _sequences,
-    "blocks": _blocks,
-    "masked_tiles": _tiles,
-    "masked_rows": _masked_rows,
-    "random": _random,
-    "alibi": _alibi,
-    "sparse": _sparse,
-}
+def mask_rows_read(case: Case, sequence: I64, query: I64) -> tuple[I64, I64]:
+    """The sequence and the query whose mask row is read for a query (arrays).
+
+    These are the same sequence and query, unless the mask repeats. Then row r of a period of n rows has the mask of
+    query r * n_q / n of the first sequence, so that a period is an evenly spaced sample of the whole mask.
+    """
+    root, view = case.op.roots["mask"], case.op.tensors["mask"]
+    if root.period is None:
+        return sequence % view.ne[3], query
+    place = view.offset + sequence % view.ne[3] * view.nb[3] + query * view.nb[1]
+    rows = root.period // root.nb[1]
+    return 0 * sequence, place // root.nb[1] % rows * case.op.sizes.n_q // rows
+
+
+def queries_read(case: Case) -> I64:
+    """The queries whose mask rows are in memory, in order."""
+    root, n_q = case.op.roots.get("mask"), case.op.sizes.n_q
+    if root is None or root.period is None:
+        return np.arange(n_q)
+    rows = root.period // root.nb[1]
+    return np.arange(rows) * n_q // rows

@@ -35,16 +35,15 @@ def variations(matrix: dict[str, Any]) -> list[Variation]:
         for chosen in itertools.product(*(range(len(matrix[key])) for key in keys))
         if keys or not include
     ]
-    return made + [_included(dict(values), i) for i, values in enumerate(include)]
-
-
-def _included(values: dict[str, Any], number: int) -> Variation:
-    """A case of `include`; a name that is not a plain word stays among the keys, so that the schema refuses it."""
-    name = values.get("name", "")
-    plain = isinstance(name, str) and NAME.fullmatch(name) and len(values) > 1
-    if plain:
-        del values["name"]
-    return Variation(values, {key: ("matrix", "include", number, key) for key in values}, name if plain else "")
+    for number, values in enumerate(map(dict, include)):
+        # A name that is not a plain word stays among the keys, so that the schema refuses it.
+        name = values.get("name", "")
+        plain = isinstance(name, str) and NAME.fullmatch(name) and len(values) > 1
+        if plain:
+            del values["name"]
+        places: dict[str, Path] = {key: ("matrix", "include", number, key) for key in values}
+        made.append(Variation(values, places, name if plain else ""))
+    return made
 
 
 def count(matrix: dict[str, Any]) -> int:
@@ -74,7 +73,9 @@ def apply(base: dict[str, Any], variation: Variation) -> dict[str, Any]:
 
 def names(stem: str, cases: list[Variation]) -> list[str]:
     """A name for each case from the stem and the varied values: stable, unique, safe for file names and shells."""
-    keys = _short_keys({key for case in cases for key in case.values})
+    every = {key for case in cases for key in case.values}
+    last = [key.rpartition(".")[2] for key in every]
+    keys = {key: short if last.count(short := key.rpartition(".")[2]) == 1 else key for key in every}
     texts = {key: _texts([case.values[key] for case in cases if key in case.values]) for key in keys}
     made: list[str] = []
     for case in cases:
@@ -87,11 +88,6 @@ def names(stem: str, cases: list[Variation]) -> list[str]:
             name = f"{plain}-{again}"
         made.append(name)
     return made
-
-
-def _short_keys(keys: set[str]) -> dict[str, str]:
-    last = [key.rpartition(".")[2] for key in keys]
-    return {key: key.rpartition(".")[2] if last.count(key.rpartition(".")[2]) == 1 else key for key in keys}
 
 
 def _texts(values: list[object]) -> dict[str, str]:

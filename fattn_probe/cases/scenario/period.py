@@ -25,10 +25,7 @@ def repeating(root: Root) -> Root:
         return root
     unit = math.lcm(root.nb[1], PAGE)
     least = max(LEAST_PERIOD, root.nbytes // MOST_PERIODS)
-    period = unit * _prime(max(3, -(-least // unit)))
+    candidates = count(max(3, -(-least // unit)))
+    prime = next(number for number in candidates if all(number % by for by in range(2, math.isqrt(number) + 1)))
+    period = unit * prime
     return replace(root, period=period) if period <= min(MOST_PERIOD, root.nbytes // 2) else root
-
-
-def _prime(least: int) -> int:
-    """The first prime from `least` on."""
-    return next(number for number in count(least) if all(number % by for by in range(2, math.isqrt(number) + 1)))

@@ -1,7 +1,7 @@
 """Why ggml or the op would reject a scenario: the assertions of ggml_flash_attn_ext and of the code that runs it."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fattn_probe.cases.op.ggml_types import block_size
@@ -26,18 +26,8 @@ class Refusal:
 
 def refusals(op: Scenario) -> list[Refusal]:
     """All reasons to reject an op; empty if it is valid."""
-    return [refusal for check in _CHECKS for refusal in check(op)]
-
-
-def _heads(op: Scenario) -> Iterator[Refusal]:
-    n_head_kv = op.n_head_kv or op.n_head
-    if op.n_head % n_head_kv:
-        fits = ", ".join(map(str, divisors(op.n_head)))
-        yield Refusal(
-            ("n_head_kv",),
-            f"{n_head_kv} K/V heads do not divide {op.n_head} heads (the kernels assert Q->ne[2] % K->ne[2] == 0), "
-            f"allowed: {fits}",
-        )
+    checks = (_sizes, _overflow, _views, _mask, _data, _memory)
+    return [refusal for check in checks for refusal in check(op)]
 
 
 def divisors(number: int) -> list[int]:
@@ -46,8 +36,16 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // n for n in small)})
 
 
-def _rows(op: Scenario) -> Iterator[Refusal]:
-    """Check that rows of quantised tensors are whole blocks."""
+def _sizes(op: Scenario) -> Iterator[Refusal]:
+    """Check the number of heads, and that rows of quantised tensors are whole blocks."""
+    n_head_kv = op.n_head_kv or op.n_head
+    if op.n_head % n_head_kv:
+        fits = ", ".join(map(str, divisors(op.n_head)))
+        yield Refusal(
+            ("n_head_kv",),
+            f"{n_head_kv} K/V heads do not divide {op.n_head} heads (the kernels assert Q->ne[2] % K->ne[2] == 0), "
+            f"allowed: {fits}",
+        )
     type_V, hsv = op.type_V or op.type_K, op.hsv or op.hsk
     sizes = [("hsk", "K", op.type_K, op.hsk)]
     if (type_V, hsv) != (op.type_K, op.hsk):
@@ -61,10 +59,7 @@ def _rows(op: Scenario) -> Iterator[Refusal]:
                 f"{size} is not a whole number of {name}'s {type_} blocks of {block} elements, "
                 f"allowed: multiples of {block}, such as {near}",
             )
-
-
-def _pads(op: Scenario) -> Iterator[Refusal]:
-    for name, type_ in (("K", op.type_K), ("V", op.type_V or op.type_K)):
+    for name, type_ in (("K", op.type_K), ("V", type_V)):
         layout, block = getattr(op.layout, name), block_size(type_)
         if isinstance(layout, View) and layout.pad % block:
             reason = f"{layout.pad} is not a whole number of {type_} blocks, allowed: multiples of {block}"
@@ -96,53 +91,43 @@ def _views(op: Scenario) -> Iterator[Refusal]:
         if not isinstance(view, View):
             continue
         if sorted(view.permute) != [0, 1, 2, 3]:
-            yield Refusal(
-                ("layout", name, "permute"), f"{view.permute} is not a permutation, allowed: each of 0 to 3 once"
-            )
+            reason = f"{view.permute} is not a permutation, allowed: each of 0 to 3 once"
+            yield Refusal(("layout", name, "permute"), reason)
         elif view.permute[0] != 0:
-            yield Refusal(
-                ("layout", name, "permute"),
+            reason = (
                 f"{view.permute} makes the elements of a row non-contiguous, which the op rejects "
-                f"(nb[0] must be the element's size), allowed: 0 first",
+                "(nb[0] must be the element's size), allowed: 0 first"
             )
+            yield Refusal(("layout", name, "permute"), reason)
         if view.rows is not None and view.rows < view.offset + rows:
-            yield Refusal(
-                ("layout", name, "rows"),
-                f"an allocation of {view.rows} rows is too small, allowed: at least offset + rows used "
-                f"= {view.offset} + {rows} = {view.offset + rows}",
-            )
+            least = f"allowed: at least offset + rows used = {view.offset} + {rows} = {view.offset + rows}"
+            yield Refusal(("layout", name, "rows"), f"an allocation of {view.rows} rows is too small, {least}")
         if view.heads is not None and view.heads < heads:
-            yield Refusal(
-                ("layout", name, "heads"),
-                f"an allocation of {view.heads} heads is too small, allowed: at least the {heads} used",
-            )
+            reason = f"an allocation of {view.heads} heads is too small, allowed: at least the {heads} used"
+            yield Refusal(("layout", name, "heads"), reason)
+    if isinstance(op.layout.V, ViewOfK):
+        yield from _view_of_k(op, op.layout.V.offset)
 
 
-def _v_of_k(op: Scenario) -> Iterator[Refusal]:
-    if not isinstance(op.layout.V, ViewOfK):
-        return
+def _view_of_k(op: Scenario, offset: int) -> Iterator[Refusal]:
     if op.type_V not in (None, op.type_K):
         yield Refusal(("type_V",), f"{op.type_V}, but V is a view of K, allowed: K's type, {op.type_K}")
-    hsv, offset = op.hsv or op.hsk, op.layout.V.offset
+    hsv, block = op.hsv or op.hsk, block_size(op.type_K)
     if hsv > op.hsk:
         yield Refusal(("hsv",), f"{op.hsv}, but V is a view of K's rows of {op.hsk}, allowed: at most {op.hsk}")
-    elif offset + hsv > op.hsk or offset % block_size(op.type_K):
-        block = f" in steps of {block_size(op.type_K)}" if block_size(op.type_K) > 1 else ""
+    elif offset + hsv > op.hsk or offset % block:
         reason = f"{offset} puts {hsv} elements of V outside K's {op.hsk} or across blocks"
-        yield Refusal(("layout", "V", "offset"), f"{reason}, allowed: 0 to {op.hsk - hsv}{block}")
-
-
-def _unused_data(op: Scenario) -> Iterator[Refusal]:
-    if isinstance(op.layout.V, ViewOfK) and "V" in op.data.model_fields_set:
+        steps = f" in steps of {block}" if block > 1 else ""
+        yield Refusal(("layout", "V", "offset"), f"{reason}, allowed: 0 to {op.hsk - hsv}{steps}")
+    if "V" in op.data.model_fields_set:
         yield Refusal(("data", "V"), "given, but V is a view of K and has K's data, allowed: data.K only")
 
 
 def _mask(op: Scenario) -> Iterator[Refusal]:
     if isinstance(op.mask, NoMask):
         if op.max_bias > 0:
-            yield Refusal(
-                ("max_bias",), f"{op.max_bias:g} without a mask (ggml asserts one), allowed: 0, or set `mask`"
-            )
+            reason = f"{op.max_bias:g} without a mask (ggml asserts one), allowed: 0, or set `mask`"
+            yield Refusal(("max_bias",), reason)
         if op.n_kv_max > 0:
             yield Refusal(("n_kv_max",), f"{op.n_kv_max} bounds the entries of a mask, allowed: 0, or set `mask`")
         return
@@ -171,82 +156,53 @@ def _sparse(op: Scenario, mask: AnyMask, path: tuple[str, ...]) -> Iterator[Refu
     elif isinstance(mask, Sparse) and mask.finite is None and op.n_kv_max == 0:
         yield Refusal((*path, "finite"), "missing, and n_kv_max is 0, allowed: a number, or set n_kv_max")
     elif isinstance(mask, Sparse) and (mask.finite or 0) > op.n_kv:
-        yield Refusal(
-            (*path, "finite"), f"{mask.finite} is more than the {op.n_kv} KV rows, allowed: at most {op.n_kv}"
-        )
+        reason = f"{mask.finite} is more than the {op.n_kv} KV rows, allowed: at most {op.n_kv}"
+        yield Refusal((*path, "finite"), reason)
 
 
-def _sequences(op: Scenario) -> Iterator[Refusal]:
-    if op.mask.kind == "sequences" and op.mask.count > min(op.n_q, op.n_kv):
-        most = min(op.n_q, op.n_kv)
-        yield Refusal(
-            ("mask", "count"),
-            f"{op.mask.count} sequences of {op.n_q} queries and {op.n_kv} KV rows, allowed: 1 to {most}",
-        )
-
-
-def _logits(op: Scenario) -> Iterator[Refusal]:
+def _data(op: Scenario) -> Iterator[Refusal]:
+    if op.mask.kind == "sequences" and op.mask.count > (most := min(op.n_q, op.n_kv)):
+        reason = f"{op.mask.count} sequences of {op.n_q} queries and {op.n_kv} KV rows, allowed: 1 to {most}"
+        yield Refusal(("mask", "count"), reason)
     far = [name for name in ("Q", "K") if isinstance(getattr(op.data, name), FarBelowZero)]
     if len(far) == 1:
         other = "K" if far == ["Q"] else "Q"
         yield Refusal(
             ("data", other),
             f"{getattr(op.data, other).kind}, but far_below_zero needs Q and K to point against each other, "
-            f"allowed: far_below_zero on both or neither",
+            "allowed: far_below_zero on both or neither",
         )
 
 
-def _size(op: Scenario) -> Iterator[Refusal]:
-    biggest = 4 * op.n_seq * max(op.n_kv, op.n_q) * op.n_head * max(op.hsk, op.hsv or 0)
+def _memory(op: Scenario) -> Iterator[Refusal]:
+    """Check the sizes of allocations as if all types were f32.
+
+    One that repeats cannot have special contents outside its view.
+    """
+    hsv, n_head_kv = op.hsv or op.hsk, op.n_head_kv or op.n_head
+    biggest = 4 * op.n_seq * max(op.n_kv, op.n_q) * op.n_head * max(op.hsk, hsv)
     if biggest > MAX_BYTES:
         yield Refusal(("n_kv",), f"the operands take {biggest / 2**40:.1f} TiB, allowed: up to 1 TiB each")
         return
-    for name, size in _allocations(op):
-        if size > MAX_BYTES:
-            said = f"an allocation of {size / 2**40:.1f} TiB, allowed: up to 1 TiB"
-            yield Refusal(("layout", name), said)
-
-
-def _outside(op: Scenario) -> Iterator[Refusal]:
-    """Check that a repeating allocation needs no special contents outside its view, which it cannot have."""
-    types = {"Q": "f32", "K": op.type_K, "V": op.type_V or op.type_K}
-    sizes = {"Q": (op.hsk, op.n_q, op.n_head), "K": (op.hsk, op.n_kv, op.n_head_kv or op.n_head)}
-    for name, (elements, rows, heads) in (sizes | {"V": (op.hsv or op.hsk, *sizes["K"][1:])}).items():
-        layout = getattr(op.layout, name)
-        if not isinstance(layout, View) or layout.outside == "random":
-            continue
-        root, _ = place(name, types[name], (elements, rows, heads, op.n_seq), layout)
-        if repeating(root).period is not None:
-            reason = (
-                f"{layout.outside}, but an allocation of {root.nbytes / 2**30:.1f} GiB repeats its first rows "
-                "(docs/reference/scenario.md), allowed: random"
-            )
-            yield Refusal(("layout", name, "outside"), reason)
-
-
-def _allocations(op: Scenario) -> Iterator[tuple[str, int]]:
-    """An upper limit for the bytes of each allocation, as if its type were f32."""
-    heads_kv, mask = op.n_head_kv or op.n_head, op.layout.mask
-    sizes = {"Q": (op.hsk, op.n_q, op.n_head), "K": (op.hsk, op.n_kv, heads_kv)}
-    for name, (elements, rows, heads) in (sizes | {"V": (op.hsv or op.hsk, op.n_kv, heads_kv)}).items():
+    operands = {
+        "Q": ("f32", (op.hsk, op.n_q, op.n_head, op.n_seq)),
+        "K": (op.type_K, (op.hsk, op.n_kv, n_head_kv, op.n_seq)),
+        "V": (op.type_V or op.type_K, (hsv, op.n_kv, n_head_kv, op.n_seq)),
+    }
+    mask = op.layout.mask
+    sizes = {"mask": 4 * (mask.columns or op.n_kv) * (mask.offset + (op.n_q + mask.pad) * op.n_seq)}
+    for name, (type_, ne) in operands.items():
         view = getattr(op.layout, name)
         if isinstance(view, View):
-            allocated = (view.rows or view.offset + rows) * (view.heads or heads)
-            yield name, 4 * op.n_seq * (elements + view.pad) * allocated
-    yield "mask", 4 * (mask.columns or op.n_kv) * (mask.offset + (op.n_q + mask.pad) * op.n_seq)
-
-
-_CHECKS: tuple[Callable[[Scenario], Iterator[Refusal]], ...] = (
-    _heads,
-    _rows,
-    _pads,
-    _overflow,
-    _views,
-    _v_of_k,
-    _unused_data,
-    _mask,
-    _sequences,
-    _logits,
-    _size,
-    _outside,
-)
+            allocated = (view.rows or view.offset + ne[1]) * (view.heads or ne[2])
+            sizes[name] = 4 * op.n_seq * (ne[0] + view.pad) * allocated
+            root, _ = place(name, type_, ne, view)
+            if view.outside != "random" and repeating(root).period is not None:
+                reason = (
+                    f"{view.outside}, but an allocation of {root.nbytes / 2**30:.1f} GiB repeats its first rows "
+                    "(docs/reference/scenario.md), allowed: random"
+                )
+                yield Refusal(("layout", name, "outside"), reason)
+    for name, size in sizes.items():
+        if size > MAX_BYTES:
+            yield Refusal(("layout", name), f"an allocation of {size / 2**40:.1f} TiB, allowed: up to 1 TiB")

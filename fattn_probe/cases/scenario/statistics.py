@@ -1,7 +1,7 @@
 """Statistics of the parts of an op's operands that attention reads, and of the logits."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,14 +69,17 @@ class ScenarioSample:
 
 def statistics_of(op: Op, inputs: Mapping[str, Bytes]) -> Statistics:
     """The statistics of an op with its bytes."""
-    seen = [seen_rows(op, inputs, sequence) for sequence in range(op.sizes.n_seq)]
+    seen = []  # the KV rows that some query of a sequence sees, in any head; all, if every query is fully masked
+    for sequence in range(op.sizes.n_seq):
+        every = np.ones(op.sizes.n_kv, np.bool_)
+        rows = np.isfinite(mask_of(op, inputs, sequence)).any(axis=(0, 1)) if op.has_mask else every
+        seen.append(np.asarray(rows) if rows.any() else every)
     samples = [sample_of(op, inputs, sequence, rows) for sequence, rows in enumerate(seen)]
     tensors = {name: spread(np.concatenate([getattr(one, name) for one in samples], axis=1)) for name in "QKV"}
     if op.has_sinks:
         tensors["sinks"] = spread(values_of(op.tensors["sinks"], inputs, 0, np.arange(1)))
-    std, largest, weight = summary(np.array([row for one in samples for row in row_logits(op, one)]))
     unseen = 1 - sum(int(one.sum()) for one in seen) / sum(one.size for one in seen)
-    return Statistics(tensors, std, largest, weight, unseen)
+    return Statistics(tensors, *logits_of(op, samples), unseen)
 
 
 def sample_of(op: Op, inputs: Mapping[str, Bytes], sequence: int, seen: Bools) -> ScenarioSample:
@@ -89,21 +92,6 @@ def sample_of(op: Op, inputs: Mapping[str, Bytes], sequence: int, seen: Bools) -
     Q = values_of(op.tensors["Q"], inputs, sequence, queries)
     K, V = (values_of(op.tensors[name], inputs, sequence, rows) for name in "KV")
     return ScenarioSample(Q, K, V, visible)
-
-
-def summary(rows: F64) -> tuple[float, float, float]:
-    """Over rows: RMS of the standard deviations, maximum of the largest |logit|, mean of the largest weights."""
-    if not len(rows):
-        return 0.0, 0.0, 0.0
-    std, largest, weight = rows.T
-    return float(np.sqrt(np.mean(std**2))), float(largest.max()), float(weight.mean())
-
-
-def seen_rows(op: Op, inputs: Mapping[str, Bytes], sequence: int) -> Bools:
-    """The KV rows that some query of a sequence sees, in any head; all, if every query is fully masked."""
-    every = np.ones(op.sizes.n_kv, np.bool_)
-    seen = np.isfinite(mask_of(op, inputs, sequence)).any(axis=(0, 1)) if op.has_mask else every
-    return np.asarray(seen) if seen.any() else every
 
 
 def mask_of(op: Op, inputs: Mapping[str, Bytes], sequence: int) -> Floats:
@@ -148,19 +136,17 @@ def spread(values: F64) -> Spread:
     )
 
 
-def row_logits(op: Op, sample: ScenarioSample) -> list[tuple[float, float, float]]:
-    """For each row that sees a KV row: the logits' standard deviation, the largest logit, and the largest weight."""
-    found = []
-    for head, Q in enumerate(sample.Q):
-        logits = op.params.scale * Q @ sample.K[head // op.sizes.group].T
-        for row, sees in zip(logits, sample.visible[head % len(sample.visible)], strict=True):
-            if sees.any():
-                found.append(row_summary(row[sees], op.params.logit_softcap))
-    return found
-
-
-def row_summary(logits: F64, softcap: float) -> tuple[float, float, float]:
-    """The standard deviation and the size of a row's logits, and the largest softmax weight."""
-    capped = cap(logits / softcap, softcap) if softcap else logits
-    weight = 1 / np.exp(capped - capped.max()).sum()
-    return float(logits.std()), float(np.abs(logits).max()), float(weight)
+def logits_of(op: Op, samples: Sequence[ScenarioSample]) -> tuple[float, float, float]:
+    """Over the rows that see a KV row: RMS of the standard deviations, the largest |logit|, mean of largest weights."""
+    rows, softcap = [], op.params.logit_softcap
+    for sample in samples:
+        for head, Q in enumerate(sample.Q):
+            logits = op.params.scale * Q @ sample.K[head // op.sizes.group].T
+            for row, sees in zip(logits, sample.visible[head % len(sample.visible)], strict=True):
+                if (seen := row[sees]).size:
+                    capped = cap(seen / softcap, softcap) if softcap else seen
+                    rows.append((seen.std(), np.abs(seen).max(), 1 / np.exp(capped - capped.max()).sum()))
+    if not rows:
+        return 0.0, 0.0, 0.0
+    std, largest, weight = np.array(rows).T
+    return float(np.sqrt(np.mean(std**2))), float(largest.max()), float(weight.mean())

@@ -34,7 +34,7 @@ def link_notes(build: Build, counters: Path, kernels: Iterable[KernelCase]) -> N
 
     A build may also contain kernels of other runs, and, after an interrupted compilation, notes without an object.
     """
-    wanted = {case_file(kernel) for kernel in kernels}
+    wanted = {case_file(kernel.name) for kernel in kernels}
     for notes in (build.folder / "obj").rglob("*.gcno"):
         is_kernel = notes.parent.name == INSTANCES
         if (is_kernel and notes.stem not in wanted) or not notes.with_suffix(".o").is_file():

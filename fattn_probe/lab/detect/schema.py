@@ -27,7 +27,7 @@ from fattn_probe.llama.build.key import Contents, folder_of, key_of
 from fattn_probe.llama.build.make import make_plan
 from fattn_probe.llama.build.overlay import prepare
 from fattn_probe.llama.build.sources import read_sources
-from fattn_probe.llama.build.steps import CompileStep
+from fattn_probe.llama.build.steps import BuildStep
 from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.source import KernelCase, Tree
 from fattn_probe.llama.source.features import CUDA
@@ -217,19 +217,19 @@ def checked(
             locks.enter_context(growing(folder, WHAT, is_unsealed))
             prepare(folder, request, sources, contents)
             for step in make_plan(request, replace(toolchain, ccache=None), contents, sources).steps:
-                if isinstance(step, CompileStep) and "/fattn" in step.source:
-                    source = arch, step.source
+                if step.rule == "compile" and "/fattn" in step.inputs[0]:
+                    source = arch, step.inputs[0]
                     if left is None or source in left:
                         found[source] = pool.submit(errors_or_switches, step, folder)
         return {source: future.result() for source, future in found.items()}
 
 
-def errors_or_switches(step: CompileStep, folder: Path) -> tuple[set[tuple[Place, ...]], set[int]]:
+def errors_or_switches(step: BuildStep, folder: Path) -> tuple[set[tuple[Place, ...]], set[int]]:
     """The places of one source's errors, without generating code.
 
     Without errors, the numbers of the switches that it has after preprocessing: not those for another architecture.
     """
-    command = [word for word in step.command if word not in ("-c", "-o", step.object, "-MD")]
+    command = [word for word in step.command if word not in ("-c", "-o", step.output, "-MD")]
     at = command.index("-MF")
 
     def run(*options: str) -> "subprocess.CompletedProcess[str]":
@@ -239,7 +239,7 @@ def errors_or_switches(step: CompileStep, folder: Path) -> tuple[set[tuple[Place
     done = run("-fsyntax-only", "-fmax-errors=0")
     found = messages(done.stderr)
     if done.returncode and not found:
-        raise BuildError(f"{step.source} does not compile: {done.stderr[:400]}")
+        raise BuildError(f"{step.inputs[0]} does not compile: {done.stderr[:400]}")
     return found, set() if found else set(map(int, SWITCH.findall(run("-E", "-P").stdout)))
 
 

@@ -22,7 +22,7 @@ from fattn_probe.llama.build.overlay import ERRORS, known_ptx, write_if_changed
 from fattn_probe.llama.build.rewrite import Rewritten, Style, rewrite
 from fattn_probe.llama.build.simulator_flags import SIMULATOR, WARP, SimulatorFlags
 from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
-from fattn_probe.llama.build.steps import CompileStep, LinkStep, Plan, Step, compile_step
+from fattn_probe.llama.build.steps import BuildStep, Plan, compile_step
 from fattn_probe.llama.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.llama.launch.architecture import cuda_arch
 from fattn_probe.machine.run.session import arch_of
@@ -137,7 +137,7 @@ class Maker:
         env = {"PATH": self.toolchain.path} | (ccache_env(self.toolchain.versions) if self.toolchain.ccache else {})
         run_ninja(self.folder, report, env=env)
 
-    def simulator_steps(self, program: Program, target: str) -> list[Step]:
+    def simulator_steps(self, program: Program, target: str) -> list[BuildStep]:
         """The steps of a program for the simulator."""
         include = os.path.relpath(self.toolchain.cuda_include, self.folder)
         flags = SimulatorFlags(
@@ -168,10 +168,10 @@ class Maker:
             ),
         )
         simulator = [self.compile_step(f"native/{name}", f"obj/{name}.o", flags.native(name)) for name in SIMULATOR]
-        objects = tuple(step.object for step in (own, *simulator))
+        objects = tuple(step.output for step in (own, *simulator))
         return [own, *simulator, self.link(target, (self.toolchain.cxx, "-rdynamic"), objects)]
 
-    def nvcc_steps(self, program: Program, target: str) -> list[Step]:
+    def nvcc_steps(self, program: Program, target: str) -> list[BuildStep]:
         """The steps of a program for a GPU; it is linked with the recorder of launches."""
         include = str(self.toolchain.cuda_include)
         recorder = self.compile_step(
@@ -196,7 +196,7 @@ class Maker:
             ),
         )
         link = (*nvcc, "-cudart=shared", "-Xlinker=--export-dynamic", f"-Xlinker=-rpath={self.cudart_folder}")
-        return [own, recorder, self.link(target, link, (own.object, recorder.object))]
+        return [own, recorder, self.link(target, link, (own.output, recorder.output))]
 
     @property
     def cudart_folder(self) -> Path:
@@ -204,14 +204,14 @@ class Maker:
         assert self.toolchain.cudart is not None
         return self.toolchain.cudart.parent
 
-    def compile_step(self, source: str, target: str, command: Iterable[str]) -> CompileStep:
+    def compile_step(self, source: str, target: str, command: Iterable[str]) -> BuildStep:
         """One compile."""
         return compile_step(source, target, command, ccache=bool(self.toolchain.ccache))
 
-    def link(self, target: str, command: Iterable[str], objects: tuple[str, ...]) -> LinkStep:
+    def link(self, target: str, command: Iterable[str], objects: tuple[str, ...]) -> BuildStep:
         """The link of a program."""
         libraries = ("-ldl", "-lcudart", f"-L{self.cudart_folder}") if self.cuda else LIBRARIES
-        return LinkStep(target, objects, (*command, *objects, *libraries, "-o", target))
+        return BuildStep("link", target, objects, (*command, *objects, *libraries, "-o", target))
 
 
 def maker(target: Target, flavour: Flavour) -> Maker:

@@ -1,6 +1,6 @@
-"""`fattn-probe build`: make builds; the line that shows a build's progress."""
+"""`fattn-probe build`: the kernels that are asked for, a finished build as a table; the line that shows progress."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +10,12 @@ from rich.text import Text
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.figures import clock
 from fattn_probe.base.tables import labelled
-from fattn_probe.llama.build.ensure import ensure, export
-from fattn_probe.llama.build.key import RUNNER, Build, BuildRequest
-from fattn_probe.llama.build.ninja import Progress, Report, silent
+from fattn_probe.llama.build.key import Build, BuildRequest
+from fattn_probe.llama.build.ninja import Progress, Report
 from fattn_probe.llama.build.plan import kernel_of
-from fattn_probe.llama.build.sources import CONVERSIONS
 from fattn_probe.llama.source import KernelCase, Tree, kernel_cases
 
 BAR = 10
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """The flags of `fattn-probe build`, resolved."""
-
-    request: BuildRequest
-    kernels: tuple[KernelCase, ...] = ()
-    sources: tuple[str, ...] = ()
-    programs: tuple[str, ...] = (RUNNER,)
-    full: bool = False
-    export: Path | None = None
-    jobs: int | None = None
-    again: bool = False
 
 
 def find_kernel(tree: Tree, text: str) -> KernelCase:
@@ -85,31 +69,6 @@ def title_of(request: BuildRequest) -> str:
     """A description of what is being built."""
     patches = f" with {', '.join(patch.name for patch in request.applied)}" if request.applied else ""
     return f"Building {request.tree.spec}{patches} for {request.engine}, sm_{request.arch}, {request.flavour}"
-
-
-def build(options: BuildOptions, progress: Report = silent) -> Build:
-    """Make a build, and export it if `options.export` is set."""
-    made = ensure(
-        options.request,
-        options.kernels,
-        options.programs,
-        full=options.full,
-        sources=(CONVERSIONS,) if options.export else options.sources,  # runs cannot add to an export
-        progress=progress,
-        jobs=options.jobs,
-        again=options.again,
-    )
-    return export(made, options.export) if options.export else made
-
-
-def dry_run(options: BuildOptions) -> dict[str, Any]:
-    """The folder of a build from an empty cache, and its commands, which run in that folder."""
-    from fattn_probe.llama.build.make import plan_build  # what only compiling needs
-
-    folder, plan = plan_build(
-        options.request, options.kernels, options.programs, full=options.full, sources=options.sources
-    )
-    return {"folder": str(folder), "commands": list(plan.commands)}
 
 
 def build_data(made: Build) -> dict[str, Any]:

@@ -276,11 +276,6 @@ class Build:
         return self.program(RUNNER)
 
     @property
-    def cpu_runner(self) -> Path:
-        """fattn-runner on ggml's CPU backend."""
-        return self.program(CPU_RUNNER)
-
-    @property
     def test_backend_ops(self) -> Path:
         """Upstream's test-backend-ops, with the engine's device and the CPU backend."""
         return self.program(TEST_BACKEND_OPS)

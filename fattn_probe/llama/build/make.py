@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,9 +29,9 @@ from fattn_probe.llama.build.key import (
     key_of,
     new_manifest,
 )
-from fattn_probe.llama.build.ninja import Report, run_ninja, silent
+from fattn_probe.llama.build.ninja import Report, run_ninja, silent, step_seconds
 from fattn_probe.llama.build.overlay import OVERLAY_STAMP, prepare, write_if_changed
-from fattn_probe.llama.build.plan import BACKENDS, Planner, case_source
+from fattn_probe.llama.build.plan import BACKENDS, Planner, case_file
 from fattn_probe.llama.build.sources import (
     ARCHITECTURES,
     INSTANCES,
@@ -45,7 +45,6 @@ from fattn_probe.llama.build.sources import (
 from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.build.steps import Plan
 from fattn_probe.llama.build.symbols import body_of, case_of, defining_class, defining_source, demangle, product_of
-from fattn_probe.llama.build.time_left import step_seconds
 from fattn_probe.llama.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.llama.source import KernelCase, Tree, ggml_types
 
@@ -60,20 +59,12 @@ TEST_SOURCE = "tests/test-backend-ops.cpp"
 
 def read_resources(folder: Path) -> dict[str, Resources]:
     """The resources of each kernel (by mangled name) in the logs of a build."""
-    logs = sorted((folder / "obj").rglob("*.cu.o.log"))
-    return dict(found for log in logs for found in parse_log(log.read_text(errors="replace")))
-
-
-def parse_log(text: str) -> Iterator[tuple[str, Resources]]:
-    """The kernels, by mangled name, and their resources in one log of nvcc."""
-    for entry in ENTRY.finditer(text):
-        shared = SHARED.search(entry["rest"])
-        yield entry["name"], Resources(int(entry["registers"]), int(shared[1]) if shared else 0, int(entry["local"]))
-
-
-def as_json(resources: Mapping[str, Resources]) -> dict[str, str]:
-    """The resources as a build's folder has them: `registers/shared/local` by mangled name."""
-    return {name: str(found) for name, found in resources.items()}
+    found: dict[str, Resources] = {}
+    for log in sorted((folder / "obj").rglob("*.cu.o.log")):
+        for entry in ENTRY.finditer(log.read_text(errors="replace")):
+            shared = int(match[1]) if (match := SHARED.search(entry["rest"])) else 0
+            found[entry["name"]] = Resources(int(entry["registers"]), shared, int(entry["local"]))
+    return found
 
 
 def extend(
@@ -86,36 +77,14 @@ def extend(
     jobs: int | None,
     again: bool,
 ) -> Build:
-    """Compile what the build in a folder lacks of `contents`, or everything `again`; the caller holds the lock."""
+    """Compile what the build in a folder lacks of `contents`, or everything `again`; the caller holds the lock.
+
+    No runner loads the libraries while they are replaced. The manifest is written last.
+    """
     env = build_env(folder, toolchain, again)
     known = step_seconds(folder.parent.glob(f"*-{request.engine}-sm*-{request.flavour}-*"))
     contents = replace(contents, kernels=heaviest_first(contents.kernels, known))
-    ninja = functools.partial(run_ninja, report=progress, jobs=jobs, env=env, known=known)
-    return make(folder, request, toolchain, contents, ninja)
-
-
-def heaviest_first(kernels: Iterable[str], known: Mapping[str, float]) -> tuple[str, ...]:
-    """The names of kernel cases, those first that took longest in earlier builds; unknown ones before them."""
-    return tuple(sorted(kernels, key=lambda name: -known.get(case_source(name), float("inf"))))
-
-
-def build_env(folder: Path, toolchain: Toolchain, again: bool) -> dict[str, str]:
-    """The environment of a build's commands; removes what the last build left: ccache's report, objects to renew."""
-    (folder / STATS_LOG).unlink(missing_ok=True)
-    if again:
-        shutil.rmtree(folder / "obj", ignore_errors=True)
-        (folder / OVERLAY_STAMP).unlink(missing_ok=True)
-    shared = ccache_env(toolchain.versions) if toolchain.ccache else {}
-    return {"PATH": toolchain.path} | shared | ({"CCACHE_RECACHE": "1"} if shared and again else {})
-
-
-def make(
-    folder: Path, request: BuildRequest, toolchain: Toolchain, contents: Contents, ninja: Callable[..., None]
-) -> Build:
-    """Write the copied and generated files, run `ninja`, and write the manifest; the caller holds the lock.
-
-    `ninja` makes some files of a folder, by name, or all; no runner loads the libraries while they are replaced.
-    """
+    ninja = functools.partial(run_ninja, folder, report=progress, jobs=jobs, env=env, known=known)
     stamp = own_stamp()
     sources = read_sources(request.tree, request.quants, toolchain.machine)
     check_contents(request.tree, contents, sources)
@@ -126,14 +95,30 @@ def make(
         shutil.copyfile(toolchain.cudart, folder / "lib" / toolchain.cudart.name)
     plan = make_plan(request, toolchain, contents, sources)
     write_if_changed(folder / "build.ninja", plan.render())
-    ninja(folder, targets=plan.objects)
+    ninja(targets=plan.objects)
     with replacing_lock(folder):
-        ninja(folder)
+        ninja()
     if request.engine == "cuda":
-        write_if_changed(folder / RESOURCES, json.dumps(as_json(read_resources(folder)), indent=1) + "\n")
+        resources = {name: str(found) for name, found in read_resources(folder).items()}
+        write_if_changed(folder / RESOURCES, json.dumps(resources, indent=1) + "\n")
     manifest = new_manifest(request, toolchain.versions, contents, stamp)
     write_if_changed(folder / MANIFEST, MANIFESTS.text(manifest))
     return Build(folder, manifest, request, read_objects(folder / STATS_LOG))
+
+
+def heaviest_first(kernels: Iterable[str], known: Mapping[str, float]) -> tuple[str, ...]:
+    """The names of kernel cases, those first that took longest in earlier builds; unknown ones before them."""
+    return tuple(sorted(kernels, key=lambda name: -known.get(case_file(name), float("inf"))))
+
+
+def build_env(folder: Path, toolchain: Toolchain, again: bool) -> dict[str, str]:
+    """The environment of a build's commands; removes what the last build left: ccache's report, objects to renew."""
+    (folder / STATS_LOG).unlink(missing_ok=True)
+    if again:
+        shutil.rmtree(folder / "obj", ignore_errors=True)
+        (folder / OVERLAY_STAMP).unlink(missing_ok=True)
+    shared = ccache_env(toolchain.versions) if toolchain.ccache else {}
+    return {"PATH": toolchain.path} | shared | ({"CCACHE_RECACHE": "1"} if shared and again else {})
 
 
 def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
@@ -180,13 +165,7 @@ def plan_build(
     return folder, make_plan(request, toolchain, contents, tree_sources)
 
 
-def defining_file(tree: Tree, name: str) -> str | None:
-    """The further file of a tree that defines a demangled function, or instantiates it; None if there is none."""
-    instance = product_of(name, product_instances(tree), ggml_types(tree))
-    return f"{INSTANCES}/{instance}" if instance else defining_source(name, addable(tree))
-
-
-def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int | None = None) -> Build:
+def add_missing(build: Build, symbol: str, progress: Report = silent) -> Build:
     """Compile the source of a symbol that a program of this build called but lacks (exit status 87), and relink.
 
     BuildError if no file of the tree defines the symbol, or if the build was opened without its source.
@@ -194,28 +173,40 @@ def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int 
     name = demangle(symbol)
     if build.request is None:
         raise BuildError(f"{build.folder} is an export without {name}: add it to the original build, and export again")
-    sources = read_sources(build.request.tree, build.request.quants, find_toolchain(build.request.engine).machine)
     tree, has = build.request.tree, build.manifest.contents
-    case = case_of(name, sources.cases, ggml_types(tree))
-    apart = kernels_apart(build.request.engine, build.request.flavour)
-    file = launches_file(*case.sizes) if case and apart and not case.instance else None
-    file = file if file in sources.launches else None
-    body = body_of(name, ggml_types(tree))
-    if apart and body and not case:
-        file = body_file(*body)
-    case = None if file else case.whole if case and not apart else case
-    model = None if case or file else defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp")))
-    file = file if case or file or model else defining_file(tree, name)
-    found = case.name if case else model or file
-    if found is None or found in (*has.kernels, *has.architectures, *has.sources, *sources.cuda):
+    sources = read_sources(tree, build.request.quants, find_toolchain(build.request.engine).machine)
+    added = defining(name, tree, sources, kernels_apart(build.request.engine, build.request.flavour))
+    present = {*has.kernels, *has.architectures, *has.sources, *sources.cuda}
+    if added is None or not present.isdisjoint((*added.kernels, *added.architectures, *added.sources)):
         raise BuildError(f"a program needs {name} ({symbol}), but no file of {tree.spec} defines it")
     return ensure(
         build.request,
-        [case] if case else [],
+        map(sources.kernel, added.kernels),
         has.programs,
         dry=has.dry,
-        sources=[file] if file else [],
-        architectures=[model] if model else [],
+        sources=added.sources,
+        architectures=added.architectures,
         progress=progress,
-        jobs=jobs,
     )
+
+
+def defining(name: str, tree: Tree, sources: Sources, apart: bool) -> Contents | None:
+    """What a build has to contain for a demangled function; None if the tree does not define it.
+
+    A kernel case or, if kernels are compiled `apart`, the file that launches a case, one kernel of a case, or the file
+    of a kernel's body that is of no case; an architecture's file of libllama; any further file.
+    """
+    types = ggml_types(tree)
+    if case := case_of(name, sources.cases, types):
+        file = launches_file(*case.sizes)
+        if apart and not case.instance and file in sources.launches:
+            return Contents(sources=(file,))
+        return Contents(kernels=((case if apart else case.whole).name,))
+    if apart and (body := body_of(name, types)):
+        return Contents(sources=(body_file(*body),))
+    if model := defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp"))):
+        return Contents(architectures=(model,))
+    if instance := product_of(name, product_instances(tree), types):
+        return Contents(sources=(f"{INSTANCES}/{instance}",))
+    found = defining_source(name, addable(tree))
+    return Contents(sources=(found,)) if found else None

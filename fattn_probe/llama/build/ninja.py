@@ -1,4 +1,4 @@
-"""Run ninja with live progress; on failure report the first errors and the path of the log."""
+"""Run ninja with live progress and the estimated time left; on failure report the first errors and the log's path."""
 
 import contextlib
 import errno
@@ -13,7 +13,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import ninja
@@ -21,7 +21,6 @@ import ninja
 from fattn_probe.base.errors import BuildError, MachineError
 from fattn_probe.base.host import cores
 from fattn_probe.base.process import log, run
-from fattn_probe.llama.build.time_left import TimeLeft
 
 STATUS = re.compile(r"@(\d+)/(\d+)@ (.*)")
 CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -29,6 +28,8 @@ ERROR = re.compile(r"\b(?:fatal )?error\b|undefined reference|cannot find|Killed
 SHOWN_ERRORS = 12
 LOG_TAIL = 15
 TICK_SECONDS = 1.0
+CACHED_SECONDS = 0.5
+"""A faster compile was a hit in ccache."""
 GIB = 2**30
 GIB_A_COMPILE = 1.5  # memory of nvcc for the heaviest kernel instances
 
@@ -52,6 +53,62 @@ Report = Callable[[Progress], None]
 
 def silent(progress: Progress) -> None:
     """Report nothing."""
+
+
+def step_seconds(builds: Iterable[Path]) -> dict[str, float]:
+    """The longest time of each step in ninja's logs of some build folders, by the step's label."""
+    found: dict[str, float] = {}
+    for folder in builds:
+        try:
+            rows = [line.split("\t") for line in (folder / ".ninja_log").read_text(errors="replace").splitlines()]
+            times = [(row[3], (int(row[1]) - int(row[0])) / 1e3) for row in rows if len(row) == 5]
+        except (OSError, ValueError):  # missing or damaged
+            continue
+        for output, seconds in times:
+            label = output.rpartition("/")[2].removesuffix(".o")  # of an object, the name of its source
+            if seconds >= CACHED_SECONDS:
+                found[label] = max(seconds, found.get(label, 0.0))
+    return found
+
+
+@dataclass
+class TimeLeft:
+    """The steps of a build in progress.
+
+    `known` has seconds of earlier builds by label; an unknown step counts as average. The seconds are scaled by the
+    ratio of this build's finished steps to their earlier times.
+    """
+
+    labels: set[str]
+    known: Mapping[str, float]
+    jobs: int
+    clock: Callable[[], float] = time.monotonic
+    started: dict[str, float] = field(default_factory=dict)
+    finished: dict[str, float] = field(default_factory=dict)
+    done: int = 0
+
+    def see(self, done: int, label: str) -> None:
+        """Process a status line of ninja: one when a step starts, and one with a higher count when it ends."""
+        if done > self.done and label in self.started:
+            self.finished[label] = self.clock() - self.started.pop(label)
+        elif done == self.done:
+            self.started[label] = self.clock()
+        self.done = done
+
+    @property
+    def seconds(self) -> float | None:
+        """The remaining seconds: the longest step, or all steps divided by the jobs; None if unknown."""
+        expected = {**self.known, **self.finished}
+        samples = [expected[label] for label in self.labels if label in expected]
+        if not samples:
+            return None
+        both = self.finished.keys() & self.known.keys()
+        before = sum(self.known[label] for label in both)
+        pace = sum(self.finished[label] for label in both) / before if before else 1.0
+        average, now, left = sum(samples) / len(samples), self.clock(), []
+        for label in self.labels - self.finished.keys():
+            left.append(max(0.0, pace * expected.get(label, average) - (now - self.started.get(label, now))))
+        return max([sum(left) / self.jobs, *left])
 
 
 def default_jobs() -> int:
@@ -166,7 +223,10 @@ def read_lines(terminal: int, tick: float | None = None) -> Iterator[str]:
     while True:
         while not select.select([terminal], [], [], tick)[0]:
             yield ""
-        chunk = read_chunk(terminal)
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError:  # how Linux reports the end
+            chunk = b""
         if not chunk:
             break
         *lines, pending = re.split(r"[\r\n]+", CONTROL.sub("", pending + chunk.decode(errors="replace")))
@@ -175,11 +235,3 @@ def read_lines(terminal: int, tick: float | None = None) -> Iterator[str]:
         yield from (line for line in lines if line)
     if pending:
         yield pending
-
-
-def read_chunk(terminal: int) -> bytes:
-    """The next bytes; empty at the end, which Linux reports as EIO."""
-    try:
-        return os.read(terminal, 65536)
-    except OSError:
-        return b""

@@ -49,7 +49,7 @@ def prepare(folder: Path, request: BuildRequest, sources: Sources, contents: Con
     cuda = folder / OVERLAY / CUDA
     shared = kernel_parameters(folder / OVERLAY, SHARED)
     for case in map(sources.kernel, contents.kernels):
-        write_if_changed(cuda / "template-instances" / case_file(case), case_text(case, shared))
+        write_if_changed(cuda / "template-instances" / case_file(case.name), case_text(case, shared))
     if request.engine == "sim":
         for file, cases in sources.launches.items():
             write_if_changed(cuda / file, launches_text(cases))

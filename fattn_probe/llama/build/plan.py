@@ -25,7 +25,7 @@ from fattn_probe.llama.build.sources import (
     launches_file,
     launching_files,
 )
-from fattn_probe.llama.build.steps import CompileStep, LinkStep, Plan, Step, StubStep, compile_step
+from fattn_probe.llama.build.steps import BuildStep, Plan, compile_step
 from fattn_probe.llama.cxx.functions import BODIES
 from fattn_probe.llama.launch.families import BY_CASE
 from fattn_probe.llama.source import KernelCase
@@ -59,16 +59,21 @@ class Planner:
     def plan(self) -> Plan:
         """All steps that the contents need; omits backends that no program uses."""
         backends = {backend for program in self.contents.programs for backend in BACKENDS[program]}
-        steps: list[Step] = []
-        if "cuda" in backends:
-            steps += self.cuda_library()
+        steps = self.cuda_library() if "cuda" in backends else []
         if "cpu" in backends:
-            steps += self.cpu_library()
-        steps += self.base_library()
+            compiles = [self.compile(f"{GGML}/{name}", self.flags.cpu(name)) for name in self.flags.sources.cpu]
+            steps += [*compiles, self.link(CPU_LIBRARY, [step.output for step in compiles], (BASE,))]
+        # libggml-base.so, with stubs for everything that is not built. The programs' functions need no stubs. As inputs
+        # of this step the programs compile early, not last and alone.
+        compiles = self.base_compiles()
+        objects = [step.output for step in compiles]
+        programs = [step.output for name in self.contents.programs for step in self.program_files(name)]
+        stubs = self.stubs("obj/base-stubs.c", objects, programs)
+        steps += [*compiles, *stubs, self.link(BASE, [*objects, stubs[-1].output], ())]
         steps += [step for program in self.contents.programs for step in self.program(program)]
-        return Plan(tuple({step.outputs: step for step in steps}.values()))
+        return Plan(tuple({step.output: step for step in steps}.values()))
 
-    def compile(self, source: str, command: Iterable[str], folder: str = "", log: bool = False) -> CompileStep:
+    def compile(self, source: str, command: Iterable[str], folder: str = "", log: bool = False) -> BuildStep:
         """One compile; obj/ mirrors the folders of the sources."""
         target = f"obj/{folder}{source.removeprefix('overlay/').removeprefix('ggml/src/')}.o"
         return compile_step(source, target, command, ccache=bool(self.flags.toolchain.ccache), log=log)
@@ -76,44 +81,28 @@ class Planner:
     @property
     def base_objects(self) -> list[str]:
         """The objects of libggml-base.so."""
-        return [step.object for step in self.base_compiles()]
+        return [step.output for step in self.base_compiles()]
 
-    def base_compiles(self) -> list[CompileStep]:
+    def base_compiles(self) -> list[BuildStep]:
         """The compiles of libggml-base.so: all that the programs call."""
         whole = self.contents.full or set(self.contents.programs) != {RUNNER}
         left_out = () if whole else set(UNUSED) - set(self.contents.sources)
         files = [name for name in self.flags.sources.base if name not in left_out]
         return [self.compile(f"{GGML}/{name}", self.flags.base(name)) for name in files]
 
-    def base_library(self) -> list[Step]:
-        """libggml-base.so, with stubs for everything that is not built.
-
-        The programs' functions need no stubs. As inputs of this step the programs compile early, not last and alone.
-        """
-        compiles = self.base_compiles()
-        objects = [step.object for step in compiles]
-        programs = [step.object for name in self.contents.programs for step in self.program_files(name)]
-        stubs = self.stubs("obj/base-stubs.c", objects, programs)
-        return [*compiles, *stubs, self.link(BASE, [*objects, stubs[-1].object], ())]
-
-    def cpu_library(self) -> list[Step]:
-        """libggml-cpu.so."""
-        compiles = [self.compile(f"{GGML}/{name}", self.flags.cpu(name)) for name in self.flags.sources.cpu]
-        return [*compiles, self.link(CPU_LIBRARY, [step.object for step in compiles], (BASE,))]
-
-    def link(self, output: str, objects: Iterable[str], libraries: Iterable[str]) -> LinkStep:
+    def link(self, output: str, objects: Iterable[str], libraries: Iterable[str]) -> BuildStep:
         """The link of a library or a program."""
         inputs = (*objects, *libraries)
         openmp = self.flags.openmp if output == CPU_LIBRARY else ()
         words = (*self.flags.link(output), *inputs, *openmp, "-lm", "-ldl", "-lpthread", "-o", output)
-        return LinkStep(output, inputs, words)
+        return BuildStep("link", output, inputs, words)
 
     def kernel_sources(self) -> list[str]:
         """The .cu files, the heaviest first, relative to ggml-cuda/."""
         if self.contents.full:
             return list(self.flags.sources.full)
         kernels = [self.flags.sources.kernel(name) for name in self.contents.kernels]
-        cases = [f"template-instances/{case_file(kernel)}" for kernel in kernels]
+        cases = [f"template-instances/{case_file(kernel.name)}" for kernel in kernels]
         split = kernels_apart(self.flags.request.engine, self.flags.request.flavour)
         files = [f"{LAUNCHES}/{name}" if split and name != BACKEND else name for name in self.flags.sources.cuda]
         heaviest = sorted(files, key=lambda name: (not name.endswith("fattn.cu"), name != BACKEND))
@@ -123,7 +112,7 @@ class Planner:
         wanted += [name for name in self.contents.sources if name.endswith(".cu")]
         return list(dict.fromkeys([heaviest[0], *cases, heaviest[1], *wanted, *heaviest[2:]]))
 
-    def cuda_library(self) -> list[Step]:
+    def cuda_library(self) -> list[BuildStep]:
         """libggml-cuda.so: the kernels, stand-ins for CUDA's libraries, and stubs for everything that is not built."""
         sim = self.flags.request.engine == "sim"
         names = self.kernel_sources()
@@ -132,9 +121,9 @@ class Planner:
             compiles += [self.compile(f"native/{name}", self.flags.simulator.native(name)) for name in self.simulator()]
         lazy = "native/cublas/cublas_lazy.cpp"
         compiles.append(self.compile(lazy, self.flags.cuda_host(lazy)))
-        objects = [step.object for step in compiles]
+        objects = [step.output for step in compiles]
         stubs = self.stubs("obj/stubs.c", objects, self.base_objects, self.cuda_runtime())
-        link = self.link(CUDA_LIBRARY, [*objects, stubs[-1].object], [BASE, *self.cuda_runtime()])
+        link = self.link(CUDA_LIBRARY, [*objects, stubs[-1].output], [BASE, *self.cuda_runtime()])
         return [*compiles, *stubs, link]
 
     def simulator(self) -> tuple[str, ...]:
@@ -149,7 +138,7 @@ class Planner:
 
     def stubs(
         self, source: str, objects: list[str], provided: Iterable[str] = (), libraries: Iterable[str] = ()
-    ) -> tuple[StubStep, CompileStep]:
+    ) -> tuple[BuildStep, BuildStep]:
         """The stubs of a library of `objects`, which change with the objects; it is linked with the others.
 
         The libraries that this build makes are given as their objects, `provided`. Ninja starts the step with the most
@@ -159,26 +148,26 @@ class Planner:
         command += ["--compiler", self.flags.toolchain.cxx, "--sanitize", ",".join(self.flags.request.sanitize)]
         command += [word for library in libraries for word in ("--library", library)]
         command += [word for path in provided for word in ("--provided", path)]
-        step = StubStep(source, (STUBS_SCRIPT.name, *objects, *provided, *libraries), (*command, *objects))
+        step = BuildStep("stubs", source, (STUBS_SCRIPT.name, *objects, *provided, *libraries), (*command, *objects))
         return step, self.compile(source, self.flags.host(source, UNOPTIMISED), folder="generated/")
 
-    def program(self, name: str) -> list[Step]:
+    def program(self, name: str) -> list[BuildStep]:
         """A program with its compiles."""
         backends = BACKENDS[name]
-        steps: list[Step] = [*self.program_files(name)]
+        steps = self.program_files(name)
         libraries = [CUDA_LIBRARY] if "cuda" in backends else []
         libraries += [CPU_LIBRARY] if "cpu" in backends else []
         if "cuda" in backends and self.cudart:
             steps.append(self.compile(record := "native/cuda/record_launches.cpp", self.flags.cuda_host(record)))
             libraries += self.cuda_runtime()
-        objects = [step.object for step in steps if isinstance(step, CompileStep)]
+        objects = [step.output for step in steps if step.rule == "compile"]
         if name in WITH_LIBLLAMA:
             stubs = self.stubs(f"obj/{name}-stubs.c", objects, self.base_objects, libraries)
             steps += stubs
-            objects.append(stubs[-1].object)
+            objects.append(stubs[-1].output)
         return [*steps, self.link(f"bin/{name}", objects, [*libraries, BASE])]
 
-    def program_files(self, name: str) -> list[CompileStep]:
+    def program_files(self, name: str) -> list[BuildStep]:
         """A program's own files, compiled for its backends."""
         backends = BACKENDS[name]
         uses = tuple(f"-DGGML_USE_{backend.upper()}" for backend in backends)
@@ -192,24 +181,19 @@ class Planner:
         command = (*self.flags.host(RUNNER_SOURCE, UNOPTIMISED), *uses)
         return [self.compile(RUNNER_SOURCE, command, f"{'-'.join(backends)}/")]
 
-    def libllama(self) -> list[CompileStep]:
+    def libllama(self) -> list[BuildStep]:
         """libllama with the architectures that are wanted; the program has stubs for the others."""
         files = [*self.flags.sources.libllama, *(f"models/{name}" for name in self.contents.architectures)]
         return [self.compile(f"overlay/src/{name}", self.flags.libllama(name)) for name in files]
 
-    def registry(self, uses: tuple[str, ...], folder: str = "") -> list[CompileStep]:
+    def registry(self, uses: tuple[str, ...], folder: str = "") -> list[BuildStep]:
         """Ggml's list of all backends, which is made at compile time. The runner has one backend and does without."""
         files = [f"{GGML}/{name}" for name in self.flags.sources.registry]
         return [self.compile(file, (*self.flags.host(file), *uses), folder) for file in files]
 
 
-def case_file(case: KernelCase) -> str:
-    """The name of the generated .cu file that holds one kernel case."""
-    return case_source(case.name)
-
-
-def case_source(name: str) -> str:
-    """The same, from the case's name: `fattn-probe-mma-64-64-8-8.cu` of `mma 64,64,8,8`."""
+def case_file(name: str) -> str:
+    """The generated .cu file of a kernel case of this name: `fattn-probe-mma-64-64-8-8.cu` of `mma 64,64,8,8`."""
     words = name.replace("GGML_TYPE_", "").lower().replace(" ", "-").replace(",", "-")
     return f"{CASE_PREFIX}{words}.cu"
 

@@ -5,14 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.llama.build.rewrite_ahead import rewrite_ahead, rewrite_shuffles
-from fattn_probe.llama.build.rewrite_arithmetic import rewrite_divisions, rewrite_functions, rewrite_outputs
+from fattn_probe.llama.build.rewrite_arithmetic import (
+    EXACT,
+    FUNCTIONS,
+    replace_calls,
+    rewrite_divisions,
+    rewrite_outputs,
+)
 from fattn_probe.llama.build.rewrite_asm import rewrite_asm
 from fattn_probe.llama.build.rewrite_checker import rewrite_conversions, rewrite_copies, rewrite_pool, rewrite_symbols
 from fattn_probe.llama.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewrite_launches, rewrite_pointers
 from fattn_probe.llama.build.rewrite_products import rewrite_products
 from fattn_probe.llama.build.rewrite_shared import rewrite_shared
 from fattn_probe.llama.cxx.functions import device_spans
-from fattn_probe.llama.cxx.tokens import Draft, Token, draft_of, tokenize
+from fattn_probe.llama.cxx.tokens import Draft, draft_of, tokenize
 
 # The arithmetic of these files is scalar float32. nvcc unrolls their loops and then fuses a product of one loop with a
 # sum of the next; g++ does the same if it unrolls them. Elsewhere, unrolling only doubles the compile time.
@@ -67,40 +73,24 @@ class Rewritten:
 
 
 def _rewrite_directives(draft: Draft, *, unrolls: bool) -> None:
-    """Replace `#pragma unroll`, which g++ does not know, by its own or by nothing; rewrite the launches in macros."""
-    for place, token in enumerate(draft.tokens):
-        if token.kind != "directive":
+    """Replace `#pragma unroll`, which g++ does not know, by its own or by nothing; rewrite the launches in macros.
+
+    A number of turns stays, if it is a literal. nvcc takes the pragma in a macro too.
+    """
+    for place, (kind, text) in enumerate(draft.tokens):
+        if kind != "directive":
             continue
-        if UNROLL.match(token.text):
-            draft.out[place] = (_unroll(token.text) if unrolls else "") + "\n" * token.text.count("\n")
-        elif DEFINE.match(token.text):
-            draft.out[place] = _rewrite_macro(token.text)
-
-
-def _unroll(text: str) -> str:
-    """The pragma of g++ for nvcc's; a number of turns stays, if it is a literal."""
-    turns = UNROLL_TURNS.match(text)
-    return f"#pragma GCC unroll {turns.group(1) if turns else ALL_TURNS}"
-
-
-def _rewrite_macro(text: str) -> str:
-    """A macro's definition with its launches rewritten, and without the `#pragma unroll` that nvcc takes in a macro."""
-    text = UNROLL_IN_MACRO.sub("", text)
-    if "<<<" not in text:
-        return text
-    head, body = text[: text.index("#") + 1], draft_of(tokenize(text[text.index("#") + 1 :]))
-    rewrite_launches(body)
-    return head + "".join(body.out)
-
-
-def _notes(tokens: list[Token]) -> tuple[Note, ...]:
-    """Macros that divide: their bodies stay unchanged, because it is unknown whether device code uses them."""
-    notes = []
-    for place, (kind, text) in enumerate(tokens):
-        if kind == "directive" and "/" in text and (macro := DEFINE.match(text)) and "/" in COMMENT.sub("", text):
-            line = 1 + sum(before.count("\n") for _, before in tokens[:place])
-            notes.append(Note(f"macro {macro.group(1)} divides", line))
-    return tuple(notes)
+        if UNROLL.match(text):
+            turns = UNROLL_TURNS.match(text)
+            pragma = f"#pragma GCC unroll {turns.group(1) if turns else ALL_TURNS}"
+            draft.out[place] = pragma * unrolls + "\n" * text.count("\n")
+        elif DEFINE.match(text):
+            draft.out[place] = UNROLL_IN_MACRO.sub("", text)
+            if "<<<" in text:
+                head, hash_sign, definition = draft.out[place].partition("#")
+                body = draft_of(tokenize(definition))
+                rewrite_launches(body)
+                draft.out[place] = "".join((head, hash_sign, *body.out))
 
 
 def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPSTREAM) -> Rewritten:
@@ -114,7 +104,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     unrolls = style.unrolls or Path(path).name.startswith(UNROLLED)
     _rewrite_directives(draft, unrolls=unrolls and style.bodies)
     rewrite_divisions(draft, device)
-    rewrite_functions(draft, device, style.fast_math)
+    replace_calls(draft, device, FUNCTIONS if style.fast_math else EXACT)
     if style.whole:
         rewrite_outputs(draft, device_spans(draft, host_too=True))
     rewrite_shared(draft, device)
@@ -132,4 +122,10 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
         rewrite_pointers(draft)
         rewrite_symbols(draft)
     rewrite_launches(draft, kernels if style.whole else ())
-    return Rewritten(path, "".join(draft.out), kernels, unknown_ptx, _notes(draft.tokens))
+    notes = []
+    for place, (kind, code) in enumerate(draft.tokens):
+        if kind == "directive" and "/" in code and (macro := DEFINE.match(code)) and "/" in COMMENT.sub("", code):
+            # Its body stays unchanged, because it is unknown whether device code uses it.
+            line = 1 + sum(before.count("\n") for _, before in draft.tokens[:place])
+            notes.append(Note(f"macro {macro.group(1)} divides", line))
+    return Rewritten(path, "".join(draft.out), kernels, unknown_ptx, tuple(notes))

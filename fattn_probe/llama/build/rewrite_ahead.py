@@ -69,39 +69,30 @@ def rewrite_ahead(draft: Draft, device: Spans) -> None:
     for start in draft.where.get("for", ()):
         if start < stop or start not in device or draft.word(start - 1) not in STATEMENT_ENDS:
             continue
-        end = _end(draft, start)
-        if end is not None and _only_multiplies(draft, start, end):
-            local = "true" if _loads_are_local(draft, start, end) else "false"
-            draft.before(start, f"simt::begin_ahead({local}); ")
+        header = draft.mates[start + 1]
+        if header == UNMATCHED or draft.word(header + 1) != "{" or (end := draft.mates[header + 1]) == UNMATCHED:
+            continue
+        called = [(name, draft.word(bracket + 1)) for name, bracket in _calls(draft, start, end)]
+        sums = {argument for name, argument in called if name == MULTIPLY}
+        loaded = {argument for name, argument in called if name.startswith(LOADS)}
+        declared = _declared(draft, start, end)
+        # A sum that is declared in the loop starts from what its declaration stores, which running ahead would miss.
+        if sums and not sums & declared and all(_harmless(draft, index) for index in _body(draft, start, end)):
+            draft.before(start, f"simt::begin_ahead({'true' if loaded <= declared else 'false'}); ")
             draft.after(end, " simt::end_ahead();")
             stop = end
     for specifier in draft.where.get("__device__", ()):
-        _catch_up_before_ordinary_code(draft, specifier)
-
-
-def _end(draft: Draft, start: int) -> int | None:
-    """The closing brace of the `for` at `start`; None for a body without braces."""
-    header = draft.mates[start + 1]
-    if header == UNMATCHED or draft.word(header + 1) != "{" or draft.mates[header + 1] == UNMATCHED:
-        return None
-    return draft.mates[header + 1]
-
-
-def _only_multiplies(draft: Draft, start: int, end: int) -> bool:
-    """Whether a loop multiplies, and otherwise only loads fragments and computes indices.
-
-    A sum that is declared in the loop starts from what its declaration stores, which running ahead would miss.
-    """
-    sums = {draft.word(bracket + 1) for name, bracket in _calls(draft, start, end) if name == MULTIPLY}
-    if not sums or sums & _declared(draft, start, end):
-        return False
-    return all(_harmless(draft, index) for index in _body(draft, start, end))
-
-
-def _loads_are_local(draft: Draft, start: int, end: int) -> bool:
-    """Whether all that a loop loads is declared in it."""
-    loaded = {draft.word(bracket + 1) for name, bracket in _calls(draft, start, end) if name.startswith(LOADS)}
-    return loaded <= _declared(draft, start, end)
+        function = function_at(draft, specifier)
+        if function is None or not (function.name in (MULTIPLY, GENERIC_LOAD) or function.name.startswith(LOADS)):
+            continue
+        statements = set()
+        for index in range(function.start, function.stop):
+            stores = draft.words[index] in ASSIGNMENTS and draft.words[index - 1] == "]"
+            copies = draft.words[index] == "(" and "memcpy" in _callee(draft, index)
+            if stores or copies:
+                statements.add(_statement(draft, index, function.start - 1))
+        for statement in statements:
+            draft.before(statement, "simt::end_ahead(); ")
 
 
 def _calls(draft: Draft, start: int, end: int) -> Iterator[tuple[str, int]]:
@@ -153,21 +144,6 @@ def _callee(draft: Draft, bracket: int) -> str:
     if draft.word(index) == ">":
         index = draft.back_over_angles(index) - 1
     return draft.word(index) if draft.is_name(index) else ""
-
-
-def _catch_up_before_ordinary_code(draft: Draft, specifier: int) -> None:
-    """End running ahead in a function that loads or multiplies fragments where it does so element by element."""
-    function = function_at(draft, specifier)
-    if function is None or not (function.name in (MULTIPLY, GENERIC_LOAD) or function.name.startswith(LOADS)):
-        return
-    statements = set()
-    for index in range(function.start, function.stop):
-        stores = draft.words[index] in ASSIGNMENTS and draft.words[index - 1] == "]"
-        copies = draft.words[index] == "(" and "memcpy" in _callee(draft, index)
-        if stores or copies:
-            statements.add(_statement(draft, index, function.start - 1))
-    for statement in statements:
-        draft.before(statement, "simt::end_ahead(); ")
 
 
 def _statement(draft: Draft, index: int, body: int) -> int:

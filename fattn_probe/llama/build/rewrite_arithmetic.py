@@ -24,21 +24,17 @@ def _is_literal(draft: Draft, index: int) -> bool:
     return word[:1].isdigit() and (word.startswith(("0x", "0b")) or not set(word) & set(".epf"))
 
 
-def _is_integer_constant(draft: Draft, division: int) -> bool:
-    """Whether both sides of a division are `sizeof` or an integer literal."""
-    left, right = division - 1, division + 1
-    is_size = draft.word(left) == ")" and draft.word(draft.mates[left] - 1) == "sizeof"
-    return (is_size or _is_literal(draft, left)) and (draft.word(right) == "sizeof" or _is_literal(draft, right))
-
-
 def rewrite_divisions(draft: Draft, device: Spans) -> None:
     """Turn `a / b` into `a *simt::divided_by* b`, `a % b` likewise, and `a /= b` into `a *= simt::reciprocal_of = b`.
 
     The operand types then select the kind of division. Precedence and associativity do not change, because `*` and `/`
-    have the same.
+    have the same. Divisions stay whose sides are both `sizeof` or an integer literal.
     """
     for index in draft.where.get("/", ()):
-        if index in device and not _is_integer_constant(draft, index):
+        left, right = index - 1, index + 1
+        is_size = draft.word(left) == ")" and draft.word(draft.mates[left] - 1) == "sizeof"
+        constant = is_size or _is_literal(draft, left)
+        if index in device and not (constant and (draft.word(right) == "sizeof" or _is_literal(draft, right))):
             draft.replace(index, "*simt::divided_by*")
     for index in draft.where.get("%", ()):
         if index in device and not _is_literal(draft, index + 1):
@@ -46,11 +42,6 @@ def rewrite_divisions(draft: Draft, device: Spans) -> None:
     for index in draft.where.get("/=", ()):
         if index in device:
             draft.replace(index, "*= simt::reciprocal_of =")
-
-
-def rewrite_functions(draft: Draft, device: Spans, fast_math: bool) -> None:
-    """Replace functions that nvcc compiles otherwise than g++ by the simulator's."""
-    replace_calls(draft, device, FUNCTIONS if fast_math else EXACT)
 
 
 def rewrite_outputs(draft: Draft, device: Spans) -> None:
@@ -74,7 +65,7 @@ def rewrite_outputs(draft: Draft, device: Spans) -> None:
 
 
 def replace_calls(draft: Draft, device: Spans, names: Mapping[str, str]) -> None:
-    """Replace the names of functions where device code calls them."""
+    """Replace the names of functions where device code calls them: of those that nvcc compiles otherwise than g++."""
     for name, replacement in names.items():
         for index in draft.where.get(name, ()):
             is_call = draft.word(index + 1) == "(" and draft.word(index - 1) not in (".", "->", "::")

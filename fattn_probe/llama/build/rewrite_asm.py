@@ -74,38 +74,6 @@ def _alternatives(draft: Draft, opener: int, strings: list[int]) -> tuple[tuple[
     return tuple(tuple(strings[start:stop]) for start, stop in pairwise(starts))
 
 
-def mnemonic(text: str) -> str:
-    """The first instruction of PTX text, without its operands."""
-    words = text.split()
-    return words[0].rstrip(";") if words else ""
-
-
-def named_in(text: str) -> str:
-    """The immediates and special registers of an instruction, as they stand in a function's name: `_16`, `_laneid`."""
-    operands = text.replace("%%", "%").split(None, 1)[1:]
-    found = re.findall(r"(?<![%\w.])(?:%([a-z]\w*)|(\d+))(?![\w.])", operands[0]) if operands else []
-    return "".join(f"_{register or number}" for register, number in found)
-
-
-def function_of(text: str, known_ptx: frozenset[str]) -> str | None:
-    """The function for an instruction: with its immediates in the name, or without; None if there is neither."""
-    name = mangle(mnemonic(text))
-    return next((found for found in (name + named_in(text), name) if found in known_ptx), None)
-
-
-def mangle(name: str) -> str:
-    """A mnemonic as an identifier: `cp.async.cg.shared.global.L2::64B` -> `cp_async_cg_shared_global_L2_64B`."""
-    return name.replace("::", "_").replace(".", "_")
-
-
-def is_plain(text: str, operands: int) -> bool:
-    """Whether PTX text is a single instruction with its operands in order, %0 first."""
-    if len([line for line in re.split(r"[;\n]", text) if line.strip()]) != 1:
-        return False
-    used = re.findall(r"%(\d+)", text.replace("%%", ""))
-    return [int(number) for number in dict.fromkeys(used)] == list(range(operands))
-
-
 def _call(draft: Draft, statement: AsmStatement, functions: list[str]) -> None:
     """Replace the statement by a call; each operand's expression stays in place.
 
@@ -133,18 +101,35 @@ def rewrite_asm(draft: Draft, known_ptx: frozenset[str]) -> tuple[tuple[str, int
     starts = sorted(index for keyword in KEYWORDS for index in draft.where.get(keyword, ()))
     for statement in filter(None, (parse_asm(draft, start) for start in starts)):
         texts = ["".join(_literal(draft.words[index]) for index in group) for group in statement.strings]
-        functions = [_function(text, statement, known_ptx) for text in texts]
+        operands = None if statement.partly else len(statement.operands)
+        functions = [_function(text, operands, known_ptx) for text in texts]
         if None not in functions:
             _call(draft, statement, [f"simt::ptx::{function}" for function in functions])
         else:
-            name = mnemonic(texts[functions.index(None)])
+            name = _mnemonic(texts[functions.index(None)])
             draft.blank(statement.start, statement.stop + 1)
             draft.replace(statement.start, f'simt::unknown_ptx("{name}", __FILE__, __LINE__)')
             unknown.append((name, draft.lines[statement.start]))
     return tuple(unknown)
 
 
-def _function(text: str, statement: AsmStatement, known_ptx: frozenset[str]) -> str | None:
-    """The function for a text of a statement; None for what the simulator lacks or would get wrong."""
-    plain = not statement.partly and is_plain(text, len(statement.operands))
-    return function_of(text, known_ptx) if plain else None
+def _mnemonic(text: str) -> str:
+    """The first instruction of PTX text, without its operands."""
+    return text.split(None, 1)[0].rstrip(";") if text.strip() else ""
+
+
+def _function(text: str, operands: int | None, known_ptx: frozenset[str]) -> str | None:
+    """The function for PTX text, with its immediates and special registers in the name (`_16`, `_laneid`), or without.
+
+    None for what the simulator lacks or would get wrong: all but a single instruction with its operands in order, %0
+    first. `cp.async.cg.shared.global.L2::64B` is `cp_async_cg_shared_global_L2_64B`.
+    """
+    used = dict.fromkeys(re.findall(r"%(\d+)", text.replace("%%", "")))
+    instructions = [line for line in re.split(r"[;\n]", text) if line.strip()]
+    if operands is None or len(instructions) != 1 or list(map(int, used)) != list(range(operands)):
+        return None
+    name = _mnemonic(text).replace("::", "_").replace(".", "_")
+    _, written = (*text.replace("%%", "%").split(None, 1), "")[:2]
+    named = re.findall(r"(?<![%\w.])(?:%([a-z]\w*)|(\d+))(?![\w.])", written)
+    longer = name + "".join(f"_{register or number}" for register, number in named)
+    return next((found for found in (longer, name) if found in known_ptx), None)

@@ -52,20 +52,15 @@ def rewrite_conversions(draft: Draft, device: Spans) -> None:
     """
     for word, type_name in NARROW.items():
         for index in draft.where.get(word, ()):
-            before, after = draft.word(index - 1), draft.word(index + 1)
-            if index in device and before not in OTHER_TYPES and after not in OTHER_TYPES and _has_value(draft, index):
+            other = not OTHER_TYPES.isdisjoint((draft.word(index - 1), draft.word(index + 1)))
+            declares = draft.is_name(index + 1) and draft.word(index + 2) == "=" and draft.word(index + 3) != "{"
+            if index in device and not other and declares and draft.word(index + 4) not in (";", ","):
                 draft.after(index + 2, f" SIMT_INTO({type_name})")
 
 
 def without_conversions(text: str) -> str:
     """A rewritten text as it was before this pass, for patterns like `int kb0_stop = min`."""
     return WRITTEN.sub("", text)
-
-
-def _has_value(draft: Draft, index: int) -> bool:
-    """Whether `name = value` follows the type at `index`, with a value of more than one token."""
-    declares = draft.is_name(index + 1) and draft.word(index + 2) == "=" and draft.word(index + 3) != "{"
-    return declares and draft.word(index + 4) not in (";", ",")
 
 
 def rewrite_copies(draft: Draft, device: Spans) -> None:
@@ -118,10 +113,11 @@ def _variables(draft: Draft, index: int) -> tuple[dict[str, bool], int]:
             index = draft.behind(index + 1)
             continue
         angles += (word == "<") - (word == ">")
-        if angles == 0 and (
-            word in ("=", ",", ";") or (word == "{" and index == name + 1 and not _is_type(draft, name))
-        ):
-            end = _declarator_end(draft, index)
+        defines = not TYPES.isdisjoint(draft.words[name - 1 : name + 1])  # a `{` behind the name then defines a type
+        if angles == 0 and (word in ("=", ",", ";") or (word == "{" and index == name + 1 and not defines)):
+            end = index
+            while draft.word(end) not in (",", ";", ""):
+                end = draft.behind(end)
             found[draft.words[name]] = end > index
             if draft.word(end) == ";":
                 return found, end
@@ -131,27 +127,13 @@ def _variables(draft: Draft, index: int) -> tuple[dict[str, bool], int]:
     return {}, index
 
 
-def _is_type(draft: Draft, name: int) -> bool:
-    """Whether the `{` behind a name defines a type."""
-    return not TYPES.isdisjoint(draft.words[name - 1 : name + 1])
-
-
-def _declarator_end(draft: Draft, index: int) -> int:
-    """The `,` or `;` behind a variable's value, which begins at `index`."""
-    while draft.word(index) not in (",", ";", ""):
-        index = draft.behind(index)
-    return index
-
-
 def _is_outside(draft: Draft, index: int) -> bool:
     """Whether a token is in no braces but those of namespaces and `extern "C"`."""
-    around = (brace for brace in draft.where.get("{", ()) if brace < index < draft.mates[brace])
-    return all(_is_namespace(draft, brace) for brace in around)
-
-
-def _is_namespace(draft: Draft, brace: int) -> bool:
-    """Whether a `{` opens a namespace or the declarations of another language."""
-    start = brace - 1
-    while (draft.is_name(start) and draft.words[start] != "namespace") or draft.word(start) == "::":
-        start -= 1
-    return draft.word(start) == "namespace" or draft.word(start) == '"C"'
+    for brace in draft.where.get("{", ()):
+        if brace < index < draft.mates[brace]:
+            start = brace - 1
+            while (draft.is_name(start) and draft.words[start] != "namespace") or draft.word(start) == "::":
+                start -= 1
+            if draft.word(start) not in ("namespace", '"C"'):
+                return False
+    return True

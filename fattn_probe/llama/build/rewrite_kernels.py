@@ -135,42 +135,13 @@ def rewrite_pointers(draft: Draft) -> None:
 
     Its type says what the arguments are.
     """
+    casts = [(*edge, type_) for type_ in VOID_POINTERS for edge in ((["("], [")"]), (["reinterpret_cast", "<"], [">"]))]
     for name in TAKES_A_KERNEL:
         for index in draft.where.get(name, ()):
-            stop = _void_cast_end(draft, index + 2) if draft.word(index + 1) == "(" else None
-            if stop is not None:
-                draft.blank(index + 2, stop)
-
-
-def _void_cast_end(draft: Draft, index: int) -> int | None:
-    """The token after the `(void *)` or `reinterpret_cast<void *>` at `index`; None if there is no such cast."""
-    named = draft.word(index) == "reinterpret_cast"
-    start = index + 1 + named
-    opening, closing = ("<", ">") if named else ("(", ")")
-    for words in VOID_POINTERS:
-        stop = start + len(words)
-        if draft.words[start - 1 : stop + 1] == [opening, *words, closing]:
-            return stop + 1
-    return None
-
-
-def _launch_end(draft: Draft, bracket: int) -> int | None:
-    """The first of the three `>` that close a `<<<`."""
-    index = bracket + 1
-    while index + 2 < len(draft.words):
-        if draft.words[index : index + 3] == [">", ">", ">"]:
-            return index
-        index = max(index, draft.mates[index]) + 1
-    return None
-
-
-def _template_arguments(draft: Draft, start: int, stop: int) -> int:
-    """How many template arguments are between the `<` and the `>` of [start, stop)."""
-    commas, depth = 0, 0
-    for index in draft.outer(start + 1, stop - 1):
-        depth += (draft.words[index] == "<") - (draft.words[index] == ">")
-        commas += draft.words[index] == "," and depth == 0
-    return commas + 1
+            for opening, closing, type_ in casts:
+                stop = index + 2 + len(opening) + len(type_) + len(closing)
+                if draft.words[index + 1 : stop] == ["(", *opening, *type_, *closing]:
+                    draft.blank(index + 2, stop)
 
 
 def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
@@ -180,8 +151,10 @@ def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
     `kernels` whose template arguments are all there has one, whose type says to what the arguments are converted.
     """
     for bracket in draft.where.get("<<<", ()):
-        end = _launch_end(draft, bracket)
-        if end is None:
+        end = bracket + 1  # the first of the three `>` that close the `<<<`
+        while draft.words[end : end + 3] not in ([">", ">", ">"], []):
+            end = max(end, draft.mates[end]) + 1
+        if end >= len(draft.words):
             continue
         # The first token of the expression before a `<<<`: `f`, `f<int>`, `ns::f`, `p->f`, `(f)`, `f[i]`.
         index = bracket - 1
@@ -196,7 +169,10 @@ def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
         callee = max(index, 0)
         # The tokens [start, stop) if they name one kernel of the file with all its template arguments; else empty.
         angle = next((index for index in range(callee, bracket) if draft.words[index] == "<"), bracket)
-        given = _template_arguments(draft, angle, bracket) if angle < bracket else 0
+        given, depth = int(angle < bracket), 0
+        for index in draft.outer(angle + 1, bracket - 1):
+            depth += (draft.words[index] == "<") - (draft.words[index] == ">")
+            given += draft.words[index] == "," and depth == 0
         plain = all(draft.is_name(index) or draft.words[index] == "::" for index in range(callee, angle))
         named = [kernel for kernel in kernels if kernel.name == draft.word(angle - 1)]
         complete = plain and len(named) == 1 and len(named[0].template_parameters) == given

@@ -29,6 +29,7 @@ MOST_REGISTERS = 255
 WEAKER_THAN_A_PRODUCT = frozenset(
     {"+", "-", "/", "%", "?", ":", ",", "=", "<", ">", "&", "|", "^", "&&", "||", "<<", "==", "!=", "<=", ">="}
 )
+CONSTANT = "SIMT_IS_CONSTANT({})"
 Around = tuple[Statement, ...]
 """The statements that one is in, outermost first; the branches of an `if` with an `else` are blocks."""
 
@@ -147,7 +148,13 @@ def rewrite_products(draft: Draft, device: Spans) -> None:
 def _rewrite(draft: Draft, function: Function, branching: frozenset[str]) -> set[str]:
     """Rewrite a function's products and sums; the functions between them, whose branches are to be counted."""
     placed = tuple(_placed(parse(draft, function.start, function.stop), ()))
-    body = Body(draft, function, branching, placed, tuple(_updates(draft, placed)))
+    updates = []
+    for statement, around in placed:
+        if statement.kind == "plain" and draft.is_name(statement.start):
+            operator = draft.behind_variable(statement.start)
+            if draft.word(operator) in UPDATES:
+                updates.append(Update(statement.start, operator, statement.stop - 1, around))
+    body = Body(draft, function, branching, placed, tuple(updates))
     products: set[Update] = set()
     called: dict[str, set[str]] = {}
     for later in body.updates:
@@ -177,15 +184,6 @@ def _placed(statements: tuple[Statement, ...], around: Around) -> Iterator[tuple
             yield from _placed(branch, (*around, statement, *block))
 
 
-def _updates(draft: Draft, placed: tuple[tuple[Statement, Around], ...]) -> Iterator[Update]:
-    """The statements that change a variable, in source order."""
-    for statement, around in placed:
-        if statement.kind == "plain" and draft.is_name(statement.start):
-            operator = draft.behind_variable(statement.start)
-            if draft.word(operator) in UPDATES:
-                yield Update(statement.start, operator, statement.stop - 1, around)
-
-
 def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
     """The tests, in C++, of whether a sum's first operand is an earlier product; None if it never is.
 
@@ -197,19 +195,16 @@ def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
         return None
     between = [it for it in body.updates if product.start < it.start < later.start]
     changed = any(body.element(it) == body.element(later) and not body.is_product(it) for it in between)
-    if changed or _is_passed_on(body, product.stop, later.start, later):
+    words, places = body.draft.words, body.draft.where[body.base(later)]
+    passed_on = words[later.start + 1] == "[" and any(  # the whole array is an argument: the function may change it
+        product.stop < index < later.start and words[index + 1] != "[" for index in places
+    )
+    if changed or passed_on:
         return None
     tests = _condition(body.draft, product, later)
     if tests is not None and body.calls(product.stop, later.start):
         tests.append(f"simt::branches() == simt_branches_{body.base(later)}")
     return tests
-
-
-def _is_passed_on(body: Body, start: int, stop: int, update: Update) -> bool:
-    """Whether an array is the whole argument of a call: the function may change it."""
-    is_array = body.draft.words[update.start + 1] == "["
-    places = [index for index in body.draft.where[body.base(update)] if start < index < stop]
-    return is_array and any(body.draft.words[index + 1] != "[" for index in places)
 
 
 def _condition(draft: Draft, product: Update, later: Update) -> list[str] | None:
@@ -227,7 +222,7 @@ def _condition(draft: Draft, product: Update, later: Update) -> list[str] | None
     tests: list[str] = []
     for guard in after:
         if guard.kind == "if":
-            tests += [_is_constant(it) for it in _conjuncts(draft, guard) if loops or not it.isidentifier()]
+            tests += [CONSTANT.format(it) for it in _conjuncts(draft, guard) if loops or not it.isidentifier()]
         elif guard.kind == "for":
             first = _first_iteration(draft, guard, later)
             if first is None:
@@ -239,12 +234,8 @@ def _condition(draft: Draft, product: Update, later: Update) -> list[str] | None
         if guard.kind == "if":
             if not all(it.isidentifier() for it in _conjuncts(draft, guard)):
                 return None  # names that are perhaps declared where the sum does not see them
-            tests += map(_is_constant, _conjuncts(draft, guard))
+            tests += map(CONSTANT.format, _conjuncts(draft, guard))
     return tests
-
-
-def _is_constant(test: str) -> str:
-    return f"SIMT_IS_CONSTANT({test})"
 
 
 def _first_iteration(draft: Draft, loop: Statement, update: Update) -> str | None:

@@ -1,29 +1,13 @@
 """Rewrite `__shared__` declarations."""
 
-from dataclasses import dataclass
-
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Spans
 
 ATTRIBUTES = frozenset({"alignas", "__align__", "__attribute__"})
 
 
-@dataclass(frozen=True)
-class Declarator:
-    """One declarator: its name, the `[` or end after it, and its end (`,` or `;`), as indices of code tokens."""
-
-    name: int
-    stop: int
-
-
-def _skip_attributes(draft: Draft, index: int) -> int:
-    while draft.word(index) in ATTRIBUTES and draft.word(index + 1) == "(" and draft.mates[index + 1] > index:
-        index = draft.mates[index + 1] + 1
-    return index
-
-
-def _declarators(draft: Draft, start: int) -> list[Declarator]:
-    """The declarators of a declaration whose type starts at `start`."""
-    found: list[Declarator] = []
+def _declarators(draft: Draft, start: int) -> list[tuple[int, int]]:
+    """The names of a declaration whose type starts at `start`, each with its end (`,` or `;`)."""
+    found: list[tuple[int, int]] = []
     angles, name, index = 0, start, start
     while (word := draft.word(index)) not in ("}", "=", ")", "]", ""):
         if word in ("[", "(", "{"):
@@ -33,7 +17,7 @@ def _declarators(draft: Draft, start: int) -> list[Declarator]:
         elif word in ("<", ">"):
             angles += 1 if word == "<" else -1
         elif word in (",", ";") and angles == 0 and name > start:
-            found.append(Declarator(name, index))
+            found.append((name, index))
         elif draft.is_name(index):
             name = index
         if word == ";":
@@ -42,21 +26,15 @@ def _declarators(draft: Draft, start: int) -> list[Declarator]:
     return []
 
 
-def _dynamic(draft: Draft, declarator: Declarator, type_name: str) -> None:
-    draft.blank(declarator.name + 1, declarator.stop)
-    draft.before(declarator.name, "* const ")
-    draft.after(declarator.name, f" = simt::dynamic_shared<{type_name}>()")
-
-
-def _static(draft: Draft, declarator: Declarator, type_name: str) -> None:
+def _static(draft: Draft, name: int, stop: int, type_name: str) -> None:
     """Make a name a reference; array bounds get their own brackets, because a `>` in one would close the list."""
-    bounds, index = "", declarator.name + 1
-    while index < declarator.stop and draft.words[index] == "[":
+    bounds, index = "", name + 1
+    while index < stop and draft.words[index] == "[":
         bounds += f"[({draft.written(index + 1, draft.mates[index])})]"
         index = draft.mates[index] + 1
-    draft.before(declarator.name, "(&" if bounds else "& ")
-    draft.after(declarator.name, ")" if bounds else "")
-    draft.before(declarator.stop, f" = simt::static_shared<{type_name}{bounds}>([]{{}})")
+    draft.before(name, "(&" if bounds else "& ")
+    draft.after(name, ")" if bounds else "")
+    draft.before(stop, f" = simt::static_shared<{type_name}{bounds}>([]{{}})")
 
 
 def _type_with_a_name(draft: Draft, start: int, stop: int) -> str:
@@ -71,15 +49,6 @@ def _type_with_a_name(draft: Draft, start: int, stop: int) -> str:
     return name
 
 
-def _of_file(draft: Draft, index: int, declarators: list[Declarator], type_name: str, device: Spans) -> None:
-    """Move a file's `extern __shared__` declaration into each function behind it that names one of its variables."""
-    draft.blank(index, declarators[-1].stop + 1)
-    for name in (draft.words[declarator.name] for declarator in declarators):
-        starts = [device.start_of(use) for use in draft.where.get(name, ()) if use > index]
-        for body in {start for start in starts if start is not None}:
-            draft.after(body, f" {type_name} * const {name} = simt::dynamic_shared<{type_name}>();")
-
-
 def rewrite_shared(draft: Draft, device: Spans) -> None:
     """Rewrite the `__shared__` declarations of device code to references to the block's memory.
 
@@ -87,16 +56,28 @@ def rewrite_shared(draft: Draft, device: Spans) -> None:
     array is identified by the type of an empty lambda, which is unique to each declaration and instantiation.
     """
     for index in draft.where.get("__shared__", ()):
-        start = _skip_attributes(draft, index + 1)
+        start = index + 1
+        while draft.word(start) in ATTRIBUTES and draft.word(start + 1) == "(" and draft.mates[start + 1] > start:
+            start = draft.mates[start + 1] + 1
         declarators = _declarators(draft, start)
         if not declarators:
             continue
         storage = draft.word(index - 1)
         if index not in device:
-            if storage == "extern":
-                _of_file(draft, index - 1, declarators, draft.written(start, declarators[0].name), device)
+            if storage == "extern":  # a file's: it moves into each function behind it that names one of its variables
+                type_name = draft.written(start, declarators[0][0])
+                draft.blank(index - 1, declarators[-1][1] + 1)
+                for word in (draft.words[name] for name, _ in declarators):
+                    starts = {device.start_of(use) for use in draft.where.get(word, ()) if use > index}
+                    for body in (start for start in starts if start is not None):
+                        draft.after(body, f" {type_name} * const {word} = simt::dynamic_shared<{type_name}>();")
             continue
-        type_name = _type_with_a_name(draft, start, declarators[0].name)
+        type_name = _type_with_a_name(draft, start, declarators[0][0])
         draft.blank(index - (storage in ("extern", "static")), start)
-        for declarator in declarators:
-            (_dynamic if storage == "extern" else _static)(draft, declarator, type_name)
+        for name, stop in declarators:
+            if storage == "extern":
+                draft.blank(name + 1, stop)
+                draft.before(name, "* const ")
+                draft.after(name, f" = simt::dynamic_shared<{type_name}>()")
+            else:
+                _static(draft, name, stop, type_name)

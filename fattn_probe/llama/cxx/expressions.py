@@ -39,14 +39,11 @@ class Reader:
         for word, kind in JOINTS:
             places = [index for index in outer(start, stop) if words[index] == word]
             if places:
-                return self._joined(kind, text, (start, *places, stop))
+                edges = pairwise((start - 1, *places, stop))
+                return Logic(kind, text, tuple(self.logic(left + 1, right) for left, right in edges))
         if start < stop and words[start] == "!" and not any(words[i] in COMPARISONS for i in outer(start, stop)):
             return Logic("not", text, (self.logic(start + 1, stop),))
         return self._atom(start, stop)
-
-    def _joined(self, kind: Literal["and", "or"], text: str, edges: tuple[int, ...]) -> Logic:
-        spans = [(left + (left != edges[0]), right) for left, right in pairwise(edges)]
-        return Logic(kind, text, tuple(self.logic(*span) for span in spans))
 
     def _atom(self, start: int, stop: int) -> Logic:
         text = self.text(start, stop)
@@ -57,23 +54,16 @@ class Reader:
 
     def _variables(self, start: int, stop: int) -> Iterator[str]:
         """Variables with their members and indices: `K->ne[1]`."""
-        index = start
+        draft, index = self.draft, start
         while index < stop:
-            end = self._chain(index, stop)
-            if end is None:
+            word, begin = draft.words[index], index
+            constant = word in self.macros or ("_" in word and word == word.upper())
+            is_type = word in NOT_VARIABLES or word.endswith("_t")
+            if constant or is_type or not draft.is_name(index) or draft.word(index - 1) in (".", "->", "::"):
                 index += 1
+                continue
+            index = draft.behind_variable(index)
+            if index < stop and draft.words[index] in ("(", "::"):
+                index = begin + 1
             else:
-                yield self.text(index, end)
-                index = end
-
-    def _chain(self, index: int, stop: int) -> int | None:
-        """The index after the variable that begins at a token; None if none begins there."""
-        draft, word = self.draft, self.draft.words[index]
-        if not draft.is_name(index) or draft.word(index - 1) in (".", "->", "::") or not self._is_variable(word):
-            return None
-        index = draft.behind_variable(index)
-        return None if index < stop and draft.words[index] in ("(", "::") else index
-
-    def _is_variable(self, word: str) -> bool:
-        constant = word in self.macros or ("_" in word and word == word.upper())
-        return not constant and word not in NOT_VARIABLES and not word.endswith("_t")
+                yield self.text(begin, index)

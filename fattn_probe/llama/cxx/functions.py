@@ -158,17 +158,11 @@ def read_source(name: str, text: str) -> SourceFile:
     draft = draft_of(tokenize(text))
     directives = [token.text for token in draft.tokens if token.kind == "directive"]
     macros = {match[1]: frozenset(NAME.findall(line)) for line in directives if (match := DEFINED.match(line))}
-    return SourceFile(
-        name, draft, {function.name: function for function in functions(draft)}, macros, tuple(_depths(draft))
-    )
-
-
-def _depths(draft: Draft) -> Iterator[int]:
-    depth = place = 0
+    depth, place, depths = 0, 0, list[int]()
     for target in draft.places:
         for token in draft.tokens[place:target]:
-            match = CONDITIONAL.match(token.text) if token.kind == "directive" else None
-            if match:
+            if token.kind == "directive" and (match := CONDITIONAL.match(token.text)):
                 depth += (match[1] == "if") - (match[1] == "endif")
         place = target
-        yield depth
+        depths.append(depth)
+    return SourceFile(name, draft, {function.name: function for function in functions(draft)}, macros, tuple(depths))

@@ -49,11 +49,24 @@ def _statement(draft: Draft, start: int, stop: int) -> Statement:
         end = _mate(draft, start, stop)
         return Statement("block", start, end + 1, body=parse(draft, start + 1, end))
     if word == "if":
-        return _if(draft, start, stop)
+        kind: Kind = "if constexpr" if draft.word(start + 1) == "constexpr" else "if"
+        opener = start + 1 + (kind == "if constexpr")
+        closer = _mate(draft, opener, stop)
+        body = _inner(draft, closer + 1, stop)
+        behind = body.stop < stop and draft.words[body.stop] == "else"
+        other = _inner(draft, body.stop + 1, stop) if behind else Statement("block", body.stop, body.stop)
+        return Statement(kind, start, other.stop, (opener + 1, closer), _unwrapped(body), _unwrapped(other))
     if word in ("switch", "while", "for"):
         closer = _mate(draft, start + 1, stop)
         body = _inner(draft, closer + 1, stop)
-        children = _cases(_unwrapped(body)) if word == "switch" else _unwrapped(body)
+        children = _unwrapped(body)
+        if word == "switch":  # one statement for each group of labels
+            groups: list[list[Statement]] = []
+            for statement in children:
+                if not groups or (statement.kind == "case" and groups[-1][-1].kind != "case"):
+                    groups.append([])
+                groups[-1].append(statement)
+            children = tuple(map(_case, groups))
         return Statement(word, start, body.stop, (start + 2, closer), children)  # type: ignore[arg-type]
     if word in ("case", "default"):
         end = next((index for index in range(start, stop) if draft.words[index] == ":"), stop - 1)
@@ -78,37 +91,11 @@ def _simple(draft: Draft, start: int, stop: int) -> Statement:
     return Statement(kind, start, min(index + 1, stop), head=(start + (kind == "return"), min(index, stop)))
 
 
-def _if(draft: Draft, start: int, stop: int) -> Statement:
-    constexpr = draft.word(start + 1) == "constexpr"
-    opener = start + 1 + constexpr
-    closer = _mate(draft, opener, stop)
-    body = _inner(draft, closer + 1, stop)
-    end = body.stop
-    orelse: tuple[Statement, ...] = ()
-    if end < stop and draft.words[end] == "else":
-        other = _inner(draft, end + 1, stop)
-        end, orelse = other.stop, _unwrapped(other)
-    return Statement("if constexpr" if constexpr else "if", start, end, (opener + 1, closer), _unwrapped(body), orelse)
-
-
-def _cases(flat: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """The cases of a switch: one statement for each group of labels."""
-    groups: list[list[Statement]] = []
-    for statement in flat:
-        opens = statement.kind == "case" and (not groups or groups[-1][-1].kind != "case")
-        if opens or not groups:
-            groups.append([])
-        groups[-1].append(statement)
-    return tuple(
-        Statement(
-            "case",
-            group[0].start,
-            group[-1].stop,
-            body=tuple(statement for statement in group if statement.kind != "case"),
-            labels=tuple(label for statement in group for label in statement.labels),
-        )
-        for group in groups
-    )
+def _case(group: list[Statement]) -> Statement:
+    """A case of a switch, with its labels."""
+    inside = tuple(statement for statement in group if statement.kind != "case")
+    labels = tuple(label for statement in group for label in statement.labels)
+    return Statement("case", group[0].start, group[-1].stop, body=inside, labels=labels)
 
 
 def _inner(draft: Draft, start: int, stop: int) -> Statement:

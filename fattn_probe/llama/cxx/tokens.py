@@ -27,7 +27,6 @@ CLOSERS = {")": "(", "]": "[", "}": "{"}
 OPENERS = frozenset(CLOSERS.values())
 CONDITIONAL = re.compile(r"[ \t]*#[ \t]*(if|else|elif|endif)")
 DEFINES = re.compile(r"[ \t]*#[ \t]*(define|undef|include)\b")
-BRACKETS = frozenset("()[]{}")
 ONE_LINE_KINDS = frozenset({"name", "number", "punct"})
 UNMATCHED = -1
 Span = tuple[int, int]
@@ -167,47 +166,34 @@ class Draft:
         return UNMATCHED
 
 
-class _Brackets:
-    """Matches brackets in a file in which each preprocessor branch may open or close brackets."""
-
-    def __init__(self) -> None:
-        self.open: list[int] = []
-        self.saved: list[list[int]] = []
-
-    def directive(self, text: str) -> None:
-        match = CONDITIONAL.match(text)
-        if not match:
-            return
-        if match.group(1) == "if":
-            self.saved.append(self.open.copy())
-        elif self.saved and match.group(1) == "endif":
-            self.saved.pop()
-        elif self.saved:
-            self.open = self.saved[-1].copy()
-
-    def code(self, word: str, index: int, draft: Draft) -> None:
-        if word in OPENERS:
-            self.open.append(index)
-        elif self.open and draft.words[self.open[-1]] == CLOSERS[word]:
-            opener = self.open.pop()
-            draft.mates[index], draft.mates[opener] = opener, index
-
-
 def draft_of(tokens: list[Token]) -> Draft:
-    """Index the code tokens of a file and match their brackets; a bracket without a mate has UNMATCHED."""
-    draft, brackets, line = Draft(tokens, out=[text for _, text in tokens]), _Brackets(), 1
+    """Index the code tokens of a file and match their brackets; a bracket without a mate has UNMATCHED.
+
+    Each branch of the preprocessor may open or close brackets.
+    """
+    draft, line = Draft(tokens, out=[text for _, text in tokens]), 1
+    open_brackets, saved = list[int](), list[list[int]]()
     for place, (kind, text) in enumerate(tokens):
-        if kind == "directive":
-            brackets.directive(text)
+        if kind == "directive" and (match := CONDITIONAL.match(text)):
+            if match[1] == "if":
+                saved.append(open_brackets.copy())
+            elif saved and match[1] == "endif":
+                saved.pop()
+            elif saved:
+                open_brackets = saved[-1].copy()
         elif kind in CODE_KINDS:
-            draft.where.setdefault(text, []).append(len(draft.words))
+            index = len(draft.words)
+            draft.where.setdefault(text, []).append(index)
             draft.words.append(text)
             draft.kinds.append(kind)
             draft.mates.append(UNMATCHED)
             draft.places.append(place)
             draft.lines.append(line)
-            if text in BRACKETS:
-                brackets.code(text, len(draft.words) - 1, draft)
+            if text in OPENERS:
+                open_brackets.append(index)
+            elif text in CLOSERS and open_brackets and draft.words[open_brackets[-1]] == CLOSERS[text]:
+                draft.mates[index] = open_brackets.pop()
+                draft.mates[draft.mates[index]] = index
         if kind not in ONE_LINE_KINDS:
             line += text.count("\n")
     return draft

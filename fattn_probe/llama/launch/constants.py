@@ -98,14 +98,6 @@ def _configurations(text: str) -> dict[str, list[tuple[int, ...]]]:
     }
 
 
-def _mma(sizes: Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]) -> MmaSizes:
-    return {(*head, ncols): pair for head, by_ncols in sizes.items() for ncols, pair in by_ncols.items()}
-
-
-def _tile(sizes: Mapping[int, Mapping[int, tuple[int, int]]]) -> TileSizes:
-    return {(DKQ, ncols): pair for DKQ, by_ncols in sizes.items() for ncols, pair in by_ncols.items()}
-
-
 _SMALL = {D: {8: (128, D), 16: (64, D), 32: (64, D), 64: (64, D)} for D in (64, 80, 96, 112, 128)}
 _AMPERE = {
     **{(D, D): sizes for D, sizes in _SMALL.items()},
@@ -152,7 +144,13 @@ _FP32 = {
 
 SHIPPED = Constants(
     max_offset=float(np.float32(3) * np.float32(0.6931)),
-    mma={"ampere": _mma(_AMPERE), "turing": _mma(_TURING), "volta": _mma(_VOLTA)},
+    mma={
+        name: {(*head, ncols): pair for head, sizes in table.items() for ncols, pair in sizes.items()}
+        for name, table in (("ampere", _AMPERE), ("turing", _TURING), ("volta", _VOLTA))
+    },
     narrow=frozenset({(256, 16), (512, 16), (512, 32)}),
-    tile={"fp16": _tile(_FP16), "fp32": _tile(_FP32)},
+    tile={
+        name: {(DKQ, ncols): pair for DKQ, sizes in table.items() for ncols, pair in sizes.items()}
+        for name, table in (("fp16", _FP16), ("fp32", _FP32))
+    },
 )

@@ -68,16 +68,6 @@ class Family:
         return tuple(named[name] for name in self.case_parameters) if named.keys() >= {*self.case_parameters} else ()
 
 
-def _mma_rows(sizes: Sizes, arch: int, constants: "Constants") -> int | None:
-    found = constants.mma_of(sizes, arch)
-    return found and found[0]
-
-
-def _tile_rows(sizes: Sizes, arch: int, constants: "Constants") -> int | None:
-    found = constants.tile_of(sizes, arch)
-    return found and found[0]
-
-
 MMA_F16 = Family(
     name="mma_f16",
     kernel="flash_attn_ext_f16",
@@ -85,7 +75,7 @@ MMA_F16 = Family(
     case="mma",
     case_parameters=("DKQ", "DV", "ncols1", "ncols2"),
     file="fattn-mma-f16.cuh",
-    nbatch_fa=_mma_rows,
+    nbatch_fa=lambda sizes, arch, constants: (constants.mma_of(sizes, arch) or (None,))[0],
     matrix=KernelMatrix("DKQ, DV", "ncols1 x ncols2", (0, 1), (2, 3), " x "),
     stream_k=True,
 )
@@ -96,7 +86,7 @@ TILE = Family(
     case="tile",
     case_parameters=("DKQ", "DV"),
     file="fattn-tile.cuh",
-    nbatch_fa=_tile_rows,
+    nbatch_fa=lambda sizes, arch, constants: (constants.tile_of(sizes, arch) or (None,))[0],
     matrix=KernelMatrix("DKQ, DV", "", (0, 1), ()),
     block_line=r"\bint k_VKQ_0 = blockIdx\.y\*nbatch_fa;",
 )

@@ -86,11 +86,12 @@ class Geometry:
 
     def parts_of(self, tile: Tile) -> tuple[TilePart, ...]:
         """The blocks' shares of one tile, ordered by their first KV step."""
-        index = index_of(tile, self.grid)
-        return self._stream_k(index) if self.kernel.family.stream_k else self._in_turn(index)
-
-    def _stream_k(self, index: int) -> tuple[TilePart, ...]:
-        iter_k = self.grid.iter_k
+        index, iter_k = index_of(tile, self.grid), self.grid.iter_k
+        if not self.kernel.family.stream_k:
+            x, turns, _ = self.kernel.blocks
+            zt, jt = divmod(index, self.grid.iter_j)
+            blocks = ((zt * turns + turn) * x + jt for turn in range(turns))
+            return tuple(TilePart(block, turn, iter_k, turns, turns == 1) for turn, block in enumerate(blocks))
         first, found = index * iter_k, []
         for block in range(bisect_right(self.cuts, first) - 1, len(self.cuts) - 1):
             start, stop = (min(max(cut - first, 0), iter_k) for cut in self.cuts[block : block + 2])
@@ -99,13 +100,6 @@ class Geometry:
             if stop == iter_k:
                 break
         return tuple(found)
-
-    def _in_turn(self, index: int) -> tuple[TilePart, ...]:
-        x, turns, _ = self.kernel.blocks
-        zt, jt = divmod(index, self.grid.iter_j)
-        return tuple(
-            TilePart((zt * turns + turn) * x + jt, turn, self.grid.iter_k, turns, turns == 1) for turn in range(turns)
-        )
 
     def indices(self, shape: tuple[int, int, int]) -> Indices:
         """The tile number of each output row, (n_seq, n_q, n_head)."""

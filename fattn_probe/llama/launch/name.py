@@ -53,16 +53,28 @@ def parse_kernel_name(
         start = text.rfind(" [with ")
         start = start if start >= 0 else text.rfind(" [")
         text, with_args = text[:start], text[start + 2 : -1]
-    base, values = _base_and_values(text)
+    # The name and the template arguments before the function's parameters: of `void f<(ggml_type)1>(char const*)`.
+    text, depth = text.replace("(anonymous namespace)::", "").replace("{anonymous}::", ""), 0
+    for i, char in enumerate(text):
+        depth += (char == "<") - (char == ">")
+        if char == "(" and depth == 0:
+            text = text[:i]
+            break
+    head, _, rest = text.partition("<")
+    base = head.split()[-1].rpartition("::")[2]
     known = (names or {}).get(base, ())
-    if with_args:  # `with int DKQ = 64; T = float` or `DKQ = 64, T = float`
-        parts = split_top(with_args.removeprefix("with "), ";" if with_args.startswith("with ") else ",")
-        pairs = [(declared.strip(), value.strip()) for declared, _, value in (part.partition(" = ") for part in parts)]
-        named = [
-            (_parameter_name(declared), value) for declared, value in pairs if not _is_alias(declared, value, known)
-        ]
-    else:
+    if not with_args:
+        values = split_top(rest.rstrip().removesuffix(">"), ",")
         named = [(known[i] if i < len(known) else "", value) for i, value in enumerate(values)]
+    else:  # `with int DKQ = 64; T = float` or `DKQ = 64, T = float`
+        named = []
+        for part in split_top(with_args.removeprefix("with "), ";" if with_args.startswith("with ") else ","):
+            declared, value = (word.strip() for word in part.split(" = ", 1))
+            # g++ also explains the names of types: `uint32_t = unsigned int`, `uint3 = uint3`.
+            is_type = bool(known) or declared == value or ALIAS.fullmatch(declared)
+            if " " in declared or declared in known or not is_type:
+                match = POINTER_PARAMETER.fullmatch(declared) or PARAMETER.fullmatch(declared)
+                named.append((match["name"] if match else declared, value))
     return KernelName(base, tuple((name, normalise(value, types)) for name, value in named))
 
 
@@ -93,30 +105,3 @@ def split_top(text: str, separator: str) -> Iterator[str]:
             start = i + 1
     if text[start:].strip():
         yield text[start:].strip()
-
-
-def _base_and_values(text: str) -> tuple[str, list[str]]:
-    """The name and the template arguments before the function's parameters: of `void f<(ggml_type)1>(char const*)`."""
-    depth = 0
-    text = text.replace("(anonymous namespace)::", "").replace("{anonymous}::", "")
-    for i, char in enumerate(text):
-        depth += (char == "<") - (char == ">")
-        if char == "(" and depth == 0:
-            text = text[:i]
-            break
-    name, bracket, rest = text.partition("<")
-    base = name.split()[-1].rpartition("::")[2]
-    return base, list(split_top(rest.rstrip().removesuffix(">"), ",")) if bracket else []
-
-
-def _is_alias(declared: str, value: str, known: Sequence[str]) -> bool:
-    """Whether this is only g++'s explanation of a type name: `uint32_t = unsigned int`, `uint3 = uint3`."""
-    if " " in declared or declared in known:
-        return False
-    return bool(known) or declared == value or ALIAS.fullmatch(declared) is not None
-
-
-def _parameter_name(declared: str) -> str:
-    pointer = POINTER_PARAMETER.fullmatch(declared)
-    match = pointer or PARAMETER.fullmatch(declared)
-    return match["name"] if match else declared

@@ -7,7 +7,7 @@ from typing import Any
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device.origin import UNKNOWN, Origin, parse_origin
-from fattn_probe.llama.launch.name import KernelName, parse_kernel_name
+from fattn_probe.llama.launch.name import parse_kernel_name
 
 Dim3 = tuple[int, int, int]
 Types = Mapping[int, str]
@@ -105,8 +105,26 @@ def parse_launches(text: str, *, types: Types | None = None, names: Names | None
             raise InputError(f"launch records, line {number}: {error}: {line[:200]}") from error
         if entry.get("run", 0) > 0:
             break
-        if "kernel" in entry:
-            found.append(_record(entry, types, names))
+        if "kernel" not in entry:
+            continue
+        kernel, arguments = entry["kernel"], tuple(entry.get("template_args", {}).items())
+        if "template_args" not in entry:
+            name = parse_kernel_name(kernel, types=types, names=names)
+            kernel, arguments = name.base, name.args
+        record = LaunchRecord(
+            order=entry["order"],
+            kernel=kernel,
+            template_args=arguments,
+            grid=(*entry["grid"],),
+            block=(*entry["block"],),
+            shared=entry["shared"],
+            regs=entry.get("regs"),
+            static_shared=entry.get("static_shared"),
+            max_blocks_per_sm=entry.get("max_blocks_per_sm"),
+            origin=parse_origin(entry["origin"]) if "origin" in entry else UNKNOWN,
+            text=entry["kernel"],
+        )
+        found.append(record)
     return tuple(found)
 
 
@@ -114,28 +132,3 @@ def parse_launch(line: str, *, types: Types | None = None, names: Names | None =
     """The launch in one JSON line of an engine."""
     (record,) = parse_launches(line, types=types, names=names)
     return record
-
-
-def _record(entry: Mapping[str, Any], types: Types | None, names: Names | None) -> LaunchRecord:
-    if "template_args" in entry:
-        name = KernelName(entry["kernel"], tuple(entry["template_args"].items()))
-    else:
-        name = parse_kernel_name(entry["kernel"], types=types, names=names)
-    return LaunchRecord(
-        order=entry["order"],
-        kernel=name.base,
-        template_args=name.args,
-        grid=_dim3(entry["grid"]),
-        block=_dim3(entry["block"]),
-        shared=entry["shared"],
-        regs=entry.get("regs"),
-        static_shared=entry.get("static_shared"),
-        max_blocks_per_sm=entry.get("max_blocks_per_sm"),
-        origin=parse_origin(entry["origin"]) if "origin" in entry else UNKNOWN,
-        text=entry["kernel"],
-    )
-
-
-def _dim3(values: Sequence[int]) -> Dim3:
-    x, y, z = values
-    return (x, y, z)

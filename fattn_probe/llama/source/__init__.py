@@ -23,7 +23,11 @@ __all__ = [
 
 def kernel_cases(tree: Tree) -> list[KernelCase]:
     """The flash-attention kernel instances that a tree compiles, sorted."""
-    return sorted(instance_cases(tree.root), key=lambda case: case.sort_key)
+
+    def by_numbers(case: KernelCase) -> tuple[str, list[int], tuple[str, ...]]:
+        return case.family, [int(arg) for arg in case.args if arg.isdigit()], case.args
+
+    return sorted(instance_cases(tree.root), key=by_numbers)
 
 
 def template_parameters(tree: Tree) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -59,19 +59,14 @@ class SourceDetails:
 
 def list_sources() -> list[SourceRow]:
     """Every cached or pinned source, the default first."""
-    from_cache = {entry.spec: (name, entry) for name, entry in store.entries().items()}
+    from_cache, rows = {entry.spec: (name, entry) for name, entry in store.entries().items()}, []
     pinned = {f"pypi:{name}=={version}" for name, version in PINS}
-    rows = [source_row(spec, spec in pinned, from_cache.get(spec)) for spec in sorted(pinned | set(from_cache))]
-    return sorted(rows, key=lambda row: not row.default)
-
-
-def source_row(spec: str, pinned: bool, cached: tuple[str, store.SourceEntry] | None) -> SourceRow:
-    """One row of the list."""
-    default = spec == DEFAULT_SOURCE
-    if cached is None:
-        return SourceRow(spec, "?", pinned, default, None, None)
-    name, entry = cached
-    return SourceRow(spec, entry.build_number, pinned, default, str(store.tree_root(name)), entry.digest)
+    for spec in sorted(pinned | set(from_cache), key=lambda spec: (spec != DEFAULT_SOURCE, spec)):
+        name, entry = from_cache.get(spec, ("", None))
+        found = (str(store.tree_root(name)), entry.digest) if entry else (None, None)
+        number = entry.build_number if entry else "?"
+        rows.append(SourceRow(spec, number, spec in pinned, spec == DEFAULT_SOURCE, *found))
+    return rows
 
 
 def get_source(spec: str, progress: "Callback | None" = None, *, unverified: bool = False) -> SourceSummary:
@@ -112,49 +107,32 @@ def render_list(rows: list[SourceRow]) -> RenderableType:
     return Table(columns, tuple(words), prose=frozenset({"in the cache"}))
 
 
-def render_summary(summary: SourceSummary) -> RenderableType:
-    """Two lines: the build and the folder."""
-    return Text(f"{summary.spec}: llama.cpp build {summary.build_number}, era {summary.era}\n{summary.root}")
-
-
 def render_details(details: SourceDetails) -> RenderableType:
-    """Features, kernels by family and head size, template parameters, and patches."""
+    """Features, kernels by family and head size (or pair of types), template parameters, and patches."""
     title = f"{details.spec}: llama.cpp build {details.build_number}, digest {details.digest[:16]}"
-    parts: list[RenderableType] = [Text(title), Text(details.root), features_table(details.features)]
-    parts += [kernels_table(details.kernels, details.case_parameters), parameters_table(details.template_parameters)]
-    return Group(*parts, Text(f"shipped patches that apply: {', '.join(details.patches) or 'none'}"))
-
-
-def features_table(features: Features) -> Table:
-    """The features, one per row."""
-    rows = (
-        (name, ", ".join(value) if isinstance(value, tuple) else str(value)) for name, value in asdict(features).items()
+    features = (
+        (name, ", ".join(value) if isinstance(value, tuple) else str(value))
+        for name, value in asdict(details.features).items()
     )
-    return Table(("feature", "found"), tuple(rows), prose=frozenset({"found"}))
-
-
-def kernels_table(kernels: tuple[str, ...], parameters: Mapping[str, list[str]]) -> Table:
-    """The number of instances by family and head size (or pair of types)."""
-    pairs = [name.split(" ", 1) for name in kernels]
-    rows = []
+    kernels = []
+    pairs = [name.split(" ", 1) for name in details.kernels]
     for family, count in Counter(family for family, _ in pairs).items():
-        sizes = dict.fromkeys(head_sizes(args) for kind, args in pairs if kind == family)
-        rows.append((family, str(count), ",".join(parameters.get(family, ())), " ".join(sizes)))
+        sizes: dict[str, None] = {}  # `64`, or `576/512` where K and V differ
+        for DKQ, DV, *_ in ((*args.split(","), "") for kind, args in pairs if kind == family):
+            sizes[f"{DKQ}/{DV}" if DV.isdigit() and DV != DKQ else DKQ] = None
+        kernels.append((family, str(count), ",".join(details.case_parameters.get(family, ())), " ".join(sizes)))
+    parameters = ((kernel, ", ".join(names)) for kernel, names in details.template_parameters.items())
     columns = ("kernel", "instances", "arguments", "head sizes")
-    return Table(columns, tuple(rows), frozenset({"instances"}), frozenset({"head sizes"}))
-
-
-def head_sizes(args: str) -> str:
-    """`64`, or `576/512` where K and V differ."""
-    DKQ, DV, *_ = (*args.split(","), "")
-    return f"{DKQ}/{DV}" if DV.isdigit() and DV != DKQ else DKQ
-
-
-def parameters_table(parameters: dict[str, list[str]]) -> Table:
-    """Each kernel's template parameters."""
-    rows = ((kernel, ", ".join(names)) for kernel, names in parameters.items())
-    columns = ("__global__ kernel", "template parameters")
-    return Table(columns, tuple(rows), prose=frozenset(columns[1:]))
+    return Group(
+        Text(title),
+        Text(details.root),
+        Table(("feature", "found"), tuple(features), prose=frozenset({"found"})),
+        Table(columns, tuple(kernels), frozenset({"instances"}), frozenset({"head sizes"})),
+        Table(
+            ("__global__ kernel", "template parameters"), tuple(parameters), prose=frozenset({"template parameters"})
+        ),
+        Text(f"shipped patches that apply: {', '.join(details.patches) or 'none'}"),
+    )
 
 
 @contextlib.contextmanager

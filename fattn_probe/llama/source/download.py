@@ -4,7 +4,6 @@ import http.client
 import logging
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 
 from fattn_probe.base.digest import hexdigest
@@ -36,25 +35,20 @@ def download(file: IndexFile, sha256: str | None, target: Path, progress: Progre
     try:
         with writing(part):
             part.touch()
-        digest = stream_again(file, part, progress)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                digest = stream(file, part, progress)
+                break
+            except BROKEN as error:
+                if attempt == ATTEMPTS:
+                    raise LostError(f"the download of {file.url} broke off {ATTEMPTS} times: {error}") from error
+                log.warning("%s: %s; trying again (%d of %d)", file.filename, error, attempt + 1, ATTEMPTS)
+                time.sleep(0.2 * attempt)
         if sha256 is not None and digest != sha256:
             raise InputError(f"{file.url} has the sha256 {digest}, expected {sha256}: not used")
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
-
-
-def stream_again(file: IndexFile, part: Path, progress: Progress) -> str:
-    """`stream`, up to ATTEMPTS times."""
-    for attempt in count(1):
-        try:
-            return stream(file, part, progress)
-        except BROKEN as error:
-            if attempt == ATTEMPTS:
-                raise LostError(f"the download of {file.url} broke off {ATTEMPTS} times: {error}") from error
-            log.warning("%s: %s; trying again (%d of %d)", file.filename, error, attempt + 1, ATTEMPTS)
-            time.sleep(0.2 * attempt)
-    raise AssertionError("the loop ends by itself")
 
 
 def stream(file: IndexFile, part: Path, progress: Progress) -> str:

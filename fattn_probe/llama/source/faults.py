@@ -7,7 +7,7 @@ from typing import Literal, cast, get_args
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.shipped import files, find
-from fattn_probe.llama.source.patches import HEADER_KEYS, Patch, load
+from fattn_probe.llama.source.patches import FAULT_KEYS, Patch, load
 
 Catch = Literal["verdict", "crash", "check", "support", "kernel"]
 INLINE = "inline"
@@ -74,7 +74,7 @@ def read_fault(path: Path) -> HistoricFault:
     named, reference = _NAME.fullmatch(patch.name), _REFERENCE.search(patch.about)
     if not named or not reference or named["number"] != reference["number"]:
         raise InputError(f"{path}: it must be NUMBER-SLUG.patch, and its text end in `Modelled on OWNER/NAME#NUMBER.`")
-    for key in HEADER_KEYS["fault"]:
+    for key in FAULT_KEYS:
         if not patch.value(key):
             raise InputError(f"{path}: the head has no `# {key}:`; docs/guide/detection.md explains the fields")
     for key, known in (("family", FAMILIES), ("catch", get_args(Catch))):

@@ -55,11 +55,6 @@ class KernelCase:
     instance: tuple[str, ...] = ()
 
     @property
-    def sort_key(self) -> tuple[str, list[int], tuple[str, ...]]:
-        """Orders cases by family, then by the numbers among their arguments."""
-        return self.family, [int(arg) for arg in self.args if arg.isdigit()], self.args
-
-    @property
     def name(self) -> str:
         """The spelling used on the command line and in build manifests: `mma 64,64,8,8`, with all of an instance."""
         return f"{self.family} {','.join(self.instance or self.args)}"
@@ -150,13 +145,9 @@ def kernel_parameters(root: Path, pattern: str = "fattn*.cu*") -> dict[str, list
     for path in sorted((root / CUDA).glob(pattern)):
         prefix = "fattn-wmma-f16:" if "wmma" in path.name else ""
         for match in _KERNEL.finditer(read_code(path)):
-            kernels[prefix + match["name"]] = parameter_names(match["parameters"])
+            parameters = match["parameters"].split(",")
+            kernels[prefix + match["name"]] = [parameter.partition("=")[0].split()[-1] for parameter in parameters]
     return kernels
-
-
-def parameter_names(parameters: str) -> list[str]:
-    """The names in a template parameter list: the last word of each, before a default."""
-    return [parameter.partition("=")[0].split()[-1] for parameter in parameters.split(",")]
 
 
 def instance_cases(root: Path) -> Iterator[KernelCase]:

@@ -56,19 +56,15 @@ def find_sdist(spec: PypiSpec) -> IndexFile:
     sdists = {version: file for file in list_files(page) if (version := sdist_version(spec.name, file.filename))}
     if spec.version in sdists:
         return sdists[spec.version]
-    raise InputError(f"{spec.name} has no sdist of version {spec.version} on {page}{nearest_versions(spec, sdists)}")
+    near = difflib.get_close_matches(spec.version, sdists, n=3, cutoff=0.5) or list(sdists)[-3:]
+    known = f"it has {len(sdists)}, the nearest: {', '.join(near)}" if near else "it has none at all"
+    raise InputError(f"{spec.name} has no sdist of version {spec.version} on {page}; {known}")
 
 
 def releases(name: str) -> list[str]:
     """The versions of a project that have an sdist, the oldest first."""
     found = {sdist_version(name, file.filename) for file in list_files(f"{index_url()}/{name}/")}
     return sorted(filter(None, found), key=lambda version: [int(word) for word in re.findall(r"\d+", version)])
-
-
-def nearest_versions(spec: PypiSpec, sdists: dict[str, IndexFile]) -> str:
-    """The versions that are most similar to the requested one, in words."""
-    near = difflib.get_close_matches(spec.version, sdists, n=3, cutoff=0.5) or list(sdists)[-3:]
-    return f"; it has {len(sdists)}, the nearest: {', '.join(near)}" if near else "; it has none at all"
 
 
 def sdist_version(name: str, filename: str) -> str | None:

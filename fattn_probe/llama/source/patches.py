@@ -18,20 +18,10 @@ if TYPE_CHECKING:  # a patch is parsed only if it is applied
 
 DEBUG_ALIGNMENT = "debug-alignment"
 NO_FILE = "/dev/null"
-HEADER_KEYS = {
-    "patch": ("for", "fits"),
-    "fault": (
-        "family",
-        "users",
-        "noticed",
-        "shows",
-        "catch",
-        "cause",
-        "diagnosis",
-    ),  # of patches/faults, read by faults.py
-}
+FAULT_KEYS = ("family", "users", "noticed", "shows", "catch", "cause", "diagnosis")
+"""Of the headers in patches/faults, which faults.py reads."""
 _HEADER = re.compile(r"^#\s?(?P<text>.*)$", re.MULTILINE)
-_KEY = re.compile(rf"(?P<key>{'|'.join(key for keys in HEADER_KEYS.values() for key in keys)}):(?P<value>.*)")
+_KEY = re.compile(rf"(?P<key>{'|'.join(('for', 'fits', *FAULT_KEYS))}):(?P<value>.*)")
 _FILE = re.compile(r"^(?=--- .*\n\+\+\+ .*\n@@ -)", re.MULTILINE)
 _HUNK = re.compile(r"^@@ -\d+(?:,(?P<old>\d+))? \+\d+(?:,(?P<new>\d+))? @@", re.MULTILINE)
 
@@ -102,12 +92,8 @@ def load(path: Path) -> Patch:
     lines = _HEADER.findall(text.partition("\n--- ")[0])
     keys = tuple((found["key"], found["value"].strip()) for line in lines if (found := _KEY.fullmatch(line)))
     about = " ".join(line.strip() for line in lines if not _KEY.fullmatch(line)).strip()
-    return Patch(base_name(path), path, about, keys, text)
-
-
-def base_name(path: Path) -> str:
-    """The name of a patch: NAME of `NAME.patch`, or of `NAME.a.patch` if there is one file per era."""
-    return re.sub(r"(\.[a-z])?\.patch$", "", path.name)
+    name = re.sub(r"(\.[a-z])?\.patch$", "", path.name)  # NAME of `NAME.patch`, or of `NAME.a.patch` for one era
+    return Patch(name, path, about, keys, text)
 
 
 def find(name_or_file: str, tree: Tree) -> Patch:
@@ -185,40 +171,29 @@ def plan(patch: Patch, root: Path, before: Mapping[Path, str | None] = MappingPr
         path = root / diff.path
         if not path.parent.resolve().is_relative_to(root.resolve()):
             raise InputError(f"patch {patch.name}: {diff.path} leaves the tree through a link")
-        contents[path] = patched(patch, diff, contents[path] if path in contents else read_target(patch, diff, path))
+        if path not in contents:
+            if diff.creates and path.exists():
+                raise InputError(f"patch {patch.name} creates {diff.path}, but the source has that file already")
+            if not diff.creates and not path.is_file():
+                raise InputError(f"patch {patch.name}: hunk 1 changes {diff.path}, but the source has no such file")
+            contents[path] = None if diff.creates else path.read_bytes().decode()
+        contents[path] = patched(patch, diff, contents[path])
     return contents
-
-
-def read_target(patch: Patch, diff: FileDiff, path: Path) -> str | None:
-    """The file a diff is for, None for one it creates."""
-    if diff.creates and path.exists():
-        raise InputError(f"patch {patch.name} creates {diff.path}, but the source has that file already")
-    if diff.creates:
-        return None
-    if not path.is_file():
-        raise InputError(f"patch {patch.name}: hunk 1 changes {diff.path}, but the source has no such file")
-    with path.open(newline="") as file:
-        return file.read()
 
 
 def patched(patch: Patch, diff: FileDiff, content: str | None) -> str | None:
     """The content after all hunks of one file."""
     lines, done, moved = (content or "").split("\n"), 0, 0
     for hunk in diff.hunks:
-        places = find_places(lines, hunk.old, done, hunk.start + moved)
+        nominal, starts = hunk.start + moved, range(done, len(lines) - len(hunk.old) + 1)
+        places = [start for start in starts if tuple(lines[start : start + len(hunk.old)]) == hunk.old]
+        places = [nominal] if nominal in places else places
         if len(places) != 1:
-            raise InputError(f"patch {patch.name}: " + mismatch(diff, hunk, lines, hunk.start + moved, places))
+            raise InputError(f"patch {patch.name}: " + mismatch(diff, hunk, lines, nominal, places))
         lines[places[0] : places[0] + len(hunk.old)] = hunk.new
         done = places[0] + len(hunk.new)
         moved = done - hunk.start - len(hunk.old)
     return None if diff.deletes else "\n".join(lines)
-
-
-def find_places(lines: Sequence[str], old: tuple[str, ...], done: int, nominal: int) -> list[int]:
-    """The places from line `done` on where exactly the lines `old` occur; only `nominal` if they occur there."""
-    places = range(done, len(lines) - len(old) + 1)
-    matches = [place for place in places if tuple(lines[place : place + len(old)]) == old]
-    return [nominal] if nominal in matches else matches
 
 
 def mismatch(diff: FileDiff, hunk: Hunk, lines: Sequence[str], nominal: int, places: Sequence[int]) -> str:
@@ -268,13 +243,11 @@ def file_diff(
     path = PurePosixPath(old if new == NO_FILE else new)
     if path.is_absolute() or ".." in path.parts or "\\" in str(path):
         raise InputError(f"patch {patch.path}: {path} lies outside the tree: not applied")
-    numbers = sorted({change.hunk for change in changes})
-    hunks = [one_hunk(number, [change for change in changes if change.hunk == number]) for number in numbers]
+    hunks = []
+    for number in sorted({change.hunk for change in changes}):
+        # A change without a new line number is a removal, one without an old number an addition.
+        removed = [change for change in changes if change.hunk == number and change.old is not None]
+        added = tuple(change.line for change in changes if change.hunk == number and change.new is not None)
+        start = min((change.old for change in removed), default=1) - 1
+        hunks.append(Hunk(number, start, tuple(change.line for change in removed), added))
     return FileDiff(path, old == NO_FILE, new == NO_FILE, tuple(hunks))
-
-
-def one_hunk(number: int, changes: Sequence["whatthepatch.patch.Change"]) -> Hunk:
-    """One hunk; a change without a new line number is a removal, one without an old number an addition."""
-    start = min((change.old for change in changes if change.old is not None), default=1) - 1
-    old = tuple(change.line for change in changes if change.old is not None)
-    return Hunk(number, start, old, tuple(change.line for change in changes if change.new is not None))

@@ -41,16 +41,6 @@ class PypiSpec:
         listed = (release.build for release in releases() if release.source == f"pypi:{self.name}=={self.version}")
         return match["build"] if match else str(next(listed, None) or "?")
 
-    @property
-    def pin(self) -> str | None:
-        """The sha256 this release's sdist must have, if fattn-probe pins it."""
-        return PINS.get((self.name, self.version))
-
-    @property
-    def cache_name(self) -> str:
-        """The name of its folder in the cache."""
-        return f"pypi-{self.name}-{self.version}"
-
 
 @dataclass(frozen=True)
 class GitSpec:

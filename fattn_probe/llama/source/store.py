@@ -1,6 +1,5 @@
 """The cache of sources: each has a read-only tree, and a record beside it."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,18 +45,17 @@ def obtain(name: str, make: Maker, *, models: bool = False) -> SourceEntry:
     def fits(folder: Path) -> bool:
         return read_entry(folder) is not None and (has_models(folder / TREE) or not models)
 
-    folder = get_or_make(SOURCES, name, functools.partial(fill, make=make), fits)
+    def fill(folder: Path) -> None:
+        entry, tree = make(folder), folder / TREE
+        with writing(folder):
+            (folder / RECORD).write_text(ENTRY.text(entry))
+            for path in (*tree.rglob("*"), tree):  # read-only, so that it cannot be edited by mistake
+                path.chmod(0o555 if path.is_dir() else 0o444)
+
+    folder = get_or_make(SOURCES, name, fill, fits)
     entry = read_entry(folder)
     assert entry is not None
     return entry
-
-
-def fill(folder: Path, make: Maker) -> None:
-    """Make an entry in a folder."""
-    entry = make(folder)
-    with writing(folder):
-        (folder / RECORD).write_text(ENTRY.text(entry))
-        protect(folder / TREE)
 
 
 def read_entry(folder: Path) -> SourceEntry | None:
@@ -77,12 +75,6 @@ def linked(ggml: Path) -> Path:
 
     key = f"ggml-{short(str(ggml), 12)}"
     return get_or_make(SOURCES, key, link, lambda folder: (folder / "ggml").is_symlink())
-
-
-def protect(folder: Path) -> None:
-    """Make a tree read-only, so that it cannot be edited by mistake."""
-    for path in (*folder.rglob("*"), folder):
-        path.chmod(0o555 if path.is_dir() else 0o444)
 
 
 def entries() -> dict[str, SourceEntry]:

@@ -85,17 +85,6 @@ def digest_files(root: Path, files: Iterable[PurePosixPath]) -> str:
     return hexdigest(b"%s\0%d\0%s" % (str(path).encode(), len(content), content) for path, content in contents)
 
 
-def in_llama_cpp(path: PurePosixPath) -> PurePosixPath:
-    """The path in a llama.cpp tree for a file of ggml's own repository: `ggml/src/ggml.c` for `src/ggml.c`."""
-    return path if path.parts[0] in OUTSIDE_GGML else "ggml" / path
-
-
 def checkout_of(folder: Path) -> Path | None:
     """The llama.cpp checkout that holds a folder: it or the nearest folder above it with the kernels, or None."""
     return next((root for root in (folder, *folder.parents) if (root / LANDMARK).is_file()), None)
-
-
-def find_tree(folder: Path) -> Path | None:
-    """llama.cpp's folder in or below an unpacked source, or None."""
-    nested = (folder, folder / "thirdparty/llama.cpp", folder / "vendor/llama.cpp")
-    return next((root for root in nested if (root / LANDMARK).is_file()), None)

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import MIB, writing
-from fattn_probe.llama.source.tree import GGML_LANDMARK, LANDMARK, in_llama_cpp, is_kept
+from fattn_probe.llama.source.tree import GGML_LANDMARK, LANDMARK, OUTSIDE_GGML, is_kept
 
 MOST_MEMBERS = 100_000
 MOST_BYTES = 2048 * MIB
@@ -32,7 +32,15 @@ def unpack(archive: Path, target: Path) -> None:
     """
     try:
         with tarfile.open(archive) as tar:
-            members = bounded_members(archive, tar)
+            members, total = list[tarfile.TarInfo](), 0
+            most = min(MOST_BYTES, MOST_RATIO * archive.stat().st_size + MIB)
+            for member in tar:  # reads only their headers
+                members.append(member)
+                total += member.size
+                if len(members) > MOST_MEMBERS:
+                    raise InputError(f"{archive.name} has more than {MOST_MEMBERS} members: not used")
+                if total > most:
+                    raise InputError(f"{archive.name} would unpack to more than {most // MIB} MiB: not used")
             files = list(kept_members(members, *find_prefix(archive, members)))
             if sum(member.size for member, _ in files) > MOST_KEPT:
                 raise InputError(f"the llama.cpp tree in {archive.name} has more than {MOST_KEPT // MIB} MiB: not used")
@@ -52,20 +60,6 @@ def unpack(archive: Path, target: Path) -> None:
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
-
-
-def bounded_members(archive: Path, tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
-    """The members, from their headers alone; stops with InputError once a limit is exceeded."""
-    members, most = list[tarfile.TarInfo](), min(MOST_BYTES, MOST_RATIO * archive.stat().st_size + MIB)
-    total = 0
-    for member in tar:
-        members.append(member)
-        total += member.size
-        if len(members) > MOST_MEMBERS:
-            raise InputError(f"{archive.name} has more than {MOST_MEMBERS} members: not used")
-        if total > most:
-            raise InputError(f"{archive.name} would unpack to more than {most // MIB} MiB: not used")
-    return members
 
 
 def find_prefix(archive: Path, members: list[tarfile.TarInfo]) -> tuple[PurePosixPath, bool]:
@@ -97,7 +91,8 @@ def kept_members(
         if member.isdir() or not path.is_relative_to(prefix) or path == prefix:
             continue
         inside = path.relative_to(prefix)
-        inside = in_llama_cpp(inside) if ggml else inside
+        if ggml and inside.parts[0] not in OUTSIDE_GGML:
+            inside = "ggml" / inside
         if not is_kept(inside):
             continue
         if not member.isfile():

@@ -13,9 +13,8 @@ from fattn_probe.cases.op.values import strided
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario import period as rule
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.cases.scenario.mask_rows import some_rows
+from fattn_probe.cases.scenario.mask_rows import mask_rows_read, queries_read, some_rows
 from fattn_probe.cases.scenario.period import PAGE, REPEATS_ABOVE, repeating
-from fattn_probe.cases.scenario.repeating_mask import mask_rows_read, queries_read
 from fattn_probe.machine.run.inputs import inputs_of, make_case_file
 
 TYPES = ("f32", "f16", "q8_0", "q4_0", "iq4_nl")
@@ -51,12 +50,9 @@ def test_a_period_is_whole_rows_and_pages_and_no_power_of_two_is_a_multiple(type
     assert root.nbytes // root.period <= 4096
 
 
-def test_no_shipped_size_repeats():
+def test_no_shipped_size_repeats_and_rows_whose_pages_repeat_too_late_are_stored():
     assert repeating(Root("K", "f16", (128, 4194304, 1, 1))).period is None
     assert repeating(Root("K", "f16", (128, 4194305, 1, 1))).period is not None
-
-
-def test_rows_whose_pages_repeat_too_late_are_stored():
     mask = Root("mask", "f16", (500001, 20000, 1, 1))  # 1,000,002 bytes: the first whole number of pages has 2 GB
     assert repeating(mask).period is None
 

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.scenario import command, expand, load
+from fattn_probe.cases.scenario.files import read_cases
+from fattn_probe.cli import app
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 BAD = "version: 1\nabout: bad\nhsk: 64\nn_head: 4\nn_head_kv: 3\nn_q: 1\nn_kv: 1\n"
@@ -31,16 +34,13 @@ def test_list_names_every_file_the_broken_ones_with_their_problem(tmp_path):
         command.list_scenarios(tmp_path / "none")
 
 
-def test_show_prints_ne_and_nb():
-    cases = command.show(SCENARIOS / "gqa.yaml")
+def test_show_prints_ne_and_nb_and_its_data_are_plain():
+    cases = read_cases(SCENARIOS / "gqa.yaml")
     shown = text(command.render_show(cases))
     assert "{64, 7, 14, 1}" in shown
     assert "scale=0.125" in shown
     assert cases[0].digest in shown
-
-
-def test_case_json_is_plain():
-    (case,) = command.show(SCENARIOS / "mla.yaml")
+    (case,) = read_cases(SCENARIOS / "mla.yaml")
     plain = json.loads(json.dumps(command.case_json(case)))
     assert plain["tensors"]["V"]["root"] == "K"
     assert plain["mask"] == {"kind": "causal", "past": None}
@@ -48,15 +48,16 @@ def test_case_json_is_plain():
 
 def test_check_reports_all_files(tmp_path):
     (tmp_path / "bad.yaml").write_text(BAD)
-    checks = command.check([tmp_path, SCENARIOS / "gqa.yaml", tmp_path / "none.yaml"])
+    files = [tmp_path, SCENARIOS / "gqa.yaml", tmp_path / "none.yaml"]
+    checks = command.check(files)
     assert [len(check.problems) for check in checks] == [1, 0, 1]
     shown = text(command.render_check(checks))
     assert "gqa.yaml: good, 1 case\n" in shown
     assert "bad.yaml:" in shown
     assert "none.yaml" in shown
-    with pytest.raises(InputError, match="2 mistakes in 2 of 3 files"):
-        command.raise_problems(checks)
-    command.raise_problems(checks[1:2])
+    done = CliRunner().invoke(app, ["scenario", "check", *map(str, files[:2])])
+    assert isinstance(done.exception, InputError) and str(done.exception) == "1 mistake in 1 of 2 files"
+    assert CliRunner().invoke(app, ["scenario", "check", str(files[1])]).exit_code == 0
 
 
 def test_new_writes_a_good_file_and_never_over_another(tmp_path):

@@ -11,7 +11,7 @@ from fattn_probe.llama.build.ccache import Objects, ccache_env, find_ccache, rea
 from fattn_probe.llama.build.key import RUNNER, Contents
 from fattn_probe.llama.build.make import build_env
 from fattn_probe.llama.build.ninja import run_ninja
-from fattn_probe.llama.build.steps import CompileStep, Plan
+from fattn_probe.llama.build.steps import BuildStep, Plan
 from fattn_probe.llama.build.toolchain import Toolchain
 from tests.llama.build.test_plan import CUDA, SIM, plan_of, planned_with
 
@@ -36,7 +36,7 @@ def build(folder, header="#define X 1\n", again=False):
     (folder / "src.cpp").write_text(SOURCE)
     (folder / "x.h").write_text(header)
     words = ("ccache", GXX, "-g", "-MD", "-MF", "obj/src.o.d", "-c", "src.cpp", "-o", "obj/src.o")
-    (folder / "build.ninja").write_text(Plan((CompileStep("src.cpp", "obj/src.o", words),)).render())
+    (folder / "build.ninja").write_text(Plan((BuildStep("compile", "obj/src.o", ("src.cpp",), words),)).render())
     env = build_env(folder, REAL, again)
     (folder / "obj").mkdir(exist_ok=True)
     run_ninja(folder, env=env)
@@ -53,35 +53,25 @@ def test_another_folder_gets_the_same_object(tmp_path, cache):
 
 
 @with_ccache
-def test_a_header_that_differs_is_compiled(tmp_path, cache):
+def test_another_header_or_compiler_and_in_doubt_everything_is_compiled(tmp_path, cache, monkeypatch):
     assert build(tmp_path / "one") == Objects(compiled=1)
-    assert build(tmp_path / "two", "#define X 2\n") == Objects(compiled=1)
-
-
-@with_ccache
-def test_another_compiler_shares_nothing(tmp_path, cache, monkeypatch):
-    assert build(tmp_path / "one") == Objects(compiled=1)
-    monkeypatch.setattr(f"{__name__}.REAL", replace(REAL, versions=("a newer g++",)))
-    assert build(tmp_path / "two") == Objects(compiled=1)
-
-
-@with_ccache
-def test_in_doubt_everything_is_compiled(tmp_path, cache):
-    build(tmp_path / "one")
+    assert build(tmp_path / "header", "#define X 2\n") == Objects(compiled=1)
     assert build(tmp_path / "one", again=True) == Objects(compiled=1)
     assert build(tmp_path / "two") == Objects(reused=1)
+    monkeypatch.setattr(f"{__name__}.REAL", replace(REAL, versions=("a newer g++",)))
+    assert build(tmp_path / "newer") == Objects(compiled=1)
 
 
 def test_without_ccache_the_compiler_is_called(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (RUNNER,)))
-    assert {step.command[0] for step in plan.steps if isinstance(step, CompileStep)} == {"gcc", "g++"}
+    assert {step.command[0] for step in plan.steps if step.rule == "compile"} == {"gcc", "g++"}
 
 
 @pytest.mark.parametrize(("engine", "toolchain"), [("sim", SIM), ("cuda", CUDA)])
 def test_no_command_names_an_environment(tmp_path, engine, toolchain):
     toolchain = replace(toolchain, ccache=Path("/env/bin/ccache"))
     plan = planned_with(toolchain, tmp_path, Contents((), (), (RUNNER,)), engine)
-    compiles = [step for step in plan.steps if isinstance(step, CompileStep)]
+    compiles = [step for step in plan.steps if step.rule == "compile"]
     assert {step.command[0] for step in compiles} == {"ccache"}
     assert not [step for step in plan.steps if "/env/" in step.shell or "python3" in step.shell[1:]]
     assert toolchain.path.split(os.pathsep)[0] == "/env/bin"

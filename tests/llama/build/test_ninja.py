@@ -6,8 +6,8 @@ import time
 import pytest
 
 from fattn_probe.base.errors import BuildError
-from fattn_probe.llama.build.ninja import default_jobs, failed_step, first_errors, parse_status, run_ninja, steps_to_do
-from fattn_probe.llama.build.steps import CompileStep, LinkStep, Plan, StubStep, escape_path, escape_value
+from fattn_probe.llama.build.ninja import failed_step, first_errors, parse_status, run_ninja, steps_to_do
+from fattn_probe.llama.build.steps import BuildStep, Plan
 
 FAILED = """\
 @3/24@ fattn.cu
@@ -25,38 +25,32 @@ WRITE = "import sys; open(sys.argv[1], 'w')"
 
 def script(output, text, *inputs):
     """A build step that runs a Python program; its argument is the file to write."""
-    return LinkStep(output, inputs, (sys.executable, "-c", text, output))
-
-
-def test_status_lines():
-    assert parse_status("@3/24@ fattn.cu") == (3, 24, "fattn.cu")
-    assert parse_status("fattn.cu:3: note") is None
+    return BuildStep("link", output, inputs, (sys.executable, "-c", text, output))
 
 
 def test_a_failure_shows_its_errors_and_its_output():
+    assert parse_status("@3/24@ fattn.cu") == (3, 24, "fattn.cu")
+    assert parse_status("fattn.cu:3: note") is None
     assert first_errors(FAILED) == [
         "overlay/ggml/src/ggml-cuda/fattn.cu:12:5: error: 'x' was not declared in this scope"
     ]
     assert failed_step(FAILED) == "obj/ggml-cuda/fattn.cu.o"
-
-
-def test_a_failure_without_errors_shows_its_tail():
     assert first_errors("one\n@1/2@ x\ntwo\n") == ["one", "two"]
 
 
-def test_escapes():
-    assert escape_path("a b:c$d") == "a$ b$:c$$d"
-    assert escape_value("-rpath,$ORIGIN") == "-rpath,$$ORIGIN"
-
-
 def test_steps_become_edges():
-    compile_step = CompileStep("native/runner/runner.cpp", "obj/runner.o", ("g++", "-DX=a b", "-c"), log=True)
-    text = Plan((compile_step, StubStep("obj/stubs.c", ("obj/runner.o",), ("python",)))).render()
+    source = ("native/runner/runner.cpp",)
+    compile_step = BuildStep("compile", "obj/runner.o", source, ("g++", "-DX=a b", "-c"), log=True)
+    stubs = BuildStep("stubs", "obj/stubs.c", ("obj/runner.o",), ("python",))
+    link = BuildStep("link", "bin/a b", ("a b:c$d",), ("g++", "-rpath,$ORIGIN", "-o", "bin/a b"))
+    text = Plan((compile_step, stubs, link)).render()
     assert "build obj/runner.o: compile native/runner/runner.cpp\n" in text
     words = """g++ '-DX=a b' -c -fdebug-prefix-map="$$PWD"=."""
     assert f"cmd = {words} 2> obj/runner.o.log || {{ cat obj/runner.o.log >&2; exit 1; }}\n" in text
     assert "label = runner.cpp\n" in text
-    assert "build obj/stubs.c: stubs obj/runner.o\n" in text
+    assert "build obj/stubs.c: stubs obj/runner.o\n  cmd = python\n" in text
+    assert "build bin/a$ b: link a$ b$:c$$d\n" in text
+    assert "cmd = g++ '-rpath,$$ORIGIN' -o 'bin/a b.part' && mv -f 'bin/a b.part' 'bin/a b'\n" in text
 
 
 def test_ninja_runs_a_plan_and_reports(tmp_path):
@@ -83,7 +77,8 @@ sys.exit("no report")
 
 def test_the_report_comes_before_the_step_ends(tmp_path):
     (tmp_path / "wait.py").write_text(WAIT)
-    (tmp_path / "build.ninja").write_text(Plan((LinkStep("a", (), (sys.executable, "wait.py", "a")),)).render())
+    waits = BuildStep("link", "a", (), (sys.executable, "wait.py", "a"))
+    (tmp_path / "build.ninja").write_text(Plan((waits,)).render())
     run_ninja(tmp_path, lambda progress: (tmp_path / "reported").touch(), jobs=1)
     assert (tmp_path / "a").is_file()
 
@@ -105,10 +100,6 @@ def test_a_failed_step_is_a_build_error_with_a_log(tmp_path):
     assert "error: $no such thing" in str(raised.value)
     assert str(tmp_path / "build.log") in str(raised.value)
     assert "error: $no such thing" in (tmp_path / "build.log").read_text()
-
-
-def test_there_is_at_least_one_job():
-    assert default_jobs() >= 1
 
 
 BUILDER = """

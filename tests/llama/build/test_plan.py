@@ -18,7 +18,6 @@ from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERN
 from fattn_probe.llama.build.sources import CUDA as CUDA_FOLDER
 from fattn_probe.llama.build.sources import launching_files, read_sources
 from fattn_probe.llama.build.stamp import NATIVE
-from fattn_probe.llama.build.steps import CompileStep, LinkStep
 from fattn_probe.llama.build.toolchain import Toolchain
 from fattn_probe.llama.source import KernelCase
 from fattn_probe.llama.source.patches import Patch
@@ -42,15 +41,15 @@ def plan_of(folder, contents, engine="sim", **request):
 
 
 def command(plan, output):
-    return next(step.command for step in plan.steps if output in step.outputs)
+    return next(step.command for step in plan.steps if step.output == output)
 
 
 def sources(plan):
-    return [step.source for step in plan.steps if isinstance(step, CompileStep)]
+    return [step.inputs[0] for step in plan.steps if step.rule == "compile"]
 
 
 def links(plan):
-    return [step.output for step in plan.steps if type(step) is LinkStep]
+    return [step.output for step in plan.steps if step.rule == "link"]
 
 
 def test_the_runner_needs_no_cpu_backend(tmp_path):
@@ -116,7 +115,7 @@ def test_heavy_kernels_come_first_and_each_step_once(tmp_path):
     plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), ("scale.cu",), (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS)))
     names = [source.rpartition("/")[2] for source in sources(plan)]
     assert names[:5] == ["fattn.cu", "fattn-probe-mma-64-64-8-8.cu", "ggml-cuda.cu", "convert.cu", "scale.cu"]
-    outputs = [output for step in plan.steps for output in step.outputs]
+    outputs = [step.output for step in plan.steps]
     assert len(outputs) == len(set(outputs))
 
 
@@ -131,7 +130,7 @@ def test_full_compiles_what_upstream_compiles(tmp_path):
 
 def test_every_input_of_a_step_is_made_or_is_a_source(tmp_path):
     plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER, TEST_BACKEND_OPS)), "cuda")
-    made = {output for step in plan.steps for output in step.outputs} | {"lib/libcudart.so.13", "stubs.py"}
+    made = {step.output for step in plan.steps} | {"lib/libcudart.so.13", "stubs.py"}
     needed = {path for step in plan.steps for path in step.inputs if not path.startswith(("overlay/", "native/"))}
     assert needed <= made
 
@@ -158,19 +157,6 @@ def test_nvcc_flavours(tmp_path, flavour, words):
     assert "-gencode=arch=compute_120a,code=sm_120a" in flags
 
 
-def test_the_simulator_is_told_its_architecture(tmp_path):
-    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), arch="120a")
-    assert "-DSIMT_ARCH=1200" in command(plan, "obj/ggml-cuda/launches/fattn.cu.o")
-    assert "-D__CUDA_ARCH_LIST__=1200" in command(plan, "obj/ggml-cuda/launches/fattn.cu.o")
-
-
-def native_commands(folder, name, **request):
-    """What compiles a file of the simulator for a request."""
-    tree = make_tree(folder)
-    made = [Flags(BuildRequest(tree, **each), SIM, read_sources(tree, (), "x86_64")) for each in (request, {})]
-    return [flags.simulator.native(name) for flags in made]
-
-
 @pytest.mark.parametrize(
     ("request_", "name", "shared"),
     [
@@ -188,13 +174,16 @@ def native_commands(folder, name, **request):
 def test_files_of_the_simulator_are_compiled_once_for_the_builds_that_do_not_change_them(
     tmp_path, request_, name, shared
 ):
-    one, other = native_commands(tmp_path, name, **request_)
+    tree = make_tree(tmp_path)
+    requests = BuildRequest(tree, **request_), BuildRequest(tree)
+    made = [Flags(request, SIM, read_sources(tree, (), "x86_64")) for request in requests]
+    one, other = (flags.simulator.native(name) for flags in made)
     assert (one == other) is shared
 
 
 def test_the_checker_instruments_kernels_only_and_links_no_thread_sanitizer(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="check")
-    instrumented = [step.outputs[0] for step in plan.steps if "-fsanitize=thread" in " ".join(step.command)]
+    instrumented = [step.output for step in plan.steps if "-fsanitize=thread" in " ".join(step.command)]
     assert "obj/ggml-cuda/launches/fattn.cu.o" in instrumented
     assert all(output.startswith("obj/ggml-cuda/") for output in instrumented)
 
@@ -206,19 +195,10 @@ def test_sanitizers_are_on_every_compile_and_link(tmp_path):
     assert all("address,undefined" in command(plan, f"obj/{name}") for name in plain)
 
 
-def test_the_cpu_backend_is_optimised_in_a_debug_build(tmp_path):
-    plan = plan_of(tmp_path, Contents((), (), (TEST_BACKEND_OPS,)), flavour="debug")
-    assert "-O3" in command(plan, "obj/ggml-cpu/ggml-cpu.c.o")
-
-
 def test_a_debug_build_shares_all_that_is_not_a_kernel(tmp_path):
     """But the part of the simulator that runs kernels, whose lanes run ahead in a release build only."""
-    commands = [
-        {step.source: step.command for step in plan.steps if isinstance(step, CompileStep)}
-        for plan in (
-            plan_of(tmp_path / each, Contents((), (), (RUNNER,)), flavour=each) for each in ("release", "debug")
-        )
-    ]
+    plans = [plan_of(tmp_path / each, Contents((), (), (RUNNER,)), flavour=each) for each in ("release", "debug")]
+    commands = [{step.inputs[0]: step.command for step in plan.steps if step.rule == "compile"} for plan in plans]
     different = [source for source, command in commands[0].items() if commands[1].get(source) != command]
     assert different == [f"overlay/{CUDA_FOLDER}/launches/fattn.cu", "native/sim/units/sim_kernels.cpp"]
     assert commands[1].keys() - commands[0].keys() == {f"overlay/{CUDA_FOLDER}/fattn.cu"}
@@ -236,34 +216,30 @@ def test_every_file_of_the_simulator_is_compiled_once(tmp_path, flavour, without
 
 def test_a_coverage_build_counts_in_kernels_and_links_the_counters(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="coverage")
-    counting = {step.outputs[0] for step in plan.steps if "--coverage" in step.command}
+    counting = {step.output for step in plan.steps if "--coverage" in step.command}
     assert {name for name in counting if name.startswith("obj/")} == {"obj/ggml-cuda/fattn.cu.o"}
     assert CUDA_LIBRARY in counting
 
 
-def test_the_runner_is_not_compiled_last(tmp_path):
+def test_the_runner_is_not_compiled_last_and_the_architecture_is_told(tmp_path):
     """Ninja starts first what has the most steps behind it."""
-    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)))
-    (stubs,) = [step for step in plan.steps if step.outputs == ("obj/base-stubs.c",)]
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), arch="120a")
+    assert {"-DSIMT_ARCH=1200", "-D__CUDA_ARCH_LIST__=1200"} <= set(command(plan, "obj/ggml-cuda/launches/fattn.cu.o"))
+    (stubs,) = [step for step in plan.steps if step.output == "obj/base-stubs.c"]
     assert "obj/cuda/native/runner/runner.cpp.o" in stubs.inputs
-    words = " ".join(stubs.command)
-    assert "--provided obj/cuda/native/runner/runner.cpp.o" in words
+    assert "--provided obj/cuda/native/runner/runner.cpp.o" in " ".join(stubs.command)
 
 
-def test_a_dry_build_has_no_simulator_that_runs_kernels(tmp_path):
-    plan = plan_of(tmp_path, Contents((), (), (RUNNER,), dry=True))
-    assert [source for source in sources(plan) if "native/sim" in source] == [
-        f"native/{name}" for name in (SIM_HOST, DEBUGGED)
-    ]
+@pytest.mark.parametrize(("flavour", "more"), [("release", ()), ("check", SIM_KERNELS)])
+def test_a_dry_build_has_no_simulator_that_runs_kernels_but_what_the_checkers_kernels_call(tmp_path, flavour, more):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,), dry=True), flavour=flavour)
+    found = [source.removeprefix("native/") for source in sources(plan) if "native/sim" in source]
+    assert found == [SIM_HOST, DEBUGGED, *more]
 
 
-def test_a_dry_build_with_the_checker_has_what_its_kernels_call(tmp_path):
-    plan = plan_of(tmp_path, Contents((), (), (RUNNER,), dry=True), flavour="check")
-    assert {f"native/{name}" for name in SIM_KERNELS} <= set(sources(plan))
-
-
-def test_only_the_simulators_variables_for_debuggers_have_debug_information_with_types(tmp_path):
-    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="debug")
+def test_in_a_debug_build_only_the_simulators_variables_have_types_and_the_cpu_backend_is_optimised(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (TEST_BACKEND_OPS,)), flavour="debug")
+    assert "-O3" in command(plan, "obj/ggml-cpu/ggml-cpu.c.o")
     levels = {name: "-g1" in command(plan, f"obj/native/sim/{name}.cpp.o") for name in ("units/sim_host", "debugged")}
     assert levels == {"units/sim_host": True, "debugged": False}
 
@@ -284,7 +260,7 @@ def test_only_the_simulators_variables_for_debuggers_have_debug_information_with
     ],
 )
 def test_each_case_has_its_own_file(case, file, text):
-    assert (case_file(case), case_text(case, {})) == (file, text)
+    assert (case_file(case.name), case_text(case, {})) == (file, text)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +297,7 @@ SHARED = {
 def test_the_file_of_one_kernel_has_its_body_and_those_of_kernels_that_run_beside_it(instance, file, bodies):
     words = tuple(instance.split())
     case = KernelCase(file[:3], words[:2] if "mma" in file else words[::2], "fattn-x-instance.cu", words)
-    assert case_file(case) == f"fattn-probe-{file}.cu"
+    assert case_file(case.name) == f"fattn-probe-{file}.cu"
     text = case_text(case, SHARED)
     assert tuple(re.findall(r"&simt_body::flash_attn_(?:\w+_)?(\w+<.*>),$", text, re.MULTILINE)) == bodies
     assert text.startswith('#include "../fattn-x.cuh"\n')
@@ -336,10 +312,7 @@ def test_a_kernel_on_its_own_is_launched_by_the_file_of_its_head_size_in_every_f
         wanted = ["fattn-probe-mma-64-64-8-8-false-false-false.cu", "fattn-probe-launches-64-64.cu"]
         assert [name for name in names if name.startswith("fattn-probe-")] == wanted
         commands.add(command(plan, "obj/ggml-cuda/template-instances/fattn-probe-launches-64-64.cu.o"))
-    assert [[word for word in words if word.startswith("-O")][-1] for words in commands] == [
-        "-O0",
-        "-O0",
-    ]  # check's own
+    assert [[word for word in words if word.startswith("-O")][-1] for words in commands] == ["-O0"] * 2  # check's own
 
 
 def test_the_file_of_all_kernel_cases_has_each_header_once():

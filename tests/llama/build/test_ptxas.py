@@ -1,5 +1,5 @@
 from fattn_probe.cases.device import Resources
-from fattn_probe.llama.build.make import parse_log, read_resources
+from fattn_probe.llama.build.make import read_resources
 
 LOG = """\
 ptxas info    : 27245 bytes gmem, 256 bytes cmem[4]
@@ -16,19 +16,15 @@ ptxas info    : Used 24 registers, used 0 barriers, 560 bytes cmem[0]
 FOUND = {"_Z1kILi8EEvi": Resources(168, 4352, 40), "_Z1gv": Resources(24)}
 
 
-def test_resources_are_read_from_a_log():
-    assert dict(parse_log(LOG)) == FOUND
-
-
-def test_a_kernel_that_was_not_finished_takes_nothing_from_the_next():
-    cut = LOG.replace("ptxas info    : Used 168", "ptxas fatal   : 168")
-    assert dict(parse_log(cut)) == {"_Z1gv": Resources(24)}
-
-
-def test_resources_are_read_from_all_logs_of_a_build(tmp_path):
-    first, second = tmp_path / "obj/ggml-cuda", tmp_path / "obj/ggml-cuda/template-instances"
-    second.mkdir(parents=True)
+def test_resources_are_read_from_all_logs_of_a_build_without_kernels_that_were_not_finished(tmp_path):
+    first, second = tmp_path / "obj/ggml-cuda/fattn.cu.o.log", tmp_path / "obj/ggml-cuda/instances/fattn-vec.cu.o.log"
+    second.parent.mkdir(parents=True)
     half = LOG.index("ptxas info    : Compiling entry function '_Z1gv'")
-    (first / "fattn.cu.o.log").write_text(LOG[:half])
-    (second / "fattn-vec.cu.o.log").write_text(LOG[half:])
+    first.write_text(LOG[:half])
+    second.write_text(LOG[half:])
     assert read_resources(tmp_path) == FOUND
+    second.write_text(LOG)
+    first.unlink()
+    assert read_resources(tmp_path) == FOUND
+    second.write_text(LOG.replace("ptxas info    : Used 168", "ptxas fatal   : 168"))
+    assert read_resources(tmp_path) == {"_Z1gv": Resources(24)}

@@ -3,25 +3,13 @@
 import pytest
 
 from fattn_probe.llama.build.make import heaviest_first
-from fattn_probe.llama.build.time_left import TimeLeft, step_seconds
+from fattn_probe.llama.build.ninja import TimeLeft, step_seconds
 
 LOG = """# ninja log v7
 100\t31100\t1795311687068710324\tobj/ggml-cuda/template-instances/fattn-probe-mma-64-64-8-8.cu.o\tf618948403bdf0f9
 5\t100\t1795308186164502220\tobj/ggml-cuda/fattn.cu.o\t3319502108eabb24
 31100\t33100\t1795308194028502687\tbin/fattn-runner\t88beeccbe683f63e
 """
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 def test_seconds_of_steps_are_the_longest_of_all_logs_without_what_ccache_had(tmp_path):
@@ -33,39 +21,24 @@ def test_seconds_of_steps_are_the_longest_of_all_logs_without_what_ccache_had(tm
     assert step_seconds(folders) == {"fattn-probe-mma-64-64-8-8.cu": 31.0, "fattn-runner": 2.0}
 
 
-def test_the_longest_step_or_all_of_them_shared_by_the_jobs(clock):
-    known = {"a": 30.0, "b": 10.0, "c": 10.0, "d": 10.0}
-    assert TimeLeft(set("abcd"), known, 1, clock).seconds == 60
-    assert TimeLeft(set("abcd"), known, 4, clock).seconds == 30
-
-
-def test_a_running_step_has_less_to_go(clock):
-    left = TimeLeft({"a", "b"}, {"a": 30.0, "b": 10.0}, 2, clock)
-    left.see(0, "a")
-    left.see(0, "b")
-    clock.now = 10
-    left.see(1, "b")
-    assert (left.finished, left.seconds) == ({"b": 10}, 20)
-
-
-def test_a_slower_machine_is_noticed(clock):
-    left = TimeLeft({"a", "b"}, {"a": 30.0, "b": 10.0}, 1, clock)
-    left.see(0, "b")
-    clock.now = 20
-    left.see(1, "b")
-    assert (left.pace, left.seconds) == (2, 60)
-
-
-def test_an_unknown_step_counts_as_average(clock):
-    assert TimeLeft({"a", "new"}, {"a": 30.0}, 1, clock).seconds == 60
-    assert TimeLeft({"new"}, {"a": 30.0}, 1, clock).seconds is None
-
-
-def test_a_step_beyond_its_time_has_none_left(clock):
-    left = TimeLeft({"a"}, {"a": 30.0}, 1, clock)
-    left.see(0, "a")
-    clock.now = 40
-    assert left.seconds == 0
+@pytest.mark.parametrize(
+    ("known", "jobs", "seen", "seconds"),
+    [
+        ({"a": 30.0, "b": 10.0, "c": 10.0, "d": 10.0}, 1, [], 60),
+        ({"a": 30.0, "b": 10.0, "c": 10.0, "d": 10.0}, 4, [], 30),  # the longest step
+        ({"a": 30.0, "b": 10.0}, 2, [(0, 0, "a"), (0, 0, "b"), (10, 1, "b")], 20),  # a running step has less to go
+        ({"a": 30.0, "b": 10.0}, 1, [(0, 0, "b"), (20, 1, "b")], 60),  # a slower machine is noticed
+        ({"a": 30.0, "new": None}, 1, [], 60),  # an unknown step counts as average
+        ({"new": None}, 1, [], None),
+        ({"a": 30.0}, 1, [(0, 0, "a"), (40, 0, "other")], 0),  # a step beyond its time has none left
+    ],
+)
+def test_the_time_left(known, jobs, seen, seconds):
+    now = [0]
+    left = TimeLeft(set(known), {name: time for name, time in known.items() if time}, jobs, lambda: now[0])
+    for now[0], done, label in seen:
+        left.see(done, label)
+    assert left.seconds == seconds
 
 
 def test_the_heaviest_kernels_come_first_and_unknown_ones_before_them():

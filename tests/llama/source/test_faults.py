@@ -26,11 +26,6 @@ HEAD = """\
 DIFF = "--- a/a/x.cu\n+++ b/a/x.cu\n@@ -1 +1 @@\n-x\n+y\n"
 
 
-def test_there_are_enough_of_every_family():
-    assert len(CORPUS) >= 60
-    assert {fault.family for fault in CORPUS} == set(FAMILIES)
-
-
 @pytest.mark.parametrize("fault", CORPUS, ids=lambda fault: fault.patch.name)
 def test_fault_is_complete(fault):
     lines = fault.patch.text.partition("\n--- ")[0].splitlines()
@@ -45,7 +40,9 @@ def test_fault_is_complete(fault):
     assert {diff.path.suffix for diff in patches.parse(fault.patch)} <= {".cu", ".cuh"}
 
 
-def test_every_inline_scenario_has_its_fault():
+def test_there_are_enough_of_every_family_and_every_inline_scenario_has_its_fault():
+    assert len(CORPUS) >= 60
+    assert {fault.family for fault in CORPUS} == set(FAMILIES)
     shown = {case.scenario for fault in CORPUS for case in fault.shows}
     assert set(CORPUS[0].patch.path.parent.glob("*.yaml")) <= shown
 
@@ -85,8 +82,5 @@ def test_head_is_read(tmp_path):
 def test_mistakes_in_a_head(tmp_path, old, new, said):
     with pytest.raises(InputError, match=re.escape(said)):
         fault_of(tmp_path, HEAD.replace(old, new))
-
-
-def test_a_name_without_a_number(tmp_path):
     with pytest.raises(InputError, match=r"NUMBER-SLUG\.patch"):
         fault_of(tmp_path, HEAD, "last-row")

@@ -19,6 +19,7 @@ def test_features(tree):
     assert (features.kernel_launch, features.quants_option) == ("ggml_cuda_kernel_launch", "GGML_CUDA_FA_ALL_QUANTS")
     assert (features.sparse_gather, features.wmma, features.test_file_option) == (True, False, True)
     assert features.test_types == "type_K,type_V"
+    assert ggml_types(tree) == {0: "f32", 1: "f16", 12: "q4_K"}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,3 @@ def test_wmma_kernel_does_not_hide_the_mma_kernel(tmp_path):
     parameters = template_parameters(resolve(str(write_tree(tmp_path / "old", TREE | wmma))))
     assert parameters["flash_attn_ext_f16"][0] == "DKQ"
     assert parameters["fattn-wmma-f16:flash_attn_ext_f16"] == ["D", "ncols"]
-
-
-def test_ggml_types_are_named_as_ggml_names_them(tree):
-    assert ggml_types(tree) == {0: "f32", 1: "f16", 12: "q4_K"}

@@ -57,17 +57,6 @@ def test_ambiguous_place_is_refused(tmp_path, overlay):
     assert (overlay / "a/x.cu").read_text() == TEXT + TEXT.replace("line 10\n", "LINE 10\n")
 
 
-def test_hunks_apply_in_order(tmp_path, overlay):
-    body = change(19, "line 20", "LINE 20") + "@@ -9,3 +9,3 @@\n line 9\n-line 10\n+LINE 10\n line 11\n"
-    with pytest.raises(InputError, match="hunk 2"):
-        patches.apply(patch_of(tmp_path, body), overlay)
-
-
-def test_file_that_is_not_there(tmp_path, overlay):
-    with pytest.raises(InputError, match=r"a/z\.cu, but the source has no such file"):
-        patches.apply(patch_of(tmp_path, change(9, "line 10", "LINE 10", "a/z.cu")), overlay)
-
-
 def test_create_and_delete(tmp_path, overlay):
     removed = "".join(f"-{line}\n" for line in TEXT.splitlines())
     body = (
@@ -110,11 +99,13 @@ def test_linked_file_of_a_shared_tree_is_replaced_not_written(tmp_path, overlay)
     ("body", "said"),
     [
         ("nothing here", "not a whole unified diff"),
+        (change(19, "line 20", "x") + "@@ -9,3 +9,3 @@\n line 9\n-line 10\n+x\n line 11\n", "hunk 2"),  # not in order
+        (change(9, "line 10", "x", "a/z.cu"), r"a/z\.cu, but the source has no such file"),
         (change(9, "line 10", "x").replace(",3 +", ",4 +"), "is damaged"),
         (change(9, "line 10", "x").replace("+++ b/a/x.cu", "+++ b/a/y.cu"), "renames"),
     ],
 )
-def test_damaged_patch(tmp_path, overlay, body, said):
+def test_a_patch_that_does_not_apply(tmp_path, overlay, body, said):
     with pytest.raises(InputError, match=said):
         patches.apply(patch_of(tmp_path, body), overlay)
 

@@ -68,14 +68,6 @@ def test_folder_may_be_a_whole_sdist(tmp_path):
     assert resolve(str(tmp_path / "xllamacpp")).root == tmp_path / "xllamacpp/thirdparty/llama.cpp"
 
 
-def test_progress_reaches_the_size_of_the_file(index):
-    index.publish(SDIST)
-    seen = []
-    resolve(RELEASE, lambda *step: seen.append(step))
-    size = (index.folder / SDIST).stat().st_size
-    assert seen[-1] == (SDIST, size, size)
-
-
 def test_wrong_digest_of_the_index_is_refused_and_leaves_nothing(index, cache):
     index.publish(SDIST, sha256="0" * 64)
     with pytest.raises(InputError, match=r"expected 0{64}: not used"):
@@ -105,9 +97,11 @@ def test_pin_counts_more_than_the_digest_of_the_index(index):
 
 def test_interrupted_download_is_tried_again(index):
     index.publish(SDIST)
-    index.broken = 2
-    assert resolve(RELEASE).build_number == "77"
+    index.broken, seen = 2, []
+    assert resolve(RELEASE, lambda *step: seen.append(step)).build_number == "77"
     assert index.downloads() == 3
+    size = (index.folder / SDIST).stat().st_size
+    assert seen[-1] == (SDIST, size, size)
 
 
 def test_download_that_stays_broken_is_lost_and_leaves_nothing(index, cache):
@@ -129,6 +123,9 @@ def test_changed_cache_is_fetched_again(index):
     assert resolve(RELEASE) == tree
     assert (tree.root / "ggml/src/ggml.c").read_text() == TREE["ggml/src/ggml.c"]
     assert index.downloads() == 2
+    (tree.root.parent / "source.json").write_text("{")
+    assert resolve(RELEASE) == tree
+    assert index.downloads() == 3
 
 
 LIBLLAMA = {"include/llama.h": "int api;\n", "src/llama.cpp": "int llama;\n", "src/models/qwen2.cpp": "int graph;\n"}
@@ -169,21 +166,14 @@ def test_a_tree_that_has_no_libllama_is_no_source_for_models(index, tree_folder)
             resolve(source, models=True)
 
 
-def test_damaged_record_is_fetched_again(index, cache):
-    index.publish(SDIST)
-    tree = resolve(RELEASE)
-    (cache / "sources/pypi-xllamacpp-2026.1.77/source.json").write_text("{")
-    assert resolve(RELEASE) == tree
-
-
 KILLED = """
 import os, signal, sys
-from fattn_probe.llama.source import fetch, resolve
+from fattn_probe.llama.source import resolve, unpack
 def kill(archive, target):
     target.mkdir()
     (target / "ggml.c").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
-fetch.unpack = kill
+unpack.unpack = kill
 resolve(sys.argv[1])
 """
 
@@ -205,18 +195,12 @@ def test_concurrent_runs_download_once(index):
     assert index.downloads() == 1
 
 
-def test_unknown_version_names_the_nearest(index):
+def test_unknown_version_names_the_nearest_and_an_unreachable_index_is_lost(index, monkeypatch):
     index.publish(SDIST)
     with pytest.raises(InputError, match=r"no sdist of version 2026\.1\.7 .*2026\.1\.77"):
         resolve("pypi:xllamacpp==2026.1.7")
-
-
-def test_unknown_project(index):
     with pytest.raises(InputError, match=r"no such project: .*/nothing/"):
         resolve("pypi:nothing==1")
-
-
-def test_unreachable_index_is_lost(monkeypatch):
     monkeypatch.setenv("FATTN_PROBE_INDEX", "http://127.0.0.1:1/simple")
     with pytest.raises(LostError, match="cannot be reached"):
         resolve(RELEASE)
@@ -247,13 +231,10 @@ def test_link_or_device_among_the_kept_files_is_refused(index, kind):
         resolve(RELEASE)
 
 
-def test_release_without_a_tree(index):
+def test_release_or_folder_without_a_tree(index, tmp_path):
     index.publish(SDIST, files={"setup.py": "raise SystemExit('an sdist is never run')"})
     with pytest.raises(InputError, match=r"holds no llama\.cpp tree"):
         resolve(RELEASE)
-
-
-def test_folder_without_a_tree(tmp_path):
     with pytest.raises(InputError, match=r"no ggml/src/ggml-cuda/fattn\.cu"):
         resolve(str(tmp_path))
 
@@ -279,19 +260,9 @@ def test_wrong_spec_says_what_is_allowed(spec, said):
 @pytest.fixture
 def repository(tree_folder):
     def git(*words):
-        identity = [
-            "-c",
-            "user.name=n",
-            "-c",
-            "user.email=e@e",
-            "-c",
-            "init.defaultBranch=master",
-            "-c",
-            "commit.gpgsign=false",
-        ]
-        return subprocess.run(
-            ["git", *identity, *words], cwd=tree_folder, check=True, capture_output=True, text=True
-        ).stdout
+        settings = ("user.name=n", "user.email=e@e", "init.defaultBranch=master", "commit.gpgsign=false")
+        command = ["git", *(word for setting in settings for word in ("-c", setting)), *words]
+        return subprocess.run(command, cwd=tree_folder, check=True, capture_output=True, text=True).stdout
 
     git("init", "-q")
     git("add", "-A")
@@ -311,6 +282,8 @@ def test_git_tag_branch_and_commit(repository):
     assert tag.digest == commit.digest != branch.digest
     assert (branch.root / "ggml/src/ggml.c").read_text() == "int second;\n"
     assert not (branch.root / "models").exists()
+    with pytest.raises(InputError, match="no tag or branch 'b9'"):
+        resolve(f"git+file://{folder}@b9")
 
 
 def test_git_branch_is_followed_and_checkout_is_counted(repository):
@@ -346,21 +319,12 @@ def test_the_build_number_of_a_release(release, number):
     assert PypiSpec(name, version).build_number == number
 
 
-def test_git_ref_that_is_not_there(repository):
-    folder, _ = repository
-    with pytest.raises(InputError, match="no tag or branch 'b9'"):
-        resolve(f"git+file://{folder}@b9")
-
-
 @pytest.mark.network
-def test_default_source(pypi):
-    tree = resolve("pypi:xllamacpp==2026.10.11549")
-    assert (tree.build_number, tree.features.era) == ("11549", "C")
-    assert len(kernel_cases(tree)) == 126 + 12 + 147
-
-
-@pytest.mark.network
-def test_a_session_source_of_another_era(pypi):
-    tree = resolve("pypi:xllamacpp==0.2.8")
-    assert (tree.build_number, tree.features.era, tree.features.view_parameter) == ("7551", "A", "mla")
-    assert len(kernel_cases(tree)) == 99 + 9 + 108
+@pytest.mark.parametrize(
+    ("version", "features", "cases"),
+    [("2026.10.11549", ("11549", "C", "V_is_K_view"), 126 + 12 + 147), ("0.2.8", ("7551", "A", "mla"), 99 + 9 + 108)],
+)
+def test_real_releases(pypi, version, features, cases):
+    tree = resolve(f"pypi:xllamacpp=={version}")
+    assert (tree.build_number, tree.features.era, tree.features.view_parameter) == features
+    assert len(kernel_cases(tree)) == cases

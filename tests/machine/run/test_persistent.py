@@ -44,7 +44,7 @@ def results(build, tmp_path):
     def run(death, dies=2, timeout=600.0):
         program = tmp_path / "bin" / CPU_RUNNER
         program.parent.mkdir()
-        program.write_text(SCRIPT.format(real=shlex.quote(str(build.cpu_runner)), dies=dies, death=death))
+        program.write_text(SCRIPT.format(real=shlex.quote(str(build.program(CPU_RUNNER))), dies=dies, death=death))
         program.chmod(0o755)
         session = Session(RunOptions(None, build=Build(tmp_path, build.manifest), timeout=timeout))
         with session.persistent_runner():

@@ -30,7 +30,7 @@ SOURCES = [  # ggml's CPU backend is compiled for each
 
 @pytest.fixture(scope="module", params=SOURCES)
 def runner(request):
-    return ensure(BuildRequest(source.resolve(request.param)), programs=(CPU_RUNNER,)).cpu_runner
+    return ensure(BuildRequest(source.resolve(request.param)), programs=(CPU_RUNNER,)).program(CPU_RUNNER)
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.inputs import root_bytes
 from fattn_probe.cases.scenario.lazy import GeneratedRows
 from fattn_probe.cases.scenario.mask import sees_something
-from fattn_probe.cases.scenario.mask_rows import some_rows, visible
-from fattn_probe.cases.scenario.repeating_mask import mask_rows_read, queries_read
+from fattn_probe.cases.scenario.mask_rows import mask_rows_read, queries_read, some_rows, visible
 from fattn_probe.verdict.truth.reference.adapter import stored_rows
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 from fattn_probe.verdict.truth.reference.engine import MINUS_INFINITY, GroupMask, KVHead, RowBlock, attend, slices
