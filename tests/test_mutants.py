@@ -1,10 +1,14 @@
 """The mutation tester: what it changes, which tests it runs, and what it says of reasons that have no mutant."""
 
+import math
+import time
+
 import pytest
 
 pytest.importorskip("cosmic_ray")  # extra `mutants`
 
 from fattn_probe.base.errors import ComparisonError
+from tests.mutants import __main__ as command
 from tests.mutants.explained import read
 from tests.mutants.mutants import mutants_of
 from tests.mutants.trial import those_that_run, tried
@@ -102,6 +106,32 @@ def test_a_change_that_a_test_notices_and_one_that_none_does(root):
     assert set(found) == set(changes(root).values())
     assert {"return value <= MOST and not value < least", "MOST = 4.0", "if value is not None:"} <= noticed
     assert not {"return value >= MOST and not value < least", "min(values) +"} & noticed
+
+
+def test_a_session_goes_on_where_it_was(root, monkeypatch):
+    """What a test noticed is kept; what none did is tried again when a test has changed."""
+    (root / "tests").mkdir()
+    (root / "tests/test_mine.py").write_text(TESTS)
+    monkeypatch.setattr(command, "ROOT", root)
+    monkeypatch.setattr(command, "TESTS", ("tests/test_mine.py",))
+    mutants, session = list(changes(root).values()), root / "session.jsonl"
+
+    def run(deadline=math.inf):
+        return command.results(mutants, ["mine/limits.py"], 2, session, deadline)
+
+    began = run(time.monotonic())
+    assert 0 < len(began) < len(mutants)
+    found = run()
+    assert set(found) == set(mutants) and began.items() <= found.items()
+    lines = len(session.read_text().splitlines())
+    assert run() == found and len(session.read_text().splitlines()) == lines == len(mutants)
+    (root / "tests/test_mine.py").write_text(f"{TESTS}\n    assert not above(2.0)\n")
+    again = run()
+    assert {mutant.now for mutant in mutants if again[mutant] and not found[mutant]} >= {
+        "return value >= MOST and not value < least"
+    }
+    survived = sum(not noticed for noticed in found.values())
+    assert len(session.read_text().splitlines()) == lines + survived
 
 
 def test_why_a_test_fails_without_a_mutant_is_said(root):

@@ -1,18 +1,22 @@
 """Change the code of the verdict in one place at a time, and print the changes that no test notices."""
 
+import math
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fattn_probe.base import json_lines
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, OUT
-from fattn_probe.base.errors import ComparisonError, InputError
+from fattn_probe.base.digest import short
+from fattn_probe.base.errors import ComparisonError, InputError, LostError
 from fattn_probe.base.figures import clock
 from fattn_probe.base.workers import Workers, prepare_workers
 from fattn_probe.cli import exit_codes
@@ -41,23 +45,49 @@ def files(patterns: Iterable[str]) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
 
 
-def survivors_of(mutants: Sequence[Mutant], modules: Sequence[str], jobs: int) -> list[Mutant]:
-    """The mutants that no test notices; each is printed when it is found."""
-    survivors = []
-    with Activity(NOTES, len(mutants), "running the tests without a mutant") as activity:
-        for mutant, noticed in tried(mutants, modules, files(TESTS), ROOT, jobs):
+def key(mutant: Mutant) -> str:
+    """Names a mutant in the file of a session: one of the same source of the same module."""
+    return short((mutant.module, "\n", mutant.source))
+
+
+def results(
+    mutants: Sequence[Mutant], modules: Sequence[str], jobs: int, session: Path | None, deadline: float
+) -> dict[Mutant, bool]:
+    """Whether a test notices each mutant, as far as that is known at the deadline (of time.monotonic).
+
+    The file of a session has the results of earlier runs. Of these, a mutant that survived counts only if no test has
+    changed since.
+    """
+    tests = short(path.read_bytes() for path in sorted((ROOT / "tests").rglob("*.py")))
+    kept: Iterator[Mapping[str, object]] = json_lines.read(session, "result") if session else iter(())
+    known = {item["mutant"]: item["noticed"] for item in kept if item["noticed"] or item["tests"] == tests}
+    found = {mutant: bool(known[key(mutant)]) for mutant in mutants if key(mutant) in known}
+    left = [mutant for mutant in mutants if mutant not in found]
+    with (
+        Activity(NOTES, len(left), "running the tests without a mutant") as activity,
+        closing(tried(left, modules, files(TESTS), ROOT, jobs)) as answers,
+    ):
+        for mutant, noticed in answers if left else ():
             activity.step(f"{mutant.module}:{mutant.line}")
             activity.count("noticed" if noticed else "survived")
+            found[mutant] = noticed
+            if session:
+                json_lines.append(session, [{"mutant": key(mutant), "noticed": noticed, "tests": tests}])
             if not noticed:
-                survivors.append(mutant)
                 activity.note(f"survived: {mutant}")
-    return sorted(survivors, key=mutants.index)
+            if time.monotonic() > deadline:
+                break
+    return found
 
 
 def main(
     within: Annotated[str, typer.Option("--in", help="Only modules whose path has this regex.")] = "",
     only: Annotated[str, typer.Option(help="Only mutants whose text, FILE:LINE: WAS -> NOW, has this regex.")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Mutants at once; default: one a core.")] = os.cpu_count() or 1,
+    session: Annotated[
+        Path | None, typer.Option(help="Continue the run of this file, and keep the results there.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Stop after this time; --session continues.")] = math.inf,
 ) -> None:
     """Try all mutants; exit 5 if one survives without a reason, or if the mutant of a reason is gone."""
     start, modules = time.monotonic(), files(MODULES)
@@ -70,18 +100,21 @@ def main(
     if not mutants:
         raise InputError(f"--in {within!r} --only {only!r}: no mutant matches, in {', '.join(MODULES)}")
     reasons = explained.read(EQUIVALENT)
-    survivors = survivors_of(mutants, modules, jobs)
+    found = results(mutants, modules, jobs, session, start + seconds)
+    survivors = [mutant for mutant in mutants if not found.get(mutant, True)]
     left, gone = reasons.left(survivors), reasons.gone(every, chosen)
-    killed = len(mutants) - len(survivors)
+    killed = len(found) - len(survivors)
     for mutant in left:
         OUT.print(f"survived: {mutant}", markup=False)
     for module, was, now in gone:
         OUT.print(f"{EQUIVALENT.name} explains a mutant that is not there: {module}: {was}\n    -> {now}", markup=False)
     score = 100 * killed / max(1, killed + len(left))
     OUT.print(
-        f"verdict: {len(mutants)} mutants, {len(survivors) - len(left)} of them equivalent; of the others {killed} "
+        f"verdict: {len(found)} mutants, {len(survivors) - len(left)} of them equivalent; of the others {killed} "
         f"noticed and {len(left)} not: {score:.4g} %, in {clock(time.monotonic() - start)}"
     )
+    if len(found) < len(mutants):
+        raise LostError(f"verdict: {len(mutants) - len(found)} of {len(mutants)} mutants are left; --session continues")
     if left or gone:
         raise ComparisonError(f"verdict: {len(left)} mutants survived, {len(gone)} reasons have no mutant")
 

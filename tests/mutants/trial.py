@@ -1,7 +1,7 @@
 """Try mutants: each with the tests that run its lines, the fastest first, until one fails."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ Task = partial[Any]
 
 def tried(
     mutants: Sequence[Mutant], modules: Sequence[str], files: Sequence[str], root: Path, jobs: int
-) -> Iterator[tuple[Mutant, bool]]:
+) -> Generator[tuple[Mutant, bool]]:
     """Each mutant, as it is known whether a test of some files notices it: fails, does not end, cannot be imported."""
     sources = {module: (root / module).read_text().splitlines() for module in modules}
     with Workers[Task, Any](partial(working, root=root, kind=partial(Collected, modules, files)), jobs) as pool:

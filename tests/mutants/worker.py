@@ -151,13 +151,15 @@ class Worker:
                 os._exit(code)
         deadline = time.monotonic() + seconds
         ended, status, pause = 0, 0, 0.001
-        while not ended and time.monotonic() < deadline:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            time.sleep(0 if ended else pause)
-            pause = min(2 * pause, 0.05)
-        if not ended:
-            os.kill(pid, signal.SIGKILL)
-            status = os.waitpid(pid, 0)[1]
+        try:
+            while not ended and time.monotonic() < deadline:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                time.sleep(0 if ended else pause)
+                pause = min(2 * pause, 0.05)
+        finally:
+            if not ended:
+                os.kill(pid, signal.SIGKILL)
+                status = os.waitpid(pid, 0)[1]
         return max(-1, os.waitstatus_to_exitcode(status))
 
 
