@@ -4,8 +4,9 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fattn_probe.llama.build.key import BuildRequest
-from fattn_probe.llama.build.simulator_flags import COUNTED, UNOPTIMISED, SimulatorFlags
+from fattn_probe.llama.build.key import BuildRequest, kernels_apart
+from fattn_probe.llama.build.precompiled import HEADERS, QUICK_HEADERS
+from fattn_probe.llama.build.simulator_flags import COUNTED, PRELUDE, UNOPTIMISED, SimulatorFlags
 from fattn_probe.llama.build.sources import BACKEND, LAUNCHES_PREFIX, Sources
 from fattn_probe.llama.build.toolchain import Toolchain
 
@@ -27,6 +28,8 @@ MORE_HEADERS = {
     **dict.fromkeys(("softmax.cu", "lightning-indexer.cu"), (PROGRAM_HEADERS,)),
     **dict.fromkeys(("argsort.cu", "top-k.cu", "sum.cu", "mean.cu", "cumsum.cu"), (LIBRARY_HEADERS,)),
 }
+BODIES_OF_CASES = re.compile(r"/fattn-probe-(?:mma|tile|vec)-")
+"""Files with the bodies of one kernel case each."""
 MUTANTS = "mutants"
 """The patch that puts faults behind switches (`lab/detect/schema.py`); kernels with it include the switches."""
 SWITCHES = ("-include", "native/sim/mutant.h")
@@ -94,9 +97,11 @@ class Flags:
         flags = replace(self.simulator, flavour="release", lanes_apart=False) if common else self.simulator
         simple = flags.flavour in ("debug", "coverage") or re.search(r"-(?:mma|vec)-", source)
         level = UNOPTIMISED if launches else () if simple else SIM_QUICK
+        kernel = BODIES_OF_CASES.search(source) and kernels_apart("sim", flags.flavour)
+        prelude = (QUICK_HEADERS if level else HEADERS) if kernel else PRELUDE
         switches = SWITCHES if any(patch.name == MUTANTS for patch in self.request.applied) else ()
         more = (*level, *MORE_HEADERS.get(source, ()), *switches)
-        return flags.device(*more, *self.cuda_common())
+        return flags.device(*more, *self.cuda_common(), prelude=prelude)
 
     def nvcc(self) -> tuple[str, ...]:
         """A .cu file compiled by nvcc, with the register counts of its kernels on stderr."""

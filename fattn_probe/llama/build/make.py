@@ -32,6 +32,7 @@ from fattn_probe.llama.build.key import (
 from fattn_probe.llama.build.ninja import Report, run_ninja, silent, step_seconds
 from fattn_probe.llama.build.overlay import OVERLAY_STAMP, prepare, write_if_changed
 from fattn_probe.llama.build.plan import BACKENDS, Planner, case_file
+from fattn_probe.llama.build.precompiled import precompiled
 from fattn_probe.llama.build.sources import (
     ARCHITECTURES,
     INSTANCES,
@@ -95,7 +96,8 @@ def extend(
         shutil.copyfile(toolchain.cudart, folder / "lib" / toolchain.cudart.name)
     plan = make_plan(request, toolchain, contents, sources)
     write_if_changed(folder / "build.ninja", plan.render())
-    ninja(targets=plan.objects)
+    with precompiled(folder, plan, env, toolchain.versions):
+        ninja(targets=plan.objects)
     with replacing_lock(folder):
         ninja()
     if request.engine == "cuda":

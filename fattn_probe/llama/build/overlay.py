@@ -12,6 +12,7 @@ from fattn_probe.base.errors import BuildError
 from fattn_probe.base.files import replacing
 from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents, kernels_apart
 from fattn_probe.llama.build.plan import STUBS_SCRIPT, body_text, case_file, case_text, launches_text
+from fattn_probe.llama.build.precompiled import HEADERS, QUICK_HEADERS, TEXT, digest_line
 from fattn_probe.llama.build.rewrite import UPSTREAM, Style, rewrite
 from fattn_probe.llama.build.sources import BODY_PREFIX, CONVERSIONS, CUDA, LAUNCHES, Sources
 from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
@@ -47,9 +48,18 @@ def prepare(folder: Path, request: BuildRequest, sources: Sources, contents: Con
     folder.mkdir(parents=True, exist_ok=True)
     renew_overlay(folder, request, sources, contents)
     cuda = folder / OVERLAY / CUDA
+    for path in own_files():
+        if path.is_relative_to(NATIVE):
+            write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
+    headers_line = ""
+    if kernels_apart(request.engine, request.flavour):
+        for name in (HEADERS, QUICK_HEADERS):
+            write_if_changed(cuda / name, TEXT)
+        headers_line = digest_line(folder)
     shared = kernel_parameters(folder / OVERLAY, SHARED)
     for case in map(sources.kernel, contents.kernels):
-        write_if_changed(cuda / "template-instances" / case_file(case.name), case_text(case, shared))
+        text = headers_line + case_text(case, shared)
+        write_if_changed(cuda / "template-instances" / case_file(case.name), text)
     if request.engine == "sim":
         for file, cases in sources.launches.items():
             write_if_changed(cuda / file, launches_text(cases))
@@ -58,9 +68,6 @@ def prepare(folder: Path, request: BuildRequest, sources: Sources, contents: Con
             if BODY_PREFIX in file:
                 write_if_changed(cuda / file, body_text(file, headers))
     write_if_changed(folder / STUBS_SCRIPT.name, STUBS_SCRIPT.read_text())
-    for path in own_files():
-        if path.is_relative_to(NATIVE):
-            write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
 
 
 def renew_overlay(folder: Path, request: BuildRequest, sources: Sources, contents: Contents) -> None:

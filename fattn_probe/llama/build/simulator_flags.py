@@ -16,6 +16,7 @@ WARP = 32
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # SIM_HOST has no loop over data, and compiles in half the time of -O1.
 UNOPTIMISED = ("-O0", "-g1")
+PRELUDE = "native/sim/prelude.h"
 DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
 # The rest of the simulator. Without SIM_KERNELS a kernel can be launched, but not run.
 SIM_HOST = "sim/units/sim_host.cpp"
@@ -126,7 +127,7 @@ class SimulatorFlags:
             *self.headers,
         )
 
-    def device(self, *more: str, prelude: str = "native/sim/prelude.h") -> tuple[str, ...]:
+    def device(self, *more: str, prelude: str = PRELUDE) -> tuple[str, ...]:
         """A rewritten CUDA source as C++; `more` are further flags of this source."""
         return (
             *(self.toolchain.cxx, "-std=gnu++17", *SIM_OPTIMISATION[self.flavour], *more),
