@@ -26,14 +26,14 @@ from fattn_probe.daily.regress.changes import (
     time_changes,
 )
 from fattn_probe.daily.regress.cluster import Cluster
-from fattn_probe.daily.regress.growing_build import Likely
+from fattn_probe.daily.regress.compilers import BesideBase, Lane, Likely
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night
 from fattn_probe.daily.regress.pool import Job
 from fattn_probe.daily.regress.records import ORDER, WHOLE, Identity, Result, Run, RunPart, Settings, StoredCase
 from fattn_probe.daily.regress.results import result_of, result_without_times
 from fattn_probe.daily.regress.resume import take_over
-from fattn_probe.daily.regress.schedule import BesideBase, Event, Lane, Orders, Schedule
+from fattn_probe.daily.regress.schedule import Event, Orders, Schedule
 from fattn_probe.daily.regress.selection import CaseSelection, matching
 from fattn_probe.llama.source import kernel_cases
 from fattn_probe.machine.run.base import changed
@@ -188,7 +188,7 @@ class Standing:
 
     def __str__(self) -> str:
         """`compiled 12 of 57 kernels, judged 34 of 860 cases, 2 fail, 32 pass, 0:41, about 4:08 left: gqa`."""
-        compiled, left = (self.schedule.compiled, self.schedule.seconds_left) if self.schedule else ("", None)
+        compiled, left = (str(self.schedule.compilers), self.schedule.seconds_left) if self.schedule else ("", None)
         words = [compiled] * bool(compiled) + [f"judged {self.judged} of {self.cases} cases"]
         words += [f"{self.statuses[status]} {status}" for status in ORDER[1:] + ORDER[:1] if self.statuses[status]]
         words += [clock(time.monotonic() - self.began)]
