@@ -16,7 +16,7 @@ from fattn_probe.verdict.measure.expected import (
     with_gaps,
 )
 from fattn_probe.verdict.measure.verdict import Status, judge
-from tests.verdict.judge.test_no_prediction import Prediction
+from tests.verdict import made
 
 SHAPE = (1, 100, 1, 4)
 R = 2.0**-10
@@ -26,8 +26,7 @@ REFERENCE = np.ones(SHAPE) * SIGN
 
 
 def predicted(rmse=R, bound=2.0**-3, sampled=True):
-    shape = SHAPE[:3]
-    return Prediction(np.full(shape, rmse), np.full(SHAPE, bound), np.full(shape, sampled))
+    return made.predicted(SHAPE, rmse, bound, sampled)
 
 
 def off(size, where=..., base=REFERENCE):
