@@ -1,14 +1,7 @@
 """Nights of a regression, as a cron job runs them."""
 
 import json
-import os
 import re
-import signal
-import sqlite3
-import subprocess
-import sys
-import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -82,42 +75,6 @@ def test_three_nights(suite, tmp_path, earlier, on, also):
     assert re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td>", changed) == [("padded", "new failure"), *also]
     assert 'aria-label="errors of padded, 16 heads x 5 queries"' in text
     probe("history", "judge", history=history, code=6)
-
-
-def test_a_run_that_is_killed_can_be_resumed(tmp_path):
-    suite, history = tmp_path / "many.yaml", tmp_path / "history.db"
-    matrix = "matrix: {n_q: [5, 6, 7, 8], n_kv: [256, 320, 384, 448, 512, 576, 640, 704]}"
-    (tmp_path / "sizes.yaml").write_text(f"{PADDED}{matrix}\n")
-    suite.write_text("version: 1\nabout: many cases of one kernel\nscenarios: [sizes.yaml]\n")
-    words = [str(suite), "--on", "sim:h200"]
-    command = [sys.executable, "-m", "fattn_probe", "regress", *words, "--history", str(history)]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as running:
-        count = wait_for_results(history, 2)
-        os.killpg(running.pid, signal.SIGKILL)
-    with closing(sqlite3.connect(history)) as database, database:
-        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        before = database.execute("SELECT name, at FROM results").fetchall()
-        assert len(before) >= count
-    again = probe("regress", *words, "--resume", "--json", history=history)
-    (run,) = json.loads(again.stdout)["runs"]
-    assert run["counts"]["not run"] == 0
-    with closing(sqlite3.connect(history)) as database, database:
-        assert database.execute("SELECT count(*) FROM runs").fetchone() == (1,)
-        assert set(before) <= set(database.execute("SELECT name, at FROM results").fetchall())
-
-
-def wait_for_results(history, count):
-    for _ in range(6000):  # kernels may have to be compiled first
-        time.sleep(0.1)
-        if history.exists():
-            with closing(sqlite3.connect(history)) as database, database:
-                if database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'results'").fetchone()[0]:
-                    (found,) = database.execute("SELECT count(*) FROM results").fetchone()
-                    if found >= count:
-                        return found
-    raise AssertionError("no results came")
 
 
 @pytest.mark.parametrize(

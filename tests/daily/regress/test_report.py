@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.op import Op, Params, Sizes
-from fattn_probe.daily.regress.error_picture import limits_of, picture_of
-from fattn_probe.daily.regress.exercised import Counted, families
+from fattn_probe.daily.regress.exercised import families
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.night import night_of, shown
 from fattn_probe.daily.regress.packed_map import packed
-from fattn_probe.daily.regress.plots import Series, Square, plot, strip
+from fattn_probe.daily.regress.plots import OutputTile, Series, Square, limits_of, picture_of, plot, strip, work_facts
 from fattn_probe.daily.regress.records import Identity, Result, Settings, StoredCase
 from fattn_probe.daily.regress.report import report, unjudged, verdict_of
 from fattn_probe.daily.regress.results import metrics_of
-from fattn_probe.daily.regress.work_map import OutputTile, work_facts
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.finding import Finding
 from fattn_probe.verdict.measure.expected import Design
@@ -226,10 +224,9 @@ def test_an_output_that_is_not_finite_has_no_error_by_its_bound():
         assert metrics_of(verdict)["error_by_bound"] == kept
 
 
-def test_coverage_counts_instances_that_nothing_exercises(history):
-    counted = Counted()
-    counted.see(history, history.runs()[-1])
-    mma, tile, vec = families(counted)
+def test_coverage_counts_instances_that_nothing_exercises(history, monkeypatch):
+    runs = history.runs()[-1:]
+    mma, tile, vec = families(history, runs)
     assert (mma.exercised, len(mma.cells)) == (1, 2)
     assert mma.cells["64, 64", "8 x 8"] == {"sim:h200": 2}
     assert (tile.exercised, vec.rows, vec.columns) == (0, ("128",), ("f16, q4_0",))
@@ -238,8 +235,8 @@ def test_coverage_counts_instances_that_nothing_exercises(history):
     coverage = page[page.index('id="coverage"') :]
     assert coverage.index('class="yes"') < coverage.index('class="no"'), "exercised instances come first"
     assert "row that no case exercises" in coverage or "rows that no case exercises" in coverage
-    counted.known.clear()  # a kernel that the source does not list is shown too
-    (mma,) = families(counted)
+    monkeypatch.setattr(type(history), "kernels", lambda *_: [])  # one that the source does not list is shown too
+    (mma,) = families(history, runs)
     assert mma.cells == {("64, 64", "8 x 8"): {"sim:h200": 2}}
 
 

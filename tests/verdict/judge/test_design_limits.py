@@ -327,6 +327,10 @@ def test_of_a_wrong_row_the_elements_beyond_twice_its_rmse_are_wrong():
 def test_the_numbers_are_those_of_the_finite_elements():
     dst = np.full(SHAPE, np.nan, np.float32)
     dst[0, 7, 0, 1] = REFERENCE[0, 7, 0, 1] + R
+    none = np.full_like(dst, np.nan)
+    nothing = design(none, predicted())
+    assert (nothing.error_by_bound, nothing.rmse_by_predicted, nothing.row_rmse_by_predicted) == (None, None, None)
+    assert nothing.reason == "no element is finite"
     found = design(dst, predicted())
     assert (found.rmse_by_predicted, found.row_rmse_by_predicted) == (1.0, 0.5)
     assert found.error_by_bound == R / 2.0**-3 and found.reason.startswith("RMSE 1.00 of the predicted")

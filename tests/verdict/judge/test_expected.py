@@ -38,21 +38,6 @@ def test_the_expected_error_is_as_designed_and_says_so():
     assert verdict.design.why == "mma-f16 sums P.V in f16"
 
 
-def test_one_element_above_its_bound_fails():
-    verdict = judge(output(0.01, (1, 3, 2, 5)), REFERENCE, DEFAULT, expected=PREDICTED)
-    assert verdict.status is Status.FAIL
-    assert "not as designed: an error is 1." in verdict.reason
-    assert "wrong: 1 of 128 rows (sequence 1 of 2; query 3 of 16; head 2 of 4)" in verdict.reason
-    assert np.argwhere(verdict.deviation.wrong).tolist() == [[1, 3, 2, 5]]
-
-
-def test_an_error_too_large_over_all_fails():
-    dst = (REFERENCE + 3 * NOISE).astype(np.float32)
-    design = hold(dst, REFERENCE, PREDICTED).design
-    assert not design.passes
-    assert "the RMSE is 3 times the predicted RMSE" in design.reason
-
-
 def test_an_output_below_every_bound_but_unlike_the_model_fails():
     dst = output(0.5 * RMSE, (slice(None), slice(None), 3))
     assert judge(dst, REFERENCE, DEFAULT, expected=PREDICTED).status is Status.PASS
@@ -63,22 +48,6 @@ def test_an_output_below_every_bound_but_unlike_the_model_fails():
     assert verdict.design.equal_bits == pytest.approx(0.75, abs=0.01)
     assert verdict.deviation.wrong[:, :, 3].mean() > 0.95
     assert not verdict.deviation.wrong[:, :, :3].any()
-
-
-def test_bits_that_differ_by_less_than_the_kernels_noise_pass():
-    dst = output()
-    dst[0, 0] = np.nextafter(dst[0, 0], np.float32(9))
-    verdict = judge(dst, REFERENCE, DEFAULT, expected=MODELLED)
-    assert verdict.status is Status.PASS
-    assert verdict.design.equal_bits < 1.0
-
-
-def test_a_model_without_error_of_its_own_allows_the_last_bits_of_float32():
-    exact = REFERENCE.astype(np.float32)
-    dst = np.nextafter(exact, np.float32(9))
-    assert hold(dst, exact.astype(np.float64), Expected(model=exact)).design.passes
-    dst[0, 0, 0] *= np.float32(1 + 1e-5)
-    assert not hold(dst, exact.astype(np.float64), Expected(model=exact)).design.passes
 
 
 def test_a_model_that_is_zero_everywhere_has_no_error_to_measure_by():
@@ -182,9 +151,3 @@ def test_a_wrong_output_gets_no_warning_about_few_bits():
 )
 def test_where_a_correct_kernel_has_the_models_every_bit(engine, flavour, arch, known):
     assert bit_exact({"engine": engine, "flavour": flavour}, arch) == known
-
-
-def test_no_error_is_said_of_an_output_without_a_number():
-    design = hold(np.full_like(REFERENCE, np.nan, np.float32), REFERENCE, PREDICTED).design
-    assert (design.error_by_bound, design.rmse_by_predicted, design.row_rmse_by_predicted) == (None, None, None)
-    assert design.reason == "no element is finite"

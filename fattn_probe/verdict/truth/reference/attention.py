@@ -24,16 +24,6 @@ from fattn_probe.verdict.truth.reference.engine import (
 )
 from fattn_probe.verdict.truth.reference.shapes import Rows, check_shapes
 
-__all__ = [
-    "F64",
-    "Blocking",
-    "Floats",
-    "alibi_slopes",
-    "attention",
-    "attention_and_lse",
-    "fully_masked_rows",
-]
-
 
 @dataclass(frozen=True)
 class Blocking:

@@ -10,12 +10,12 @@ Columns are independent and are computed side by side: arrays are (batch, warps,
 head of a sequence. A step that the mask hides from all columns changes nothing and is skipped.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from fattn_probe.base.arrays import F32, Bools
-from fattn_probe.verdict.truth.rounding_model.functions import Exponential, flushed, fma, rcp, tanh
+from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, rcp, tanh
 from fattn_probe.verdict.truth.rounding_model.mma_plan import MmaPlan
 from fattn_probe.verdict.truth.rounding_model.softmax import FLUSH, LOWEST, total
 from fattn_probe.verdict.truth.rounding_model.tensor_core import Factors, half_of, matrix_sum, matrix_sum_half
@@ -69,7 +69,6 @@ class MmaMachine:
 
     plan: MmaPlan
     columns: Columns
-    exp: Exponential = field(default_factory=Exponential)
 
     def run(self) -> F32:
         """The output of the columns, (batch, columns, DV)."""
@@ -122,7 +121,7 @@ class MmaMachine:
         """P of a step; raises the state's maximum and scales its sums down accordingly."""
         before = state.maximum
         state.maximum = np.fmax(before, np.fmax.reduce(KQ, axis=(3, 4)) + self.plan.max_offset)
-        P = self.exp(KQ - state.maximum[..., None, None])
+        P = exp(KQ - state.maximum[..., None, None])
         added = np.zeros(state.rowsum.shape, np.float32)
         for chunk in range(P.shape[3]):
             for rows in self.plan.thread_rows:
@@ -134,7 +133,7 @@ class MmaMachine:
 
     def scale(self, difference: F32) -> F32:
         """exp of the difference of two maxima; 0 below `FLUSH`."""
-        return np.where(difference >= FLUSH, self.exp(difference), np.float32(0))
+        return np.where(difference >= FLUSH, exp(difference), np.float32(0))
 
     def add_values(self, state: State, P: F32, rows: slice) -> None:
         """Add P V to VKQ, chunk by chunk."""
@@ -151,7 +150,7 @@ class MmaMachine:
         before = first.maximum
         first.maximum = np.fmax(before, sink[..., None, :])
         scale = self.scale(before - first.maximum)
-        first.rowsum = fma(scale[..., None], first.rowsum, self.exp(sink[..., None, :] - first.maximum)[..., None])
+        first.rowsum = fma(scale[..., None], first.rowsum, exp(sink[..., None, :] - first.maximum)[..., None])
         scale_VKQ(first, scale)
         state.rowsum[:, :1], state.rowsum[:, :1, :, :1] = 0, first.rowsum
         state.maximum[:, :1], state.VKQ[:, :1] = first.maximum, first.VKQ
@@ -163,7 +162,7 @@ class MmaMachine:
         if self.plan.warps == 1:
             return Piece(where, maxima[:, 0], sums[:, 0], VKQ[:, 0])
         most = maxima.max(axis=1)
-        scales = self.exp(maxima - most[:, None])
+        scales = exp(maxima - most[:, None])
         out = np.zeros(VKQ[:, 0].shape, np.float32)
         for warp in range(self.plan.warps):
             out = flushed(fma(VKQ[:, warp], scales[:, warp, None], out))

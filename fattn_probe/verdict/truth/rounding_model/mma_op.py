@@ -13,7 +13,6 @@ from fattn_probe.cases.op import Sizes
 from fattn_probe.llama.launch.geometry import gathered, grid_of
 from fattn_probe.llama.launch.tiles import Grid, ntiles, tile_index
 from fattn_probe.verdict.truth.reference.engine import slices
-from fattn_probe.verdict.truth.rounding_model.functions import Exponential
 from fattn_probe.verdict.truth.rounding_model.mma_f16 import Columns, MmaMachine
 from fattn_probe.verdict.truth.rounding_model.mma_plan import MmaPlan
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
@@ -40,14 +39,11 @@ class Batch:
     rows: Indices | None = None
 
 
-def mma_f16(
-    operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, exact_exp: bool = False, wanted: Bools | None = None
-) -> F32:
+def mma_f16(operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, wanted: Bools | None = None) -> F32:
     """The op's output as fattn-mma-f16 computes it, (n_seq, n_q, n_head, hsv).
 
     `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are NaN. `n_kv_max` bounds the KV rows that a
-    query sees, for a launch that gathers them. With `exact_exp` powers of two are rounded correctly, not as the
-    hardware rounds them.
+    query sees, for a launch that gathers them.
     """
     n_seq, n_head, n_q, _ = operands.Q.shape
     out = np.full((n_seq, n_q, n_head, plan.DV), np.nan, np.float32)
@@ -60,7 +56,7 @@ def mma_f16(
     @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 overflow as in the kernel
     def compute(batches: Sequence[Batch]) -> None:
         columns = _side_by_side([_columns(operands, plan, batch, begins) for batch in batches])
-        found = MmaMachine(plan, columns, Exponential(exact_exp)).run()
+        found = MmaMachine(plan, columns).run()
         for batch, values in zip(batches, found, strict=True):
             out[batch.sequence, batch.queries, batch.heads] = values
 

@@ -19,7 +19,7 @@ from fattn_probe.llama.launch.architecture import fast_f16
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.reference.engine import slices
-from fattn_probe.verdict.truth.rounding_model.functions import Exponential, flushed, fma, rcp, tanh
+from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, rcp, tanh
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, total
 from fattn_probe.verdict.truth.rounding_model.tensor_core import half_of
@@ -87,12 +87,12 @@ def _loads_V_without_branch(kernel: AttentionKernel, nbatch_K: int, arch: int) -
     return nbatch_V % (kernel.warps * LANES // lanes) == 0
 
 
-def tile(operands: KernelOperands, plan: TilePlan, exact_exp: bool = False) -> F32:
+def tile(operands: KernelOperands, plan: TilePlan) -> F32:
     """The op's output as fattn-tile computes it, (n_seq, n_q, n_head, hsv)."""
     n_seq, n_head, n_q, _ = operands.Q.shape
     out = np.empty((n_seq, n_q, n_head, plan.DV), np.float32)
     operands = replace(operands, K=as_half(operands.K), V=as_half(operands.V))
-    machine = TileMachine(plan, operands, Exponential(exact_exp))
+    machine = TileMachine(plan, operands)
 
     @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 overflow as in the kernel
     def compute(work: tuple[int, int, slice]) -> None:
@@ -110,7 +110,6 @@ class TileMachine:
 
     plan: TilePlan
     operands: KernelOperands
-    exp: Exponential
 
     def run(self, sequence: int, head: int, queries: slice) -> F32:
         """The output, (queries, DV)."""
@@ -175,8 +174,8 @@ class TileMachine:
         VKQ = np.zeros((*logits.shape[1:3], plan.warps, plan.DV), np.float32)
         for turn, (KQ, V) in enumerate(zip(logits, values, strict=True)):
             before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(KQ, axis=2) + self.plan.max_offset)
-            scale = self.exp(before - maximum)
-            P = self.exp(KQ - maximum[..., None])
+            scale = exp(before - maximum)
+            P = exp(KQ - maximum[..., None])
             added = np.zeros(sums.shape, np.float32)
             for part in np.moveaxis(P.reshape(*P.shape[:2], -1, plan.warps, LANES), 2, 0):
                 added += part
@@ -221,10 +220,10 @@ class TileMachine:
         if self.operands.sinks is not None:
             first = (slice(None), slice(0, 1))
             most = np.fmax(maximum[first], self.operands.sinks[head])
-            scale = self.exp(maximum[first] - most)
-            rowsum[first] = fma(rowsum[first], scale, self.exp(self.operands.sinks[head] - most))
+            scale = exp(maximum[first] - most)
+            rowsum[first] = fma(rowsum[first], scale, exp(self.operands.sinks[head] - most))
             out[first] = self.product(out[first], (half_of(scale) if self.plan.half else scale)[..., None])
             maximum[first] = most
         if self.plan.blocks == 1:
             return divided(out[:, 0], rcp(rowsum))
-        return combined(out, maximum, rowsum, self.exp)
+        return combined(out, maximum, rowsum)

@@ -16,7 +16,7 @@ from fattn_probe.llama.launch.architecture import copy_bytes
 from fattn_probe.llama.launch.families import VEC_ROWS
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.reference.engine import slices
-from fattn_probe.verdict.truth.rounding_model.functions import Exponential, flushed, fma, rcp, tanh
+from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, rcp, tanh
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.verdict.truth.rounding_model.quantised import Codes, products, quantised_q8_1
 from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, total
@@ -66,7 +66,7 @@ def vec_plan_of(kernel: AttentionKernel, arch: int) -> VecPlan:
     )
 
 
-def vec(operands: KernelOperands, plan: VecPlan, exact_exp: bool = False) -> F32:
+def vec(operands: KernelOperands, plan: VecPlan) -> F32:
     """The op's output as fattn-vec computes it, (n_seq, n_q, n_head, hsv)."""
     n_seq, n_head, n_q, _ = operands.Q.shape
     out = np.empty((n_seq, n_q, n_head, plan.D), np.float32)
@@ -83,7 +83,7 @@ def vec(operands: KernelOperands, plan: VecPlan, exact_exp: bool = False) -> F32
     def compute(place: tuple[int, int]) -> None:
         sequence, head_kv = place
         heads = slice(head_kv * group, (head_kv + 1) * group)
-        found = VecMachine(plan, operands, Exponential(exact_exp)).run(sequence, heads, head_kv)
+        found = VecMachine(plan, operands).run(sequence, heads, head_kv)
         out[sequence, :, heads] = found.reshape(group, n_q, plan.D).swapaxes(0, 1)
 
     spread(compute, list(np.ndindex(n_seq, K.shape[1])))
@@ -96,7 +96,6 @@ class VecMachine:
 
     plan: VecPlan
     operands: KernelOperands
-    exp: Exponential
 
     def run(self, sequence: int, heads: slice, head_kv: int) -> F32:
         """The output, (columns, D): queries of the first head, then of the next."""
@@ -161,8 +160,8 @@ class VecMachine:
         VKQ = np.zeros((*KQ.shape[1:4], groups, self.plan.D), np.float32)
         for logits, V in zip(KQ, values, strict=True):
             before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(logits, axis=3) + self.plan.max_offset)
-            scale = self.exp(before - maximum)
-            P = self.exp(logits - maximum[..., None])
+            scale = exp(before - maximum)
+            P = exp(logits - maximum[..., None])
             sums = fma(sums, scale[..., None], P)
             shared = P.reshape(*P.shape[:3], -1, groups)
             VKQ = fma(VKQ, scale[..., None, None], V[None, :, :, 0] * shared[:, :, :, 0, :, None])
@@ -170,33 +169,29 @@ class VecMachine:
                 VKQ = fma(V[None, :, :, k], shared[:, :, :, k, :, None], VKQ)
         return maximum, sums, VKQ
 
-    def add_sinks(self, maximum: F32, sums: F32, VKQ: F32, sinks: F32) -> None:
-        """Add each column's sink in the first block, to lane 0 of the warp with the column's number in the block."""
-        n_q = self.operands.Q.shape[2]
-        column = np.arange(len(maximum))
-        place = (column, 0, column % n_q % self.plan.ncols)
-        most = np.fmax(sinks, maximum[place])
-        scale = self.exp(maximum[place] - most)
-        first = np.zeros((len(column), LANES), np.float32)
-        first[:, 0] = self.exp(sinks - most)
-        maximum[place], sums[place] = most, fma(sums[place], scale[:, None], first)
-        VKQ[place] = flushed(VKQ[place] * scale[:, None, None])
-
     def combine(self, maximum: F32, sums: F32, VKQ: F32, sequence: int, heads: slice) -> F32:
         """Combine the warps of each block, then the blocks."""
         if self.operands.sinks is not None:
-            self.add_sinks(maximum, sums, VKQ, np.repeat(self.operands.sinks[heads], self.operands.Q.shape[2]))
+            # A column's sink is added in the first block, to lane 0 of the warp with the column's number in the block.
+            n_q, column = self.operands.Q.shape[2], np.arange(len(maximum))
+            sinks, place = np.repeat(self.operands.sinks[heads], n_q), (column, 0, column % n_q % self.plan.ncols)
+            highest = np.fmax(sinks, maximum[place])
+            factor = exp(maximum[place] - highest)
+            first = np.zeros((len(column), LANES), np.float32)
+            first[:, 0] = exp(sinks - highest)
+            maximum[place], sums[place] = highest, fma(sums[place], factor[:, None], first)
+            VKQ[place] = flushed(VKQ[place] * factor[:, None, None])
         most = maximum.max(axis=2)
-        scale = self.exp(maximum - most[..., None])
+        scale = exp(maximum - most[..., None])
         rowsum = total(total(sums * scale[..., None]))
         parts = flushed(VKQ * scale[..., None, None]).reshape(*most.shape, -1, self.plan.D)
         out = np.zeros((*most.shape, self.plan.D), np.float32)
         for part in range(parts.shape[2]):
             out = flushed(out + parts[:, :, part])
-        return combined(out, most, rowsum, self.exp)
+        return combined(out, most, rowsum)
 
 
-def combined(parts: F32, maximum: F32, rowsum: F32, exp: Exponential) -> F32:
+def combined(parts: F32, maximum: F32, rowsum: F32) -> F32:
     """Combine the blocks' parts (columns, blocks, D) and divide by the row sum (`flash_attn_combine_results`)."""
     if parts.shape[1] == 1:
         return divided(parts[:, 0], rcp(rowsum))

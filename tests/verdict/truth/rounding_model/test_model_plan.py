@@ -9,7 +9,6 @@ from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.kernel import attention_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.tiles import Grid, index_of, ntiles, tiles_of
-from fattn_probe.verdict.truth.rounding_model.functions import Exponential
 from fattn_probe.verdict.truth.rounding_model.mma_plan import mma_plan_of
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
 from fattn_probe.verdict.truth.rounding_model.tile import TileMachine, tile_plan_of
@@ -84,7 +83,7 @@ def last_steps(mask, *, scanned, n_kv=512, n_q=3):
     rows = np.zeros((1, 1, n_kv, 72), np.float32)
     queries = np.zeros((1, 1, n_q, 72), np.float32)
     operands = KernelOperands(queries, rows, rows, mask, None, np.ones(1, np.float32), np.float32(1), np.float32(0))
-    return TileMachine(plan, operands, Exponential(False)).last_steps(0).tolist()
+    return TileMachine(plan, operands).last_steps(0).tolist()
 
 
 def test_the_last_step_of_a_scanned_mask_is_that_of_the_tile_of_queries():
