@@ -74,11 +74,11 @@ class MmaMachine:
         """The output of the columns, (batch, columns, DV)."""
         columns = self.columns
         batch, number, _ = columns.Q.shape
-        shape = (batch, self.plan.warps, number)
+        shape = (batch, self.plan.kernel.warps_per_column, number)
         state = State(
             np.full(shape, LOWEST),
             np.zeros((*shape, self.plan.threads), np.float32),
-            np.zeros((*shape, self.plan.DV), np.float32),
+            np.zeros((*shape, self.plan.kernel.DV), np.float32),
         )
         pieces: list[Piece] = []
         for step in range(columns.begins.shape[2]):
@@ -94,13 +94,13 @@ class MmaMachine:
 
     def step(self, state: State, step: int) -> None:
         """Process the KV rows of one step."""
-        rows = slice(step * self.plan.nbatch_fa, (step + 1) * self.plan.nbatch_fa)
+        rows = slice(step * self.plan.kernel.nbatch_fa, (step + 1) * self.plan.kernel.nbatch_fa)
         mask = self.columns.mask[..., rows]
         if np.isneginf(mask).all():
             return
         KQ = self.logits(rows, mask)
         batch, columns, _ = KQ.shape  # to (batch, warps, columns, chunks, rows of a chunk)
-        KQ = np.moveaxis(KQ.reshape(batch, columns, -1, self.plan.warps, self.plan.chunk), 3, 1)
+        KQ = np.moveaxis(KQ.reshape(batch, columns, -1, self.plan.kernel.warps_per_column, self.plan.chunk), 3, 1)
         P = self.exponentials(state, KQ)
         self.add_values(state, P, rows)
 
@@ -111,16 +111,18 @@ class MmaMachine:
         Q = Factors(columns.Q[..., order])
         zeros = np.zeros((*Q.value.shape[:2], K.value.shape[2]), np.float32)
         KQ = matrix_sum(Q, K, zeros, self.plan.generation)
-        if self.plan.softcap and self.plan.ncols2 > 1:  # a kernel of several heads has no slope, and always a mask
+        if (
+            self.plan.kernel.softcap and self.plan.kernel.ncols2 > 1
+        ):  # a kernel of several heads has no slope, and always a mask
             return fma(columns.softcap, tanh(KQ), mask)
-        if self.plan.softcap:
+        if self.plan.kernel.softcap:
             KQ = columns.softcap * tanh(KQ)
         return KQ + mask if (columns.slope == 1).all() else fma(columns.slope[..., None], mask, KQ)
 
     def exponentials(self, state: State, KQ: F32) -> F32:
         """P of a step; raises the state's maximum and scales its sums down accordingly."""
         before = state.maximum
-        state.maximum = np.fmax(before, np.fmax.reduce(KQ, axis=(3, 4)) + self.plan.max_offset)
+        state.maximum = np.fmax(before, np.fmax.reduce(KQ, axis=(3, 4)) + self.plan.kernel.max_offset)
         P = exp(KQ - state.maximum[..., None, None])
         added = np.zeros(state.rowsum.shape, np.float32)
         for chunk in range(P.shape[3]):
@@ -138,7 +140,7 @@ class MmaMachine:
     def add_values(self, state: State, P: F32, rows: slice) -> None:
         """Add P V to VKQ, chunk by chunk."""
         plan = self.plan
-        V = self.columns.V[:, rows].reshape(P.shape[0], -1, plan.warps, plan.chunk, plan.DV)
+        V = self.columns.V[:, rows].reshape(P.shape[0], -1, plan.kernel.warps_per_column, plan.chunk, plan.kernel.DV)
         half = half_of(P)
         for chunk in range(P.shape[3]):
             factors = Factors(np.ascontiguousarray(half[:, :, :, chunk]))
@@ -159,17 +161,17 @@ class MmaMachine:
         """The marked columns of a state, with the warps combined."""
         maxima, sums, VKQ = (np.moveaxis(array, 1, 2)[where] for array in (state.maximum, state.rowsum, state.VKQ))
         sums = total(sums)
-        if self.plan.warps == 1:
+        if self.plan.kernel.warps_per_column == 1:
             return Piece(where, maxima[:, 0], sums[:, 0], VKQ[:, 0])
         most = maxima.max(axis=1)
         scales = exp(maxima - most[:, None])
         out = np.zeros(VKQ[:, 0].shape, np.float32)
-        for warp in range(self.plan.warps):
+        for warp in range(self.plan.kernel.warps_per_column):
             out = flushed(fma(VKQ[:, warp], scales[:, warp, None], out))
         # The row sum: each lane adds up some warps, then the lanes are added pairwise. A lane's first two products are
         # added with one multiply-add, which fuses the first.
-        lanes = min(self.plan.warps, 32 // self.plan.columns)
-        scale, part = (np.split(array, self.plan.warps // lanes, axis=1) for array in (scales, sums))
+        lanes = min(self.plan.kernel.warps_per_column, 32 // self.plan.kernel.columns)
+        scale, part = (np.split(array, self.plan.kernel.warps_per_column // lanes, axis=1) for array in (scales, sums))
         found = scale[0] * part[0]
         if len(part) > 1:
             found = fma(scale[0], part[0], scale[1] * part[1])
