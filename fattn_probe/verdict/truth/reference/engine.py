@@ -63,16 +63,6 @@ def _content(tile: Floats) -> Content:
     return Content(hidden=False, clean=bool(low == high == 0.0), size=float(max(abs(low), abs(high))))
 
 
-@dataclass(frozen=True)
-class KVHead:
-    """The KV rows of one K/V head."""
-
-    K: Rows
-    V: Rows
-    seq: int
-    head: int
-
-
 @dataclass
 class RowBlock:
     """Query rows that read the same KV rows: q (rows, hsk), scaled; the rows are all queries of each head in turn."""
@@ -90,12 +80,12 @@ class RowBlock:
         return cls(flat, queries, mask, RunningSoftmax.empty(len(flat), hsv), longest(flat))
 
 
-def attend(blocks: Sequence[RowBlock], head: KVHead, step: int, params: Params) -> None:
-    """Add all KV rows to the running softmax of every block, `step` at a time; masked tiles are skipped.
+def attend(blocks: Sequence[RowBlock], K: Rows, V: Rows, at: tuple[int, int], *, step: int, params: Params) -> None:
+    """Add all KV rows of a K/V head to the running softmax of every block, `step` at a time; skips masked tiles.
 
-    All tiles share a workspace, because fresh memory pages take as much time as exp.
+    `at` is the sequence and the head. All tiles share a workspace, because fresh memory pages take as much time as exp.
     """
-    (n_kv, hsk), hsv, most = head.K.shape[2:], head.V.shape[3], max(len(block.q) for block in blocks)
+    (n_kv, hsk), hsv, most = K.shape[2:], V.shape[3], max(len(block.q) for block in blocks)
     step = min(step, n_kv)
     keys, values = np.empty((step, hsk)), np.empty((step, hsv))
     products, weighted = np.empty(most * step), by_columns(most, hsv)
@@ -105,8 +95,7 @@ def attend(blocks: Sequence[RowBlock], head: KVHead, step: int, params: Params) 
             if all(content is not None and content.hidden for content in contents):
                 continue
             k, v = keys[: rows.stop - rows.start], values[: rows.stop - rows.start]
-            k[...] = head.K[head.seq, head.head, rows]
-            v[...] = head.V[head.seq, head.head, rows]
+            k[...], v[...] = K[(*at, rows)], V[(*at, rows)]
             longest_key = longest(k)
             for block, content in zip(blocks, contents, strict=True):
                 number = len(block.q)

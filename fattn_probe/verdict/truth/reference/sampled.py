@@ -21,7 +21,7 @@ from fattn_probe.cases.scenario.mask import sees_something
 from fattn_probe.cases.scenario.mask_rows import mask_rows_read, queries_read, some_rows, visible
 from fattn_probe.verdict.truth.reference.adapter import stored_rows
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
-from fattn_probe.verdict.truth.reference.engine import MINUS_INFINITY, GroupMask, KVHead, RowBlock, attend, slices
+from fattn_probe.verdict.truth.reference.engine import MINUS_INFINITY, GroupMask, RowBlock, attend, slices
 from fattn_probe.verdict.truth.reference.shapes import Rows, Shape
 
 Tensors = Mapping[str, Any]
@@ -135,7 +135,7 @@ def sample(case: Case, rows: I64, operands: Tensors | None = None, *, all_heads:
                 mask = GroupMask(masks[plane][np.searchsorted(chosen[plane], queries)][:, None], slopes)
             q = Q[seqs, own, queries][:, None] * np.float64(params.factor)
             block = RowBlock.of(q, slice(0, 1), sizes.hsv, mask)
-            attend([block], KVHead(K, V, seq, kv_head), STEP, params)
+            attend([block], K, V, (seq, kv_head), step=STEP, params=params)
             if sinks is not None:
                 block.state.add_sink(sinks[own].astype(np.float64))
             answer.reference[mine], answer.lse[mine] = block.state.mean(), block.state.log_sum_exp()
