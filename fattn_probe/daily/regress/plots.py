@@ -1,7 +1,7 @@
 """The pictures of the history's page: verdicts, errors and times over the runs, wrong outputs, the division of work."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,8 @@ from fattn_probe.llama.launch.tiles import ntiles, tile_at
 LOOKS = {status: Look(name) for status, name in {"pass": "p", "fail": "f", "unsupported": "u"}.items()}
 OTHER, BITS, LIMIT = Look("l"), Look("bits"), Look("limit")
 WIDTH, HEIGHT, EDGE = 300.0, 58.0, 4.0
+Values = Sequence[float | None]
+"""One value per run, None if there is none."""
 STEPS = 4
 ERRORS = (Look(""), *(Look(f"h{step}") for step in range(1, STEPS + 1)))
 ODD = Look(f"h{STEPS + 1}")
@@ -40,14 +42,6 @@ class Square:
     changed: bool = False
 
 
-@dataclass(frozen=True)
-class Series:
-    """One value per run, None if there is none; `shade` is the CSS class."""
-
-    shade: str
-    values: tuple[float | None, ...]
-
-
 def strip(marks: Sequence[Square]) -> Markup:
     """One square per run: its colour is the verdict, a bar before it marks changed bits."""
     worst = [mark.status for mark in marks if mark.status not in ("pass", "unsupported")]
@@ -59,20 +53,22 @@ def strip(marks: Sequence[Square]) -> Markup:
     return Markup(svg(Drawing("strip", 9 * len(marks) + 1, 14, (*squares, *bars), label), stretched=True))
 
 
-def plot(series: Sequence[Series], label: str, *, least: float, limit: float | None = None) -> Markup:
-    """Lines over the runs; empty if no line has two values. A dashed line marks `limit` if it is near.
+def plot(series: Mapping[str, Values], label: str, *, least: float, limit: float | None = None) -> Markup:
+    """Lines over the runs, by CSS class; empty if no line has two values. A dashed line marks `limit` if it is near.
 
     The height covers at least `least`, so that noise looks like noise. A run between two runs without a value is a
     point.
     """
-    known = [value for line in series for value in line.values if value is not None]
-    if max((sum(value is not None for value in line.values) for line in series), default=0) < 2:
+    known = [value for line in series.values() for value in line if value is not None]
+    if max((sum(value is not None for value in line) for line in series.values()), default=0) < 2:
         return Markup("")
     shown = [*known, limit] if limit is not None and max(known) > limit - least else known
     spread, middle = max(max(shown) - min(shown), least), (max(shown) + min(shown)) / 2
-    runs = max(len(line.values) for line in series)
+    runs = max(map(len, series.values()))
     axes = Axis("runs", 0, max(runs - 1, 1)), Axis(label, middle - spread / 2, middle + spread / 2)
-    drawn = Drawing("plot", WIDTH, HEIGHT, tuple(line for one in series for line in _lines(one)), label, axes=axes)
+    drawn = Drawing(
+        "plot", WIDTH, HEIGHT, tuple(line for one in series.items() for line in _lines(*one)), label, axes=axes
+    )
     marks = [*drawn.placed(EDGE, EDGE, WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE)]
     if limit is not None and 0 <= (share := axes[1].share(limit)) <= 1:
         y = EDGE + (1 - share) * (HEIGHT - 2 * EDGE)
@@ -80,15 +76,15 @@ def plot(series: Sequence[Series], label: str, *, least: float, limit: float | N
     return Markup(svg(Drawing("plot", WIDTH, HEIGHT, tuple(marks), label), fixed=False, stretched=True))
 
 
-def _lines(series: Series) -> list[Stroke]:
+def _lines(shade: str, values: Values) -> list[Stroke]:
     """A line for each run of values, a point for one that stands alone."""
     lines: list[list[tuple[float, float]]] = [[]]
-    for place, value in enumerate(series.values):
+    for place, value in enumerate(values):
         if value is None:
             lines.append([])
         else:
             lines[-1].append((place, value))
-    return [Stroke(tuple(line), Look(series.shade)) for line in lines if line]
+    return [Stroke(tuple(line), Look(shade)) for line in lines if line]
 
 
 def swatch(name: str, kind: str, width: float = 12, height: float = 12) -> Markup:

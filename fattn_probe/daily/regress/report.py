@@ -16,7 +16,6 @@ from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night, shown, worst
 from fattn_probe.daily.regress.plots import (
     OutputTile,
-    Series,
     Square,
     log10,
     output_tiles,
@@ -233,9 +232,9 @@ def _errors(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
     limit: float | None = 0.0
     if not any(known):
         known, limit = [[cell.nmse for cell in cells if cell.nmse is not None] for cells in by_run], None
-    most = Series("most", tuple(log10(max(values, default=None)) for values in known))
-    middle = Series("middle", tuple(log10(statistics.median(values)) if values else None for values in known))
-    return plot((middle, most), f"error through the nights, {name}", least=LEAST_DECADE, limit=limit)
+    most = [log10(max(values, default=None)) for values in known]
+    middle = [log10(statistics.median(values)) if values else None for values in known]
+    return plot({"middle": middle, "most": most}, f"error through the nights, {name}", least=LEAST_DECADE, limit=limit)
 
 
 def _times(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
@@ -244,7 +243,7 @@ def _times(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
     timed = [[cell.time for cell in cells if cell.time is not None] for cells in by_run]
     sums = tuple(sum(times) if times and len(times) == number else None for times in timed)
     least = LEAST_TIME * max((value for value in sums if value), default=0.0)
-    return plot((Series("most", sums),), f"time through the nights, {name}", least=least)
+    return plot({"most": sums}, f"time through the nights, {name}", least=least)
 
 
 def _case(history: History, night: Night, name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from fattn_probe.daily.regress.exercised import families
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.night import night_of, shown
 from fattn_probe.daily.regress.packed_map import packed
-from fattn_probe.daily.regress.plots import OutputTile, Series, Square, limits_of, picture_of, plot, strip, work_facts
+from fattn_probe.daily.regress.plots import OutputTile, Square, limits_of, picture_of, plot, strip, work_facts
 from fattn_probe.daily.regress.records import Identity, Result, Settings, StoredCase
 from fattn_probe.daily.regress.report import report, unjudged, verdict_of
 from fattn_probe.daily.regress.results import metrics_of
@@ -276,12 +276,12 @@ def test_a_strip_marks_nights_whose_bits_changed():
 
 
 def test_a_plot_needs_two_values_and_shows_the_bound_where_it_is_near():
-    assert plot([Series("most", (1.0,))], "x", least=1.0) == ""
-    assert plot([Series("most", (None, None))], "x", least=1.0) == ""
-    drawn = plot([Series("most", (1.0, None, 2.0, 3.0))], "x", least=1.0)
+    assert plot({"most": (1.0,)}, "x", least=1.0) == ""
+    assert plot({"most": (None, None)}, "x", least=1.0) == ""
+    drawn = plot({"most": (1.0, None, 2.0, 3.0)}, "x", least=1.0)
     assert re.search(r'd="M4 [\d.]+h\.1M[\d.]+ [\d.]+L', drawn)
     for values, near in (((-0.2, 0.3), True), ((-3.0, -3.1), False)):
-        assert ('class="limit"' in plot([Series("most", values)], "x", least=1.0, limit=0.0)) == near
+        assert ('class="limit"' in plot({"most": values}, "x", least=1.0, limit=0.0)) == near
 
 
 def test_an_error_map_keeps_what_a_byte_can_tell():

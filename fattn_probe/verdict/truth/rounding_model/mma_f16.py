@@ -41,7 +41,10 @@ class Columns:
 
 @dataclass
 class State:
-    """Each warp's maximum, row sum (by thread) and VKQ (f16) of each column."""
+    """Each warp's maximum, row sum (by thread) and VKQ (f16) of each column.
+
+    A piece is one CUDA block's part of some columns, whose warps are combined: float32 sums before the division.
+    """
 
     maximum: F32
     rowsum: F32
@@ -51,16 +54,6 @@ class State:
         """Start again in the columns that `where` (batch, columns) marks."""
         for array, value in ((self.maximum, LOWEST), (self.rowsum, 0), (self.VKQ, 0)):
             np.moveaxis(array, 1, 2)[where] = value
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One CUDA block's part of some columns: float32 sums before the division, their maxima and row sums."""
-
-    where: Bools
-    maximum: F32
-    rowsum: F32
-    VKQ: F32
 
 
 @dataclass
@@ -80,11 +73,11 @@ class MmaMachine:
             np.zeros((*shape, self.plan.threads), np.float32),
             np.zeros((*shape, self.plan.kernel.DV), np.float32),
         )
-        pieces: list[Piece] = []
+        pieces: list[tuple[Bools, State]] = []
         for step in range(columns.begins.shape[2]):
             begins = columns.begins[:, :, step]
             if step > 0 and begins.any():
-                pieces.append(self.piece(state, begins))
+                pieces.append((begins, self.piece(state, begins)))
                 state.reset(begins)
             self.step(state, step)
         if columns.sink is not None:
@@ -157,12 +150,12 @@ class MmaMachine:
         state.rowsum[:, :1], state.rowsum[:, :1, :, :1] = 0, first.rowsum
         state.maximum[:, :1], state.VKQ[:, :1] = first.maximum, first.VKQ
 
-    def piece(self, state: State, where: Bools) -> Piece:
-        """The marked columns of a state, with the warps combined."""
+    def piece(self, state: State, where: Bools) -> State:
+        """The piece of the marked columns."""
         maxima, sums, VKQ = (np.moveaxis(array, 1, 2)[where] for array in (state.maximum, state.rowsum, state.VKQ))
         sums = total(sums)
         if self.plan.kernel.warps_per_column == 1:
-            return Piece(where, maxima[:, 0], sums[:, 0], VKQ[:, 0])
+            return State(maxima[:, 0], sums[:, 0], VKQ[:, 0])
         most = maxima.max(axis=1)
         scales = exp(maxima - most[:, None])
         out = np.zeros(VKQ[:, 0].shape, np.float32)
@@ -177,15 +170,14 @@ class MmaMachine:
             found = fma(scale[0], part[0], scale[1] * part[1])
         for i in range(2, len(part)):
             found = fma(scale[i], part[i], found)
-        return Piece(where, most, total(found), out)
+        return State(most, total(found), out)
 
-    def fix_up(self, last: Piece, earlier: list[Piece]) -> F32:
+    def fix_up(self, last: State, earlier: list[tuple[Bools, State]]) -> F32:
         """Combine the pieces of each column and divide by the row sum; `last` has all columns."""
-        shape = last.where.shape
+        shape = self.columns.Q.shape[:2]
         maximum, rowsum = last.maximum.reshape(shape), last.rowsum.reshape(shape)
         out = last.VKQ.reshape(*shape, -1)
-        for piece in reversed(earlier):
-            where = piece.where
+        for where, piece in reversed(earlier):
             most = np.fmax(maximum[where], piece.maximum)
             ours, theirs = self.scale(maximum[where] - most), self.scale(piece.maximum - most)
             out[where] = flushed(fma(ours[:, None], out[where], flushed(theirs[:, None] * piece.VKQ)))
