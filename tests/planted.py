@@ -7,7 +7,7 @@ import numpy as np
 
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.launch.geometry import Geometry
-from fattn_probe.verdict.diagnose.row import AttentionRow, Head
+from fattn_probe.verdict.diagnose.row import Around, AttentionRow
 
 LENGTHS = (512, 2048, 4096, 16384)
 SCENARIO = """
@@ -93,13 +93,12 @@ FAULTS: dict[Fault, str] = {
 def planted(fault, case, inputs, dst, geometry, *, where=None):
     """An output with a fault in all rows, or in those of `where` (n_seq, n_q, n_head)."""
     wrong = dst.astype(np.float64)
-    group = case.op.sizes.group
-    for sequence, kv_head in np.ndindex(case.op.sizes.n_seq, case.op.sizes.n_head_kv):
-        head = Head.of(case, inputs, sequence, kv_head)
-        for query in range(case.op.sizes.n_q):
-            for q_head in range(kv_head * group, (kv_head + 1) * group):
-                place = (sequence, query, q_head)
-                if where is None or where[place]:
-                    row = AttentionRow.of(head, query, q_head)
-                    wrong[place] += fault(row, geometry, place) - row.output(row.logits)
+    heads: dict = {}
+    for place in np.ndindex(dst.shape[:3]):
+        if where is None or where[place]:
+            around = Around(case, inputs, *place)
+            at = around.sequence, around.kv_head
+            heads[at] = heads.get(at) or around.kv
+            row = AttentionRow.of(around, heads[at])
+            wrong[place] += fault(row, geometry, place) - row.output(row.logits)
     return wrong.astype(np.float32)

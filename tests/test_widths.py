@@ -25,12 +25,12 @@ from fattn_probe.daily.inspect.view.side_by_side import render_side_by_side, sid
 from fattn_probe.daily.ops.parse import OpResult
 from fattn_probe.daily.ops.render import render as render_ops
 from fattn_probe.daily.ops.report import OpsReport
+from fattn_probe.daily.regress.plots import work_facts
 from fattn_probe.daily.regress.records import Identity, Result, Run, StoredCase
 from fattn_probe.daily.regress.runner import Outcome
 from fattn_probe.daily.regress.tables import render as render_regress
 from fattn_probe.daily.regress.tables import render_bisection, render_results, render_runs, render_versions
 from fattn_probe.daily.regress.versions import Bisection, Versions
-from fattn_probe.daily.regress.work_map import work_facts
 from fattn_probe.daily.triage.advice import advice_of
 from fattn_probe.daily.triage.show import render as render_triage
 from fattn_probe.lab.study.command import StudyOptions, study_case

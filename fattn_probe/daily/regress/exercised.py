@@ -1,12 +1,12 @@
 """Coverage: the template instances that the last runs exercised, and the kinds of op that passed on each device."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.records import Run, StoredCase
-from fattn_probe.llama.launch.families import FAMILIES, Family, KernelMatrix
+from fattn_probe.llama.launch.families import FAMILIES, KernelMatrix
 from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.machine.run.required_kernels import kernel_key
 
@@ -51,34 +51,24 @@ class Ops:
     rows: Mapping[tuple[str, ...], Mapping[str, tuple[int, int]]]
 
 
-@dataclass
-class Counted:
-    """The instances that the runs of a page have exercised."""
-
-    known: set[str] = field(default_factory=set)
-    used: dict[str, Counter[str]] = field(default_factory=dict)
-
-    def see(self, history: History, run: Run) -> None:
-        """Count a run."""
-        self.known.update(history.kernels(run.identity))
+def families(history: History, runs: Iterable[Run]) -> list[ExercisedFamily]:
+    """The matrix of each family: the instances of the runs' sources, and exercised ones that no source lists."""
+    names, used = set[str](), defaultdict[str, Counter[str]](Counter)
+    for run in runs:
+        names.update(history.kernels(run.identity))
         for text, cases in history.launches(run):
             launched = {" ".join((family, ",".join(args))) for family, args in map(kernel_key, parse_launches(text))}
             for name in launched - {" "}:
-                self.used.setdefault(name, Counter())[run.identity.device] += cases
-
-
-def families(counted: Counted) -> list[ExercisedFamily]:
-    """The matrix of each family: the sources' instances, and exercised ones that no source lists."""
-    names = counted.known | set(counted.used)
-    present = {_split(name)[0] for name in names}
-    return [_family(family, names, counted.used) for family in FAMILIES if family.case in present]
-
-
-def _family(family: Family, names: Iterable[str], used: Mapping[str, Mapping[str, int]]) -> ExercisedFamily:
-    matrix = family.matrix
-    places = {_place(name, matrix): used.get(name, {}) for name in names if _split(name)[0] == family.case}
-    rows, columns = (_exercised_first(places, axis) for axis in (0, 1))
-    return ExercisedFamily(family.case, matrix.down, matrix.across, rows, columns, places)
+                used[name][run.identity.device] += cases
+    names.update(used)
+    found = []
+    for family in FAMILIES:
+        own = [name for name in names if _split(name)[0] == family.case]
+        if own:
+            places = {_place(name, family.matrix): used.get(name, Counter[str]()) for name in own}
+            rows, columns = (_exercised_first(places, axis) for axis in (0, 1))
+            found.append(ExercisedFamily(family.case, family.matrix.down, family.matrix.across, rows, columns, places))
+    return found
 
 
 def _exercised_first(places: Mapping[tuple[str, str], Mapping[str, int]], axis: int) -> tuple[str, ...]:

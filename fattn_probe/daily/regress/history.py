@@ -310,7 +310,7 @@ class History:
         fields |= {"uid": run.uid, "line": run.identity.line, "suite": run.suite}
         fields |= {"started": run.started, "ended": run.ended, "only": run.settings.only}
         fields |= {"checks": CHECKS.text(run.settings.checks) if run.settings.checks else None}
-        return _insert(self.connection, "runs", fields)
+        return self._insert("runs", fields)
 
     def _insert_part(self, number: int, shard: Shard, planned: int, started: str, ended: str | None) -> None:
         """Add a part of a run, or update its end and its number of cases."""
@@ -323,22 +323,22 @@ class History:
     def _insert_result(self, run: int, result: Result, at: str) -> None:
         plain = RESULT.plain(result)
         fields: dict[str, Any] = {name: plain[name] for name in FIELDS}
-        metrics = dict(result.metrics)
-        fields |= {"run": run, "at": at, "launches": self._launches(result.launches), "time": result.time}
+        metrics, launches, text = dict(result.metrics), None, result.launches
+        if text:  # most runs share their launches
+            row = self.connection.execute("SELECT id FROM launches WHERE digest = ?", (hexdigest(text),)).fetchone()
+            launches = row["id"] if row else self._insert("launches", {"digest": hexdigest(text), "text": text})
+        fields |= {"run": run, "at": at, "launches": launches, "time": result.time}
         fields |= {"metrics": json.dumps(metrics), "seconds": json.dumps(result.seconds)}
         fields |= {"details": json.dumps({name: plain[name] for name in DETAILS})}
         fields |= {"ratio": metrics.get("error_by_bound"), "nmse": metrics.get("nmse")}
-        number = _insert(self.connection, "results", fields, "OR REPLACE")
+        number = self._insert("results", fields, "OR REPLACE")
         if result.error_map is not None:
-            _insert(self.connection, "error_maps", vars(result.error_map) | {"result": number})
+            self._insert("error_maps", vars(result.error_map) | {"result": number})
 
-    def _launches(self, text: str) -> int | None:
-        """The database row of these launch records; most runs share it."""
-        if not text:
-            return None
-        digest = hexdigest(text)
-        row = self.connection.execute("SELECT id FROM launches WHERE digest = ?", (digest,)).fetchone()
-        return int(row["id"]) if row else _insert(self.connection, "launches", {"digest": digest, "text": text})
+    def _insert(self, table: str, fields: Mapping[str, Any], how: str = "") -> int:
+        names, marks = ", ".join(fields), ", ".join("?" * len(fields))
+        query = f"INSERT {how} INTO {table} ({names}) VALUES ({marks})"
+        return int(self.connection.execute(query, tuple(fields.values())).lastrowid or 0)
 
 
 @contextmanager
@@ -346,12 +346,6 @@ def open_history(path: Path, *, reading: bool = False) -> Iterator[History]:
     """Open the history at `path`, and create it if it does not exist; with `reading`, open it read-only."""
     with opened(path, reading=reading) as connection:
         yield History(connection, path)
-
-
-def _insert(connection: sqlite3.Connection, table: str, fields: Mapping[str, Any], how: str = "") -> int:
-    names, marks = ", ".join(fields), ", ".join("?" * len(fields))
-    cursor = connection.execute(f"INSERT {how} INTO {table} ({names}) VALUES ({marks})", tuple(fields.values()))
-    return int(cursor.lastrowid or 0)
 
 
 def _run(row: sqlite3.Row) -> Run:

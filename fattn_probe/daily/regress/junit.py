@@ -40,7 +40,10 @@ def _suite(outcome: Outcome) -> ET.Element:
         alarms.setdefault(change.case, []).append(change)
     for result in outcome.results.values():
         suite.append(_test(outcome, result, alarms.get(result.name, ())))
-    for name in _missing(outcome):
+    # The planned cases that were not run: by name if the baseline has them, otherwise as one test for all.
+    names = [change.case for change in outcome.changes if change.kind is ChangeKind.NOT_RUN]
+    others = outcome.counts["not run"] - len(names)
+    for name in [*names, *([f"{others} cases"] if others > 0 else [])]:
         test = _named(outcome, name)
         ET.SubElement(test, "error", type="not run", message="not run: no verdict")
         suite.append(test)
@@ -54,13 +57,6 @@ def _add_properties(element: ET.Element, values: Mapping[str, str]) -> None:
     properties = ET.SubElement(element, "properties")
     for name, value in values.items():
         ET.SubElement(properties, "property", name=name, value=_text(value))
-
-
-def _missing(outcome: Outcome) -> list[str]:
-    """The planned cases that were not run: by name if the baseline has them, otherwise as one test for all."""
-    names = [change.case for change in outcome.changes if change.kind is ChangeKind.NOT_RUN]
-    others = outcome.counts["not run"] - len(names)
-    return [*names, *([f"{others} cases"] if others > 0 else [])]
 
 
 def _named(outcome: Outcome, name: str) -> ET.Element:

@@ -66,14 +66,11 @@ class Night:
             found.setdefault(self.cases[name].scenario if name in self.cases else "", []).append(name)
         parts: dict[str, list[str]] = {}
         for scenario, names in found.items():
+            many = len(names) > MANY
             for name in names:
-                parts.setdefault(self._part(scenario, name, len(names) > MANY), []).append(name)
+                part = f"{scenario}, hsk={self.cases[name].op.sizes.hsk}" if scenario and many else scenario
+                parts.setdefault(part or ("others" if many else name), []).append(name)
         return parts
-
-    def _part(self, scenario: str, name: str, many: bool) -> str:
-        if not scenario:
-            return "others" if many else name
-        return f"{scenario}, hsk={self.cases[name].op.sizes.hsk}" if many else scenario
 
     def worth_a_look(self, most: int) -> list[str]:
         """The cases to draw one by one: first changed, failed or lost ones, then those whose status has varied."""

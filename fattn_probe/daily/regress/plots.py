@@ -1,17 +1,36 @@
-"""The pictures of the history's page: verdicts, errors and times over the runs, and the colours of their keys."""
+"""The pictures of the history's page: verdicts, errors and times over the runs, wrong outputs, the division of work."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from markupsafe import Markup
 
-from fattn_probe.base.view.marks import Axis, Box, Drawing, Look, Stroke
+from fattn_probe.base.arrays import F64
+from fattn_probe.base.figures import times
+from fattn_probe.base.view.marks import Axis, Box, Cells, ColourScale, Drawing, Look, Mark, Stroke, outline
 from fattn_probe.base.view.svg import svg
+from fattn_probe.daily.inspect.facts import Choice, Facts
+from fattn_probe.daily.regress.packed_map import PackedMap
+from fattn_probe.daily.regress.records import Identity, Result, StoredCase
+from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.geometry import geometry_of
+from fattn_probe.llama.launch.tiles import ntiles, tile_at
 
 LOOKS = {status: Look(name) for status, name in {"pass": "p", "fail": "f", "unsupported": "u"}.items()}
 OTHER, BITS, LIMIT = Look("l"), Look("bits"), Look("limit")
 WIDTH, HEIGHT, EDGE = 300.0, 58.0, 4.0
+Values = Sequence[float | None]
+"""One value per run, None if there is none."""
+STEPS = 4
+ERRORS = (Look(""), *(Look(f"h{step}") for step in range(1, STEPS + 1)))
+ODD = Look(f"h{STEPS + 1}")
+TILE, CUT = Look("tile"), Look("cut")
+LEAST_TILE = 4.0
+"""The smallest size of a tile, in pixels, that gets lines around it."""
+MOST_BLOCKS = 20000
+MOST_TILES = 2000
 
 
 @dataclass(frozen=True)
@@ -21,14 +40,6 @@ class Square:
     status: str
     said: str
     changed: bool = False
-
-
-@dataclass(frozen=True)
-class Series:
-    """One value per run, None if there is none; `shade` is the CSS class."""
-
-    shade: str
-    values: tuple[float | None, ...]
 
 
 def strip(marks: Sequence[Square]) -> Markup:
@@ -42,20 +53,22 @@ def strip(marks: Sequence[Square]) -> Markup:
     return Markup(svg(Drawing("strip", 9 * len(marks) + 1, 14, (*squares, *bars), label), stretched=True))
 
 
-def plot(series: Sequence[Series], label: str, *, least: float, limit: float | None = None) -> Markup:
-    """Lines over the runs; empty if no line has two values. A dashed line marks `limit` if it is near.
+def plot(series: Mapping[str, Values], label: str, *, least: float, limit: float | None = None) -> Markup:
+    """Lines over the runs, by CSS class; empty if no line has two values. A dashed line marks `limit` if it is near.
 
     The height covers at least `least`, so that noise looks like noise. A run between two runs without a value is a
     point.
     """
-    known = [value for line in series for value in line.values if value is not None]
-    if max((sum(value is not None for value in line.values) for line in series), default=0) < 2:
+    known = [value for line in series.values() for value in line if value is not None]
+    if max((sum(value is not None for value in line) for line in series.values()), default=0) < 2:
         return Markup("")
     shown = [*known, limit] if limit is not None and max(known) > limit - least else known
     spread, middle = max(max(shown) - min(shown), least), (max(shown) + min(shown)) / 2
-    runs = max(len(line.values) for line in series)
+    runs = max(map(len, series.values()))
     axes = Axis("runs", 0, max(runs - 1, 1)), Axis(label, middle - spread / 2, middle + spread / 2)
-    drawn = Drawing("plot", WIDTH, HEIGHT, tuple(line for one in series for line in _lines(one)), label, axes=axes)
+    drawn = Drawing(
+        "plot", WIDTH, HEIGHT, tuple(line for one in series.items() for line in _lines(*one)), label, axes=axes
+    )
     marks = [*drawn.placed(EDGE, EDGE, WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE)]
     if limit is not None and 0 <= (share := axes[1].share(limit)) <= 1:
         y = EDGE + (1 - share) * (HEIGHT - 2 * EDGE)
@@ -63,15 +76,15 @@ def plot(series: Sequence[Series], label: str, *, least: float, limit: float | N
     return Markup(svg(Drawing("plot", WIDTH, HEIGHT, tuple(marks), label), fixed=False, stretched=True))
 
 
-def _lines(series: Series) -> list[Stroke]:
+def _lines(shade: str, values: Values) -> list[Stroke]:
     """A line for each run of values, a point for one that stands alone."""
     lines: list[list[tuple[float, float]]] = [[]]
-    for place, value in enumerate(series.values):
+    for place, value in enumerate(values):
         if value is None:
             lines.append([])
         else:
             lines[-1].append((place, value))
-    return [Stroke(tuple(line), Look(series.shade)) for line in lines if line]
+    return [Stroke(tuple(line), Look(shade)) for line in lines if line]
 
 
 def swatch(name: str, kind: str, width: float = 12, height: float = 12) -> Markup:
@@ -82,3 +95,96 @@ def swatch(name: str, kind: str, width: float = 12, height: float = 12) -> Marku
 def log10(value: float | None) -> float | None:
     """The logarithm; None if it does not exist."""
     return math.log10(value) if value else None
+
+
+@dataclass(frozen=True)
+class OutputTile:
+    """An output tile: its first query and head, its numbers of both, and the number of blocks that share it."""
+
+    query: int
+    head: int
+    queries: int
+    heads: int
+    blocks: int
+
+
+def work_facts(case: StoredCase, result: Result, identity: Identity) -> Facts | None:
+    """The facts for the map of work; None if the launches have no kernel of known arithmetic.
+
+    The mask is not known here, so every KV step counts as done.
+    """
+    geometry = geometry_of(case.op, result.kernels, arch_number(identity.cc)) if result.launches else None
+    if geometry is None or int(np.prod(geometry.kernel.blocks)) > MOST_BLOCKS:
+        return None
+    family = geometry.kernel.family
+    choice = Choice(family.name, geometry.kernel.spelling, {}, {family.step_name: geometry.rows})
+    about = {"case": case.name, "device": identity.device}
+    return Facts(about, choice=choice, grid=geometry.grid, blocks=geometry.blocks())
+
+
+def output_tiles(case: StoredCase, result: Result, identity: Identity) -> tuple[OutputTile, ...]:
+    """The output tiles of the first sequence; empty if the kernel is unknown or the tiles are too many to draw."""
+    geometry = geometry_of(case.op, result.kernels, arch_number(identity.cc)) if result.launches else None
+    if geometry is None or ntiles(geometry.grid) > MOST_TILES:
+        return ()
+    n_q, ncols1, ncols2, group = case.op.sizes.n_q, geometry.kernel.ncols1, geometry.kernel.ncols2, geometry.group
+    found = []
+    for tile in (tile_at(index, geometry.grid) for index in range(ntiles(geometry.grid))):
+        sequence, z_KV, zt_gqa, jt = tile
+        query, within = jt * ncols1, zt_gqa * ncols2
+        queries, heads = min(ncols1, n_q - query), min(ncols2, group - within)
+        if sequence == 0 and queries > 0 and heads > 0:
+            found.append(OutputTile(query, z_KV * group + within, queries, heads, len(geometry.parts_of(tile))))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class ErrorPicture:
+    """The picture, and its key: (CSS class, words) of each colour, and whether it outlines whole tiles and cut ones."""
+
+    svg: Markup
+    key: tuple[tuple[str, str], ...]
+    tiles: bool
+    seams: bool
+
+
+def picture_of(packed: PackedMap, label: str, tiles: Sequence[OutputTile] = ()) -> ErrorPicture:
+    """The picture of an error map: heads down, queries across."""
+    scale = ColourScale(limits_of(packed.values), ERRORS, ODD)
+    width, height = packed.columns * _cell(packed.columns), packed.rows * _cell(packed.rows)
+    across, down = width / packed.queries, height / packed.heads
+    outlined = len(tiles) > 1 and min(min(tile.queries * across, tile.heads * down) for tile in tiles) >= LEAST_TILE
+    marks: list[Mark] = [Cells(0, 0, width, height, packed.values, scale)]
+    for look in (TILE, CUT) if outlined else ():
+        marks += [
+            outline(tile.query * across, tile.head * down, tile.queries * across, tile.heads * down, look)
+            for tile in tiles
+            if look is TILE or tile.blocks > 1
+        ]
+    cut = sum(tile.blocks > 1 for tile in tiles) if outlined else 0
+    words = [
+        f"below {times(scale.limits[0], 2)}",
+        *(f"{times(limit, 2)} and more" for limit in scale.limits),
+        "not finite, or unwritten",
+    ]
+    there = np.unique(scale.places(packed.values))
+    key = tuple((f"h{place}", words[place]) for place in there)
+    drawn = svg(Drawing("error-map", width, height, tuple(marks), label))
+    return ErrorPicture(Markup(drawn), key, outlined and cut < len(tiles), bool(cut))
+
+
+def limits_of(values: F64) -> tuple[float, ...]:
+    """The lower limits of the colours: four equal steps on a logarithmic scale, from the least error above 1 up.
+
+    An error of 1 is the error that the arithmetic predicts for the row.
+    """
+    wrong = values[np.isfinite(values) & (values >= 1)]
+    if not wrong.size:
+        return (1.0, 3.0, 10.0, 100.0)
+    low = 1.0 if (values < 1).any() else float(wrong.min())
+    ratio = max(float(wrong.max()) / low, 1.5)
+    return tuple(low * ratio ** (step / STEPS) for step in range(STEPS))
+
+
+def _cell(places: int) -> float:
+    return max(5.0, min(24.0, 240 / places))

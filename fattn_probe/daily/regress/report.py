@@ -1,7 +1,7 @@
 """One page of a history: the last runs, what changed, and the course of errors, times and verdicts."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +11,21 @@ from fattn_probe.base.figures import minute, times
 from fattn_probe.base.tables import Table
 from fattn_probe.daily.inspect.view.page import environment, map_of
 from fattn_probe.daily.regress.changes import Change, ChangeKind
-from fattn_probe.daily.regress.error_picture import picture_of
-from fattn_probe.daily.regress.exercised import Counted, Ops, families, ops_of
+from fattn_probe.daily.regress.exercised import Ops, families, ops_of
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night, shown, worst
-from fattn_probe.daily.regress.plots import Series, Square, log10, plot, strip, swatch
+from fattn_probe.daily.regress.plots import (
+    OutputTile,
+    Square,
+    log10,
+    output_tiles,
+    picture_of,
+    plot,
+    strip,
+    swatch,
+    work_facts,
+)
 from fattn_probe.daily.regress.records import Cell, Identity, Result, Run
-from fattn_probe.daily.regress.work_map import OutputTile, output_tiles, work_facts
 from fattn_probe.machine.run.frames import brief_frame
 from fattn_probe.verdict.judge.judgement import attention_kernel
 from fattn_probe.verdict.judge.known import by_defect
@@ -45,16 +53,13 @@ def report(history: History, suite: str = "") -> str:
     """The page; only of one suite if it is given."""
     found = list(shown(history, suite))
     once = {(night.run.identity.line, night.run.suite): night for night in reversed(found)}  # without partial runs
-    counted = Counted()
-    for night in once.values():
-        counted.see(history, night.run)
     statuses = {key: {name: result.status for name, result in night.results.items()} for key, night in once.items()}
     ops = ops_of([(night.run, night.cases, statuses[key]) for key, night in reversed(once.items())])
     names = sorted({night.run.suite for night in found})
     words = {
         "title": f"flash attention: {', '.join(names) or 'no runs yet'}",
         "sections": [_section(history, night) for night in found],
-        "families": families(counted),
+        "families": families(history, [night.run for night in once.values()]),
         "ops": op_table(ops) if ops.rows else None,
         "swatch": swatch,
     }
@@ -131,13 +136,12 @@ def change_table(found: Sequence[Change], most: int) -> Table:
 
 def op_table(ops: Ops) -> Table:
     """The number of cases that passed and ran, by head size, types, mask and device."""
-    columns = ("head size", "K, V", "mask", "with", *ops.devices)
-    rows = ((*kind, *(_of(cells.get(device)) for device in ops.devices)) for kind, cells in ops.rows.items())
-    return Table(columns, tuple(rows), frozenset(ops.devices))
-
-
-def _of(counts: tuple[int, int] | None) -> str:
-    return "" if counts is None else f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} of {counts[1]}"
+    rows = []
+    for kind, cells in ops.rows.items():
+        counts = [cells.get(device) for device in ops.devices]
+        words = ("" if of is None else f"{of[0]}" if of[0] == of[1] else f"{of[0]} of {of[1]}" for of in counts)
+        rows.append((*kind, *words))
+    return Table(("head size", "K, V", "mask", "with", *ops.devices), tuple(rows), frozenset(ops.devices))
 
 
 def unjudged(night: Night) -> Iterator[tuple[str, str]]:
@@ -157,6 +161,11 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
     packed = night.error_maps.get(result.name)
     drawn = night.failures.index(result) < MOST_WRONG
     size = f"{packed.heads} heads x {packed.queries} queries" if packed else ""
+    crash, finding = None, result.finding  # where a kernel stopped, if it did
+    if finding is not None:
+        line = f"{finding.file}:{finding.line}" if finding.file else ""
+        frames = tuple(map(brief_frame, finding.frames))
+        crash = {"thread": replace(finding, file="").place, "line": line, "frames": frames}
     return {
         "name": result.name,
         "reason": result.explained,
@@ -164,21 +173,8 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
         "map": picture_of(packed, f"errors of {result.name}, {size}", _tiles(night, result))
         if packed and drawn
         else None,
-        "crash": _crash(result),
+        "crash": crash,
         "size": size,
-    }
-
-
-def _crash(result: Result) -> dict[str, Any] | None:
-    """Where a kernel crashed: kernel, block and thread, file:line, stack; None if it completed."""
-    finding = result.finding
-    if finding is None:
-        return None
-    source = f"{finding.file}:{finding.line}" if finding.file else ""
-    return {
-        "thread": replace(finding, file="").place,
-        "line": source,
-        "frames": tuple(map(brief_frame, finding.frames)),
     }
 
 
@@ -211,7 +207,13 @@ def _map(night: Night, result: Result, identity: Identity, name: str) -> dict[st
 
 def _scenario(night: Night, name: str, cases: Sequence[str]) -> dict[str, Any]:
     by_run = [[night.cells[case][run.id] for case in cases if run.id in night.cells[case]] for run in night.runs]
-    marks = [_mark(run, cells) for run, cells in zip(night.runs, by_run, strict=True) if cells]
+    marks = []
+    for run, cells in zip(night.runs, by_run, strict=True):
+        if cells:
+            status = worst([cell.status for cell in cells])
+            number = sum(cell.status == status for cell in cells)
+            some = f" ({number} of {len(cells)})" if len(cells) > 1 else ""
+            marks.append(Square(status, f"{run.started[:10]} {run.identity.source}: {status}{some}"))
     last = [cell for cell in by_run[-1] if cell.ratio is not None]
     return {
         "name": name,
@@ -224,22 +226,15 @@ def _scenario(night: Night, name: str, cases: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _mark(run: Run, cells: Sequence[Cell]) -> Square:
-    status = worst([cell.status for cell in cells])
-    number = sum(cell.status == status for cell in cells)
-    some = f" ({number} of {len(cells)})" if len(cells) > 1 else ""
-    return Square(status, f"{run.started[:10]} {run.identity.source}: {status}{some}")
-
-
 def _errors(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
     """The largest and the median error / bound of each run; NMSE if there is no bound."""
     known = [[cell.ratio for cell in cells if cell.ratio is not None] for cells in by_run]
     limit: float | None = 0.0
     if not any(known):
         known, limit = [[cell.nmse for cell in cells if cell.nmse is not None] for cells in by_run], None
-    most = Series("most", tuple(log10(max(values, default=None)) for values in known))
-    middle = Series("middle", tuple(log10(statistics.median(values)) if values else None for values in known))
-    return plot((middle, most), f"error through the nights, {name}", least=LEAST_DECADE, limit=limit)
+    most = [log10(max(values, default=None)) for values in known]
+    middle = [log10(statistics.median(values)) if values else None for values in known]
+    return plot({"middle": middle, "most": most}, f"error through the nights, {name}", least=LEAST_DECADE, limit=limit)
 
 
 def _times(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
@@ -248,7 +243,7 @@ def _times(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
     timed = [[cell.time for cell in cells if cell.time is not None] for cells in by_run]
     sums = tuple(sum(times) if times and len(times) == number else None for times in timed)
     least = LEAST_TIME * max((value for value in sums if value), default=0.0)
-    return plot((Series("most", sums),), f"time through the nights, {name}", least=least)
+    return plot({"most": sums}, f"time through the nights, {name}", least=least)
 
 
 def _case(history: History, night: Night, name: str) -> dict[str, Any]:
@@ -256,29 +251,23 @@ def _case(history: History, night: Night, name: str) -> dict[str, Any]:
     nmse = result.metrics.get("nmse")
     outputs = history.outputs(night.runs, name)
     rows = [[cells[run.id]] if run.id in cells else [] for run in night.runs]
+    marks, before = [], None
+    for run in (run for run in night.runs if run.id in cells):
+        now, status = outputs.get(run.id), cells[run.id].status
+        changed = None not in (before, now) and before != now
+        said = f"{run.started[:10]} {run.identity.source}: {status}{', bits changed' * changed}"
+        marks.append(Square(status, said, changed))
+        before = now or before
     return {
         "name": name,
         "status": result.status,
         "kernel": _kernel(result),
         "nmse": "" if nmse is None else f"{nmse:.2e}",
         "ratio": _ratio(result.metrics.get("error_by_bound")),
-        "strip": strip(list(_marks(night, cells, outputs))),
+        "strip": strip(marks),
         "errors": _errors(rows, name),
         "times": _times(rows, name),
     }
-
-
-def _marks(night: Night, cells: Mapping[int, Cell], outputs: Mapping[int, str]) -> Iterator[Square]:
-    before = None
-    for run in night.runs:
-        if run.id in cells:
-            now = outputs.get(run.id)
-            changed = None not in (before, now) and before != now
-            status = cells[run.id].status
-            yield Square(
-                status, f"{run.started[:10]} {run.identity.source}: {status}{', bits changed' * changed}", changed
-            )
-            before = now or before
 
 
 def _ratio(value: float | None) -> str:

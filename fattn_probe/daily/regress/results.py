@@ -22,10 +22,6 @@ OnResult = Callable[[Result, int, int], None]
 """Called with a result, the number of results so far, and the planned number."""
 
 
-def unseen(result: Result, done: int, planned: int) -> None:
-    """Do nothing with a result."""
-
-
 def result_of(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Result:
     """Run and judge one case as `compare` does; an error on the way makes it lost."""
     try:

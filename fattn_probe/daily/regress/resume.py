@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fattn_probe.base.figures import minute, number_of
@@ -68,7 +68,12 @@ def take_over(history: History, run: Run, fingerprints: Mapping[str, str]) -> se
         fresh = set() if differences else usable(results, fingerprints) - found
         history.carry(earlier, run, fresh)
         found |= fresh
-        say_unused(earlier, [results[name] for name in fingerprints.keys() & results.keys() - found], differences)
+        unused = [results[name] for name in fingerprints.keys() & results.keys() - found]
+        if changed := [result for result in unused if result.status != "lost"]:
+            why = f"{' and '.join(differences)} changed" if differences else "the cases themselves changed"
+            said = number_of(len(changed), "case")
+            when = minute(earlier.started)
+            log.warning("%s: %s of the run of %s run again, since %s", earlier.suite, said, when, why)
     return found
 
 
@@ -91,12 +96,3 @@ def usable(results: Mapping[str, Result], fingerprints: Mapping[str, str]) -> se
     """The cases with a verdict, whose fingerprint is the one wanted."""
     ended = {name: result for name, result in results.items() if result.status != "lost"}
     return {name for name, result in ended.items() if result.fingerprint == fingerprints.get(name, "none")}
-
-
-def say_unused(earlier: Run, results: Sequence[Result], differences: Sequence[str]) -> None:
-    """Warn of results of an earlier run of a night that no longer hold."""
-    changed = [result for result in results if result.status != "lost"]
-    if changed:
-        why = f"{' and '.join(differences)} changed" if differences else "the cases themselves changed"
-        said = number_of(len(changed), "case")
-        log.warning("%s: %s of the run of %s run again, since %s", earlier.suite, said, minute(earlier.started), why)

@@ -3,7 +3,7 @@
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -26,14 +26,14 @@ from fattn_probe.daily.regress.changes import (
     time_changes,
 )
 from fattn_probe.daily.regress.cluster import Cluster
-from fattn_probe.daily.regress.growing_build import Likely
+from fattn_probe.daily.regress.compilers import BesideBase, Lane, Likely
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night
 from fattn_probe.daily.regress.pool import Job
 from fattn_probe.daily.regress.records import ORDER, WHOLE, Identity, Result, Run, RunPart, Settings, StoredCase
 from fattn_probe.daily.regress.results import result_of, result_without_times
 from fattn_probe.daily.regress.resume import take_over
-from fattn_probe.daily.regress.schedule import BesideBase, Event, Lane, Orders, Schedule
+from fattn_probe.daily.regress.schedule import Event, Orders, Schedule
 from fattn_probe.daily.regress.selection import CaseSelection, matching
 from fattn_probe.llama.source import kernel_cases
 from fattn_probe.machine.run.base import changed
@@ -188,7 +188,7 @@ class Standing:
 
     def __str__(self) -> str:
         """`compiled 12 of 57 kernels, judged 34 of 860 cases, 2 fail, 32 pass, 0:41, about 4:08 left: gqa`."""
-        compiled, left = (self.schedule.compiled, self.schedule.seconds_left) if self.schedule else ("", None)
+        compiled, left = (str(self.schedule.compilers), self.schedule.seconds_left) if self.schedule else ("", None)
         words = [compiled] * bool(compiled) + [f"judged {self.judged} of {self.cases} cases"]
         words += [f"{self.statuses[status]} {status}" for status in ORDER[1:] + ORDER[:1] if self.statuses[status]]
         words += [clock(time.monotonic() - self.began)]
@@ -261,14 +261,17 @@ class SuiteRunner:
         identity = self.part.of(replace(identity, fingerprint=fingerprint))
         settings = Settings(planned.checks, self.only)
         run = self.history.begin(identity, planned.suite, self.part, len(selection.names), settings=settings)
-        self.history.know(map(StoredCase.of, selection.cases), identity, kernel_names(planned.session))
+        tree = planned.session.options.tree  # a build may be given without its source
+        kernels = [case.name for case in kernel_cases(tree)] if tree else []
+        self.history.know(map(StoredCase.of, selection.cases), identity, kernels)
         baseline = self.history.baseline(identity.line, planned.suite)
         known = take_over(self.history, run, selection.fingerprints)
         for result in selection.settled:
             if result.name not in known:
                 self.history.add(run, replace(result, fingerprint=selection.fingerprints[result.name]))
         left = [case for case in selection.cases if case.name not in known]
-        return EntryRun(planned, run, baseline, self._compared(baseline), left)
+        before = {} if baseline is None else matching(self._of_shard(self.history.results(baseline)), self.only)
+        return EntryRun(planned, run, baseline, before, left)
 
     def _events(self, runs: Sequence[EntryRun]) -> Generator[tuple[EntryRun, Event]]:
         """What becomes known of the runs. A real GPU whose times count runs one case at a time, after all others."""
@@ -344,22 +347,14 @@ class SuiteRunner:
         planned = len(run.planned.selection.names)
         after = self._of_shard(self.history.results(run.run))
         found = changes(run.before, after, complete=len(after) >= planned) if run.baseline else ()
-        every = (*found, *base_changes(after), *self._time_changes(run.run, after))
+        timed = any(result.seconds for result in after.values())
+        cells = self.history.cells(self.history.nights(run.run)) if timed else ()
+        every = (*found, *base_changes(after), *time_changes(cells, after))
         outcome = Outcome(run.run, after, run.baseline, every, planned, stopped, seconds=run.seconds)
         return in_order(outcome, run.planned.selection.names)
 
-    def _compared(self, run: Run | None) -> dict[str, Result]:
-        """The results of a baseline that match the filter; none without one."""
-        return {} if run is None else matching(self._of_shard(self.history.results(run)), self.only)
-
     def _of_shard(self, results: Mapping[str, Result]) -> dict[str, Result]:
         return {name: result for name, result in results.items() if self.part.shard.has(result.digest)}
-
-    def _time_changes(self, run: Run, after: Mapping[str, Result]) -> Iterator[Change]:
-        """Changes between the last two levels of each case's times; a level spans several runs."""
-        timed = any(result.seconds for result in after.values())
-        nights = self.history.nights(run)
-        return time_changes(self.history.cells(nights), after) if timed else iter(())
 
 
 def in_order(outcome: Outcome, names: Sequence[str]) -> Outcome:
@@ -368,12 +363,6 @@ def in_order(outcome: Outcome, names: Sequence[str]) -> Outcome:
     names = sorted(outcome.results, key=lambda name: place.get(name, len(place)))
     ordered = sorted(outcome.changes, key=lambda change: place.get(change.case, len(place)))
     return replace(outcome, results={name: outcome.results[name] for name in names}, changes=tuple(ordered))
-
-
-def kernel_names(session: Session) -> list[str]:
-    """All kernel cases of a session's source; empty if only a build of it is available."""
-    tree = session.options.tree
-    return [case.name for case in kernel_cases(tree)] if tree else []
 
 
 def identity_of(session: Session, target: Target) -> Identity:

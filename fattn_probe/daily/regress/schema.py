@@ -221,19 +221,6 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         version += 1
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Turn on WAL; retries, because SQLite does not wait for a lock here if two runs create the same database."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-
-
 def _median(seconds: str) -> float | None:
     values = json.loads(seconds)
     return statistics.median(values) if values else None
@@ -245,13 +232,15 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection.row_factory = sqlite3.Row
     connection.create_function("median", 1, _median, deterministic=True)
     connection.create_function("whole_op", 1, whole_op, deterministic=True)
-    # Refuse another program's database before anything is written to it.
-    tables = {row["name"] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    (version,) = connection.execute("PRAGMA user_version").fetchone()  # read last: another process may be creating it
-    if tables and (version == 0 or "runs" not in tables):
-        connection.close()
-        raise InputError(f"history {path}: this is another program's database; name another file")
     connection.execute("PRAGMA foreign_keys = ON")
-    _write_ahead(connection)
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:  # SQLite does not wait for a lock here if two runs create the same database
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
     connection.execute("PRAGMA synchronous = NORMAL")  # only a power failure loses the last commits
     return connection

@@ -1,7 +1,8 @@
-"""Select the cases of a suite for a target."""
+"""Select the cases of a suite for a target: of its scenarios, and of upstream's own list."""
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +12,20 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.regex import bounded, compiled
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
+from fattn_probe.cases.scenario.cases import resolve
+from fattn_probe.cases.scenario.from_ops import from_ops
 from fattn_probe.daily.ops.cases import separate_V_of
+from fattn_probe.daily.ops.drive import Timeouts
+from fattn_probe.daily.ops.parse import OpResult
+from fattn_probe.daily.ops.rounds import run_ops
 from fattn_probe.daily.regress.records import Result, Shard, case_fingerprint
 from fattn_probe.daily.regress.suite import Entry, cases_of, only_of
-from fattn_probe.daily.regress.upstream import upstream_cases, upstream_list
+from fattn_probe.llama.build import TEST_BACKEND_OPS
 from fattn_probe.machine.run.session import Session
 
 FILTER = "--filter"
+LIST_SECONDS = 300.0
+UNSUPPORTED = "this source's test-backend-ops reports that the backend does not support the op"
 
 
 @dataclass(frozen=True)
@@ -57,9 +65,7 @@ class CaseSelection:
         return [*(case.name for case in self.cases), *(result.name for result in self.settled)]
 
 
-def select(
-    entry: Entry, folder: Path, session: Session, target: Target, *, only: str = ""
-) -> tuple[tuple[Case, ...], tuple[Result, ...]]:
+def select(entry: Entry, folder: Path, session: Session, target: Target, *, only: str = "") -> CaseSelection:
     """An entry's cases on a target, from its scenarios and upstream's list, and the results that need no run.
 
     InputError if the entry's own filter leaves none; `only` may.
@@ -74,8 +80,7 @@ def select(
     found = CaseSelection(tuple(cases), tuple(settled)).some(entry.only, only_of(entry))
     if not found.names:
         raise InputError(f"no case name matches {only_of(entry)} {entry.only!r}")
-    found = found.some(only)
-    return found.cases, found.settled
+    return found.some(only)
 
 
 def matching(results: Mapping[str, Result], only: str) -> dict[str, Result]:
@@ -83,3 +88,54 @@ def matching(results: Mapping[str, Result], only: str) -> dict[str, Result]:
     search = compiled(only, FILTER).search
     with bounded(only, FILTER):
         return {name: result for name, result in results.items() if search(name)}
+
+
+def upstream_list(session: Session, target: Target) -> tuple[OpResult, ...]:
+    """Every case of the source's test-backend-ops: `ok` if the device supports it, else `not-supported`."""
+    report = run_ops(
+        session.build_for(target, TEST_BACKEND_OPS).test_backend_ops,
+        "support",
+        target.backend,
+        env=session.env(target, TEST_BACKEND_OPS),
+        timeouts=Timeouts(LIST_SECONDS, LIST_SECONDS),
+        on_result=lambda result, total: None,
+    )
+    if problem := report.problem():
+        raise problem
+    return report.results
+
+
+def upstream_cases(listed: Iterable[OpResult], *, separate_V: bool) -> tuple[list[Case], list[Result]]:
+    """The cases to run, with our inputs, and the results of those that need no run.
+
+    A case's name is upstream's own text, with a number appended if the list has it twice. A case that the device does
+    not support needs no run. A supported case that no scenario can express is lost, with the reason.
+    """
+    cases: list[Case] = []
+    settled: list[Result] = []
+    for name, item in _named(listed):
+        try:
+            case = resolve(from_ops(item.case, separate_V=separate_V), name, "upstream")
+        except InputError as error:
+            digest = short(item.case)
+            settled.append(_settled(name, digest, item, f"cannot be replayed: {error}"))
+            continue
+        if item.status == "ok":
+            cases.append(case)
+        else:
+            settled.append(_settled(name, case.digest, item, ""))
+    return cases, settled
+
+
+def _named(listed: Iterable[OpResult]) -> Iterable[tuple[str, OpResult]]:
+    seen: Counter[str] = Counter()
+    for item in listed:
+        seen[item.case] += 1
+        yield item.case if seen[item.case] == 1 else f"{item.case} #{seen[item.case]}", item
+
+
+def _settled(name: str, digest: str, item: OpResult, problem: str) -> Result:
+    if item.status != "ok":
+        reason = f"{UNSUPPORTED}: {item.message}" if item.message else UNSUPPORTED
+        return Result(name, digest, "unsupported", reason, failure=reason)
+    return Result(name, digest, "lost", problem.splitlines()[0], failure=problem)

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fattn_probe.base.arrays import F64
 
+LEAST = 0.03  # of a level, that a step changes
 SMALLEST = 3  # runs that a level must last, so that a single slow run is not a step
 
 
@@ -41,15 +41,11 @@ def levels(values: Sequence[float]) -> list[Level]:
             cost = best[start] + distance + penalty * noise
             if (stop - start >= SMALLEST or start == 0) and cost < best[stop]:
                 best[stop], begins[stop] = cost, start
-    return [_level(y, start, stop) for start, stop in _pieces(begins, n)]
-
-
-def _pieces(begins: npt.NDArray[np.int_], n: int) -> list[tuple[int, int]]:
-    pieces: list[tuple[int, int]] = []
+    found: list[Level] = []
     while n > 0:
-        pieces.append((int(begins[n]), n))
+        found.insert(0, _level(y, int(begins[n]), n))
         n = int(begins[n])
-    return pieces[::-1]
+    return found
 
 
 def _distances(y: F64, start: int) -> Iterator[tuple[int, float]]:
@@ -67,20 +63,20 @@ def _level(y: F64, start: int, stop: int) -> Level:
     return Level(start, stop, value, float(np.median(np.abs(part - value))))
 
 
-def last_step(values: Sequence[float], smallest: float = 0.03) -> tuple[Level, Level] | None:
+def last_step(values: Sequence[float]) -> tuple[Level, Level] | None:
     """The last level and the one before it.
 
-    Levels count as one unless they differ by more than `smallest` (relative) and three times the noise: slow series are
+    Levels count as one unless they differ by more than LEAST (relative) and three times the noise: slow series are
     noisier and would have more levels.
     """
     y = np.asarray(values, np.float64)
-    if len(y) == 0 or y.max() - y.min() <= smallest * y.min():
-        return None  # all values, and so all levels, are within `smallest`
+    if len(y) == 0 or y.max() - y.min() <= LEAST * y.min():
+        return None  # all values, and so all levels, are within LEAST
     found = levels(values)
     while len(found) > 1:
         before, after = found[-2:]
         change = abs(after.value - before.value)
-        if change > smallest * before.value and change > 3 * max(before.error, after.error):
+        if change > LEAST * before.value and change > 3 * max(before.error, after.error):
             return before, after
         found[-2:] = [_level(y, before.start, after.stop)]
     return None

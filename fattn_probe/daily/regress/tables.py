@@ -1,6 +1,6 @@
 """The output of `fattn-probe regress` and `history`: outcomes as text, JSON, Markdown and an exit code."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -145,18 +145,15 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
     lines += ["", "| on | source | verdict | results |", "| --- | --- | --- | --- |"] if outcomes else []
     for outcome in outcomes:
         identity = outcome.run.identity
-        cells = (outcome.run.place, f"`{identity.tree}`", f"**{_verdict(outcome)}**", _counted(outcome.counts))
+        gone = sum(outcome.counts[status] for status in ("unjudged", "lost", "not run"))
+        verdict = _said(outcome.changes)
+        if outcome.baseline is None:
+            accepted = "the first baseline" if outcome.accepted else "no baseline yet"
+            verdict = f"{outcome.counts['fail'] or 'nothing'} wrong{_known(outcome)}, {accepted}"
+        verdict += f"; {gone} without a verdict" if gone else ""
+        cells = (outcome.run.place, f"`{identity.tree}`", f"**{verdict}**", _counted(outcome.counts))
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join([*lines, *(line for outcome in outcomes for line in _details(outcome))]) + "\n"
-
-
-def _verdict(outcome: Outcome) -> str:
-    gone = sum(outcome.counts[status] for status in ("unjudged", "lost", "not run"))
-    rest = f"; {gone} without a verdict" if gone else ""
-    if outcome.baseline is None:
-        accepted = "the first baseline" if outcome.accepted else "no baseline yet"
-        return f"{outcome.counts['fail'] or 'nothing'} wrong{_known(outcome)}, {accepted}{rest}"
-    return _said(outcome.changes) + rest
 
 
 def _known(outcome: Outcome) -> str:
@@ -195,24 +192,22 @@ def _details(outcome: Outcome) -> Iterable[str]:
 
 def render_versions(found: Sequence[Versions]) -> RenderableType:
     """One row per case: what the old and the new version launched, whether the bits are equal, and both errors."""
-    return Group(*(_versions_table(item) for item in found))
-
-
-def _versions_table(item: Versions) -> RenderableType:
-    kinds: dict[str, list[Change]] = {}
-    for change in item.changes:
-        kinds.setdefault(change.case, []).append(change)
-    rows = []
-    for name, result in item.a.items():
-        other, found = item.b[name], kinds.get(name, [])
-        first, second = _kernel(result), _kernel(other)
-        said = Text("\n".join(map(_changed, found)) or "nothing")
-        said.stylize("bold red" if any(change.alarm for change in found) else "")
-        rows.append((name, said, first, "the same" if first == second else second, _nmse(result), _nmse(other)))
+    parts: list[RenderableType] = []
     columns = ("case", "changed", "old\nkernel", "new\nkernel", "old\nNMSE", "new\nNMSE")
-    table = Table(columns, tuple(rows), frozenset(columns[4:]), frozenset({"changed"}), columns[:2])
-    old, new = item.sources
-    return Group(Text(f"{item.on}, old: {old}, new: {new}", "bold"), table)
+    for item in found:
+        rows, kinds = [], defaultdict[str, list[Change]](list)
+        for change in item.changes:
+            kinds[change.case].append(change)
+        for name, result in item.a.items():
+            other, changes = item.b[name], kinds[name]
+            first, second = _kernel(result), _kernel(other)
+            said = Text("\n".join(map(_changed, changes)) or "nothing")
+            said.stylize("bold red" if any(change.alarm for change in changes) else "")
+            rows.append((name, said, first, "the same" if first == second else second, _nmse(result), _nmse(other)))
+        old, new = item.sources
+        table = Table(columns, tuple(rows), frozenset(columns[4:]), frozenset({"changed"}), columns[:2])
+        parts += [Text(f"{item.on}, old: {old}, new: {new}", "bold"), table]
+    return Group(*parts)
 
 
 def _changed(change: Change) -> str:
@@ -247,19 +242,14 @@ def versions_json(found: Sequence[Versions]) -> dict[str, Any]:
 
 def render_bisection(found: Bisection) -> RenderableType:
     """Show the sources that were tried, and the first bad one."""
-    tried = [
-        Text(f"{source}: {words_of_tried(result)}", STYLES.get(result.status, "")) for source, result in found.tried
-    ]
-    skipped = len(found.suspects) > 1
-    first = (
-        f"the first bad source is one of {', '.join(found.suspects)}" if skipped else f"first bad source: {found.bad}"
-    )
+    tried = []
+    for source, result in found.tried:
+        words = result.status if result.status in VERDICTS else f"skipped, {ended(result)}"
+        tried.append(Text(f"{source}: {words}", STYLES.get(result.status, "")))
+    first = f"first bad source: {found.bad}"
+    if len(found.suspects) > 1:  # as the others were skipped
+        first = f"the first bad source is one of {', '.join(found.suspects)}"
     return Group(*tried, Text(first, "bold"), Text(found.result.failure))
-
-
-def words_of_tried(result: Result) -> str:
-    """How a source was judged; for one without a verdict, that it was skipped, and why."""
-    return result.status if result.status in VERDICTS else f"skipped, {ended(result)}"
 
 
 def bisection_json(found: Bisection) -> dict[str, Any]:
@@ -289,27 +279,21 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
         if outcome.lost > most_lost:
             raise LostError(f"{outcome.run.place}: {outcome.lost:.0%} of the cases were lost or not run")
     if worse := [outcome for outcome in outcomes if outcome.alarms]:
-        raise RegressionError("\n".join(f"{item.run.place}: {_regressions(item.alarms)}" for item in worse))
+        said = []
+        for item in worse:  # `3 regressions (2 new failure, 1 slower)`; the report on stdout names the cases
+            kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(one.kind for one in item.alarms).items())
+            said.append(f"{item.run.place}: {number_of(len(item.alarms), 'regression')} ({kinds})")
+        raise RegressionError("\n".join(said))
     wrong = [outcome for outcome in outcomes if outcome.baseline is None and outcome.counts["fail"] > known(outcome)]
     if wrong:
-        raise ComparisonError(
-            "\n".join(
-                f"{item.run.place}: {_wrong(item.counts['fail'])}{_known(item)}; no baseline yet" for item in wrong
-            )
-        )
+        said = []
+        for item in wrong:
+            cases = "1 case is" if item.counts["fail"] == 1 else f"{item.counts['fail']} cases are"
+            said.append(f"{item.run.place}: {cases} wrong{_known(item)}; no baseline yet")
+        raise ComparisonError("\n".join(said))
     if unjudged := [outcome for outcome in outcomes if outcome.unjudged]:
-        said = (f"{item.run.place}: {number_of(len(item.unjudged), 'output')} could not be judged" for item in unjudged)
+        said = [f"{item.run.place}: {number_of(len(item.unjudged), 'output')} could not be judged" for item in unjudged]
         raise UnjudgedError("\n".join(said))
-
-
-def _regressions(alarms: Sequence[Change]) -> str:
-    """`3 regressions (2 new failure, 1 slower)`; the report on stdout names the cases."""
-    kinds = Counter(change.kind for change in alarms)
-    return f"{number_of(len(alarms), 'regression')} ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})"
-
-
-def _wrong(number: int) -> str:
-    return "1 case is wrong" if number == 1 else f"{number} cases are wrong"
 
 
 def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:

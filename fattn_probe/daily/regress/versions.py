@@ -1,7 +1,7 @@
 """Compare two llama.cpp versions on the same inputs, and find the first bad one among many."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.errors import FattnProbeError, InputError
@@ -10,7 +10,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.explain import nearest
 from fattn_probe.daily.regress.changes import Change, changes
 from fattn_probe.daily.regress.records import Result
-from fattn_probe.daily.regress.results import OnResult, lost_result, result_of, unseen
+from fattn_probe.daily.regress.results import OnResult, lost_result, result_of
 from fattn_probe.machine.run.session import Session
 
 SessionOf = Callable[[str], Session]
@@ -33,7 +33,7 @@ class Versions:
 
 
 def diff(
-    session_of: SessionOf, sources: tuple[str, str], cases: Sequence[Case], target: Target, on_result: OnResult = unseen
+    session_of: SessionOf, sources: tuple[str, str], cases: Sequence[Case], target: Target, on_result: OnResult
 ) -> Versions:
     """Run all cases with both sources and compare."""
     found: list[dict[str, Result]] = []
@@ -66,31 +66,6 @@ VERDICTS = ("pass", "fail")
 """The statuses that say whether a source is good or bad; others are skipped, as by `git bisect skip`."""
 
 
-@dataclass
-class Bisector:
-    """Tries a case with sources, each once."""
-
-    session_of: SessionOf
-    case: Case
-    target: Target
-    step: Step
-    tried: dict[str, Result] = field(default_factory=dict)
-
-    def status(self, source: str) -> str:
-        """How the case ends with a source; one that cannot be fetched or built is lost."""
-        if source not in self.tried:
-            self.step(f"{self.case.name} on {self.target} with {source}")
-            try:
-                self.tried[source] = result_of(self.session_of(source), self.case, self.target)
-            except FattnProbeError as error:
-                self.tried[source] = lost_result(self.case, error)
-        return self.tried[source].status
-
-    def said(self, source: str) -> str:
-        """How the case ended with a source that was tried, with the reason."""
-        return ended(self.tried[source])
-
-
 def ended(result: Result) -> str:
     """A status with its reason: `lost: the kernels of this release are too old`."""
     return f"{result.status}: {result.reason}" if result.reason else result.status
@@ -101,25 +76,31 @@ def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Ta
 
     `sources` go from the good one to the bad one. InputError if the ends are not good and bad.
     """
-    trying = Bisector(session_of, case, target, step)
-    if trying.status(sources[0]) != "pass":
-        raise InputError(f"the good end {sources[0]} does not pass: {case.name} is {trying.said(sources[0])}")
-    if trying.status(sources[-1]) != "fail":
-        raise InputError(f"the bad end {sources[-1]} does not fail: {case.name} is {trying.said(sources[-1])}")
+    tried: dict[str, Result] = {}
+
+    def status(source: str) -> str:
+        """How the case ends with a source; one that cannot be fetched or built is lost."""
+        if source not in tried:
+            step(f"{case.name} on {target} with {source}")
+            try:
+                tried[source] = result_of(session_of(source), case, target)
+            except FattnProbeError as error:
+                tried[source] = lost_result(case, error)
+        return tried[source].status
+
+    if status(sources[0]) != "pass":
+        raise InputError(f"the good end {sources[0]} does not pass: {case.name} is {ended(tried[sources[0]])}")
+    if status(sources[-1]) != "fail":
+        raise InputError(f"the bad end {sources[-1]} does not fail: {case.name} is {ended(tried[sources[-1]])}")
     low, high = 0, len(sources) - 1
-    while (middle := next_of(trying.tried, sources, low, high)) is not None:
-        match trying.status(sources[middle]):
+    while left := [number for number in range(low + 1, high) if sources[number] not in tried]:
+        middle = min(left, key=lambda number: abs(2 * number - low - high))
+        match status(sources[middle]):
             case "pass":
                 low = middle
             case "fail":
                 high = middle
-    return Bisection(tuple(trying.tried.items()), tuple(sources[low + 1 : high + 1]), trying.tried[sources[high]])
-
-
-def next_of(tried: Container[str], sources: Sequence[str], low: int, high: int) -> int | None:
-    """The source nearest the middle of two that was not tried; None if there is none."""
-    left = [number for number in range(low + 1, high) if sources[number] not in tried]
-    return min(left, key=lambda number: abs(2 * number - low - high), default=None)
+    return Bisection(tuple(tried.items()), tuple(sources[low + 1 : high + 1]), tried[sources[high]])
 
 
 def between(releases: Sequence[str], good: str, bad: str) -> list[str]:

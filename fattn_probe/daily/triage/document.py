@@ -1,6 +1,5 @@
 """The answer as a JSON document."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +10,7 @@ from fattn_probe.daily.triage.guilty import Guilty
 from fattn_probe.daily.triage.layers import layers_of
 from fattn_probe.daily.triage.result import TriageResult
 from fattn_probe.daily.triage.words import sentence
-from fattn_probe.verdict.present.document import rows_as_json
+from fattn_probe.verdict.present.document import plain, rows_as_json
 
 VERSION = 1
 
@@ -38,8 +37,8 @@ def document_of(result: TriageResult, advice: Sequence[Advice], provenance: Mapp
         "next": [asdict(one) for one in advice],
         "provenance": dict(provenance),
     }
-    plain: dict[str, Any] = finite(found)
-    return plain
+    document: dict[str, Any] = plain(found)
+    return document
 
 
 def as_json(guilty: Guilty) -> dict[str, Any]:
@@ -52,15 +51,3 @@ def rows_of(op: AttentionOp) -> list[dict[str, Any]]:
     place = {"layer": op.layer, "step": op.step, "part": op.part, "phase": op.phase}
     rows = rows_as_json(op.found)["rows"] or [{"case": op.case, "status": "unjudged", "reason": op.unjudged}]
     return [place | row for row in rows]
-
-
-def finite(value: Any) -> Any:  # noqa: ANN401 - a document is of any type that JSON has
-    """A value with null for NaN and infinities, which JSON lacks."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case Mapping():
-            return {str(key): finite(one) for key, one in value.items()}
-        case list() | tuple():
-            return [finite(one) for one in value]
-    return value

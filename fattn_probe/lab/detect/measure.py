@@ -73,7 +73,7 @@ def measure(suite_file: Path, session: Session, pairs: Sequence[tuple[Entry, Tar
     ran, lost = 0, list[str]()
     chosen: dict[str, dict[str, Case]] = {}
     for entry, target in pairs:
-        cases, _ = select(entry, suite_file.parent, session, target)
+        cases = select(entry, suite_file.parent, session, target).cases
         chosen.setdefault(str(target), {}).update({case.name: case for case in cases})
     for name, target in {str(target): target for _, target in pairs}.items():
         cases = tuple(chosen[name].values())

@@ -144,7 +144,7 @@ def weaker(checks: Checks) -> Iterator[Checks]:
 def parts_of(pairs: Iterable[tuple[Entry, Target, Checks]], folder: Path, session: Session) -> tuple[SuitePart, ...]:
     """The parts of a suite in a folder."""
     return tuple(
-        SuitePart(entry, target, checks, select(entry, folder, session_for(entry, session), target)[0])
+        SuitePart(entry, target, checks, select(entry, folder, session_for(entry, session), target).cases)
         for entry, target, checks in pairs
     )
 

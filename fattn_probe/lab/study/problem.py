@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fattn_probe.base.arrays import F64
+from fattn_probe.base.arrays import F64, Floats
 from fattn_probe.cases.op import Params, Sizes
 from fattn_probe.cases.op.values import logits_of
 from fattn_probe.lab.study.memory import SlowMemory
-from fattn_probe.verdict.truth.reference.attention import Floats, alibi_slopes
+from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 from fattn_probe.verdict.truth.reference.shapes import check_shapes
 
 NO_SINK = -np.inf

@@ -26,7 +26,7 @@ from fattn_probe.verdict.diagnose.constants import (
     UNKNOWNS,
     WHOLE,
 )
-from fattn_probe.verdict.diagnose.row import AttentionRow, Cause, Head, WrongRow, unlike
+from fattn_probe.verdict.diagnose.row import AttentionRow, Cause, WrongRow, unlike
 from fattn_probe.verdict.measure.wrong_rows import ranges
 
 WARPS = (2, 4, 8)
@@ -191,12 +191,11 @@ def other_share(wrong: WrongRow) -> Iterator[Cause]:
     if len(own) < 2 or wrong.explained(_summed(own, wrong.out)[1]):
         return
     sizes = around.case.op.sizes
-    head = Head(around.case, around.inputs, around.sequence, around.kv_head, row.K, row.V)
     queries = range(max(0, around.query - NEAR // 2), min(sizes.n_q, around.query + NEAR // 2 + 1))
     heads = range(around.kv_head * sizes.group, (around.kv_head + 1) * sizes.group)
     near = [(q, h) for h in heads for q in queries if (q, h) != (around.query, around.head)]
     for q, h in near[:48]:
-        other = AttentionRow.of(head, q, h)
+        other = AttentionRow.of(replace(around, query=q, head=h), (row.K, row.V))
         shares = np.vstack([own, member @ (other.p[:, None] * other.V)])
         if len(shares) > UNKNOWNS * min(len(wrong.out), wrong.rows_that_count):
             return

@@ -41,7 +41,6 @@ from fattn_probe.verdict.diagnose.row import (
     AttentionRow,
     Candidate,
     Cause,
-    Head,
     Named,
     RowIndex,
     WrongRow,
@@ -131,17 +130,17 @@ class Evidence:
         """The CUDA blocks' shares of a row's tile."""
         return () if self.geometry is None else self.geometry.parts_of(self.geometry.tile_of(*self.place(row)))
 
-    def row(self, row: RowIndex, heads: dict[RowIndex, Head] | None = None) -> WrongRow:
+    def row(self, row: RowIndex, heads: dict[tuple[int, int], tuple[F64, F64]] | None = None) -> WrongRow:
         """A row with everything that is known about it; `heads` keeps K and V for other rows."""
-        (sequence, query, head), geometry = self.place(row), self.geometry
-        at = sequence, head // self.case.op.sizes.group
-        kv = (heads or {}).get((*at, 0)) or Head.of(self.case, self.inputs, *at)
+        around, geometry = Around(self.case, self.inputs, *self.place(row)), self.geometry
+        at = around.sequence, around.kv_head
+        kv = (heads or {}).get(at) or around.kv
         if heads is not None:
-            heads[*at, 0] = kv
+            heads[at] = kv
         step = 0 if geometry is None or geometry.kernel.sparse else geometry.rows
         return WrongRow(
-            AttentionRow.of(kv, query, head),
-            Around(self.case, self.inputs, sequence, query, head),
+            AttentionRow.of(around, kv),
+            around,
             np.asarray(self.dst[row], np.float64),
             self.base[row],
             self.wrong[row],
@@ -271,7 +270,7 @@ def _of_not_finite(evidence: Evidence, bad: Bools, others: Bools) -> list[Cause]
     """The causes of bad rows, compared with rows other than `others`; a random choice if there are many."""
     most = min(1024, 2 * evidence.affords(1))
     chosen = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(~others))[:most])
-    heads: dict[RowIndex, Head] = {}
+    heads: dict[tuple[int, int], tuple[F64, F64]] = {}
     places = (np.unravel_index(int(index), bad.shape) for index in chosen)
     rows = (evidence.row((int(s), int(q), int(h)), heads) for s, q, h in places)
     return not_finite(rows, bad.ravel()[chosen]) if len(chosen) else []

@@ -89,8 +89,11 @@ def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern
     """
     found: list[Pattern] = []
     considered, left, total = np.ones(wrong.shape, np.bool_), wrong, int(wrong.sum())
+    rows, columns = np.ones(wrong.shape[:3], np.bool_), np.ones(wrong.shape[3], np.bool_)
     for _ in range(3):
-        whole = _everything(left, considered)
+        number, size = int(left.sum()), int(considered.sum())
+        cost = float(code_length(np.array(number), np.array(size)))
+        whole = Region(rows, columns, (), (), 0.0, cost, number, size)
         region = _best(whole, left, considered, labellings)
         if region is None or whole.cost - region.cost < max(LEAST_BITS, WORTH * whole.cost):
             return found
@@ -105,12 +108,6 @@ def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern
         if left.sum() < WORTH * total:
             return found
     return found
-
-
-def _everything(wrong: Bools, considered: Bools) -> Region:
-    rows, columns = np.ones(wrong.shape[:3], np.bool_), np.ones(wrong.shape[3], np.bool_)
-    number, size = int(wrong.sum()), int(considered.sum())
-    return Region(rows, columns, (), (), 0.0, float(code_length(np.array(number), np.array(size))), number, size)
 
 
 def _best(whole: Region, wrong: Bools, considered: Bools, labellings: Sequence[Labelling]) -> Region | None:

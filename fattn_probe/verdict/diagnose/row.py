@@ -33,25 +33,6 @@ def unlike(here: RowIndex, other: RowIndex) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
-    """The data that the rows of one K/V head share: K (n_kv, hsk) and V (n_kv, hsv) as stored, in float64."""
-
-    case: Case
-    inputs: Mapping[str, Bytes]
-    sequence: int
-    kv_head: int
-    K: F64
-    V: F64
-
-    @classmethod
-    def of(cls, case: Case, inputs: Mapping[str, Bytes], sequence: int, kv_head: int) -> "Head":
-        """One head of the op."""
-        stored, all_rows = (stored_rows(case.op.tensors[name], inputs) for name in "KV"), slice(0, case.op.sizes.n_kv)
-        K, V = (np.asarray(rows[sequence, kv_head, all_rows], np.float64) for rows in stored)
-        return cls(case, inputs, sequence, kv_head, K, V)
-
-
-@dataclass(frozen=True, eq=False)
 class AttentionRow:
     """A row: `raw` logits before softcap and mask; `mask` as added, -inf where hidden; `sink` or None.
 
@@ -67,20 +48,20 @@ class AttentionRow:
     slope: float = 1.0
 
     @classmethod
-    def of(cls, head: Head, query: int, q_head: int) -> "AttentionRow":
-        """The row of a query in a head of Q."""
-        case, params = head.case, head.case.op.params.stored
-        q = np.asarray(stored_rows(case.op.tensors["Q"], head.inputs))[head.sequence, q_head, query].astype(np.float64)
+    def of(cls, around: "Around", kv: tuple[F64, F64] | None = None) -> "AttentionRow":
+        """The row of a query of a head; `kv` are its K and V if another row has decoded them."""
+        case, params, head = around.case, around.case.op.params.stored, around.head
+        K, V = kv or around.kv
         mask, slope = np.zeros(case.op.sizes.n_kv), 1.0
         if "mask" in case.op.tensors:
-            stored = np.asarray(stored_rows(case.op.operands["mask"], head.inputs))
-            mask = stored[head.sequence % len(stored), q_head % stored.shape[1], query].astype(np.float64)
-            slope = float(alibi_slopes(case.op.sizes.n_head, params.max_bias)[q_head])
+            stored = np.asarray(stored_rows(case.op.operands["mask"], around.inputs))
+            mask = stored[around.sequence % len(stored), head % stored.shape[1], around.query].astype(np.float64)
+            slope = float(alibi_slopes(case.op.sizes.n_head, params.max_bias)[head])
             mask = mask * slope
         sink = None
         if "sinks" in case.op.tensors:
-            sink = float(np.asarray(stored_rows(case.op.tensors["sinks"], head.inputs)).ravel()[q_head])
-        return cls(head.K, head.V, head.K @ q * params.scale, mask, params.logit_softcap, sink, slope)
+            sink = float(np.asarray(stored_rows(case.op.tensors["sinks"], around.inputs)).ravel()[head])
+        return cls(K, V, K @ around.q * params.scale, mask, params.logit_softcap, sink, slope)
 
     @property
     def logits(self) -> F64:
@@ -144,6 +125,16 @@ class Around:
     def scale(self) -> float:
         """The factor on the products of Q and K."""
         return float(self.case.op.params.stored.scale)
+
+    @property
+    def kv(self) -> tuple[F64, F64]:
+        """K (n_kv, hsk) and V (n_kv, hsv) of the head as stored, in float64."""
+        stored, all_rows = (
+            (stored_rows(self.view(name), self.inputs) for name in "KV"),
+            slice(0, self.case.op.sizes.n_kv),
+        )
+        K, V = (np.asarray(rows[self.sequence, self.kv_head, all_rows], np.float64) for rows in stored)
+        return K, V
 
     @cached_property
     def q(self) -> F64:

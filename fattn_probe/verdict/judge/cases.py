@@ -37,13 +37,12 @@ from fattn_probe.verdict.judge.bitwise import (
     slice_of,
 )
 from fattn_probe.verdict.judge.checks import Checks
-from fattn_probe.verdict.judge.choice import kernels
 from fattn_probe.verdict.judge.expectation import bit_exact, expected_of, uses_model
 from fattn_probe.verdict.judge.finding import Finding, finding_of, verdict_without_output
 from fattn_probe.verdict.judge.judgement import Judgement, attention_kernel, status_of
 from fattn_probe.verdict.judge.known import Failure, Known, known_defect
 from fattn_probe.verdict.judge.origin import origin_in
-from fattn_probe.verdict.judge.support import LOST, last_known, supporting, taken_without_patches
+from fattn_probe.verdict.judge.support import LOST, kernels, last_known, supporting, taken_without_patches
 from fattn_probe.verdict.measure.expected import DECIDES, Design, Expected
 from fattn_probe.verdict.measure.metrics import digest_of
 from fattn_probe.verdict.measure.sampled import judge_sample, rows_of_selection, sampled_of

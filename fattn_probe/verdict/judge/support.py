@@ -1,12 +1,13 @@
-"""A table of the ops that releases support on each GPU: a case fails if the source no longer accepts its op.
+"""Two tables by op and GPU: the releases that support the op, and the kernels that the default release launches.
 
-`support.csv` has a row for each op of the shipped scenarios and suites, made by `scripts/support`. Other ops are not
-judged.
+A case fails if the source no longer accepts its op; with the check `kernels`, also if it launches other kernels.
+`support.csv` and `kernels.csv` have a row for each op of the shipped scenarios and suites, made by `scripts/support`.
+Other ops and, for kernels, other releases are not judged.
 """
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -14,14 +15,17 @@ from importlib.resources import files
 from fattn_probe.cases.device import Target, load_devices
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
+from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.kernels_by_op import op_digest
-from fattn_probe.machine.run.required_kernels import dry_runs
+from fattn_probe.machine.run.required_kernels import dry_runs, kernel_key
 from fattn_probe.machine.run.session import Session
+from fattn_probe.verdict.judge.bitwise import Check, not_made
 
-TABLE = "support.csv"
+TABLE, KERNELS = "support.csv", "kernels.csv"
 LOST = "support lost"
 """The beginning of the reason for an op that is no longer supported."""
 EVERY, NONE = "yes", "no"
+BETWEEN = "; "  # kernels of an op
 
 
 @dataclass
@@ -34,6 +38,8 @@ class Supported:
 
 Support = dict[str, Supported]
 """By `op_digest`."""
+Choices = dict[str, dict[str, str]]
+"""For each `op_digest` and compute capability, the names of the kernel cases; and the columns `case` and `build`."""
 
 
 def support_of(text: str, every: frozenset[str]) -> Support:
@@ -47,20 +53,19 @@ def support_of(text: str, every: frozenset[str]) -> Support:
     return found
 
 
-def supporting(op: Op, cc: str, build_number: str, support: Mapping[str, Supported] | None = None) -> int | None:
+def supporting(op: Op, cc: str, build_number: str) -> int | None:
     """The last release up to `build_number` that the table knows about this op, if it supports it on this GPU.
 
     None if that release refuses it or the table has nothing. A source without a number (`?`), such as a checkout
     without history, counts as newer than all releases.
     """
-    support = shipped() if support is None else support
-    last = last_known(op, build_number, support)
-    return last if last is not None and cc in support[op_digest(op)].on[last] else None
+    last = last_known(op, build_number)
+    return last if last is not None and cc in shipped()[op_digest(op)].on[last] else None
 
 
-def last_known(op: Op, build_number: str, support: Mapping[str, Supported] | None = None) -> int | None:
+def last_known(op: Op, build_number: str) -> int | None:
     """The last release up to `build_number` that the table knows about this op; None if it has nothing."""
-    known = (shipped() if support is None else support).get(op_digest(op))
+    known = shipped().get(op_digest(op))
     if known is None:
         return None
     limit = int(build_number) if build_number.isdecimal() else max(known.on, default=0)
@@ -85,3 +90,28 @@ def shipped() -> Support:
 def capabilities() -> frozenset[str]:
     """The compute capabilities of the catalogue."""
     return frozenset(f"{device.major}.{device.minor}" for device in load_devices().values())
+
+
+def choices_of(text: str) -> Choices:
+    """Read a table."""
+    return {row.pop("op"): row for row in csv.DictReader(io.StringIO(text))}
+
+
+@cache
+def shipped_choices() -> Choices:
+    """The table of kernels of this package."""
+    return choices_of((files(__package__) / KERNELS).read_text(encoding="utf-8"))
+
+
+def kernels(op: Op, cc: str, build_number: str, launches: Sequence[LaunchRecord]) -> Check:
+    """Check that a run launches the same kernels as the release does for an op on a GPU."""
+    name, row = "kernels", shipped_choices().get(op_digest(op), {})
+    expected = row.get(cc, "")
+    if not expected or row["build"] != build_number:
+        return not_made(name, "the kernels of this release for this op on this GPU are not known")
+    found = [f"{family} {','.join(values)}" for family, values in map(kernel_key, launches) if family]
+    said = BETWEEN.join(dict.fromkeys(found))
+    if said == expected:
+        return Check(name, True, False, f"{said}, as known")
+    words = f"it launches {said or 'no attention kernel'}, where b{build_number} has {expected}"
+    return Check(name, False, True, words)

@@ -8,7 +8,6 @@ from rich.text import Text
 
 from fattn_probe.base.errors import BuildError, LostError
 from fattn_probe.base.figures import number_of
-from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build.ninja import Report
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.base import Base, Launches, changed
@@ -81,7 +80,8 @@ def beside_base(base: Base, work: Work, rows: Sequence[Judgement], progress: Rep
     found: dict[str, Launches] = {}
     try:
         for name, target in simulated.items():
-            found[name] = base.launches(cases_on(work, name), target, progress)
+            cases = [case for case, targets in work if name in map(str, targets)]
+            found[name] = base.launches(cases, target, progress)
     except (BuildError, LostError) as error:
         return BesideBase(base.words, 0, (), str(error))
     ran = [row for row in rows if row.launches and ops[row.case] in found.get(row.on, {})]
@@ -89,8 +89,3 @@ def beside_base(base: Base, work: Work, rows: Sequence[Judgement], progress: Rep
     on_gpu = any(target.engine == "cuda" for _, targets in work for target in targets)
     different = tuple(other for other in differ if changed(other.before, other.after))
     return BesideBase(base.words, len(ran), different, ON_A_GPU if on_gpu else "")
-
-
-def cases_on(work: Work, name: str) -> list[Case]:
-    """The cases for a target."""
-    return [case for case, targets in work if any(str(target) == name for target in targets)]

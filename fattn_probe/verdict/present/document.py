@@ -1,12 +1,12 @@
 """Verdict rows and differences as JSON documents."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from fattn_probe.llama.launch.tiles import Tile
-from fattn_probe.verdict.diagnose.diagnosis import Diagnosis, Element
+from fattn_probe.verdict.diagnose.diagnosis import Element
 from fattn_probe.verdict.diagnose.difference import Difference, Side
 from fattn_probe.verdict.diagnose.patterns import Pattern
 from fattn_probe.verdict.judge.judgement import Judgement, count
@@ -31,79 +31,73 @@ def difference_as_json(difference: Difference) -> dict[str, Any]:
     differ most: at, and value, tile, blocks of a and of b).
     """
     names = {"a": difference.a, "b": difference.b, "status": difference.status.value, "reason": difference.reason}
-    kernels = {"kernels_a": list(difference.kernels_a), "kernels_b": list(difference.kernels_b)}
+    kernels = {"kernels_a": difference.kernels_a, "kernels_b": difference.kernels_b}
     likeness = {**asdict(difference.likeness), "share": difference.likeness.share}
     patterns = {"patterns": [_pattern(pattern) for pattern in difference.patterns]}
-    cuts = [
-        None if cut is None else {"tiles": list(map(_tile, cut.tiles)), "of": cut.of, "blocks": list(cut.blocks)}
-        for cut in difference.cuts
-    ]
-    rows = [{"at": asdict(row.at), "a": _side(row.a), "b": _side(row.b)} for row in difference.worst]
-    return names | kernels | _plain(likeness) | patterns | {"cuts": cuts, "rows": rows}
-
-
-def _side(side: Side) -> dict[str, Any]:
-    return {**_plain({"value": side.value}), "tile": _tile(side.tile), "blocks": list(side.blocks)}
+    cuts = [cut and vars(cut) | {"tiles": list(map(_tile, cut.tiles))} for cut in difference.cuts]
+    rows = [{"at": row.at, "a": _placed(row.a), "b": _placed(row.b)} for row in difference.worst]
+    document: dict[str, Any] = plain(names | kernels | likeness | patterns | {"cuts": cuts, "rows": rows})
+    return document
 
 
 def _tile(tile: Tile | None) -> dict[str, int] | None:
     return None if tile is None else dict(zip(("sequence", "z_KV", "zt_gqa", "jt"), tile, strict=True))
 
 
+def _placed(one: Side | Element) -> dict[str, Any]:
+    placed: dict[str, Any] = plain(vars(one) | {"tile": _tile(one.tile)})
+    return placed
+
+
 def _row(row: Judgement) -> dict[str, Any]:
-    verdict = row.verdict
-    return {
-        "case": row.case,
-        "digest": row.digest,
-        "on": row.on,
-        "status": row.status.value,
-        "reason": row.reason,
-        "tolerance": {"nmse": row.tolerance.nmse, "max_abs": row.tolerance.max_abs},
-        "kernel": row.kernel,
-        "kernels": list(row.kernels),
-        "division_origin": None if row.division is None else str(row.division),
-        "output": row.output,
-        "upstream": None if row.upstream is None else _plain(asdict(row.upstream)),
-        "metrics": None if verdict.metrics is None else _plain(asdict(verdict.metrics)),
-        "design": None if verdict.design is None else _plain(asdict(verdict.design)),
-        "accuracy": None if verdict.accuracy is None else asdict(verdict.accuracy),
-        "finding": None if row.finding is None else asdict(row.finding),
-        "known": row.known or None,
-        "missing": row.missing or None,
-        "sampled": None if row.sampled is None else asdict(row.sampled),
-        "diagnosis": None if row.diagnosis is None else _diagnosis(row.diagnosis),
-        "checks": [asdict(check) for check in row.checks],
-    }
-
-
-def _diagnosis(found: Diagnosis) -> dict[str, Any]:
-    return {
-        "wrong": found.wrong,
-        "elements": found.elements,
-        "patterns": [_pattern(pattern) for pattern in found.patterns],
-        "causes": [{**asdict(said.cause), "rows": said.rows} for said in found.causes],
-        "rows_tried": found.rows_tried,
-        "worst": [_element(element) for element in found.worst],
-    }
+    verdict, found = row.verdict, row.diagnosis
+    document: dict[str, Any] = plain(
+        {
+            "case": row.case,
+            "digest": row.digest,
+            "on": row.on,
+            "status": row.status.value,
+            "reason": row.reason,
+            "tolerance": {"nmse": row.tolerance.nmse, "max_abs": row.tolerance.max_abs},
+            "kernel": row.kernel,
+            "kernels": row.kernels,
+            "division_origin": None if row.division is None else str(row.division),
+            "output": row.output,
+            "upstream": row.upstream,
+            "metrics": verdict.metrics,
+            "design": verdict.design,
+            "accuracy": verdict.accuracy,
+            "finding": row.finding,
+            "known": row.known or None,
+            "missing": row.missing or None,
+            "sampled": row.sampled,
+            "diagnosis": None
+            if found is None
+            else {
+                "wrong": found.wrong,
+                "elements": found.elements,
+                "patterns": [_pattern(pattern) for pattern in found.patterns],
+                "causes": [{**asdict(said.cause), "rows": said.rows} for said in found.causes],
+                "rows_tried": found.rows_tried,
+                "worst": [_placed(element) for element in found.worst],
+            },
+            "checks": row.checks,
+        }
+    )
+    return document
 
 
 def _pattern(pattern: Pattern) -> dict[str, Any]:
     return asdict(pattern) | {"text": str(pattern)}
 
 
-def _element(element: Element) -> dict[str, Any]:
-    cause = None if element.cause is None else asdict(element.cause)
-    numbers = _plain({"value": element.value, "expected": element.expected})
-    return {
-        "at": asdict(element.at),
-        **numbers,
-        "tile": _tile(element.tile),
-        "blocks": list(element.blocks),
-        "cause": cause,
-    }
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """The values with null for NaN and infinity, which JSON lacks."""
-    odd = [key for key, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
-    return values | dict.fromkeys(odd)
+def plain(value: Any) -> Any:  # noqa: ANN401 - a document is of any type that JSON has
+    """A value for JSON: an object for a record, null for NaN and infinities."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(key): plain(one) for key, one in value.items()}
+        case list() | tuple():
+            return [plain(one) for one in value]
+    return {key: plain(one) for key, one in vars(value).items()} if is_dataclass(value) else value

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.daily.regress.entries import Given, entries_on_targets, run_name, run_suite, session_for
-from fattn_probe.daily.regress.records import WHOLE, Result, RunPart, Shard
+from fattn_probe.daily.regress.entries import Given, entries_on_targets, run_suite, session_for
+from fattn_probe.daily.regress.records import WHOLE, RunPart, Shard
 from fattn_probe.daily.regress.runner import SuiteRunner
 from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -64,6 +64,7 @@ def test_every_entry_runs_on_its_targets_with_its_checks(suite):
         ("auto", 1, 8),
     ]
     assert [outcome.run.place for outcome in found][::3] == ["sim:h200", "sim:h200 (memory)"]
+    assert len({outcome.run.uid for outcome in found}) == 4, "a result is of its own entry"
 
 
 def test_each_entry_has_its_own_build(suite):
@@ -74,9 +75,6 @@ def test_each_entry_has_its_own_build(suite):
         ("check", (), ()),
         ("release", ("address",), ("q5_1-q4_0",)),
     ]
-
-
-def test_the_pairs_of_an_entry_are_beside_those_of_the_run(suite):
     session = Session(RunOptions(tree=None, quants=("q8_0-f16", "q5_1-q4_0")))
     assert session_for(load_suite(suite).parts[-1], session).options.quants == ("q8_0-f16", "q5_1-q4_0")
 
@@ -148,7 +146,6 @@ def test_a_filter_may_leave_an_entry_without_cases_but_not_all(suite):
             r":\d+: entries.\d.only: found '\[', allowed: a regular expression \(untermi",
         ),
         ("    only: n_q=2", "    flavour: coverage", "flavour"),
-        ("sanitize: [address]", "sanitize: [thread]", "sanitize"),
         ("scenarios: [a.yaml]\n    sanitize", "sanitize", r"entries.1: without cases, allowed: scenarios, or up"),
         ("name: memory", "name: a/b", "name: found 'a/b', allowed: a name of small letters, digits and -$"),
         ("{sample: 8}", "{sampel: 8}", r":16: entries.1.check.sampel: unknown key, .*; did you mean 'sample'\?$"),
@@ -171,17 +168,6 @@ def test_a_name_that_no_scenario_has(suite):
         InputError, match=r"the suite: its scenarios have no case 'a-n_q=2-n_kv=129'; did you mean 'a-n_q=2-n_kv=\d+'"
     ):
         cases_of(load_suite(suite), suite.parent)
-
-
-def test_the_names_of_runs(suite):
-    assert [run_name("quick", entry) for entry in load_suite(suite).parts] == ["quick", "quick/races", "quick/memory"]
-
-
-def test_a_result_is_of_its_own_entry(suite):
-    """A failure of the checker's build does not replace the release build's result of the same case."""
-    found = run(suite, Given(only="n_q=2-n_kv=128", on="sim:h200"))
-    assert len({outcome.run.uid for outcome in found}) == 3
-    assert all(isinstance(result, Result) for outcome in found for result in outcome.results.values())
 
 
 def test_scenarios_by_an_absolute_pattern(suite):

@@ -1,4 +1,3 @@
-import contextlib
 import json
 import os
 import resource
@@ -28,6 +27,7 @@ from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.finding import Finding
 from fattn_probe.verdict.measure.sampled import Sampled
+from tests.as_user import fattn_probe
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 LAUNCH = '{"order":0,"kernel":"f<1>","grid":[8,1,1],"block":[32,4,1],"shared":0}'
@@ -45,14 +45,9 @@ def test_a_result_survives_a_round_trip(history):
     history.add(run, PASS)
     assert history.results(run) == {"gqa": PASS}
     assert history.results(run)["gqa"].kernels[0].spelling == "f<1>"
-
-
-def test_a_case_run_again_has_one_result(history):
-    run = history.begin(SIM, "nightly")
-    history.add(run, PASS)
     again = Result("gqa", "abc", "fail", "wrong")
     history.add(run, again)
-    assert history.results(run) == {"gqa": again}
+    assert history.results(run) == {"gqa": again}, "a case that runs again has one result"
 
 
 def test_the_baseline_is_the_last_accepted_run_of_the_line_and_suite(history):
@@ -80,18 +75,6 @@ def test_times_of_a_real_gpu_are_the_machines():
     assert SIM.line == Identity(**{**vars(SIM), "machine": "there"}).line
 
 
-def test_merging_twice_changes_nothing(history, tmp_path):
-    with open_history(tmp_path / "other.db") as other:
-        run = other.begin(SIM, "nightly")
-        other.add(run, PASS)
-        other.end(run)
-        assert history.merge(other) == Merged(1, 1)
-        assert history.merge(other) == Merged(0, 0)
-    (merged,) = history.runs()
-    assert merged.ended == run.ended or merged.ended is not None
-    assert history.results(merged) == {"gqa": PASS}
-
-
 def test_pruning_keeps_what_was_accepted(history):
     kept, gone = history.begin(SIM, "nightly"), history.begin(SIM, "nightly")
     for run in (kept, gone):
@@ -116,60 +99,33 @@ def test_a_run_by_the_beginning_of_its_uid(history):
         history.run("zz")
 
 
-def test_writes_are_durable_without_close(tmp_path):
-    with open_history(tmp_path / "h.db") as writer:
-        writer.add(writer.begin(SIM, "nightly"), PASS)
-        with open_history(tmp_path / "h.db") as reader:
-            assert reader.results(reader.runs()[0]) == {"gqa": PASS}
-            assert reader.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-
-
-def test_two_runs_at_once_on_one_database(tmp_path):
-    path = tmp_path / "h.db"
-
-    def write(suite):
-        with open_history(path) as history:
-            run = history.begin(SIM, suite)
-            for number in range(50):
-                history.add(run, Result(f"case{number}", "abc", "pass"))
-            history.end(run)
-
-    threads = [threading.Thread(target=write, args=(suite,)) for suite in ("a", "b")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    with open_history(path) as history:
-        assert [len(history.results(run)) for run in history.runs()] == [50, 50]
-        assert all(run.ended for run in history.runs())
-
-
-def test_a_database_of_a_newer_version(tmp_path):
-    path = tmp_path / "h.db"
+def of_a_newer_version(path):
     with open_history(path) as history:
         history.connection.execute(f"PRAGMA user_version = {VERSION + 1}")
-    with (
-        pytest.raises(InputError, match=f"is of version {VERSION + 1}, made by a newer fattn-probe"),
-        open_history(path),
-    ):
-        pass
 
 
-def test_a_file_that_is_no_database(tmp_path):
+def of_another_program(path):
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("CREATE TABLE bookmarks (url TEXT)")
+
+
+REFUSED = {
+    of_a_newer_version: f"is of version {VERSION + 1}, made by a newer fattn-probe",
+    of_another_program: r"another program's database \(tables: bookmarks\)",
+    lambda path: path.write_text("no database at all, " * 100): "file is not a database",
+}
+
+
+@pytest.mark.parametrize("make", REFUSED)
+def test_a_file_that_is_no_history_is_refused_and_not_written_to(make, tmp_path):
     path = tmp_path / "h.db"
-    path.write_text("no database at all, " * 100)
-    with pytest.raises(InputError, match="file is not a database"), open_history(path):
+    make(path)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=REFUSED[make]), open_history(path):
         pass
-
-
-def test_a_database_that_may_not_be_written(tmp_path):
-    path = tmp_path / "h.db"
-    with open_history(path) as history:
-        run = history.begin(SIM, "nightly")
-        history.connection.execute("PRAGMA query_only = ON")
-        with pytest.raises(InputError, match="readonly"):
-            history.add(run, PASS)
-        assert history.results(run) == {}
+    assert path.read_bytes() == before
+    with pytest.raises(InputError, match="this is a folder"), open_history(tmp_path):
+        pass
 
 
 def test_a_full_disk_loses_nothing_that_was_written(tmp_path):
@@ -342,23 +298,28 @@ import sys
 from pathlib import Path
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result
-with open_history(Path(sys.argv[1])) as history:
-    run = history.begin(Identity(*"abcdefghij"), "nightly")
-    for number in range(10**9):
-        history.add(run, Result(f"case{number}", "d", "fail", "x" * 3000))
+path, suite, number = sys.argv[1:]
+with open_history(Path(path)) as history:
+    run = history.begin(Identity(*"abcdefghij"), suite)
+    for number in range(int(number)):
+        history.add(run, Result(f"case{number}", "d", "fail", suite * 3000))
         print(number, flush=True)
+    history.end(run)
 """
+
+
+def writer(path, suite="x", number=10**9):
+    return [sys.executable, "-c", WRITER, str(path), suite, str(number)]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.013, 0.05, 0.21])
 def test_a_writer_that_is_killed_loses_at_most_the_case_in_flight(tmp_path, seconds):
     path = tmp_path / "h.db"
-    argv = [sys.executable, "-c", WRITER, str(path)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as writer:
-        said = writer.stdout.readline()
+    with subprocess.Popen(writer(path), stdout=subprocess.PIPE, text=True) as writing:
+        said = writing.stdout.readline()
         time.sleep(seconds)
-        os.kill(writer.pid, signal.SIGKILL)
-        said += writer.stdout.read()
+        os.kill(writing.pid, signal.SIGKILL)
+        said += writing.stdout.read()
     written = said.count("\n")  # whole lines: the last one may have been cut
     with open_history(path) as history:
         assert history.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
@@ -368,31 +329,19 @@ def test_a_writer_that_is_killed_loses_at_most_the_case_in_flight(tmp_path, seco
         assert len(history.results(run)) <= written + 1
 
 
-TWO = """
-import sys
-from pathlib import Path
-from fattn_probe.daily.regress.history import open_history
-from fattn_probe.daily.regress.records import Identity, Result
-with open_history(Path(sys.argv[1])) as history:
-    run = history.begin(Identity(*"abcdefghij"), sys.argv[2])
-    for number in range(100):
-        history.add(run, Result(f"case{number}", "d", "fail", sys.argv[2] * 3000))
-"""
-
-
 def test_two_processes_with_two_caches_write_one_history(tmp_path):
     """SQLite's own locks protect it, not one in a cache."""
     path = tmp_path / "h.db"
+    caches = {name: {**os.environ, "FATTN_PROBE_CACHE": str(tmp_path / name)} for name in "pq"}
     writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", TWO, path, name], env={**os.environ, "FATTN_PROBE_CACHE": str(tmp_path / name)}
-        )
-        for name in "pq"
+        subprocess.Popen(writer(path, name, 100), env=cache, stdout=subprocess.DEVNULL)
+        for name, cache in caches.items()
     ]
-    assert [writer.wait() for writer in writers] == [0, 0]
+    assert [one.wait() for one in writers] == [0, 0]
     with open_history(path) as history:
         assert history.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
         found = {run.suite: history.results(run) for run in history.runs()}
+        assert all(run.ended for run in history.runs())
     expected = {f"case{number}" for number in range(100)}
     assert {name: set(results) for name, results in found.items()} == {"p": expected, "q": expected}
     assert all(result.reason == name * 3000 for name, results in found.items() for result in results.values())
@@ -435,8 +384,7 @@ def test_a_disk_that_is_really_full_ends_the_writer_with_one_message(tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
 
-    command = [sys.executable, "-c", WRITER, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, preexec_fn=little_room)
+    done = subprocess.run(writer(path), capture_output=True, text=True, timeout=60, check=False, preexec_fn=little_room)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("fattn_probe.base.errors.MachineError: history")
     assert "everything written before is safe" in done.stderr
@@ -450,7 +398,7 @@ def test_a_disk_that_is_really_full_ends_the_writer_with_one_message(tmp_path):
 def test_settings_and_findings_are_kept_and_merged(tmp_path):
     finding = Finding("race", "race: two warps", "f<1>", "a.cuh", 7, (0, 1, 0), (3, 2, 0), ("f at a.cuh:7",))
     found = replace(PASS, status="fail", finding=finding, checks=(Check("deterministic", True, False, "x"),))
-    found = replace(found, sampled=Sampled(3, 9), warning="mean error", missing="no model")
+    found = replace(found, sampled=Sampled(3, 9), warning="mean error", missing="no model", unlike_base="base: other")
     settings = Settings(Checks(model="never", sample=20, repeat=2), "gqa")
     with open_history(tmp_path / "a.db") as a, open_history(tmp_path / "b.db") as b:
         a.add(a.begin(SIM, "nightly", settings=settings), found)
@@ -459,29 +407,9 @@ def test_settings_and_findings_are_kept_and_merged(tmp_path):
         assert run.settings == settings
         assert b.results(run) == {PASS.name: found}
         document = json.loads(json.dumps(run_json(run)))
-    assert document["checks"] == {
-        "model": "never",
-        "sample": 20,
-        "repeat": 2,
-        "batch_invariance": 0,
-        "roundings": False,
-        "kernels": False,
-        "order": 0,
-    }
+    asked = {"model": "never", "sample": 20, "repeat": 2, "batch_invariance": 0}
+    assert document["checks"] == asked | {"roundings": False, "kernels": False, "order": 0}
     assert (document["filter"], document["identity"]["device"]) == ("gqa", SIM.device)
-
-
-def test_another_programs_database_is_refused_and_not_written_to(tmp_path):
-    path = tmp_path / "places.sqlite"
-    with contextlib.closing(sqlite3.connect(path)) as other:
-        other.execute("CREATE TABLE bookmarks (url TEXT)")
-        other.commit()
-    before = path.read_bytes()
-    with pytest.raises(InputError, match=r"another program's database \(tables: bookmarks\)"), open_history(path):
-        pass
-    assert path.read_bytes() == before
-    with pytest.raises(InputError, match="this is a folder"), open_history(tmp_path):
-        pass
 
 
 def test_reading_writes_nothing(tmp_path):
@@ -496,11 +424,6 @@ def test_reading_writes_nothing(tmp_path):
     assert path.read_bytes() == before
 
 
-def judge(path, *words):
-    command = [sys.executable, "-m", "fattn_probe", "history", "judge", *words, "--history", path]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_one_run_is_judged_by_its_name(tmp_path):
     """The last run passes, and the one before it does not."""
     path = tmp_path / "h.db"
@@ -511,13 +434,13 @@ def test_one_run_is_judged_by_its_name(tmp_path):
             history.end(run)
         history.accept(runs[0], "me", "good")
         assert [run.id for run in history.nights(runs[1])] == [runs[0].id, runs[1].id]
-    assert judge(path).returncode == 0
-    failed = judge(path, runs[1].uid[:12], "--json")
-    assert (failed.returncode, json.loads(failed.stdout)["runs"][0]["uid"]) == (6, runs[1].uid)
-    assert judge(path, runs[2].uid).returncode == 0
-    wrong = judge(path, "zz")
-    assert (wrong.returncode, "no runs begin with 'zz'" in wrong.stderr) == (2, True)
-    assert "name one run, or a suite" in judge(path, "zz", "--suite", "x").stderr
+    judge = ("history", "judge", "--history", path)
+    fattn_probe(*judge)
+    failed = fattn_probe(*judge, runs[1].uid[:12], "--json", code=6)
+    assert json.loads(failed.stdout)["runs"][0]["uid"] == runs[1].uid
+    fattn_probe(*judge, runs[2].uid)
+    assert "no runs begin with 'zz'" in fattn_probe(*judge, "zz", code=2).stderr
+    assert "name one run, or a suite" in fattn_probe(*judge, "zz", "--suite", "x", code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -532,8 +455,8 @@ def test_what_judges_nothing_is_no_pass(words, said, tmp_path):
     """A suite that is misspelt ended with 0 and without a word."""
     with open_history(tmp_path / "h.db") as history:
         history.end(history.begin(SIM, "nightly", planned=0))
-    done = run_in(tmp_path, *words)
-    assert (done.returncode, said in done.stderr, done.stdout) == (2, True, ""), done.stderr
+    done = fattn_probe("history", *words, "--history", "h.db", cwd=tmp_path, code=2)
+    assert (said in done.stderr, done.stdout) == (True, ""), done.stderr
     assert not (tmp_path / "page.html").exists()
 
 
@@ -541,10 +464,5 @@ def test_what_judges_nothing_is_no_pass(words, said, tmp_path):
 def test_a_history_without_runs(words, tmp_path):
     with open_history(tmp_path / "h.db"):
         pass
-    done = run_in(tmp_path, *words)
-    assert (done.returncode, "h.db: it has no runs\n" in done.stderr) == (2, True), done.stderr
-
-
-def run_in(folder, *words):
-    command = [sys.executable, "-m", "fattn_probe", "history", *words, "--history", "h.db"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    done = fattn_probe("history", *words, "--history", "h.db", cwd=tmp_path, code=2)
+    assert "h.db: it has no runs\n" in done.stderr

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from fattn_probe.cases.op import Op, Params, Sizes
-from fattn_probe.daily.regress.exercised import Counted
+from fattn_probe.daily.regress.exercised import families
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.night import night_of
 from fattn_probe.daily.regress.records import Identity, StoredCase
@@ -84,7 +84,7 @@ def test_queries_of_the_page(history, what):
         "counts": history.counts,
         "cells": lambda: history.cells(history.nights(last)),
         "baseline": lambda: history.results(history.baseline(GPU.line, "upstream")),
-        "coverage": lambda: Counted().see(history, last),
+        "coverage": lambda: families(history, [last]),
         "run": lambda: history.run(last.uid[:10]),
     }
     taken = seconds_of(questions[what])

@@ -1,17 +1,12 @@
 """Nights of a regression, as a cron job runs them."""
 
 import json
-import os
 import re
-import signal
-import sqlite3
-import subprocess
-import sys
-import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from tests.as_user import fattn_probe
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 PADDED = """version: 1
@@ -40,9 +35,8 @@ def suite(tmp_path):
     return path
 
 
-def probe(*words, history):
-    command = [sys.executable, "-m", "fattn_probe", *map(str, words), "--history", str(history)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+def probe(*words, history, code=0):
+    return fattn_probe(*words, "--history", history, code=code)
 
 
 @pytest.mark.parametrize(
@@ -57,15 +51,12 @@ def test_three_nights(suite, tmp_path, earlier, on, also):
     """One source, then the next, then a fault: the exit codes are 0, 0 and 6, and the third night names what broke."""
     history = tmp_path / "history.db"
     first = probe("regress", suite, "--on", on, "--source", earlier, "--accept", "the first", "--json", history=history)
-    assert first.returncode == 0, first.stderr
     assert json.loads(first.stdout)["runs"][0]["counts"]["pass"] == 2
     second = probe("regress", suite, "--on", on, "--source", LATER, history=history)
-    assert second.returncode == 0, second.stderr
     assert f"({earlier})" in second.stdout
     summary = tmp_path / "summary.md"
     words = ("--on", on, "--source", LATER, "--patch", "fault-mask-stride", "--markdown", summary)
-    third = probe("regress", suite, *words, history=history)
-    assert third.returncode == 6
+    third = probe("regress", suite, *words, history=history, code=6)
     assert f"{on}: 1 regression (1 new failure)" in third.stderr
     said = " ".join(third.stdout.split())
     assert said.count("was pass: ") == 1
@@ -75,7 +66,7 @@ def test_three_nights(suite, tmp_path, earlier, on, also):
     listed = json.loads(probe("history", "list", "--json", history=history).stdout)
     assert [run["counts"] for run in listed] == [{"pass": 2}, {"pass": 2}, {"pass": 1, "fail": 1}]
     page = tmp_path / "nights.html"
-    assert probe("history", "report", page, history=history).returncode == 0
+    probe("history", "report", page, history=history)
     text = page.read_text()
     baseline = f"the run of {listed[0]['started'][:16].replace('T', ' ')} ({earlier})"
     verdict = f"1 regression</b><br>\n1 pass, 1 fail<br>\n{LATER} with fault-mask-stride, compared with {baseline}"
@@ -83,43 +74,7 @@ def test_three_nights(suite, tmp_path, earlier, on, also):
     changed = text[text.index("What changed") : text.index("<h3>Wrong")]
     assert re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td>", changed) == [("padded", "new failure"), *also]
     assert 'aria-label="errors of padded, 16 heads x 5 queries"' in text
-    assert probe("history", "judge", history=history).returncode == 6
-
-
-def test_a_run_that_is_killed_can_be_resumed(tmp_path):
-    suite, history = tmp_path / "many.yaml", tmp_path / "history.db"
-    matrix = "matrix: {n_q: [5, 6, 7, 8], n_kv: [256, 320, 384, 448, 512, 576, 640, 704]}"
-    (tmp_path / "sizes.yaml").write_text(f"{PADDED}{matrix}\n")
-    suite.write_text("version: 1\nabout: many cases of one kernel\nscenarios: [sizes.yaml]\n")
-    words = [str(suite), "--on", "sim:h200"]
-    command = [sys.executable, "-m", "fattn_probe", "regress", *words, "--history", str(history)]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as running:
-        count = wait_for_results(history, 2)
-        os.killpg(running.pid, signal.SIGKILL)
-    with closing(sqlite3.connect(history)) as database, database:
-        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        before = database.execute("SELECT name, at FROM results").fetchall()
-        assert len(before) >= count
-    again = probe("regress", *words, "--resume", "--json", history=history)
-    (run,) = json.loads(again.stdout)["runs"]
-    assert run["counts"]["not run"] == 0
-    with closing(sqlite3.connect(history)) as database, database:
-        assert database.execute("SELECT count(*) FROM runs").fetchone() == (1,)
-        assert set(before) <= set(database.execute("SELECT name, at FROM results").fetchall())
-
-
-def wait_for_results(history, count):
-    for _ in range(6000):  # kernels may have to be compiled first
-        time.sleep(0.1)
-        if history.exists():
-            with closing(sqlite3.connect(history)) as database, database:
-                if database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'results'").fetchone()[0]:
-                    (found,) = database.execute("SELECT count(*) FROM results").fetchone()
-                    if found >= count:
-                        return found
-    raise AssertionError("no results came")
+    probe("history", "judge", history=history, code=6)
 
 
 @pytest.mark.parametrize(
@@ -133,15 +88,11 @@ def wait_for_results(history, count):
 def test_a_suite_with_a_mistake(tmp_path, text, said):
     path = tmp_path / "suite.yaml"
     path.write_text(text)
-    done = probe("regress", path, history=tmp_path / "history.db")
-    assert done.returncode == 2
-    assert said in done.stderr
+    assert said in probe("regress", path, history=tmp_path / "history.db", code=2).stderr
 
 
 def test_a_history_that_is_not_there(tmp_path):
-    done = probe("history", "list", history=tmp_path / "none.db")
-    assert done.returncode == 2
-    assert "there is no history" in done.stderr
+    assert "there is no history" in probe("history", "list", history=tmp_path / "none.db", code=2).stderr
 
 
 @pytest.mark.slow
@@ -152,29 +103,25 @@ def test_shards_on_several_machines_are_judged_as_one_run(suite, tmp_path):
         for number in (1, 2):
             part = tmp_path / f"{night}-{number}.db"
             words = ("--shard", f"{number}/2", "--run", night, "--workers", 1, "--junit", tmp_path / "shard.xml")
-            assert probe("regress", suite, *words, history=part).returncode == 0
+            probe("regress", suite, *words, history=part)
             if (night, number) != ("2", 2):
-                assert probe("history", "merge", part, history=whole).returncode == 0
+                probe("history", "merge", part, history=whole)
         if night == "1":
-            assert probe("history", "judge", history=whole).returncode == 0
+            probe("history", "judge", history=whole)
             (run,) = json.loads(probe("history", "list", "--json", history=whole).stdout)
             assert run["counts"] == {"pass": 2}
-            assert probe("history", "accept", "--why", "good", history=whole).returncode == 2
-            assert probe("history", "accept", "--last", "--why", "good", history=whole).returncode == 0
-    judged = probe("history", "judge", history=whole)
-    assert judged.returncode == 4
-    assert "shards 2/2 have not finished" in judged.stderr
+            probe("history", "accept", "--why", "good", history=whole, code=2)
+            probe("history", "accept", "--last", "--why", "good", history=whole)
+    assert "shards 2/2 have not finished" in probe("history", "judge", history=whole, code=4).stderr
     probe("history", "merge", tmp_path / "2-2.db", history=whole)
     last = probe("history", "judge", "--json", "--junit", tmp_path / "all.xml", history=whole)
-    assert last.returncode == 0
     assert json.loads(last.stdout)["runs"][0]["counts"]["not run"] == 0
     assert (tmp_path / "all.xml").read_text().count("<testcase") == 2
 
 
 def test_a_shard_without_the_name_of_its_run(suite, tmp_path):
-    done = probe("regress", suite, "--shard", "1/2", history=tmp_path / "h.db")
-    assert done.returncode == 2
-    assert "--shard needs --run NAME" in done.stderr
+    said = probe("regress", suite, "--shard", "1/2", history=tmp_path / "h.db", code=2).stderr
+    assert "--shard needs --run NAME" in said
 
 
 def test_a_suite_on_a_dask_cluster(suite, tmp_path):
@@ -182,7 +129,6 @@ def test_a_suite_on_a_dask_cluster(suite, tmp_path):
     quiet = {"dashboard_address": None, "worker_dashboard_address": None}
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, **quiet) as cluster:
         done = probe("regress", suite, "--dask", cluster.scheduler_address, "--json", history=tmp_path / "h.db")
-    assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)["runs"]
     assert run["counts"]["pass"] == 2
     assert run["identity"]["machine"] == "cluster"

@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.op import Op, Params, Sizes
-from fattn_probe.daily.regress.error_picture import limits_of, picture_of
-from fattn_probe.daily.regress.exercised import Counted, families
+from fattn_probe.daily.regress.exercised import families
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.night import night_of, shown
 from fattn_probe.daily.regress.packed_map import packed
-from fattn_probe.daily.regress.plots import Series, Square, plot, strip
+from fattn_probe.daily.regress.plots import OutputTile, Square, limits_of, picture_of, plot, strip, work_facts
 from fattn_probe.daily.regress.records import Identity, Result, Settings, StoredCase
 from fattn_probe.daily.regress.report import report, unjudged, verdict_of
 from fattn_probe.daily.regress.results import metrics_of
-from fattn_probe.daily.regress.work_map import OutputTile, work_facts
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.finding import Finding
 from fattn_probe.verdict.measure.expected import Design
@@ -101,25 +99,16 @@ def test_the_page_names_what_changed_and_why_it_matters(history):
 
 def test_the_page_is_complete_in_itself_well_formed_and_escapes(history):
     page = report(history)
-    reader = Reader(page)
-    assert not {tag for tag, _ in reader.found} & {"script", "link", "img", "iframe", "object"}
+    found = Reader(page).found
+    assert not {tag for tag, _ in found} & {"script", "link", "img", "iframe", "object"}
     assert "<b>1</b>" not in page
     assert not re.search(r'(src|href)="(?!#)', page)
     assert set(re.findall(r"https?://[^\"'< ]+", page)) <= {"http://www.w3.org/2000/svg"}
-
-
-def test_every_link_leads_somewhere_and_every_id_is_there_once(history):
-    found = Reader(report(history)).found
     ids = [attributes["id"] for _, attributes in found if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {attributes["href"].removeprefix("#") for _, attributes in found if "href" in attributes} <= set(ids)
-
-
-def test_whatever_scrolls_can_be_reached_by_keyboard(history):
-    for _, attributes in Reader(report(history)).found:
-        if "wide" in attributes.get("class", "").split():
-            assert attributes.get("tabindex") == "0"
-            assert attributes.get("aria-label")
+    scrolling = [attributes for _, attributes in found if "wide" in attributes.get("class", "").split()]
+    assert all(one.get("tabindex") == "0" and one.get("aria-label") for one in scrolling), "by keyboard too"
 
 
 def test_a_wrong_case_has_its_error_map_and_the_division_of_its_work(history):
@@ -182,17 +171,11 @@ def test_a_whole_run_takes_the_place_of_partial_ones(history):
     assert [night.run.uid for night in shown(history)] == [whole.uid]
 
 
-def test_a_history_without_runs(tmp_path):
-    with open_history(tmp_path / "h.db") as empty:
-        assert "There are no runs in this history." in report(empty)
-
-
-def test_a_suite_of_its_own(history):
+def test_a_history_without_runs_or_without_ops(tmp_path, history):
+    """Early histories did not keep the ops."""
     assert "There are no runs" in report(history, "quick")
-
-
-def test_a_page_of_results_from_before_the_ops_were_kept(tmp_path):
-    with open_history(tmp_path / "h.db") as found:
+    with open_history(tmp_path / "other.db") as found:
+        assert "There are no runs in this history." in report(found)
         found.add(found.begin(SIM, "nightly"), result("fail"))
         assert "1 wrong" in report(found)
 
@@ -241,15 +224,20 @@ def test_an_output_that_is_not_finite_has_no_error_by_its_bound():
         assert metrics_of(verdict)["error_by_bound"] == kept
 
 
-def test_coverage_counts_instances_that_nothing_exercises(history):
-    counted = Counted()
-    counted.see(history, history.runs()[-1])
-    mma, tile, vec = families(counted)
+def test_coverage_counts_instances_that_nothing_exercises(history, monkeypatch):
+    runs = history.runs()[-1:]
+    mma, tile, vec = families(history, runs)
     assert (mma.exercised, len(mma.cells)) == (1, 2)
     assert mma.cells["64, 64", "8 x 8"] == {"sim:h200": 2}
     assert (tile.exercised, vec.rows, vec.columns) == (0, ("128",), ("f16, q4_0",))
     page = report(history)
     assert "mma: 1 of 2 template instances were exercised" in page
+    coverage = page[page.index('id="coverage"') :]
+    assert coverage.index('class="yes"') < coverage.index('class="no"'), "exercised instances come first"
+    assert "row that no case exercises" in coverage or "rows that no case exercises" in coverage
+    monkeypatch.setattr(type(history), "kernels", lambda *_: [])  # one that the source does not list is shown too
+    (mma,) = families(history, runs)
+    assert mma.cells == {("64, 64", "8 x 8"): {"sim:h200": 2}}
 
 
 def test_the_verdict_names_both_trees_with_their_patches_and_no_raw_time(tmp_path):
@@ -273,14 +261,6 @@ def test_each_column_of_the_plots_has_a_heading_and_times_only_where_there_are_s
     assert "time by night" not in page
 
 
-def test_a_kernel_that_the_source_does_not_list_is_shown_all_the_same(history):
-    counted = Counted()
-    counted.see(history, history.runs()[-1])
-    counted.known.clear()
-    (mma,) = families(counted)
-    assert mma.cells == {("64, 64", "8 x 8"): {"sim:h200": 2}}
-
-
 def test_the_division_of_work_follows_the_launch():
     facts = work_facts(case(), result(grid=60), SIM)
     assert (len(facts.blocks), facts.grid.iter_k, facts.grid.iter_j) == (60, 8, 10)
@@ -295,17 +275,13 @@ def test_a_strip_marks_nights_whose_bits_changed():
     assert "<b>" not in drawn
 
 
-def test_a_plot_needs_two_values():
-    assert plot([Series("most", (1.0,))], "x", least=1.0) == ""
-    assert plot([Series("most", (None, None))], "x", least=1.0) == ""
-    drawn = plot([Series("most", (1.0, None, 2.0, 3.0))], "x", least=1.0)
+def test_a_plot_needs_two_values_and_shows_the_bound_where_it_is_near():
+    assert plot({"most": (1.0,)}, "x", least=1.0) == ""
+    assert plot({"most": (None, None)}, "x", least=1.0) == ""
+    drawn = plot({"most": (1.0, None, 2.0, 3.0)}, "x", least=1.0)
     assert re.search(r'd="M4 [\d.]+h\.1M[\d.]+ [\d.]+L', drawn)
-
-
-def test_a_plot_shows_the_bound_where_it_is_near():
-    values = Series("most", (-0.2, 0.3))
-    assert 'class="limit"' in plot([values], "x", least=1.0, limit=0.0)
-    assert 'class="limit"' not in plot([Series("most", (-3.0, -3.1))], "x", least=1.0, limit=0.0)
+    for values, near in (((-0.2, 0.3), True), ((-3.0, -3.1), False)):
+        assert ('class="limit"' in plot({"most": values}, "x", least=1.0, limit=0.0)) == near
 
 
 def test_an_error_map_keeps_what_a_byte_can_tell():
@@ -322,35 +298,28 @@ def test_an_error_map_keeps_what_a_byte_can_tell():
     assert drawn.key[0] == ("h0", "below 1")
 
 
-def test_a_crash_names_its_block_thread_and_line(history):
+FRAMES = ("load at common.cuh:822", "k at mma.cuh:9")
+CRASHED = "<dt>crashed in</dt><dd>k<wbr>&lt;1&gt;, block (1, 0, 0), thread (31, 2, 0)</dd>"
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (
+            ("k<1>", "common.cuh", 822, (1, 0, 0), (31, 2, 0), FRAMES),
+            {CRASHED, "<dt>at</dt><dd>common.cuh:822</dd>", "stack of 2 frames"},
+        ),
+        ((), set()),
+    ],
+)
+def test_a_crash_names_its_block_thread_and_line_if_it_has_them(history, place, said):
     run = history.begin(SIM, "nightly", planned=1)
-    frames = ("load at common.cuh:822", "k at mma.cuh:9")
-    finding = Finding("misaligned", "misaligned: a vector", "k<1>", "common.cuh", 822, (1, 0, 0), (31, 2, 0), frames)
     history.know([case()], SIM, KERNELS)
-    history.add(run, Result("gqa", "d", "fail", "misaligned: a vector", finding=finding))
+    history.add(run, Result("gqa", "d", "fail", "it stopped", finding=Finding("abort", "it stopped", *place)))
     history.end(run)
     page = report(history)
-    assert "<dt>crashed in</dt><dd>k<wbr>&lt;1&gt;, block (1, 0, 0), thread (31, 2, 0)</dd>" in page
-    assert "<dt>at</dt><dd>common.cuh:822</dd>" in page
-    assert "stack of 2 frames" in page
-
-
-def test_an_abort_without_a_place_shows_its_reason_only(history):
-    run = history.begin(SIM, "nightly", planned=1)
-    history.know([case()], SIM, KERNELS)
-    history.add(run, Result("gqa", "d", "fail", "ggml stopped", finding=Finding("abort", "ggml stopped")))
-    history.end(run)
-    page = report(history)
-    assert "ggml stopped" in page
-    assert "<dt>crashed in" not in page
-    assert "stack of" not in page
-
-
-def test_exercised_instances_come_first(history):
-    page = report(history)
-    coverage = page[page.index('id="coverage"') :]
-    assert coverage.index('class="yes"') < coverage.index('class="no"')
-    assert "row that no case exercises" in coverage or "rows that no case exercises" in coverage
+    assert "it stopped" in page and all(words in page for words in said)
+    assert [words in page for words in ("<dt>crashed in", "stack of")] == [bool(place)] * 2
 
 
 def test_the_colours_of_an_error_map_are_scaled_to_its_errors():

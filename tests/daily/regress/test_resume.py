@@ -168,60 +168,68 @@ def test_a_call_that_finished_is_not_continued(place):
     assert {run["uid"] for run in first}.isdisjoint(run["uid"] for run in second)
 
 
-def test_results_of_an_edited_source_are_made_again(place, tree):
-    place.regress("--source", tree)
-    place.stop("more-seed=6")
+def an_edited_source(place, tree):
+    yield "the source's files", True, "--source", tree
     with (tree / "ggml/src/ggml-cuda/fattn.cu").open("a") as file:
         file.write("// an edit\n")
-    runs, said = place.regress("--source", tree, "--resume")
-    assert [run["counts"]["pass"] for run in runs] == [3, 3]
-    assert f"s: 3 cases of the run of {minute_of(place)} run again, since the source's files changed" in said
-    assert "s/again: 2 cases of the run" in said
-    assert len(place.rows("SELECT uid FROM runs")) == 4, "no run has results of both"
-    assert len(place.times()) == 5 + 6
 
 
-def minute_of(place):
-    return place.rows("SELECT started FROM runs")[0][0][:16].replace("T", " ")
-
-
-def test_results_of_a_patch_with_other_text_are_made_again(place, tree):
-    first = (tree / "ggml/src/ggml.c").read_text().partition("\n")[0]
-    patch = place.folder / "own.patch"
+def a_patch_with_other_text(place, tree):
+    patch, first = place.folder / "own.patch", (tree / "ggml/src/ggml.c").read_text().partition("\n")[0]
     patch.write_text(PATCH.format(said="one", first=f" {first}"))
-    place.regress("--source", tree, "--patch", patch)
-    place.stop("more-seed=6")
+    yield "the patches' text", True, "--source", tree, "--patch", patch
     patch.write_text(PATCH.format(said="two", first=f" {first}"))
-    runs, said = place.regress("--source", tree, "--patch", patch, "--resume")
-    assert [run["counts"]["pass"] for run in runs] == [3, 3]
-    assert "3 cases of the run" in said
-    assert "run again, since the patches' text changed" in said
 
 
-def test_results_that_were_judged_otherwise_are_made_again(place):
-    place.regress()
-    place.stop("more-seed=6")
+def other_checks(place, tree):
+    """Of the second entry they are the same."""
+    yield "how cases are judged", False
     place.write(sample="auto")
-    before = place.times()
-    runs, said = place.regress("--resume")
-    assert "s: 3 cases of the run" in said
-    assert "run again, since how cases are judged changed" in said
-    assert "s/again" not in said, "its checks are the same"
-    assert [run["counts"]["pass"] for run in runs] == [3, 3]
-    assert len(place.times()) == len(before) + 3 + 1
 
 
-def test_cases_of_another_size_under_their_name_are_made_again(place):
-    place.regress()
-    place.stop("more-seed=6")
+def cases_of_another_size(place, tree):
+    yield "the cases themselves", False
     place.write(n_kv=128)
-    before = dict(place.rows("SELECT name, digest FROM results"))
-    runs, said = place.regress("--resume")
-    now = {result["name"]: result["digest"] for run in runs for result in run["results"]}
-    assert {name for name in before if now[name] != before[name]} == {f"tiny-seed={seed}" for seed in (1, 2, 3)}
-    assert "s: 3 cases of the run" in said
-    assert "run again, since the cases themselves changed" in said
-    assert "s/again" not in said
+
+
+def in_the_history(place, **other):
+    for number, text in place.rows("SELECT id, fingerprint FROM runs"):
+        place.rows(
+            "UPDATE runs SET fingerprint = ?, uid = id WHERE id = ?", json.dumps(json.loads(text) | other), number
+        )
+
+
+def another_fattn_probe(place, tree):
+    yield "fattn-probe itself", True
+    in_the_history(place, own="other")
+
+
+def another_compiler(place, tree):
+    yield "the compilers", True
+    in_the_history(place, compilers=["g++ 1"])
+
+
+CHANGES = (
+    *(an_edited_source, a_patch_with_other_text, other_checks, cases_of_another_size),
+    *(another_fattn_probe, another_compiler),
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_results_of_something_else_are_made_again(place, tree, change):
+    changing = change(place, tree)
+    why, both, *words = next(changing)
+    place.regress(*words)
+    place.stop("more-seed=6")
+    next(changing, None)
+    before = place.times()
+    runs, said = place.regress(*words, "--resume")
+    minute = place.rows("SELECT started FROM runs")[0][0][:16].replace("T", " ")
+    assert f"s: 3 cases of the run of {minute} run again, since {why} changed" in said
+    assert ("s/again: 2 cases of the run" in said) == both
+    assert [run["counts"]["pass"] for run in runs] == [3, 3]
+    assert len(place.rows("SELECT uid FROM runs")) == 3 + both, "no run has results of both"
+    assert len(place.times()) == len(before) + (6 if both else 3 + 1)
 
 
 def test_a_wider_suite_keeps_the_results_that_it_has(place):
@@ -234,20 +242,6 @@ def test_a_wider_suite_keeps_the_results_that_it_has(place):
     assert "run again" not in said
     kept = [at for (uid, name), at in place.times().items() if uid == runs[0]["uid"] and name != "tiny-seed=9"]
     assert set(kept) <= set(before.values())
-
-
-@pytest.mark.parametrize(
-    ("field", "words"), [("own", "fattn-probe itself changed"), ("compilers", "the compilers changed")]
-)
-def test_results_of_another_fattn_probe_or_compiler_are_made_again(place, field, words):
-    place.regress()
-    place.stop("more-seed=6")
-    for number, text in place.rows("SELECT id, fingerprint FROM runs"):
-        other = json.dumps(json.loads(text) | {field: "other" if field == "own" else ["g++ 1"]})
-        place.rows("UPDATE runs SET fingerprint = ?, uid = ? WHERE id = ?", other, str(number), number)
-    runs, said = place.regress("--resume")
-    assert f"run again, since {words}" in said
-    assert [run["counts"]["pass"] for run in runs] == [3, 3]
 
 
 def test_shards_that_were_judged_otherwise_are_not_one_run(place):

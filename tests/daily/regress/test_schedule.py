@@ -2,7 +2,6 @@
 
 import threading
 from contextlib import closing
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,12 +11,12 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
-from fattn_probe.daily.regress import schedule as module
-from fattn_probe.daily.regress.growing_build import GrowingBuild, Likely
+from fattn_probe.daily.regress import compilers as module
+from fattn_probe.daily.regress.compilers import GrowingBuild, Lane, Likely
 from fattn_probe.daily.regress.pool import Growth, Job
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Standing
-from fattn_probe.daily.regress.schedule import Lane, Schedule
+from fattn_probe.daily.regress.schedule import Schedule
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.machine.run.kernels_by_op import op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -99,12 +98,14 @@ def compilers(monkeypatch):
     return made
 
 
-def schedule(compilers, kernels, *, on=(H200,), likely=None, workers=1):
-    cases = [case(name, number) for number, name in enumerate(kernels, 1)]
-    compilers.kernels, compilers.cases = kernels, cases
-    options = RunOptions(tree=StandIn())
-    lanes = [Lane(str(target), Session(options), Job(judge, RunOptions(tree=None), {}, target), cases) for target in on]
-    return Schedule(lanes, workers, likely or Likely())
+def schedule(compilers, kernels, *, on=((H200, 9),), likely=None):
+    """A schedule of the first cases of `kernels` on each target."""
+    cases = compilers.cases = [case(name, number) for number, name in enumerate(kernels, 1)]
+    compilers.kernels, options, alone = kernels, RunOptions(tree=StandIn()), RunOptions(tree=None)
+    lanes = [
+        Lane(str(target), Session(options), Job(judge, alone, {}, target), cases[:number]) for target, number in on
+    ]
+    return Schedule(lanes, 1, likely or Likely())
 
 
 def test_a_case_whose_kernel_is_there_fails_while_the_other_kernels_compile(compilers):
@@ -141,10 +142,7 @@ def test_without_a_guess_dry_runs_follow_the_host_code_and_then_the_most_used_ke
 
 
 def test_the_build_that_makes_most_cases_ready_comes_first(compilers):
-    made = schedule(compilers, {"a": ("mma 1",)}, on=(V100, H200))
-    extra = case("b", 9)
-    compilers.kernels["b"], compilers.cases = ("mma 1",), [*compilers.cases, extra]
-    made.lanes = [made.lanes[0], replace(made.lanes[1], cases=[*made.lanes[1].cases, extra])]
+    made = schedule(compilers, {"a": ("mma 1",), "b": ("mma 1",)}, on=((V100, 1), (H200, 2)))
     assert len(list(made.events())) == 3
     assert compilers.events[0] == ("sim:h200", "mma 1")
 
@@ -209,18 +207,16 @@ def test_a_build_has_waves_that_grow():
 def test_the_bar_says_what_is_compiled_judged_and_left(compilers):
     made = schedule(compilers, {"a": ("mma 1",), "b": ("vec 2",)})
     standing = Standing(cases=2, schedule=made)
-    assert str(standing) == "judged 0 of 2 cases, 0:00"
-    made._begin()
     assert str(standing) == "compiled 0 of 2 or more kernels, judged 0 of 2 cases, 0:00"
-    (build,) = made.builds
+    (build,) = made.compilers.builds
     build.exact, build.has, build.growth = True, {"mma 1"}, Growth(1)
     made.left, standing.judged, standing.last = 1, 1, "b"
     standing.statuses.update(["fail"])
-    made._judging.add(30.0)
+    made.rate.add(30.0)
     assert str(standing) == "compiled 1 of 2 kernels, judged 1 of 2 cases, 1 fail, 0:00: b", (
         "no time without experience"
     )
-    made._compiling.add(90.0)
+    made.compilers.rate.add(90.0)
     assert str(standing) == "compiled 1 of 2 kernels, judged 1 of 2 cases, 1 fail, 0:00, about 1:00 left: b"
     build.has = {"mma 1", "vec 2"}
     assert str(standing) == "judged 1 of 2 cases, 1 fail, 0:00, about 0:15 left: b"

@@ -1,23 +1,35 @@
-"""The suites that come with fattn-probe."""
+"""The suites that come with fattn-probe, and the faults that `quick` once missed: its case of each class shows it."""
+
+from pathlib import Path
 
 import pytest
 
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.regex import compiled
+from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.shipped import find
 from fattn_probe.daily.regress.entries import own_cases
-from fattn_probe.daily.regress.suite import cases_of, load_suite
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.selection import CaseSelection
+from fattn_probe.daily.regress.suite import Suite, cases_of, load_suite
+from fattn_probe.llama.source.patches import find as find_patch
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.verdict.judge.cases import judge_case
+from fattn_probe.verdict.judge.checks import Checks
+from fattn_probe.verdict.measure.verdict import Status
 
-
-@pytest.mark.parametrize("name", ["quick", "nightly"])
-def test_a_shipped_suite_has_cases(name):
-    path = find("suite", name)
-    assert len(cases_of(load_suite(path), path.parent)) > 300
-
-
-def parts_of(suite):
-    path = find("suite", suite)
-    return {part.name: part for part in load_suite(path).parts}, path.parent
-
-
+SUITES = Path(__file__).parents[3] / "suites"
+PATCHES = Path(__file__).parents[2] / "data/classes"
+LATENT = "latent-type_K=q8_0-n_kv=256-n_seq=2-pad=64-K=view+rows320+offset32"
+FAULTS = {
+    "ada-configuration": ("ada", "sim:rtx4090", "mqa"),
+    "ungrouped-chunks": ("", "sim:h200", "ungrouped-hsk=80-n_q=5"),
+    "mask-alignment": ("", "sim:h200", "alignment-n_q=5-mask=columns258+offset1"),
+    "first-of-two-queries": ("", "sim:h200", "boundaries-past=31"),
+    "rows-to-convert": ("", "sim:h200", "long-rows-type_K=bf16"),
+    "latent-strides": ("pascal", "sim:gtx1060", LATENT),
+}
+CHECKS = Checks(roundings=True)
 CLASSES = {
     "kernels of one function, more than 48 KB": ("one-process", "sim:h200-5", "siblings-logit_softcap=10"),
     "another type of K, one launcher": (
@@ -41,14 +53,93 @@ CLASSES = {
 }
 
 
-@pytest.mark.parametrize(("entry", "on", "case"), CLASSES.values(), ids=CLASSES)
-def test_quick_has_a_case_of_each_class_that_blind_faults_showed_to_be_missing(entry, on, case):
-    parts, folder = parts_of("quick")
-    assert on in parts[entry].on
-    assert case in {found.name for found in own_cases(parts[entry], folder)}
+def entries_of(suite):
+    path = find("suite", suite)
+    return {entry.name: entry for entry in load_suite(path).parts}, path.parent
+
+
+def case_of(name, case):
+    """A case of an entry of `quick`."""
+    entries, folder = entries_of("quick")
+    return next(found for found in own_cases(entries[name], folder) if found.name == case)
+
+
+EVERY = FAULTS | CLASSES
+
+
+@pytest.mark.parametrize(("entry", "on", "case"), EVERY.values(), ids=EVERY)
+def test_quick_has_a_case_of_each_class(entry, on, case):
+    assert on in entries_of("quick")[0][entry].on
+    assert case_of(entry, case)
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_case_shows_a_fault_of_its_class(tree, fault):
+    entry, on, name = FAULTS[fault]
+    case, target = case_of(entry, name), parse_target(on, load_devices())
+    patched = Session(RunOptions(tree, patches=(find_patch(str(PATCHES / f"{fault}.patch"), tree),)))
+    assert judge_case(Session(RunOptions(tree)), case, target, CHECKS).status is Status.PASS
+    found = judge_case(patched, case, target, CHECKS)
+    assert found.status is Status.FAIL, found.reason
+    assert not found.known
 
 
 def test_nightly_checks_each_vec_kernel_that_a_build_can_have():
-    quick, (nightly, _) = parts_of("quick")[0], parts_of("nightly")
+    (quick, _), (nightly, _) = entries_of("quick"), entries_of("nightly")
     assert nightly["checked-quants"].flavour == "check"
     assert set(nightly["checked-quants"].quants) == set(quick["quants"].quants)
+
+
+@pytest.mark.parametrize("name", ["quick", "nightly"])
+def test_a_shipped_suite_has_cases(name):
+    path = find("suite", name)
+    assert len(cases_of(load_suite(path), path.parent)) > 300
+
+
+MOST_FLOP = 1e9
+"""Of a case of the quick suite: 2 seconds of one core on the simulator."""
+
+
+def test_the_quick_suite_is_quick_and_has_every_shipped_scenario():
+    suite = load_suite(SUITES / "quick.yaml")
+    chosen = CaseSelection(tuple(cases_of(suite, SUITES))).some(suite.only).cases
+    assert len(chosen) >= 300
+    assert max(case.op.sizes.flop for case in chosen) < MOST_FLOP
+    left_out = {case.scenario for case in cases_of(suite, SUITES)} - {case.scenario for case in chosen}
+    assert left_out == {"streamk-fractional", "long-context", "several-tiles"}  # the last is in an entry of its own
+    assert {case.op.sizes.hsk for case in chosen} >= {40, 64, 72, 80, 96, 128, 192, 256, 512, 576}
+    types = {"f16", "f32", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"}
+    assert {case.op.type_K for case in chosen} == types
+
+
+def test_the_upstream_suite_is_of_the_gpu_of_this_machine():
+    suite = load_suite(SUITES / "upstream.yaml")
+    assert (suite.upstream, suite.scenarios, suite.on) == (True, [], ["gpu"])
+    assert (suite.check.model, load_suite(SUITES / "quick.yaml").check.model) == ("never", "auto")
+
+
+def test_the_schema_of_suites_has_every_check():
+    check = Suite.model_json_schema()["$defs"]["CheckSpec"]["properties"]
+    assert set(check) == {"model", "sample", "repeat", "batch_invariance", "roundings", "kernels", "order"}
+
+
+def test_a_filter_is_over_results_too():
+    suite = load_suite(SUITES / "quick.yaml")
+    settled = (Result("gqa-old", "", "unsupported"), Result("other", "", "unsupported"))
+    chosen = CaseSelection(tuple(cases_of(suite, SUITES)), settled).some("^gqa")
+    assert chosen.names == ["gqa", "gqa-old"]
+
+
+def test_a_filter_that_is_no_expression():
+    with pytest.raises(InputError, match=r"--filter '\[': unterminated character set"):
+        compiled("[", "--filter")
+
+
+def test_a_suite_without_cases(tmp_path):
+    path = tmp_path / "empty.yaml"
+    path.write_text("version: 1\nabout: x\n")
+    with pytest.raises(InputError, match="a suite needs scenarios, or upstream: true"):
+        load_suite(path)

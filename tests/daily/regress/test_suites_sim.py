@@ -88,13 +88,6 @@ def test_a_part_of_the_list_runs_and_is_judged(tmp_path):
     assert result["seconds"] == []
 
 
-@SLOW
-def test_a_filter_that_leaves_nothing(tmp_path):
-    code, _, said = regress("--on", "sim:h200", "--filter", "hsk=63,", history=tmp_path / "h.db")
-    assert code == 2
-    assert "no case name matches 'hsk=63,'" in said
-
-
 def test_a_crash_costs_its_own_case(tmp_path):
     suite = tmp_path / "crash.yaml"
     folder = os.path.relpath(ROOT / "scenarios", tmp_path)

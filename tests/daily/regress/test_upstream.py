@@ -4,7 +4,7 @@ import pytest
 
 from fattn_probe.daily.ops.cases import cases_of, separate_V_of
 from fattn_probe.daily.ops.parse import OpResult, parse_line
-from fattn_probe.daily.regress.upstream import upstream_cases
+from fattn_probe.daily.regress.selection import upstream_cases
 
 VARS = "mask=1,sinks=0,max_bias=0.000000,logit_softcap=0.000000,prec=f32,{types},permute=[0,1,2,3]{end}"
 NEW = VARS.format(types="type_K={0},type_V={0}", end=",kv_view=1,v_is_view_of_k=0,n_kv_max=0")

@@ -14,87 +14,71 @@ RELEASES = [f"pypi:x=={number}" for number in range(20)]
 H200 = Target("sim")
 
 
-def session_of(source):
-    """The source itself: the `result_of` of these tests takes it for a session."""
-    return source
-
-
 class Case(StandIn):
     name = "c"
     digest = "d"
-
-
-@pytest.fixture
-def first_bad(monkeypatch):
-    tried = []
-
-    def fake(bad):
-        def result_of(source, case, target):
-            tried.append(source)
-            wrong = RELEASES.index(source) >= bad
-            return Result(case.name, "d", "fail" if wrong else "pass", failure="wrong" if wrong else "")
-
-        monkeypatch.setattr(versions, "result_of", result_of)
-        return tried
-
-    return fake
-
-
-@pytest.mark.parametrize("bad", [1, 2, 7, 10, 18, 19])
-def test_the_first_bad_release_is_found(first_bad, bad):
-    tried = first_bad(bad)
-    found = versions.bisect(session_of, RELEASES, Case(), H200)
-    assert found.bad == RELEASES[bad]
-    assert found.result.failure == "wrong"
-    assert len(tried) == len(set(tried)) <= 7
-
-
-def test_ends_that_are_not_good_and_bad(first_bad):
-    first_bad(0)
-    with pytest.raises(InputError, match="the good end pypi:x==0 does not pass: c is fail"):
-        versions.bisect(session_of, RELEASES, Case(), H200)
-    first_bad(99)
-    with pytest.raises(InputError, match="the bad end pypi:x==19 does not fail: c is pass"):
-        versions.bisect(session_of, RELEASES, Case(), H200)
 
 
 TOO_OLD = "the kernels of this release are too old"
 
 
 @pytest.fixture
-def without_verdict(monkeypatch):
-    """Releases from `bad` on are wrong, and those of `skipped` have another status, or cannot be built."""
+def releases(monkeypatch):
+    """Releases from `bad` on are wrong; those of `skipped` have another status, or cannot be built."""
 
-    def fake(bad, skipped):
+    def made(bad, skipped=None):
+        skipped, tried = skipped or {}, list[str]()
+
         def result_of(source, case, target):
+            tried.append(source)
             number = RELEASES.index(source)
             status = skipped.get(number, "fail" if number >= bad else "pass")
-            return Result(case.name, "d", status, reason=TOO_OLD if number in skipped else "")
+            reason = TOO_OLD if number in skipped else ""
+            return Result(case.name, "d", status, reason, failure="wrong" if status == "fail" else "")
 
-        def sessions(source):
+        def session_of(source):
+            """The source itself: `result_of` takes it for a session."""
             if skipped.get(RELEASES.index(source)) == "broken":
                 raise BuildError(TOO_OLD)
             return source
 
         monkeypatch.setattr(versions, "result_of", result_of)
-        return sessions
+        return session_of, tried
 
-    return fake
+    return made
+
+
+@pytest.mark.parametrize("bad", [1, 2, 7, 10, 18, 19])
+def test_the_first_bad_release_is_found(releases, bad):
+    session_of, tried = releases(bad)
+    found = versions.bisect(session_of, RELEASES, Case(), H200)
+    assert found.bad == RELEASES[bad]
+    assert found.result.failure == "wrong"
+    assert len(tried) == len(set(tried)) <= 7
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [(0, "the good end pypi:x==0 does not pass: c is fail"), (99, "the bad end pypi:x==19 does not fail: c is pass")],
+)
+def test_ends_that_are_not_good_and_bad(releases, bad, said):
+    with pytest.raises(InputError, match=said):
+        versions.bisect(releases(bad)[0], RELEASES, Case(), H200)
 
 
 @pytest.mark.parametrize("status", ["lost", "unsupported", "unjudged", "broken"])
 @pytest.mark.parametrize("bad", [3, 8, 12, 17])
-def test_a_release_without_a_verdict_is_neither_good_nor_bad(without_verdict, status, bad):
+def test_a_release_without_a_verdict_is_neither_good_nor_bad(releases, status, bad):
     skipped = {number: status for number in (9, 10, 14) if number != bad}
-    found = versions.bisect(without_verdict(bad, skipped), RELEASES, Case(), H200)
+    found = versions.bisect(releases(bad, skipped)[0], RELEASES, Case(), H200)
     assert found.suspects == (RELEASES[bad],)
     tried = {source: result.status for source, result in found.tried}
     assert all(tried[RELEASES[number]] not in ("pass", "fail") for number in skipped if RELEASES[number] in tried)
 
 
-def test_skipped_releases_before_the_first_bad_one_are_suspects_too(without_verdict):
+def test_skipped_releases_before_the_first_bad_one_are_suspects_too(releases):
     """As `git bisect skip` says: the first bad commit could be any of these."""
-    found = versions.bisect(without_verdict(10, {8: "lost", 9: "unsupported"}), RELEASES, Case(), H200)
+    found = versions.bisect(releases(10, {8: "lost", 9: "unsupported"})[0], RELEASES, Case(), H200)
     assert found.suspects == tuple(RELEASES[8:11])
     assert found.bad == RELEASES[10]
     document = bisection_json(found)
@@ -109,9 +93,9 @@ def test_skipped_releases_before_the_first_bad_one_are_suspects_too(without_verd
 
 @pytest.mark.parametrize(("end", "said"), [(0, "the good end pypi:x==0 does not pass"), (19, "does not fail")])
 @pytest.mark.parametrize("status", ["lost", "broken"])
-def test_an_end_without_a_verdict_is_refused_with_the_reason(without_verdict, end, said, status):
+def test_an_end_without_a_verdict_is_refused_with_the_reason(releases, end, said, status):
     with pytest.raises(InputError, match=f"{said}: c is lost: {TOO_OLD}"):
-        versions.bisect(without_verdict(7, {end: status}), RELEASES, Case(), H200)
+        versions.bisect(releases(7, {end: status})[0], RELEASES, Case(), H200)
 
 
 def test_releases_between_two():
@@ -124,7 +108,6 @@ def test_releases_between_two():
         versions.between(RELEASES, "pypi:x==77", RELEASES[3])
 
 
-def test_two_versions_side_by_side(first_bad):
-    first_bad(5)
-    found = versions.diff(session_of, (RELEASES[1], RELEASES[9]), [Case()], H200)
+def test_two_versions_side_by_side(releases):
+    found = versions.diff(releases(5)[0], (RELEASES[1], RELEASES[9]), [Case()], H200, lambda *_: None)
     assert [change.kind for change in found.changes] == ["new failure"]

@@ -47,9 +47,9 @@ def check(family, sizes, *, threads, rows, arch, constants):
     one = launch(family, (DKQ, DV, ncols, 1, "false", "false", "false"), threads)
     op = op_of(DKQ, DV)
     error, cut = kernel_of(op, [one], arch, constants), geometry_of(op, [one], arch, constants)
-    plan = PLANS[family](attention_of([one], arch, constants), arch, constants)
-    assert (error.split.rows, cut.rows, plan.nbatch_fa) == (rows, rows, rows), (family.name, sizes, arch)
-    assert error.split.warps == plan.warps, (family.name, sizes, arch)
+    kernel = PLANS[family](attention_of([one], arch, constants), arch, constants).kernel
+    assert (error.split.rows, cut.rows, kernel.nbatch_fa) == (rows, rows, rows), (family.name, sizes, arch)
+    assert error.split.warps == kernel.warps_per_column, (family.name, sizes, arch)
     assert cut.grid.iter_k == -(-op.sizes.n_kv // rows)
 
 
@@ -86,7 +86,7 @@ def test_vec_kernels_are_read_alike(arch, D, types):
     plan = vec_plan_of(cut.kernel, arch)
     assert (error.split.rows, cut.rows) == (128, 128)
     assert 32 // error.split.warps == plan.threads_V
-    assert plan.type_K == types.lower()
+    assert cut.kernel.type_K == types.lower()
 
 
 def test_sizes_that_the_source_does_not_have_are_not_guessed():

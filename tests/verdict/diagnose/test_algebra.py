@@ -10,7 +10,7 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.geometry import TilePart
 from fattn_probe.verdict.diagnose.algebra import is_outside
 from fattn_probe.verdict.diagnose.faults import causes_by_algebra
-from fattn_probe.verdict.diagnose.row import Around, AttentionRow, Head, WrongRow
+from fattn_probe.verdict.diagnose.row import Around, AttentionRow, WrongRow
 
 OP = """
 version: 1
@@ -32,8 +32,8 @@ def rows():
 def rows_of(n_kv):
     (case,) = expand(loads(OP.format(n_kv=n_kv), "op.yaml"))
     inputs = make_inputs(case)
-    head = Head.of(case, inputs, 0, 0)
-    return [(AttentionRow.of(head, query, 0), Around(case, inputs, 0, query, 0)) for query in range(8)]
+    places = [Around(case, inputs, 0, query, 0) for query in range(8)]
+    return [(AttentionRow.of(around), around) for around in places]
 
 
 def causes(rows, wrong, step=64, parts=()):

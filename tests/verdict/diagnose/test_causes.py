@@ -11,7 +11,7 @@ from fattn_probe.llama.launch.geometry import TilePart, geometry_of
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.verdict.diagnose.diagnosis import Evidence, diagnose, lean
 from fattn_probe.verdict.diagnose.faults import candidates_of
-from fattn_probe.verdict.diagnose.row import Around, AttentionRow, Cause, Head, Moves, WrongRow, fitting
+from fattn_probe.verdict.diagnose.row import Around, AttentionRow, Cause, Moves, WrongRow, fitting
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.metrics import POISON
 from fattn_probe.verdict.measure.verdict import Status, judge
@@ -111,10 +111,10 @@ def test_small_errors_that_lean_to_one_side_are_no_rounding(run):
 
 def wrong_row(case, place, answer=lambda row: row.out, **known):
     """A row (sequence, query, head) with another answer, and its exact one."""
-    inputs, (sequence, query, head) = make_inputs(case), place
-    row = AttentionRow.of(Head.of(case, inputs, sequence, head // case.op.sizes.group), query, head)
+    around = Around(case, make_inputs(case), *place)
+    row = AttentionRow.of(around)
     out = answer(row)
-    return WrongRow(row, Around(case, inputs, *place), out, row.out, out != row.out, **known)
+    return WrongRow(row, around, out, row.out, out != row.out, **known)
 
 
 FEW = "version: 1\nabout: 8 rows\nhsk: 128\nn_head: 8\nn_q: 1\nn_kv: 256\nlogit_softcap: 10\nmask: {kind: random}\n"
@@ -364,9 +364,9 @@ def test_a_row_reads_the_mask_of_its_head():
     inputs = {**make_inputs(case), "mask": planes.view(np.uint8).reshape(-1)}
     reference = reference_of(op, inputs)
     for head in (0, 1):
-        row = AttentionRow.of(Head.of(case, inputs, 0, head), 2, head)
-        np.testing.assert_allclose(row.output(row.logits), reference[0, 2, head], rtol=1e-12)
         around = Around(case, inputs, 0, 2, head)
+        row = AttentionRow.of(around)
+        np.testing.assert_allclose(row.output(row.logits), reference[0, 2, head], rtol=1e-12)
         other = dict(around.masks())
         assert f"sequence 0, head {head}, row 2" not in other
         np.testing.assert_array_equal(other[f"sequence 0, head {1 - head}, row 2"], planes[1 - head, 2])
@@ -376,7 +376,7 @@ def test_a_row_reads_the_mask_of_its_head():
 def test_a_row_is_what_the_reference_says():
     (case,) = expand(loads(IGNORING, "ignoring.yaml"))
     inputs = make_inputs(case)
-    row = AttentionRow.of(Head.of(case, inputs, 0, 1), 2, 1)
+    row = AttentionRow.of(Around(case, inputs, 0, 2, 1))
     np.testing.assert_allclose(row.output(row.logits), reference_of(case.op, inputs)[0, 2, 1], rtol=1e-12)
 
 

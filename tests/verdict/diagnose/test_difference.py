@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
@@ -15,6 +14,7 @@ from fattn_probe.machine.run.capture import Capture, read_capture, write_capture
 from fattn_probe.verdict.diagnose.difference import compare_captures
 from fattn_probe.verdict.present.document import difference_as_json
 from fattn_probe.verdict.present.tables import render_difference
+from tests.verdict.made import shown
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
@@ -54,10 +54,7 @@ def test_a_tile_that_differs_is_named_with_its_blocks(session, tmp_path):
     document = json.loads(json.dumps(difference_as_json(found), allow_nan=False))
     assert document["cuts"][0]["tiles"] == [{"sequence": 0, "z_KV": 1, "zt_gqa": 0, "jt": 1}]
     assert document["rows"][0]["a"]["blocks"] == list(found.cuts[0].blocks)
-    console = Console(width=160)
-    with console.capture() as text:
-        console.print(render_difference(found))
-    assert "1 of 8 output tiles (tile 0, 1, 0, 1), made by block" in text.get()
+    assert "1 of 8 output tiles (tile 0, 1, 0, 1), made by block" in shown(render_difference(found))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.verdict.diagnose.diagnosis import Evidence, diagnose
-from fattn_probe.verdict.diagnose.row import AttentionRow, Head
+from fattn_probe.verdict.diagnose.row import Around, AttentionRow
 from fattn_probe.verdict.measure.verdict import judge
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 
@@ -45,9 +45,8 @@ def test_no_part_of_the_op_is_blamed(part, fault, kinds):
     inputs, chance = make_inputs(case), np.random.default_rng(0)
     reference = reference_of(case.op, inputs)
     dst = reference.astype(np.float32)
-    for sequence, query, head in np.ndindex(dst.shape[:3]):
-        row = AttentionRow.of(Head.of(case, inputs, sequence, head // case.op.sizes.group), query, head)
-        dst[sequence, query, head] = fault(row, chance)
+    for place in np.ndindex(dst.shape[:3]):
+        dst[place] = fault(AttentionRow.of(Around(case, inputs, *place)), chance)
     verdict = judge(dst, reference, case.tolerance)
     found = diagnose(Evidence(case, inputs, dst, verdict.deviation, None))
     assert [said.cause.kind for said in found.causes] == kinds

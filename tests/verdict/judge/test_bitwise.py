@@ -1,62 +1,85 @@
 """Bitwise checks: runs beside each other, queries alone beside the batch."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.verdict.judge.bitwise import Alone, batch_invariance, beside, chosen_queries, repeated, slice_of
+from fattn_probe.verdict.judge.bitwise import (
+    Alone,
+    batch_invariance,
+    beside,
+    chosen_queries,
+    mask_pad,
+    repeated,
+    slice_of,
+)
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 
 OUTPUT = np.random.default_rng(0).standard_normal((1, 4, 2, 8)).astype(np.float32)
 
 
-def test_equal_runs_are_deterministic():
-    check = repeated(OUTPUT, [OUTPUT.copy(), OUTPUT.copy()], "")
-    assert (check.passes, check.fails) == (True, False)
-    assert check.reason == "the same bits in 3 runs"
+def said(check):
+    return check.passes, check.fails, check.made, check.reason
 
 
-def test_one_other_bit_is_not():
-    other = OUTPUT.copy()
-    other[0, 2, 1, 3] = np.nextafter(other[0, 2, 1, 3], np.float32(9))
-    check = repeated(OUTPUT, [OUTPUT, other], " with different orders of warps")
-    assert check.fails
-    assert "1 of 3 runs with different orders of warps gave different bits" in check.reason
-    assert "run 3 in 1 elements of 1 rows" in check.reason
+def test_runs_have_the_same_bits_or_the_first_other_one_is_described():
+    one, two, nan = OUTPUT.copy(), OUTPUT.copy(), OUTPUT.copy()
+    one[0, 1, 0, 1] = np.nextafter(one[0, 1, 0, 1], np.float32(9))
+    two[0, :2, 1], nan[0, 0] = 1, np.nan
+    assert said(repeated(OUTPUT, [OUTPUT.copy()] * 2, "")) == (True, False, True, "the same bits in 3 runs")
+    assert repeated(nan, [nan.copy()], "").passes
+    found = said(repeated(OUTPUT, [OUTPUT, one], " with different orders of warps"))
+    words = "1 of 3 runs with different orders of warps gave different bits from the first"
+    assert found == (False, True, True, f"not deterministic: {words}: run 3 in 1 elements of 1 rows")
+    words = "2 of 5 runs gave different bits from the first: run 3 in 16 elements of 2 rows"
+    assert words in repeated(OUTPUT, [OUTPUT, two, one, OUTPUT], "").reason
 
 
-def test_nan_of_the_same_bits_is_the_same():
-    output = OUTPUT.copy()
-    output[0, 0] = np.nan
-    assert repeated(output, [output.copy()], "").passes
+def test_batch_invariance_names_the_kernels_and_the_worst_of_the_queries():
+    rows = [Alone(query, "vec", query == 0, query * 1e-7) for query in range(8)]
+    by = "alone by vec, in the batch by mma"
+    same = f"1 queries have the same bits alone as in the batch, {by}"
+    assert said(batch_invariance(rows[:1], "mma")) == (True, False, True, same)
+    words = f"7 of 8 queries have other bits alone (1, 2, 3, 4, 5, 6), NMSE up to 7.0e-07: {by}"
+    assert said(batch_invariance(rows, "mma")) == (False, False, True, words)
+    assert said(batch_invariance([], "mma"))[:3] == (False, False, False)
 
 
-def test_batch_invariance_names_the_kernels():
-    same = Alone(0, "vec", True, 0.0)
-    assert batch_invariance([same], "mma").passes
-    check = batch_invariance([same, Alone(3, "vec", False, 1e-7)], "mma")
-    assert not check.passes
-    assert not check.fails
-    assert (
-        check.reason
-        == "1 of 2 queries have other bits alone (3), NMSE up to 1.0e-07: alone by vec, in the batch by mma"
-    )
+@pytest.mark.parametrize(
+    ("n_q", "number", "queries"),
+    [(100, 4, [0, 33, 66, 99]), (2, 4, [0, 1]), (1, 4, [0]), (10, 1, [0]), (1000, 3, [0, 500, 999])],
+)
+def test_queries_are_from_all_over_the_batch(n_q, number, queries):
+    assert chosen_queries(n_q, number) == queries
 
 
-@pytest.mark.parametrize(("value", "nmse"), [(0.0, 0.0), (-0.0, 0.0), (1.0, np.inf)])
-def test_a_query_whose_rows_are_all_zero(value, nmse):
+@pytest.mark.parametrize(
+    ("n_q", "rows", "pad"), [(5, 5, 1), (5, 6, 1), (5, 64, 64), (5, 128, 64), (5, 65, 1), (64, 64, 1)]
+)
+def test_a_recorded_mask_is_padded_if_it_looks_like_it(n_q, rows, pad):
+    mask, sizes = SimpleNamespace(ne=(64, rows, 1, 1)), SimpleNamespace(n_q=n_q)
+    case: Any = SimpleNamespace(recorded=True, op=SimpleNamespace(sizes=sizes, tensors={"mask": mask}))
+    assert mask_pad(case) == pad
+
+
+def test_a_query_beside_its_batch():
     """A sink far above the logits, or a mask that hides all, gives rows of zeros: the NMSE of these divided by 0."""
-    batch = OUTPUT.copy()
-    batch[:, 2] = 0.0
-    found = beside(2, np.full((1, 1, 2, 8), value, np.float32), batch, "vec")
-    assert (found.nmse, found.equal) == (nmse, value == 0.0 and not np.signbit(value))
-
-
-def test_queries_are_from_all_over_the_batch():
-    assert chosen_queries(100, 4) == [0, 33, 66, 99]
-    assert chosen_queries(2, 4) == [0, 1]
-    assert chosen_queries(1, 4) == [0]
+    alone, zeros = OUTPUT[:, 2:3].copy(), OUTPUT.copy()
+    zeros[:, 2] = 0.0
+    assert beside(2, alone, OUTPUT, "k") == Alone(2, "k", True, 0.0)
+    alone[0, 0, 0, 0] += 1
+    found = beside(2, alone, OUTPUT, "k")
+    assert not found.equal
+    assert found.nmse == pytest.approx(1 / float((OUTPUT[:, 2] ** 2).sum()), rel=1e-5)
+    for value, equal, nmse in ((0.0, True, 0.0), (-0.0, False, 0.0), (1.0, False, np.inf)):
+        single = np.full((1, 1, 2, 8), value, np.float32)
+        assert beside(2, single, zeros, "k") == Alone(2, "k", equal, nmse)
+    large = np.full_like(zeros, 1e30)  # its square is no float32
+    assert beside(2, large[:, 2:3].copy(), large, "k").nmse == 0.0
 
 
 SCENARIO = """
@@ -88,22 +111,3 @@ def test_a_query_alone_has_the_same_exact_answer(layout):
         assert {name: len(data) for name, data in its.items()} == {
             name: root.nbytes for name, root in single.op.roots.items()
         }
-
-
-def test_a_row_beside_its_batch():
-    alone = OUTPUT[:, 2:3].copy()
-    assert beside(2, alone, OUTPUT, "k") == Alone(2, "k", True, 0.0)
-    alone[0, 0, 0, 0] += 1
-    found = beside(2, alone, OUTPUT, "k")
-    assert not found.equal
-    assert found.nmse == pytest.approx(1 / float((OUTPUT[:, 2] ** 2).sum()), rel=1e-5)
-
-
-def test_a_row_of_zeros_beside_its_batch():
-    """As a kernel writes it for a query that the mask hides from all keys."""
-    batch = OUTPUT.copy()
-    batch[:, 2] = 0.0
-    assert beside(2, batch[:, 2:3].copy(), batch, "k") == Alone(2, "k", True, 0.0)
-    assert beside(2, batch[:, 1:2].copy(), batch, "k").nmse == np.inf
-    large = np.full_like(batch, 1e30)  # its square is no float32
-    assert beside(2, large[:, 2:3].copy(), large, "k").nmse == 0.0

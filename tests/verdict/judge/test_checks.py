@@ -9,7 +9,6 @@ import pytest
 from fattn_probe.base.errors import InputError
 from fattn_probe.llama.launch.families import MMA_F16, VEC
 from fattn_probe.verdict.judge import checks as limits
-from fattn_probe.verdict.judge.bitwise import Alone, batch_invariance, chosen_queries, mask_pad, repeated
 from fattn_probe.verdict.judge.checks import Checks, is_huge, sample_of
 from fattn_probe.verdict.judge.expectation import MODEL_FLOP, uses_model
 
@@ -113,44 +112,3 @@ def test_of_some_rows_the_model_computes_these_alone_where_it_can():
     assert not uses_model(made, None, "auto", rows)
     assert not uses_model(case(flop=1.0, nbytes=(1, 1), period=1), mma, "auto")
     assert not uses_model(made, vec, "auto", rows)
-
-
-def test_of_several_runs_the_first_other_one_is_described():
-    first = np.zeros((1, 3, 2, 4), np.float32)
-    one, two = first.copy(), first.copy()
-    one[0, 1, 0, 1:3], two[0, :2, 1] = 1, 1
-    assert (
-        "1 of 2 runs gave different bits from the first: run 2 in 2 elements of 1 rows"
-        in repeated(first, [one], "").reason
-    )
-    found = repeated(first, [first, two, one, first], "")
-    assert "2 of 5 runs gave different bits from the first: run 3 in 8 elements of 2 rows" in found.reason
-
-
-def test_the_worst_of_the_queries_alone_is_named():
-    rows = [Alone(query, "vec", query == 0, query * 1e-7) for query in range(8)]
-    found = batch_invariance(rows, "mma")
-    assert found.reason.startswith("7 of 8 queries have other bits alone (1, 2, 3, 4, 5, 6), NMSE up to 7.0e-07")
-    assert not batch_invariance([], "mma").made
-    assert chosen_queries(10, 1) == [0] and chosen_queries(1000, 3) == [0, 500, 999]
-
-
-@pytest.mark.parametrize(("rows", "pad"), [(5, 1), (6, 1), (64, 64), (128, 64), (65, 1)])
-def test_a_recorded_mask_is_padded_if_it_looks_like_it(rows, pad):
-    made = case(recorded=True, dst=(1, 5, 1, 1), tensors={"mask": SimpleNamespace(ne=(64, rows, 1, 1))})
-    assert mask_pad(made) == pad
-    made = case(recorded=True, dst=(1, 64, 1, 1), tensors={"mask": SimpleNamespace(ne=(64, 64, 1, 1))})
-    assert mask_pad(made) == 1
-
-
-def test_a_check_passes_fails_or_neither():
-    first = np.zeros((1, 3, 2, 4), np.float32)
-    same, other = repeated(first, [first], ""), repeated(first, [first + 1], "")
-    assert [(check.passes, check.fails, check.made) for check in (same, other)] == [
-        (True, False, True),
-        (False, True, True),
-    ]
-    equal, unlike = Alone(0, "vec", True, 0.0), Alone(1, "vec", False, 1e-9)
-    alone = [batch_invariance(rows, "mma") for rows in ([equal], [equal, unlike], [])]
-    said = [(check.passes, check.fails, check.made) for check in alone]
-    assert said == [(True, False, True), (False, False, True), (False, False, False)]

@@ -16,7 +16,7 @@ from fattn_probe.verdict.measure.expected import (
     with_gaps,
 )
 from fattn_probe.verdict.measure.verdict import Status, judge
-from tests.verdict.judge.test_no_prediction import Prediction
+from tests.verdict import made
 
 SHAPE = (1, 100, 1, 4)
 R = 2.0**-10
@@ -26,8 +26,7 @@ REFERENCE = np.ones(SHAPE) * SIGN
 
 
 def predicted(rmse=R, bound=2.0**-3, sampled=True):
-    shape = SHAPE[:3]
-    return Prediction(np.full(shape, rmse), np.full(SHAPE, bound), np.full(shape, sampled))
+    return made.predicted(SHAPE, rmse, bound, sampled)
 
 
 def off(size, where=..., base=REFERENCE):
@@ -328,6 +327,10 @@ def test_of_a_wrong_row_the_elements_beyond_twice_its_rmse_are_wrong():
 def test_the_numbers_are_those_of_the_finite_elements():
     dst = np.full(SHAPE, np.nan, np.float32)
     dst[0, 7, 0, 1] = REFERENCE[0, 7, 0, 1] + R
+    none = np.full_like(dst, np.nan)
+    nothing = design(none, predicted())
+    assert (nothing.error_by_bound, nothing.rmse_by_predicted, nothing.row_rmse_by_predicted) == (None, None, None)
+    assert nothing.reason == "no element is finite"
     found = design(dst, predicted())
     assert (found.rmse_by_predicted, found.row_rmse_by_predicted) == (1.0, 0.5)
     assert found.error_by_bound == R / 2.0**-3 and found.reason.startswith("RMSE 1.00 of the predicted")

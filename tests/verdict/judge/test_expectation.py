@@ -10,14 +10,10 @@ from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.families import MMA_F16
 from fattn_probe.verdict.judge import expectation
 from fattn_probe.verdict.judge.expectation import expected_of
-from tests.verdict.judge.test_no_prediction import Prediction
+from tests.verdict.made import predicted
 
 SHAPE = (1, 6, 2, 4)
 MODEL = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
-
-
-def predicted(shape):
-    return Prediction(np.full(shape[:3], 1e-3), np.full(shape, 8e-3), np.ones(shape[:3], bool))
 
 
 @pytest.fixture

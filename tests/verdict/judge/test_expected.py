@@ -1,6 +1,6 @@
 """As designed or not: outputs held against a prediction and against a model, with errors of known size."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,8 +9,7 @@ from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.verdict.judge.expectation import bit_exact
 from fattn_probe.verdict.measure.expected import Expected, hold
 from fattn_probe.verdict.measure.verdict import Status, judge
-from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction
-from tests.stand_in import StandIn
+from tests.verdict.made import predicted
 
 SHAPE = (2, 16, 4, 64)
 RMSE = 1e-3
@@ -20,30 +19,9 @@ NOISE *= RMSE
 DEFAULT = Tolerance()
 
 
-@dataclass(frozen=True)
-class Prediction(StandIn):
-    rmse: float = RMSE
-    mean_error: float = 0.0
-    why: str = "mma-f16 sums P.V in f16"
-    relative_standard_error: float = 0.0
-    known, row_mean_error = property(vars(RealPrediction)["known"].func), 0.0
-
-    @property
-    def sampled(self):
-        return np.ones(self.row_rmse.shape, bool)
-
-    @property
-    def row_rmse(self):
-        return np.full(SHAPE[:3], RMSE)
-
-    @property
-    def bound(self):
-        return np.full(SHAPE, 8 * RMSE)
-
-
-PREDICTED = Expected(Prediction())
+PREDICTED = Expected(predicted(SHAPE))
 MODEL = (REFERENCE + NOISE).astype(np.float32)
-MODELLED = Expected(Prediction(), MODEL)
+MODELLED = replace(PREDICTED, model=MODEL)
 
 
 def output(change=0.0, where=...):
@@ -60,21 +38,6 @@ def test_the_expected_error_is_as_designed_and_says_so():
     assert verdict.design.why == "mma-f16 sums P.V in f16"
 
 
-def test_one_element_above_its_bound_fails():
-    verdict = judge(output(0.01, (1, 3, 2, 5)), REFERENCE, DEFAULT, expected=PREDICTED)
-    assert verdict.status is Status.FAIL
-    assert "not as designed: an error is 1." in verdict.reason
-    assert "wrong: 1 of 128 rows (sequence 1 of 2; query 3 of 16; head 2 of 4)" in verdict.reason
-    assert np.argwhere(verdict.deviation.wrong).tolist() == [[1, 3, 2, 5]]
-
-
-def test_an_error_too_large_over_all_fails():
-    dst = (REFERENCE + 3 * NOISE).astype(np.float32)
-    design = hold(dst, REFERENCE, Expected(Prediction())).design
-    assert not design.passes
-    assert "the RMSE is 3 times the predicted RMSE" in design.reason
-
-
 def test_an_output_below_every_bound_but_unlike_the_model_fails():
     dst = output(0.5 * RMSE, (slice(None), slice(None), 3))
     assert judge(dst, REFERENCE, DEFAULT, expected=PREDICTED).status is Status.PASS
@@ -85,22 +48,6 @@ def test_an_output_below_every_bound_but_unlike_the_model_fails():
     assert verdict.design.equal_bits == pytest.approx(0.75, abs=0.01)
     assert verdict.deviation.wrong[:, :, 3].mean() > 0.95
     assert not verdict.deviation.wrong[:, :, :3].any()
-
-
-def test_bits_that_differ_by_less_than_the_kernels_noise_pass():
-    dst = output()
-    dst[0, 0] = np.nextafter(dst[0, 0], np.float32(9))
-    verdict = judge(dst, REFERENCE, DEFAULT, expected=MODELLED)
-    assert verdict.status is Status.PASS
-    assert verdict.design.equal_bits < 1.0
-
-
-def test_a_model_without_error_of_its_own_allows_the_last_bits_of_float32():
-    exact = REFERENCE.astype(np.float32)
-    dst = np.nextafter(exact, np.float32(9))
-    assert hold(dst, exact.astype(np.float64), Expected(model=exact)).design.passes
-    dst[0, 0, 0] *= np.float32(1 + 1e-5)
-    assert not hold(dst, exact.astype(np.float64), Expected(model=exact)).design.passes
 
 
 def test_a_model_that_is_zero_everywhere_has_no_error_to_measure_by():
@@ -120,7 +67,7 @@ def test_a_model_that_is_zero_everywhere_has_no_error_to_measure_by():
 def test_nan_where_the_model_has_it_is_as_designed_and_yet_a_failure():
     model, dst = MODEL.copy(), output()
     model[0, 3] = dst[0, 3] = np.nan
-    verdict = judge(dst, REFERENCE, DEFAULT, expected=Expected(Prediction(), model))
+    verdict = judge(dst, REFERENCE, DEFAULT, expected=replace(PREDICTED, model=model))
     assert verdict.design.passes
     assert verdict.status is Status.FAIL
 
@@ -129,7 +76,7 @@ def test_where_the_model_has_nan_the_prediction_decides_and_without_one_the_tole
     model, twice = MODEL.copy(), output()
     model[0, 3] = np.nan
     twice[0, 3, 2] *= 2
-    for expected in (Expected(Prediction(), model), Expected(model=model)):
+    for expected in (replace(PREDICTED, model=model), Expected(model=model)):
         assert judge(output(), REFERENCE, DEFAULT, expected=expected).status is Status.PASS
         verdict = judge(twice, REFERENCE, DEFAULT, expected=expected)
         assert verdict.status is Status.FAIL
@@ -139,7 +86,7 @@ def test_where_the_model_has_nan_the_prediction_decides_and_without_one_the_tole
 def test_a_biased_kernel_is_as_designed_and_inaccurate():
     answer = np.abs(REFERENCE) + 1
     dst = (0.978 * answer).astype(np.float32)
-    lost = Prediction(rmse=float(np.sqrt(np.mean((0.022 * answer) ** 2))), mean_error=-0.022 * float(answer.mean()))
+    lost = predicted(SHAPE, mean_error=-0.022 * float(answer.mean()))
     verdict = judge(dst, answer, DEFAULT, expected=Expected(lost, dst))
     assert verdict.status is Status.PASS
     assert not verdict.accuracy.passes
@@ -152,8 +99,7 @@ def test_a_tolerance_that_the_scenario_gives_counts_as_well():
     tight = judge(output(), REFERENCE, Tolerance(nmse=1e-9), expected=PREDICTED)
     assert tight.status is Status.FAIL
     assert "above the tolerance 1e-09" in tight.reason
-    loud = Expected(Prediction(rmse=1.0))
-    assert judge((1.1 * REFERENCE).astype(np.float32), REFERENCE, DEFAULT, expected=loud).status is Status.FAIL
+    assert judge((1.1 * REFERENCE).astype(np.float32), REFERENCE, DEFAULT, expected=PREDICTED).status is Status.FAIL
 
 
 def test_nothing_expected_leaves_the_tolerance():
@@ -205,9 +151,3 @@ def test_a_wrong_output_gets_no_warning_about_few_bits():
 )
 def test_where_a_correct_kernel_has_the_models_every_bit(engine, flavour, arch, known):
     assert bit_exact({"engine": engine, "flavour": flavour}, arch) == known
-
-
-def test_no_error_is_said_of_an_output_without_a_number():
-    design = hold(np.full_like(REFERENCE, np.nan, np.float32), REFERENCE, PREDICTED).design
-    assert (design.error_by_bound, design.rmse_by_predicted, design.row_rmse_by_predicted) == (None, None, None)
-    assert design.reason == "no element is finite"

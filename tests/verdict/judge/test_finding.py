@@ -1,7 +1,10 @@
-"""What stopped a kernel, and where, from a fault or from ggml's abort."""
+"""Runs without an output: the verdict, and what stopped a kernel, and where."""
 
-from fattn_probe.machine.run.outcome import Failed, Fault, Unsupported
-from fattn_probe.verdict.judge.finding import Finding, finding_of
+import pytest
+
+from fattn_probe.machine.run.outcome import Failed, Fault, Lost, Missing, Unsupported
+from fattn_probe.verdict.judge.finding import Finding, finding_of, verdict_without_output
+from fattn_probe.verdict.measure.verdict import Status
 
 KERNEL = "void flash_attn_tile<64, 64, 2, 1, false>(char const*)"
 FAULT = Fault("race", "byte 16 is read", KERNEL, (1, 2, 0), (3, 4, 0), ("f<1> at a.cuh:7",), "a.cuh", 7)
@@ -23,3 +26,44 @@ def test_an_abort_has_the_place_in_its_message():
     error = finding_of(Failed("CUDA error: invalid argument", ()))
     assert (error.kind, error.file, error.line) == ("CUDA error", "", 0)
     assert finding_of(Unsupported("no")) is None
+
+
+STOPPED = Fault(
+    "out-of-bounds",
+    "read of 16 bytes, 32 past the end of K",
+    "flash_attn_ext_f16",
+    (3, 0, 0),
+    (5, 1, 0),
+    ("fattn-mma-f16.cuh:517 load_tile",),
+)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "reason"),
+    [
+        (Unsupported("CUDA0 does not support the op"), Status.UNSUPPORTED, "CUDA0 does not support the op"),
+        (Missing("_Z3foov"), Status.LOST, "the build lacks a function that was called: _Z3foov"),
+        (Lost("no answer after 60 s"), Status.LOST, "no answer after 60 s"),
+        (
+            Lost("the runner was killed by SIGSEGV", ("init(int) at ggml-cuda.cu:257", "main at runner.cpp:9")),
+            Status.LOST,
+            "the runner was killed by SIGSEGV\n  init at ggml-cuda.cu:257\n  main at runner.cpp:9",
+        ),
+        (
+            Failed("fattn.cu:95: fatal error", ("#1 launch_fattn", "#2 main")),
+            Status.FAIL,
+            "fattn.cu:95: fatal error\n  #1 launch_fattn\n  #2 main",
+        ),
+        (
+            STOPPED,
+            Status.FAIL,
+            "out-of-bounds: read of 16 bytes, 32 past the end of K"
+            "\n  in flash_attn_ext_f16, block (3, 0, 0), thread (5, 1, 0)"
+            "\n  fattn-mma-f16.cuh:517 load_tile",
+        ),
+        (Fault("AddressSanitizer", "heap-buffer-overflow"), Status.FAIL, "heap-buffer-overflow"),
+    ],
+)
+def test_each_ending_has_its_status_and_its_own_words(outcome, status, reason):
+    verdict = verdict_without_output(outcome)
+    assert (verdict.status, verdict.reason, verdict.metrics) == (status, reason, None)

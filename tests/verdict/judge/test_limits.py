@@ -13,7 +13,7 @@ from fattn_probe.verdict.measure.limits import (
     limits_of_prediction,
     limits_of_tolerance,
 )
-from tests.verdict.judge.test_no_prediction import Prediction
+from tests.verdict.made import predicted
 
 SHAPE = (2, 1, 2, 4)
 ZEROS = np.zeros(SHAPE)
@@ -83,9 +83,9 @@ def test_the_limits_of_a_tolerance():
 
 
 def prediction(rmse=1e-3, unsampled=()):
-    sampled = np.ones(SHAPE[:3], bool)
-    sampled[unsampled] = not unsampled
-    return Prediction(np.full(SHAPE[:3], rmse), np.full(SHAPE, 8 * rmse), sampled)
+    found = predicted(SHAPE, rmse)
+    found.sampled[unsampled] = not unsampled
+    return found
 
 
 def test_the_limits_of_a_prediction():

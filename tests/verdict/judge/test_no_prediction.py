@@ -1,7 +1,7 @@
 """No wrong output passes, whatever is not a number in a prediction or a model; a correct one is judged all the same."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from fattn_probe.verdict.truth.error_model.prediction import Heads
 from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction
 from fattn_probe.verdict.truth.reference.sampled import Sample
 from tests.stand_in import StandIn
-from tests.verdict.present.test_error_map import shown
+from tests.verdict.made import Prediction, predicted, shown
 
 SHAPE = (2, 6, 3, 40)
 RMSE = 1e-3
@@ -30,20 +30,6 @@ RNG = np.random.default_rng(5)
 REFERENCE = RNG.standard_normal(SHAPE)
 CORRECT = (REFERENCE + RMSE * RNG.standard_normal(SHAPE)).astype(np.float32)
 ODD = (np.nan, np.inf, -np.inf)
-
-
-@dataclass(frozen=True)
-class Prediction(StandIn):
-    row_rmse: np.ndarray
-    bound: np.ndarray
-    sampled: np.ndarray
-    mean_error: float = 0.0
-    why: str = "mma-f16 sums P.V in f16"
-    known, row_mean_error = property(vars(RealPrediction)["known"].func), 0.0
-
-    @property
-    def unsampled_bound(self):
-        return self.bound
 
 
 def one_row(values):
@@ -64,12 +50,11 @@ WRONG = {
 @st.composite
 def expectations(draw):
     """A prediction and a model, of which any elements and any number may be NaN or infinite."""
-    row_rmse, bound = np.full(SHAPE[:3], RMSE), np.full(SHAPE, 8 * RMSE)
-    model = CORRECT.copy()
+    made, model = predicted(SHAPE), CORRECT.copy()
     sampled = draw(
         st.sampled_from([np.ones(SHAPE[:3], bool), np.arange(np.prod(SHAPE[:3])).reshape(SHAPE[:3]) % 3 == 0])
     )
-    for array in (row_rmse, bound, model):
+    for array in (made.row_rmse, made.bound, model):
         kind = draw(st.sampled_from(["none", "one", "row", "half", "all"]))
         odd = np.float32(draw(st.sampled_from(ODD)))
         flat, at = array.reshape(-1), draw(st.integers(0, array.size - 1))
@@ -78,7 +63,7 @@ def expectations(draw):
             array[1, 2, 1] = odd
         else:
             flat[places[kind]] = odd
-    prediction = Prediction(row_rmse, bound, sampled, draw(st.sampled_from((0.0, *ODD))))
+    prediction = Prediction(made.row_rmse, made.bound, sampled, draw(st.sampled_from((0.0, *ODD))))
     return Expected(
         prediction if draw(st.booleans()) else None,
         model if draw(st.booleans()) else None,
@@ -162,9 +147,9 @@ def test_no_field_of_the_error_model_lets_a_wrong_output_pass(name, odd, everywh
 
 
 def test_a_row_without_a_prediction_is_named_and_the_others_are_still_held():
-    row_rmse = np.full(SHAPE[:3], RMSE)
-    row_rmse[0, 0, 0] = np.nan
-    expected = with_gaps(Expected(Prediction(row_rmse, np.full(SHAPE, 8 * RMSE), np.ones(SHAPE[:3], bool))))
+    prediction = predicted(SHAPE)
+    prediction.row_rmse[0, 0, 0] = np.nan
+    expected = with_gaps(Expected(prediction))
     assert (
         expected.missing
         == f"the error model has no number for 1 of 36 rows, whose K or V is too large: {DECIDES} there"
@@ -185,7 +170,7 @@ def test_a_row_without_a_prediction_is_named_and_the_others_are_still_held():
 
 
 def test_a_prediction_that_allows_anything_judges_nothing():
-    wide = Expected(Prediction(np.full(SHAPE[:3], 0.9), np.full(SHAPE, 9.0), np.ones(SHAPE[:3], bool)))
+    wide = Expected(predicted(SHAPE, 0.9, bound=9.0))
     for dst in (0.4 * REFERENCE, np.zeros(SHAPE), 2 * REFERENCE):
         verdict = judge(dst.astype(np.float32), REFERENCE, Tolerance(), expected=wide)
         assert verdict.status is Status.UNJUDGED
@@ -221,7 +206,7 @@ def test_records_that_contradict_themselves_are_refused():
     with pytest.raises(ValueError, match="limit cannot be NaN"):
         Limits("prediction", REFERENCE, 1.0, rows=np.full(SHAPE[:3], np.nan))
     with pytest.raises(ValueError, match="a model of shape"):
-        Expected(Prediction(np.full(SHAPE[:3], 1.0), np.full(SHAPE, 1.0), np.ones(SHAPE[:3], bool)), CORRECT[:1])
+        Expected(predicted(SHAPE), CORRECT[:1])
     dst = CORRECT.copy()
     dst[0, 0, 0, 0] = np.nan
     metrics = judge(dst, REFERENCE, Tolerance()).metrics
@@ -238,8 +223,7 @@ def test_the_hull_of_unsampled_rows_needs_a_number():
     dst[0, 1, 2] = 3.0  # outside the hull, in a row that is not sampled
     sample = Sample(rows, reference, np.zeros(3), low, high)
     for odd in ODD:
-        bound = np.full((1, 3, 1, 40), odd)
-        expected = Expected(Prediction(np.full((1, 3, 1), RMSE), bound, np.ones((1, 3, 1), bool)))
+        expected = Expected(predicted((1, 3, 1, 40), bound=odd))
         found = judge_sample(StandInCase(), dst, sample, expected, Tolerance())
         assert found.status is Status.FAIL and "outside V's convex hull" in found.reason
         assert hold(sample.of(dst)[None, :, None], reference[None, :, None], expected) is None or not np.isnan(odd)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.device import Target
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.record import parse_launch
@@ -18,13 +17,14 @@ from fattn_probe.verdict.measure.metrics import POISON
 from fattn_probe.verdict.measure.sampled import Sampled, judge_sample, rows_of, rows_of_selection, sampled_of
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.sampled import Sample
-from tests.verdict.judge.test_no_prediction import Prediction, StandInCase
+from tests.verdict import made
+from tests.verdict.judge.test_no_prediction import StandInCase
 
 
 def case_of(n_q=40, n_kv=1000, n_head=8, n_head_kv=2, **more):
     fields = {"hsk": 128, "n_q": n_q, "n_kv": n_kv, "n_head": n_head, "n_head_kv": n_head_kv, **more}
     text = "version: 1\nabout: x\n" + "".join(f"{name}: {value}\n" for name, value in fields.items())
-    return expand(loads(text, "case.yaml"))[0]
+    return made.case_of(text)
 
 
 def geometry_for(case, blocks):
@@ -150,7 +150,7 @@ def test_unwritten_elements_are_counted_where_the_output_was_computed():
 
 
 def predicted(bound):
-    return Expected(Prediction(np.full((1, 1, 1), 1e-3), np.full((1, 1, 1, 4), bound), np.ones((1, 1, 1), bool)))
+    return Expected(made.predicted((1, 1, 1, 4), bound=bound))
 
 
 def test_with_a_prediction_it_is_the_bound_of_its_head():
@@ -163,8 +163,7 @@ def test_with_a_prediction_it_is_the_bound_of_its_head():
 
 def test_the_largest_bound_of_a_heads_sampled_rows_counts_for_it():
     rows = np.array([(0, 0, 0), (0, 0, 1), (0, 1, 0)])
-    bound = np.array([0.1, 0.2, 0.5])[None, :, None, None] * np.ones(4)
-    expected = Expected(Prediction(np.full((1, 3, 1), 1e-3), bound, np.ones((1, 3, 1), bool)))
+    expected = Expected(made.predicted((1, 3, 1, 4), bound=np.array([0.1, 0.2, 0.5])[None, :, None, None]))
     sample = Sample(rows, np.full((3, 4), 0.5), np.zeros(3), np.full((1, 2, 4), -1.0), np.ones((1, 2, 4)))
     for head, most in ((0, 0.5), (1, 0.2)):
         for value, status in ((0.99 * most, Status.PASS), (1.01 * most, Status.FAIL)):

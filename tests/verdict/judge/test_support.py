@@ -1,10 +1,11 @@
-"""What releases support, known without a run."""
+"""What releases support, and which kernels the default one launches, known without a run."""
 
 import json
 import subprocess
 import sys
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,22 +18,28 @@ from fattn_probe.cases.shipped import files
 from fattn_probe.daily.regress.changes import ChangeKind, changes
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.suite import cases_of, load_suite
+from fattn_probe.llama.launch.families import BY_CASE
+from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.kernels_by_op import op_digest
 from fattn_probe.machine.run.outcome import Unsupported
 from fattn_probe.machine.run.session import RunOptions
-from fattn_probe.verdict.judge import choice
+from fattn_probe.verdict.judge import support as module
 from fattn_probe.verdict.judge.cases import Answers, judged, judged_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.support import (
+    BETWEEN,
     Supported,
     capabilities,
+    choices_of,
+    kernels,
     last_known,
     shipped,
+    shipped_choices,
     support_of,
     supporting,
 )
 from fattn_probe.verdict.measure.verdict import Status
-from maintain.tables import support_as_text
+from maintain.tables import kernels_as_text, support_as_text
 from tests.as_user import fattn_probe
 from tests.stand_in import StandIn
 
@@ -43,6 +50,22 @@ TEXT = """op,case,7551,8156,11549
 """
 OP = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_q": 1, "n_kv": 64}
 CASE = resolve(Scenario.model_validate(OP), "x", "x")
+ROW = {"case": "x", "build": "11549", "6.1": "vec 64,GGML_TYPE_F16,GGML_TYPE_F16", "9.0": "mma 64,64,8,8"}
+KNOWN = {op_digest(CASE.op): ROW}
+
+
+def launch(kernel, *values):
+    args = tuple((f"a{at}", value) for at, value in enumerate(values))
+    return LaunchRecord(0, kernel, args, (1, 1, 1), (32, 1, 1), 0)
+
+
+MMA = launch("flash_attn_ext_f16", "64", "64", "8", "8", "false", "false", "false")
+COMBINE = launch("flash_attn_combine_results", "64")
+
+
+@pytest.fixture
+def known_choices(monkeypatch):
+    monkeypatch.setattr(module, "shipped_choices", lambda: KNOWN)
 
 
 def test_a_table_is_read_and_written():
@@ -52,6 +75,8 @@ def test_a_table_is_read_and_written():
         "5678": Supported("mla", {7551: frozenset(), 8156: frozenset({"9.0", "12.0"})}),
     }
     assert support_as_text(found, EVERY) == TEXT
+    text = kernels_as_text(KNOWN, ["6.1", "9.0"])
+    assert choices_of(text) == KNOWN
     two = {op: Supported("gqa", {7551: EVERY}) for op in ("2", "1", "3")}
     assert [line[0] for line in support_as_text(two, EVERY).splitlines()[1:]] == ["1", "2", "3"]
 
@@ -69,16 +94,17 @@ def test_a_table_is_read_and_written():
         ("7000", "9.0", None),
     ],
 )
-def test_the_last_release_before_a_source_decides(build_number, cc, found):
+def test_the_last_release_before_a_source_decides(monkeypatch, build_number, cc, found):
     known = Supported("x", {7551: frozenset(), 8156: frozenset({"9.0", "12.0"}), 11549: EVERY})
-    assert supporting(CASE.op, cc, build_number, {op_digest(CASE.op): known}) == found
+    monkeypatch.setattr(module, "shipped", lambda: {op_digest(CASE.op): known})
+    assert supporting(CASE.op, cc, build_number) == found
 
 
-def test_an_op_that_the_table_lacks_is_not_judged():
-    assert supporting(CASE.op, "9.0", "11549", {}) is None
-    assert last_known(CASE.op, "11549", {}) is None
-    known = {op_digest(CASE.op): Supported("x", {8156: frozenset()})}
-    assert [last_known(CASE.op, number, known) for number in ("7551", "11549")] == [None, 8156]
+def test_an_op_that_the_table_lacks_is_not_judged(monkeypatch):
+    monkeypatch.setattr(module, "shipped", dict)
+    assert supporting(CASE.op, "9.0", "11549") is last_known(CASE.op, "11549") is None
+    monkeypatch.setattr(module, "shipped", lambda: {op_digest(CASE.op): Supported("x", {8156: frozenset()})})
+    assert [last_known(CASE.op, number) for number in ("7551", "11549")] == [None, 8156]
 
 
 def test_the_shipped_tables_have_every_op_of_the_shipped_cases():
@@ -87,7 +113,7 @@ def test_the_shipped_tables_have_every_op_of_the_shipped_cases():
         case for path in files("suite") for entry in load_suite(path).parts for case in cases_of(entry, path.parent)
     )
     cases = {op_digest(case.op): case.name for case in chain(cases_in(list(files("scenario"))), suites)}
-    supported, launched = shipped(), choice.shipped()
+    supported, launched = shipped(), shipped_choices()
     assert not [name for op, name in cases.items() if len(supported.get(op, Supported("")).on) < 5]
     assert not [name for op, name in cases.items() if not capabilities() <= launched.get(op, {}).keys()]
 
@@ -157,3 +183,41 @@ def test_a_patch_that_refuses_an_op_of_a_release_of_unknown_age_fails(tmp_path):
     words = ("compare", "gqa", "--on", "sim:h200", "--source", "pypi:llama-cpp-python==0.3.30", "--patch", str(refuse))
     (row,) = json.loads(fattn_probe(*words, "--json", code=5).stdout)["rows"]
     assert row["reason"].startswith("support lost: without the patches the source supports this op")
+
+
+def test_the_shipped_table_has_whole_kernel_cases():
+    cells = {cell for row in shipped_choices().values() for column, cell in row.items() if "." in column}
+    for name in {name for cell in cells for name in cell.split(BETWEEN) if name}:
+        family, _, values = name.partition(" ")
+        assert len(values.split(",")) == len(BY_CASE[family].case_parameters), name
+
+
+@pytest.mark.parametrize(
+    ("cc", "build_number", "passes", "fails"),
+    [("9.0", "11549", True, False), ("6.1", "11549", False, True), ("9.0", "11550", False, False)],
+)
+def test_the_kernels_of_the_release_are_asked_for(known_choices, cc, build_number, passes, fails):
+    check = kernels(CASE.op, cc, build_number, [MMA, COMBINE])
+    assert (check.passes, check.fails) == (passes, fails)
+
+
+def test_what_is_launched_and_what_was_expected_are_named(known_choices):
+    reason = kernels(CASE.op, "6.1", "11549", [MMA]).reason
+    assert reason == "it launches mma 64,64,8,8, where b11549 has vec 64,GGML_TYPE_F16,GGML_TYPE_F16"
+
+
+def test_an_op_whose_kernels_the_table_lacks_is_not_judged(monkeypatch):
+    monkeypatch.setattr(module, "shipped_choices", dict)
+    check = kernels(CASE.op, "9.0", "11549", [COMBINE])
+    assert (check.made, check.fails) == (False, False)
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.parametrize(("patch", "code"), [([], 0), (["--patch", "faults/27109-silent-conversion"], 5)])
+def test_a_fault_that_only_changes_the_kernel_fails_if_it_is_asked_for(patch, code):
+    case = Path(__file__).parents[3] / "patches/faults/27109-silent-conversion.yaml"
+    done = fattn_probe("compare", case, "--on", "sim:h200", "--kernels", "--json", *patch, code=code)
+    (row,) = json.loads(done.stdout)["rows"]
+    (check,) = row["checks"]
+    assert (row["status"], check["name"], check["fails"]) == ("fail" if patch else "pass", "kernels", bool(patch))

@@ -20,15 +20,10 @@ def reference():
     return np.random.default_rng(0).standard_normal(SHAPE)
 
 
-def test_rounding_to_float32_passes(reference):
-    verdict = judge(reference.astype(np.float32), reference, nmse(1e-12))
-    assert verdict.status is Status.PASS
-    assert "within the tolerance 1e-12" in verdict.reason
-
-
 def test_the_tolerance_decides(reference):
     dst = (reference * 1.01).astype(np.float32)
-    assert judge(dst, reference, nmse(1.1e-4)).status is Status.PASS
+    passed = judge(dst, reference, nmse(1.1e-4))
+    assert passed.status is Status.PASS and "within the tolerance 1e-04" in passed.reason
     verdict = judge(dst, reference, nmse(0.9e-4))
     assert verdict.status is Status.FAIL
     assert "NMSE 1.00e-04 is above the tolerance 9e-05" in verdict.reason
@@ -40,22 +35,6 @@ def test_a_fault_in_one_head_is_placed(reference):
     dst[1, 8:12, 3] = 0.0
     reason = judge(dst, reference, nmse(1e-6)).reason
     assert "wrong: 4 of 128 rows (sequence 1 of 2; queries 8..11 of 16; head 3 of 4)" in reason
-
-
-def test_the_largest_error_has_a_tolerance_of_its_own(reference):
-    dst = reference.astype(np.float32)
-    dst[1, 9, 2, 5] += 0.25
-    assert judge(dst, reference, Tolerance(nmse=1.0, max_abs=0.3)).status is Status.PASS
-    reason = judge(dst, reference, Tolerance(nmse=1.0, max_abs=0.2)).reason
-    assert reason.startswith(
-        "an error is above the tolerance 0.2, largest error 0.25 at sequence 1, query 9, head 2, d 5"
-    )
-    assert "wrong: 1 of 128 rows" in reason
-
-
-def test_a_bias_is_named(reference):
-    answer = np.abs(reference)
-    assert "mean error -2.2 %" in judge((answer * 0.978).astype(np.float32), answer, nmse(1e-6)).reason
 
 
 def test_one_nan_fails_whatever_the_tolerance(reference):
@@ -73,42 +52,12 @@ def test_unwritten_and_infinite_elements_are_named(reference):
     assert "32 of 1024 elements never written, 1 of 1024 elements infinite" in judge(dst, reference, nmse(1.0)).reason
 
 
-def test_nan_in_fully_masked_rows_only_gets_its_known_reason(reference):
-    masked = np.zeros(SHAPE[:3], bool)
-    masked[:, 3] = True
-    reference[:, 3] = 0.0
-    dst = reference.astype(np.float32)
-    dst[:, 3] = np.nan
-    known = judge(dst, reference, nmse(1e-6), masked)
-    assert known.status is Status.FAIL
-    assert "divides 0 by 0" in known.reason
-    dst[0, 4, 0, 0] = np.nan
-    assert "divides 0 by 0" not in judge(dst, reference, nmse(1e-6), masked).reason
-
-
 def test_without_an_exact_answer_nothing_can_be_judged(reference):
     dst = reference.astype(np.float32)
     reference[0, 0, 0, 0] = np.nan
     verdict = judge(dst, reference, nmse(1e-6))
     assert verdict.status is Status.UNJUDGED
     assert "not finite" in verdict.reason
-
-
-def test_upstream_passes_what_the_tolerance_does_not(reference):
-    dst = (reference * 1.01).astype(np.float32)
-    assert upstream_says(dst, reference).passes
-    assert upstream_says(dst, reference).nmse == pytest.approx((0.01 / 1.01) ** 2, rel=1e-4)
-    worse = upstream_says((reference * 1.03).astype(np.float32), reference)
-    assert not worse.passes
-    assert worse.reason.startswith("ERR = 0.00084")
-
-
-def test_upstream_on_numbers_that_are_not_finite(reference):
-    for value, reason in ((np.nan, "NaN"), (np.inf, "infinite"), (np.finfo(np.float32).max, "infinite")):
-        dst = reference.astype(np.float32)
-        dst[0, 0, 0, 0] = value
-        assert not upstream_says(dst, reference).passes
-        assert reason in upstream_says(dst, reference).reason
 
 
 def test_upstream_passes_two_outputs_of_zeros():

@@ -124,10 +124,11 @@ def test_upstreams_bound_is_on_the_nmse(monkeypatch):
 
 
 def test_upstream_looks_for_one_nan_and_one_infinity():
-    for value in (np.nan, np.inf, -np.inf, -np.finfo(np.float32).max):
+    for value, said in ((np.nan, "NaN"), *((odd, "infinite") for odd in (np.inf, -np.inf, -np.finfo(np.float32).max))):
         dst = output()
         dst[0, 0, 0, 0] = value
-        assert not upstream_says(dst, REFERENCE, 1e9).passes
+        found = upstream_says(dst, REFERENCE, 1e9)
+        assert not found.passes and said in found.reason
     near = output()
     near[0, 0, 0, 0] = np.nextafter(np.finfo(np.float32).max, np.float32(0))
     assert upstream_says(near, REFERENCE, np.inf).reason == "OK"

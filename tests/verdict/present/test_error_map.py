@@ -5,7 +5,6 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.cli import main
@@ -13,6 +12,7 @@ from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.metrics import Deviation
 from fattn_probe.verdict.measure.verdict import Status, Verdict
 from fattn_probe.verdict.present.error_map import ErrorMap, error_maps, legend, plot_row, shrunk
+from tests.verdict.made import shown
 
 SHAPE = (2, 300, 8, 64)
 
@@ -21,13 +21,6 @@ SHAPE = (2, 300, 8, 64)
 def output():
     base = np.zeros(SHAPE)
     return base.astype(np.float32), Deviation(np.zeros(SHAPE, bool), base, np.full(SHAPE[:3], 0.5))
-
-
-def shown(renderable, width=100):
-    console = Console(width=width, color_system=None)
-    with console.capture() as text:
-        console.print(renderable)
-    return text.get()
 
 
 def test_an_error_is_where_it_belongs(output):
@@ -61,7 +54,7 @@ def test_the_terminals_map_keeps_every_error_and_fits(output, width):
 def test_the_columns_of_a_narrow_map(queries, ends):
     """The map of one query said "query 00", of two "query 01"."""
     values = np.zeros((8, queries))
-    assert shown(ErrorMap("head x query", "query", "head", values)).splitlines()[-1].split() == ends
+    assert shown(ErrorMap("head x query", "query", "head", values), 100).splitlines()[-1].split() == ends
 
 
 def test_shrinking_keeps_the_largest():
@@ -74,7 +67,7 @@ def test_shrinking_keeps_the_largest():
 
 
 def test_the_legend_names_each_character():
-    assert shown(legend()).count("[") == 6
+    assert shown(legend(), 100).count("[") == 6
 
 
 def test_pictures_are_small_and_show_errors(output, tmp_path):

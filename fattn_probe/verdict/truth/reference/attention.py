@@ -17,22 +17,11 @@ from fattn_probe.verdict.truth.reference.engine import (
     MINUS_INFINITY,
     Content,
     GroupMask,
-    KVHead,
     RowBlock,
     attend,
     slices,
 )
 from fattn_probe.verdict.truth.reference.shapes import Rows, check_shapes
-
-__all__ = [
-    "F64",
-    "Blocking",
-    "Floats",
-    "alibi_slopes",
-    "attention",
-    "attention_and_lse",
-    "fully_masked_rows",
-]
 
 
 @dataclass(frozen=True)
@@ -123,7 +112,7 @@ def attention_and_lse(
             group_mask = GroupMask(planes, slopes[heads], known.setdefault((seq % n_seq, *chosen), {}))
         blocks = [RowBlock.of(Q[seq, heads, rows] * np.float64(params.factor), rows, shape.hsv, group_mask)
                   for rows in queries]  # fmt: skip
-        attend(blocks, KVHead(K, V, seq, kv_head), blocking.kv, params)
+        attend(blocks, K, V, (seq, kv_head), step=blocking.kv, params=params)
         for rows, block in zip(queries, blocks, strict=True):
             if sinks is not None:
                 block.state.add_sink(np.repeat(sinks[heads].astype(np.float64), rows.stop - rows.start))

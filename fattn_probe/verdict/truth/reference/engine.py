@@ -63,49 +63,6 @@ def _content(tile: Floats) -> Content:
     return Content(hidden=False, clean=bool(low == high == 0.0), size=float(max(abs(low), abs(high))))
 
 
-@dataclass(frozen=True)
-class KVHead:
-    """The KV rows of one K/V head."""
-
-    K: Rows
-    V: Rows
-    seq: int
-    head: int
-
-    def load(self, rows: slice, room: "Room") -> "KVBlock":
-        """Load some of the rows into the workspace."""
-        k, v = room.k[: rows.stop - rows.start], room.v[: rows.stop - rows.start]
-        k[...] = self.K[self.seq, self.head, rows]
-        v[...] = self.V[self.seq, self.head, rows]
-        return KVBlock(rows, k, v, longest(k))
-
-
-@dataclass(frozen=True)
-class KVBlock:
-    """Some KV rows as float64: k (kv, hsk), v (kv, hsv), and the length of the longest key."""
-
-    rows: slice
-    k: F64
-    v: F64
-    longest: float
-
-
-@dataclass(frozen=True)
-class Room:
-    """A workspace that all blocks of a head reuse, because fresh memory pages take as much time as exp."""
-
-    k: F64
-    v: F64
-    logits: F64
-    product: F64
-
-    @classmethod
-    def of(cls, head: KVHead, rows: int, kv: int) -> "Room":
-        """A workspace for blocks of `rows` query rows by `kv` KV rows."""
-        hsk, hsv = head.K.shape[3], head.V.shape[3]
-        return cls(np.empty((kv, hsk)), np.empty((kv, hsv)), np.empty(rows * kv), by_columns(rows, hsv))
-
-
 @dataclass
 class RowBlock:
     """Query rows that read the same KV rows: q (rows, hsk), scaled; the rows are all queries of each head in turn."""
@@ -122,34 +79,36 @@ class RowBlock:
         flat = np.ascontiguousarray(q.reshape(-1, q.shape[2]))
         return cls(flat, queries, mask, RunningSoftmax.empty(len(flat), hsv), longest(flat))
 
-    def hidden(self, kv: slice) -> bool:
-        """Whether the mask hides these KV rows from all rows."""
-        return self.mask is not None and self.mask.content(self.queries, kv).hidden
 
-    def take(self, kv: KVBlock, params: Params, room: Room) -> None:
-        """Add some KV rows to the running softmax."""
-        rows = len(self.q)
-        logits = np.matmul(self.q, kv.k.T, out=room.logits[: rows * len(kv.k)].reshape(rows, -1))
-        cap(logits, params.logit_softcap)
-        bound = params.logit_softcap or self.longest * kv.longest
-        if self.mask is not None:
-            content = self.mask.content(self.queries, kv.rows)
-            if not content.clean:
-                self.mask.add_to(logits, self.queries, kv.rows)
-            bound += content.size * self.mask.slopes.max()
-        self.state.add(logits, kv.v, bound=bound, room=room.product[:rows])
+def attend(blocks: Sequence[RowBlock], K: Rows, V: Rows, at: tuple[int, int], *, step: int, params: Params) -> None:
+    """Add all KV rows of a K/V head to the running softmax of every block, `step` at a time; skips masked tiles.
 
-
-def attend(blocks: Sequence[RowBlock], head: KVHead, step: int, params: Params) -> None:
-    """Add all KV rows to every block, `step` at a time; masked tiles are skipped."""
-    room = Room.of(head, max(len(block.q) for block in blocks), min(step, head.K.shape[2]))
+    `at` is the sequence and the head. All tiles share a workspace, because fresh memory pages take as much time as exp.
+    """
+    (n_kv, hsk), hsv, most = K.shape[2:], V.shape[3], max(len(block.q) for block in blocks)
+    step = min(step, n_kv)
+    keys, values = np.empty((step, hsk)), np.empty((step, hsv))
+    products, weighted = np.empty(most * step), by_columns(most, hsv)
     with np.errstate(invalid="ignore", over="ignore"):  # inputs may be NaN or infinite
-        for rows in slices(head.K.shape[2], step):
-            seeing = [block for block in blocks if not block.hidden(rows)]
-            if seeing:
-                kv = head.load(rows, room)
-            for block in seeing:
-                block.take(kv, params, room)
+        for rows in slices(n_kv, step):
+            contents = [None if block.mask is None else block.mask.content(block.queries, rows) for block in blocks]
+            if all(content is not None and content.hidden for content in contents):
+                continue
+            k, v = keys[: rows.stop - rows.start], values[: rows.stop - rows.start]
+            k[...], v[...] = K[(*at, rows)], V[(*at, rows)]
+            longest_key = longest(k)
+            for block, content in zip(blocks, contents, strict=True):
+                number = len(block.q)
+                if content is not None and content.hidden:
+                    continue
+                logits = np.matmul(block.q, k.T, out=products[: number * len(k)].reshape(number, -1))
+                cap(logits, params.logit_softcap)
+                bound = params.logit_softcap or block.longest * longest_key
+                if block.mask is not None and content is not None:
+                    if not content.clean:
+                        block.mask.add_to(logits, block.queries, rows)
+                    bound += content.size * block.mask.slopes.max()
+                block.state.add(logits, v, bound=bound, room=weighted[:number])
 
 
 def longest(rows: F64) -> float:

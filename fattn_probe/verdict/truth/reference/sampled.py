@@ -21,7 +21,7 @@ from fattn_probe.cases.scenario.mask import sees_something
 from fattn_probe.cases.scenario.mask_rows import mask_rows_read, queries_read, some_rows, visible
 from fattn_probe.verdict.truth.reference.adapter import stored_rows
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
-from fattn_probe.verdict.truth.reference.engine import MINUS_INFINITY, GroupMask, KVHead, RowBlock, attend, slices
+from fattn_probe.verdict.truth.reference.engine import MINUS_INFINITY, GroupMask, RowBlock, attend, slices
 from fattn_probe.verdict.truth.reference.shapes import Rows, Shape
 
 Tensors = Mapping[str, Any]
@@ -109,12 +109,44 @@ def sample(case: Case, rows: I64, operands: Tensors | None = None, *, all_heads:
     `operands` are stored tensors (from `stored_rows`); without them, the tensors are `generated`. Without `all_heads`,
     only K/V heads of these rows are read.
     """
-    work = _Work.of(case, rows, generated(case) if operands is None else operands)
-    sizes = case.op.sizes
-    read = {(int(seq), int(head) // sizes.group) for seq, _, head in rows}
+    operands, sizes, params = generated(case) if operands is None else operands, case.op.sizes, case.op.params.stored
+    Q, K, group = np.asarray(operands["Q"]), operands["K"], sizes.group
+    first, stop = visible(case.recipe.mask, case.mask_shape, queries_read(case))
+    V = _Hull(operands["V"], int(first.min()), int(stop.max()))
+    hull = (sizes.n_seq, sizes.n_head, sizes.hsv)
+    answer = Sample(
+        rows, np.empty((len(rows), sizes.hsv)), np.empty(len(rows)), np.full(hull, -np.inf), np.full(hull, np.inf)
+    )
+    sinks = np.asarray(operands["sinks"]).ravel() if "sinks" in operands else None
+    chosen, masks = dict[int, I64](), dict[int, Floats]()  # each row of the mask is generated once
+    if "mask" in operands:
+        sequences = rows[:, 0] % operands["mask"].shape[0]
+        chosen = {int(seq): np.unique(rows[sequences == seq, 1]) for seq in np.unique(sequences)}
+        masks = {seq: operands["mask"][seq, 0 * queries, queries] for seq, queries in chosen.items()}
+
+    def run(at: tuple[int, ...]) -> None:
+        """Compute the sampled rows of the query heads that share one K/V head."""
+        seq, kv_head = at
+        mine = np.flatnonzero((rows[:, 0] == seq) & (rows[:, 2] // group == kv_head))
+        if mine.size:
+            (seqs, queries, own), mask = rows[mine].T, None
+            if masks:
+                plane, slopes = seq % operands["mask"].shape[0], alibi_slopes(sizes.n_head, params.max_bias)[own]
+                mask = GroupMask(masks[plane][np.searchsorted(chosen[plane], queries)][:, None], slopes)
+            q = Q[seqs, own, queries][:, None] * np.float64(params.factor)
+            block = RowBlock.of(q, slice(0, 1), sizes.hsv, mask)
+            attend([block], K, V, (seq, kv_head), step=STEP, params=params)
+            if sinks is not None:
+                block.state.add_sink(sinks[own].astype(np.float64))
+            answer.reference[mine], answer.lse[mine] = block.state.mean(), block.state.log_sum_exp()
+        V.read_the_rest(seq, kv_head)
+        heads, zero = slice(kv_head * group, (kv_head + 1) * group), 0.0 if sinks is not None else np.nan
+        answer.low[seq, heads] = np.fmin(V.low[seq, kv_head], zero)
+        answer.high[seq, heads] = np.fmax(V.high[seq, kv_head], zero)
+
+    read = {(int(seq), int(head) // group) for seq, _, head in rows}
     heads = list(np.ndindex(sizes.n_seq, sizes.n_head_kv)) if all_heads else sorted(read)
-    spread(work.run, heads)
-    answer = work.answer
+    spread(run, heads)
     at = tuple(np.array(heads).T)
     low, high = (end.reshape(sizes.n_seq, sizes.n_head_kv, -1)[at] for end in (answer.low, answer.high))
     if not (np.isfinite(answer.reference).all() and (low > -np.inf).all() and (high < np.inf).all()):
@@ -192,73 +224,6 @@ class _Hull:
         for rows in slices(self.shape[2], STEP):
             if rows.stop > self._first and rows.start < self._stop and (seq, head, rows.start) not in self._seen:
                 self[seq, head, rows]
-
-
-@dataclass(frozen=True)
-class _Work:
-    """The state that the K/V heads share."""
-
-    case: Case
-    answer: Sample
-    Q: Floats
-    K: Rows
-    V: _Hull
-    mask: "_MaskRows | None"
-    sinks: Floats | None
-
-    @classmethod
-    def of(cls, case: Case, rows: I64, operands: Tensors) -> "_Work":
-        first, stop = visible(case.recipe.mask, case.mask_shape, queries_read(case))
-        V = _Hull(operands["V"], int(first.min()), int(stop.max()))
-        n, hsv = len(rows), case.op.sizes.hsv
-        hull = (case.op.sizes.n_seq, case.op.sizes.n_head, hsv)
-        answer = Sample(rows, np.empty((n, hsv)), np.empty(n), np.full(hull, -np.inf), np.full(hull, np.inf))
-        mask = _MaskRows(operands["mask"], rows) if "mask" in operands else None
-        sinks = np.asarray(operands["sinks"]).ravel() if "sinks" in operands else None
-        return cls(case, answer, np.asarray(operands["Q"]), operands["K"], V, mask, sinks)
-
-    def run(self, at: tuple[int, ...]) -> None:
-        """Compute the sampled rows of the query heads that share one K/V head."""
-        (seq, kv_head), group = at, self.case.op.sizes.group
-        all_rows = self.answer.rows
-        mine = np.flatnonzero((all_rows[:, 0] == seq) & (all_rows[:, 2] // group == kv_head))
-        if mine.size:
-            self._attend(mine, KVHead(self.K, self.V, seq, kv_head))
-        self.V.read_the_rest(seq, kv_head)
-        heads = slice(kv_head * group, (kv_head + 1) * group)
-        ends = np.stack([self.V.low[seq, kv_head], self.V.high[seq, kv_head]])
-        zero = 0.0 if self.sinks is not None else np.nan
-        self.answer.low[seq, heads], self.answer.high[seq, heads] = np.fmin(ends[0], zero), np.fmax(ends[1], zero)
-
-    def _attend(self, mine: I64, kv_head: KVHead) -> None:
-        params = self.case.op.params.stored
-        seqs, queries, heads = self.answer.rows[mine].T
-        mask = None
-        if self.mask is not None:
-            slopes = alibi_slopes(self.case.op.sizes.n_head, params.max_bias)[heads]
-            mask = GroupMask(self.mask.of(kv_head.seq, queries)[:, None], slopes)
-        q = self.Q[seqs, heads, queries][:, None] * np.float64(params.factor)
-        block = RowBlock.of(q, slice(0, 1), self.case.op.sizes.hsv, mask)
-        attend([block], kv_head, STEP, params)
-        if self.sinks is not None:
-            block.state.add_sink(self.sinks[heads].astype(np.float64))
-        self.answer.reference[mine], self.answer.lse[mine] = block.state.mean(), block.state.log_sum_exp()
-
-
-class _MaskRows:
-    """The mask rows of the sampled queries, each generated once."""
-
-    def __init__(self, mask: Any, rows: I64) -> None:  # noqa: ANN401 (an array, or what makes its rows)
-        self._number = mask.shape[0]
-        sequences = rows[:, 0] % self._number
-        self._queries = {int(seq): np.unique(rows[sequences == seq, 1]) for seq in np.unique(sequences)}
-        self._made = {seq: mask[seq, 0 * queries, queries] for seq, queries in self._queries.items()}
-
-    def of(self, seq: int, queries: I64) -> Floats:
-        """The rows (queries, n_kv) of a sequence's mask."""
-        own = seq % self._number
-        rows: Floats = self._made[own][np.searchsorted(self._queries[own], queries)]
-        return rows
 
 
 def _mask_edges(case: Case, tile: int) -> set[int]:

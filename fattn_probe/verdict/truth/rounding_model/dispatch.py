@@ -24,24 +24,22 @@ def model_of(
     arch: int,
     *,
     constants: Constants = SHIPPED,
-    exact_exp: bool = False,
     wanted: Bools | None = None,
 ) -> F32 | None:
     """The output that a run's kernel should give, bit for bit, (n_seq, n_q, n_head, hsv); None if no model fits.
 
     `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are undefined. `arch` is nvcc's number of the
-    GPU's architecture (90); `constants` are those of the source (`constants_of`). With `exact_exp` powers of two are
-    rounded correctly, not as the hardware rounds them.
+    GPU's architecture (90); `constants` are those of the source (`constants_of`).
     """
     if kernel.family not in MODELLED:
         return None
     operands = operands_of(case, inputs)
     if kernel.family is MMA_F16:
         plan, n_kv_max = mma_plan_of(kernel, arch, constants), case.op.params.n_kv_max
-        out = mma_f16(operands, plan, n_kv_max, exact_exp, wanted)
+        out = mma_f16(operands, plan, n_kv_max, wanted)
     elif kernel.family is VEC:
-        out = vec(operands, vec_plan_of(kernel, arch), exact_exp)
+        out = vec(operands, vec_plan_of(kernel, arch))
     else:
-        out = tile(operands, tile_plan_of(kernel, arch, constants), exact_exp)
+        out = tile(operands, tile_plan_of(kernel, arch, constants))
     out.view(np.uint32)[np.isnan(out)] = 0x7FFFFFFF  # the NaN of a GPU's arithmetic
     return out

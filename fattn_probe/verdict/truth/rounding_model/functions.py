@@ -5,7 +5,6 @@ generations give the same results.
 """
 
 import gzip
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -118,16 +117,6 @@ def fma(a: F32 | np.float32, b: F32, c: F32) -> F32:
         return total.astype(np.float32)
 
 
-@dataclass(frozen=True)
-class Exponential:
-    """`expf` of -use_fast_math; with `exact` the power of two is rounded correctly, not as the hardware rounds it."""
-
-    exact: bool = False
-
-    def __call__(self, x: F32) -> F32:
-        """e^x, computed as ex2 of the float32 product x * log2(e)."""
-        scaled = x * LOG2_E
-        if not self.exact:
-            return ex2(scaled)
-        with np.errstate(over="ignore"):
-            return np.exp2(scaled.astype(np.float64)).astype(np.float32)
+def exp(x: F32) -> F32:
+    """`expf` of -use_fast_math: ex2 of the float32 product x * log2(e)."""
+    return ex2(x * LOG2_E)

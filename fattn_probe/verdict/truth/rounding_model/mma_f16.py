@@ -10,12 +10,12 @@ Columns are independent and are computed side by side: arrays are (batch, warps,
 head of a sequence. A step that the mask hides from all columns changes nothing and is skipped.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from fattn_probe.base.arrays import F32, Bools
-from fattn_probe.verdict.truth.rounding_model.functions import Exponential, flushed, fma, rcp, tanh
+from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, rcp, tanh
 from fattn_probe.verdict.truth.rounding_model.mma_plan import MmaPlan
 from fattn_probe.verdict.truth.rounding_model.softmax import FLUSH, LOWEST, total
 from fattn_probe.verdict.truth.rounding_model.tensor_core import Factors, half_of, matrix_sum, matrix_sum_half
@@ -41,7 +41,10 @@ class Columns:
 
 @dataclass
 class State:
-    """Each warp's maximum, row sum (by thread) and VKQ (f16) of each column."""
+    """Each warp's maximum, row sum (by thread) and VKQ (f16) of each column.
+
+    A piece is one CUDA block's part of some columns, whose warps are combined: float32 sums before the division.
+    """
 
     maximum: F32
     rowsum: F32
@@ -53,39 +56,28 @@ class State:
             np.moveaxis(array, 1, 2)[where] = value
 
 
-@dataclass(frozen=True)
-class Piece:
-    """One CUDA block's part of some columns: float32 sums before the division, their maxima and row sums."""
-
-    where: Bools
-    maximum: F32
-    rowsum: F32
-    VKQ: F32
-
-
 @dataclass
 class MmaMachine:
     """The kernel's arithmetic on some columns."""
 
     plan: MmaPlan
     columns: Columns
-    exp: Exponential = field(default_factory=Exponential)
 
     def run(self) -> F32:
         """The output of the columns, (batch, columns, DV)."""
         columns = self.columns
         batch, number, _ = columns.Q.shape
-        shape = (batch, self.plan.warps, number)
+        shape = (batch, self.plan.kernel.warps_per_column, number)
         state = State(
             np.full(shape, LOWEST),
             np.zeros((*shape, self.plan.threads), np.float32),
-            np.zeros((*shape, self.plan.DV), np.float32),
+            np.zeros((*shape, self.plan.kernel.DV), np.float32),
         )
-        pieces: list[Piece] = []
+        pieces: list[tuple[Bools, State]] = []
         for step in range(columns.begins.shape[2]):
             begins = columns.begins[:, :, step]
             if step > 0 and begins.any():
-                pieces.append(self.piece(state, begins))
+                pieces.append((begins, self.piece(state, begins)))
                 state.reset(begins)
             self.step(state, step)
         if columns.sink is not None:
@@ -95,13 +87,13 @@ class MmaMachine:
 
     def step(self, state: State, step: int) -> None:
         """Process the KV rows of one step."""
-        rows = slice(step * self.plan.nbatch_fa, (step + 1) * self.plan.nbatch_fa)
+        rows = slice(step * self.plan.kernel.nbatch_fa, (step + 1) * self.plan.kernel.nbatch_fa)
         mask = self.columns.mask[..., rows]
         if np.isneginf(mask).all():
             return
         KQ = self.logits(rows, mask)
         batch, columns, _ = KQ.shape  # to (batch, warps, columns, chunks, rows of a chunk)
-        KQ = np.moveaxis(KQ.reshape(batch, columns, -1, self.plan.warps, self.plan.chunk), 3, 1)
+        KQ = np.moveaxis(KQ.reshape(batch, columns, -1, self.plan.kernel.warps_per_column, self.plan.chunk), 3, 1)
         P = self.exponentials(state, KQ)
         self.add_values(state, P, rows)
 
@@ -112,17 +104,19 @@ class MmaMachine:
         Q = Factors(columns.Q[..., order])
         zeros = np.zeros((*Q.value.shape[:2], K.value.shape[2]), np.float32)
         KQ = matrix_sum(Q, K, zeros, self.plan.generation)
-        if self.plan.softcap and self.plan.ncols2 > 1:  # a kernel of several heads has no slope, and always a mask
+        if (
+            self.plan.kernel.softcap and self.plan.kernel.ncols2 > 1
+        ):  # a kernel of several heads has no slope, and always a mask
             return fma(columns.softcap, tanh(KQ), mask)
-        if self.plan.softcap:
+        if self.plan.kernel.softcap:
             KQ = columns.softcap * tanh(KQ)
         return KQ + mask if (columns.slope == 1).all() else fma(columns.slope[..., None], mask, KQ)
 
     def exponentials(self, state: State, KQ: F32) -> F32:
         """P of a step; raises the state's maximum and scales its sums down accordingly."""
         before = state.maximum
-        state.maximum = np.fmax(before, np.fmax.reduce(KQ, axis=(3, 4)) + self.plan.max_offset)
-        P = self.exp(KQ - state.maximum[..., None, None])
+        state.maximum = np.fmax(before, np.fmax.reduce(KQ, axis=(3, 4)) + self.plan.kernel.max_offset)
+        P = exp(KQ - state.maximum[..., None, None])
         added = np.zeros(state.rowsum.shape, np.float32)
         for chunk in range(P.shape[3]):
             for rows in self.plan.thread_rows:
@@ -134,12 +128,12 @@ class MmaMachine:
 
     def scale(self, difference: F32) -> F32:
         """exp of the difference of two maxima; 0 below `FLUSH`."""
-        return np.where(difference >= FLUSH, self.exp(difference), np.float32(0))
+        return np.where(difference >= FLUSH, exp(difference), np.float32(0))
 
     def add_values(self, state: State, P: F32, rows: slice) -> None:
         """Add P V to VKQ, chunk by chunk."""
         plan = self.plan
-        V = self.columns.V[:, rows].reshape(P.shape[0], -1, plan.warps, plan.chunk, plan.DV)
+        V = self.columns.V[:, rows].reshape(P.shape[0], -1, plan.kernel.warps_per_column, plan.chunk, plan.kernel.DV)
         half = half_of(P)
         for chunk in range(P.shape[3]):
             factors = Factors(np.ascontiguousarray(half[:, :, :, chunk]))
@@ -151,40 +145,39 @@ class MmaMachine:
         before = first.maximum
         first.maximum = np.fmax(before, sink[..., None, :])
         scale = self.scale(before - first.maximum)
-        first.rowsum = fma(scale[..., None], first.rowsum, self.exp(sink[..., None, :] - first.maximum)[..., None])
+        first.rowsum = fma(scale[..., None], first.rowsum, exp(sink[..., None, :] - first.maximum)[..., None])
         scale_VKQ(first, scale)
         state.rowsum[:, :1], state.rowsum[:, :1, :, :1] = 0, first.rowsum
         state.maximum[:, :1], state.VKQ[:, :1] = first.maximum, first.VKQ
 
-    def piece(self, state: State, where: Bools) -> Piece:
-        """The marked columns of a state, with the warps combined."""
+    def piece(self, state: State, where: Bools) -> State:
+        """The piece of the marked columns."""
         maxima, sums, VKQ = (np.moveaxis(array, 1, 2)[where] for array in (state.maximum, state.rowsum, state.VKQ))
         sums = total(sums)
-        if self.plan.warps == 1:
-            return Piece(where, maxima[:, 0], sums[:, 0], VKQ[:, 0])
+        if self.plan.kernel.warps_per_column == 1:
+            return State(maxima[:, 0], sums[:, 0], VKQ[:, 0])
         most = maxima.max(axis=1)
-        scales = self.exp(maxima - most[:, None])
+        scales = exp(maxima - most[:, None])
         out = np.zeros(VKQ[:, 0].shape, np.float32)
-        for warp in range(self.plan.warps):
+        for warp in range(self.plan.kernel.warps_per_column):
             out = flushed(fma(VKQ[:, warp], scales[:, warp, None], out))
         # The row sum: each lane adds up some warps, then the lanes are added pairwise. A lane's first two products are
         # added with one multiply-add, which fuses the first.
-        lanes = min(self.plan.warps, 32 // self.plan.columns)
-        scale, part = (np.split(array, self.plan.warps // lanes, axis=1) for array in (scales, sums))
+        lanes = min(self.plan.kernel.warps_per_column, 32 // self.plan.kernel.columns)
+        scale, part = (np.split(array, self.plan.kernel.warps_per_column // lanes, axis=1) for array in (scales, sums))
         found = scale[0] * part[0]
         if len(part) > 1:
             found = fma(scale[0], part[0], scale[1] * part[1])
         for i in range(2, len(part)):
             found = fma(scale[i], part[i], found)
-        return Piece(where, most, total(found), out)
+        return State(most, total(found), out)
 
-    def fix_up(self, last: Piece, earlier: list[Piece]) -> F32:
+    def fix_up(self, last: State, earlier: list[tuple[Bools, State]]) -> F32:
         """Combine the pieces of each column and divide by the row sum; `last` has all columns."""
-        shape = last.where.shape
+        shape = self.columns.Q.shape[:2]
         maximum, rowsum = last.maximum.reshape(shape), last.rowsum.reshape(shape)
         out = last.VKQ.reshape(*shape, -1)
-        for piece in reversed(earlier):
-            where = piece.where
+        for where, piece in reversed(earlier):
             most = np.fmax(maximum[where], piece.maximum)
             ours, theirs = self.scale(maximum[where] - most), self.scale(piece.maximum - most)
             out[where] = flushed(fma(ours[:, None], out[where], flushed(theirs[:, None] * piece.VKQ)))

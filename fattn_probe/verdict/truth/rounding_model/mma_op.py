@@ -13,7 +13,6 @@ from fattn_probe.cases.op import Sizes
 from fattn_probe.llama.launch.geometry import gathered, grid_of
 from fattn_probe.llama.launch.tiles import Grid, ntiles, tile_index
 from fattn_probe.verdict.truth.reference.engine import slices
-from fattn_probe.verdict.truth.rounding_model.functions import Exponential
 from fattn_probe.verdict.truth.rounding_model.mma_f16 import Columns, MmaMachine
 from fattn_probe.verdict.truth.rounding_model.mma_plan import MmaPlan
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
@@ -40,27 +39,26 @@ class Batch:
     rows: Indices | None = None
 
 
-def mma_f16(
-    operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, exact_exp: bool = False, wanted: Bools | None = None
-) -> F32:
+def mma_f16(operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, wanted: Bools | None = None) -> F32:
     """The op's output as fattn-mma-f16 computes it, (n_seq, n_q, n_head, hsv).
 
     `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are NaN. `n_kv_max` bounds the KV rows that a
-    query sees, for a launch that gathers them. With `exact_exp` powers of two are rounded correctly, not as the
-    hardware rounds them.
+    query sees, for a launch that gathers them.
     """
     n_seq, n_head, n_q, _ = operands.Q.shape
-    out = np.full((n_seq, n_q, n_head, plan.DV), np.nan, np.float32)
+    out = np.full((n_seq, n_q, n_head, plan.kernel.DV), np.nan, np.float32)
     Q = as_half(as_half(operands.Q) * np.float32(np.float16(operands.scale)))
     operands = replace(operands, Q=Q, K=as_half(operands.K), V=as_half(operands.V))
-    sizes = Sizes(n_seq, n_head, operands.K.shape[1], n_q, operands.K.shape[2], plan.DKQ, plan.DV)
-    grid = grid_of(sizes, plan.ncols1, plan.ncols2, plan.nbatch_fa, _limit(operands, plan, n_kv_max))
+    sizes = Sizes(n_seq, n_head, operands.K.shape[1], n_q, operands.K.shape[2], plan.kernel.DKQ, plan.kernel.DV)
+    grid = grid_of(
+        sizes, plan.kernel.ncols1, plan.kernel.ncols2, plan.kernel.nbatch_fa, _limit(operands, plan, n_kv_max)
+    )
     begins = plan.begins(ntiles(grid), grid.iter_k)
 
     @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 overflow as in the kernel
     def compute(batches: Sequence[Batch]) -> None:
         columns = _side_by_side([_columns(operands, plan, batch, begins) for batch in batches])
-        found = MmaMachine(plan, columns, Exponential(exact_exp)).run()
+        found = MmaMachine(plan, columns).run()
         for batch, values in zip(batches, found, strict=True):
             out[batch.sequence, batch.queries, batch.heads] = values
 
@@ -71,7 +69,7 @@ def mma_f16(
 def _limit(operands: KernelOperands, plan: MmaPlan, n_kv_max: int) -> int:
     """The number of KV rows that a tile reads."""
     n_kv = operands.K.shape[2]
-    return gathered(n_kv, n_kv_max, plan.ncols1) if plan.use_sparse else n_kv
+    return gathered(n_kv, n_kv_max, plan.kernel.ncols1) if plan.kernel.sparse else n_kv
 
 
 def _batches(
@@ -82,12 +80,14 @@ def _batches(
     group, n_head_kv = operands.group, operands.K.shape[1]
     limit = _limit(operands, plan, n_kv_max)
     for sequence, head_kv in np.ndindex(n_seq, n_head_kv):
-        for part in slices(n_q, plan.ncols1 if plan.use_sparse else n_q):
+        for part in slices(n_q, plan.kernel.ncols1 if plan.kernel.sparse else n_q):
             place = np.arange(group * (part.stop - part.start))
             head, query = place // (part.stop - part.start), part.start + place % (part.stop - part.start)
-            tile = np.asarray(tile_index(sequence, head_kv, head // plan.ncols2, query // plan.ncols1, grid))
+            tile = np.asarray(
+                tile_index(sequence, head_kv, head // plan.kernel.ncols2, query // plan.kernel.ncols1, grid)
+            )
             rows = None
-            if plan.use_sparse:  # the first KV rows that any of the queries sees, padded with -1
+            if plan.kernel.sparse:  # the first KV rows that any of the queries sees, padded with -1
                 assert operands.mask is not None
                 seen = np.isfinite(operands.mask[sequence % len(operands.mask), part]).any(axis=0)
                 found = np.flatnonzero(seen)[:limit]
@@ -131,7 +131,7 @@ def _columns(operands: KernelOperands, plan: MmaPlan, batch: Batch, begins: npt.
         mask = operands.mask[batch.sequence % len(operands.mask), batch.queries]
     if batch.rows is not None:
         K, V, mask = K[batch.rows], V[batch.rows], np.where(batch.rows < 0, -np.inf, mask[:, batch.rows])
-    padding = begins.shape[1] * plan.nbatch_fa - len(K)
+    padding = begins.shape[1] * plan.kernel.nbatch_fa - len(K)
     if padding:
         K, V = (np.pad(each, [(0, padding), (0, 0)]) for each in (K, V))
         mask = np.pad(mask, [(0, 0), (0, padding)], constant_values=-np.inf)

@@ -14,25 +14,11 @@ from fattn_probe.llama.launch.tiles import cuts
 
 @dataclass(frozen=True)
 class MmaPlan:
-    """One launch with `blocks` CUDA blocks, whose warps each work on `columns` columns (8 or 16; Volta 32).
+    """One launch: `nbatch_K` elements of a K row are loaded at once. A column is one query of one head."""
 
-    A column is one query of one head. A step has `nbatch_fa` KV rows, `warps` warps share a column (upstream's np), and
-    `nbatch_K` elements of a K row are loaded at once.
-    """
-
-    DKQ: int
-    DV: int
-    ncols1: int
-    ncols2: int
-    softcap: bool
-    use_sparse: bool
-    blocks: int
-    nbatch_fa: int
+    kernel: AttentionKernel
     nbatch_K: int
-    warps: int
-    columns: int
     generation: Generation
-    max_offset: np.float32
 
     @property
     def chunk(self) -> int:
@@ -42,13 +28,13 @@ class MmaPlan:
     @property
     def threads(self) -> int:
         """Threads of one warp that share a column's row sum."""
-        return {8: 8, 16: 4, 32: 2}[self.columns]
+        return {8: 8, 16: 4, 32: 2}[self.kernel.columns]
 
     @cached_property
     def k_order(self) -> npt.NDArray[np.intp]:
         """The order in which the elements of a K row are multiplied: the last batch first."""
-        starts = range(0, self.DKQ, self.nbatch_K)
-        return np.concatenate([np.arange(k, min(k + self.nbatch_K, self.DKQ)) for k in reversed(starts)])
+        starts, DKQ = range(0, self.kernel.DKQ, self.nbatch_K), self.kernel.DKQ
+        return np.concatenate([np.arange(k, min(k + self.nbatch_K, DKQ)) for k in reversed(starts)])
 
     @property
     def thread_rows(self) -> npt.NDArray[np.intp]:
@@ -58,14 +44,14 @@ class MmaPlan:
         8 columns, and its columns for 16.
         """
         thread = np.arange(self.threads)
-        if self.columns == 8:
+        if self.kernel.columns == 8:
             return np.stack([thread, thread + 8])
         return np.stack([2 * thread + row for row in (0, 1, self.chunk // 2, self.chunk // 2 + 1)])
 
     def begins(self, tiles: int, steps: int) -> npt.NDArray[np.bool_]:
         """The steps at which a CUDA block or a tile begins, (tiles, steps); blocks have equal shares of all steps."""
         found = np.zeros((tiles, steps), np.bool_)
-        found.flat[list(cuts(tiles * steps, self.blocks)[:-1])] = True
+        found.flat[list(cuts(tiles * steps, self.kernel.blocks[0])[:-1])] = True
         found[:, 0] = True
         return found
 
@@ -74,18 +60,4 @@ def mma_plan_of(kernel: AttentionKernel, arch: int, constants: Constants) -> Mma
     """The plan of a launch."""
     sizes = constants.mma_of((kernel.DKQ, kernel.DV, kernel.ncols), arch)
     assert sizes is not None
-    return MmaPlan(
-        DKQ=kernel.DKQ,
-        DV=kernel.DV,
-        ncols1=kernel.ncols1,
-        ncols2=kernel.ncols2,
-        softcap=kernel.softcap,
-        use_sparse=kernel.sparse,
-        blocks=kernel.blocks[0],
-        nbatch_fa=kernel.nbatch_fa,
-        nbatch_K=sizes[1],
-        warps=kernel.warps_per_column,
-        columns=kernel.columns,
-        generation=generation_of(arch),
-        max_offset=np.float32(kernel.max_offset),
-    )
+    return MmaPlan(kernel, sizes[1], generation_of(arch))

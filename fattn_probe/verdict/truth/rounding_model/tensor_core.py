@@ -11,7 +11,6 @@ the 5,000 results of an H100 that Khattak and Mikaitis publish, whose accumulato
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -31,26 +30,15 @@ F16_LEAST, E4M3_LEAST = -14, -6
 """The exponents of the smallest normal numbers."""
 
 
-class Rule(Protocol):
-    """The rule by which tensor cores add; with fewer than 24 bits, the result also has fewer."""
-
-    @property
-    def group(self) -> int:
-        """Products that are added at once."""
-
-    @property
-    def extra(self) -> int:
-        """Bits beyond 24."""
-
-
 @dataclass(frozen=True)
 class Fp8Rule:
-    """The `Rule` of FP8 products."""
+    """How FP8 products are added: `group` at once, with `extra` bits beyond 24; with fewer, so has the result."""
 
     group: int
     extra: int
 
 
+Rule = Generation | Fp8Rule
 HOPPER_FP8 = Fp8Rule(32, -10)
 
 

@@ -19,7 +19,7 @@ from fattn_probe.llama.launch.architecture import fast_f16
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.reference.engine import slices
-from fattn_probe.verdict.truth.rounding_model.functions import Exponential, flushed, fma, rcp, tanh
+from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, rcp, tanh
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, total
 from fattn_probe.verdict.truth.rounding_model.tensor_core import half_of
@@ -35,45 +35,32 @@ COLUMNS, ROWS = 64, 512
 
 @dataclass(frozen=True)
 class TilePlan:
-    """One launch: `warps` warps share a column (upstream's np), and `blocks` blocks take turns on it.
+    """One launch.
 
     `half`: f16 arithmetic is fast. `fused`: VKQ is rescaled by the multiply-add that adds a step's first row, except in
-    the last step of a kernel that checks the end of K (`checks_end`: kernels of one head). `scanned`: a scan of the
-    mask has found the last KV rows that a tile of `ncols1` queries sees. A thread has `elements` of a step's KQ.
+    the last step of a kernel that checks the end of K (kernels of one head).
     """
 
-    DV: int
-    softcap: bool
-    blocks: int
-    warps: int
-    nbatch_fa: int
+    kernel: AttentionKernel
     half: bool
     fused: bool
-    checks_end: bool
-    scanned: bool
-    ncols1: int
-    elements: int
-    max_offset: np.float32
+
+    @property
+    def checks_end(self) -> bool:
+        """Whether the kernel checks the end of K, in its last step."""
+        return self.kernel.ncols2 == 1
+
+    @property
+    def elements(self) -> int:
+        """The elements of a step's KQ that a thread has."""
+        return self.kernel.nbatch_fa * self.kernel.ncols // (self.kernel.warps * LANES)
 
 
 def tile_plan_of(kernel: AttentionKernel, arch: int, constants: Constants) -> TilePlan:
     """The plan of a launch."""
     sizes = constants.tile_of((kernel.DKQ, kernel.DV, kernel.ncols), arch)
     assert sizes is not None
-    return TilePlan(
-        DV=kernel.DV,
-        softcap=kernel.softcap,
-        blocks=kernel.blocks[1],
-        warps=kernel.warps_per_column,
-        nbatch_fa=kernel.nbatch_fa,
-        half=fast_f16(arch),
-        fused=_loads_V_without_branch(kernel, sizes[1], arch),
-        checks_end=kernel.ncols2 == 1,
-        scanned=kernel.scanned,
-        ncols1=kernel.ncols1,
-        elements=kernel.nbatch_fa * kernel.ncols // (kernel.warps * LANES),
-        max_offset=np.float32(kernel.max_offset),
-    )
+    return TilePlan(kernel, fast_f16(arch), _loads_V_without_branch(kernel, sizes[1], arch))
 
 
 def _loads_V_without_branch(kernel: AttentionKernel, nbatch_K: int, arch: int) -> bool:
@@ -87,12 +74,12 @@ def _loads_V_without_branch(kernel: AttentionKernel, nbatch_K: int, arch: int) -
     return nbatch_V % (kernel.warps * LANES // lanes) == 0
 
 
-def tile(operands: KernelOperands, plan: TilePlan, exact_exp: bool = False) -> F32:
+def tile(operands: KernelOperands, plan: TilePlan) -> F32:
     """The op's output as fattn-tile computes it, (n_seq, n_q, n_head, hsv)."""
     n_seq, n_head, n_q, _ = operands.Q.shape
-    out = np.empty((n_seq, n_q, n_head, plan.DV), np.float32)
+    out = np.empty((n_seq, n_q, n_head, plan.kernel.DV), np.float32)
     operands = replace(operands, K=as_half(operands.K), V=as_half(operands.V))
-    machine = TileMachine(plan, operands, Exponential(exact_exp))
+    machine = TileMachine(plan, operands)
 
     @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 overflow as in the kernel
     def compute(work: tuple[int, int, slice]) -> None:
@@ -110,7 +97,6 @@ class TileMachine:
 
     plan: TilePlan
     operands: KernelOperands
-    exp: Exponential
 
     def run(self, sequence: int, head: int, queries: slice) -> F32:
         """The output, (queries, DV)."""
@@ -118,12 +104,14 @@ class TileMachine:
         place = (sequence, head // operands.group)
         KQ = self.logits(operands.Q[sequence, head, queries] * operands.scale, operands.K[place])
         KQ = self.masked(KQ, sequence, head, queries)
-        padding = -KQ.shape[1] % (plan.nbatch_fa * plan.blocks)
+        padding = -KQ.shape[1] % (plan.kernel.nbatch_fa * plan.kernel.blocks[1])
         KQ = np.pad(KQ, [(0, 0), (0, padding)], constant_values=-np.inf)
         V = np.pad(operands.V[place], [(0, padding), (0, 0)])
-        logits = np.moveaxis(KQ.reshape(len(KQ), -1, plan.blocks, plan.nbatch_fa), 1, 0)
+        logits = np.moveaxis(KQ.reshape(len(KQ), -1, plan.kernel.blocks[1], plan.kernel.nbatch_fa), 1, 0)
         last = self.last_steps(sequence)[queries]
-        maximum, sums, VKQ = self.rounds(logits, V.reshape(-1, plan.blocks, plan.nbatch_fa, plan.DV), last)
+        maximum, sums, VKQ = self.rounds(
+            logits, V.reshape(-1, plan.kernel.blocks[1], plan.kernel.nbatch_fa, plan.kernel.DV), last
+        )
         return self.combine(maximum, sums, VKQ, head)
 
     def logits(self, Q: F32, K: F32) -> F32:
@@ -147,11 +135,11 @@ class TileMachine:
     def masked(self, KQ: F32, sequence: int, head: int, queries: slice) -> F32:
         """Apply softcap and mask (docs/measurements/agreement.md says which products nvcc fuses)."""
         softcap, slope = self.operands.logit_softcap, self.operands.slopes[head]
-        capped = softcap * tanh(KQ) if self.plan.softcap else KQ
+        capped = softcap * tanh(KQ) if self.plan.kernel.softcap else KQ
         if self.operands.mask is None:
             return capped
         mask = self.operands.mask[sequence % len(self.operands.mask), queries]
-        if self.plan.softcap and not self.plan.checks_end:
+        if self.plan.kernel.softcap and not self.plan.checks_end:
             return fma(softcap, tanh(KQ), mask)
         return fma(slope, mask, capped) if self.plan.elements > 1 else capped + slope * mask
 
@@ -160,28 +148,30 @@ class TileMachine:
         plan, (_, _, n_q, _) = self.plan, self.operands.Q.shape
         if not plan.checks_end:
             return np.full(n_q, -1)
-        if not plan.scanned or self.operands.mask is None:
-            return np.full(n_q, -(-self.operands.K.shape[2] // plan.nbatch_fa) - 1)
+        if not plan.kernel.scanned or self.operands.mask is None:
+            return np.full(n_q, -(-self.operands.K.shape[2] // plan.kernel.nbatch_fa) - 1)
         mask = self.operands.mask[sequence % len(self.operands.mask)]
         shown = ~np.isinf(mask).reshape(len(mask), -1, FATTN_KQ_STRIDE).all(axis=2)
-        strides = np.logical_or.reduceat(shown, np.arange(0, len(mask), plan.ncols1)) * (1 + np.arange(shown.shape[1]))
-        return np.repeat(strides.max(axis=1) * FATTN_KQ_STRIDE // plan.nbatch_fa - 1, plan.ncols1)[:n_q]
+        strides = np.logical_or.reduceat(shown, np.arange(0, len(mask), plan.kernel.ncols1)) * (
+            1 + np.arange(shown.shape[1])
+        )
+        return np.repeat(strides.max(axis=1) * FATTN_KQ_STRIDE // plan.kernel.nbatch_fa - 1, plan.kernel.ncols1)[:n_q]
 
     def rounds(self, logits: F32, values: F32, last: Indices) -> tuple[F32, F32, F32]:
         """Maximum, row sum by lane, and VKQ of each warp after its last step; `last` is that of each column."""
         plan = self.plan
         maximum = np.full(logits.shape[1:3], LOWEST)
-        sums = np.zeros((*logits.shape[1:3], plan.warps, LANES), np.float32)
-        VKQ = np.zeros((*logits.shape[1:3], plan.warps, plan.DV), np.float32)
+        sums = np.zeros((*logits.shape[1:3], plan.kernel.warps_per_column, LANES), np.float32)
+        VKQ = np.zeros((*logits.shape[1:3], plan.kernel.warps_per_column, plan.kernel.DV), np.float32)
         for turn, (KQ, V) in enumerate(zip(logits, values, strict=True)):
-            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(KQ, axis=2) + self.plan.max_offset)
-            scale = self.exp(before - maximum)
-            P = self.exp(KQ - maximum[..., None])
+            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(KQ, axis=2) + self.plan.kernel.max_offset)
+            scale = exp(before - maximum)
+            P = exp(KQ - maximum[..., None])
             added = np.zeros(sums.shape, np.float32)
-            for part in np.moveaxis(P.reshape(*P.shape[:2], -1, plan.warps, LANES), 2, 0):
+            for part in np.moveaxis(P.reshape(*P.shape[:2], -1, plan.kernel.warps_per_column, LANES), 2, 0):
                 added += part
             sums = fma(sums, scale[..., None, None], added)
-            fused = plan.fused & (np.arange(plan.blocks) + turn * plan.blocks != last[:, None])
+            fused = plan.fused & (np.arange(plan.kernel.blocks[1]) + turn * plan.kernel.blocks[1] != last[:, None])
             VKQ = self.add_values(VKQ, scale, P, V, fused)
         return maximum, sums, VKQ
 
@@ -193,8 +183,8 @@ class TileMachine:
         """Rescale VKQ and add P V row by row; the rows are dealt to the warps."""
         plan = self.plan
         factor = (half_of(scale) if plan.half else scale)[..., None, None]
-        shared = (half_of(P) if plan.half else P).reshape(*P.shape[:2], -1, plan.warps, 1)
-        rows = V.reshape(1, len(V), -1, plan.warps, plan.DV)
+        shared = (half_of(P) if plan.half else P).reshape(*P.shape[:2], -1, plan.kernel.warps_per_column, 1)
+        rows = V.reshape(1, len(V), -1, plan.kernel.warps_per_column, plan.kernel.DV)
         first = shared[:, :, 0], rows[:, :, 0]
         rescaled = self.fused(*first, self.product(VKQ, factor))
         VKQ = np.where(fused[..., None, None], self.fused(VKQ, factor, self.product(*first)), rescaled)
@@ -214,17 +204,17 @@ class TileMachine:
         """Combine the warps, add the sink, then combine the blocks."""
         parts, out = total(sums), VKQ[:, :, 0]
         rowsum = parts[..., 0]
-        for warp in range(1, self.plan.warps):
+        for warp in range(1, self.plan.kernel.warps_per_column):
             part = VKQ[:, :, warp]
             out = half_of(out.astype(np.float64) + part) if self.plan.half else flushed(out + part)
             rowsum = rowsum + parts[..., warp]
         if self.operands.sinks is not None:
             first = (slice(None), slice(0, 1))
             most = np.fmax(maximum[first], self.operands.sinks[head])
-            scale = self.exp(maximum[first] - most)
-            rowsum[first] = fma(rowsum[first], scale, self.exp(self.operands.sinks[head] - most))
+            scale = exp(maximum[first] - most)
+            rowsum[first] = fma(rowsum[first], scale, exp(self.operands.sinks[head] - most))
             out[first] = self.product(out[first], (half_of(scale) if self.plan.half else scale)[..., None])
             maximum[first] = most
-        if self.plan.blocks == 1:
+        if self.plan.kernel.blocks[1] == 1:
             return divided(out[:, 0], rcp(rowsum))
-        return combined(out, maximum, rowsum, self.exp)
+        return combined(out, maximum, rowsum)

@@ -16,7 +16,7 @@ from fattn_probe.llama.launch.architecture import copy_bytes
 from fattn_probe.llama.launch.families import VEC_ROWS
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.reference.engine import slices
-from fattn_probe.verdict.truth.rounding_model.functions import Exponential, flushed, fma, rcp, tanh
+from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, rcp, tanh
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.verdict.truth.rounding_model.quantised import Codes, products, quantised_q8_1
 from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, total
@@ -30,61 +30,43 @@ ROWS = 4096
 
 @dataclass(frozen=True)
 class VecPlan:
-    """One launch: `blocks` blocks take turns on a column, and `ncols` queries share a block.
+    """One launch: `threads_K` lanes share a row of K, `threads_V` lanes a row of V.
 
-    `threads_K` lanes share a row of K, `threads_V` lanes a row of V. For a K of floats, a lane takes runs of `run`
-    neighbouring elements.
+    For a K of floats, a lane takes runs of `run` neighbouring elements.
     """
 
-    D: int
-    ncols: int
-    type_K: str
-    type_V: str
-    softcap: bool
-    blocks: int
+    kernel: AttentionKernel
     threads_K: int
     threads_V: int
     run: int
-    max_offset: np.float32
 
 
 def vec_plan_of(kernel: AttentionKernel, arch: int) -> VecPlan:
     """The plan of a launch."""
     copied = copy_bytes(arch)
     threads = {True: 128 // copied, False: min(kernel.DKQ // 4, LANES)}
-    return VecPlan(
-        D=kernel.DKQ,
-        ncols=kernel.ncols1,
-        type_K=kernel.type_K,
-        type_V=kernel.type_V,
-        softcap=kernel.softcap,
-        blocks=kernel.blocks[1],
-        threads_K=threads[kernel.type_K in FLOATS],
-        threads_V=threads[kernel.type_V in FLOATS],
-        run=copied // 2,
-        max_offset=np.float32(kernel.max_offset),
-    )
+    return VecPlan(kernel, threads[kernel.type_K in FLOATS], threads[kernel.type_V in FLOATS], copied // 2)
 
 
-def vec(operands: KernelOperands, plan: VecPlan, exact_exp: bool = False) -> F32:
+def vec(operands: KernelOperands, plan: VecPlan) -> F32:
     """The op's output as fattn-vec computes it, (n_seq, n_q, n_head, hsv)."""
     n_seq, n_head, n_q, _ = operands.Q.shape
-    out = np.empty((n_seq, n_q, n_head, plan.D), np.float32)
+    out = np.empty((n_seq, n_q, n_head, plan.kernel.DKQ), np.float32)
     group = operands.group
     K, V = operands.K, operands.V
     operands = replace(
         operands,
-        K=as_half(K) if plan.type_K == "f16" else K,
-        V=as_half(V) if plan.type_V == "f16" else V,
-        codes=None if plan.type_K in FLOATS else operands.codes,
+        K=as_half(K) if plan.kernel.type_K == "f16" else K,
+        V=as_half(V) if plan.kernel.type_V == "f16" else V,
+        codes=None if plan.kernel.type_K in FLOATS else operands.codes,
     )
 
     @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 overflow as in the kernel
     def compute(place: tuple[int, int]) -> None:
         sequence, head_kv = place
         heads = slice(head_kv * group, (head_kv + 1) * group)
-        found = VecMachine(plan, operands, Exponential(exact_exp)).run(sequence, heads, head_kv)
-        out[sequence, :, heads] = found.reshape(group, n_q, plan.D).swapaxes(0, 1)
+        found = VecMachine(plan, operands).run(sequence, heads, head_kv)
+        out[sequence, :, heads] = found.reshape(group, n_q, plan.kernel.DKQ).swapaxes(0, 1)
 
     spread(compute, list(np.ndindex(n_seq, K.shape[1])))
     return out
@@ -96,17 +78,23 @@ class VecMachine:
 
     plan: VecPlan
     operands: KernelOperands
-    exp: Exponential
 
     def run(self, sequence: int, heads: slice, head_kv: int) -> F32:
         """The output, (columns, D): queries of the first head, then of the next."""
         place = (sequence, head_kv)
-        Q = (self.operands.Q[sequence, heads] * self.operands.scale).reshape(-1, self.plan.D)
+        Q = (self.operands.Q[sequence, heads] * self.operands.scale).reshape(-1, self.plan.kernel.DKQ)
         KQ = self.masked(self.logits(Q, place), sequence, heads)
-        KQ = np.moveaxis(KQ.reshape(len(KQ), -1, self.plan.blocks, WARPS, LANES), 1, 0)
+        KQ = np.moveaxis(KQ.reshape(len(KQ), -1, self.plan.kernel.blocks[1], WARPS, LANES), 1, 0)
         V = self.operands.V[place]
-        V = np.pad(V, [(0, -len(V) % (STEP * self.plan.blocks)), (0, 0)])
-        values = V.reshape(-1, self.plan.blocks, WARPS, self.plan.threads_V, LANES // self.plan.threads_V, self.plan.D)
+        V = np.pad(V, [(0, -len(V) % (STEP * self.plan.kernel.blocks[1])), (0, 0)])
+        values = V.reshape(
+            -1,
+            self.plan.kernel.blocks[1],
+            WARPS,
+            self.plan.threads_V,
+            LANES // self.plan.threads_V,
+            self.plan.kernel.DKQ,
+        )
         return self.combine(*self.rounds(KQ, values), sequence, heads)
 
     def logits(self, Q: F32, place: tuple[int, int]) -> F32:
@@ -142,15 +130,15 @@ class VecMachine:
         softcap, mask = self.operands.logit_softcap, self.operands.mask
         n_q, n_kv = self.operands.Q.shape[2], self.operands.K.shape[2]
         if mask is None:
-            KQ = softcap * tanh(KQ) if self.plan.softcap else KQ
+            KQ = softcap * tanh(KQ) if self.plan.kernel.softcap else KQ
         else:
             slope = np.repeat(self.operands.slopes[heads], n_q)[:, None]
             rows = np.tile(mask[sequence % len(mask), :n_q], (heads.stop - heads.start, 1))
-            if self.plan.softcap and self.plan.ncols == 1:
+            if self.plan.kernel.softcap and self.plan.kernel.ncols1 == 1:
                 KQ = fma(softcap, tanh(KQ), slope * rows)
             else:
-                KQ = fma(slope, rows, softcap * tanh(KQ) if self.plan.softcap else KQ)
-        padding = -n_kv % (STEP * self.plan.blocks)
+                KQ = fma(slope, rows, softcap * tanh(KQ) if self.plan.kernel.softcap else KQ)
+        padding = -n_kv % (STEP * self.plan.kernel.blocks[1])
         return np.pad(KQ, [(0, 0), (0, padding)], constant_values=-np.inf)
 
     def rounds(self, KQ: F32, values: F32) -> tuple[F32, F32, F32]:
@@ -158,11 +146,11 @@ class VecMachine:
         groups = LANES // self.plan.threads_V
         maximum = np.full(KQ.shape[1:4], LOWEST)
         sums = np.zeros(KQ.shape[1:], np.float32)
-        VKQ = np.zeros((*KQ.shape[1:4], groups, self.plan.D), np.float32)
+        VKQ = np.zeros((*KQ.shape[1:4], groups, self.plan.kernel.DKQ), np.float32)
         for logits, V in zip(KQ, values, strict=True):
-            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(logits, axis=3) + self.plan.max_offset)
-            scale = self.exp(before - maximum)
-            P = self.exp(logits - maximum[..., None])
+            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(logits, axis=3) + self.plan.kernel.max_offset)
+            scale = exp(before - maximum)
+            P = exp(logits - maximum[..., None])
             sums = fma(sums, scale[..., None], P)
             shared = P.reshape(*P.shape[:3], -1, groups)
             VKQ = fma(VKQ, scale[..., None, None], V[None, :, :, 0] * shared[:, :, :, 0, :, None])
@@ -170,33 +158,32 @@ class VecMachine:
                 VKQ = fma(V[None, :, :, k], shared[:, :, :, k, :, None], VKQ)
         return maximum, sums, VKQ
 
-    def add_sinks(self, maximum: F32, sums: F32, VKQ: F32, sinks: F32) -> None:
-        """Add each column's sink in the first block, to lane 0 of the warp with the column's number in the block."""
-        n_q = self.operands.Q.shape[2]
-        column = np.arange(len(maximum))
-        place = (column, 0, column % n_q % self.plan.ncols)
-        most = np.fmax(sinks, maximum[place])
-        scale = self.exp(maximum[place] - most)
-        first = np.zeros((len(column), LANES), np.float32)
-        first[:, 0] = self.exp(sinks - most)
-        maximum[place], sums[place] = most, fma(sums[place], scale[:, None], first)
-        VKQ[place] = flushed(VKQ[place] * scale[:, None, None])
-
     def combine(self, maximum: F32, sums: F32, VKQ: F32, sequence: int, heads: slice) -> F32:
         """Combine the warps of each block, then the blocks."""
         if self.operands.sinks is not None:
-            self.add_sinks(maximum, sums, VKQ, np.repeat(self.operands.sinks[heads], self.operands.Q.shape[2]))
+            # A column's sink is added in the first block, to lane 0 of the warp with the column's number in the block.
+            n_q, column = self.operands.Q.shape[2], np.arange(len(maximum))
+            sinks, place = (
+                np.repeat(self.operands.sinks[heads], n_q),
+                (column, 0, column % n_q % self.plan.kernel.ncols1),
+            )
+            highest = np.fmax(sinks, maximum[place])
+            factor = exp(maximum[place] - highest)
+            first = np.zeros((len(column), LANES), np.float32)
+            first[:, 0] = exp(sinks - highest)
+            maximum[place], sums[place] = highest, fma(sums[place], factor[:, None], first)
+            VKQ[place] = flushed(VKQ[place] * factor[:, None, None])
         most = maximum.max(axis=2)
-        scale = self.exp(maximum - most[..., None])
+        scale = exp(maximum - most[..., None])
         rowsum = total(total(sums * scale[..., None]))
-        parts = flushed(VKQ * scale[..., None, None]).reshape(*most.shape, -1, self.plan.D)
-        out = np.zeros((*most.shape, self.plan.D), np.float32)
+        parts = flushed(VKQ * scale[..., None, None]).reshape(*most.shape, -1, self.plan.kernel.DKQ)
+        out = np.zeros((*most.shape, self.plan.kernel.DKQ), np.float32)
         for part in range(parts.shape[2]):
             out = flushed(out + parts[:, :, part])
-        return combined(out, most, rowsum, self.exp)
+        return combined(out, most, rowsum)
 
 
-def combined(parts: F32, maximum: F32, rowsum: F32, exp: Exponential) -> F32:
+def combined(parts: F32, maximum: F32, rowsum: F32) -> F32:
     """Combine the blocks' parts (columns, blocks, D) and divide by the row sum (`flash_attn_combine_results`)."""
     if parts.shape[1] == 1:
         return divided(parts[:, 0], rcp(rowsum))

@@ -2,6 +2,8 @@
 
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +63,7 @@ def test_rounding_models_start_no_more_threads_than_blas_has(monkeypatch, limit)
     monkeypatch.setattr(tile.TileMachine, "run", run)
     zeros = np.zeros((1, 4, 8, 64), np.float32)
     operands = KernelOperands(zeros, zeros, zeros, None, None, zeros[0, :, 0, 0], np.float32(1), np.float32(0))
-    plan = tile.TilePlan(64, False, 1, 1, 32, True, False, False, False, 1, 1, np.float32(0))
+    plan: Any = SimpleNamespace(kernel=SimpleNamespace(DV=64))
     with threadpool_limits(limit, user_api="blas"):
         tile.tile(operands, plan)
     assert len(seen) == limit

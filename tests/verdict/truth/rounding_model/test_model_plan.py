@@ -1,6 +1,6 @@
 """Where the CUDA blocks of a launch begin, against the tiles that inspection gives each block."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.kernel import attention_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.tiles import Grid, index_of, ntiles, tiles_of
-from fattn_probe.verdict.truth.rounding_model.functions import Exponential
 from fattn_probe.verdict.truth.rounding_model.mma_plan import mma_plan_of
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
 from fattn_probe.verdict.truth.rounding_model.tile import TileMachine, tile_plan_of
@@ -28,7 +27,8 @@ def mma(ncols1, ncols2, arch=90, head=(128, 128), block=(32, 4, 1)):
 @pytest.mark.parametrize("blocks", [1, 3, 7, 24, 25, 96, 200])
 def test_blocks_begin_where_inspection_says(blocks):
     grid = Grid(iter_k=8, iter_j=3, iter_z_gqa=1, ne12=2, ne03=4)
-    plan = dataclasses.replace(mma(8, 8), blocks=blocks)
+    plan = mma(8, 8)
+    plan = replace(plan, kernel=replace(plan.kernel, blocks=(blocks, 1, 1)))
     found = plan.begins(ntiles(grid), grid.iter_k)
     total = ntiles(grid) * grid.iter_k
     expected = np.zeros(found.shape, bool)
@@ -39,9 +39,9 @@ def test_blocks_begin_where_inspection_says(blocks):
 
 
 def test_warps_share_a_column_where_there_are_fewer_columns_than_they_can_hold():
-    assert [mma(*ncols).warps for ncols in ((1, 8), (4, 4), (4, 8), (8, 8))] == [4, 4, 2, 1]
-    assert [mma(8, 8, arch).columns for arch in (70, 75, 90)] == [32, 16, 16]
-    assert mma(1, 8).columns == 8
+    assert [mma(*ncols).kernel.warps_per_column for ncols in ((1, 8), (4, 4), (4, 8), (8, 8))] == [4, 4, 2, 1]
+    assert [mma(8, 8, arch).kernel.columns for arch in (70, 75, 90)] == [32, 16, 16]
+    assert mma(1, 8).kernel.columns == 8
 
 
 def test_k_is_multiplied_last_batch_first():
@@ -80,11 +80,12 @@ def test_vkq_is_rescaled_by_a_multiply_add_where_no_branch_lies_between(arch, he
 
 
 def last_steps(mask, *, scanned, n_kv=512, n_q=3):
-    plan = dataclasses.replace(tile(72, 2, 1, 128), scanned=scanned)
+    plan = tile(72, 2, 1, 128)
+    plan = replace(plan, kernel=replace(plan.kernel, scanned=scanned))
     rows = np.zeros((1, 1, n_kv, 72), np.float32)
     queries = np.zeros((1, 1, n_q, 72), np.float32)
     operands = KernelOperands(queries, rows, rows, mask, None, np.ones(1, np.float32), np.float32(1), np.float32(0))
-    return TileMachine(plan, operands, Exponential(False)).last_steps(0).tolist()
+    return TileMachine(plan, operands).last_steps(0).tolist()
 
 
 def test_the_last_step_of_a_scanned_mask_is_that_of_the_tile_of_queries():

@@ -1,0 +1,363 @@
+"""Threads that compile the builds of a run, in growing waves of kernels, and tell which cases can be judged."""
+
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fattn_probe.base.errors import BuildError, LostError
+from fattn_probe.base.host import cores
+from fattn_probe.base.process import log
+from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.regress.pool import Growth, Job
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.results import lost_result
+from fattn_probe.llama.build import RUNNER, BuildRequest
+from fattn_probe.llama.build.ninja import Progress, default_jobs
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.llama.source import Tree
+from fattn_probe.machine.run.base import base_of
+from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
+from fattn_probe.machine.run.required_kernels import kernels_of, required_kernels, required_sources
+from fattn_probe.machine.run.session import Session
+from fattn_probe.machine.run.simulator import unpacked_tables
+
+CORES_A_BUILD = 4
+"""Cores that compile one build; with more, several builds compile at once."""
+NICE = 3
+"""Compilers leave the cores to the cases that are ready, any of which may be the first failure."""
+
+MOST_IN_A_WAVE = 32
+HOST, UNKNOWN = 4, 64
+"""What a build costs before its first kernel, and one whose kernels are not known yet, in kernels."""
+LAST = 10**9
+"""More cases than any suite has."""
+
+
+class StoppedError(Exception):
+    """The run ended while something compiled."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Cases that are judged in the same way on one target. Those of `ordered` also run in as many random `orders`.
+
+    `on` is the entry and the target in words.
+    """
+
+    on: str
+    session: Session
+    job: Job
+    cases: Sequence[Case]
+    orders: int = 0
+    ordered: Sequence[Case] = ()
+
+
+@dataclass(frozen=True)
+class BesideBase:
+    """The base's launches of a lane's cases, by name, and what it is called."""
+
+    words: str
+    launches: Mapping[str, tuple[LaunchRecord, ...]]
+
+
+Found = tuple[int, Case | Result | BesideBase] | BaseException | None
+"""What is found out about a lane, by its number: a case that can be judged, one that is lost, the launches of the base.
+
+An error ends the run, and None is the end of a thread.
+"""
+
+
+@dataclass(frozen=True)
+class Likely:
+    """The order of cases by how likely they show a change, and the families of kernels that it concerns.
+
+    A case is known by its entry with its target (`few-sms on sim:h200-5`) and its name. Without families, all are.
+    Before dry runs it is assumed that ops launch what they did with the tree of the `base`.
+    """
+
+    places: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    families: Sequence[str] = ()
+    base: Tree | None = None
+
+    def place(self, on: str, case: Case, kernels: Iterable[str]) -> int:
+        """The place of a case, or one after all known ones; the last one if it has no kernel of these families."""
+        concerned = any(not self.families or kernel.partition(" ")[0] in self.families for kernel in kernels)
+        return self.places.get((on, case.name), LAST - concerned)
+
+
+@dataclass
+class GrowingBuild:
+    """A build of some lanes, by their numbers: the kernels that it `has`, and all that it is to have, by name.
+
+    `names` are the kernels of a lane's ops, at first as they were before the last edit (a guess), later `exact`.
+    `failed` has the compiler's words for kernels that do not compile, `suspects` those of a wave that did not.
+    """
+
+    lanes: list[int]
+    kernels: dict[str, Any] = field(default_factory=dict)
+    names: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
+    waiting: list[tuple[int, Case]] = field(default_factory=list)
+    growth: Growth = field(default_factory=Growth)
+    has: set[str] = field(default_factory=set)
+    failed: dict[str, BuildError] = field(default_factory=dict)
+    suspects: list[str] = field(default_factory=list)
+    broken: BuildError | None = None
+    exact: bool = False
+    busy: bool = False
+
+    @property
+    def pending(self) -> list[str]:
+        """The kernels that are neither there nor known to fail."""
+        return [name for name in self.kernels if name not in self.has and name not in self.failed]
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to compile."""
+        return self.broken is not None or (self.exact and not self.pending)
+
+    def needs(self, number: int, case: Case) -> tuple[str, ...]:
+        """The kernels of a lane's case, as far as they are known."""
+        return self.names.get((number, op_digest(case.op)), ())
+
+    def wave(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, list[str]]:
+        """The kernels to compile next: those of the cases that are most likely to tell, and of these the most used.
+
+        With the `place` of the first such case in that order.
+        """
+        if self.suspects:
+            return 0, self.suspects[:1] if self.growth.times else []
+        used, places = Counter[str](), dict[str, int]()
+        for number, case in self.waiting:
+            kernels = self.needs(number, case)
+            first = place(number, case, kernels)
+            used.update(kernels)
+            places |= {name: min(first, places.get(name, LAST)) for name in kernels}
+        ordered = sorted(self.pending, key=lambda name: (places.get(name, LAST), -used[name], name))
+        wave = ordered[: min(jobs << self.growth.times, MOST_IN_A_WAVE)]
+        return min((places.get(name, LAST) for name in wave), default=LAST), wave
+
+    def worth(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, float]:
+        """How much its next step is worth: how likely to tell, and the cases that become ready for each kernel."""
+        first, wave = self.wave(place, jobs)
+        if not wave:
+            return -first, len(self.waiting) / (HOST if self.growth.times else HOST + UNKNOWN)
+        there = self.has.union(wave)
+        ready = sum(there.issuperset(self.needs(number, case)) for number, case in self.waiting)
+        return -first, ready / (len(wave) + (0 if self.growth.times else HOST))
+
+
+@dataclass
+class Rate:
+    """The core seconds that a number of things took, and the estimate for more of them."""
+
+    number: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float, number: int = 1) -> None:
+        """Take some more into account."""
+        self.number, self.seconds = self.number + number, self.seconds + seconds
+
+    def of(self, number: int) -> float | None:
+        """The core seconds of some more; None without experience."""
+        return 0.0 if not number else number * self.seconds / self.number if self.number else None
+
+
+class Compilers:
+    """Threads that compile the builds of lanes, and then find how the base launches their kernels.
+
+    `found` is the queue to the main thread, `judging` the number of cases that share the cores with the compilers.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], likely: Likely) -> None:
+        """Find out which lanes share a build, and which kernels their cases are likely to need."""
+        self.lanes, self.likely, self.found = lanes, likely, deque[Found]()
+        self.judging, self.stopped, self.rate = 0, False, Rate()
+        self.cores, self.most_jobs = cores(), default_jobs()  # reading the limits of cgroups takes a millisecond
+        self._lock = threading.RLock()
+        by_request: dict[BuildRequest | int, GrowingBuild] = {}
+        for number, lane in enumerate(self.lanes):
+            options, target = lane.session.options, lane.job.target
+            if options.build is not None or options.tree is None:
+                self.found.extend((number, case) for case in lane.cases)
+            elif lane.cases:
+                key = number if target.engine == "cpu" else lane.session.request_for(target)
+                build = by_request.setdefault(key, GrowingBuild([]))
+                build.lanes.append(number)
+                build.waiting += [(number, case) for case in lane.cases]
+                known = [KernelsByOp.similar(options, target), KernelsByOp.of(options, target)]
+                if self.likely.base is not None:
+                    known.insert(0, KernelsByOp.of(replace(options, tree=self.likely.base, patches=()), target))
+                names = {digest: kernels for one in known for digest, kernels in one.read().items()}
+                kernels = kernels_of(lane.session, target, [op_digest(case.op) for case in lane.cases], names)
+                build.kernels |= {kernel.name: kernel for kernel in kernels}
+                build.names |= {(number, digest): kernels for digest, kernels in names.items()}
+        self.builds = list(by_request.values())
+        self._bases = iter([n for n, lane in enumerate(self.lanes) if lane.job.target.engine == "sim" and lane.cases])
+        self.threads = max(1, min(self.cores // CORES_A_BUILD, len(self.builds)))
+
+    def work(self, news: Any) -> None:  # noqa: ANN401 (a connection)
+        """The work of one thread; a message to `news` says that something was found."""
+        self._news = news
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # of this thread and its programs
+        try:
+            if any(lane.job.target.engine == "sim" for lane in self.lanes):
+                unpacked_tables()  # a full disk ends the run here, not each case
+            while (build := self._next_build()) is not None:
+                try:
+                    self._grow(build)
+                finally:
+                    build.busy = False
+                self._settle(build)
+            for number in self._bases:  # the threads share the iterator
+                self._compare_with_base(number)
+        except StoppedError:
+            pass
+        except BaseException as error:  # noqa: BLE001 (raised in the main thread)
+            self._tell(error)
+        finally:
+            self._tell(None)
+
+    def _tell(self, *found: Found) -> None:
+        """Tell the main thread."""
+        with self._lock, suppress(OSError):  # it has ended
+            self.found.extend(found)
+            self._news.send_bytes(b"news")
+
+    def build_of(self, number: int) -> GrowingBuild:
+        """The build of a lane; an empty one if it was given."""
+        return next((build for build in self.builds if number in build.lanes), GrowingBuild([]))
+
+    def place(self, number: int, case: Case, kernels: Iterable[str]) -> int:
+        """The place of a lane's case in the order of those that are likely to tell."""
+        return self.likely.place(self.lanes[number].on, case, kernels)
+
+    @property
+    def jobs(self) -> int:
+        """Compiles side by side in one build."""
+        return max(1, self.most_jobs // max(1, sum(build.busy for build in self.builds)))
+
+    @property
+    def share(self) -> float:
+        """The part of a core that each running thing has."""
+        busy = self.judging + sum(build.busy for build in self.builds) * self.jobs
+        return min(1.0, self.cores / max(1, busy))
+
+    def _next_build(self) -> GrowingBuild | None:
+        """The build whose next step is worth most; None if no build is left for this thread."""
+        with self._lock:
+            free = [build for build in self.builds if not build.done and not build.busy]
+            if self.stopped or not free:
+                return None
+            best = max(free, key=lambda build: build.worth(self.place, self.jobs))
+            best.busy = True
+            return best
+
+    def _grow(self, build: GrowingBuild) -> None:
+        """Do the next step of a build: a wave of kernels, the first one with the host code; after it, dry runs."""
+        lanes = [self.lanes[number] for number in build.lanes]
+        first, target = lanes[0], lanes[0].job.target
+        session = Session(first.session.options, self._report, first.session.builds)
+        if target.engine == "cpu":
+            made, build.exact = session.build_for(target), True
+            build.growth = Growth(1, {key: made for key in session.builds})
+            return
+        if build.growth.times and not build.exact:
+            self._find_names(build, session)
+            return
+        (_, wave), began = build.wave(self.place, self.jobs), time.monotonic()
+        sources = required_sources(case for lane in lanes for case in lane.cases)
+        try:
+            session.add_kernels(target, [build.kernels[name] for name in wave], sources=sources, jobs=self.jobs)
+        except BuildError as error:
+            if self.stopped:
+                raise StoppedError from None
+            with self._lock:  # find out which kernel of the wave does not compile; without any, the host code does not
+                if not wave:
+                    build.broken = error
+                elif len(wave) == 1 and build.growth.times:
+                    build.failed[wave[0]] = error
+                    build.suspects = [name for name in build.suspects if name != wave[0]]
+                else:
+                    build.suspects = list(wave)
+            return
+        with self._lock:
+            made = session.builds[f"{target}/{RUNNER}"]
+            contents = made.manifest.contents
+            build.has |= set(build.kernels if contents.full else contents.kernels)
+            build.suspects = [name for name in build.suspects if name not in wave]
+            builds = {f"{lane.job.target}/{RUNNER}": made for lane in lanes}
+            for lane in lanes:
+                lane.session.builds.update(builds)
+            if wave and made.objects is not None:  # something was compiled
+                self.rate.add((time.monotonic() - began) * self.jobs * self.share, len(wave))
+            build.growth = Growth(build.growth.times + 1, builds)
+
+    def _report(self, progress: Progress) -> None:
+        """End a build that nothing waits for any longer."""
+        if self.stopped:
+            raise StoppedError
+
+    def _find_names(self, build: GrowingBuild, session: Session) -> None:
+        """Find the kernels that the cases need, instead of those that they are likely to need."""
+        kernels: dict[str, Any] = {}
+        names: dict[tuple[int, str], tuple[str, ...]] = {}
+        for number in build.lanes:
+            lane, target = self.lanes[number], self.lanes[number].job.target
+            kernels |= {kernel.name: kernel for kernel in required_kernels(session, lane.cases, target)}
+            known = KernelsByOp.of(session.options, target).read()
+            names |= {(number, digest): words for digest, words in known.items()}
+        with self._lock:
+            build.kernels, build.names, build.exact = kernels, names, True
+            build.suspects = [name for name in build.suspects if name in kernels]
+
+    def _settle(self, build: GrowingBuild) -> None:
+        """Let cases be judged whose kernels are there; those are lost whose kernels do not compile."""
+        found: list[Found] = []
+        with self._lock:
+            waiting, build.waiting = build.waiting, []
+            for number, case in waiting:
+                known, kernels = build.exact or (number, op_digest(case.op)) in build.names, build.needs(number, case)
+                error = build.broken or next((build.failed[name] for name in kernels if name in build.failed), None)
+                if error is not None:
+                    found.append((number, lost_result(case, error)))
+                elif build.growth.times and known and build.has.issuperset(kernels):
+                    found.append((number, case))
+                else:
+                    build.waiting.append((number, case))
+        self._tell(*found)
+
+    def _compare_with_base(self, number: int) -> None:
+        """Find the launches of a lane's base; none of a release as it is."""
+        lane = self.lanes[number]
+        base = base_of(lane.session.options)
+        if base is None or self.stopped:
+            return
+        try:
+            launches = base.launches(lane.cases, lane.job.target, self._report)
+        except (BuildError, LostError) as error:
+            log.warning("launches not compared with those of %s: %s", base.words, error)
+            return
+        by_name = {case.name: launches[op_digest(case.op)] for case in lane.cases if op_digest(case.op) in launches}
+        self._tell((number, BesideBase(base.words, by_name)))
+
+    def __str__(self) -> str:
+        """`compiled 12 of 57 kernels`, or what comes before or after it; empty if all is compiled."""
+        if all(build.done for build in self.builds):
+            return ""
+        there = sum(len(build.kernels) - len(build.pending) for build in self.builds)
+        every, more = sum(len(build.kernels) for build in self.builds), not all(build.exact for build in self.builds)
+        return f"compiled {there} of {every}{' or more' if more else ''} kernels"
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The core seconds to compile the rest; None without experience."""
+        with self._lock:
+            if all(build.done for build in self.builds):
+                return 0.0
+            host = sum(HOST for build in self.builds if not build.growth.times and not build.done)
+            return self.rate.of(host + sum(len(build.pending) for build in self.builds))

@@ -1,0 +1,46 @@
+"""What tests of the verdict make: predictions, cases, outputs on a terminal."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction
+from tests.stand_in import StandIn
+
+
+@dataclass(frozen=True)
+class Prediction(StandIn):
+    """The numbers of a prediction."""
+
+    row_rmse: np.ndarray
+    bound: np.ndarray
+    sampled: np.ndarray
+    mean_error: float = 0.0
+    why: str = "mma-f16 sums P.V in f16"
+    known, row_mean_error = property(vars(RealPrediction)["known"].func), 0.0
+
+    @property
+    def unsampled_bound(self):
+        return self.bound
+
+
+def predicted(shape, rmse=1e-3, bound=None, sampled=True, **more):
+    """A prediction with the same RMSE in all rows, and the same bound: eight times it if none is given."""
+    bounds = np.full(shape, 8 * rmse if bound is None else bound)
+    return Prediction(np.full(shape[:3], rmse), bounds, np.full(shape[:3], sampled), **more)
+
+
+def case_of(text):
+    """The only case of a scenario."""
+    (case,) = expand(loads(text, "case.yaml"))
+    return case
+
+
+def shown(renderable, width=200):
+    """What a terminal shows."""
+    console = Console(width=width, color_system=None)
+    with console.capture() as text:
+        console.print(renderable)
+    return text.get()
