@@ -55,7 +55,7 @@ def coverage(
     for item in found:
         item.coverage.unreachable, item.coverage.headers = argued, headers
     if html is not None:
-        from fattn_probe.lab.detect.page import page  # only for a page
+        from fattn_probe.lab.detect.show import page  # only for a page
 
         write_text(html, page(found, tree))
     show(document(found), lambda: render(found), as_json)

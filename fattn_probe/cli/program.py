@@ -56,7 +56,16 @@ def program(
     fast_math = compiling.fast_math
     chosen = Program(file, (*compiling.include, CUDA), tuple(compiling.define), fast_math)
     targets = setup.targets_of(where, amd=True)
-    flavour = flavour_for(targets, check=build.check, gdb=gdb)
+    for target in targets:
+        if target.engine == "cpu":
+            raise InputError("program --on cpu: a CUDA program needs a GPU, simulated (sim:ID) or real (gpu)")
+        if build.check and target.engine == "cuda":
+            raise InputError("--check is for simulated GPUs; on a GPU, run the program under compute-sanitizer")
+    if gdb and build.check:
+        raise InputError("--gdb and --check need different builds: choose one")
+    if gdb and len(targets) > 1:
+        raise InputError("--gdb runs on one GPU: choose it with --on")
+    flavour: Flavour = "debug" if gdb else "check" if build.check else "release"
     settings = ProgramSettings(tuple(arguments or ()), where.timeout, as_json)
     runs = []
     for target in targets:
@@ -74,20 +83,6 @@ def program(
             raise ComparisonError(f"the simulator stopped the program: {run.fault.kind}")
         if run.code:
             sys.exit(run.code if run.code > 0 else 128 - run.code)
-
-
-def flavour_for(targets: list[Target], *, check: bool, gdb: bool) -> Flavour:
-    """The flavour to compile; InputError for flags that the targets cannot have."""
-    for target in targets:
-        if target.engine == "cpu":
-            raise InputError("program --on cpu: a CUDA program needs a GPU, simulated (sim:ID) or real (gpu)")
-        if check and target.engine == "cuda":
-            raise InputError("--check is for simulated GPUs; on a GPU, run the program under compute-sanitizer")
-    if gdb and check:
-        raise InputError("--gdb and --check need different builds: choose one")
-    if gdb and len(targets) > 1:
-        raise InputError("--gdb runs on one GPU: choose it with --on")
-    return "debug" if gdb else "check" if check else "release"
 
 
 def compiled(chosen: Program, target: Target, flavour: Flavour, activity: Activity) -> Executable:

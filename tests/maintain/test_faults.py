@@ -11,7 +11,7 @@ from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.suite import Entry
-from fattn_probe.lab.detect.killed_by import killed_by
+from fattn_probe.lab.detect.verdicts import killed_by
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import KernelCase
 from fattn_probe.llama.source.faults import corpus

@@ -15,8 +15,7 @@ from fattn_probe.base.view.marks import Drawing, Look, Stroke
 from fattn_probe.base.view.svg import svg
 from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.daily.inspect.view.page import environment
-from fattn_probe.daily.models.index import Index
-from fattn_probe.daily.models.recorded_op import Offer
+from fattn_probe.daily.models.recorded_op import Index, Offer
 from fattn_probe.daily.models.statistics import FIRST_BIN, LARGEST, HeadStatistics, OpStatistics, Range, statistics_of
 
 PAGE = "statistics.html"

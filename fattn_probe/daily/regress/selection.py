@@ -11,7 +11,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.regex import bounded, compiled
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
-from fattn_probe.daily.ops.cases import separate_V_of
+from fattn_probe.daily.ops.session import separate_V_of
 from fattn_probe.daily.regress.records import Result, Shard, case_fingerprint
 from fattn_probe.daily.regress.suite import Entry, cases_of, only_of
 from fattn_probe.daily.regress.upstream import upstream_cases, upstream_list

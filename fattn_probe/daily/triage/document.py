@@ -1,16 +1,22 @@
 """The answer as a JSON document."""
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import is_folder, make_folder, read_text, whole_folder
 from fattn_probe.daily.triage.advice import Advice
-from fattn_probe.daily.triage.attention import AttentionOp
 from fattn_probe.daily.triage.guilty import Guilty
 from fattn_probe.daily.triage.layers import layers_of
 from fattn_probe.daily.triage.result import TriageResult
+from fattn_probe.daily.triage.verdict import AttentionOp
 from fattn_probe.daily.triage.words import sentence
+from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.verdict.present.document import rows_as_json
 
 VERSION = 1
@@ -64,3 +70,43 @@ def finite(value: Any) -> Any:  # noqa: ANN401 - a document is of any type that 
         case list() | tuple():
             return [finite(one) for one in value]
     return value
+
+
+VERDICT, REPORT = "verdict.json", "report.md"
+MOST_BYTES = 256 << 20
+
+
+def check_folder(folder: Path) -> None:
+    """InputError for a folder with files that are not from a triage."""
+    if not os.path.lexists(folder):
+        return
+    if not is_folder(folder):
+        raise InputError(f"--out {folder}: not a folder")
+    strange = sorted({path.name for path in folder.iterdir()} - own_files(folder))
+    if strange:
+        raise InputError(f"--out {folder} has other files, such as {strange[0]}: choose another folder")
+
+
+def own_files(folder: Path) -> set[str]:
+    """The files of a triage in a folder, according to its verdict; none if there is no verdict."""
+    path = folder / VERDICT
+    if not path.is_file():
+        return set()
+    try:
+        found = json.loads(read_text(path, "the verdict", MOST_BYTES))
+        return set(found["files"])
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return set()
+
+
+def write_folder(folder: Path, document: Mapping[str, Any], report: str, files: Iterable[Path]) -> None:
+    """Write verdict, report and case files completely or not at all, in place of an earlier triage."""
+    check_folder(folder)
+    make_folder(folder.absolute().parent, "--out")
+    listed = list(files)
+    names = [VERDICT, REPORT, *(path.name for path in listed)]
+    with whole_folder(folder, over=True) as made:
+        for path in listed:
+            write_capture(read_capture(path), made / path.name)  # complete, without the blocks of its folder
+        (made / REPORT).write_text(report, encoding="utf-8")
+        (made / VERDICT).write_text(json.dumps({**document, "files": names}, indent=1) + "\n", encoding="utf-8")

@@ -4,11 +4,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fattn_probe.daily.models.node import Node, TensorDifference
-from fattn_probe.daily.triage.attention import AttentionOp
-from fattn_probe.daily.triage.limits import allowed, is_wrong
+from fattn_probe.daily.models.walk import Node, TensorDifference
 from fattn_probe.daily.triage.result import TriageResult
-from fattn_probe.daily.triage.verdict import ATTENTION, spoils
+from fattn_probe.daily.triage.verdict import ATTENTION, AttentionOp, allowed, is_wrong, spoils
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fattn_probe.daily.models.node import Node, TensorDifference
+from fattn_probe.daily.models.walk import Node, TensorDifference
 from fattn_probe.daily.triage.guilty import (
     AsDesigned,
     AttentionOverflows,
@@ -14,9 +14,8 @@ from fattn_probe.daily.triage.guilty import (
     PartsWithout,
     Unknown,
 )
-from fattn_probe.daily.triage.limits import MANTISSA
 from fattn_probe.daily.triage.result import TriageResult
-from fattn_probe.daily.triage.verdict import ATTENTION
+from fattn_probe.daily.triage.verdict import ATTENTION, MANTISSA
 from fattn_probe.verdict.measure.verdict import Status
 
 LARGEST_F16 = 65504.0
@@ -41,7 +40,17 @@ def said_of(guilty: Guilty) -> str:
     """The fault of a culprit, without the full stop."""
     match guilty:
         case AttentionWrong():
-            return wrong_attention(guilty)
+            places = [moment_of(guilty.layer, guilty.step, guilty.part)]
+            if guilty.worst is not None:
+                places.append(f"head {guilty.worst.head}, query {guilty.worst.query}")
+            if guilty.tile is not None:
+                places.append(f"tile {guilty.tile}")
+            if guilty.finding is not None:
+                places, cause = [places[0], guilty.finding.place or guilty.kernel], guilty.finding.message
+            else:
+                places, cause = [*places, guilty.kernel or "no attention kernel"], guilty.cause or guilty.reason
+            known = f" (a known defect of llama.cpp: {guilty.known})" if guilty.known else ""
+            return f"Attention is wrong on {guilty.target}: {', '.join(places)}: {cause}{known}"
         case AttentionOverflows(elements=elements, kernel=kernel, target=target):
             place = moment_of(guilty.layer, guilty.step, guilty.part)
             return (
@@ -58,21 +67,6 @@ def said_of(guilty: Guilty) -> str:
                 f"its largest value is {node.largest:.4g}, and {other.largest:.4g} without"
             )
     raise AssertionError("not a culprit")
-
-
-def wrong_attention(guilty: AttentionWrong) -> str:
-    """The place and the cause of a wrong attention op."""
-    places = [moment_of(guilty.layer, guilty.step, guilty.part)]
-    if guilty.worst is not None:
-        places.append(f"head {guilty.worst.head}, query {guilty.worst.query}")
-    if guilty.tile is not None:
-        places.append(f"tile {guilty.tile}")
-    if guilty.finding is not None:
-        places, cause = [places[0], guilty.finding.place or guilty.kernel], guilty.finding.message
-    else:
-        places, cause = [*places, guilty.kernel or "no attention kernel"], guilty.cause or guilty.reason
-    known = f" (a known defect of llama.cpp: {guilty.known})" if guilty.known else ""
-    return f"Attention is wrong on {guilty.target}: {', '.join(places)}: {cause}{known}"
 
 
 def how_wrong(guilty: OtherOpWrong) -> str:

@@ -10,9 +10,8 @@ from fattn_probe.cases.device import Device, Target, load_devices
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.ggml_types import block_size, type_size
 from fattn_probe.cases.scenario import Case
-from fattn_probe.lab.profile.counts import Counts, Profile, Traffic
+from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, read_counts
 from fattn_probe.lab.profile.ncu import find_ncu, measure, parse
-from fattn_probe.lab.profile.simulated import read_counts
 from fattn_probe.lab.program.build import maker
 from fattn_probe.lab.program.execute import ProgramSettings, environment, execute
 from fattn_probe.lab.program.source import Program

@@ -7,8 +7,7 @@ from typing import Any
 from fattn_probe.cases.device import Device
 from fattn_probe.lab.profile.command import Profiled
 from fattn_probe.lab.profile.counts import Counts, Profile
-from fattn_probe.lab.profile.occupancy import occupancy
-from fattn_probe.lab.profile.roofline import Point, Roof, roof_of
+from fattn_probe.lab.profile.roofline import Point, Roof, occupancy, roof_of
 from fattn_probe.llama.launch.kernel import columns_of_tile
 
 Gpus = Mapping[str, Device | None]

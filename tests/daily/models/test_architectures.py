@@ -4,7 +4,7 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op.gguf_file import u32, write_gguf
-from fattn_probe.daily.models.architectures import architecture_of, architectures, check_architecture, files_of
+from fattn_probe.daily.models.program import architecture_of, architectures, check_architecture, files_of
 from fattn_probe.llama.build.sources import ARCHITECTURES
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from tests.daily.models.make import MODELS, make_model

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from fattn_probe.base.errors import InputError, LostError, MachineError, TimedOutError
-from fattn_probe.daily.models.dialogue import converse, missing_or_error
+from fattn_probe.daily.models.program import converse, missing_or_error
 from fattn_probe.machine.run.outcome import Missing
 
 ASK = "import sys\ndef ask(line):\n    print(line, flush=True)\n    return input()\n"

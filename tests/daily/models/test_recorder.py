@@ -8,8 +8,7 @@ import pytest
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.cases.op.blocks import QuantBlocks
 from fattn_probe.daily.models.capture import LaunchLog, Recorder, expected_size
-from fattn_probe.daily.models.index import INDEX, Index
-from fattn_probe.daily.models.recorded_op import Offer
+from fattn_probe.daily.models.recorded_op import INDEX, Index, Offer
 from fattn_probe.daily.models.request import Prompt, Request
 from fattn_probe.daily.models.show import ranges
 

@@ -11,9 +11,17 @@ import pytest
 from fattn_probe.base.errors import LostError
 from fattn_probe.cases.device import load_devices, parse_targets
 from fattn_probe.daily.models.capture import ModelCapture
-from fattn_probe.daily.models.node import TensorDifference
 from fattn_probe.daily.models.request import Prompt, Request
-from fattn_probe.daily.models.walk import TensorReader, blamed, difference_of, layer_of, merged, node_of, walk
+from fattn_probe.daily.models.walk import (
+    TensorDifference,
+    TensorReader,
+    blamed,
+    difference_of,
+    layer_of,
+    merged,
+    node_of,
+    walk,
+)
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.patches import load
 from fattn_probe.machine.run.capture import read_capture

@@ -17,13 +17,11 @@ from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.cli import app
 from fattn_probe.cli.commands import COMMANDS
 from fattn_probe.daily.triage.advice import TriageFlags, advice_of
-from fattn_probe.daily.triage.attention import AttentionOp
-from fattn_probe.daily.triage.document import document_of
-from fattn_probe.daily.triage.folder import REPORT, VERDICT, check_folder, write_folder
+from fattn_probe.daily.triage.document import REPORT, VERDICT, check_folder, document_of, write_folder
 from fattn_probe.daily.triage.layers import layers_of
 from fattn_probe.daily.triage.result import TriageResult, raise_if_wrong
 from fattn_probe.daily.triage.show import pasted, report
-from fattn_probe.daily.triage.verdict import verdict_of
+from fattn_probe.daily.triage.verdict import AttentionOp, verdict_of
 from fattn_probe.daily.triage.words import sentence
 from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.machine.run.outcome import Fault

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fattn_probe.cases.scenario.schema import Tolerance
-from fattn_probe.daily.models.node import Node, TensorDifference
-from fattn_probe.daily.triage.attention import AttentionOp
+from fattn_probe.daily.models.walk import Node, TensorDifference
 from fattn_probe.daily.triage.guilty import (
     AsDesigned,
     AttentionOverflows,
@@ -19,8 +18,7 @@ from fattn_probe.daily.triage.guilty import (
     OtherOpWrong,
     PartsWithout,
 )
-from fattn_probe.daily.triage.limits import DEFAULT, allowed, step_nmse
-from fattn_probe.daily.triage.verdict import verdict_of
+from fattn_probe.daily.triage.verdict import DEFAULT, AttentionOp, allowed, step_nmse, verdict_of
 from fattn_probe.machine.run.outcome import Fault
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis, Element
 from fattn_probe.verdict.diagnose.faults import Said

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fattn_probe.lab.detect.gcov import folded, link_notes, parse
+from fattn_probe.lab.detect.measure import folded, link_notes, parse
 from fattn_probe.llama.build import Build
 from fattn_probe.llama.source import KernelCase
 

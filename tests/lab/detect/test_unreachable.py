@@ -7,8 +7,7 @@ import pytest
 
 from fattn_probe.lab.detect.counts import CountedLine, LineCoverage, Share
 from fattn_probe.lab.detect.measure import Measured
-from fattn_probe.lab.detect.page import annotated
-from fattn_probe.lab.detect.show import document, summary
+from fattn_probe.lab.detect.show import annotated, document, summary
 from fattn_probe.lab.detect.unreachable import Unreachable, places, read, refuted
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.features import CUDA

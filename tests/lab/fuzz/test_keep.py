@@ -6,9 +6,9 @@ from dataclasses import replace
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.daily.regress.records import Result
-from fattn_probe.lab.fuzz.command import write_cases
 from fattn_probe.lab.fuzz.features import Kept, features, rough
 from fattn_probe.lab.fuzz.lanes import Drawn
+from fattn_probe.lab.fuzz.report import write_cases
 from fattn_probe.lab.fuzz.run import Judged
 from fattn_probe.lab.fuzz.scenarios import case_of, draw
 

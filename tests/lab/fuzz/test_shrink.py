@@ -2,9 +2,8 @@
 
 import pytest
 
-from fattn_probe.lab.fuzz.scenarios import checked, draw
-from fattn_probe.lab.fuzz.shapes import FLOATS
-from fattn_probe.lab.fuzz.shrink import shrink
+from fattn_probe.lab.fuzz.scenarios import FLOATS, checked, draw
+from fattn_probe.lab.fuzz.smallest import shrink
 
 LARGE = {
     "hsk": 128, "n_head": 24, "n_head_kv": 3, "n_q": 33, "n_kv": 1280, "n_seq": 2, "type_K": "q8_0", "seed": 77,

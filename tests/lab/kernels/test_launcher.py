@@ -6,7 +6,7 @@ import pytest
 from fattn_probe.base.errors import ComparisonError
 from fattn_probe.cases.device import every_device, parse_targets
 from fattn_probe.lab.kernels.contender import How
-from fattn_probe.lab.kernels.launcher import Array, LoweredKernel, program_text, run_lowered
+from fattn_probe.lab.kernels.tilelang_attention import Array, LoweredKernel, program_text, run_lowered
 from fattn_probe.machine.run.simulator import Simulation
 
 SOURCE = """#include <cuda_runtime.h>

@@ -9,8 +9,7 @@ from fattn_probe.base.errors import ComparisonError, InputError, LostError
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.lab.kernels.contender import Question
 from fattn_probe.lab.kernels.extras import Attended
-from fattn_probe.lab.kernels.names import contenders_of
-from fattn_probe.lab.kernels.packages import Package, arrays_of
+from fattn_probe.lab.kernels.names import Package, arrays_of, contenders_of
 from fattn_probe.verdict.measure.verdict import Status
 
 from .test_contenders import case_of, rows

@@ -5,9 +5,9 @@ import pytest
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import every_device, parse_targets
 from fattn_probe.cases.op import Sizes
-from fattn_probe.lab.kernels import tilelang_runtime
+from fattn_probe.lab.kernels import tilelang_attention
 from fattn_probe.lab.kernels.contender import UNTIMED, How
-from fattn_probe.lab.kernels.tilelang_attention import TILINGS, TileLangTiling, attend, lower, tiling_for, written
+from fattn_probe.lab.kernels.tilelang_attention import TILINGS, TileLangTiling, attend, kernel_for, lower, tiling_for
 from tests.lab.kernels.attention_case import assert_as_rounded, case, needs
 
 with_tilelang = needs("tilelang", extra="tilelang")
@@ -38,17 +38,17 @@ def test_gpus_that_it_is_not_for(name):
 def test_its_own_runtime_needs_a_real_gpu():
     problem = case(1, 1, 1, 16, 16, 64, 64)
     with pytest.raises(InputError, match="own runtime needs a real GPU; --kernel tilelang runs here"):
-        tilelang_runtime.attend(problem.arrays, target=on("sim:h200"), how=How())
+        tilelang_attention.attend_by_runtime(problem.arrays, target=on("sim:h200"), how=How())
 
 
 def test_head_sizes_that_it_is_not_for():
     with pytest.raises(InputError, match="multiples of 16"):
-        written(Sizes(1, 1, 1, 16, 16, 72, 64), 1.0, TileLangTiling(), causal=False, masked=False)
+        kernel_for(Sizes(1, 1, 1, 16, 16, 72, 64), 1.0, TileLangTiling(), causal=False, masked=False)
 
 
 def test_an_error_of_tilelang_need_not_have_a_message():
-    assert tilelang_runtime.reason(AssertionError()) == "AssertionError"
-    assert tilelang_runtime.reason(ValueError("Traceback\n  in lower\nno layout for o\n")) == "no layout for o"
+    assert tilelang_attention.reason(AssertionError()) == "AssertionError"
+    assert tilelang_attention.reason(ValueError("Traceback\n  in lower\nno layout for o\n")) == "no layout for o"
 
 
 @with_tilelang
@@ -85,5 +85,5 @@ def test_the_error_on_a_simulated_gpu_is_that_of_p_in_f16(problem, name, flavour
 @pytest.mark.parametrize("name", ["causal", "edges", "two stages", "more queries than KV rows"])
 def test_its_own_runtime_is_as_exact(name):
     problem, _, _ = RUNS[name]
-    made = tilelang_runtime.attend(problem.arrays, target=on("gpu"), how=How(UNTIMED))
+    made = tilelang_attention.attend_by_runtime(problem.arrays, target=on("gpu"), how=How(UNTIMED))
     assert_as_rounded(problem, made.o, made.lse)

@@ -9,7 +9,7 @@ import pytest
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import every_device, parse_targets
 from fattn_probe.lab.kernels.contender import Timing
-from fattn_probe.lab.kernels.torch_device import device_for, seconds_of
+from fattn_probe.lab.kernels.extras import device_for, seconds_of
 
 
 class Event:

@@ -7,9 +7,8 @@ import pytest
 from fattn_probe.base.console import text_of
 from fattn_probe.cases.device import load_devices
 from fattn_probe.lab.profile.counts import Counts, Profile, matched, ratio
-from fattn_probe.lab.profile.occupancy import occupancy
-from fattn_probe.lab.profile.roofline import Point, Roof, peaks, roof_of
-from fattn_probe.lab.profile.roofline_picture import RooflinePicture
+from fattn_probe.lab.profile.roofline import Point, Roof, occupancy, peaks, roof_of
+from fattn_probe.lab.profile.show import RooflinePicture
 from fattn_probe.llama.launch.record import LaunchRecord
 
 DEVICES = load_devices()

@@ -19,9 +19,8 @@ from fattn_probe.lab.study.algorithms import (
     run,
     run_all,
 )
-from fattn_probe.lab.study.flash_attention_1 import A100_SRAM, block_sizes
+from fattn_probe.lab.study.papers import A100_SRAM, block_sizes, split_ranges
 from fattn_probe.lab.study.problem import op_arrays
-from fattn_probe.lab.study.split_kv import split_ranges
 from fattn_probe.lab.study.stream_k import divide, launch_of, pieces_of, stream_k
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, tiles_in_turn, tiles_of
 from fattn_probe.verdict.truth.reference.attention import attention

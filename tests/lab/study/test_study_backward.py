@@ -10,8 +10,8 @@ from fattn_probe.cases.op import Params
 from fattn_probe.lab.study import formulas
 from fattn_probe.lab.study.algorithms import run
 from fattn_probe.lab.study.backward import backward, standard_backward
-from fattn_probe.lab.study.flash_attention_2 import flash_attention_2
 from fattn_probe.lab.study.formulas import FormulaSizes
+from fattn_probe.lab.study.papers import flash_attention_2
 from tests.lab.study.drawn_ops import made_op, subject_of, subjects
 
 

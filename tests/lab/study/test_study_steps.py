@@ -3,8 +3,7 @@
 import numpy as np
 
 from fattn_probe.lab.study.algorithms import run
-from fattn_probe.lab.study.steps import rows_of, summary_of
-from fattn_probe.lab.study.trace import RowState, StudyStep
+from fattn_probe.lab.study.problem import RowState, StudyStep, rows_of, summary_of
 from tests.lab.study.drawn_ops import made_op, subject_of
 
 SAME = slice(0, 2)
