@@ -1,17 +1,15 @@
 """The answer as a JSON document."""
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fattn_probe.base.documents import plain
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import is_folder, make_folder, read_text, whole_folder
 from fattn_probe.daily.triage.advice import Advice
-from fattn_probe.daily.triage.guilty import Guilty
 from fattn_probe.daily.triage.layers import layers_of
 from fattn_probe.daily.triage.result import TriageResult
 from fattn_probe.daily.triage.verdict import AttentionOp
@@ -28,29 +26,27 @@ def document_of(result: TriageResult, advice: Sequence[Advice], provenance: Mapp
     Keys: version, verdict, sentence, guilty, others (each with `kind`), targets, run, left_out, compared, layers,
     attention, next, provenance; docs/guide/triage.md explains them. NaN and infinities are null.
     """
-    guilty = as_json(result.answer.guilty)
-    found = {
-        "version": VERSION,
-        "verdict": guilty["kind"],
-        "sentence": sentence(result),
-        "guilty": guilty,
-        "others": [as_json(other) for other in result.answer.others],
-        "targets": list(result.targets),
-        "run": dict(result.run),
-        "left_out": list(result.left_out),
-        "compared": result.compared,
-        "layers": [asdict(layer) for layer in layers_of(result)],
-        "attention": [row for op in result.ops for row in rows_of(op)],
-        "next": [asdict(one) for one in advice],
-        "provenance": dict(provenance),
-    }
-    plain: dict[str, Any] = finite(found)
-    return plain
-
-
-def as_json(guilty: Guilty) -> dict[str, Any]:
-    """A verdict: its kind (the name of its class), and its fields."""
-    return {"kind": type(guilty).__name__, **asdict(guilty)}
+    first, *others = (
+        {"kind": type(one).__name__} | plain(one) for one in (result.answer.guilty, *result.answer.others)
+    )
+    found: dict[str, Any] = plain(
+        {
+            "version": VERSION,
+            "verdict": first["kind"],
+            "sentence": sentence(result),
+            "guilty": first,
+            "others": others,
+            "targets": result.targets,
+            "run": result.run,
+            "left_out": result.left_out,
+            "compared": result.compared,
+            "layers": list(layers_of(result)),
+            "attention": [row for op in result.ops for row in rows_of(op)],
+            "next": advice,
+            "provenance": provenance,
+        }
+    )
+    return found
 
 
 def rows_of(op: AttentionOp) -> list[dict[str, Any]]:
@@ -58,18 +54,6 @@ def rows_of(op: AttentionOp) -> list[dict[str, Any]]:
     place = {"layer": op.layer, "step": op.step, "part": op.part, "phase": op.phase}
     rows = rows_as_json(op.found)["rows"] or [{"case": op.case, "status": "unjudged", "reason": op.unjudged}]
     return [place | row for row in rows]
-
-
-def finite(value: Any) -> Any:  # noqa: ANN401 - a document is of any type that JSON has
-    """A value with null for NaN and infinities, which JSON lacks."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case Mapping():
-            return {str(key): finite(one) for key, one in value.items()}
-        case list() | tuple():
-            return [finite(one) for one in value]
-    return value
 
 
 VERDICT, REPORT = "verdict.json", "report.md"

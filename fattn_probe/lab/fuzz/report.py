@@ -76,7 +76,13 @@ class Tally:
 
 def document(tally: Tally, smallest: Sequence[Smallest] = ()) -> dict[str, Any]:
     """A run for `--json`; a finding has its smallest scenario if it was shrunk."""
-    found = {(one.kind, one.on): one for one in smallest}
+    shrunk = {(one.kind, one.on): (one.result, one.settings) for one in smallest}
+    findings = []
+    for key in tally.findings:
+        (kind, on), judged = key, tally.cheapest[key]
+        result, settings = shrunk.get(key, (judged.result, judged.drawn.settings))
+        said = {"on": on, "cases": tally.failures[key], "case": result.name, "reason": result.reason}
+        findings.append(asdict(kind) | said | {"scenario": settings})
     return {
         "cases": tally.cases,
         "interrupted": tally.interrupted,
@@ -93,18 +99,8 @@ def document(tally: Tally, smallest: Sequence[Smallest] = ()) -> dict[str, Any]:
             {"on": one.on, "case": one.result.name, "warning": one.result.warning, "scenario": one.drawn.settings}
             for one in tally.few_bits
         ],
-        "findings": [one_document(tally, kind, on, found.get((kind, on))) for kind, on in tally.findings],
+        "findings": findings,
     }
-
-
-def one_document(tally: Tally, kind: FindingKind, on: str, smallest: Smallest | None) -> dict[str, Any]:
-    """A kind of failure on a target for `--json`."""
-    judged = tally.cheapest[kind, on]
-    shown, settings = (
-        (judged.result, judged.drawn.settings) if smallest is None else (smallest.result, smallest.settings)
-    )
-    said = {"on": on, "cases": tally.failures[kind, on], "case": shown.name, "reason": shown.reason}
-    return asdict(kind) | said | {"scenario": settings}
 
 
 def known_defects(tally: Tally) -> Counter[str]:
