@@ -350,3 +350,19 @@ def test_an_access_beside_a_device_variable_is_found():
         assert f"out-of-bounds: global memory is accessed at {said} in touch, block" in " ".join(done.stdout.split())
     for what, index in ((0, 3), (1, 0), (2, 7), (3, 15), (4, 56)):
         assert "the checker found nothing" in program(path, "--on", "sim:h200", "--check", "--", what, index).stdout
+
+
+OTHER_WORDS = {"device_query", "streams"}
+"""Programs that print figures of the GPU, or times."""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", EVERY)
+def test_a_gpu_runs_it_as_the_simulator_does(path):
+    gpu, sim = json.loads(program(path, "--on", "gpu,sim:h200", "--json").stdout)["runs"]
+    assert gpu["exit_code"] == sim["exit_code"] == 0
+    for run in (gpu, sim):
+        run["launches"] = [(one["kernel"], one["grid"], one["block"], one["shared"]) for one in run["launches"]]
+    assert gpu["launches"] == sim["launches"]
+    if path.stem not in OTHER_WORDS:
+        assert gpu["stdout"] == sim["stdout"]
