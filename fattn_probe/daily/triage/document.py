@@ -10,10 +10,9 @@ from fattn_probe.base.documents import plain
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import is_folder, make_folder, read_text, whole_folder
 from fattn_probe.daily.triage.advice import Advice
-from fattn_probe.daily.triage.layers import layers_of
 from fattn_probe.daily.triage.result import TriageResult
 from fattn_probe.daily.triage.verdict import AttentionOp
-from fattn_probe.daily.triage.words import sentence
+from fattn_probe.daily.triage.words import layers_of, sentence
 from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.verdict.present.document import rows_as_json
 

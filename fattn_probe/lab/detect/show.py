@@ -13,9 +13,9 @@ from fattn_probe.base.figures import number_of
 from fattn_probe.base.files import read_text
 from fattn_probe.base.tables import Table
 from fattn_probe.daily.inspect.view.page import environment
+from fattn_probe.lab.detect.argued import refuted
 from fattn_probe.lab.detect.counts import LineCoverage, Share, SourceLine, name_of
 from fattn_probe.lab.detect.measure import Measured
-from fattn_probe.lab.detect.unreachable import refuted
 from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA

@@ -1,5 +1,6 @@
 """The counts of a kernel launch, and their names in Nsight Compute."""
 
+import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -23,33 +24,8 @@ class CountRow:
     metric: str
 
 
-ROWS = (
-    CountRow("tensor", "tensor instructions", "sm__inst_executed_pipe_tensor_op_hmma.sum"),
-    CountRow("ldmatrix", "ldmatrix", "smsp__inst_executed_op_ldsm_pred_on_any.sum"),
-    CountRow("shared_loads", "shared loads", "smsp__inst_executed_op_shared_ld_pred_on_any.sum"),
-    CountRow("shared_stores", "shared stores", "smsp__inst_executed_op_shared_st_pred_on_any.sum"),
-    CountRow("copies", "cp.async", "smsp__inst_executed_op_ldgsts_pred_on_any.sum"),
-    CountRow("global_loads", "global loads", ""),
-    CountRow("global_stores", "global stores", "smsp__inst_executed_op_global_st_pred_on_any.sum"),
-    CountRow("shuffles", "shuffles", ""),
-    CountRow("barriers", "barriers", ""),
-    CountRow("wavefronts", "shared wavefronts", ""),
-    CountRow("load_wavefronts", "  of loads", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"),
-    CountRow(
-        "ldmatrix_wavefronts", "  of ldmatrix", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldsm.sum"
-    ),
-    CountRow("store_wavefronts", "  of stores", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum"),
-    CountRow("conflicts", "bank conflicts", ""),
-    CountRow("repeats", "repeated wavefronts", ""),
-    CountRow("other_wavefronts", "wavefronts of others", "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_misc.sum"),
-    CountRow("load_sectors", "global load sectors", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"),
-    CountRow("load_requests", "global load requests", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"),
-    CountRow("store_sectors", "global store sectors", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"),
-    CountRow("store_requests", "global store requests", "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"),
-    CountRow("tensor_flops", "tensor flops", ""),
-    CountRow("dram_read_bytes", "DRAM bytes read", "dram__bytes_read.sum"),
-    CountRow("dram_write_bytes", "DRAM bytes written", "dram__bytes_write.sum"),
-    CountRow("nanoseconds", "time in ns", "gpu__time_duration.sum"),
+ROWS = tuple(
+    CountRow(*words) for words in csv.reader(Path(__file__).with_suffix(".csv").read_text("utf-8").splitlines()[1:])
 )
 """The rows, in the order of the table."""
 BY_ADDRESS = ("load_wavefronts", "ldmatrix_wavefronts", "store_wavefronts")

@@ -104,11 +104,6 @@ def test_every_line_is_answered():
     assert missing_or_error(done, "model") is None
 
 
-def test_a_program_that_closes_its_output_and_stays_is_lost():
-    with pytest.raises(LostError, match="closed its output, and did not end in 1 s"):
-        talk("import os, time\nos.close(1)\ntime.sleep(600)", timeout=1.0)
-
-
 @pytest.mark.parametrize(("code", "error"), [(2, InputError), (3, MachineError), (4, LostError)])
 def test_an_exit_status_is_an_error_with_what_was_said(code, error):
     done = talk(f"sys.stderr.write('llama: noise\\nfattn-capture: too long\\n')\nsys.exit({code})")
@@ -128,19 +123,18 @@ def test_an_assertion_of_ggml_is_told():
         missing_or_error(talk(text), "model")
 
 
-def test_a_program_that_is_killed_is_lost():
-    with pytest.raises(LostError, match="killed by SIGKILL"):
-        missing_or_error(talk("import os\nos.kill(os.getpid(), 9)"), "model")
-
-
-def test_another_line_is_lost():
-    with pytest.raises(LostError, match="said 'hello'"):
-        talk("ask('hello')")
-
-
-def test_a_program_that_says_nothing_is_ended():
-    with pytest.raises(TimedOutError, match="no answer after 0 s"):
-        talk("import time\ntime.sleep(60)", timeout=0.3)
+@pytest.mark.parametrize(
+    ("text", "timeout", "error", "said"),
+    [
+        ("import time\ntime.sleep(60)", 0.3, TimedOutError, "no answer after 0 s"),
+        ("import os, time\nos.close(1)\ntime.sleep(600)", 1.0, LostError, "closed its output, and did not end in 1 s"),
+        ("import os\nos.kill(os.getpid(), 9)", 30.0, LostError, "killed by SIGKILL"),
+        ("ask('hello')", 30.0, LostError, "said 'hello'"),
+    ],
+)
+def test_a_program_that_does_not_answer_is_ended_or_lost(text, timeout, error, said):
+    with pytest.raises(error, match=said):
+        missing_or_error(talk(text, timeout=timeout), "model")
 
 
 def test_an_error_in_an_answer_ends_the_program(tmp_path):
