@@ -119,7 +119,7 @@ def rows_of(page, first):
 
 
 def test_what_readme_says_that_quick_detects_is_measured():
-    """The page has what follows from the verdicts (tests/maintain/test_shipped_verdicts.py)."""
+    """The page has what follows from the verdicts (tests/maintain/test_scripts.py)."""
     text = " ".join((ROOT / "README.md").read_text().split())
     said = re.search(r"`quick` detects at least ([\d.]+) % of ([\d,]+) planted faults", text)
     assert said is not None

@@ -22,9 +22,8 @@ from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.daily.doctor.report import Engine
 from fattn_probe.daily.inspect.view.show import render as render_facts
 from fattn_probe.daily.inspect.view.side_by_side import render_side_by_side, side_by_side
-from fattn_probe.daily.ops.parse import OpResult
+from fattn_probe.daily.ops.parse import OpResult, OpsReport
 from fattn_probe.daily.ops.render import render as render_ops
-from fattn_probe.daily.ops.report import OpsReport
 from fattn_probe.daily.regress.plots import work_facts
 from fattn_probe.daily.regress.records import Identity, Result, Run, StoredCase
 from fattn_probe.daily.regress.runner import Outcome
@@ -36,7 +35,7 @@ from fattn_probe.daily.triage.show import render as render_triage
 from fattn_probe.lab.study.command import StudyOptions, study_case
 from fattn_probe.lab.study.precisions import VARIANTS
 from fattn_probe.lab.study.show import render as render_study
-from fattn_probe.lab.study.show_precisions import render_table3
+from fattn_probe.lab.study.show import render_table3
 from fattn_probe.lab.study.table3 import Table3, row_of
 from fattn_probe.llama.build.command import build_table
 from fattn_probe.llama.build.key import Build

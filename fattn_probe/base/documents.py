@@ -88,6 +88,13 @@ class Document(Generic[T]):
         write_document(kind, key, self.text(value).encode())
 
 
+def plain(value: object) -> Any:  # noqa: ANN401 (JSON)
+    """A value of dataclasses as dictionaries, lists, words and numbers; None for NaN and infinities, not in JSON."""
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(value, inf_nan_mode="null")
+
+
 def _first(error: "ValidationError") -> str:
     """The first mistake, in words."""
     first = error.errors()[0]

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -67,21 +67,16 @@ def exit_codes(as_json: bool = False) -> Iterator[None]:
         STDOUT.discard()
         sys.exit(128 + signal.SIGPIPE)
     except Exception as error:  # noqa: BLE001 - the process boundary
-        end_with(error, as_json)
-
-
-def end_with(error: Exception, as_json: bool) -> NoReturn:
-    """Report the error and exit with its code; an unexpected exception is a bug and gets a traceback."""
-    problem = problem_of(error)
-    if problem is None:
-        show_bug(error)
-        problem = FattnProbeError("This is a bug in fattn-probe, not in your input.")
-    try:
-        show_error(problem, as_json)
-        STDOUT.flush()
-    except (OSError, MachineError):  # stdout itself failed, and stderr has the error
-        STDOUT.discard()
-    sys.exit(code_after_signal() or problem.exit_code)
+        problem = problem_of(error)
+        if problem is None:
+            show_bug(error)
+            problem = FattnProbeError("This is a bug in fattn-probe, not in your input.")
+        try:
+            show_error(problem, as_json)
+            STDOUT.flush()
+        except (OSError, MachineError):  # stdout itself failed, and stderr has the error
+            STDOUT.discard()
+        sys.exit(code_after_signal() or problem.exit_code)
 
 
 def code_after_signal() -> int:

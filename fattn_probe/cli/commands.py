@@ -1,10 +1,13 @@
 """The table of commands; the module of a command is imported when the command is used."""
 
+import csv
 import functools
 import inspect
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,89 +19,12 @@ from fattn_probe.base.console import show
 from fattn_probe.base.errors import InputError
 from fattn_probe.cli.expand import with_flags
 
-COMMANDS = {
-    "demo": (
-        "demo:demo",
-        "Run a scenario on a simulated H200, judge its output, and inspect the kernel with gdb.",
-    ),
-    "doctor": ("doctor:doctor", "Check what works on this machine, and show how to install what is missing."),
-    "run": ("run:run", "Run scenarios, and list the kernels that ran."),
-    "plan": ("run:plan", "Show the kernels that GPUs of the catalogue would launch, without running them."),
-    "inspect": (
-        "inspect:inspect",
-        "Run an op under gdb or cuda-gdb, and show tensors, the choice of the kernel, tiling and each block's work.",
-    ),
-    "debug": (
-        "inspect:debug",
-        "Open gdb or cuda-gdb at the first line of a case's kernel; adds `fattn tensors|launch|blocks|tile`.",
-    ),
-    "capture": ("capture:capture", "Run a prompt through a model, and record its attention ops as case files."),
-    "compare": (
-        "compare:compare",
-        "Judge the output of scenarios by an exact float64 reference and the error model, or compare two captures.",
-    ),
-    "ops": ("ops:ops", "Run the FLASH_ATTN_EXT cases of upstream's test-backend-ops."),
-    "triage": (
-        "triage:triage",
-        "Run a prompt through a model, and name the first op that is wrong: attention, a different op, or none.",
-    ),
-    "reproduce": (
-        "reproduce:reproduce",
-        "Write a reproduction without fattn-probe: a line for upstream's test, a patch to it, or a C++ file.",
-    ),
-    "regress": ("regress:regress", "Run a suite, and report what changed since the last accepted run."),
-    "history": ("history:history_app", "Results of all regression runs: list, accept, export, report, merge."),
-    "hook": ("hook:hook_app", "A git hook that judges changed attention kernels before a push: install, run."),
-    "suite": ("shipped:suite_app", "Suites of scenarios, for regress."),
-    "diff": (
-        "regress:diff",
-        "Compare an old and a new llama.cpp on the same inputs: kernel, launch, bits, error.",
-    ),
-    "bisect": ("regress:bisect", "Find the first llama.cpp release that fails a case, and show how it fails."),
-    "build": (
-        "build:build",
-        "Build llama.cpp's CUDA backend, with the kernels that scenarios need; without scenarios, runs add theirs.",
-    ),
-    "source": ("source:source_app", "Fetch and describe llama.cpp trees."),
-    "patch": ("shipped:patch_app", "Patches, for --patch."),
-    "scenario": ("scenario:scenario_app", "List, show, check and create scenario files."),
-    "device": ("device:device_app", "The catalogue of simulated GPUs."),
-    "cache": ("cache:cache_app", "The folder of sources, builds and shared objects."),
-    "study": (
-        "study:study",
-        "Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it.",
-    ),
-    "profile": (
-        "profile:profile",
-        "Count what kernels do: instructions, bank conflicts, sectors, bytes; by the simulator, or by Nsight Compute.",
-    ),
-    "program": (
-        "program:program",
-        "Compile and run your own CUDA or HIP program on a simulated or a real GPU.",
-    ),
-    "kernel": ("kernel:kernel_app", "Other attention kernels, for compare --kernel."),
-    "coverage": (
-        "coverage:coverage",
-        "Count the lines and branches of the attention kernels and their dispatch that suites execute.",
-    ),
-    "mutate": (
-        "mutate:mutate",
-        "Plant small faults in the attention kernels and their dispatch, and count those that a suite detects.",
-    ),
-    "fuzz": (
-        "fuzz:fuzz",
-        "Judge random scenarios, and shrink failing ones to the smallest that still fails.",
-    ),
-}
-"""For each name, the function or group of commands, as `module:attribute` of `cli`, and its help."""
-GROUPS = {
-    "Look": ["demo", "doctor", "run", "plan", "inspect", "debug", "capture"],
-    "Check": ["compare", "ops", "triage", "reproduce"],
-    "Nightly": ["regress", "history", "hook", "suite", "diff", "bisect"],
-    "Build": ["build", "source", "patch", "scenario", "device", "cache"],
-    "Learn and measure": ["study", "profile", "program", "kernel", "coverage", "mutate", "fuzz"],
-}
-"""The groups of commands in `--help`."""
+
+@functools.cache
+def commands() -> tuple[tuple[str, str, str, str], ...]:
+    """For each command its group in `--help`, its name, its function as `module:attribute` of `cli`, and its help."""
+    lines = (files("fattn_probe.cli") / "commands.csv").read_text(encoding="utf-8").splitlines()
+    return tuple((group, name, place, about) for group, name, place, about in csv.reader(lines[1:]))
 
 
 def wants_json(words: Sequence[str]) -> bool:
@@ -200,11 +126,11 @@ class Commands(Group):
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401
         super().__init__(**options)
-        for name, (place, about) in COMMANDS.items():
+        for _, name, place, about in commands():
             self.add_command(LazyCommand(name, place, about))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
         """List the commands in their groups."""
-        for title, group in GROUPS.items():
+        for title, group in groupby(commands(), lambda row: row[0]):
             with formatter.section(title):
-                formatter.write_dl([(name, COMMANDS[name][1]) for name in group])
+                formatter.write_dl([(name, about) for _, name, _, about in group])

@@ -122,7 +122,8 @@ def compare(
             for row in judge_cases(session, some, judged_by, activity.step):
                 activity.count(row.status)
                 if plot is not None:
-                    write_pictures(row, plot, activity)
+                    for path in plot_row(row, plot):
+                        activity.note(f"wrote {path}")
                 rows.append(row)
             if base := base_of(own):
                 activity.step(f"finding what {base.words} launches")
@@ -150,12 +151,6 @@ def telling_parts(
             own = replace(own, flavour=entry.flavour)
         strict = replace(checks, roundings=checks.roundings or entry.check.roundings)
         yield own, strict, [(case, given or [target]) for part, target, case in chosen if part.name == entry.name]
-
-
-def write_pictures(row: Judgement, folder: Path, activity: Activity) -> None:
-    """Write the error maps of a row, and name the files."""
-    for path in plot_row(row, folder):
-        activity.note(f"wrote {path}")
 
 
 def compare_files(paths: Sequence[Path], as_json: bool) -> None:

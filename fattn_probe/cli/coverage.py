@@ -13,7 +13,7 @@ from fattn_probe.cli import flags, setup
 from fattn_probe.cli.expand import offered
 from fattn_probe.cli.options import BuildFlags, Where
 from fattn_probe.daily.regress.entries import Given
-from fattn_probe.lab.detect import unreachable
+from fattn_probe.lab.detect.argued import places, unreachable
 from fattn_probe.lab.detect.measure import by_suite, headers_of, measure, on_simulated
 from fattn_probe.lab.detect.show import document, read, render
 
@@ -51,11 +51,11 @@ def coverage(
         ]
     found = by_suite([*earlier, *found])
     tree = setup.tree_of(build)
-    argued, headers = unreachable.places(tree, unreachable.read()), headers_of(tree)
+    argued, headers = places(tree, unreachable()), headers_of(tree)
     for item in found:
         item.coverage.unreachable, item.coverage.headers = argued, headers
     if html is not None:
-        from fattn_probe.lab.detect.page import page  # only for a page
+        from fattn_probe.lab.detect.show import page  # only for a page
 
         write_text(html, page(found, tree))
     show(document(found), lambda: render(found), as_json)

@@ -17,9 +17,8 @@ from fattn_probe.cli.compare import JudgeFlags
 from fattn_probe.cli.expand import offered
 from fattn_probe.cli.options import SIMULATED, BuildFlags, Simulate, Where
 from fattn_probe.lab.detect.measure import check as check_simulated
-from fattn_probe.lab.fuzz.command import FuzzRun, write_cases
 from fattn_probe.lab.fuzz.features import Kept
-from fattn_probe.lab.fuzz.report import Tally, document, render
+from fattn_probe.lab.fuzz.report import FuzzRun, Tally, document, render, write_cases
 from fattn_probe.lab.fuzz.run import Fuzzer, FuzzLimits
 from fattn_probe.llama.source import DEFAULT_SOURCE
 

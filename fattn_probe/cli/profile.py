@@ -18,8 +18,7 @@ from fattn_probe.cli.expand import offered
 from fattn_probe.cli.options import BuildFlags, Simulate, Where
 from fattn_probe.lab.profile.command import Profiled, check_targets, device_of, profile_case, profile_program
 from fattn_probe.lab.profile.document import document
-from fattn_probe.lab.profile.roofline_picture import write_roofline
-from fattn_probe.lab.profile.show import render
+from fattn_probe.lab.profile.show import render, write_roofline
 from fattn_probe.lab.program.execute import ProgramSettings
 from fattn_probe.lab.program.source import Program
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -65,7 +64,12 @@ def profile(
         settings = ProgramSettings(tuple(words[1:]), where.timeout, keeps_output=as_json)
         done = [profile_program(Program(Path(words[0])), targets, settings, setup.simulation_of(simulate))]
     else:
-        done = profiled_cases(scenario_paths(words), targets, setup.run_options(build, where, simulate))
+        programs = [word for word in words if is_program(word)]
+        if programs:
+            raise InputError(f"{programs[0]} is a program: profile programs one at a time, without scenarios")
+        done = profiled_cases(
+            [flags.scenario_path(word) for word in words], targets, setup.run_options(build, where, simulate)
+        )
     gpus = {str(target): device_of(target) for target in targets}
     if plot is not None:
         write_roofline(done, gpus, plot)
@@ -81,14 +85,6 @@ def is_given(context: typer.Context, flag: str) -> bool:
     """Whether the user gave a flag."""
     source = context.get_parameter_source(flag)
     return source is not None and source.name != "DEFAULT"  # by name: some versions of typer include their own click
-
-
-def scenario_paths(words: Sequence[str]) -> list[Path]:
-    """The scenario files or folders that words name; InputError for a program among them."""
-    programs = [word for word in words if is_program(word)]
-    if programs:
-        raise InputError(f"{programs[0]} is a program: profile programs one at a time, without scenarios")
-    return [flags.scenario_path(word) for word in words]
 
 
 def profiled_cases(paths: Sequence[Path], targets: list[Target], options: RunOptions) -> list[Profiled]:

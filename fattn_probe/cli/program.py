@@ -1,6 +1,7 @@
 """The command line of `program`."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -16,11 +17,15 @@ from fattn_probe.cli.expand import offered
 from fattn_probe.cli.options import BuildFlags, Simulate, Where
 from fattn_probe.lab.kernels.compiled import CUDA
 from fattn_probe.lab.program.build import Executable, maker
-from fattn_probe.lab.program.debugger import debug
-from fattn_probe.lab.program.execute import ProgramSettings, document, execute
+from fattn_probe.lab.program.execute import ProgramSettings, document, environment, execute
 from fattn_probe.lab.program.show import render
 from fattn_probe.lab.program.source import Program
 from fattn_probe.llama.build.key import Flavour
+from fattn_probe.machine.run.simulator import Simulation
+
+SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set pagination off", "set width 0")
+IN_A_BLOCK = "simt::self != 0"
+"""A kernel's body is also entered on the host, when it describes itself (native/sim/launch.h)."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,16 @@ def program(
     fast_math = compiling.fast_math
     chosen = Program(file, (*compiling.include, CUDA), tuple(compiling.define), fast_math)
     targets = setup.targets_of(where, amd=True)
-    flavour = flavour_for(targets, check=build.check, gdb=gdb)
+    for target in targets:
+        if target.engine == "cpu":
+            raise InputError("program --on cpu: a CUDA program needs a GPU, simulated (sim:ID) or real (gpu)")
+        if build.check and target.engine == "cuda":
+            raise InputError("--check is for simulated GPUs; on a GPU, run the program under compute-sanitizer")
+    if gdb and build.check:
+        raise InputError("--gdb and --check need different builds: choose one")
+    if gdb and len(targets) > 1:
+        raise InputError("--gdb runs on one GPU: choose it with --on")
+    flavour: Flavour = "debug" if gdb else "check" if build.check else "release"
     settings = ProgramSettings(tuple(arguments or ()), where.timeout, as_json)
     runs = []
     for target in targets:
@@ -76,20 +90,6 @@ def program(
             sys.exit(run.code if run.code > 0 else 128 - run.code)
 
 
-def flavour_for(targets: list[Target], *, check: bool, gdb: bool) -> Flavour:
-    """The flavour to compile; InputError for flags that the targets cannot have."""
-    for target in targets:
-        if target.engine == "cpu":
-            raise InputError("program --on cpu: a CUDA program needs a GPU, simulated (sim:ID) or real (gpu)")
-        if check and target.engine == "cuda":
-            raise InputError("--check is for simulated GPUs; on a GPU, run the program under compute-sanitizer")
-    if gdb and check:
-        raise InputError("--gdb and --check need different builds: choose one")
-    if gdb and len(targets) > 1:
-        raise InputError("--gdb runs on one GPU: choose it with --on")
-    return "debug" if gdb else "check" if check else "release"
-
-
 def compiled(chosen: Program, target: Target, flavour: Flavour, activity: Activity) -> Executable:
     """The program for a target, compiled with progress; its warnings are noted."""
     building = activity.beside(
@@ -99,3 +99,22 @@ def compiled(chosen: Program, target: Target, flavour: Flavour, activity: Activi
     for warning in made.warnings:
         NOTES.print(warning, style="yellow", soft_wrap=True)
     return made
+
+
+def debug(executable: Executable, target: Target, arguments: Sequence[str], *, fast_math: bool) -> int:
+    """Hand the terminal to the debugger until the user quits it; returns its exit code.
+
+    It stops in the first thread of a launched kernel. On a simulated GPU one host thread runs all CUDA threads, block
+    by block.
+    """
+    from fattn_probe.daily.inspect.inspector import DEBUGGERS  # the room of the debuggers, for --gdb only
+    from fattn_probe.daily.inspect.live import hand_over
+
+    debugger = DEBUGGERS[target.engine]
+    stops = [f"tbreak {kernel.file}:{kernel.line} if {IN_A_BLOCK}" for kernel in executable.kernels]
+    if target.engine == "cuda":
+        stops = ["set cuda break_on_launch application"]
+    commands = [*SETTINGS, *stops, "run"]
+    words = [word for command in commands for word in ("-ex", command)]
+    env = environment(target, Simulation(threads=1), fast_math=fast_math)
+    return hand_over([debugger, "-q", *words, "--args", str(executable.path), *arguments], env)

@@ -8,15 +8,14 @@ import typer
 
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
+from fattn_probe.base.documents import plain
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.scenario.files import one_case
 from fattn_probe.cli import flags
 from fattn_probe.lab.study.algorithms import Algorithm
 from fattn_probe.lab.study.command import H200_SMS, StudyOptions, raise_if_different, study_case
-from fattn_probe.lab.study.flash_attention_1 import A100_SRAM
-from fattn_probe.lab.study.schedules import ScheduleChoice
-from fattn_probe.lab.study.show import render, study_json
-from fattn_probe.lab.study.show_precisions import render_table3, table3_json
+from fattn_probe.lab.study.papers import A100_SRAM
+from fattn_probe.lab.study.show import render, render_table3, study_json
 from fattn_probe.lab.study.table3 import measure
 from fattn_probe.lab.study.warpgroups import Ring, Schedule
 
@@ -80,7 +79,7 @@ def study(
             raise InputError(f"--table3 draws its own data; leave out {path}")
         with Activity(NOTES) as activity:
             measured = measure(table3, activity.step)
-        show(table3_json(measured), lambda: render_table3(measured), as_json)
+        show({"table3": plain(measured)}, lambda: render_table3(measured), as_json)
         return
     if path is None:
         raise InputError("study needs a SCENARIO; `fattn-probe scenario list` has the shipped ones")
@@ -90,7 +89,7 @@ def study(
         sequence=part.sequence,
         backward=part.backward,
         fp8=part.fp8,
-        schedule=ScheduleChoice(**asdict(fa3)),
+        **asdict(fa3),
     )
     with Activity(NOTES) as activity:
         done = study_case(one_case(path, part.case_name), algorithm, options, activity.step)

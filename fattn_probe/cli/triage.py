@@ -17,9 +17,8 @@ from fattn_probe.cli.expand import offered
 from fattn_probe.cli.options import BuildFlags, Simulate, Where
 from fattn_probe.daily.triage.advice import TriageFlags, advice_of
 from fattn_probe.daily.triage.command import Triage
-from fattn_probe.daily.triage.document import document_of
-from fattn_probe.daily.triage.folder import check_folder, write_folder
-from fattn_probe.daily.triage.result import TriageResult, raise_if_wrong
+from fattn_probe.daily.triage.document import check_folder, document_of, write_folder
+from fattn_probe.daily.triage.result import raise_if_wrong
 from fattn_probe.daily.triage.show import render, report
 from fattn_probe.daily.triage.words import sentence
 from fattn_probe.machine.run.provenance import driver, versions
@@ -47,18 +46,13 @@ def triage(
         result = Triage(session, request, targets, recorded, activity).run()
         source = str(options.tree and options.tree.spec)
         advice = advice_of(result, TriageFlags(folder, source, build.patch, where.devices))
-        provenance = provenance_of(result)
+        run = result.run
+        found = {"command": shlex.join(["fattn-probe", *sys.argv[1:]])}
+        found |= {"model": f"{run['model']['file']} ({run['model'].get('description', '?')})"}
+        found |= {"source": f"{run['source']} (b{run['build_number']})", "driver": driver() or "none"}
+        provenance = found | versions()
         document = document_of(result, advice, provenance)
         files = [recorded / f"{case}{RECORDED}" for case in result.cases]
         write_folder(folder, document, report(result, advice, provenance), files)
     show(document | {"folder": str(folder)}, lambda: render(result, advice, str(folder)), as_json)
     raise_if_wrong(result.answer, sentence(result))
-
-
-def provenance_of(result: TriageResult) -> dict[str, str]:
-    """The command, what ran, and the versions of the programs that ran it."""
-    run = result.run
-    found = {"command": shlex.join(["fattn-probe", *sys.argv[1:]])}
-    found |= {"model": f"{run['model']['file']} ({run['model'].get('description', '?')})"}
-    found |= {"source": f"{run['source']} (b{run['build_number']})", "driver": driver() or "none"}
-    return found | versions()

@@ -13,10 +13,10 @@ from fattn_probe.base.activity import Step
 from fattn_probe.base.json_lines import append, read
 from fattn_probe.base.tables import Table
 from fattn_probe.base.workers import Workers
-from fattn_probe.lab.detect.killed_by import LOST, MISSING
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.mutate import Baseline, MutantBuild, run_baseline
 from fattn_probe.lab.detect.schedule import Schedule, workers
+from fattn_probe.lab.detect.verdicts import LOST, MISSING
 from fattn_probe.lab.detect.worker import Task
 from maintain.mutants_table import held_out
 

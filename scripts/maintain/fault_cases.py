@@ -92,7 +92,11 @@ def batches_of(suite: SuiteCases, fault: HistoricFault) -> Iterator[CaseBatch]:
     First come entries on the GPU of the fault's own case, with the build that it is caught by, and its kernels.
     """
     if suite.name == SHOWS:
-        yield from own_batches(fault)
+        devices = load_devices()
+        check = CheckSpec(kernels=fault.catch == "kernel")
+        entry = Entry(flavour="check" if fault.catch == "check" else "release", check=check)
+        for shown in fault.shows:
+            yield CaseBatch(entry, parse_target(f"sim:{shown.device}", devices), expand(load(shown.scenario)))
         return
     own = {f"sim:{shown.device}" for shown in fault.shows}
     ordered = sorted(
@@ -115,15 +119,6 @@ def batches_of(suite: SuiteCases, fault: HistoricFault) -> Iterator[CaseBatch]:
     for part, cases in zip(ordered, reached, strict=True):
         first = own_kernels(fault, part.target, suite.options)
         yield from (CaseBatch(part.entry, part.target, batch) for batch in by_kernels(cases.values(), first))
-
-
-def own_batches(fault: HistoricFault) -> Iterator[CaseBatch]:
-    """The cases in a fault's head on their devices, with the build or the check that must catch the fault."""
-    devices = load_devices()
-    check = CheckSpec(kernels=fault.catch == "kernel")
-    entry = Entry(flavour="check" if fault.catch == "check" else "release", check=check)
-    for shown in fault.shows:
-        yield CaseBatch(entry, parse_target(f"sim:{shown.device}", devices), expand(load(shown.scenario)))
 
 
 def own_kernels(fault: HistoricFault, target: Target, options: RunOptions) -> frozenset[KernelCase]:

@@ -23,9 +23,19 @@ from fattn_probe.daily.regress.pool import Job, judged
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.results import recorded
 from fattn_probe.daily.regress.suite import Entry, load_suite
-from fattn_probe.lab.detect.killed_by import BUILD, CHECK, CHECKER, VERDICT, KilledBy, how_it_failed, killed_by
 from fattn_probe.lab.detect.measure import on_simulated
-from fattn_probe.lab.detect.verdicts import decisive, judgement_of, weaker
+from fattn_probe.lab.detect.verdicts import (
+    BUILD,
+    CHECK,
+    CHECKER,
+    VERDICT,
+    KilledBy,
+    decisive,
+    how_it_failed,
+    judgement_of,
+    killed_by,
+    weaker,
+)
 from fattn_probe.llama.source.faults import HistoricFault
 from fattn_probe.machine.run.base import base_of, changed
 from fattn_probe.machine.run.kernels_by_op import op_digest

@@ -19,12 +19,11 @@ from fattn_probe.cases.device import Device, load_devices
 from fattn_probe.cases.device.target import parse_target
 from fattn_probe.cases.scenario import Case, expand, load
 from fattn_probe.daily.regress.suite import cases_of, load_suite
-from fattn_probe.lab.detect.killed_by import VERDICT
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.mutate import build_mutants
 from fattn_probe.lab.detect.schedule import workers
 from fattn_probe.lab.detect.schema import switched
-from fattn_probe.lab.detect.verdicts import MutantVerdict, MutationPlan, SuitePart
+from fattn_probe.lab.detect.verdicts import VERDICT, MutantVerdict, MutationPlan, SuitePart
 from fattn_probe.lab.detect.worker import Worker
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.geometry import geometry_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.cli import demo
+from fattn_probe.cli import doctor
 from tests.as_user import HEEDING_HANGUPS
 
 ROOT = Path(__file__).parents[2]
@@ -158,10 +158,10 @@ def test_the_demo_stops_at_ctrl_c(monkeypatch):
         return 130
 
     monkeypatch.setattr("fattn_probe.cli.app", command)
-    monkeypatch.setattr(demo, "probe", lambda: None)
-    monkeypatch.setattr(demo, "diagnose", lambda facts: type("Report", (), {"sim_usable": True}))
+    monkeypatch.setattr(doctor, "probe", lambda: None)
+    monkeypatch.setattr(doctor, "diagnose", lambda facts: type("Report", (), {"sim_usable": True}))
     with pytest.raises(KeyboardInterrupt):
-        demo.demo()
+        doctor.demo()
     assert done == ["run"]
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import typer
 from fattn_probe import cli
 from fattn_probe.cases import shipped
 from fattn_probe.cli import app, options
-from fattn_probe.cli.commands import COMMANDS, GROUPS, LazyCommand, wants_json
+from fattn_probe.cli.commands import LazyCommand, commands, wants_json
 from fattn_probe.cli.compare import JudgeFlags
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +58,7 @@ def completed(*words):
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [name for _, name, *_ in commands()])
 def test_the_help_in_the_table_is_the_commands_own(name):
     command = typer.main.get_group(app).commands[name]
     assert isinstance(command, LazyCommand)
@@ -67,10 +68,12 @@ def test_the_help_in_the_table_is_the_commands_own(name):
 
 def test_help_has_every_command_in_one_group():
     """What is only measured or learnt with is in the last group, whose rooms are those of the district `lab`."""
-    assert sorted(name for group in GROUPS.values() for name in group) == sorted(COMMANDS)
-    sources = {name: ROOT / f"fattn_probe/cli/{place.partition(':')[0]}.py" for name, (place, _) in COMMANDS.items()}
-    of_lab = {name for name, path in sources.items() if "\nfrom fattn_probe.lab" in path.read_text()}
-    assert of_lab == set(GROUPS["Learn and measure"])
+    assert len({name for _, name, *_ in commands()}) == len(commands())
+    groups = [group for group, *_ in commands()]
+    assert len(list(groupby(groups))) == len(set(groups))
+    for group, _, place, _ in commands():
+        source = (ROOT / f"fattn_probe/cli/{place.partition(':')[0]}.py").read_text()
+        assert ("\nfrom fattn_probe.lab" in source) == (group == "Learn and measure"), place
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -17,7 +17,7 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 from typer.testing import CliRunner
 
-from fattn_probe.cli.commands import COMMANDS
+from fattn_probe.cli.commands import commands
 from fattn_probe.cli.expand import offered, with_flags
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ class Words:
 
 def functions():
     """(words, function) of every command."""
-    for name, (place, _) in COMMANDS.items():
+    for _, name, place, _ in commands():
         module, _, attribute = place.partition(":")
         found = getattr(import_module(f"fattn_probe.cli.{module}"), attribute)
         if isinstance(found, typer.Typer):

@@ -22,12 +22,16 @@ def capture():
     )
 
 
-@pytest.fixture
-def recorded(capture, tmp_path):
+def kept(capture, tmp_path):
     write_recording([capture], tmp_path / "gpu", {"device": "NVIDIA H200"})
     about, cases = read_recording(tmp_path / "gpu", {}, {})
     assert about == {"device": "NVIDIA H200"}
     return cases[capture.name]
+
+
+@pytest.fixture
+def recorded(capture, tmp_path):
+    return kept(capture, tmp_path)
 
 
 def test_the_same_output_agrees(capture, recorded):
@@ -51,16 +55,8 @@ def test_share_and_nmse_are_those_of_the_sample(capture, recorded):
 
 def test_nan_agrees_with_nan(capture, tmp_path):
     capture.dst[0, 3] = np.nan
-    write_recording([capture], tmp_path / "gpu", {})
-    _, cases = read_recording(tmp_path / "gpu", {}, {})
-    found = agreement(cases[capture.name], capture.dst, capture.launches)
+    found = agreement(kept(capture, tmp_path), capture.dst, capture.launches)
     assert (found.all_bits, found.share, found.nmse) == (True, 1.0, 0.0)
-
-
-def test_strides_are_odd_and_keep_few():
-    for elements in (1, 4096, 4097, 8192, 1_572_864):
-        assert stride_of(elements) % 2 == 1
-        assert len(range(0, elements, stride_of(elements))) <= 4096
 
 
 def test_a_stride_is_the_least_odd_one_that_keeps_few():
@@ -93,11 +89,6 @@ def test_another_size_is_refused(recorded):
 def test_another_csv_is_one_clear_error(lines, said):
     with pytest.raises(InputError, match=f"not the CSV of `fattn-probe history export`: {said}"):
         exported(lines)
-
-
-def kept(capture, tmp_path):
-    write_recording([capture], tmp_path / "gpu", {})
-    return read_recording(tmp_path / "gpu", {}, {})[1][capture.name]
 
 
 def test_no_difference_from_a_recording_is_called_none(capture, tmp_path):

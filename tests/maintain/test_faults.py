@@ -11,7 +11,7 @@ from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.suite import Entry
-from fattn_probe.lab.detect.killed_by import killed_by
+from fattn_probe.lab.detect.verdicts import killed_by
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import KernelCase
 from fattn_probe.llama.source.faults import corpus
@@ -127,6 +127,14 @@ def test_what_kills_a_fault(result, by):
     assert killed_by(result) == by
 
 
+def tried_batch(monkeypatch, result):
+    """What `try_batch` says of a batch with one case that is judged so."""
+    monkeypatch.setattr(faults, "prepare", lambda session, work: None)
+    monkeypatch.setattr(faults, "judged", lambda *given: (one for one in [result]))
+    session = Session(RunOptions(None))
+    return faults.try_batch(CaseBatch(Entry(), H200, [case_of("case")]), session, session, None)
+
+
 @pytest.mark.parametrize(
     ("result", "by"),
     [
@@ -137,12 +145,8 @@ def test_what_kills_a_fault(result, by):
 )
 def test_what_looks_like_a_known_defect_is_caught_by_what_it_shows(monkeypatch, result, by):
     """The case passes without the fault, so the defect is news."""
-    monkeypatch.setattr(faults, "prepare", lambda session, work: None)
-    monkeypatch.setattr(faults, "judged", lambda *given: (one for one in [result]))
     monkeypatch.setattr(faults, "passes", lambda case, session, target: True)
-    session = Session(RunOptions(None))
-    batch = CaseBatch(Entry(), H200, [case_of("case")])
-    (caught,), _ = faults.try_batch(batch, session, session, None)
+    (caught,), _ = tried_batch(monkeypatch, result)
     assert (caught.by, caught.cause) == (by, None)
 
 
@@ -172,10 +176,7 @@ def test_launches_unlike_those_without_the_fault_are_a_catch_of_their_own_kind(m
         "Plain", (), {"launches": lambda self, cases, *rest: {op_digest(case.op): launches(8) for case in cases}}
     )
     monkeypatch.setattr(faults, "base_of", lambda options: base())
-    monkeypatch.setattr(faults, "prepare", lambda session, work: None)
-    monkeypatch.setattr(faults, "judged", lambda *given: (one for one in [result]))
-    session, batch = Session(RunOptions(None)), CaseBatch(Entry(), H200, [case_of("case")])
-    caught, done = faults.try_batch(batch, session, session, None)
+    caught, done = tried_batch(monkeypatch, result)
     assert ([one.by for one in caught], done) == (by, 1)
     assert all("grid 8x1x1 of 32x4x1, 0 B" in one.said for one in caught if one.by == "launch")
 

@@ -81,13 +81,7 @@ def test_the_hostile_runs_are_no_part_of_the_others():
     def chosen(marks):
         command = [
             sys.executable,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "-q",
-            "-p",
-            "no:xdist",
-            "-m",
+            *["-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", "-m"],
             marks,
             ROOT / "tests/hostile",
         ]

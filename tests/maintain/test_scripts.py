@@ -3,11 +3,13 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
 FIRST = {path: path.read_text().partition("\n")[0] for path in sorted(SCRIPTS.iterdir()) if path.is_file()}
 PYTHON = [path for path, line in FIRST.items() if '/python"' in line]
 
@@ -39,3 +41,39 @@ def test_a_script_runs_with_the_environment_of_its_clone(tmp_path, script, has_v
     )  # fmt: skip
     assert done.stdout == f"{'its' if has_venv else 'path'} two words\n"
     assert ("scripts/setup test" in done.stderr) == (not has_venv)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("choose", "--results", "/nosuch"), "--results /nosuch: there is no such file"),
+        (("mutants", "quick", "--results", "/nosuch"), "--results /nosuch: there is no such file"),
+        (("outputs", "quick", "--keep", "/tmp", "--results", "/nosuch"), "--results /nosuch: there is no such file"),
+        (("page", "--results", "/nosuch"), "--results /nosuch: there is no such file"),
+        (("faults", "shows", "--only", "nosuch"), "--only nosuch: the corpus has no such fault"),
+        (("faults", "shows", "--catch", "luck"), "--catch luck: the corpus has no such fault"),
+    ],
+)
+def test_wrong_input_is_refused(words, said):
+    command = [sys.executable, str(ROOT / "scripts/detection"), *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("suites", "sample"),
+    [
+        (("quick",), 1500),
+        pytest.param(("quick", "upstream", "nightly"), 570, marks=pytest.mark.night),
+    ],
+)
+def test_the_table_follows_from_the_verdicts(suites, sample):
+    """Verdicts that no longer hold for a suite, because a hash has changed, count as open."""
+    command = [sys.executable, str(ROOT / "scripts/detection"), "mutants", *suites, "--sample", str(sample)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
+    page = (ROOT / "docs/measurements/detection.md").read_text()
+    assert len(rows) == 9
+    assert [row for row in rows if row not in page] == []

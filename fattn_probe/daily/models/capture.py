@@ -15,11 +15,16 @@ from fattn_probe.base.scratch import scratch
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op.blocks import QuantBlocks
 from fattn_probe.cases.op.case_file import CaseFile
-from fattn_probe.daily.models.dialogue import converse, missing_or_error
-from fattn_probe.daily.models.index import INDEX, Index, IndexEntry
 from fattn_probe.daily.models.on_device import OnDevice, prepared
-from fattn_probe.daily.models.program import CPU, available_memory, known_architecture, program_words
-from fattn_probe.daily.models.recorded_op import Offer, capture_of_op, case_of_op
+from fattn_probe.daily.models.program import (
+    CPU,
+    available_memory,
+    converse,
+    known_architecture,
+    missing_or_error,
+    program_words,
+)
+from fattn_probe.daily.models.recorded_op import INDEX, Index, IndexEntry, Offer, capture_of_op, case_of_op
 from fattn_probe.daily.models.request import Request, check_layers, size_text
 from fattn_probe.llama.build import Build
 from fattn_probe.llama.build.key import CAPTURE, DEVICE_CAPTURE
@@ -94,7 +99,15 @@ class Recorder:
                 self.step(f"evaluating step {number + 1} of {self.model['steps']}")
                 return "go"
             case {"offer": found}:
-                return self.consider(Offer(**found))
+                offer = Offer(**found)
+                if self.offer is None:
+                    self.note(expected_size(self.request, self.model, offer))
+                self.offer = offer
+                if self.spent + offer.bytes <= self.request.budget:
+                    self.launches.skip()
+                    return "yes"
+                self.left_out.append(offer.name)
+                return "no"
             case {"op": found, "ran_on": ran_on}:
                 self.record(found, ran_on)
                 return "next"
@@ -102,17 +115,6 @@ class Recorder:
                 self.end = found
                 return ""
         raise LostError(f"fattn-capture said {message}")
-
-    def consider(self, offer: Offer) -> str:
-        """Whether to record an op: as long as there is room."""
-        if self.offer is None:
-            self.note(expected_size(self.request, self.model, offer))
-        self.offer = offer
-        if self.spent + offer.bytes <= self.request.budget:
-            self.launches.skip()
-            return "yes"
-        self.left_out.append(offer.name)
-        return "no"
 
     def record(self, described: Mapping[str, Any], ran_on: Mapping[str, Mapping[str, int]]) -> None:
         """Write the last chosen op; `ran_on` has the number of runs of each op so far, by device."""

@@ -8,8 +8,7 @@ from fattn_probe.base.activity import Step
 from fattn_probe.base.scratch import scratch
 from fattn_probe.cases.device import Target
 from fattn_probe.daily.models.device_ops import files_of_device_ops
-from fattn_probe.daily.models.dialogue import converse, missing_or_error
-from fattn_probe.daily.models.program import CPU, build_libllama, program_words
+from fattn_probe.daily.models.program import CPU, build_libllama, converse, missing_or_error, program_words
 from fattn_probe.daily.models.request import Request
 from fattn_probe.daily.models.walk import Walk
 from fattn_probe.llama.build import Build

@@ -2,8 +2,9 @@
 
 import json
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from fattn_probe.base.arrays import Bytes
 from fattn_probe.base.digest import short
 from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import replacing, writing
 from fattn_probe.cases.op import Op, Params, Root, TensorView
 from fattn_probe.cases.op.case_file import CaseFile
 from fattn_probe.cases.op.ggml_types import TYPE_NAMES
@@ -49,7 +51,9 @@ def case_of_op(name: str, described: Mapping[str, Any], raw: Bytes) -> CaseFile:
     views = {key: view_of(key, view) for key, view in described["views"].items()}
     roots = {key: Root(key, root["type"], tuple(root["ne"])) for key, root in described["roots"].items()}
     inputs = {key: stored_bytes(root, raw) for key, root in described["roots"].items()}
-    op = Op(params_of(described["params"]), views, roots)
+    op_params = described["params"]
+    scale, max_bias, logit_softcap = struct.unpack("<3f", struct.pack("<3i", *op_params[:3]))
+    op = Op(Params(scale, max_bias, logit_softcap, prec=op_params[3], n_kv_max=op_params[4]), views, roots)
     return CaseFile(name, digest_of(op, inputs), op, inputs)
 
 
@@ -72,13 +76,64 @@ def stored_bytes(place: Mapping[str, Any], raw: Bytes) -> Bytes:
     return raw[place["place"] : place["place"] + place["size"]]
 
 
-def params_of(op_params: list[int]) -> Params:
-    """The parameters in `op_params`, as ggml_flash_attn_ext stores them: three floats, then two integers."""
-    scale, max_bias, logit_softcap = struct.unpack("<3f", struct.pack("<3i", *op_params[:3]))
-    return Params(scale, max_bias, logit_softcap, prec=op_params[3], n_kv_max=op_params[4])
-
-
 def digest_of(op: Op, inputs: Mapping[str, Bytes]) -> str:
     """16 hex digits that depend only on the op and the input bytes."""
     told = json.dumps(op.to_json(), sort_keys=True)
     return short((told, *(inputs[name].data for name in sorted(inputs))), DIGEST_DIGITS)
+
+
+INDEX = "index.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class IndexEntry:
+    """A captured op: its file in the folder, its place in the model, and its properties."""
+
+    file: str
+    digest: str
+    offer: Offer
+    op: Op
+
+    def to_json(self) -> dict[str, Any]:
+        """Keys: file, digest, layer, step, part, phase, bytes, sizes, types, params."""
+        told = {key: value for key, value in asdict(self.offer).items() if key != "most"}
+        types = {name: view.type for name, view in self.op.tensors.items()}
+        return (
+            {"file": self.file, "digest": self.digest}
+            | told
+            | {"sizes": asdict(self.op.sizes), "types": types, "params": asdict(self.op.params)}
+        )
+
+
+@dataclass(frozen=True)
+class Index:
+    """A folder of captured ops, which takes up `bytes` on the disk.
+
+    `complete`: the run was not interrupted. `left_out` are the names of ops that exceeded the budget. `run` describes
+    the run: model, prompts, source, device.
+    """
+
+    complete: bool
+    run: Mapping[str, Any]
+    entries: Sequence[IndexEntry]
+    left_out: Sequence[str]
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of index.json."""
+        ops = [entry.to_json() for entry in self.entries]
+        return {
+            "version": VERSION,
+            "complete": self.complete,
+            **self.run,
+            "bytes": self.bytes,
+            "left_out": list(self.left_out),
+            "ops": ops,
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write the document completely or not at all."""
+        path = folder / INDEX
+        with writing(path), replacing(path) as part:
+            part.write_text(json.dumps(self.to_json(), indent=1) + "\n")

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from fattn_probe.base.tables import Table
 from fattn_probe.cases.op import Op
-from fattn_probe.daily.models.index import Index, IndexEntry
+from fattn_probe.daily.models.recorded_op import Index, IndexEntry
 from fattn_probe.daily.models.request import size_text
 from fattn_probe.daily.models.statistics_page import PAGE, Described
 from fattn_probe.daily.models.statistics_page import table as table_of

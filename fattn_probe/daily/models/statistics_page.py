@@ -1,6 +1,5 @@
 """The statistics of captured ops: a table for the terminal, and a self-contained page."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,15 +8,15 @@ from typing import Any
 from markupsafe import Markup
 
 from fattn_probe.base.activity import Step
+from fattn_probe.base.documents import plain
 from fattn_probe.base.files import write_text
 from fattn_probe.base.tables import Table
 from fattn_probe.base.view.marks import Drawing, Look, Stroke
 from fattn_probe.base.view.svg import svg
 from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.daily.inspect.view.page import environment
-from fattn_probe.daily.models.index import Index
-from fattn_probe.daily.models.recorded_op import Offer
-from fattn_probe.daily.models.statistics import FIRST_BIN, LARGEST, HeadStatistics, OpStatistics, Range, statistics_of
+from fattn_probe.daily.models.recorded_op import Index, Offer
+from fattn_probe.daily.models.statistics import FIRST_BIN, LARGEST, OpStatistics, Range, statistics_of
 
 PAGE = "statistics.html"
 COLUMNS = ("op", "logits", "row sums\nup to", "VKQ up to\nof f16's end", "P zero\nin f16", "tiles\nhidden")
@@ -107,21 +106,13 @@ def range_of(found: Range) -> dict[str, str]:
 
 
 def document(ops: Sequence[Described]) -> list[dict[str, Any]]:
-    """The statistics for JSON: of each op its name, the shares of tiles, and its heads."""
+    """The statistics for JSON: of each op its name, the shares of tiles, and its heads; null for a sum of infinity."""
     return [
         {
             "op": one.offer.name,
             "tiles": {kind: getattr(one.statistics, kind) for kind in KINDS},
             "first_bin": FIRST_BIN,
-            "heads": [head_document(head) for head in one.statistics.heads],
+            "heads": plain(one.statistics.heads),
         }
         for one in ops
     ]
-
-
-def head_document(head: HeadStatistics) -> dict[str, Any]:
-    """A head for JSON; a sum that is not finite is null."""
-    ranges = {name: vars(getattr(head, name)) for name in ("Q", "K", "V", "logits", "row_sums")}
-    plain = {name: getattr(head, name) for name in ("sequence", "head", "subnormal", "zero")}
-    largest = {"largest_sum": head.largest_sum if math.isfinite(head.largest_sum) else None}
-    return plain | largest | ranges

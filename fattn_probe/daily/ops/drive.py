@@ -11,8 +11,7 @@ import pexpect
 
 from fattn_probe.base.errors import BuildError
 from fattn_probe.base.process import describe_code
-from fattn_probe.daily.ops.parse import OpResult, Status, Transcript
-from fattn_probe.daily.ops.report import OpsReport, first_without_result
+from fattn_probe.daily.ops.parse import OpResult, OpsReport, Status, Transcript, first_without_result
 
 MISSING_EXIT = 87
 OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
@@ -88,7 +87,20 @@ def drive(
     said = transcript.fatal or (transcript.tail or ["no output"])[-1].strip()
     if finding := transcript.finding:
         said = f"{finding.get('kind', 'fault')}: {finding.get('message', '')}"
-    return _finish(report, ending, expected, said)
+    if ending.code == MISSING_EXIT and report.missing:
+        return replace(report, stopped=f"the build lacks a function that was called: {report.missing}")
+    ended = ending.code == 0 or (ending.code == 1 and report.summary is not None)
+    if ended and not ending.timeout:
+        return replace(report, tail=())
+    stopped = ending.timeout or describe_code(ending.code)
+    from_outside = bool(ending.timeout) or ending.code in OUTSIDE
+    reached_backend = bool(report.description or report.results)
+    case = first_without_result(expected, report.results)
+    if not case:
+        case = f"the case after {report.results[-1].case}" if report.results else "before the first case"
+    status: Status = "fail" if reached_backend and not from_outside else "lost"
+    in_flight = OpResult(case, status, stopped if from_outside else said)
+    return replace(report, results=(*report.results, in_flight), stopped=stopped, timed_out=ending.timed_out)
 
 
 def _read(
@@ -109,24 +121,3 @@ def _read(
         if which == 1:
             child.close()
             return Ending(-child.signalstatus if child.signalstatus else child.exitstatus or 0)
-
-
-def _finish(report: OpsReport, ending: Ending, expected: Sequence[str], said: str) -> OpsReport:
-    """The report with the program's ending, and the result of the case in progress if it ended early.
-
-    `said` is the program's last message.
-    """
-    if ending.code == MISSING_EXIT and report.missing:
-        return replace(report, stopped=f"the build lacks a function that was called: {report.missing}")
-    ended = ending.code == 0 or (ending.code == 1 and report.summary is not None)
-    if ended and not ending.timeout:
-        return replace(report, tail=())
-    stopped = ending.timeout or describe_code(ending.code)
-    from_outside = bool(ending.timeout) or ending.code in OUTSIDE
-    reached_backend = bool(report.description or report.results)
-    case = first_without_result(expected, report.results)
-    if not case:
-        case = f"the case after {report.results[-1].case}" if report.results else "before the first case"
-    status: Status = "fail" if reached_backend and not from_outside else "lost"
-    in_flight = OpResult(case, status, stopped if from_outside else said)
-    return replace(report, results=(*report.results, in_flight), stopped=stopped, timed_out=ending.timed_out)

@@ -8,8 +8,7 @@ from pathlib import Path
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.daily.ops.drive import OnResult, Timeouts, drive
 from fattn_probe.daily.ops.options import OP, Mode, OpsOptions, ask_options, plan_ops
-from fattn_probe.daily.ops.parse import OpResult, OpsSummary
-from fattn_probe.daily.ops.report import OpsReport
+from fattn_probe.daily.ops.parse import OpResult, OpsReport, OpsSummary
 
 MOST_CHARACTERS = 100_000  # per argument: Linux allows 128 KiB
 Only = str | Sequence[str] | None

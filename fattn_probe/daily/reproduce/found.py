@@ -71,32 +71,25 @@ class Found:
 def find(session: Session, case: Case, inputs: Mapping[str, Bytes], target: Target | None, step: Step = quiet) -> Found:
     """The result of a run on a target; without a target, of the case's capture, or only the expected output."""
     if target is not None:
-        return found_by_run(session, case, inputs, target, step)
+        subject = judged_case(session, Answers(case, inputs, step), target, Checks(sample="all"))
+        result = subject.run()
+        judgement = judged(subject, result)
+        if judgement.status in (Status.LOST, Status.UNSUPPORTED):
+            error = LostError if judgement.status is Status.LOST else InputError
+            raise error(f"{case.name} on {target}: {judgement.status}: {judgement.reason}")
+        reference, _ = subject.answers.reference
+        if not isinstance(result, Capture):
+            limits = choose_limits(reference, case.tolerance)
+            return Found(reference, limits, judgement, session.provenance(case, target))
+        expected, passes = expect(subject.launched(result.launches), result), not fails(judgement)
+        limits = choose_limits(reference, case.tolerance, expected, dst=result.dst, passes=passes)
+        return Found(reference, limits, judgement, result.provenance, result.dst)
     if isinstance(case.source, Recording) and "dst" in read_gguf(case.source.path).tensors:
         return found_in_capture(case, read_capture(case.source.path))
     reference, tree = reference_of(case.op, inputs, case.name), session.options.tree
     source = {} if tree is None else {"source": tree.spec, "build_number": tree.build_number}
     limits = choose_limits(reference, case.tolerance)  # without a kernel, the scenario's tolerance
     return Found(reference, limits, None, source | versions())
-
-
-def found_by_run(
-    session: Session, case: Case, inputs: Mapping[str, Bytes], target: Target, step: Step = quiet
-) -> Found:
-    """Run the case and judge its output, as `compare` does."""
-    subject = judged_case(session, Answers(case, inputs, step), target, Checks(sample="all"))
-    result = subject.run()
-    judgement = judged(subject, result)
-    if judgement.status in (Status.LOST, Status.UNSUPPORTED):
-        error = LostError if judgement.status is Status.LOST else InputError
-        raise error(f"{case.name} on {target}: {judgement.status}: {judgement.reason}")
-    reference, _ = subject.answers.reference
-    if not isinstance(result, Capture):
-        limits = choose_limits(reference, case.tolerance)
-        return Found(reference, limits, judgement, session.provenance(case, target))
-    expected, passes = expect(subject.launched(result.launches), result), not fails(judgement)
-    limits = choose_limits(reference, case.tolerance, expected, dst=result.dst, passes=passes)
-    return Found(reference, limits, judgement, result.provenance, result.dst)
 
 
 def fails(judgement: Judgement) -> bool:

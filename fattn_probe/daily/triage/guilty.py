@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fattn_probe.daily.models.node import Node, TensorDifference
+from fattn_probe.daily.models.walk import Node, TensorDifference
 from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.machine.run.outcome import Failed, Fault
 from fattn_probe.verdict.judge.finding import Finding

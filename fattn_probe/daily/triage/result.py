@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fattn_probe.base.errors import ComparisonError, LostError
-from fattn_probe.daily.models.node import Node
-from fattn_probe.daily.triage.attention import AttentionOp
+from fattn_probe.daily.models.walk import Node
 from fattn_probe.daily.triage.guilty import (
     Answer,
     AsDesigned,
@@ -18,6 +17,7 @@ from fattn_probe.daily.triage.guilty import (
     PartsWithout,
     Unknown,
 )
+from fattn_probe.daily.triage.verdict import AttentionOp
 from fattn_probe.verdict.judge.judgement import Judgement
 
 

@@ -11,9 +11,8 @@ from fattn_probe.base.console import PIPE_WIDTH, text_of
 from fattn_probe.base.tables import Table, listed
 from fattn_probe.daily.triage.advice import Advice
 from fattn_probe.daily.triage.guilty import AsDesigned, AttentionOverflows, AttentionWrong
-from fattn_probe.daily.triage.layers import Layer, layers_of
 from fattn_probe.daily.triage.result import TriageResult
-from fattn_probe.daily.triage.words import said_of, sentence, warnings_in_words
+from fattn_probe.daily.triage.words import Layer, layers_of, said_of, sentence, warnings_in_words
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.present.tables import render as compared
 

@@ -1,15 +1,18 @@
 """Choose the culprit: the first suspect in the order of computation, because it may cause all later errors."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
-from fattn_probe.daily.models.node import Node
-from fattn_probe.daily.triage.attention import AttentionOp, suspect_of, warnings_by_layer
+from fattn_probe.daily.models.walk import Node, TensorDifference
 from fattn_probe.daily.triage.guilty import (
     Answer,
     AsDesigned,
+    AttentionOverflows,
+    AttentionWrong,
     Culprit,
     Innocent,
     NotFinite,
@@ -17,8 +20,129 @@ from fattn_probe.daily.triage.guilty import (
     PartsWithout,
     Unknown,
 )
-from fattn_probe.daily.triage.limits import allowed, is_wrong
+from fattn_probe.machine.run.outcome import Failed, Fault
+from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status
+
+
+@dataclass(frozen=True)
+class AttentionOp:
+    """A recorded attention op: its place in the run, its case file, and its judgements, one for each target.
+
+    `unjudged` is the reason if there are none: its inputs are not finite.
+    """
+
+    layer: int
+    step: int
+    part: int
+    phase: str
+    case: str
+    found: Sequence[Judgement]
+    unjudged: str = ""
+
+
+def overflows_by_design(found: Judgement) -> bool:
+    """Whether the only failure is a non-finite output that the kernel's arithmetic itself produces."""
+    metrics, design = found.verdict.metrics, found.verdict.design
+    return (
+        found.verdict.status is Status.FAIL
+        and metrics is not None
+        and not metrics.all_finite
+        and metrics.unwritten == 0
+        and design is not None
+        and design.by == "model"
+        and design.passes
+    )
+
+
+def suspect_of(op: AttentionOp, found: Judgement) -> AttentionWrong | AttentionOverflows | None:
+    """The fault of an op according to a judgement, with the place and cause of the diagnosis; None if it passes.
+
+    Also None if there is no verdict.
+    """
+    if found.status is not Status.FAIL:
+        return None
+    said, metrics, finding = found.diagnosis, found.verdict.metrics, found.finding
+    reason = found.reason.partition("\n")[0]
+    if metrics is not None and overflows_by_design(found):
+        bad = metrics.nan + metrics.inf
+        return AttentionOverflows(op.layer, op.step, op.part, found.on, op.case, found.kernel, bad, reason)
+    worst = said.worst[0] if said and said.worst else None
+    causes = [one.cause for one in said.causes] if said else []
+    cause = causes[0] if causes else (worst.cause if worst else None)
+    return AttentionWrong(
+        layer=op.layer,
+        step=op.step,
+        part=op.part,
+        target=found.on,
+        case=op.case,
+        kernel=found.kernel or (finding.kernel if finding else ""),
+        reason=reason,
+        cause=str(cause or ""),
+        worst=worst.at if worst else (metrics.first_bad or metrics.worst if metrics else None),
+        tile=worst.tile if worst else None,
+        blocks=worst.blocks if worst else (),
+        finding=finding,
+        known=found.known,
+    )
+
+
+def warnings_by_layer(ops: Sequence[AttentionOp]) -> dict[int, tuple[str, ...]]:
+    """The accuracy warnings of correct ops, by layer, each once."""
+    found: dict[int, dict[str, None]] = {}
+    for op in ops:
+        for one in op.found:
+            if one.warning:
+                found.setdefault(op.layer, {})[f"step {op.step} on {one.on}: {one.warning}"] = None
+    return {layer: tuple(words) for layer, words in sorted(found.items())}
+
+
+DEFAULT = 1e-7
+"""`test_case::max_nmse_err`."""
+BY_OP = {
+    "SOFT_MAX": 1e-6,
+    "MUL_MAT": 5e-4,
+    "MUL_MAT_ID": 5e-4,
+    "OUT_PROD": 5e-4,
+    "SSM_SCAN": 2e-7,
+    "RWKV_WKV7": 5e-3,
+    "CONV_2D": 5e-4,
+    "CONV_TRANSPOSE_2D": 5e-4,
+    "UNARY": 2**-20,
+    "GLU": 2**-20,
+}
+"""The ops with larger limits upstream. UNARY and GLU: a step of f16, because the CPU uses an f16 table for gelu."""
+LARGE_POSITIONS, ROPE_AT_LARGE_POSITIONS = 8192, 1e-5
+"""Upstream's bound for ROPE from this position on, because the error of an angle grows with the position."""
+MANTISSA = {"f16": 10, "bf16": 7}
+"""Bits after the point: one step is at most 2^-bits of a value."""
+LEVELS = {"q8_0": 127, "q5_1": 16, "q5_0": 16, "q4_1": 8, "q4_0": 8, "iq4_nl": 8}
+"""Steps between 0 and the largest value of a block."""
+CREST = 3.0
+"""The largest of a block of 32 values / their root mean square; 2.1 on average for a normal distribution."""
+
+
+def step_nmse(type_: str) -> float:
+    """The NMSE of an output in which each element is off by one step of its type; 0 for f32 and integers."""
+    if type_ in MANTISSA:
+        return math.ldexp(1.0, -2 * MANTISSA[type_])
+    return (CREST / LEVELS[type_]) ** 2 if type_ in LEVELS else 0.0
+
+
+def allowed(node: Node, positions: int = 0) -> float:
+    """The largest NMSE of a correct device for an op, in a run with this many positions."""
+    arithmetic = BY_OP.get(node.op, DEFAULT)
+    if node.op == "ROPE" and positions > LARGE_POSITIONS:
+        arithmetic = ROPE_AT_LARGE_POSITIONS
+    return arithmetic + step_nmse(node.type)
+
+
+def is_wrong(node: Node, found: TensorDifference | Fault | Failed, positions: int = 0) -> bool:
+    """Whether a device computes an op wrongly, or crashes."""
+    if not isinstance(found, TensorDifference):
+        return True
+    return found.nan > 0 or found.inf > 0 or not found.nmse <= allowed(node, positions)
+
 
 ATTENTION = "FLASH_ATTN_EXT"
 ON_PURPOSE = frozenset({"FILL"})

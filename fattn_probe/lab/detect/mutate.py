@@ -20,11 +20,19 @@ from fattn_probe.base.workers import Workers, threads
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.entries import session_for
 from fattn_probe.lab.detect.baseline import KnownRuns
-from fattn_probe.lab.detect.killed_by import CHECK, LOST, MISSING, STOPPED
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.schedule import Schedule, baseline_runs, workers
 from fattn_probe.lab.detect.schema import PatchedTree, Schema, compiling, switched
-from fattn_probe.lab.detect.verdicts import MutantVerdict, MutationPlan, SuitePart, Verdicts
+from fattn_probe.lab.detect.verdicts import (
+    CHECK,
+    LOST,
+    MISSING,
+    STOPPED,
+    MutantVerdict,
+    MutationPlan,
+    SuitePart,
+    Verdicts,
+)
 from fattn_probe.lab.detect.worker import BaselineRun, BuiltPart, Task, Trial
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.build.stamp import own_stamp

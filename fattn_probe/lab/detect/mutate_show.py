@@ -9,7 +9,7 @@ from rich.text import Text
 
 from fattn_probe.base.figures import number_of
 from fattn_probe.base.tables import Table
-from fattn_probe.lab.detect.equivalents import Equivalent, argument, read
+from fattn_probe.lab.detect.argued import Equivalent, argument, equivalents
 from fattn_probe.lab.detect.mutate import Mutated
 from fattn_probe.lab.detect.verdicts import MutantVerdict
 
@@ -21,7 +21,7 @@ MOST_CASES = 3
 
 def document(found: Mutated) -> dict[str, Any]:
     """The fates for `--json`."""
-    known = read()
+    known = equivalents()
     return {
         "on": list(found.on),
         "cases": found.cases,
@@ -53,7 +53,7 @@ def parts(found: Mutated) -> Iterator[RenderableType]:
     """The parts of the report."""
     words = f"{number_of(len(found.verdicts), 'mutant')}, {number_of(found.cases, 'case')} on {', '.join(found.on)}"
     yield Text(words + (f"; {found.left} are not tried yet: run it again to go on\n" if found.left else "\n"))
-    known = read()
+    known = equivalents()
     fates = [(verdict, fate_of(verdict, known)) for verdict in found.verdicts]
     yield table("file", [(verdict.mutant.file, fate) for verdict, fate in fates])
     yield Text()

@@ -15,7 +15,7 @@ from fattn_probe.base.host import cores
 from fattn_probe.base.workers import Died, Workers
 from fattn_probe.cases.device.target import picklable
 from fattn_probe.cases.scenario import Case
-from fattn_probe.lab.detect.killed_by import LOST
+from fattn_probe.lab.detect.verdicts import LOST
 from fattn_probe.lab.detect.worker import BaselineRun, BuiltPart, Task, Trial, Worker, lost_run, working
 
 SET_UP = 0.05

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from fattn_probe.base.digest import short
 from fattn_probe.base.documents import Document
@@ -16,13 +16,51 @@ from fattn_probe.base.json_lines import append, numbered
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.entries import session_for
+from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.selection import select
 from fattn_probe.daily.regress.suite import Entry
-from fattn_probe.lab.detect.killed_by import CHECK, VERDICT, KilledBy
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.machine.run.fingerprint import of_source, on_target
 from fattn_probe.machine.run.session import Session
+from fattn_probe.verdict.judge import support
 from fattn_probe.verdict.judge.checks import Checks
+from fattn_probe.verdict.judge.judgement import Judgement
+
+VERDICT: Final = "verdict"
+"""A wrong output."""
+CHECK: Final = "check"
+"""A correct output that fails a check of its bits or its kernels."""
+CHECKER: Final = "checker"
+"""A finding of the checker's build."""
+STOPPED: Final = "stopped"
+"""A run that stopped without an output, or hung."""
+SUPPORT: Final = "support"
+"""An op that is no longer supported."""
+BUILD: Final = "build"
+"""A kernel that does not compile."""
+KilledBy = Literal["verdict", "check", "checker", "stopped", "support", "build"]
+
+MISSING: Final = "missing"
+"""A run that stopped because the build lacks a kernel; compile it and run again."""
+LOST: Final = "lost"
+"""A run that stopped with an error of the worker: no verdict. Failures of cases that could not run also begin so."""
+Ending = KilledBy | Literal["", "missing", "lost"]
+"""The end of a run with a mutant: empty if it survives."""
+
+
+def killed_by(result: Result | Judgement) -> KilledBy | Literal[""]:
+    """The way in which a result kills a fault; empty if it passes, is unjudged, or is a known defect."""
+    return "" if result.status in ("pass", "unjudged") or result.known else how_it_failed(result)
+
+
+def how_it_failed(result: Result | Judgement) -> KilledBy:
+    """How a result that does not pass shows a fault, even if it looks like a known defect."""
+    if result.status == "unsupported" or result.reason.startswith(support.LOST):
+        return SUPPORT
+    if result.status == "lost" or result.finding is not None:
+        return STOPPED
+    return CHECK if any(check.fails for check in result.checks) else VERDICT
+
 
 METHOD = 2
 """The version of judging mutants; verdicts of other versions are made again."""

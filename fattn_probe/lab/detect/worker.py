@@ -19,7 +19,7 @@ from fattn_probe.base.scratch import scratch
 from fattn_probe.base.workers import Tell
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
-from fattn_probe.lab.detect.killed_by import CHECK, CHECKER, LOST, MISSING, STOPPED, VERDICT, Ending, killed_by
+from fattn_probe.lab.detect.verdicts import CHECK, CHECKER, LOST, MISSING, STOPPED, VERDICT, Ending, killed_by
 from fattn_probe.llama.build import RUNNER, Build
 from fattn_probe.llama.launch.record import Names, Types
 from fattn_probe.machine.run.capture import Capture, capture_of
@@ -256,22 +256,21 @@ class Worker:
     def baseline(self, number: int, case: Case) -> BaselineRun:
         """Run a case without a mutant; an error makes it fail."""
         try:
-            return self.judged_baseline(number, case)
+            began = time.monotonic()
+            made = self.prepared(number, case)
+            noted = noted_in(self.folder / f"{number}-0" / "reached")
+            child = made.child()
+            # Judged with the error model: compared with its own output, it would always pass.
+            by, said = made.judge(child, made.judged) if self.parts[number].judge else ("", "")
+            if not by and any(
+                made.child(0, schedule).output != made.output for schedule in range(1, len(made.runners))
+            ):
+                by, said = CHECK, OTHER_ORDER
+            dst, launches = (hexdigest(text) for text in made.output)
+            failure = f"{by}: {said}" if by else ""
+            return BaselineRun(number, case, failure, child.seconds, time.monotonic() - began, launches, dst, *noted)
         except ERRORS as error:
             return lost_run(number, case, words_of(error))
-
-    def judged_baseline(self, number: int, case: Case) -> BaselineRun:
-        """Judge a case without a mutant with the error model: compared with its own output, it would always pass."""
-        began = time.monotonic()
-        made = self.prepared(number, case)
-        noted = noted_in(self.folder / f"{number}-0" / "reached")
-        child = made.child()
-        by, said = made.judge(child, made.judged) if self.parts[number].judge else ("", "")
-        if not by and any(made.child(0, schedule).output != made.output for schedule in range(1, len(made.runners))):
-            by, said = CHECK, OTHER_ORDER
-        dst, launches = (hexdigest(text) for text in made.output)
-        failure = f"{by}: {said}" if by else ""
-        return BaselineRun(number, case, failure, child.seconds, time.monotonic() - began, launches, dst, *noted)
 
 
 Task = partial[Any]

@@ -15,8 +15,7 @@ from fattn_probe.base.host import cores
 from fattn_probe.base.process import log
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
-from fattn_probe.lab.fuzz.scenarios import case_of, draw
-from fattn_probe.lab.fuzz.shapes import Settings
+from fattn_probe.lab.fuzz.scenarios import Settings, case_of, draw
 from fattn_probe.llama.build import Build
 from fattn_probe.machine.run.kernels_by_op import op_digest
 from fattn_probe.machine.run.required_kernels import dry_runs, kernels_of, required_sources

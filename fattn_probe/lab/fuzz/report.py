@@ -4,17 +4,25 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+import yaml
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fattn_probe.base.activity import Activity
+from fattn_probe.base.figures import clock
+from fattn_probe.base.files import make_folder, write_text
 from fattn_probe.base.tables import Table
+from fattn_probe.cases.scenario.matrix import MAX_CASES
+from fattn_probe.lab.fuzz.features import Kept
 from fattn_probe.lab.fuzz.findings import FindingKind, family_of, kind_of
-from fattn_probe.lab.fuzz.run import Judged
-from fattn_probe.lab.fuzz.shapes import flop
-from fattn_probe.lab.fuzz.smallest import Smallest
+from fattn_probe.lab.fuzz.run import Fuzzer, Judged
+from fattn_probe.lab.fuzz.scenarios import flop
+from fattn_probe.lab.fuzz.smallest import Smallest, SmallestFailure, shrunk
 from fattn_probe.verdict.judge.known import PAGE
 from fattn_probe.verdict.measure.verdict import FEW_BITS
 
@@ -68,7 +76,13 @@ class Tally:
 
 def document(tally: Tally, smallest: Sequence[Smallest] = ()) -> dict[str, Any]:
     """A run for `--json`; a finding has its smallest scenario if it was shrunk."""
-    found = {(one.kind, one.on): one for one in smallest}
+    shrunk = {(one.kind, one.on): (one.result, one.settings) for one in smallest}
+    findings = []
+    for key in tally.findings:
+        (kind, on), judged = key, tally.cheapest[key]
+        result, settings = shrunk.get(key, (judged.result, judged.drawn.settings))
+        said = {"on": on, "cases": tally.failures[key], "case": result.name, "reason": result.reason}
+        findings.append(asdict(kind) | said | {"scenario": settings})
     return {
         "cases": tally.cases,
         "interrupted": tally.interrupted,
@@ -85,18 +99,8 @@ def document(tally: Tally, smallest: Sequence[Smallest] = ()) -> dict[str, Any]:
             {"on": one.on, "case": one.result.name, "warning": one.result.warning, "scenario": one.drawn.settings}
             for one in tally.few_bits
         ],
-        "findings": [one_document(tally, kind, on, found.get((kind, on))) for kind, on in tally.findings],
+        "findings": findings,
     }
-
-
-def one_document(tally: Tally, kind: FindingKind, on: str, smallest: Smallest | None) -> dict[str, Any]:
-    """A kind of failure on a target for `--json`."""
-    judged = tally.cheapest[kind, on]
-    shown, settings = (
-        (judged.result, judged.drawn.settings) if smallest is None else (smallest.result, smallest.settings)
-    )
-    said = {"on": on, "cases": tally.failures[kind, on], "case": shown.name, "reason": shown.reason}
-    return asdict(kind) | said | {"scenario": settings}
 
 
 def known_defects(tally: Tally) -> Counter[str]:
@@ -143,3 +147,75 @@ def summary(tally: Tally) -> Iterator[str]:
     for kind, on in tally.findings:
         result, count = tally.cheapest[kind, on].result, tally.failures[kind, on]
         yield f"finding: {kind} on {on}, {count} case{'s' * (count > 1)}, such as {result.name}: {result.reason}"
+
+
+REQUIRED = ("hsk", "n_head", "n_q", "n_kv")
+MOST_SHRUNK = 40
+"""The most findings to shrink, so that a broken kernel does not take hours."""
+
+
+def write_cases(cases: Sequence[Judged], folder: Path) -> Iterator[Path]:
+    """Write `fuzz-TARGET.yaml` for each target to a folder; yields the paths. Cases are ordered by number."""
+    make_folder(folder, "--keep")
+    ordered = sorted(cases, key=lambda judged: (judged.on, judged.drawn.number))
+    for on, group in groupby(ordered, key=lambda judged: judged.on):
+        path = folder / f"fuzz-{on.removeprefix('sim:')}.yaml"
+        write_text(path, text_of(list(group)[:MAX_CASES], on))
+        yield path
+
+
+def text_of(cases: Sequence[Judged], on: str) -> str:
+    """A scenario file with a case on each line."""
+    settings = cases[0].drawn.settings
+    base = {
+        "version": 1,
+        "about": "random cases with a new pair of features",
+        **{key: settings[key] for key in REQUIRED},
+    }
+    head = yaml.safe_dump(base | {"device": on}, sort_keys=False)
+    lines = []
+    for judged in cases:
+        named = {"name": judged.drawn.case.name.removeprefix("fuzz-")} | judged.drawn.settings  # SEED-NUMBER
+        flow = yaml.safe_dump(named, sort_keys=False, default_flow_style=True, width=10**6).strip()
+        lines.append(f"  - {flow}\n")
+    return f"{head}matrix:\n  include:\n{''.join(lines)}"
+
+
+@dataclass
+class FuzzRun:
+    """The results of a run as they come."""
+
+    tally: Tally
+    kept: Kept
+    smallest: list[Smallest] = field(default_factory=list)
+
+    def judge(self, fuzzer: Fuzzer, activity: Activity) -> None:
+        """Judge cases until the limits are reached, or the user interrupts."""
+        try:
+            for judged in fuzzer.run():
+                self.tally.add(judged)
+                self.kept.see(judged)
+                found = self.tally.number("finding")
+                activity.step(f"{self.tally.cases} cases, {found} finding{'s' * (found != 1)}, {left(fuzzer)}")
+        except KeyboardInterrupt:
+            self.tally.interrupted = True
+
+    def shrink(self, fuzzer: Fuzzer, seconds: float, folder: Path, activity: Activity) -> None:
+        """Shrink the cheapest case of each finding, within a total time in seconds, and write them to a folder."""
+        cheapest = [(kind, self.tally.cheapest[kind, on]) for kind, on in self.tally.findings[:MOST_SHRUNK]]
+        failures = [
+            SmallestFailure(kind, one.drawn.settings, one.result, fuzzer.jobs[one.on]) for kind, one in cheapest
+        ]
+        activity.step(f"shrinking {len(failures)} findings")
+        try:
+            for smallest in shrunk(failures, fuzzer.limits.workers, seconds):
+                make_folder(folder, "--findings")
+                self.smallest.append(smallest.written(folder))
+                activity.note(f"wrote {self.smallest[-1].path}")
+        except KeyboardInterrupt:
+            self.tally.interrupted = True
+
+
+def left(fuzzer: Fuzzer) -> str:
+    """`3:10 left`, or `of 500`."""
+    return f"{clock(max(0.0, fuzzer.left))} left" if fuzzer.limits.seconds is not None else f"of {fuzzer.limits.cases}"

@@ -14,7 +14,6 @@ from fattn_probe.cases.device import Target
 from fattn_probe.daily.regress.pool import Job, judged
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.results import result_without_times
-from fattn_probe.lab.fuzz.findings import kind_of
 from fattn_probe.lab.fuzz.lanes import Drawn, Lane, LaneBatch, lanes
 from fattn_probe.llama.build.ninja import Progress, Report
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -111,9 +110,3 @@ class Fuzzer:
                     yield Judged(by_name[result.name], result)
                     if self.left <= 0:
                         return
-
-
-def is_finding(judged: Judged) -> bool:
-    """Whether something is wrong that no known defect explains."""
-    kind = kind_of(judged.result)
-    return kind is not None and not kind.known

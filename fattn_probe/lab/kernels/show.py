@@ -15,7 +15,7 @@ from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.ggml_types import row_size
 from fattn_probe.lab.kernels.command import ContenderRow
 from fattn_probe.lab.kernels.contender import Contender
-from fattn_probe.lab.kernels.packages import Package
+from fattn_probe.lab.kernels.names import Package
 from fattn_probe.lab.profile.roofline import Roof, roof_of
 from fattn_probe.verdict.present.document import rows_as_json
 from fattn_probe.verdict.present.tables import STYLES, by_design, explanations

@@ -2,19 +2,101 @@
 
 import contextlib
 import io
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fattn_probe.base.errors import InputError
+from fattn_probe.base.arrays import Numbers
+from fattn_probe.base.errors import ComparisonError, InputError, LostError
+from fattn_probe.base.scratch import scratch
 from fattn_probe.cases.device import Device, Target
 from fattn_probe.cases.op import Sizes
 from fattn_probe.lab.kernels.contender import How
-from fattn_probe.lab.kernels.extras import Arrays, Attended, load, sizes_of
-from fattn_probe.lab.kernels.launcher import LoweredKernel, run_lowered
+from fattn_probe.lab.kernels.extras import Arrays, Attended, device_for, load, seconds_of, sizes_of
 from fattn_probe.lab.profile.command import device_of
+from fattn_probe.lab.program.build import maker, written
+from fattn_probe.lab.program.execute import ProgramSettings, execute
+from fattn_probe.lab.program.source import Program
+from fattn_probe.machine.run.frames import describe_fault
+from fattn_probe.machine.run.outcome import lost_message
+
+Array = tuple[np.dtype[np.generic], tuple[int, ...]]
+"""The element type and the shape of an array."""
+HEADERS = Path(__file__).parent / "cuda"
+
+
+@dataclass(frozen=True)
+class LoweredKernel:
+    """A kernel that a compiler generated as CUDA: its source, and its launch.
+
+    `grid` and `block` are (x, y, z), `shared_bytes` is the dynamic shared memory, `arguments` are the names of its
+    pointers, in order.
+    """
+
+    source: str
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    arguments: tuple[str, ...]
+
+
+def run_lowered(
+    kernel: LoweredKernel,
+    inputs: Mapping[str, Numbers],
+    outputs: Mapping[str, Array],
+    *,
+    includes: tuple[Path, ...],
+    target: Target,
+    how: How,
+) -> tuple[dict[str, Numbers], tuple[float, ...]]:
+    """The outputs of a kernel by the names of its arguments, and the seconds of each timed run.
+
+    ComparisonError if the simulator stops it with a finding, LostError if it ends otherwise.
+    """
+    arrays = {name: (array.dtype, array.shape) for name, array in inputs.items()} | dict(outputs)
+    making, timing = maker(target, "check" if how.check else "release"), how.timing_on(target)
+    path = written(program_text(kernel, arrays, frozenset(outputs)), kernel.name, ".cu")
+    made = replace(making.make(Program(path, (*includes, HEADERS))), source=Path(kernel.name))
+    with scratch() as folder:
+        for name, array in inputs.items():
+            np.ascontiguousarray(array).tofile(folder / name)
+        words = (str(folder), str(timing.warmup), str(timing.repeats))
+        # Raise if a program did not run to its end.
+        run = execute(made, target, ProgramSettings(words, how.timeout, keeps_output=True), how.simulation)
+        if run.fault is not None:
+            raise ComparisonError(describe_fault(run.fault))
+        if run.code:
+            raise LostError(lost_message("the kernel's program", run.code, run.stderr))
+        found = {name: np.fromfile(folder / name, dtype).reshape(shape) for name, (dtype, shape) in outputs.items()}
+        return found, tuple(map(float, np.fromfile(folder / "seconds", np.float64)))
+
+
+def program_text(kernel: LoweredKernel, arrays: Mapping[str, Array], outputs: frozenset[str]) -> str:
+    """A program that launches a kernel; its arguments are the folder of the arrays, and the number of runs."""
+    described = ", ".join(
+        f'{{"{name}", {bytes_of(arrays[name])}, {str(name in outputs).lower()}}}' for name in kernel.arguments
+    )
+    grid, block = (", ".join(map(str, sizes)) for sizes in (kernel.grid, kernel.block))
+    launch = f"{kernel.name}, dim3({grid}), dim3({block}), {kernel.shared_bytes}"
+    return f"""{kernel.source}
+#include <run_kernel.h>
+
+int main(int, char **words) {{
+    return run_kernel({launch}, words, {{{described}}});
+}}
+"""
+
+
+def bytes_of(array: Array) -> int:
+    """The bytes of an array."""
+    dtype, shape = array
+    return dtype.itemsize * math.prod(shape)
+
 
 EXTRA = "tilelang"
 ARCH = 80
@@ -55,7 +137,7 @@ def tiling_for(sizes: Sizes, shared: int, *, causal: bool) -> TileLangTiling:
     return fit[0]
 
 
-def written(sizes: Sizes, scale: float, tiling: TileLangTiling, *, causal: bool, masked: bool) -> Any:  # noqa: ANN401 (TileLang's)
+def kernel_for(sizes: Sizes, scale: float, tiling: TileLangTiling, *, causal: bool, masked: bool) -> Any:  # noqa: ANN401 (TileLang's)
     """The kernel for these sizes in TileLang. InputError if a head size is not a multiple of 16."""
     if sizes.hsk % 16 or sizes.hsv % 16:
         raise InputError(f"head sizes {sizes.hsk} and {sizes.hsv}: the TileLang kernel needs multiples of 16")
@@ -71,7 +153,7 @@ def lower(sizes: Sizes, scale: float, tiling: TileLangTiling, *, causal: bool, m
     tilelang = load("tilelang", EXTRA)
     target = tilelang.tvm.target.Target({"kind": "cuda", "arch": f"sm_{ARCH}"})
     with target, contextlib.redirect_stdout(io.StringIO()):
-        made = tilelang.lower(written(sizes, scale, tiling, causal=causal, masked=masked), target=target)
+        made = tilelang.lower(kernel_for(sizes, scale, tiling, causal=causal, masked=masked), target=target)
     ((_, device),) = made.device_mod.functions.items()
     return LoweredKernel(
         source=str(made.kernel_source),
@@ -122,3 +204,42 @@ def ampere(target: Target) -> Device:
     if device is None or device.gfx or int(device.arch) < ARCH:
         raise InputError(f"{target}: the TileLang kernel needs an NVIDIA GPU, Ampere or newer")
     return device
+
+
+def attend_by_runtime(asked: Arrays, *, target: Target, how: How) -> Attended:
+    """Output and log-sum-exp of the kernel, in f32, on a real GPU.
+
+    InputError without such a GPU, for one before Ampere, and as from `kernel_for`, or if TileLang cannot compile the
+    kernel.
+    """
+    sizes, tiling = fitted(asked, target)
+    if target.engine != "cuda":
+        raise InputError(f"{target}: TileLang's own runtime needs a real GPU; --kernel tilelang runs here")
+    torch, tilelang = load("torch", EXTRA), load("tilelang", EXTRA)
+    on = device_for(torch, target)
+    with torch.cuda.device(on):
+        function = kernel_for(sizes, asked.scale, tiling, causal=asked.causal, masked=asked.mask is not None)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                compiled = tilelang.compile(function, target="auto")
+        # A boundary: TileLang documents no errors, and its passes, TVM and nvcc raise any class, assertions too. The op
+        # is then unsupported, and the next case goes on.
+        except Exception as error:
+            raise InputError(f"TileLang does not compile this op: {reason(error)}") from error
+        mask = np.zeros((sizes.n_q, sizes.n_kv), np.float16) if asked.mask is None else asked.mask
+        inputs = [torch.tensor(array, device=on) for array in (asked.q, asked.k, asked.v, mask)]
+        shape = (sizes.n_seq, sizes.n_head, sizes.n_q)
+        o, lse = (torch.empty(ne, dtype=torch.float32, device=on) for ne in ((*shape, sizes.hsv), shape))
+
+        def compute() -> None:
+            compiled(*inputs, o, lse)
+
+        compute()
+        seconds = seconds_of(torch, compute, how.timing_on(target), on)
+    return Attended(o.cpu().numpy(), lse.cpu().numpy(), seconds)
+
+
+def reason(error: Exception) -> str:
+    """The last line of an error's message; the name of its class if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__

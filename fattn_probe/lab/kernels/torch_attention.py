@@ -10,8 +10,7 @@ from fattn_probe.base.arrays import Floats, Halves
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.lab.kernels.contender import UNTIMED, How
-from fattn_probe.lab.kernels.extras import Arrays, Attended, load, sizes_of
-from fattn_probe.lab.kernels.torch_device import device_for, seconds_of
+from fattn_probe.lab.kernels.extras import Arrays, Attended, device_for, load, seconds_of, sizes_of
 
 EXTRA = "torch"
 BACKENDS = {

@@ -6,8 +6,7 @@ from contextlib import nullcontext
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.lab.kernels.contender import How
-from fattn_probe.lab.kernels.extras import Arrays, Attended, load, sizes_of
-from fattn_probe.lab.kernels.torch_device import CPU, device_for, seconds_of
+from fattn_probe.lab.kernels.extras import CPU, Arrays, Attended, device_for, load, seconds_of, sizes_of
 
 EXTRA = "triton"
 INTERPRET = "TRITON_INTERPRET"

@@ -10,9 +10,8 @@ from fattn_probe.cases.device import Device, Target, load_devices
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.ggml_types import block_size, type_size
 from fattn_probe.cases.scenario import Case
-from fattn_probe.lab.profile.counts import Counts, Profile, Traffic
+from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, read_counts
 from fattn_probe.lab.profile.ncu import find_ncu, measure, parse
-from fattn_probe.lab.profile.simulated import read_counts
 from fattn_probe.lab.program.build import maker
 from fattn_probe.lab.program.execute import ProgramSettings, environment, execute
 from fattn_probe.lab.program.source import Program
@@ -48,14 +47,9 @@ def formula_traffic(op: Op, launches: Iterable[LaunchRecord]) -> tuple[Traffic, 
     read = {"Q": heads * elements["Q"], "mask": tiles * elements.get("mask", 0)}
     of_K = tiles * elements["K, V"] * s.hsk // (s.hsk + s.hsv)
     read |= {"K": of_K, "V": tiles * elements["K, V"] - of_K}
-    found = [Traffic(name, sized(op, name, number), 0) for name, number in read.items() if name in op.tensors]
+    kinds = {name: op.tensors[name].type for name in read if name in op.tensors}
+    found = [Traffic(name, read[name] * type_size(kind) // block_size(kind), 0) for name, kind in kinds.items()]
     return (*found, Traffic("dst", 0, 4 * heads * s.n_q * s.hsv))
-
-
-def sized(op: Op, name: str, elements: int) -> int:
-    """The bytes of some elements of a tensor."""
-    kind = op.tensors[name].type
-    return elements * type_size(kind) // block_size(kind)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,12 @@
 """The counts of a kernel launch, and their names in Nsight Compute."""
 
+import csv
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from fattn_probe.cases.device import Origin
 from fattn_probe.llama.launch.record import LaunchRecord
@@ -20,33 +24,8 @@ class CountRow:
     metric: str
 
 
-ROWS = (
-    CountRow("tensor", "tensor instructions", "sm__inst_executed_pipe_tensor_op_hmma.sum"),
-    CountRow("ldmatrix", "ldmatrix", "smsp__inst_executed_op_ldsm_pred_on_any.sum"),
-    CountRow("shared_loads", "shared loads", "smsp__inst_executed_op_shared_ld_pred_on_any.sum"),
-    CountRow("shared_stores", "shared stores", "smsp__inst_executed_op_shared_st_pred_on_any.sum"),
-    CountRow("copies", "cp.async", "smsp__inst_executed_op_ldgsts_pred_on_any.sum"),
-    CountRow("global_loads", "global loads", ""),
-    CountRow("global_stores", "global stores", "smsp__inst_executed_op_global_st_pred_on_any.sum"),
-    CountRow("shuffles", "shuffles", ""),
-    CountRow("barriers", "barriers", ""),
-    CountRow("wavefronts", "shared wavefronts", ""),
-    CountRow("load_wavefronts", "  of loads", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"),
-    CountRow(
-        "ldmatrix_wavefronts", "  of ldmatrix", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldsm.sum"
-    ),
-    CountRow("store_wavefronts", "  of stores", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum"),
-    CountRow("conflicts", "bank conflicts", ""),
-    CountRow("repeats", "repeated wavefronts", ""),
-    CountRow("other_wavefronts", "wavefronts of others", "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_misc.sum"),
-    CountRow("load_sectors", "global load sectors", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"),
-    CountRow("load_requests", "global load requests", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"),
-    CountRow("store_sectors", "global store sectors", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"),
-    CountRow("store_requests", "global store requests", "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"),
-    CountRow("tensor_flops", "tensor flops", ""),
-    CountRow("dram_read_bytes", "DRAM bytes read", "dram__bytes_read.sum"),
-    CountRow("dram_write_bytes", "DRAM bytes written", "dram__bytes_write.sum"),
-    CountRow("nanoseconds", "time in ns", "gpu__time_duration.sum"),
+ROWS = tuple(
+    CountRow(*words) for words in csv.reader(Path(__file__).with_suffix(".csv").read_text("utf-8").splitlines()[1:])
 )
 """The rows, in the order of the table."""
 BY_ADDRESS = ("load_wavefronts", "ldmatrix_wavefronts", "store_wavefronts")
@@ -146,3 +125,69 @@ def _numbered(counts: Sequence[Counts]) -> dict[tuple[str, tuple[str, ...], int]
 def blocks_of(launch: LaunchRecord) -> int:
     """The blocks of a launch."""
     return math.prod(launch.grid)
+
+
+TEMPORARY = "temporary"
+"""The name for the kernels' own memory, apart from the op's tensors."""
+ACCESSES = ("load", "ldmatrix", "store")
+"""Accesses to shared memory in ncu's wavefronts and conflicts, which do not include cp.async and atomics."""
+
+
+def read_counts(path: Path, launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
+    """The counts of launches in a file of the simulator; a later line of one launch replaces the earlier one.
+
+    Later lines are from the same case in a new process, after a missing kernel was compiled.
+    """
+    lines = path.read_text().splitlines() if path.is_file() else []
+    documents = {document["order"]: document for document in map(json.loads, lines)}
+    return tuple(counts_of(documents[launch.order], launch) for launch in launches if launch.order in documents)
+
+
+def counts_of(document: Mapping[str, Any], launch: LaunchRecord) -> Counts:
+    """The counts of one launch from the simulator's JSON (native/sim/count_tally.cpp)."""
+    shared, instructions = document["shared"], document["instructions"]
+    values = {
+        "tensor": instructions["tensor"],
+        "ldmatrix": shared["ldmatrix"]["instructions"],
+        "shared_loads": shared["load"]["instructions"],
+        "shared_stores": shared["store"]["instructions"],
+        "copies": shared["copy"]["instructions"],
+        "shuffles": instructions["shuffle"],
+        "barriers": instructions["barrier"],
+        "wavefronts": sum(shared[kind]["wavefronts"] for kind in ACCESSES),
+        "load_wavefronts": shared["load"]["wavefronts"],
+        "ldmatrix_wavefronts": shared["ldmatrix"]["wavefronts"],
+        "store_wavefronts": shared["store"]["wavefronts"],
+        "conflicts": sum(shared[kind]["conflicts"] for kind in ACCESSES),
+        "tensor_flops": document["tensor_flops"],
+    }
+    accesses = document["global"]
+    named = any(one["tensor"] for one in accesses)
+    read: dict[str, int] = {}
+    written: dict[str, int] = {}
+    for one in accesses:
+        unnamed = TEMPORARY if named else f"allocation {one['allocation']}"
+        name, size = one["tensor"] or unnamed, SECTOR * one["sectors"]
+        read[name] = read.get(name, 0) + (size if one["access"] != "store" else 0)
+        written[name] = written.get(name, 0) + (size if one["access"] in ("store", "atomic") else 0)
+    return Counts(
+        launch,
+        values | global_values(document["global"]),
+        tuple(Traffic(name, read[name], written[name]) for name in read),
+    )
+
+
+def global_values(accesses: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The counts of global memory; ncu counts a cp.async as a request to load."""
+
+    def total(field: str, *kinds: str) -> int:
+        return sum(one[field] for one in accesses if one["access"] in kinds)
+
+    return {
+        "global_loads": total("instructions", "load"),
+        "global_stores": total("instructions", "store"),
+        "load_sectors": total("sectors", "load", "copy"),
+        "load_requests": total("instructions", "load", "copy"),
+        "store_sectors": total("sectors", "store"),
+        "store_requests": total("instructions", "store"),
+    }

@@ -1,28 +1,26 @@
 """Profiles as a JSON document, and launches as points on the roofline of their GPU."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
+from fattn_probe.base.documents import plain
 from fattn_probe.cases.device import Device
 from fattn_probe.lab.profile.command import Profiled
 from fattn_probe.lab.profile.counts import Counts, Profile
-from fattn_probe.lab.profile.occupancy import occupancy
-from fattn_probe.lab.profile.roofline import Point, Roof, roof_of
+from fattn_probe.lab.profile.roofline import Point, Roof, occupancy, roof_of
 from fattn_probe.llama.launch.kernel import columns_of_tile
 
 Gpus = Mapping[str, Device | None]
 
 
 def roof_for(counts: Counts, device: Device | None) -> Roof | None:
-    """The roof for a launch: that of tensor cores if it used them, otherwise of float32."""
-    return roof_of(device, tensor=uses_tensor_cores(counts)) if device is not None else None
+    """The roof for a launch: that of tensor cores if it multiplied matrices by them, otherwise of float32.
 
-
-def uses_tensor_cores(counts: Counts) -> bool:
-    """Whether a kernel multiplied matrices: ncu also counts half-precision arithmetic, but then without ldmatrix."""
+    ncu also counts half-precision arithmetic as tensor instructions, but then without ldmatrix.
+    """
     values = counts.values
-    return bool(values.get("tensor_flops") or (values.get("tensor") and values.get("ldmatrix")))
+    tensor = bool(values.get("tensor_flops") or (values.get("tensor") and values.get("ldmatrix")))
+    return roof_of(device, tensor=tensor) if device is not None else None
 
 
 def point_of(profile: Profile, counts: Counts) -> Point | None:
@@ -38,20 +36,20 @@ def point_of(profile: Profile, counts: Counts) -> Point | None:
 
 def document(done: Sequence[Profiled], gpus: Gpus) -> dict[str, Any]:
     """Key `profiles`: `name`, `on`, `problem`, `flops`, `formula`, `division_origin`, `launches` with their counts."""
-    return {"profiles": [profile_json(one.name, profile, gpus) for one in done for profile in one.profiles]}
-
-
-def profile_json(name: str, profile: Profile, gpus: Gpus) -> dict[str, Any]:
-    """One case or program on one target."""
-    device = gpus[profile.on]
     return {
-        "name": name,
-        "on": profile.on,
-        "problem": profile.problem or None,
-        "flops": profile.flops,
-        "formula": [asdict(traffic) for traffic in profile.formula],
-        "division_origin": None if profile.division is None else str(profile.division),
-        "launches": [launch_json(profile, counts, device) for counts in profile.counts],
+        "profiles": [
+            {
+                "name": one.name,
+                "on": profile.on,
+                "problem": profile.problem or None,
+                "flops": profile.flops,
+                "formula": plain(profile.formula),
+                "division_origin": None if profile.division is None else str(profile.division),
+                "launches": [launch_json(profile, counts, gpus[profile.on]) for counts in profile.counts],
+            }
+            for one in done
+            for profile in one.profiles
+        ]
     }
 
 
@@ -61,7 +59,7 @@ def launch_json(profile: Profile, counts: Counts, device: Device | None) -> dict
     roof, point = roof_for(counts, device), point_of(profile, counts)
     value: dict[str, Any] = counts.launch.document() | {"counts": dict(counts.values)}
     value["sectors_of_a_load"], value["sectors_of_a_store"] = counts.sectors_of_a_load, counts.sectors_of_a_store
-    value["traffic"] = [asdict(traffic) for traffic in counts.traffic]
+    value["traffic"] = plain(counts.traffic)
     value["occupancy"] = fits and {
         "blocks": fits.blocks,
         "share": fits.share,

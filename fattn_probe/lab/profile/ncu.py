@@ -3,7 +3,7 @@
 import csv
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fattn_probe.base.errors import InputError, MachineError
@@ -68,7 +68,11 @@ def parse(text: str, *, types: Types | None = None, names: Names | None = None) 
     """
     launches: dict[int, LaunchRecord] = {}
     metrics: dict[int, dict[str, int]] = {}
-    for line in csv.DictReader(csv_lines(text)):
+    lines = text.splitlines()
+    start = next((place for place, line in enumerate(lines) if line.startswith(f'"{HEAD}",')), None)
+    if start is None:
+        raise InputError("ncu profiled no kernel: " + (" ".join(text.split())[-300:] or "it said nothing"))
+    for line in csv.DictReader([line for line in lines[start:] if line.startswith('"')]):
         order = int(line["ID"])
         launches.setdefault(order, launch_of(order, line, types, names))
         found = metrics.setdefault(order, {})
@@ -96,15 +100,6 @@ def values_of(metrics: Mapping[str, int]) -> dict[str, int]:
             values["repeats"] = max(0, sum(metrics[metric] for metric in DATA_PIPE) - values["wavefronts"])
             values["conflicts"] = max(0, sum(metrics[metric] for metric in CONFLICTS) - values["repeats"])
     return values
-
-
-def csv_lines(text: str) -> Iterable[str]:
-    """The lines of the CSV, from its header on, without ncu's messages."""
-    lines = text.splitlines()
-    start = next((place for place, line in enumerate(lines) if line.startswith(f'"{HEAD}",')), None)
-    if start is None:
-        raise InputError("ncu profiled no kernel: " + (" ".join(text.split())[-300:] or "it said nothing"))
-    return [line for line in lines[start:] if line.startswith('"')]
 
 
 def launch_of(order: int, line: Mapping[str, str], types: Types | None, names: Names | None) -> LaunchRecord:

@@ -1,19 +1,85 @@
 """Profiles as tables and a roofline on the terminal."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from fattn_probe.base.errors import InputError
 from fattn_probe.base.figures import times
 from fattn_probe.base.tables import Table, labelled
+from fattn_probe.base.view.characters import lines
+from fattn_probe.base.view.marks import Axis, Drawing, Look, Mark, Stroke, Words
 from fattn_probe.cases.device.origin import legend
 from fattn_probe.lab.profile.command import Profiled
 from fattn_probe.lab.profile.counts import ROWS, Counts, Profile, Traffic, blocks_of, matched, ratio
 from fattn_probe.lab.profile.document import Gpus, point_of, roof_for
-from fattn_probe.lab.profile.occupancy import Occupancy, occupancy
-from fattn_probe.lab.profile.roofline_picture import RooflinePicture
+from fattn_probe.lab.profile.roofline import Occupancy, Point, Roof, occupancy
 from fattn_probe.llama.launch.record import LaunchRecord
+
+HEIGHT, WIDTH, LEFT = 8, 60, 12
+COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
+PLAIN = Look("")
+
+
+def roofline(found: Sequence[tuple[Roof, Point]]) -> Drawing:
+    """The roofs and the kernels: a circle at a kernel's limit, a cross at its measured speed."""
+    places = [value for roof, point in found for value in (roof.ridge, point.intensity)]
+    reached = [point.achieved for _, point in found if point.achieved]
+    first, last, top = min(places) / 10, max(places) * 10, max(roof.flops for roof, _ in found)
+    bottom = min([*(roof.attainable(first) for roof, _ in found), *reached]) / 10**0.2
+    marks: list[Mark] = []
+    for roof in dict.fromkeys(roof for roof, _ in found):
+        at = (first, roof.ridge, last)
+        marks.append(Stroke(tuple((value, roof.attainable(value)) for value in at), PLAIN))
+    for number, (roof, point) in enumerate(found):
+        colour = COLOURS[number % len(COLOURS)]
+        place = (point.intensity, roof.attainable(point.intensity))
+        marks.append(Stroke((place,), Look("", sign="o", colour=colour), point.label))
+        if point.achieved:
+            marks.append(Stroke(((point.intensity, point.achieved),), Look("", sign="x", colour=colour)))
+    axes = Axis("operations for each byte", first, last, True), Axis("operations in a second", bottom, top, True)
+    return Drawing("", 0, 0, tuple(marks), axes=axes)
+
+
+@dataclass(frozen=True)
+class RooflinePicture:
+    """A roofline in characters; `o` is a kernel's limit, `x` its measured speed."""
+
+    roof: Roof
+    point: Point
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(WIDTH, options.max_width - LEFT)
+        drawn = roofline([(self.roof, self.point)])
+        assert drawn.axes is not None
+        first, end = f"{drawn.axes[0].first:.2g}", f"{drawn.axes[0].last:.2g} flops a byte"
+        marks = [
+            Words(LEFT - 1, 0, f"{self.roof.flops / 1e12:.4g} TF/s", PLAIN, end=True),
+            *(Words(LEFT - 1, row, "│", PLAIN) for row in range(HEIGHT)),
+            Words(LEFT - 1, HEIGHT, "└" + "─" * width, PLAIN),
+            Words(LEFT, HEIGHT + 1, first + " " * max(1, width - len(first) - len(end)) + end, PLAIN),
+        ]
+        yield from lines(Drawing("", LEFT + width, HEIGHT + 2, (*drawn.placed(LEFT, 0, width - 1, HEIGHT - 1), *marks)))
+
+
+def write_roofline(done: Sequence[Profiled], gpus: Gpus, path: Path) -> None:
+    """Draw all launches with a known position, with their roofs; InputError if there is none."""
+    from fattn_probe.base.view.plot import plot  # matplotlib takes a second to load
+
+    found = [
+        (roof, point)
+        for one in done
+        for profile in one.profiles
+        for counts in profile.counts
+        if (roof := roof_for(counts, gpus[profile.on])) and (point := point_of(profile, counts))
+    ]
+    if not found:
+        raise InputError(f"--plot {path}: no launch has known operations and bytes, and a GPU with known peaks")
+    plot([roofline(found)], [path], (7.0, 4.2))
+
 
 SHOWN_ALWAYS = frozenset({"tensor", "ldmatrix", "wavefronts", "conflicts", "load_sectors"})
 
@@ -44,7 +110,18 @@ def launch_parts(
     launch = pairs[0][1].launch
     yield Text(f"{name}: {launch.spelling}", "bold")
     yield Text(f"{launch.geometry}: {blocks_of(launch)} blocks", "dim")
-    yield count_table([profile.on for profile, _ in pairs], [counts for _, counts in pairs])
+    there = [counts for _, counts in pairs]
+    lines: list[tuple[str, ...]] = []
+    for kind in ROWS:
+        values = [counts.values.get(kind.key) for counts in there]
+        if any(values) or (kind.key in SHOWN_ALWAYS and values != [None] * len(values)):
+            lines.append((kind.label, *map(figure, values), *compared(values)))
+    loads, stores = [one.sectors_of_a_load for one in there], [one.sectors_of_a_store for one in there]
+    for label, found in (("sectors of a load", loads), ("sectors of a store", stores)):
+        if any(found):
+            lines.append((label, *("" if value is None else f"{value:.2f}" for value in found), *compared(found)))
+    columns = ("count", *(profile.on for profile, _ in pairs), *("ratio",) * (len(pairs) == 2))
+    yield Table(columns, tuple(lines), frozenset(columns[1:]))
     for profile, counts in pairs:
         if counts.traffic:
             yield traffic_table(profile, counts)
@@ -54,21 +131,6 @@ def launch_parts(
         if roof is not None and point is not None:
             yield RooflinePicture(roof, point)
     yield Text()
-
-
-def count_table(targets: Sequence[str], row: Sequence[Counts]) -> Table:
-    """The counts of a launch, a column for each target; for two targets also the ratio of the second to the first."""
-    lines: list[tuple[str, ...]] = []
-    for kind in ROWS:
-        values = [counts.values.get(kind.key) for counts in row]
-        if any(values) or (kind.key in SHOWN_ALWAYS and values != [None] * len(values)):
-            lines.append((kind.label, *map(figure, values), *compared(values)))
-    loads, stores = [one.sectors_of_a_load for one in row], [one.sectors_of_a_store for one in row]
-    for label, found in (("sectors of a load", loads), ("sectors of a store", stores)):
-        if any(found):
-            lines.append((label, *("" if value is None else f"{value:.2f}" for value in found), *compared(found)))
-    columns = ("count", *targets, *("ratio",) * (len(targets) == 2))
-    return Table(columns, tuple(lines), frozenset(columns[1:]))
 
 
 def compared(values: Sequence[float | None]) -> tuple[str, ...]:

@@ -3,12 +3,15 @@
 import os
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
+
+import yaml
 
 from fattn_probe.base.digest import short
 from fattn_probe.base.errors import InputError
-from fattn_probe.lab.program.unsupported import CALLS, HEADERS
 from fattn_probe.llama.build.stamp import NATIVE
 from fattn_probe.llama.cxx.includes import INCLUDE, included
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
@@ -92,13 +95,20 @@ def check_supported(program: Program) -> None:
         raise InputError("\n".join(["this program needs what the simulator does not have:", *found]))
 
 
+@cache
+def unsupported(kind: str) -> MappingProxyType[str, str]:
+    """The headers or calls that the simulator does not support, each with a message."""
+    found = yaml.safe_load((files("fattn_probe.lab.program") / "unsupported.yaml").read_text())[kind]
+    return MappingProxyType({name: message for message, names in found.items() for name in names})
+
+
 def missing_headers(program: Program, path: Path) -> list[tuple[int, str]]:
     """(line, what is missing) for each header that a file includes and neither the program nor the simulator has."""
     text = program.texts[path]
     return [
         (1 + text.count("\n", 0, match.start(1)), f"<{match[1]}>: {what}")
         for match in INCLUDE.finditer(text)
-        for name, what in HEADERS.items()
+        for name, what in unsupported("headers").items()
         if (match[1] == name or (name.endswith("/") and match[1].startswith(name))) and not program.has(match[1], path)
     ]
 
@@ -108,7 +118,7 @@ def missing_names(text: str) -> list[tuple[int, str]]:
     draft = draft_of(tokenize(text))
     return [
         (draft.lines[index], f"{name}: {what}")
-        for name, what in CALLS.items()
+        for name, what in unsupported("calls").items()
         for index in draft.where.get(name, ())
         if draft.word(index - 1) not in (".", "->")  # a member belongs to the program
     ]

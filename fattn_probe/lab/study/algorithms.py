@@ -8,15 +8,21 @@ import numpy as np
 
 from fattn_probe.base.arrays import F64
 from fattn_probe.lab.study import formulas
-from fattn_probe.lab.study.flash_attention_1 import flash_attention_1
-from fattn_probe.lab.study.flash_attention_2 import flash_attention_2
-from fattn_probe.lab.study.flash_attention_3 import flash_attention_3
 from fattn_probe.lab.study.formulas import Formula, FormulaSizes
-from fattn_probe.lab.study.problem import OpArrays, StudyHead
-from fattn_probe.lab.study.split_kv import split_kv, split_ranges
-from fattn_probe.lab.study.standard import standard
+from fattn_probe.lab.study.papers import (
+    flash_attention_1,
+    flash_attention_2,
+    flash_attention_3,
+    split_kv,
+    split_ranges,
+    standard,
+)
+from fattn_probe.lab.study.problem import (
+    OpArrays,
+    StudyHead,
+    StudyResult,
+)
 from fattn_probe.lab.study.stream_k import StudyLaunch, StudyPiece, pieces_of, stream_k
-from fattn_probe.lab.study.trace import StudyResult
 from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.verdict.truth.reference.attention import attention
 

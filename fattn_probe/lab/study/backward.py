@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fattn_probe.base.arrays import F64
-from fattn_probe.lab.study.memory import SlowMemory
-from fattn_probe.lab.study.problem import StudyHead, exp_below, tiles
-from fattn_probe.lab.study.trace import StudyResult
+from fattn_probe.lab.study.problem import SlowMemory, StudyHead, StudyResult, exp_below, tiles
 
 
 @dataclass(frozen=True, eq=False)

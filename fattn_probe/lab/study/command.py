@@ -23,15 +23,14 @@ from fattn_probe.lab.study.algorithms import (
     run_all,
 )
 from fattn_probe.lab.study.backward import backward, standard_backward
-from fattn_probe.lab.study.flash_attention_1 import A100_SRAM, block_sizes
 from fattn_probe.lab.study.formulas import Formula, FormulaSizes
 from fattn_probe.lab.study.formulas import backward as backward_formula
-from fattn_probe.lab.study.inspected import read_launch
+from fattn_probe.lab.study.papers import A100_SRAM, block_sizes
 from fattn_probe.lab.study.precisions import Rounded, errors
-from fattn_probe.lab.study.problem import OpArrays, op_arrays
-from fattn_probe.lab.study.schedules import ScheduleChoice, Scheduled, schedule_head
-from fattn_probe.lab.study.stream_k import divide, heads_of_tile
-from fattn_probe.lab.study.trace import StudyResult
+from fattn_probe.lab.study.problem import OpArrays, StudyResult, op_arrays
+from fattn_probe.lab.study.schedules import Scheduled, schedule_head
+from fattn_probe.lab.study.stream_k import divide, heads_of_tile, read_launch
+from fattn_probe.lab.study.warpgroups import Ring, Schedule
 
 MOST_SCORES = 1 << 25
 TILE = 64
@@ -52,7 +51,9 @@ class StudyOptions:
     inspected: Path | None = None
     backward: bool = False
     fp8: bool = False
-    schedule: ScheduleChoice = ScheduleChoice()  # noqa: RUF009
+    schedule: Schedule = "both"
+    stages: int = 2
+    ring: Ring = "apart"
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,18 @@ class Study:
 
 def study_case(case: Case, algorithm: Algorithm, options: StudyOptions, step: Step = quiet) -> Study:
     """Run all algorithms on a head of the case; InputError if the head does not exist or is too large."""
-    _refuse(case, options)
+    problems, sizes = [], case.op.sizes
+    if not 0 <= options.head < sizes.n_head:
+        problems.append(f"--head {options.head}: {case.name} has heads 0 to {sizes.n_head - 1}")
+    if not 0 <= options.sequence < sizes.n_seq:
+        problems.append(f"--sequence {options.sequence}: {case.name} has sequences 0 to {sizes.n_seq - 1}")
+    if sizes.n_q * sizes.n_kv > MOST_SCORES:
+        problems.append(
+            f"{case.name}: {sizes.n_q} x {sizes.n_kv} scores are too many to study; the limit is {MOST_SCORES},"
+            " because standard attention stores them all"
+        )
+    if problems:
+        raise InputError("\n".join(problems))
     op = op_of_case(case)
     B_r, B_c = options.tile_q or TILE, options.tile_kv or TILE
     by_memory = block_sizes(options.memory, op.shape.hsk, op.shape.hsv)
@@ -119,7 +131,9 @@ def study_case(case: Case, algorithm: Algorithm, options: StudyOptions, step: St
         {name: formula(name, subject) for name in results},
         agreement(subject, results),
         backward_of(subject, results["fa2"]) if options.backward else None,
-        schedule_head(head, B_r, B_c, options.schedule) if algorithm == "fa3" else None,
+        schedule_head(head, B_r, B_c, schedule=options.schedule, stages=options.stages, ring=options.ring)
+        if algorithm == "fa3"
+        else None,
         errors(head, exact, B_r, B_c, step=step) if options.fp8 else (),
     )
 
@@ -164,18 +178,3 @@ def raise_if_different(study: Study) -> None:
     found = problems(study)
     if found:
         raise ComparisonError(f"{study.case}: " + "; ".join(found))
-
-
-def _refuse(case: Case, options: StudyOptions) -> None:
-    problems, sizes = [], case.op.sizes
-    if not 0 <= options.head < sizes.n_head:
-        problems.append(f"--head {options.head}: {case.name} has heads 0 to {sizes.n_head - 1}")
-    if not 0 <= options.sequence < sizes.n_seq:
-        problems.append(f"--sequence {options.sequence}: {case.name} has sequences 0 to {sizes.n_seq - 1}")
-    if sizes.n_q * sizes.n_kv > MOST_SCORES:
-        problems.append(
-            f"{case.name}: {sizes.n_q} x {sizes.n_kv} scores are too many to study; the limit is {MOST_SCORES},"
-            " because standard attention stores them all"
-        )
-    if problems:
-        raise InputError("\n".join(problems))

@@ -1,20 +1,22 @@
 """The schedule of an algorithm as a picture in the terminal, also readable without colours."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
+from fattn_probe.base.tables import Table, Word
 from fattn_probe.base.view.characters import lines
 from fattn_probe.base.view.marks import Box, Drawing, Look, Mark, Words
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.view.stream_k_map import PALETTE, colour_of
 from fattn_probe.daily.inspect.view.work_picture import TerminalMap
 from fattn_probe.lab.study.algorithms import Subject
-from fattn_probe.lab.study.problem import count
+from fattn_probe.lab.study.problem import StepRow, count
 from fattn_probe.lab.study.problem import tiles as cut
-from fattn_probe.lab.study.steps import StepRow
+from fattn_probe.lab.study.schedules import Scheduled, Taken
+from fattn_probe.lab.study.warpgroups import EXPONENTIALS, RINGS, SCHEDULES, TENSOR_CORES, TMA, Event, actor
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, index_of
 
 MOST_ROWS = 10
@@ -123,3 +125,102 @@ def interval(rows: tuple[int, int]) -> str:
     """First and last row, such as `0-63`; empty for no rows."""
     first, stop = rows
     return "" if stop == first else f"{first}" if stop == first + 1 else f"{first}-{stop - 1}"
+
+
+LOOKS = {
+    TMA: Look("tma", style="black on #9bc995", sign="─"),
+    TENSOR_CORES: Look("products", style="white on #1f4e8c", sign="─"),
+    EXPONENTIALS: Look("softmax", style="black on #f2c14e", sign="─"),
+}
+LANES = {TMA: "TMA", TENSOR_CORES: "products", EXPONENTIALS: "softmax"}
+MOST_PARTS = 2
+"""Lines of lanes below each other; a longer schedule ends with an ellipsis."""
+ABOUT = {
+    "none": "one after the other",
+    "overlap": "softmax beside the warpgroup's own P V (algorithm 2)",
+    "ping-pong": "warpgroups take turns (section 3.1)",
+    "both": "turns, and the overlap in each turn",
+}
+
+
+@dataclass(frozen=True)
+class SchedulePicture:
+    """The chosen schedule's lanes."""
+
+    scheduled: Scheduled
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        plan, events, slots = self.scheduled.plan, self.scheduled.timeline.events, self.scheduled.timeline.slots
+        lanes = [(TMA, plan.loader), *((unit, actor(group)) for unit in LOOKS for group in plan.groups if unit != TMA)]
+        names = [LANES[unit] + (f" {who}" if unit != TMA else "") for unit, who in lanes]
+        label, cell = max(map(len, names)) + 2, len(f" PV{plan.T_c - 1}")
+        fit = max(1, (options.max_width - label - 1) // cell)
+        groups = f"{plan.consumers} consumer warpgroup{'s' if plan.consumers > 1 else ''}"
+        ring = {"pairs": "K and V released together", "apart": "K and V apart"}[plan.ring]
+        stages = f"{plan.stages} stage{'s' if plan.stages > 1 else ''}, {ring}"
+        times = f"a product takes 1 slot, a load {plan.load}, a softmax {plan.softmax}"
+        yield Text(f"{plan.schedule}: {ABOUT[plan.schedule]}; a producer and {groups}; {stages}; {times}.")
+        for part in range(min(MOST_PARTS, -(-slots // fit))):
+            first, stop = part * fit, min((part + 1) * fit, slots)
+            marks: list[Mark] = [Words(0, 0, "slot"), *(Words(0, line, name) for line, name in enumerate(names, 1))]
+            for at in range(1, stop - first + 1):
+                marks.append(Words(label + at * cell, 0, str(first + at - 1), end=True))
+                marks += [Words(label + at * cell, line, "·", end=True) for line in range(1, len(lanes) + 1)]
+            for event in events:
+                start, end = max(event.start, first), min(event.end, stop)
+                if start < end:
+                    word = _word(event).rjust(cell - 1) if event.start >= first else ""
+                    place = label + (start - first) * cell + 1, lanes.index((event.unit, event.actor)) + 1
+                    marks.append(Box(*place, (end - start) * cell - 1, 1, LOOKS[event.unit], word))
+            if part == MOST_PARTS - 1 and stop < slots:
+                marks += [Words(label + (stop - first) * cell, line, "…") for line in range(1, len(lanes) + 1)]
+            yield from lines(Drawing("", options.max_width, len(lanes) + 1, tuple(marks)))
+        yield Text("K, V, Q loads   S = QK^T   P = softmax   PV = O + P V   n  KV tile   ─ goes on   · idle", "dim")
+
+
+def _word(event: Event) -> str:
+    return event.what + ("" if event.tile is None else str(event.tile))
+
+
+def _taken_word(taken: Taken) -> Word:
+    if taken.slots is None or taken.busy is None:
+        return Text("deadlock", "red")
+    return f"{taken.slots} ({taken.busy:.0%})"
+
+
+def schedule_lines(scheduled: Scheduled, most: int) -> Iterator[RenderableType]:
+    """The whole section."""
+    plan, registers = scheduled.plan, scheduled.registers
+    yield SchedulePicture(scheduled)
+    if plan.T_c < scheduled.tiles:
+        yield Text(f"The first {plan.T_c} of {scheduled.tiles} KV tiles.", "dim")
+    if scheduled.timeline.deadlock:
+        yield Text("Deadlock: every warpgroup waits.", "bold red")
+        for who, signals in scheduled.timeline.deadlock.items():
+            yield Text(f"  {who} waits for: {', '.join(signals)}", "red")
+    yield Text()
+    rows: list[tuple[Word, ...]] = []
+    for event in scheduled.timeline.events[:most]:
+        stage = "" if event.stage is None else str(event.stage)
+        slots = f"{event.start}" if event.end == event.start + 1 else f"{event.start}-{event.end - 1}"
+        rows.append((slots, event.actor, _word(event), stage, ", ".join(event.waited_for)))
+    columns = ("slot", "who", "what", "stage", "waited for")
+    yield Table(columns, tuple(rows), frozenset({"slot", "stage"}), frozenset({"waited for"}), heading=columns[:3])
+    if len(scheduled.timeline.events) > most:
+        yield Text(f"{len(scheduled.timeline.events) - most} more", "dim")
+    moved = f"{registers.launch} registers a thread at launch; setmaxnreg: producer {registers.producer}"
+    needed = f"consumers {registers.consumer}, of which accumulators need {registers.accumulators}"
+    yield Text(f"{moved}, {needed}.")
+    if scheduled.broken:
+        yield Text("; ".join(scheduled.broken), "bold red")
+    else:
+        yield Text.assemble(("No buffer is read before it is full or filled before it is empty.", "green"))
+    yield Text(f"\nSlots of {plan.T_c} KV tiles with {plan.stages} stage{'s' if plan.stages > 1 else ''}", "bold")
+    found = {(one.schedule, one.ring, one.producer): one for one in scheduled.table}
+    pairs = [(ring, producer) for ring in reversed(RINGS) for producer in (True, False)]
+    heads = [f"{ring},\n{'producer' if producer else 'WG1 loads'}" for ring, producer in pairs]
+    taken = [(name, *(_taken_word(found[(name, *pair)]) for pair in pairs)) for name in SCHEDULES]
+    yield Table(("schedule", *heads), tuple(taken), frozenset(heads))
+    yield Text(
+        "In brackets: how much of the time the tensor cores work. Without a producer, WG1 issues the loads.", "dim"
+    )

@@ -2,17 +2,64 @@
 
 # ruff: noqa: E741  (O and l are the papers' names)
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from fattn_probe.base.arrays import F64, Floats
 from fattn_probe.cases.op import Params, Sizes
 from fattn_probe.cases.op.values import logits_of
-from fattn_probe.lab.study.memory import SlowMemory
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 from fattn_probe.verdict.truth.reference.shapes import check_shapes
+
+Index = int | slice
+
+
+class SlowMemory:
+    """Named arrays, with counts of the elements read and written.
+
+    An algorithm reads its inputs only by `load` and writes its results only by `store`; values in between are on chip
+    and free. `reads` and `writes` count elements, not bytes, by name of the array.
+    """
+
+    def __init__(self, **arrays: F64) -> None:
+        self._arrays: dict[str, F64] = arrays
+        self._at: Mapping[str, tuple[Index, ...]] = {}
+        self.reads: Counter[str] = Counter()
+        self.writes: Counter[str] = Counter()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def allocate(self, name: str, *shape: int) -> None:
+        """A new array filled with NaN, so that a read before the first write shows."""
+        self._arrays[name] = np.full(shape, np.nan)
+
+    def at(self, **indices: tuple[Index, ...]) -> "SlowMemory":
+        """A view that shares memory and counts, with a leading index for the named arrays: one head's K."""
+        part = SlowMemory()
+        part._arrays, part._at, part.reads, part.writes = self._arrays, indices, self.reads, self.writes
+        return part
+
+    def load(self, name: str, *index: Index) -> F64:
+        """Load a part of an array: a copy on chip."""
+        found = self._arrays[name][(*self._at.get(name, ()), *index)]
+        self.reads[name] += found.size
+        return found.copy()
+
+    def store(self, name: str, value: F64, *index: Index) -> None:
+        """Store a part of an array."""
+        place = self._arrays[name][(*self._at.get(name, ()), *index)]
+        place[...] = value
+        self.writes[name] += place.size
+
+    def array(self, name: str) -> F64:
+        """The whole array, not counted: for the caller of the algorithm."""
+        return self._arrays[name]
+
 
 NO_SINK = -np.inf
 
@@ -109,16 +156,12 @@ class OpArrays:
     def head(self, sequence: int, head: int) -> StudyHead:
         """One head with its K/V head (h // group) and its mask."""
         kv = head // self.shape.group
-        mask = None if self.mask is None else self.mask[self.mask_plane(sequence, head)]
-        mask = None if mask is None else mask[: self.shape.n_q]
+        mask = self.mask
+        if mask is not None:
+            mask = mask[sequence % mask.shape[0], head % mask.shape[1], : self.shape.n_q]
         slope = float(alibi_slopes(self.Q.shape[1], self.params.max_bias)[head])
         rule = MaskRule(self.params, slope, NO_SINK if self.sinks is None else float(self.sinks[head]))
         return StudyHead(self.Q[sequence, head], self.K[sequence, kv], self.V[sequence, kv], mask, rule)
-
-    def mask_plane(self, sequence: int, head: int) -> tuple[int, int]:
-        """The mask plane that a head reads."""
-        assert self.mask is not None
-        return sequence % self.mask.shape[0], head % self.mask.shape[1]
 
 
 def op_arrays(
@@ -160,3 +203,170 @@ def log_sum_exp(m: F64, l: F64) -> F64:
     """L = m + log l, and -inf for a fully masked row."""
     with np.errstate(divide="ignore"):
         return m + np.log(l)
+
+
+@dataclass(frozen=True, eq=False)
+class RowState:
+    """The running softmax of a tile's rows after a step: `maximum` m and sum `total` l; `before` is m before it."""
+
+    before: F64
+    maximum: F64
+    total: F64
+
+    @property
+    def rescale(self) -> F64:
+        """e^(m_before - m): the factor on the earlier sums; 0 where there were none."""
+        return exp_below(self.before, self.maximum)
+
+    @property
+    def rescaled(self) -> npt.NDArray[np.bool_]:
+        """Rows with earlier sums whose maximum rose: only these are really rescaled."""
+        return np.isfinite(self.before) & (self.maximum > self.before)
+
+
+@dataclass(frozen=True, eq=False)
+class StudyStep:
+    """One step on some queries and KV rows, and the slow-memory elements that it read and wrote.
+
+    `what` is "tile" (a tile of scores joins the running softmax), "combine" (a part joins it), or the name of a step
+    that does not change the softmax. `worker` is the split or the CUDA block. `rows` are the queries, of `heads` when
+    several are computed at once. `visible` is False if the mask hides all of them.
+    """
+
+    what: str
+    rows: slice
+    kv: slice
+    state: RowState | None
+    reads: int
+    writes: int
+    worker: int
+    heads: slice
+    visible: bool
+
+
+@dataclass(frozen=True, eq=False)
+class StudyResult:
+    """Output, log-sum-exp and trace; `reads` and `writes` count elements by array.
+
+    `out` (n_q, hsv) and `lse` (n_q) of one head; a fully masked row has 0 and -inf.
+    """
+
+    out: F64
+    lse: F64
+    trace: tuple[StudyStep, ...]
+    reads: Mapping[str, int]
+    writes: Mapping[str, int]
+
+    @property
+    def reads_total(self) -> int:
+        """Elements read from all arrays."""
+        return sum(self.reads.values())
+
+    @property
+    def writes_total(self) -> int:
+        """Elements written, to all arrays."""
+        return sum(self.writes.values())
+
+
+class Trace:
+    """Collects the steps; each gets the traffic since the previous one."""
+
+    def __init__(self, hbm: SlowMemory) -> None:
+        self.steps: list[StudyStep] = []
+        self.heads = slice(0, 1)
+        self._hbm = hbm
+        self._seen = (0, 0)
+
+    def step(
+        self,
+        what: str,
+        rows: slice,
+        kv: slice,
+        state: tuple[F64, F64, F64] | None = None,
+        *,
+        worker: int = 0,
+        visible: bool = True,
+    ) -> None:
+        """Record a finished step; `state` is m before it, m, and l."""
+        now = self._hbm.reads.total(), self._hbm.writes.total()
+        reads, writes = (new - old for new, old in zip(now, self._seen, strict=True))
+        rows_state = None if state is None else RowState(*(array.copy() for array in state))
+        self.steps.append(StudyStep(what, rows, kv, rows_state, reads, writes, worker, self.heads, visible))
+        self._seen = now
+
+    def result(self) -> StudyResult:
+        """O and L from slow memory, with the trace."""
+        hbm = self._hbm
+        return StudyResult(hbm.array("O"), hbm.array("L"), tuple(self.steps), dict(hbm.reads), dict(hbm.writes))
+
+
+JOINS = ("tile", "combine")
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """A step; queries and KV rows are [first, last + 1). `maximum`, `total`, `rescale` are of the tile's last query.
+
+    `again` rows had earlier sums; the maximum of `rose` of them rose, and only these are really rescaled. All are None
+    if the step does not change the softmax; `rescale` is also None if there was nothing to rescale.
+    """
+
+    step: int
+    what: str
+    worker: int
+    queries: tuple[int, int]
+    kv: tuple[int, int]
+    maximum: float | None
+    total: float | None
+    rescale: float | None
+    rose: int | None
+    again: int | None
+    reads: int
+    writes: int
+    visible: bool
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Totals of a trace: tiles, tiles hidden by the mask, and how often rescaling mattered."""
+
+    tiles: int
+    hidden: int
+    rows: int
+    rose: int
+
+
+def rows_of(trace: Sequence[StudyStep], head: int) -> tuple[StepRow, ...]:
+    """The steps of one head; use head 0 for a trace of a single head."""
+    found = []
+    for number, step in enumerate(trace, 1):
+        state = step.state
+        if state is not None and state.maximum.ndim > 1:  # the rows of several heads
+            place = head - step.heads.start
+            state = RowState(state.before[place], state.maximum[place], state.total[place])
+        row = StepRow(
+            step=number,
+            what=step.what,
+            worker=step.worker,
+            queries=(step.rows.start, step.rows.stop),
+            kv=(step.kv.start, step.kv.stop),
+            maximum=None if state is None else float(state.maximum[-1]),
+            total=None if state is None else float(state.total[-1]),
+            rescale=None if state is None or np.isneginf(state.before[-1]) else float(state.rescale[-1]),
+            rose=None if state is None else int(state.rescaled.sum()),
+            again=None if state is None else int(np.isfinite(state.before).sum()),
+            reads=step.reads,
+            writes=step.writes,
+            visible=step.visible,
+        )
+        found.append(row)
+    return tuple(found)
+
+
+def summary_of(trace: Sequence[StudyStep]) -> Summary:
+    """The totals; a row counts at each visit, except before its first unmasked KV row."""
+    tiles = [step for step in trace if step.what == "tile"]
+    states = [step.state for step in trace if step.state is not None]
+    seen = sum(int(np.isfinite(state.before).sum()) for state in states)
+    rose = sum(int(state.rescaled.sum()) for state in states)
+    return Summary(len(tiles), sum(not step.visible for step in tiles), seen, rose)

@@ -1,35 +1,124 @@
 """FlashAttention-3's schedules for a head: the chosen one with its events, and the slots of each."""
 
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise, product
 
-from fattn_probe.lab.study.events import Timeline
 from fattn_probe.lab.study.problem import StudyHead, count
-from fattn_probe.lab.study.ring import broken_rules
 from fattn_probe.lab.study.warpgroups import (
     CONSUMERS,
     RINGS,
     SCHEDULES,
     TENSOR_CORES,
+    TMA,
+    Event,
     Registers,
     Ring,
     Schedule,
+    Timeline,
     WarpgroupPlan,
+    actor,
     registers_of,
     run,
     slots_of,
 )
 
-MOST_TILES = 256
-"""KV tiles of a schedule."""
+READER = {"K": "S", "V": "PV"}
 
 
 @dataclass(frozen=True)
-class ScheduleChoice:
-    """The schedule to show in detail."""
+class _Use:
+    """One filling of a buffer, and its readers."""
 
-    schedule: Schedule = "both"
-    stages: int = 2
-    ring: Ring = "apart"
+    load: Event
+    reads: tuple[Event, ...]
+
+
+def broken_rules(events: Sequence[Event], plan: WarpgroupPlan, *, complete: bool = True) -> list[str]:
+    """Violations by the events of the rules of a ring of `plan.stages` buffers; in a deadlock, up to that point."""
+    found = [*_stages(events, plan), *_order(events, plan), *_turns(events, plan)]
+    for what in READER:
+        found += _buffers(events, plan, what)
+    return found + (list(_unfinished(events, plan)) if complete else [])
+
+
+def _unfinished(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
+    """Every tile is loaded once, and every warpgroup does its two products and its softmax once."""
+    done = Counter((event.actor, event.what, event.tile) for event in events if event.tile is not None)
+    tiles = range(plan.T_c)
+    wanted = Counter((plan.loader, what, j) for what in READER for j in tiles)
+    wanted += Counter((actor(group), what, j) for group in plan.groups for what in ("S", "P", "PV") for j in tiles)
+    for who, what, place in done.keys() | wanted.keys():
+        key = who, what, place
+        if done[key] != wanted[key]:
+            yield f"{what}{place} of {who} is done {done[key]} times instead of {wanted[key]}"
+
+
+def _stages(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
+    """Tile j is in stage j % s."""
+    for event in events:
+        if event.unit in (TMA, TENSOR_CORES) and event.tile is not None and event.stage != event.tile % plan.stages:
+            yield f"{_name(event)} uses stage {event.stage} instead of {event.tile % plan.stages}"
+
+
+def _order(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
+    """S, then softmax, then P V of a tile; the softmax and the P V of a warpgroup in the order of the tiles."""
+    when = {(event.actor, event.what, event.tile): event for event in events}
+    for group in plan.groups:
+        for j in range(plan.T_c):
+            after = [((what, j - 1), (what, j)) for what in ("P", "PV")] if j else []
+            for first, second in [*pairwise((("S", j), ("P", j), ("PV", j))), *after]:
+                one, two = when.get((actor(group), *first)), when.get((actor(group), *second))
+                if two is not None and (one is None or two.start < one.end):
+                    yield f"{_name(two)} starts before {first[0]}{first[1]} of {actor(group)} is done"
+
+
+def _turns(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
+    """With turns, only one warpgroup multiplies at a time."""
+    if plan.shared:
+        products = sorted((event for event in events if event.unit == TENSOR_CORES), key=lambda event: event.start)
+        for one, two in pairwise(products):
+            if two.start < one.end:
+                yield f"{_name(two)} runs beside {_name(one)}, out of turn"
+
+
+def _buffers(events: Sequence[Event], plan: WarpgroupPlan, what: str) -> Iterator[str]:
+    """No buffer is read before it is full, and none is filled while its last tile is still needed."""
+    readers: dict[int | None, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.what == READER[what]:
+            readers[event.tile].append(event)
+    loads = sorted((event for event in events if event.what == what), key=lambda event: event.start)
+    uses = [_Use(load, tuple(readers.pop(load.tile, ()))) for load in loads]
+    for event in (event for unread in readers.values() for event in unread):
+        yield f"{_name(event)} reads {what}{event.tile}, which is never loaded"
+    for use in uses:
+        for read in use.reads:
+            if read.start < use.load.end:
+                yield f"{_name(read)} reads {_name(use.load)} before it is full"
+    for stage in range(plan.stages):
+        for old, new in pairwise(use for use in uses if use.load.stage == stage):
+            yield from _refilled(old, new, plan)
+
+
+def _refilled(old: _Use, new: _Use, plan: WarpgroupPlan) -> Iterator[str]:
+    """A buffer is filled again only when its load is done and all consumers have read it."""
+    if new.load.start < old.load.end:
+        yield f"{_name(new.load)} and {_name(old.load)} are loaded into stage {new.load.stage} at once"
+    for group in plan.groups:
+        read = next((read for read in old.reads if read.actor == actor(group)), None)
+        if read is None or read.end > new.load.start:
+            yield f"{_name(new.load)} overwrites {_name(old.load)} before {actor(group)} has read it"
+
+
+def _name(event: Event) -> str:
+    place = "" if event.tile is None else str(event.tile)
+    return f"{event.what}{place}" if event.unit == TMA else f"{event.what}{place} of {event.actor}"
+
+
+MOST_TILES = 256
+"""KV tiles of a schedule."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +144,12 @@ class Scheduled:
     table: tuple[Taken, ...]
 
 
-def schedule_head(head: StudyHead, B_r: int, B_c: int, choice: ScheduleChoice) -> Scheduled:
+def schedule_head(head: StudyHead, B_r: int, B_c: int, *, schedule: Schedule, stages: int, ring: Ring) -> Scheduled:
     """Schedule the head's first block of threads: two warpgroups of B_r queries, or one if there is one tile."""
-    slots, tiles = slots_of(B_r, head.hsk), count(head.n_kv, B_c)
+    tiles, consumers = count(head.n_kv, B_c), min(CONSUMERS, count(head.n_q, B_r))
+    load, softmax = slots_of(B_r, head.hsk)
     plan = WarpgroupPlan(
-        T_c=min(tiles, MOST_TILES),
-        stages=choice.stages,
-        schedule=choice.schedule,
-        ring=choice.ring,
-        consumers=min(CONSUMERS, count(head.n_q, B_r)),
-        load=slots.load,
-        softmax=slots.softmax,
+        min(tiles, MOST_TILES), stages, schedule, ring, consumers=consumers, load=load, softmax=softmax
     )
     timeline = run(plan)
     broken = broken_rules(timeline.events, plan, complete=not timeline.deadlock)
@@ -75,17 +159,10 @@ def schedule_head(head: StudyHead, B_r: int, B_c: int, choice: ScheduleChoice) -
 
 def table_of(plan: WarpgroupPlan) -> tuple[Taken, ...]:
     """The slots of every schedule with these sizes, with and without a producer, for both kinds of ring."""
-    return tuple(
-        _taken(replace(plan, schedule=schedule, producer=producer, ring=ring))
-        for schedule in SCHEDULES
-        for ring in RINGS
-        for producer in (True, False)
-    )
-
-
-def _taken(plan: WarpgroupPlan) -> Taken:
-    timeline = run(plan)
-    if timeline.deadlock:
-        return Taken(plan.schedule, plan.ring, plan.producer, None, None)
-    products = sum(plan.product for event in timeline.events if event.unit == TENSOR_CORES)
-    return Taken(plan.schedule, plan.ring, plan.producer, timeline.slots, products / timeline.slots)
+    found = []
+    for schedule, ring, producer in product(SCHEDULES, RINGS, (True, False)):
+        timeline = run(replace(plan, schedule=schedule, producer=producer, ring=ring))
+        busy = sum(plan.product for event in timeline.events if event.unit == TENSOR_CORES)
+        taken = (None, None) if timeline.deadlock else (timeline.slots, busy / timeline.slots)
+        found.append(Taken(schedule, ring, producer, *taken))
+    return tuple(found)

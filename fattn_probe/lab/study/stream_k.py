@@ -2,19 +2,31 @@
 
 # ruff: noqa: E741  (O and l are the papers' names)
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from fattn_probe.base.arrays import F64
+from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import MIB, read_text
 from fattn_probe.cases.op import Sizes
 from fattn_probe.daily.inspect.facts import Facts
-from fattn_probe.lab.study.flash_attention_2 import State, attend
-from fattn_probe.lab.study.memory import Index, SlowMemory
-from fattn_probe.lab.study.problem import MaskRule, OpArrays, exp_below, log_sum_exp, rows_divided, tiles
-from fattn_probe.lab.study.trace import StudyResult, Trace
+from fattn_probe.lab.study.papers import attend
+from fattn_probe.lab.study.problem import (
+    Index,
+    OpArrays,
+    SlowMemory,
+    StudyResult,
+    Trace,
+    exp_below,
+    log_sum_exp,
+    rows_divided,
+    tiles,
+)
 from fattn_probe.llama.launch.geometry import grid_of
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, Tile, TileWork, in_grid, ntiles, stream_k_blocks
 
@@ -120,19 +132,14 @@ def process_tile(op: OpArrays, launch: StudyLaunch, piece: StudyPiece, hbm: Slow
         hbm.store("dst_fixup_meta", np.stack([m, l], axis=-1), IS_FIXUP, *part)
         trace.step("store part", piece.queries, piece.kv, worker=piece.block)
         return
-    O, l, m = join_sink(rule, O, l, m)
+    m_new = np.maximum(m, rule.sink)
+    old, new = exp_below(m, m_new), exp_below(np.broadcast_to(rule.sink, m.shape), m_new)
+    O, l, m = old[..., None] * O, old * l + new, m_new
     here.store("O", O if work.needs_fixup else rows_divided(O, l), piece.queries)
     if work.needs_fixup:
         hbm.store("dst_fixup_meta", np.stack([m, l], axis=-1), NEEDS_FIXUP, *part)
     hbm.array("L")[work.sequence, piece.heads, piece.queries] = log_sum_exp(m, l)
     trace.step("store O, m, l" if work.needs_fixup else "store O", piece.queries, piece.kv, worker=piece.block)
-
-
-def join_sink(rule: MaskRule, O: F64, l: F64, m: F64) -> State:
-    """Add the sink's logit to maximum and sum, at the end of the tile."""
-    m_new = np.maximum(m, rule.sink)
-    old, new = exp_below(m, m_new), exp_below(np.broadcast_to(rule.sink, m.shape), m_new)
-    return old[..., None] * O, old * l + new, m_new
 
 
 def fixup(piece: StudyPiece, before: Sequence[StudyPiece], hbm: SlowMemory, trace: Trace) -> None:
@@ -184,3 +191,31 @@ def _places(op: OpArrays, piece: StudyPiece) -> dict[str, tuple[Index, ...]]:
         one = op.mask.shape[1] == 1
         places["mask"] = (sequence % op.mask.shape[0], slice(0, 1) if one else piece.heads)
     return places
+
+
+MOST_JSON = 256 * MIB
+"""Limit for the output of `inspect --json`, in bytes."""
+FACTS = Document("the facts of an inspection", Facts)
+
+
+def read_launch(path: Path, case: str, shape: Sizes) -> StudyLaunch:
+    """The launch of a case in a file of `inspect --json`; InputError if it is missing or belongs to a different op."""
+    facts = _facts(path, case)
+    launch = launch_of(facts)
+    if facts.choice and facts.choice.template.get("use_sparse"):
+        raise InputError(f"{path}: the kernel of {case} gathers its KV rows (n_kv_max), which study does not support")
+    expected = grid_of(shape, launch.ncols1, launch.ncols2, launch.nbatch_fa)
+    if launch.grid != expected:
+        raise InputError(f"{path}: {launch.grid} does not fit {case}, which has {expected}; inspect this case again")
+    return launch
+
+
+def _facts(path: Path, case: str) -> Facts:
+    text = read_text(path, "the inspection", most=MOST_JSON)
+    try:
+        found = {one["case"]: one["facts"] for one in json.loads(text)["inspections"] if one["facts"]}
+        if case in found:
+            return FACTS.of({**found[case], "kernels": ()})  # whose origins are words there
+    except (InputError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} is not an output of `fattn-probe inspect --json`: {error!r}") from error
+    raise InputError(f"{path} has no facts of case {case}; it has {', '.join(found) or 'none'}")

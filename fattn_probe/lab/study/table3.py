@@ -15,9 +15,9 @@ from fattn_probe.base.arrays import F64
 from fattn_probe.cases.op import Params
 from fattn_probe.cases.scenario.data import Fa3Outliers
 from fattn_probe.cases.scenario.draw import STREAMS, Logits, draw, stream
+from fattn_probe.lab.study.papers import standard
 from fattn_probe.lab.study.precisions import VARIANTS, Rounded, errors
 from fattn_probe.lab.study.problem import MaskRule, StudyHead
-from fattn_probe.lab.study.standard import standard
 
 ROWS, HEAD_SIZE, TILE = 8448, 128, 128
 QUERIES = 256

@@ -40,7 +40,7 @@ struct Tally {
     void add(const Tally &other);
 };
 
-// {"order":0,...}: one line, as fattn_probe/lab/profile/simulated.py reads it.
+// {"order":0,...}: one line, as fattn_probe/lab/profile/counts.py reads it.
 std::string json_of(const Tally &tally, unsigned order);
 
 } // namespace simt

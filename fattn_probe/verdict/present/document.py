@@ -1,10 +1,10 @@
 """Verdict rows and differences as JSON documents."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
+from fattn_probe.base.documents import plain
 from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.verdict.diagnose.diagnosis import Element
 from fattn_probe.verdict.diagnose.difference import Difference, Side
@@ -89,15 +89,3 @@ def _row(row: Judgement) -> dict[str, Any]:
 
 def _pattern(pattern: Pattern) -> dict[str, Any]:
     return asdict(pattern) | {"text": str(pattern)}
-
-
-def plain(value: Any) -> Any:  # noqa: ANN401 - a document is of any type that JSON has
-    """A value for JSON: an object for a record, null for NaN and infinities."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case Mapping():
-            return {str(key): plain(one) for key, one in value.items()}
-        case list() | tuple():
-            return [plain(one) for one in value]
-    return {key: plain(one) for key, one in vars(value).items()} if is_dataclass(value) else value

@@ -8,8 +8,7 @@ import pytest
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.cases.device import Target
 from fattn_probe.daily.inspect import upstream
-from fattn_probe.daily.ops.parse import OpResult
-from fattn_probe.daily.ops.report import OpsReport
+from fattn_probe.daily.ops.parse import OpResult, OpsReport
 
 CASE = "FLASH_ATTN_EXT(hsk=64)"
 

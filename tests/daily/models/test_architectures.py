@@ -1,12 +1,22 @@
 """The architectures of a tree and of a model's file."""
 
+import sys
+
 import pytest
 
-from fattn_probe.base.errors import InputError
+from fattn_probe.base.errors import InputError, LostError, MachineError, TimedOutError
 from fattn_probe.cases.op.gguf_file import u32, write_gguf
-from fattn_probe.daily.models.architectures import architecture_of, architectures, check_architecture, files_of
+from fattn_probe.daily.models.program import (
+    architecture_of,
+    architectures,
+    check_architecture,
+    converse,
+    files_of,
+    missing_or_error,
+)
 from fattn_probe.llama.build.sources import ARCHITECTURES
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+from fattn_probe.machine.run.outcome import Missing
 from tests.daily.models.make import MODELS, make_model
 
 
@@ -72,3 +82,67 @@ def test_a_recorded_op_is_no_model(tmp_path):
     write_gguf(path, {"fattn.version": u32(1)}, {})
     with pytest.raises(InputError, match=r"op.gguf: not a model, but a recorded op of fattn-probe, which `compare`"):
         architecture_of(path)
+
+
+ASK = "import sys\ndef ask(line):\n    print(line, flush=True)\n    return input()\n"
+
+
+def talk(text, answer=lambda message: "go", timeout=30.0):
+    return converse([sys.executable, "-c", ASK + text], {}, timeout, answer)
+
+
+def test_every_line_is_answered():
+    heard = []
+
+    def answer(message):
+        heard.append(message)
+        return f"answer {len(heard)}"
+
+    done = talk("first = ask('{\"a\": 1}')\nsys.stderr.write(ask('{\"b\": 2}') + first)", answer)
+    assert heard == [{"a": 1}, {"b": 2}]
+    assert (done.code, done.stderr) == (0, "answer 2answer 1")
+    assert missing_or_error(done, "model") is None
+
+
+@pytest.mark.parametrize(("code", "error"), [(2, InputError), (3, MachineError), (4, LostError)])
+def test_an_exit_status_is_an_error_with_what_was_said(code, error):
+    done = talk(f"sys.stderr.write('llama: noise\\nfattn-capture: too long\\n')\nsys.exit({code})")
+    with pytest.raises(error, match=r"^model\.gguf: too long$"):
+        missing_or_error(done, "model.gguf")
+
+
+def test_a_missing_function_is_an_outcome():
+    done = talk("sys.stderr.write('fattn-probe: missing symbol: _ZTV3foo\\n')\nsys.exit(87)")
+    assert missing_or_error(done, "model") == Missing("_ZTV3foo")
+
+
+def test_an_assertion_of_ggml_is_told():
+    said = "/x/llama-model.cpp:7: GGML_ASSERT(n > 0) failed"
+    text = f"import os\nsys.stderr.write('{said}\\n')\nsys.stderr.flush()\nos.abort()"
+    with pytest.raises(LostError, match=r"model: .*llama-model\.cpp:7: GGML_ASSERT\(n > 0\) failed"):
+        missing_or_error(talk(text), "model")
+
+
+@pytest.mark.parametrize(
+    ("text", "timeout", "error", "said"),
+    [
+        ("import time\ntime.sleep(60)", 0.3, TimedOutError, "no answer after 0 s"),
+        ("import os, time\nos.close(1)\ntime.sleep(600)", 1.0, LostError, "closed its output, and did not end in 1 s"),
+        ("import os\nos.kill(os.getpid(), 9)", 30.0, LostError, "killed by SIGKILL"),
+        ("ask('hello')", 30.0, LostError, "said 'hello'"),
+    ],
+)
+def test_a_program_that_does_not_answer_is_ended_or_lost(text, timeout, error, said):
+    with pytest.raises(error, match=said):
+        missing_or_error(talk(text, timeout=timeout), "model")
+
+
+def test_an_error_in_an_answer_ends_the_program(tmp_path):
+    file = tmp_path / "alive"
+
+    def answer(message):
+        raise MachineError("the disk is full")
+
+    with pytest.raises(MachineError):
+        talk(f"ask('{{}}')\nopen({str(file)!r}, 'w')", answer)
+    assert not file.exists()

@@ -9,7 +9,7 @@ import pytest
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.op.case_file import CaseFile
 from fattn_probe.daily.models.capture import ModelCapture
-from fattn_probe.daily.models.index import INDEX
+from fattn_probe.daily.models.recorded_op import INDEX
 from fattn_probe.daily.models.request import Prompt, Request
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.capture import read_capture

@@ -20,7 +20,7 @@ from fattn_probe.cases.op.blocks import FILE
 from fattn_probe.cases.op.case_file import CaseFile
 from fattn_probe.daily.models import capture, program
 from fattn_probe.daily.models.capture import ModelCapture
-from fattn_probe.daily.models.index import INDEX
+from fattn_probe.daily.models.recorded_op import INDEX
 from fattn_probe.daily.models.request import Prompt, Request
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.capture import read_capture
@@ -294,3 +294,19 @@ def test_stats_are_shown_and_written_by_head(models, tmp_path):
     found = json.loads(fattn_probe(*words[:-1], tmp_path / "more", "--json").stdout)
     assert [one["op"] for one in found["statistics"]] == [op["file"].removesuffix(".gguf") for op in found["ops"]]
     assert all(0 < head["largest_sum"] < 65504 for one in found["statistics"] for head in one["heads"])
+
+
+FIRST = "qwen2"
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name == FIRST else pytest.mark.night) for name in MODELS]
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", NAMES)
+def test_the_ops_of_a_model_pass_on_three_gpus(name, tmp_path):
+    model = make_model(MODELS[name], tmp_path / f"{name}.gguf")
+    fattn_probe("capture", model, "--tokens", 100, "--out", tmp_path / "ops")
+    done = fattn_probe("compare", tmp_path / "ops", "--on", "sim:h200,sim:rtx4090,sim:rtx2060", "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert len(rows) == 3 * len(list((tmp_path / "ops").glob("*.gguf"))) > 0
+    assert {row["status"] for row in rows} == {"pass"}
+    assert all(row["design"]["equal_bits"] == 1.0 for row in rows)

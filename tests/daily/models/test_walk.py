@@ -11,9 +11,17 @@ import pytest
 from fattn_probe.base.errors import LostError
 from fattn_probe.cases.device import load_devices, parse_targets
 from fattn_probe.daily.models.capture import ModelCapture
-from fattn_probe.daily.models.node import TensorDifference
 from fattn_probe.daily.models.request import Prompt, Request
-from fattn_probe.daily.models.walk import TensorReader, blamed, difference_of, layer_of, merged, node_of, walk
+from fattn_probe.daily.models.walk import (
+    TensorDifference,
+    TensorReader,
+    blamed,
+    difference_of,
+    layer_of,
+    merged,
+    node_of,
+    walk,
+)
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.patches import load
 from fattn_probe.machine.run.capture import read_capture
@@ -223,13 +231,13 @@ def patched(tree, tmp_path, file, old, new):
 
 @pytest.mark.build
 @pytest.mark.slow
-def test_a_wrong_rotation_is_found(tree, tmp_path):
-    faulty = patched(tree, tmp_path, *ROPE)
-    nodes = walk(faulty, request_of(tmp_path), [H200])
+@pytest.mark.parametrize(("op", "fault", "name"), [("ROPE", ROPE, ""), ("SET_ROWS", SET_ROWS, "cache_k_l0 (view)")])
+def test_a_wrong_rotation_and_a_row_that_is_written_elsewhere_are_found(tree, tmp_path, op, fault, name):
+    nodes = walk(patched(tree, tmp_path, *fault), request_of(tmp_path), [H200])
     first = first_wrong(nodes)
-    assert (first.op, first.layer, first.step) == ("ROPE", 0, 0)
+    assert (first.op, first.name, first.layer, first.step) == (op, name or first.name, 0, 0)
     wrong = {node.op for node, found in compared(nodes) if found.nmse >= NMSE[node.op]}
-    assert wrong == {"ROPE"}  # every op has the CPU's inputs, so a fault stays where it is
+    assert wrong == {op}  # every op has the CPU's inputs, so a fault stays where it is
 
 
 @pytest.mark.build
@@ -245,16 +253,6 @@ def test_how_far_an_output_is_from_the_right_one(tree, tmp_path):
     for node, found in scaled:
         assert (found.nmse, found.max_abs) == (1.0, node.largest)
         assert all(0 <= place < size for place, size in zip(found.at, node.ne, strict=True))
-
-
-@pytest.mark.build
-@pytest.mark.slow
-def test_a_row_that_is_written_elsewhere_is_found(tree, tmp_path):
-    faulty = patched(tree, tmp_path, *SET_ROWS)
-    nodes = walk(faulty, request_of(tmp_path), [H200])
-    first = first_wrong(nodes)
-    assert (first.op, first.name, first.layer) == ("SET_ROWS", "cache_k_l0 (view)", 0)
-    assert {node.op for node, found in compared(nodes) if found.nmse >= NMSE[node.op]} == {"SET_ROWS"}
 
 
 @pytest.mark.build

@@ -118,16 +118,14 @@ def test_a_wrong_case_is_a_failed_comparison(program):
     assert isinstance(problem, ComparisonError) and "1 of 3 cases failed" in str(problem)
 
 
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+
+
 @pytest.mark.parametrize(
     ("how", "ending", "stopped", "kind"),
     [
         ("abort", ("fail", "/src/fattn.cu:12: GGML_ABORT(fatal error)"), "killed by SIGABRT", ComparisonError),
-        (
-            "CUDA error",
-            ("fail", "CUDA error: an illegal memory access was encountered"),
-            "killed by SIGABRT",
-            ComparisonError,
-        ),
+        ("CUDA error", ("fail", ILLEGAL), "killed by SIGABRT", ComparisonError),
         ("checker", ("fail", "out-of-bounds: read past K"), "exit status 86", ComparisonError),
         ("killed", ("lost", "killed by SIGKILL"), "killed by SIGKILL", LostError),
     ],
@@ -139,6 +137,8 @@ def test_a_program_that_dies_is_started_again_after_the_case_in_flight(program, 
     assert (second.case, second.status, second.message) == (CASE.format(80), *ending)
     assert (report.summary.passed, report.summary.total) == (2, 3)
     assert (report.stopped, report.crashes) == ("", (stopped,)) and isinstance(report.problem(), kind)
+    finding = {"kind": "out-of-bounds", "message": "read past K"}
+    assert report.finding == (finding if how == "checker" else None)
 
 
 def test_with_several_workers_one_alone_finds_the_case_that_crashes(program):
@@ -152,21 +152,21 @@ def test_a_program_that_always_dies_is_started_once_a_case(program):
     assert report.counts["fail"] == 3 and report.crashes == ("exit status 3",) * 3
 
 
-def test_the_checkers_finding_is_reported(program):
-    assert run(program, how="checker")[0].finding == {"kind": "out-of-bounds", "message": "read past K"}
-
-
 def test_missing_symbol_is_for_the_caller_to_build(program):
     report, _ = run(program, how="missing")
     assert report.missing == "_Z3foov" and report.counts["fail"] == report.counts["lost"] == 0
     assert isinstance(report.problem(), BuildError)
 
 
-def test_a_missing_function_is_compiled_and_the_rest_run(program):
+def changed(program, old, new):
     better = program.with_name("better")
-    better.write_text(program.read_text().replace("_Z3foov", "_Z3barv").replace('how == "missing"', "False"))
+    better.write_text(program.read_text().replace(old, new))
     better.chmod(0o755)
-    asked = []
+    return better
+
+
+def test_a_missing_function_is_compiled_and_the_rest_run(program):
+    better, asked = changed(program, 'how == "missing"', "False"), []
 
     def complete(symbol):
         asked.append(symbol)
@@ -177,11 +177,8 @@ def test_a_missing_function_is_compiled_and_the_rest_run(program):
     assert report.counts["ok"] == 3 and not report.missing and report.problem() is None
 
 
-def test_a_test_is_prepared_once_with_all_its_cases(program, tmp_path):
-    better = tmp_path / "better"
-    better.write_text(program.read_text().replace("Fake GPU", "Better GPU"))
-    better.chmod(0o755)
-    calls = []
+def test_a_test_is_prepared_once_with_all_its_cases(program):
+    better, calls = changed(program, "Fake GPU", "Better GPU"), []
 
     def prepare(cases):
         calls.append(cases)

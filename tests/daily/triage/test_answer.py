@@ -15,16 +15,12 @@ from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.cli import app
-from fattn_probe.cli.commands import COMMANDS
 from fattn_probe.daily.triage.advice import TriageFlags, advice_of
-from fattn_probe.daily.triage.attention import AttentionOp
-from fattn_probe.daily.triage.document import document_of
-from fattn_probe.daily.triage.folder import REPORT, VERDICT, check_folder, write_folder
-from fattn_probe.daily.triage.layers import layers_of
+from fattn_probe.daily.triage.document import REPORT, VERDICT, check_folder, document_of, write_folder
 from fattn_probe.daily.triage.result import TriageResult, raise_if_wrong
 from fattn_probe.daily.triage.show import pasted, report
-from fattn_probe.daily.triage.verdict import verdict_of
-from fattn_probe.daily.triage.words import sentence
+from fattn_probe.daily.triage.verdict import AttentionOp, verdict_of
+from fattn_probe.daily.triage.words import layers_of, sentence
 from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.machine.run.outcome import Fault
 from fattn_probe.verdict.judge.judgement import Judgement
@@ -110,16 +106,12 @@ def test_the_document_is_json_and_says_the_same(kind):
     assert len(document["attention"]) == len(result.ops)
 
 
-ELSEWHERE = {"reproduce"} - set(COMMANDS)
-"""Commands that another room brings; they are parsed as soon as it is there."""
-
-
 @pytest.mark.parametrize("kind", SAID)
 def test_the_advice_is_of_commands_that_can_be_parsed(kind):
     result, _ = SAID[kind]
     for one in advice_of(result, FLAGS):
         words = shlex.split(one.command)
-        if words[:1] != ["fattn-probe"] or words[1] in ELSEWHERE:
+        if words[:1] != ["fattn-probe"]:
             continue
         command = typer.main.get_group(app).commands[words[1]]
         found = getattr(command, "loaded", command).make_context(words[1], words[2:]).params

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fattn_probe.cases.scenario.schema import Tolerance
-from fattn_probe.daily.models.node import Node, TensorDifference
-from fattn_probe.daily.triage.attention import AttentionOp
+from fattn_probe.daily.models.walk import Node, TensorDifference
 from fattn_probe.daily.triage.guilty import (
     AsDesigned,
     AttentionOverflows,
@@ -19,8 +18,7 @@ from fattn_probe.daily.triage.guilty import (
     OtherOpWrong,
     PartsWithout,
 )
-from fattn_probe.daily.triage.limits import DEFAULT, allowed, step_nmse
-from fattn_probe.daily.triage.verdict import verdict_of
+from fattn_probe.daily.triage.verdict import DEFAULT, AttentionOp, allowed, step_nmse, verdict_of
 from fattn_probe.machine.run.outcome import Fault
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis, Element
 from fattn_probe.verdict.diagnose.faults import Said
@@ -103,8 +101,47 @@ def ops(first=None, second=None):
     return [op(0, first or passed()), op(1, second or passed())]
 
 
-def test_nothing_is_wrong():
-    assert verdict_of(ops(), nodes(), without()).guilty == Innocent()
+MASK = {"op": "CPY", "inf": 6, "inputs_inf": 6}
+# As the two norms of a layer.
+NORMS = {f"ffn_out_{n}": {"name": "norm-0", "op": "RMS_NORM", "largest": 4.0 * (n + 1)} for n in (0, 1)}
+GROWING = {"ffn_out_0": {"largest": 1.01}, "ffn_out_1": {"largest": 1.1}, "result": {"largest": 1.6}}
+
+
+@pytest.mark.parametrize(
+    ("run", "other"),
+    [
+        pytest.param(nodes(), without(), id="nothing is wrong"),
+        pytest.param(nodes(__fattn___0={"on": {H200: WRONG}}), [], id="attention itself is left to its judgement"),
+        pytest.param(nodes(embd=MASK, __fattn___0={"inputs_inf": 6}), [], id="the infinities of a mask are meant"),
+        pytest.param(nodes(), without(**GROWING), id="rounding grows from layer to layer"),
+        pytest.param(nodes(**NORMS), without(**NORMS), id="tensors of one name are compared in their order"),
+        # Another expert may be chosen, after a difference that is no more than a rounding.
+        pytest.param(
+            nodes(), without(Qcur_1={"largest": 2.0}, result={"largest": 2.0}), id="a jump not after attention"
+        ),
+        pytest.param(
+            nodes(ffn_out_0={"name": "node_7"}),
+            without(ffn_out_0={"name": "node_7", "largest": 9.0}),
+            id="ggml numbered the tensor",
+        ),
+        pytest.param(nodes(), [*graph(0), *graph(1, embd={"largest": 7.0})], id="later steps may have other tokens"),
+    ],
+)
+def test_nothing_is_wrong(run, other):
+    assert verdict_of(ops(), run, other).guilty == Innocent()
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({"embd": {"on": {H200: replace(RIGHT, nan=1)}}}, OtherOpWrong),
+        ({"embd": {"on": {H200: replace(RIGHT, inf=1)}}}, OtherOpWrong),
+        ({"embd": {"on": {H200: replace(RIGHT, nmse=float("nan"))}}}, OtherOpWrong),
+        ({"__fattn___0": {"inputs_inf": 6, "inf": 1}}, NotFinite),  # although its mask has some
+    ],
+)
+def test_what_is_no_number_is_wrong(changed, kind):
+    assert isinstance(verdict_of(ops(), nodes(**changed)).guilty, kind)
 
 
 def test_a_warning_is_as_designed():
@@ -151,22 +188,10 @@ def test_another_op_on_a_device():
     assert (guilty.node.name, guilty.target, guilty.found, guilty.allowed) == ("Qcur-1", H200, WRONG, 1e-7)
 
 
-@pytest.mark.parametrize(
-    "difference", [TensorDifference(0.0, 0.0, (0,) * 4, 1, 0), TensorDifference(0.0, 0.0, (0,) * 4, 0, 1)]
-)
-def test_a_device_that_alone_has_nan_or_infinities_is_wrong(difference):
-    found = verdict_of(ops(), nodes(embd={"on": {H200: difference}}))
-    assert isinstance(found.guilty, OtherOpWrong)
-
-
 def test_an_op_that_ended_the_run_is_wrong():
     fault = Fault("out-of-bounds", "a write is outside of its allocation")
     guilty = verdict_of(ops(), nodes(cache_v_l0={"on": {H200: fault}})).guilty
     assert isinstance(guilty, OtherOpWrong) and guilty.found == fault
-
-
-def test_a_difference_of_attention_itself_is_left_to_its_judgement():
-    assert verdict_of(ops(), nodes(**{"__fattn___0": {"on": {H200: WRONG}}})).guilty == Innocent()
 
 
 @pytest.mark.parametrize(("wrong", "kind"), [("Qcur_0", OtherOpWrong), ("Qcur_1", AttentionWrong)])
@@ -200,52 +225,12 @@ def test_the_first_infinity_is_where_the_inputs_are_finite():
     assert found.others == ()
 
 
-def test_the_infinities_of_a_mask_are_meant():
-    mask = {"op": "CPY", "inf": 6, "inputs_inf": 6}
-    assert verdict_of(ops(), nodes(embd=mask, **{"__fattn___0": {"inputs_inf": 6}})).guilty == Innocent()
-
-
-def test_infinities_of_attention_count_although_its_mask_has_some():
-    found = verdict_of(ops(), nodes(**{"__fattn___0": {"inputs_inf": 6, "inf": 1}}))
-    assert isinstance(found.guilty, NotFinite)
-
-
 def test_a_tensor_that_parts_without_flash_attention():
     other = without(ffn_out_0={"largest": 1.001}, ffn_out_1={"largest": 3.0}, result={"largest": 9.0})
     guilty = verdict_of(ops(), nodes(), other).guilty
     assert isinstance(guilty, PartsWithout)
     assert (guilty.node.name, guilty.other.largest) == ("ffn_out-1", 3.0)
     assert guilty.change == pytest.approx(2 / 3)
-
-
-def test_rounding_that_grows_from_layer_to_layer_is_no_parting():
-    other = without(ffn_out_0={"largest": 1.01}, ffn_out_1={"largest": 1.1}, result={"largest": 1.6})
-    assert verdict_of(ops(), nodes(), other).guilty == Innocent()
-
-
-def test_tensors_of_one_name_are_compared_in_their_order():
-    """As the two norms of a layer."""
-    same = {
-        "ffn_out_0": {"name": "norm-0", "op": "RMS_NORM", "largest": 4.0},
-        "ffn_out_1": {"name": "norm-0", "op": "RMS_NORM", "largest": 8.0},
-    }
-    assert verdict_of(ops(), nodes(**same), without(**same)).guilty == Innocent()
-
-
-def test_a_jump_that_does_not_follow_attention_is_no_parting():
-    """Another expert may be chosen, after a difference that is no more than a rounding."""
-    other = without(Qcur_1={"largest": 2.0}, result={"largest": 2.0})
-    assert verdict_of(ops(), nodes(), other).guilty == Innocent()
-
-
-def test_tensors_that_ggml_numbered_are_not_compared():
-    run, other = nodes(ffn_out_0={"name": "node_7"}), without(ffn_out_0={"name": "node_7", "largest": 9.0})
-    assert verdict_of(ops(), run, other).guilty == Innocent()
-
-
-def test_later_steps_may_have_other_tokens():
-    other = [*graph(0), *graph(1, embd={"largest": 7.0})]
-    assert verdict_of(ops(), nodes(), other).guilty == Innocent()
 
 
 SUSPECTS = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["device", "infinity"]), min_size=1)
@@ -277,11 +262,6 @@ def test_an_op_is_wrong_from_its_limit_on(nmse, type_):
     limit = allowed(first)
     assert isinstance(verdict_of([], [first]).guilty, OtherOpWrong) == (nmse > limit)
     assert limit >= DEFAULT
-
-
-def test_a_difference_that_is_no_number_is_wrong():
-    (first, *_) = graph(embd={"on": {H200: replace(RIGHT, nmse=float("nan"))}})
-    assert isinstance(verdict_of([], [first]).guilty, OtherOpWrong)
 
 
 @pytest.mark.parametrize(("type_", "bits"), [("f16", np.float16), ("q8_0", None)])

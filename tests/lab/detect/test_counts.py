@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fattn_probe.base.errors import InputError
 from fattn_probe.lab.detect.counts import CountedLine, LineCoverage, Share, SourceLine
 from fattn_probe.lab.detect.measure import Measured, by_suite
-from fattn_probe.lab.detect.show import cells_of, document, files_of, instance_rows, read, summary
+from fattn_probe.lab.detect.show import cells_of, document, files_of, instance_rows, read
 
 TILE = "flash_attn_tile<64,64,2,1,false>"
 OTHER = "flash_attn_tile<64,64,2,1,true>"
@@ -36,19 +36,18 @@ def test_outcomes_of_a_branch_add_up_over_instances():
     assert found.one_sided("a.cuh") == []
 
 
-def test_an_instance_that_knows_a_condition_at_compile_time_does_not_count_for_its_branches():
-    few, many = CountedLine("a.cuh", TILE, 5, 9, (9, 9)), CountedLine("a.cuh", OTHER, 5, 4, (0, 4, 0, 4))
-    for order in ((few, many), (many, few)):
-        found = coverage(*order)
-        assert found.files["a.cuh"][5].branches == (0, 4, 0, 4)
+@pytest.mark.parametrize(
+    ("one", "other", "kept"),
+    [
+        ((9, (9, 9)), (4, (0, 4, 0, 4)), (0, 4, 0, 4)),  # one instance knows a condition at compile time
+        ((9, (9, 0)), (0, (0, 0, 0, 0)), (9, 0)),  # with `if (flag && ...)`, the idle one inlines nothing behind it
+    ],
+)
+def test_the_outcomes_of_a_branch_are_those_of_one_kind_of_instance(one, other, kept):
+    counted = [CountedLine("a.cuh", name, 5, *counts) for name, counts in ((TILE, one), (OTHER, other))]
+    for found in (coverage(*counted), coverage(*reversed(counted))):
+        assert found.files["a.cuh"][5].branches == kept
         assert found.one_sided("a.cuh") == [5]
-
-
-def test_the_outcomes_of_an_instance_that_runs_count_for_more_than_those_of_one_that_never_does():
-    """With `if (flag && ...)`, the instances without the flag inline nothing behind it."""
-    run, idle = CountedLine("a.cuh", TILE, 5, 9, (9, 0)), CountedLine("a.cuh", OTHER, 5, 0, (0, 0, 0, 0))
-    for order in ((run, idle), (idle, run)):
-        assert coverage(*order).files["a.cuh"][5].branches == (9, 0)
 
 
 def test_a_range_that_was_never_executed_goes_over_lines_without_code():
@@ -114,16 +113,8 @@ def test_a_file_that_is_no_coverage_is_named(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(InputError, match=r"x\.json: not what `fattn-probe coverage --json` prints"):
         read(tmp_path / "x.json")
-
-
-def test_a_file_of_coverage_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"x\.json: cannot read the coverage: (?!.*prints)"):
-        read(tmp_path / "x.json")
-
-
-def test_one_case_is_a_case():
-    (said,) = summary(Measured("small", LineCoverage(), ("sim:h200",), 1, ()))
-    assert said == "small: 1 case on sim:h200"
+    with pytest.raises(InputError, match=r"y\.json: cannot read the coverage: (?!.*prints)"):
+        read(tmp_path / "y.json")
 
 
 ITEMS = st.builds(

@@ -104,10 +104,6 @@ def test_a_moved_wait_is_after_the_next_statement():
     assert f"if (simt::mutant({number})) {{ __syncthreads ( ) ; }}" in mutated
 
 
-def code(text):
-    return draft_of(tokenize(text)).words
-
-
 def test_the_original_is_in_place_with_every_line():
     mutated, found = mutate(KERNEL, "fattn-vec.cuh")
     assert mutated.count("\n") == KERNEL.count("\n")

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from fattn_probe.base.errors import LostError, MachineError
-from fattn_probe.lab.detect.killed_by import LOST, MISSING
+from fattn_probe.lab.detect.verdicts import LOST, MISSING
 from fattn_probe.lab.detect.worker import PreparedCase, Trial, Worker, noted_in
 from fattn_probe.machine.run.outcome import Failed
 from fattn_probe.machine.run.runner import RunnerEndedError

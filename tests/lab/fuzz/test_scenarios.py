@@ -11,8 +11,7 @@ from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.data import AnyData
 from fattn_probe.cases.scenario.mask import AnyMask
 from fattn_probe.cases.scenario.schema import Scenario
-from fattn_probe.lab.fuzz.scenarios import case_of, draw, simplest
-from fattn_probe.lab.fuzz.shapes import flop
+from fattn_probe.lab.fuzz.scenarios import case_of, draw, flop, simplest
 
 NOT_drawn = {"version", "about", "tolerance", "inspect", "expect", "device", "matrix"}
 

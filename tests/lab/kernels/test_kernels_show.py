@@ -12,7 +12,7 @@ from rich.console import Console
 from fattn_probe.cases.device import Target
 from fattn_probe.lab.kernels.compiled import shipped
 from fattn_probe.lab.kernels.extras import Attended
-from fattn_probe.lab.kernels.packages import Package
+from fattn_probe.lab.kernels.names import Package
 from fattn_probe.lab.kernels.show import Speed, document, render
 from fattn_probe.lab.profile.roofline import Roof
 

@@ -1,13 +1,26 @@
 """The TileLang kernel: lowered without a GPU, and run on simulated ones."""
 
+import numpy as np
 import pytest
 
-from fattn_probe.base.errors import InputError
+from fattn_probe.base.errors import ComparisonError, InputError
 from fattn_probe.cases.device import every_device, parse_targets
 from fattn_probe.cases.op import Sizes
-from fattn_probe.lab.kernels import tilelang_runtime
+from fattn_probe.lab.kernels import tilelang_attention
 from fattn_probe.lab.kernels.contender import UNTIMED, How
-from fattn_probe.lab.kernels.tilelang_attention import TILINGS, TileLangTiling, attend, lower, tiling_for, written
+from fattn_probe.lab.kernels.tilelang_attention import (
+    TILINGS,
+    Array,
+    LoweredKernel,
+    TileLangTiling,
+    attend,
+    kernel_for,
+    lower,
+    program_text,
+    run_lowered,
+    tiling_for,
+)
+from fattn_probe.machine.run.simulator import Simulation
 from tests.lab.kernels.attention_case import assert_as_rounded, case, needs
 
 with_tilelang = needs("tilelang", extra="tilelang")
@@ -38,17 +51,17 @@ def test_gpus_that_it_is_not_for(name):
 def test_its_own_runtime_needs_a_real_gpu():
     problem = case(1, 1, 1, 16, 16, 64, 64)
     with pytest.raises(InputError, match="own runtime needs a real GPU; --kernel tilelang runs here"):
-        tilelang_runtime.attend(problem.arrays, target=on("sim:h200"), how=How())
+        tilelang_attention.attend_by_runtime(problem.arrays, target=on("sim:h200"), how=How())
 
 
 def test_head_sizes_that_it_is_not_for():
     with pytest.raises(InputError, match="multiples of 16"):
-        written(Sizes(1, 1, 1, 16, 16, 72, 64), 1.0, TileLangTiling(), causal=False, masked=False)
+        kernel_for(Sizes(1, 1, 1, 16, 16, 72, 64), 1.0, TileLangTiling(), causal=False, masked=False)
 
 
 def test_an_error_of_tilelang_need_not_have_a_message():
-    assert tilelang_runtime.reason(AssertionError()) == "AssertionError"
-    assert tilelang_runtime.reason(ValueError("Traceback\n  in lower\nno layout for o\n")) == "no layout for o"
+    assert tilelang_attention.reason(AssertionError()) == "AssertionError"
+    assert tilelang_attention.reason(ValueError("Traceback\n  in lower\nno layout for o\n")) == "no layout for o"
 
 
 @with_tilelang
@@ -85,5 +98,52 @@ def test_the_error_on_a_simulated_gpu_is_that_of_p_in_f16(problem, name, flavour
 @pytest.mark.parametrize("name", ["causal", "edges", "two stages", "more queries than KV rows"])
 def test_its_own_runtime_is_as_exact(name):
     problem, _, _ = RUNS[name]
-    made = tilelang_runtime.attend(problem.arrays, target=on("gpu"), how=How(UNTIMED))
+    made = tilelang_attention.attend_by_runtime(problem.arrays, target=on("gpu"), how=How(UNTIMED))
     assert_as_rounded(problem, made.o, made.lse)
+
+
+SOURCE = """#include <cuda_runtime.h>
+extern "C" __global__ void reversed(const float *x, double *y, int *threads) {
+    extern __shared__ float tile[];
+    const int i = threadIdx.x + blockDim.x * threadIdx.y, n = blockDim.x * blockDim.y;
+    tile[i] = x[blockIdx.x * n + i];
+    @BARRIER@
+    y[blockIdx.x * n + i] = tile[n - 1 - i];
+    threads[blockIdx.x] = n;
+}
+"""
+X = np.arange(3 * 128, dtype=np.float32).reshape(3, 128)
+OUTPUTS: dict[str, Array] = {"y": (np.dtype(np.float64), (3, 128)), "threads": (np.dtype(np.int32), (3,))}
+
+
+def kernel(barrier="__syncthreads();"):
+    source = SOURCE.replace("@BARRIER@", barrier)
+    return LoweredKernel(source, "reversed", (3, 1, 1), (32, 4, 1), 128 * 4, ("x", "y", "threads"))
+
+
+def test_the_text_launches_it_on_arrays_of_these_bytes():
+    arrays = {"x": (X.dtype, X.shape), **OUTPUTS}
+    text = program_text(kernel(), arrays, frozenset(OUTPUTS))
+    assert text.startswith(SOURCE.splitlines()[0])
+    assert "run_kernel(reversed, dim3(3, 1, 1), dim3(32, 4, 1), 512, words" in text
+    assert '{"x", 1536, false}, {"y", 3072, true}, {"threads", 12, true}' in text
+
+
+def run(lowered, *, check=False):
+    (target,) = parse_targets("sim:h200", every_device(None))
+    how = How(simulation=Simulation(1), check=check)
+    return run_lowered(lowered, {"x": X}, OUTPUTS, includes=(), target=target, how=how)
+
+
+@pytest.mark.build
+def test_it_runs_on_a_simulated_gpu():
+    made, seconds = run(kernel())
+    assert seconds == ()
+    assert np.array_equal(made["y"], X[:, ::-1])
+    assert list(made["threads"]) == [128] * 3
+
+
+@pytest.mark.build
+def test_a_finding_of_the_checker_is_an_error():
+    with pytest.raises(ComparisonError, match="uninitialized-shared: byte 508"):
+        run(kernel(barrier=""), check=True)

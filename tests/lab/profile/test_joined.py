@@ -112,13 +112,12 @@ def test_the_simulator_joins_what_nvcc_joins():
     assert bodies == {f"body<{n}>": TURNS * n + TURNS // turns for n, turns in ((4, 4), (16, 2), (32, 1))}
 
 
-@pytest.mark.build
-def test_the_simulator_counts_what_an_h100_counted():
-    assert named(on("sim:h200")) == MEASURED
+BOTH = [pytest.param("sim:h200", marks=pytest.mark.build), pytest.param("gpu", marks=pytest.mark.gpu)]
 
 
-def named(launches):
-    return [(name, [counts[key] for key in KEYS]) for name, counts in launches]
+@pytest.mark.parametrize("target", BOTH)
+def test_the_counts_are_an_h100_s(target):
+    assert [(name, [counts[key] for key in KEYS]) for name, counts in on(target)] == MEASURED
 
 
 def executed_once(instructions):
@@ -128,6 +127,51 @@ def executed_once(instructions):
     return all_of("LDS"), all_of("STS")
 
 
-@pytest.mark.gpu
-def test_a_gpu_counts_the_same():
-    assert named(on("gpu")) == MEASURED
+STRUCTURES = Path(__file__).with_name("structures.cu")
+# Instructions of each access, and the sectors of one of them by a warp.
+COPIES = {"float3": (3, 12), "Node": (5, 20), "Tile": (10, 32)}
+# A lane's 16 bytes of a Tile lie 40 words behind the lane's before: of 8 lanes served at once, two use each bank.
+WAVEFRONTS = {"float3": (1, 0), "Node": (1, 0), "Tile": (8, 4)}
+PAIR = (2, 12)
+"""The pair in a Tagged: 4 bytes at a time, since its type promises no more, wherever its address lies."""
+
+
+def global_counts(instructions, sectors):
+    each = {"loads": instructions, "stores": instructions}
+    return {f"global_{name}": number for name, number in each.items()} | {
+        "load_sectors": instructions * sectors,
+        "store_sectors": instructions * sectors,
+    }
+
+
+def shared_counts(type):
+    instructions, (wavefronts, conflicts) = COPIES[type][0], WAVEFRONTS[type]
+    return {
+        "shared_loads": instructions,
+        "shared_stores": instructions,
+        "load_wavefronts": instructions * wavefronts,
+        "store_wavefronts": instructions * wavefronts,
+        "conflicts": 2 * instructions * conflicts,
+    }
+
+
+def expected():
+    yield "global_pair_copy", global_counts(*PAIR)
+    for type, (instructions, sectors) in COPIES.items():
+        yield f"global_copy<{type}>", global_counts(instructions, sectors)
+        yield f"shared_copy<{type}>", global_counts(instructions, sectors) | shared_counts(type)
+
+
+def counts_on(target):
+    done = fattn_probe("profile", STRUCTURES, "--on", target, "--timeout", "60", "--json")
+    (profile,) = json.loads(done.stdout)["profiles"]
+    wanted = dict(expected())
+    return {
+        name_of(launch): {key: launch["counts"][key] for key in wanted[name_of(launch)]}
+        for launch in profile["launches"]
+    }
+
+
+@pytest.mark.parametrize("target", BOTH)
+def test_a_copy_of_a_structure_is_counted_as_nvcc_compiles_it(target):
+    assert counts_on(target) == dict(expected())

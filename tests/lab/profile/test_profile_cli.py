@@ -6,8 +6,6 @@ import pytest
 
 from fattn_probe.base.errors import MachineError
 from fattn_probe.cli.setup import require_matplotlib
-from fattn_probe.lab.profile.counts import Counts, quotient, ratio
-from fattn_probe.llama.launch.record import parse_launch
 from tests.as_user import fattn_probe
 
 THREADS = """#include <cstdlib>
@@ -90,13 +88,6 @@ def test_a_finding_and_a_program_without_kernels_are_said(tmp_path):
     assert "out-of-bounds" in done.stderr and "faulty.cu:3" in done.stderr
     said = fattn_probe("profile", path, "--on", "sim:h200").stdout
     assert "hello" in said and "faulty.cu: no kernel was launched" in " ".join(said.split())
-
-
-def test_no_load_has_no_sectors():
-    launch = parse_launch('{"order":0,"kernel":"k","grid":[1,1,1],"block":[32,1,1],"shared":0}')
-    assert Counts(launch, {"load_sectors": 0, "load_requests": 0}).sectors_of_a_load is None
-    assert Counts(launch, {"load_sectors": 8, "load_requests": 2}).sectors_of_a_load == 4
-    assert (ratio(0, 0), ratio(1, 0), quotient(0, 0)) == (1, None, None)
 
 
 def test_a_picture_without_matplotlib_is_refused_before_the_run(program, monkeypatch):

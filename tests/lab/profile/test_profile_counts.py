@@ -95,3 +95,51 @@ def test_a_transpose_has_conflicts_until_its_tile_is_padded():
     assert shared["counts"]["conflicts"] == shared["counts"]["load_wavefronts"] - shared["counts"]["shared_loads"]
     assert padded["counts"]["load_wavefronts"] == padded["counts"]["shared_loads"]
     assert naive["sectors_of_a_store"] > 6 * padded["sectors_of_a_store"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["gqa", "mla"])
+def test_a_gpu_and_its_simulation_count_the_same_instructions(name):
+    done = fattn_probe("profile", name, "--on", "gpu,sim:h200", "--json")
+    gpu, sim = (profile["launches"][0]["counts"] for profile in json.loads(done.stdout)["profiles"])
+    for key in ("tensor", "ldmatrix", "copies"):
+        assert gpu[key] == sim[key]
+    assert sim["load_sectors"] == pytest.approx(gpu["load_sectors"], rel=0.02)
+
+
+HEADS = Path(__file__).parent / "heads"
+H100_HEADS = json.loads(HEADS.with_suffix(".json").read_text())
+"""ncu's counts of each launch of the scenarios of `heads/` (2026-11-25, llama.cpp b11549, nvcc 13.0)."""
+EXACT = ("load_sectors", "load_requests", "global_loads", "store_sectors", "store_requests", "conflicts", "ldmatrix")
+# ncu counts half-precision arithmetic of other kernels as tensor instructions, and has no cp.async in them.
+MMA = (*EXACT, "tensor", "copies")
+BEYOND_HEADS = {
+    "80-decode": {"wavefronts": -248},
+    "96-decode": {"wavefronts": -272},
+    "112-decode": {"wavefronts": -320},
+    "320-decode": {"wavefronts": -512},
+    "576-decode": {"wavefronts": -128},
+    "576-prefill": {"wavefronts": -2048},
+    "256-prefill": {"copies": -5, "global_loads": 5},
+}
+"""What the simulator counts beyond the H100 in mma kernels (docs/guide/profile.md)."""
+QUICK_HEAD = "96-decode"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == QUICK_HEAD else [pytest.mark.slow, pytest.mark.night])
+        for name in H100_HEADS
+    ],
+)
+def test_the_counts_are_an_h100_s(name):
+    (case,) = profiled(HEADS / f"{name}.yaml", "--on", "sim:h200")
+    for launch, measured in zip(case["launches"], H100_HEADS[name], strict=True):
+        assert (launch["kernel"], launch["grid"]) == (measured["kernel"], measured["grid"])
+        is_mma = launch["kernel"] == ATTENTION
+        beyond = BEYOND_HEADS.get(name, {}) if is_mma else {}
+        keys = (*(MMA if is_mma else EXACT), "wavefronts")
+        assert {key: launch["counts"][key] - beyond.get(key, 0) for key in keys} == {
+            key: measured["counts"][key] for key in keys
+        }

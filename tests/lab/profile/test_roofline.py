@@ -1,15 +1,12 @@
 """Rooflines and occupancy, by numbers that can be checked by hand."""
 
-import math
-
 import pytest
 
 from fattn_probe.base.console import text_of
 from fattn_probe.cases.device import load_devices
-from fattn_probe.lab.profile.counts import Counts, Profile, matched, ratio
-from fattn_probe.lab.profile.occupancy import occupancy
-from fattn_probe.lab.profile.roofline import Point, Roof, peaks, roof_of
-from fattn_probe.lab.profile.roofline_picture import RooflinePicture
+from fattn_probe.lab.profile.counts import Counts, Profile, matched, quotient, ratio
+from fattn_probe.lab.profile.roofline import Point, Roof, occupancy, peaks, roof_of
+from fattn_probe.lab.profile.show import RooflinePicture
 from fattn_probe.llama.launch.record import LaunchRecord
 
 DEVICES = load_devices()
@@ -92,8 +89,10 @@ def test_without_registers_and_shared_memory_warps_or_blocks_limit():
 
 def test_ratios_of_what_is_unknown_are_unknown():
     assert (ratio(1, 2), ratio(0, 0), ratio(1, 0), ratio(None, 1), ratio(1, None)) == (0.5, 1.0, None, None, None)
-    assert ratio(None, None) is None
-    assert math.isclose(Counts(launch(), {"load_sectors": 8, "load_requests": 2}).sectors_of_a_load, 4.0)
+    assert (ratio(None, None), quotient(0, 0)) == (None, None)
+    for requests, sectors in ((2, 4), (0, None)):
+        counts = Counts(launch(), {"load_sectors": 8 if requests else 0, "load_requests": requests})
+        assert counts.sectors_of_a_load == sectors
 
 
 def test_launches_of_two_targets_are_matched_by_kernel_and_place():

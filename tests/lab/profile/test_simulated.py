@@ -14,10 +14,9 @@ from fattn_probe.cases.device.origin import MEASURED, UNKNOWN, Method, Origin, l
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.lab.profile import ncu
 from fattn_probe.lab.profile.command import Profiled, check_targets, formula_traffic, known, reason
-from fattn_probe.lab.profile.counts import Counts, Profile, Traffic
+from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, counts_of, read_counts
 from fattn_probe.lab.profile.document import document
 from fattn_probe.lab.profile.show import render
-from fattn_probe.lab.profile.simulated import counts_of, read_counts
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
 from fattn_probe.machine.run.outcome import Fault, Lost, Unsupported
 

@@ -107,15 +107,10 @@ def test_a_hip_program_passes_on_wavefronts_of_64_and_32_and_on_nvidia(path):
 
 
 @pytest.mark.night
-@pytest.mark.parametrize("path", HIP)
-def test_the_checker_finds_nothing_in_a_hip_program(path):
-    assert "the checker found nothing" in program(path, "--on", "sim:mi300x", "--check", "--schedule", "1").stdout
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("path", EVERY)
+@pytest.mark.parametrize("path", EVERY + HIP)
 def test_the_checker_finds_nothing(path):
-    assert "the checker found nothing" in program(path, "--on", "sim:rtx4090", "--check", "--schedule", "1").stdout
+    on = "sim:mi300x" if path.suffix == ".hip" else "sim:rtx4090"
+    assert "the checker found nothing" in program(path, "--on", on, "--check", "--schedule", "1").stdout
 
 
 def test_the_page_lists_every_program():
@@ -252,14 +247,18 @@ def test_gdb_stops_at_a_kernels_first_statement():
     assert f"HOME = {os.environ['HOME']}" in said
 
 
-def test_a_compiler_error_names_the_users_line(written):
-    path = written("int main() {\n    undeclared();\n}\n")
-    assert f"{path}:2:5: error:" in program(path, "--on", "sim:h200", code=3).stderr
-
-
-def test_what_is_not_supported_is_named(written):
-    path = written("#include <thrust/sort.h>\nint main() {}\n")
-    assert f"{path}:1: <thrust/sort.h>: a library" in program(path, "--on", "sim:h200", code=2).stderr
+@pytest.mark.parametrize(
+    ("text", "said", "code"),
+    [
+        ("int main() {\n    undeclared();\n}\n", ":2:5: error:", 3),
+        ("__global__ void k(float *o) { *o = missing; }\nint main() {}\n", ":1: error:", 3),  # rewritten: no column
+        ("#include <thrust/sort.h>\nint main() {}\n", ":1: <thrust/sort.h>: a library", 2),
+        ("__global__ void k() {}\n", " has no main()", 2),
+    ],
+)
+def test_what_is_wrong_with_a_program_is_said_of_the_users_line(written, text, said, code):
+    path = written(text)
+    assert f"{path}{said}" in program(path, "--on", "sim:h200", code=code).stderr
 
 
 def test_a_missing_file(tmp_path):
@@ -314,16 +313,6 @@ def test_a_program_that_takes_too_long_is_named_with_its_launch_and_its_output_s
     assert "begun" in json.loads(program(*words, "--json", "--", "a", "b", code=4).stdout)["error"]["message"]
 
 
-def test_a_file_without_main_is_named(written):
-    path = written("__global__ void k() {}\n")
-    assert f"{path} has no main()" in program(path, "--on", "sim:h200", code=2).stderr
-
-
-def test_an_error_in_a_rewritten_line_has_no_column(written):
-    path = written("__global__ void k(float *o) { *o = missing; }\nint main() {}\n")
-    assert f"{path}:1: error:" in program(path, "--on", "sim:h200", code=3).stderr
-
-
 def test_a_kernel_for_compare_may_be_a_program(tmp_path):
     fattn_probe("kernel", "new", tmp_path / "my.cu")
     path = tmp_path / "my.cu"
@@ -350,3 +339,19 @@ def test_an_access_beside_a_device_variable_is_found():
         assert f"out-of-bounds: global memory is accessed at {said} in touch, block" in " ".join(done.stdout.split())
     for what, index in ((0, 3), (1, 0), (2, 7), (3, 15), (4, 56)):
         assert "the checker found nothing" in program(path, "--on", "sim:h200", "--check", "--", what, index).stdout
+
+
+OTHER_WORDS = {"device_query", "streams"}
+"""Programs that print figures of the GPU, or times."""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", EVERY)
+def test_a_gpu_runs_it_as_the_simulator_does(path):
+    gpu, sim = json.loads(program(path, "--on", "gpu,sim:h200", "--json").stdout)["runs"]
+    assert gpu["exit_code"] == sim["exit_code"] == 0
+    for run in (gpu, sim):
+        run["launches"] = [(one["kernel"], one["grid"], one["block"], one["shared"]) for one in run["launches"]]
+    assert gpu["launches"] == sim["launches"]
+    if path.stem not in OTHER_WORDS:
+        assert gpu["stdout"] == sim["stdout"]

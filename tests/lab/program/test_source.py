@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.base.errors import InputError
+from fattn_probe.lab.program import build
 from fattn_probe.lab.program.source import Program, check_supported, missing_headers, missing_names
 
 
@@ -115,3 +116,14 @@ def test_all_places_are_in_one_message(tmp_path):
         check_supported(Program(tmp_path / "a.cu"))
     assert f"{tmp_path}/a.cu:2: <cub/cub.cuh>" in str(caught.value)
     assert f"{tmp_path}/b.cuh:2: <curand_kernel.h>" in str(caught.value)
+
+
+def test_equal_texts_have_one_file_which_is_always_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path))
+    text = "int main() {}\n"
+    path = build.written(text, "tiled", ".cu")
+    assert path.name.startswith("tiled-") and path.suffix == ".cu"
+    path.write_text(text[:5])  # as a process that was ended left it
+    assert build.written(text, "tiled", ".cu") == path
+    assert path.read_text() == text
+    assert build.written(text + "\n", "tiled", ".cu") != path

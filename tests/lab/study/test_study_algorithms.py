@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Params
 from fattn_probe.daily.inspect.facts import Facts
+from fattn_probe.lab.study import formulas
 from fattn_probe.lab.study.algorithms import (
     ALGORITHMS,
     Agreement,
@@ -19,9 +20,10 @@ from fattn_probe.lab.study.algorithms import (
     run,
     run_all,
 )
-from fattn_probe.lab.study.flash_attention_1 import A100_SRAM, block_sizes
-from fattn_probe.lab.study.problem import op_arrays
-from fattn_probe.lab.study.split_kv import split_ranges
+from fattn_probe.lab.study.backward import backward, standard_backward
+from fattn_probe.lab.study.formulas import FormulaSizes
+from fattn_probe.lab.study.papers import A100_SRAM, block_sizes, flash_attention_2, split_ranges
+from fattn_probe.lab.study.problem import RowState, StudyStep, op_arrays, rows_of, summary_of
 from fattn_probe.lab.study.stream_k import divide, launch_of, pieces_of, stream_k
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, tiles_in_turn, tiles_of
 from fattn_probe.verdict.truth.reference.attention import attention
@@ -216,3 +218,104 @@ def test_any_float_dtype_becomes_float64():
     small = np.ones((1, 1, 2, 4), np.float16)
     op = op_arrays(small, small, small, None, params=Params(1.0), sinks=np.ones(1, np.float32))
     assert {array.dtype for array in (op.Q, op.K, op.V, op.sinks)} == {np.dtype(np.float64)}
+
+
+SAME = slice(0, 2)
+
+
+def step(before, maximum, total, what="tile", heads=slice(0, 1)):
+    state = RowState(*(np.array(values, float) for values in (before, maximum, total)))
+    return StudyStep(what, SAME, slice(4, 8), state, 10, 3, 0, heads, True)
+
+
+def test_a_row_without_earlier_sums_does_not_count_as_rescaled():
+    first = step([-np.inf, -np.inf], [1, 2], [1, 1])
+    second = step([1, 2], [3, 2], [2, 3])
+    late = step([-np.inf, 2], [1, 4], [1, 3])  # the mask hid everything from the first row until now
+    rows = rows_of([first, second, late], 0)
+    assert [(row.rose, row.again) for row in rows] == [(0, 0), (1, 2), (1, 1)]
+    assert [row.rescale for row in rows] == [None, 1.0, np.exp(-2)]
+    found = summary_of([first, second, late])
+    assert (found.tiles, found.hidden, found.rose, found.rows) == (3, 0, 2, 3)
+
+
+def test_a_row_is_the_tiles_last_query():
+    (row,) = rows_of([step([0, 0], [5, 6], [7, 8])], 0)
+    assert (row.step, row.queries, row.kv, row.maximum, row.total) == (1, (0, 2), (4, 8), 6.0, 8.0)
+    assert (row.reads, row.writes) == (10, 3)
+
+
+def test_only_the_studied_head_of_several_is_shown():
+    both = step([[0, 0], [1, 1]], [[0, 0], [9, 9]], [[1, 1], [2, 2]], heads=slice(4, 6))
+    assert [rows_of([both], head)[0].maximum for head in (4, 5)] == [0.0, 9.0]
+    assert [rows_of([both], head)[0].rose for head in (4, 5)] == [0, 2]
+
+
+def test_every_head_of_a_stream_k_tile_has_the_maximum_it_has_alone():
+    op = made_op(0, n_head_kv=2, group=3, n_q=4, n_kv=6)
+    for head in range(6):
+        together = rows_of(run("stream-k", subject_of(op, head=head, B_c=3, blocks=1)).trace, head)
+        alone = rows_of(run("fa2", subject_of(op, head=head, B_c=3)).trace, 0)
+        np.testing.assert_allclose(
+            [row.maximum for row in together if row.what == "tile"],
+            [row.maximum for row in alone if row.what == "tile"],
+            rtol=1e-14,
+        )
+
+
+def gradients(head, dO, B_r=3, B_c=4):
+    return backward(head, flash_attention_2(head, B_r, B_c), dO, B_r, B_c)
+
+
+@given(subjects())
+@settings(max_examples=100)
+def test_recomputed_gradients_are_those_of_the_standard_backward(subject):
+    head = subject.tensors
+    dO = np.random.default_rng(1).normal(size=(head.n_q, head.hsv))
+    found = backward(head, run("fa2", subject), dO, subject.tiling.B_r, subject.tiling.B_c)
+    for one, other in zip((found.dQ, found.dK, found.dV), standard_backward(head, dO), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12 * max(1.0, np.abs(other).max()))
+
+
+@pytest.mark.parametrize("softcap", [0.0, 2.0])
+@pytest.mark.parametrize("mask", ["none", "causal", "random"])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_gradients_are_finite_differences(softcap, mask, sinks):
+    op = made_op(7, n_q=4, n_kv=9, hsk=3, hsv=5, mask=mask, params=Params(0.7, 0.0, softcap), sinks=sinks)
+    head = subject_of(op).tensors
+    dO = np.random.default_rng(2).normal(size=(head.n_q, head.hsv))
+    found = gradients(head, dO)
+    for name, gradient in (("Q", found.dQ), ("K", found.dK), ("V", found.dV)):
+        np.testing.assert_allclose(gradient, by_differences(head, name, dO), rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+def by_differences(head, name, dO, step=1e-5):
+    """d(sum of dO * O) / d(array), one element after the other, central differences."""
+    array = getattr(head, name)
+    found = np.empty(array.shape)
+    for index in np.ndindex(array.shape):
+        losses = []
+        for sign in (1, -1):
+            moved = array.copy()
+            moved[index] += sign * step
+            losses.append((dO * flash_attention_2(replace(head, **{name: moved}), 4, 4).out).sum())
+        found[index] = (losses[0] - losses[1]) / (2 * step)
+    return found
+
+
+@given(subjects())
+@settings(max_examples=50)
+def test_counted_traffic_of_the_backward_pass_is_the_closed_form(subject):
+    head, tiling = subject.tensors, subject.tiling
+    found = backward(head, run("fa2", subject), np.ones((head.n_q, head.hsv)), tiling.B_r, tiling.B_c)
+    expected = formulas.backward(FormulaSizes.of(head), tiling.B_c)
+    assert sum(found.reads.values()) == expected.total_reads
+    assert sum(found.writes.values()) == expected.total_writes
+
+
+def test_a_fully_masked_row_has_zero_gradients():
+    head = subject_of(made_op(0, mask="all")).tensors
+    found = gradients(head, np.ones((head.n_q, head.hsv)))
+    assert not found.dQ.any()
+    assert not found.dK.any()
+    assert not found.dV.any()

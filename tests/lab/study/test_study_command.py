@@ -22,11 +22,9 @@ from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.view.show import facts_json
 from fattn_probe.lab.study.algorithms import ALGORITHMS, of_head, run
 from fattn_probe.lab.study.command import StudyOptions, op_of_case, raise_if_different, study_case
-from fattn_probe.lab.study.inspected import read_launch
 from fattn_probe.lab.study.precisions import VARIANTS, errors
 from fattn_probe.lab.study.show import render, study_json
-from fattn_probe.lab.study.show_precisions import precisions_json
-from fattn_probe.lab.study.stream_k import divide
+from fattn_probe.lab.study.stream_k import divide, read_launch
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -185,7 +183,8 @@ def test_an_overflow_of_f16_is_null_in_JSON():
     op = op_of_case(case_of("gqa"))
     subject = replace(studied("gqa").subject, op=replace(op, V=op.V * 1e6))
     found = errors(subject.tensors, run("standard", subject).out, subject.tiling.B_r, subject.tiling.B_c)
-    (standard,) = [one for one in precisions_json(found) if one["variant"] == "f16-standard"]
+    shown = study_json(replace(studied("gqa"), precisions=found))["precisions"]
+    (standard,) = [one for one in shown if one["variant"] == "f16-standard"]
     assert standard["rmse"] is None
 
 

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fattn_probe.cases.op import Params
-from fattn_probe.lab.study.fp8 import LARGEST, Fp8Sums, e4m3, quantised, rotation
-from fattn_probe.lab.study.precisions import VARIANTS, errors, output
+from fattn_probe.lab.study.papers import standard
+from fattn_probe.lab.study.precisions import LARGEST, VARIANTS, Fp8Sums, e4m3, errors, output, quantised, rotation
 from fattn_probe.lab.study.problem import MaskRule, StudyHead
-from fattn_probe.lab.study.standard import standard
 from fattn_probe.lab.study.table3 import PAPER, TILE, drawn, measure, row_of
 from fattn_probe.llama.launch.architecture import generation_of
 from fattn_probe.verdict.truth.rounding_model.tensor_core import E4M3_LEAST, HOPPER_FP8, Factors, matrix_sum

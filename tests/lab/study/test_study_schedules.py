@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fattn_probe.lab.study.events import Tell, Wait, Work, simulate
-from fattn_probe.lab.study.ring import broken_rules
-from fattn_probe.lab.study.schedules import ScheduleChoice, schedule_head, table_of
+from fattn_probe.lab.study.schedules import broken_rules, schedule_head, table_of
 from fattn_probe.lab.study.warpgroups import (
     EXPONENTIALS,
     RINGS,
@@ -16,11 +14,14 @@ from fattn_probe.lab.study.warpgroups import (
     TENSOR_CORES,
     TMA,
     Registers,
-    Slots,
+    Tell,
+    Wait,
     WarpgroupPlan,
+    Work,
     programs,
     registers_of,
     run,
+    simulate,
     slots_of,
 )
 from tests.lab.study.drawn_ops import made_op
@@ -165,9 +166,9 @@ def test_an_actor_that_waits_for_nothing_that_comes_is_a_deadlock():
 
 
 def test_slots_follow_from_the_sizes():
-    assert slots_of(64, 128) == Slots(1, 1)
-    assert slots_of(64, 64) == Slots(1, 2)  # half the products' work for each exponential
-    assert slots_of(16, 128) == Slots(5, 1)  # few queries share a load
+    assert slots_of(64, 128) == (1, 1)
+    assert slots_of(64, 64) == (1, 2)  # half the products' work for each exponential
+    assert slots_of(16, 128) == (5, 1)  # few queries share a load
 
 
 def test_setmaxnreg_moves_registers_from_the_producer_to_the_consumers():
@@ -187,7 +188,7 @@ def test_the_table_has_every_schedule_and_says_which_deadlock():
 
 def test_a_head_of_one_tile_of_queries_has_one_consumer():
     head = made_op(1, n_q=4, n_kv=40, hsk=128, hsv=128).head(0, 0)
-    assert schedule_head(head, 4, 8, ScheduleChoice()).plan.consumers == 1
-    found = schedule_head(head, 2, 8, ScheduleChoice("none", 3, "pairs"))
+    assert schedule_head(head, 4, 8, schedule="both", stages=2, ring="apart").plan.consumers == 1
+    found = schedule_head(head, 2, 8, schedule="none", stages=3, ring="pairs")
     assert (found.plan.consumers, found.plan.T_c, found.plan.stages, found.tiles) == (2, 5, 3, 5)
     assert not found.broken

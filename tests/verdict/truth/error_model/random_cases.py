@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from fattn_probe.cases.device import load_devices, parse_targets
 from fattn_probe.cases.scenario import Case
 from fattn_probe.lab.fuzz.lanes import Lane, lanes
-from fattn_probe.lab.fuzz.scenarios import SOFTCAP
-from fattn_probe.lab.fuzz.shapes import Settings
+from fattn_probe.lab.fuzz.scenarios import SOFTCAP, Settings
 from fattn_probe.machine.run.session import Session
 
 DEVICES = ("sim:h200", "sim:rtx4070", "sim:rtx3090ti", "sim:rtx2060", "sim:v100", "sim:gtx1060")

@@ -1,0 +1,175 @@
+"""Lines that are argued unreachable, which do not count, and mutants that are argued equivalent."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from fattn_probe.lab.detect.argued import Equivalent, Unreachable, argument, equivalents, places, refuted, unreachable
+from fattn_probe.lab.detect.counts import CountedLine, LineCoverage, Share
+from fattn_probe.lab.detect.measure import Measured
+from fattn_probe.lab.detect.mutate import NOT_INFECTED, Mutated
+from fattn_probe.lab.detect.mutate_show import document as mutants_document
+from fattn_probe.lab.detect.mutate_show import fate_of, parts, table
+from fattn_probe.lab.detect.schema import switched
+from fattn_probe.lab.detect.show import annotated, document, summary
+from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+from fattn_probe.llama.source.features import CUDA
+from tests.lab.detect.test_mutate import KILLED, MUTANT
+from tests.stand_in import StandIn
+
+SOURCE = """\
+    if (amd(cc) && x) {
+        return 1;
+    }
+    f();
+    if (amd(cc) && x) {
+"""
+
+
+@dataclass(frozen=True)
+class OneTree(StandIn):
+    """A tree as far as its folder."""
+
+    root: Path
+
+
+@pytest.fixture
+def tree(tmp_path):
+    (tmp_path / CUDA).mkdir(parents=True)
+    (tmp_path / CUDA / "a.cuh").write_text(SOURCE)
+    return OneTree(tmp_path)
+
+
+def entry(*lines, **more):
+    return Unreachable(because="AMD's GPUs only, for a test.", file="a.cuh", lines=list(lines), **more)
+
+
+def coverage(*counted, known):
+    found = LineCoverage(unreachable=known)
+    found.add([CountedLine("a.cuh", "f", *item) for item in counted], "sim:h200")
+    return found
+
+
+def test_lines_are_meant_by_their_text_and_range(tree):
+    def numbers(*known):
+        return sorted(line for _, line in places(tree, known))
+
+    assert numbers(entry("if (amd(cc) && x) {")) == [1, 5]
+    assert numbers(entry("if (amd(cc) && x) {", until="}")) == [1]
+    assert numbers(entry("if (amd(cc) && x) {", after="f();")) == [5]
+    assert numbers(entry("/./", after="/^return/", until="/amd/")) == [3, 4]
+    assert numbers(entry("/./", after="g();")) == []
+    assert numbers(entry("/amd/", "return 1;")) == [1, 2, 5]
+    assert numbers(entry("amd")) == []
+    assert numbers(Unreachable(because="in no file of this release", file="b.cuh", lines=["f();"])) == []
+
+
+def test_only_what_was_executed_of_them_counts(tree):
+    known = places(tree, [entry("/amd/", "return 1;", until="}")])
+    lines = (1, 9, (0, 9)), (2, 0), (4, 9), (5, 9, (0, 9))
+    found = coverage(*lines, known=known)
+    assert found.lines("a.cuh") == Share(3, 3)
+    assert found.branches("a.cuh") == Share(2, 3)
+    assert (found.gaps("a.cuh"), found.one_sided("a.cuh"), found.left_out("a.cuh")) == ([], [5], [1, 2])
+    assert refuted(found) == []
+    plain = coverage(*lines, known={})
+    assert (plain.lines("a.cuh"), plain.branches("a.cuh")) == (Share(3, 4), Share(2, 4))
+    (suite,) = document([Measured("quick", found, ("sim:h200",), 1, ())])["suites"]
+    assert suite["files"][0]["unreachable"] == [
+        [1, "AMD's GPUs only, for a test."],
+        [2, "AMD's GPUs only, for a test."],
+    ]
+    kinds = [line["kind"] for line in annotated(tree.root / CUDA / "a.cuh", "a.cuh", found)]
+    assert kinds == ["argued", "argued", "", "", "partly"]
+
+
+def test_an_argument_that_a_run_refutes_is_named(tree):
+    known = places(tree, [entry("/amd/")])
+    found = coverage((1, 9, (1, 8)), (5, 9, (0, 9)), known=known)
+    assert refuted(found) == [("a.cuh", 1)]
+    said = "\n".join(summary(Measured("quick", found, ("sim:h200",), 1, ())))
+    assert "a.cuh:1 was executed, but unreachable.yaml says that it cannot be" in said
+    assert said.startswith("quick: 1 case on sim:h200\n") and "left out: 1 line" in said
+
+
+@pytest.mark.network
+def test_every_entry_means_a_line_of_the_default_release():
+    tree = resolve(DEFAULT_SOURCE)
+    for item in unreachable():
+        assert places(tree, [item]), item
+
+
+WHY = "it is the same for every input"
+ONE = Equivalent(because=WHY, file="fattn-vec.cuh", before="a < b", after="a <= b")
+
+
+@pytest.mark.parametrize(
+    ("changes", "means"),
+    [
+        ({}, True),
+        ({"before": "/^a/"}, True),
+        ({"before": "a"}, False),
+        ({"kind": ["constant"]}, False),
+        ({"kind": ["constant", "relation"]}, True),
+        ({"function": "kernel"}, True),
+        ({"function": "/^other/"}, False),
+        ({"file": "fattn.cu"}, False),
+        ({"after": "/ < /"}, False),
+        ({"lines": [MUTANT.line, MUTANT.line]}, True),
+        ({"lines": [MUTANT.line + 1, MUTANT.line + 9]}, False),
+    ],
+)
+def test_which_mutants_an_entry_means(changes, means):
+    assert ONE.model_copy(update=changes).means(MUTANT) is means
+
+
+def test_an_entry_says_which_and_why(tmp_path):
+    with pytest.raises(ValidationError, match="which mutants"):
+        Equivalent(because=WHY, file="fattn.cu")
+    path = tmp_path / "list.yaml"
+    path.write_text(yaml.safe_dump([{"because": WHY, "file": "fattn.cu", "before": "x", "function": "/f$/"}]))
+    (item,) = equivalents(path)
+    assert argument(replace(MUTANT, file="fattn.cu", before="x", function="f"), [item]) == WHY
+
+
+def test_a_killed_mutant_is_killed_whatever_the_list_says():
+    survivor = replace(KILLED, by="", case="", on="")
+    assert [fate_of(item, [ONE]) for item in (KILLED, survivor)] == ["killed", "equivalent"]
+    assert fate_of(survivor, []) == "survived"
+
+
+def test_equivalent_mutants_count_neither_as_killed_nor_as_missed():
+    rows = [("x", "killed"), ("x", "survived"), ("x", "equivalent"), ("x", "not reached"), ("x", "not reached")]
+    assert table("file", rows).rows == (
+        ("x", "1", "1", "0", "2", "1", "50 %", "25 %"),
+        ("all", "1", "1", "0", "2", "1", "50 %", "25 %"),
+    )
+
+
+def test_a_survivor_that_infects_no_case_is_told_from_others():
+    survivor = replace(KILLED, by="", case="", on="", said=NOT_INFECTED, cases=5)
+    found = Mutated(("sim:h200",), 3, (), None, (survivor, replace(survivor, said="", cases=1)), 9, 0)
+    lines = [str(part) for part in parts(found)][-2:]
+    assert lines == [f"survived 5 cases: {MUTANT} (gives no other value in any of them)", f"survived 1 case: {MUTANT}"]
+
+
+def test_a_survivor_has_the_cases_that_execute_it_and_no_total_that_is_none():
+    """The builds hold about twice the sample, which is not how many mutants the release has."""
+    survivor = replace(KILLED, by="", case="", on="", cases=5)
+    ran = {survivor.mutant.digest: tuple(f"case-{number} on sim:h200" for number in range(5))}
+    found = Mutated(("sim:h200",), 5, (), None, (survivor,), 8, 0, ran)
+    first, *_, last = map(str, parts(found))
+    assert first == "1 mutant, 5 cases on sim:h200\n"
+    assert last == "  executed by case-0 on sim:h200, case-1 on sim:h200, case-2 on sim:h200 and 2 more"
+    assert [item["ran"] for item in mutants_document(found)["mutants"]] == [list(ran[survivor.mutant.digest])]
+    assert mutants_document(found)["counts"] == {"survived": 1}
+    assert mutants_document(replace(found, ran={}))["mutants"][0]["ran"] is None  # a verdict of an earlier call
+
+
+@pytest.mark.network
+def test_every_entry_means_a_mutant_of_the_default_release(tree):
+    mutants = switched(tree, (), frozenset()).mutants
+    assert [item for item in equivalents() if not any(map(item.means, mutants))] == []
