@@ -24,6 +24,7 @@ from fattn_probe.llama.build.key import (
     Build,
     BuildRequest,
     Contents,
+    as_compiled,
     folder_of,
     kernels_apart,
     key_of,
@@ -180,42 +181,46 @@ def plan_build(
     return folder, make_plan(request, toolchain, contents, tree_sources)
 
 
-def defining_file(tree: Tree, name: str) -> str | None:
-    """The further file of a tree that defines a demangled function, or instantiates it; None if there is none."""
-    instance = product_of(name, product_instances(tree), ggml_types(tree))
-    return f"{INSTANCES}/{instance}" if instance else defining_source(name, addable(tree))
-
-
 def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int | None = None) -> Build:
     """Compile the source of a symbol that a program of this build called but lacks (exit status 87), and relink.
 
     BuildError if no file of the tree defines the symbol, or if the build was opened without its source.
     """
-    name = demangle(symbol)
-    if build.request is None:
+    name, request, has = demangle(symbol), build.request, build.manifest.contents
+    if request is None:
         raise BuildError(f"{build.folder} is an export without {name}: add it to the original build, and export again")
-    sources = read_sources(build.request.tree, build.request.quants, find_toolchain(build.request.engine).machine)
-    tree, has = build.request.tree, build.manifest.contents
-    case = case_of(name, sources.cases, ggml_types(tree))
-    apart = kernels_apart(build.request.engine, build.request.flavour)
-    file = launches_file(*case.sizes) if case and apart and not case.instance else None
-    file = file if file in sources.launches else None
-    body = body_of(name, ggml_types(tree))
-    if apart and body and not case:
-        file = body_file(*body)
-    case = None if file else case.whole if case and not apart else case
-    model = None if case or file else defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp")))
-    file = file if case or file or model else defining_file(tree, name)
-    found = case.name if case else model or file
-    if found is None or found in (*has.kernels, *has.architectures, *has.sources, *sources.cuda):
-        raise BuildError(f"a program needs {name} ({symbol}), but no file of {tree.spec} defines it")
+    sources = read_sources(request.tree, request.quants, find_toolchain(request.engine).machine)
+    lacking = defining(name, request, sources)
+    names = {*lacking.kernels, *lacking.sources, *lacking.architectures}
+    if not names - {*has.kernels, *has.architectures, *has.sources, *sources.cuda}:
+        raise BuildError(f"a program needs {name} ({symbol}), but no file of {request.tree.spec} defines it")
     return ensure(
-        build.request,
-        [case] if case else [],
+        request,
+        map(sources.kernel, lacking.kernels),
         has.programs,
         dry=has.dry,
-        sources=[file] if file else [],
-        architectures=[model] if model else [],
+        sources=lacking.sources,
+        architectures=lacking.architectures,
         progress=progress,
         jobs=jobs,
     )
+
+
+def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
+    """The contents of a build that define a demangled function: one kernel or file; none if no file of the tree does.
+
+    A host function that launches kernels is in a file of its own if these are compiled apart.
+    """
+    tree, types = request.tree, ggml_types(request.tree)
+    if case := case_of(name, sources.cases, types):
+        launches = launches_file(*case.sizes)
+        if kernels_apart(request.engine, request.flavour) and not case.instance and launches in sources.launches:
+            return Contents(sources=(launches,))
+        return Contents(kernels=tuple(kernel.name for kernel in as_compiled([case], request.engine, request.flavour)))
+    if body := body_of(name, types):
+        return Contents(sources=(body_file(*body),))
+    if model := defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp"))):
+        return Contents(architectures=(model,))
+    instance = product_of(name, product_instances(tree), types)
+    file = f"{INSTANCES}/{instance}" if instance else defining_source(name, addable(tree))
+    return Contents(sources=(file,)) if file else Contents()
