@@ -3,10 +3,7 @@
 import os
 import random
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import replace
 from datetime import date
@@ -15,7 +12,7 @@ import pytest
 
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result
-from tests.as_user import fattn_probe
+from tests.as_user import fattn_probe, killed
 from tests.daily.regress.test_resume import Place
 
 pytestmark = [pytest.mark.night, pytest.mark.hostile]
@@ -25,18 +22,6 @@ REGRESS, HISTORY = 80, 60
 CASES = 24
 RESULTS = 1000  # in each of the histories
 HERE = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:a==1", "1", "", "0.1.0")
-
-
-def killed(words, seconds):
-    """Kill a command after some seconds, with all that it started; it may have ended."""
-    command = [sys.executable, "-m", "fattn_probe", *map(str, words)]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as running:
-        try:
-            running.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(running.pid, signal.SIGKILL)
 
 
 @pytest.mark.build
