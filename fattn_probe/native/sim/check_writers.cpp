@@ -4,6 +4,7 @@
 #include "check_global.h"
 #include "check_host.h"
 #include "check_order.h"
+#include "check_words.h"
 #include "environment.h"
 #include "finding.h"
 #include "host_memory.h"
@@ -82,45 +83,16 @@ template <class Visit> void visit_writers(Writer *writers, size_t start, size_t 
     }
 }
 
-Writer::Thread load(const Writer::Thread &thread) {
-    Writer::Thread now;
-    __atomic_load(&thread, &now, __ATOMIC_ACQUIRE);
-    return now;
-}
-
 // A writer that other host threads may change meanwhile.
 Writer copy_of(const Writer &writer) {
     Writer copy;
-    Writer::Thread after = load(writer.thread);
+    Writer::Thread after;
     do {
-        copy.thread = after;
+        __atomic_load(&writer.thread, &copy.thread, __ATOMIC_ACQUIRE);
         copy.place_and_kernel = __atomic_load_n(&writer.place_and_kernel, __ATOMIC_ACQUIRE);
-        after = load(writer.thread);
+        __atomic_load(&writer.thread, &after, __ATOMIC_ACQUIRE);
     } while ((after.bytes & changing) != 0 || memcmp(&copy.thread, &after, sizeof(after)) != 0);
     return copy;
-}
-
-// Sets a writer to what `change` makes of it. In a shared attempt one host thread at a time does. It marks the writer
-// itself: a lock elsewhere would be one more line of memory that the host's cores take from each other.
-template <class Change> void update_writer(Writer &writer, Change change) {
-    if (!attempt.shared) {
-        writer = change(writer);
-        return;
-    }
-    Writer before{0, load(writer.thread)};
-    Writer::Thread marked;
-    do {
-        while ((before.thread.bytes & changing) != 0) {
-            before.thread = load(writer.thread);
-        }
-        marked = before.thread;
-        marked.bytes |= changing;
-    } while (
-        !__atomic_compare_exchange(&writer.thread, &before.thread, &marked, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED));
-    before.place_and_kernel = writer.place_and_kernel;
-    const Writer after = change(before);
-    __atomic_store_n(&writer.place_and_kernel, after.place_and_kernel, __ATOMIC_RELEASE);
-    __atomic_store(&writer.thread, &after.thread, __ATOMIC_RELEASE);
 }
 
 void check_writers(const Done &done, const Written &memory, size_t start, size_t bytes, AccessKind kind) {
@@ -152,14 +124,18 @@ void note_writers(Writer *writers, size_t start, size_t bytes, AccessKind kind, 
         static_cast<uint16_t>(self->thread_number() | (kind == AccessKind::atomic ? atomic_write : uint16_t{0}));
     const uint64_t written = reinterpret_cast<uint64_t>(place) << 16 | running_kernel();
     visit_writers(writers, start, start + bytes, [&](Writer &writer, size_t, uint32_t mask) {
-        update_writer(writer, [=](Writer before) {
-            const bool again = before.kernel() == running_kernel();
-            const auto touched = static_cast<uint16_t>((again ? before.thread.bytes : 0) | mask);
-            Writer after =
-                again && comes_after(before.thread.block, block) ? before : Writer{written, {block, number, 0}};
-            after.thread.bytes = touched;
-            return after;
-        });
+        Writer::Thread before;
+        do { // the mark is in the writer: a lock elsewhere is more memory that the host's cores take from each other
+            before = !attempt.shared ? writer.thread : update(writer.thread, [](Writer::Thread now) {
+                now.bytes |= changing;
+                return now;
+            });
+        } while ((before.bytes & changing) != 0);
+        const bool again = writer.kernel() == running_kernel(), stays = again && comes_after(before.block, block);
+        Writer::Thread after = stays ? before : Writer::Thread{block, number, 0};
+        after.bytes = static_cast<uint16_t>((again ? before.bytes : 0) | mask);
+        __atomic_store_n(&writer.place_and_kernel, stays ? writer.place_and_kernel : written, __ATOMIC_RELEASE);
+        __atomic_store(&writer.thread, &after, __ATOMIC_RELEASE);
     });
 }
 
