@@ -1,5 +1,7 @@
 """Run fattn-probe as its users do: as a program of its own."""
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -14,3 +16,13 @@ def fattn_probe(*words, code=0, **options):
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done
+
+
+def killed(words, seconds):
+    """Kill a command after some seconds, with all that it started; it may have ended."""
+    command, nowhere = [sys.executable, "-m", "fattn_probe", *map(str, words)], subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=nowhere, stderr=nowhere, start_new_session=True) as running:
+        try:
+            running.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)

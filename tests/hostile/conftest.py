@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe import cli
+from tests.llama.source.fake_index import write_tree
 
 SECONDS = 10
 """Processor time of a command."""
@@ -105,6 +106,27 @@ def op(tmp_path):
     path = tmp_path / "op.yaml"
     path.write_text("version: 1\nabout: x\nhsk: 64\nn_head: 1\nn_q: 1\nn_kv: 256\n")
     return path
+
+
+@pytest.fixture
+def here(op, tmp_path):
+    """A folder with a scenario, a suite, a small tree, a file and a folder."""
+    write_tree(tmp_path / "tree")
+    (tmp_path / "suite.yaml").write_text("version: 1\nabout: x\nscenarios: [op.yaml]\n")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def regress(probe, here):
+    """Run a suite with these keys on the small tree."""
+
+    def run(keys, *words, version="version: 1\nabout: x\n"):
+        (here / "suite.yaml").write_text(f"{version}{keys}\n")
+        return probe("regress", "suite.yaml", "--source", "tree", "--history", "h.db", *words)
+
+    return run
 
 
 @pytest.fixture

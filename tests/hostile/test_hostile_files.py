@@ -1,5 +1,6 @@
 """Captures, suites, patches, device files and histories that are wrong."""
 
+import json
 import sqlite3
 import struct
 from contextlib import closing
@@ -8,6 +9,7 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.llama.source import patches
+from tests.hostile.lines import make_folder
 from tests.llama.source.fake_index import write_tree
 
 
@@ -92,44 +94,29 @@ SUITES = {
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_suite(name, probe, op, tmp_path):
-    (tmp_path / "suite.yaml").write_text(SUITES[name])
-    (tmp_path / "bad.yaml").write_text("version: 1\n")
-    write_tree(tmp_path / "tree")
-    source = () if name == "bad source" else ("--source", "tree")
-    ended = probe("regress", "suite.yaml", "--history", "h.db", *source)
-    ended.refused(2)
+def test_suite(name, regress, probe, here):
+    (here / "bad.yaml").write_text("version: 1\n")
+    if name == "bad source":
+        (here / "suite.yaml").write_text(SUITES[name])
+        probe("regress", "suite.yaml", "--history", "h.db").refused(2)
+    else:
+        regress(SUITES[name], version="").refused(2)
 
 
 @pytest.mark.parametrize("flag", ["(", "[", "*", "(?P<a>", "x{99999999999}", "a\\"])
-def test_filter(flag, probe, op, tmp_path):
-    (tmp_path / "suite.yaml").write_text("version: 1\nabout: x\nscenarios: [op.yaml]\n")
-    write_tree(tmp_path / "tree")
-    words = ("--source", "tree", "--history", "h.db", "--filter", flag)
-    probe("regress", "suite.yaml", *words).refused(2, "--filter")
+def test_filter(flag, regress):
+    regress("scenarios: [op.yaml]", "--filter", flag).refused(2, "--filter")
 
 
-def test_a_filter_that_backtracks_without_end(probe, op, tmp_path):
+def test_a_pattern_that_backtracks_without_end_is_named_by_its_place(regress, op, tmp_path):
     (tmp_path / ("a" * 60 + ".yaml")).write_text(op.read_text())
-    (tmp_path / "suite.yaml").write_text("version: 1\nabout: x\nscenarios: [a*.yaml]\n")
-    write_tree(tmp_path / "tree")
-    words = ("--source", "tree", "--history", "h.db", "--filter", "(a+)+!")
-    probe("regress", "suite.yaml", *words).refused(2, "--filter", "too long")
-
-
-def test_a_pattern_of_a_suite_is_not_called_the_filter(probe, op, tmp_path):
-    (tmp_path / ("a" * 60 + ".yaml")).write_text(op.read_text())
-    suite = tmp_path / "suite.yaml"
-    write_tree(tmp_path / "tree")
-    words = ("regress", "suite.yaml", "--source", "tree", "--history", "h.db")
-    suite.write_text("version: 1\nabout: x\nscenarios: [a*.yaml]\nonly: ^(a|aa)+$x\n")
-    ended = probe(*words)
+    regress("scenarios: [a*.yaml]", "--filter", "(a+)+!").refused(2, "--filter", "too long")
+    ended = regress("scenarios: [a*.yaml]\nonly: ^(a|aa)+$x")
     ended.refused(2, "`only` of the suite '^(a|aa)+$x'", "too long")
     assert "--filter" not in ended.said
-    suite.write_text("version: 1\nabout: x\nscenarios: [a*.yaml]\nonly: b\n")
-    probe(*words).refused(2, "no case name matches `only` of the suite 'b'")
-    suite.write_text("version: 1\nabout: x\nentries: [{name: e, scenarios: [a*.yaml], only: ^(a|aa)+$x}]\n")
-    probe(*words).refused(2, "`only` of entry e", "too long")
+    regress("scenarios: [a*.yaml]\nonly: b").refused(2, "no case name matches `only` of the suite 'b'")
+    entry = "entries: [{name: e, scenarios: [a*.yaml], only: ^(a|aa)+$x}]"
+    regress(entry).refused(2, "`only` of entry e", "too long")
 
 
 @pytest.mark.parametrize(
@@ -143,10 +130,8 @@ def test_a_pattern_of_a_suite_is_not_called_the_filter(probe, op, tmp_path):
         ("repeat: 1000000000", "suite.yaml:4: repeat: found 1000000000, allowed: at most 100000"),
     ],
 )
-def test_keys_of_a_suite_are_not_called_flags_and_are_bounded(keys, said, probe, op, tmp_path):
-    (tmp_path / "suite.yaml").write_text(f"version: 1\nabout: x\nscenarios: [op.yaml]\n{keys}\n")
-    write_tree(tmp_path / "tree")
-    ended = probe("regress", "suite.yaml", "--source", "tree", "--history", "h.db")
+def test_keys_of_a_suite_are_not_called_flags_and_are_bounded(keys, said, regress):
+    ended = regress(f"scenarios: [op.yaml]\n{keys}")
     ended.refused(2, said)
     assert "--on" not in ended.said
 
@@ -157,14 +142,11 @@ def test_the_device_of_a_scenario_is_not_called_a_flag(probe, op):
     ended.refused(2, "op: device 'sim:h20': no device 'h20'; nearest: h200")
 
 
-def test_a_suite_pattern_does_not_walk_the_machine(probe, tmp_path):
-    suite = tmp_path / "suite.yaml"
-    write_tree(tmp_path / "tree")
-    words = ("regress", "suite.yaml", "--source", "tree", "--history", "h.db")
-    suite.write_text("version: 1\nabout: x\nscenarios: ['/proc/**/*.yaml']\n")
-    probe(*words).refused(2, "'/proc/**/*.yaml'")
-    suite.write_text("version: 1\nabout: x\nscenarios: ['']\n")
-    probe(*words).refused(2, "no scenario matches ''")
+@pytest.mark.parametrize(
+    ("pattern", "said"), [("/proc/**/*.yaml", "'/proc/**/*.yaml'"), ("", "no scenario matches ''")]
+)
+def test_a_suite_pattern_does_not_walk_the_machine(pattern, said, regress):
+    regress(f"scenarios: ['{pattern}']").refused(2, said)
 
 
 PATCHES = {
@@ -236,3 +218,12 @@ def test_history(name, words, probe, tmp_path):
     before = path.read_bytes() if path.is_file() else b""
     probe("history", *words.split(), "--history", path).refused(2, "h.db")
     assert (path.read_bytes() if path.is_file() else b"") == before, "nothing was written"
+
+
+def test_one_run_of_a_history_is_judged(probe, tmp_path):
+    """Only the last run of each line could be; `judge UID` was refused."""
+    make_folder(tmp_path)
+    (run,) = json.loads(probe("history", "list", "--json", "--history", "h.db").stdout)
+    ended = probe("history", "judge", run["uid"][:8], "--json", "--history", "h.db")
+    assert [each["uid"] for each in json.loads(ended.stdout)["runs"]] == [run["uid"]]
+    probe("history", "judge", "nothing", "--history", "h.db").refused(2, "nothing")

@@ -2,8 +2,6 @@
 
 import pytest
 
-from tests.llama.source.fake_index import TREE, write_tree
-
 WORDS = {
     # time-outs
     "run op.yaml --timeout nan": "not a number of seconds",
@@ -147,7 +145,7 @@ WORDS = {
 }
 
 
-EMPTY = {
+EMPTY = {  # as an unset variable of a shell gives; it was the current folder
     "plan ''": "the name is empty: name a shipped scenario, or a path",
     "compare ''": "the name is empty",
     "study ''": "the name is empty",
@@ -168,16 +166,7 @@ EMPTY = {
 
 @pytest.mark.parametrize("words", EMPTY)
 def test_an_empty_word(words, probe, here):
-    """As an unset variable of a shell gives; it was the current folder."""
     probe(*words.replace("''", "").split(" ")).refused(2, EMPTY[words])
-
-
-@pytest.fixture
-def here(op, tmp_path):
-    """A folder with a scenario, a suite and a small tree."""
-    write_tree(tmp_path / "tree", TREE)
-    (tmp_path / "suite.yaml").write_text("version: 1\nabout: x\nscenarios: [op.yaml]\n")
-    return tmp_path
 
 
 @pytest.mark.parametrize("words", WORDS)

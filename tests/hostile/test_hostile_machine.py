@@ -11,18 +11,6 @@ from fattn_probe.base.errors import FattnProbeError
 from fattn_probe.base.process import run
 from fattn_probe.cli import setup
 from fattn_probe.machine.run import session as sessions
-from tests.llama.source.fake_index import write_tree
-
-
-@pytest.fixture
-def here(op, tmp_path):
-    """A folder with a scenario, a suite, a small tree, a file and a folder."""
-    write_tree(tmp_path / "tree")
-    (tmp_path / "suite.yaml").write_text("version: 1\nabout: x\nscenarios: [op.yaml]\n")
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder").mkdir()
-    return tmp_path
-
 
 OUTPUTS = (
     "run op.yaml --captures file",
@@ -43,36 +31,24 @@ def test_an_output_of_the_wrong_kind_is_refused_before_anything_runs(words, prob
     probe(*words.split()).refused(2, words.split()[-1])
 
 
-def no_cache(path):
-    path.write_text("a file")
+CACHES = {
+    "/dev/null": "must be a folder",
+    "file/cache": "must be a folder",
+    "nowhere": "must be a folder",
+    "/proc/self": "",
+}
+"""Where a link in place of the cache leads, and what is said."""
 
 
-def cache_in_a_file(path):
-    path.symlink_to("file/cache")
-
-
-def dangling(path):
-    path.symlink_to("nowhere")
-
-
-def in_proc(path):
-    path.symlink_to("/proc/self")
-
-
-CACHES = {no_cache: "must be a folder", cache_in_a_file: "must be a folder", dangling: "must be a folder", in_proc: ""}
-
-
-@pytest.mark.parametrize("command", ["run op.yaml --source git+file:///nowhere@main", "source get pypi:x==1"])
-@pytest.mark.parametrize("spoil", CACHES, ids=lambda spoil: spoil.__name__)
-def test_cache(spoil, command, probe, here):
-    spoil(here / "cache")
-    ended = probe(*command.split(), "--json")
-    if "git" in command:
-        assert ended.code in (2, 3)
-        ended.refused(ended.code)
-    else:
-        ended.refused(3, CACHES[spoil])
-        assert ended.error()["exit_code"] == 3
+@pytest.mark.parametrize("place", CACHES)
+def test_cache(place, probe, here):
+    (here / "cache").symlink_to(place)
+    ended = probe("source", "get", "pypi:x==1", "--json")
+    ended.refused(3, CACHES[place])
+    assert ended.error()["exit_code"] == 3
+    ended = probe("run", "op.yaml", "--source", "git+file:///nowhere@main", "--json")
+    ended.refused(ended.code)
+    assert ended.code in (2, 3)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"contents": 5}', '{"source": 1, "contents": {}}', "\x00"])
@@ -126,25 +102,16 @@ def test_no_memory(probe, here, monkeypatch):
     probe("run", "op.yaml", "--on", "sim:h200", "--source", "tree").refused(3, "not enough memory", "23.0 GiB")
 
 
-def test_no_compiler(probe, here, monkeypatch):
-    monkeypatch.setenv("PATH", str(here))
-    probe("run", "op.yaml", "--on", "sim:h200", "--source", "tree").refused(3, "g++ is not on this machine")
-
-
-def test_a_compiler_that_is_no_program(probe, here, monkeypatch):
-    for name in ("g++", "gcc"):
-        (here / name).write_text("no program")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "g++ is not on this machine"), ("no program", "Exec format error"), ("#!/bin/sh\n", "g++")],
+)
+def test_no_compiler_one_that_is_no_program_and_one_that_says_nothing(text, said, probe, here, monkeypatch):
+    for name in ("g++", "gcc") if text else ():
+        (here / name).write_text(text)
         (here / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(here))
-    probe("run", "op.yaml", "--on", "sim:h200", "--source", "tree").refused(3, "g++", "Exec format error")
-
-
-def test_a_compiler_that_says_nothing(probe, here, monkeypatch):
-    for name in ("g++", "gcc"):
-        (here / name).write_text("#!/bin/sh\n")
-        (here / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(here))
-    probe("run", "op.yaml", "--on", "sim:h200", "--source", "tree").refused(3, "g++")
+    probe("run", "op.yaml", "--on", "sim:h200", "--source", "tree").refused(3, "g++", said)
 
 
 def test_a_program_that_cannot_be_run(tmp_path):

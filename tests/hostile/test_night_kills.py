@@ -3,10 +3,7 @@
 import os
 import random
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import replace
 from datetime import date
@@ -15,7 +12,7 @@ import pytest
 
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result
-from tests.as_user import fattn_probe
+from tests.as_user import fattn_probe, killed
 from tests.daily.regress.test_resume import Place
 
 pytestmark = [pytest.mark.night, pytest.mark.hostile]
@@ -27,23 +24,14 @@ RESULTS = 1000  # in each of the histories
 HERE = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:a==1", "1", "", "0.1.0")
 
 
-def killed(words, seconds):
-    """Kill a command after some seconds, with all that it started; it may have ended."""
-    command = [sys.executable, "-m", "fattn_probe", *map(str, words)]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as running:
-        try:
-            running.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(running.pid, signal.SIGKILL)
-
-
 @pytest.mark.build
 @pytest.mark.network
 @pytest.mark.parametrize("number", range(REGRESS))
 def test_a_regress_that_is_killed(number, tmp_path, monkeypatch):
-    """Once or several times: no result is lost, made again, mixed with others or left without its run."""
+    """Once or several times: no result is lost, made again, mixed with others or left without its run.
+
+    After a call that was not killed in time, the next one begins anew.
+    """
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     chance = random.Random(f"{SEED} regress {number}")
@@ -52,26 +40,27 @@ def test_a_regress_that_is_killed(number, tmp_path, monkeypatch):
     before = dict[tuple[str, str], str]()
     for _ in range(chance.randint(1, 3)):
         killed(place.words("--resume"), chance.uniform(0, 8))
-        after = results_of(place)
+        after = read_of(place, place.times, {})
         assert {key: after.get(key) for key in before} == before
         before = after
+    calls = 1 + read_of(place, lambda: place.rows("SELECT count(ended) FROM calls")[0][0], 0)
     runs, _ = place.regress("--resume")
-    again = results_of(place)
+    again = place.times()
     assert {key: again.get(key) for key in before} == before
     assert [run["counts"]["pass"] for run in runs] in ([3, CASES], [CASES])
-    assert place.rows("SELECT count(*), count(ended) FROM runs") == [(2, 2)]
-    assert place.rows("SELECT status, count(*) FROM results GROUP BY 1") == [("pass", 3 + CASES)]
+    assert place.rows("SELECT count(*), count(ended) FROM runs") == [(2 * calls, 2 * calls)]
+    assert place.rows("SELECT status, count(*) FROM results GROUP BY 1") == [("pass", calls * (3 + CASES))]
     assert place.rows("PRAGMA integrity_check") == [("ok",)]
     assert {path.name for path in tmp_path.iterdir()} <= {"h.db", "s.yaml", "tiny.yaml", "more.yaml", "tmp"}
     assert list((tmp_path / "tmp").glob("fattn-probe-*/*")) == []
 
 
-def results_of(place):
-    """When each result was made; none before there is a table of them."""
+def read_of(place, read, nothing):
+    """What is read from the history; `nothing` before there is a table."""
     try:
-        return place.times() if place.history.exists() else {}
+        return read() if place.history.exists() else nothing
     except sqlite3.OperationalError:
-        return {}
+        return nothing
 
 
 @pytest.fixture(scope="module")

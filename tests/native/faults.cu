@@ -11,6 +11,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "focus.h"
+
 // A signal handler must not allocate or lock: the code that it interrupts may be about to.
 #define UNCHECKED __attribute__((no_sanitize("thread", "undefined")))
 UNCHECKED static void check_not_in_a_handler() {
@@ -547,6 +549,7 @@ struct ggml_cuda_pool_leg {
 int main(int count, char ** words) {
     const int n = atoi(words[2]);
     int *     data;
+    simt::focus.scout = getenv("SCOUT") != nullptr;
     cudaMalloc((void **) &data, n * sizeof(int));
     cudaMemset(data, 0, n * sizeof(int));
     if (count > 3) {

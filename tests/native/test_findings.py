@@ -109,6 +109,13 @@ def test_harmless_accesses_are_not_reported(programs, flavour, kernel):
     assert done.code == 0, done.stderr
 
 
+@pytest.mark.parametrize("kernel", ["shuffle_from_a_missing_lane", "sum_over_missing_lanes"])
+def test_a_scout_is_the_only_lane_of_its_block(programs, kernel):
+    """It reads undefined values from the others, which is no fault: only its place is read, by `inspect`."""
+    done = programs["faults", "release"].run(kernel, 192, SCOUT="1")
+    assert done.code == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("flavour", "kernel", "size", "said"),
     [

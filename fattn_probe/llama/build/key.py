@@ -14,7 +14,7 @@ from fattn_probe.base.fingerprint import Fingerprint, Named
 from fattn_probe.llama.build.ccache import Objects
 from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.launch.architecture import cuda_arch, is_nvcc_arch, not_an_architecture
-from fattn_probe.llama.source import Tree, digest_models, has_models
+from fattn_probe.llama.source import KernelCase, Tree, digest_models, has_models
 from fattn_probe.llama.source.features import probe
 from fattn_probe.llama.source.patches import Patch, needed
 from fattn_probe.llama.source.spec import is_release
@@ -104,6 +104,12 @@ def kernels_apart(engine: str, flavour: str) -> bool:
     counts the kernels that no case launches too.
     """
     return engine == "sim" and flavour not in ("debug", "coverage")
+
+
+def as_compiled(kernels: Iterable[KernelCase], engine: str, flavour: str) -> list[KernelCase]:
+    """The kernels as builds contain them, each once: complete cases if kernels are not compiled apart."""
+    apart = kernels_apart(engine, flavour)
+    return list(dict.fromkeys(kernel if apart else kernel.whole for kernel in kernels))
 
 
 def not_with_address(flavour: str, sanitize: Iterable[str]) -> str:

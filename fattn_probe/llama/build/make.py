@@ -24,6 +24,7 @@ from fattn_probe.llama.build.key import (
     Build,
     BuildRequest,
     Contents,
+    as_compiled,
     folder_of,
     kernels_apart,
     key_of,
@@ -172,43 +173,40 @@ def add_missing(build: Build, symbol: str, progress: Report = silent) -> Build:
 
     BuildError if no file of the tree defines the symbol, or if the build was opened without its source.
     """
-    name = demangle(symbol)
-    if build.request is None:
+    name, request, has = demangle(symbol), build.request, build.manifest.contents
+    if request is None:
         raise BuildError(f"{build.folder} is an export without {name}: add it to the original build, and export again")
-    tree, has = build.request.tree, build.manifest.contents
-    sources = read_sources(tree, build.request.quants, find_toolchain(build.request.engine).machine)
-    added = defining(name, tree, sources, kernels_apart(build.request.engine, build.request.flavour))
-    present = {*has.kernels, *has.architectures, *has.sources, *sources.cuda}
-    if added is None or not present.isdisjoint((*added.kernels, *added.architectures, *added.sources)):
-        raise BuildError(f"a program needs {name} ({symbol}), but no file of {tree.spec} defines it")
+    sources = read_sources(request.tree, request.quants, find_toolchain(request.engine).machine)
+    lacking = defining(name, request, sources)
+    names = {*lacking.kernels, *lacking.sources, *lacking.architectures}
+    if not names - {*has.kernels, *has.architectures, *has.sources, *sources.cuda}:
+        raise BuildError(f"a program needs {name} ({symbol}), but no file of {request.tree.spec} defines it")
     return ensure(
-        build.request,
-        map(sources.kernel, added.kernels),
+        request,
+        map(sources.kernel, lacking.kernels),
         has.programs,
         dry=has.dry,
-        sources=added.sources,
-        architectures=added.architectures,
+        sources=lacking.sources,
+        architectures=lacking.architectures,
         progress=progress,
     )
 
 
-def defining(name: str, tree: Tree, sources: Sources, apart: bool) -> Contents | None:
-    """What a build has to contain for a demangled function; None if the tree does not define it.
+def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
+    """The contents of a build that define a demangled function: one kernel or file; none if no file of the tree does.
 
-    A kernel case or, if kernels are compiled `apart`, the file that launches a case, one kernel of a case, or the file
-    of a kernel's body that is of no case; an architecture's file of libllama; any further file.
+    A host function that launches kernels is in a file of its own if these are compiled apart.
     """
-    types = ggml_types(tree)
+    tree, types = request.tree, ggml_types(request.tree)
     if case := case_of(name, sources.cases, types):
-        file = launches_file(*case.sizes)
-        if apart and not case.instance and file in sources.launches:
-            return Contents(sources=(file,))
-        return Contents(kernels=((case if apart else case.whole).name,))
-    if apart and (body := body_of(name, types)):
+        launches = launches_file(*case.sizes)
+        if kernels_apart(request.engine, request.flavour) and not case.instance and launches in sources.launches:
+            return Contents(sources=(launches,))
+        return Contents(kernels=tuple(kernel.name for kernel in as_compiled([case], request.engine, request.flavour)))
+    if body := body_of(name, types):
         return Contents(sources=(body_file(*body),))
     if model := defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp"))):
         return Contents(architectures=(model,))
-    if instance := product_of(name, product_instances(tree), types):
-        return Contents(sources=(f"{INSTANCES}/{instance}",))
-    found = defining_source(name, addable(tree))
-    return Contents(sources=(found,)) if found else None
+    instance = product_of(name, product_instances(tree), types)
+    file = f"{INSTANCES}/{instance}" if instance else defining_source(name, addable(tree))
+    return Contents(sources=(file,)) if file else Contents()

@@ -7,7 +7,6 @@ from typing import Any
 import gdb
 from gdb.FrameDecorator import FrameDecorator
 
-from fattn_probe.llama.cxx.functions import BODIES
 from fattn_probe.machine.debug.names import without_parameters
 
 # The frames between a launch and its kernel: the simulator's files, and std::function and std::apply
@@ -22,7 +21,7 @@ class ShortFrame(FrameDecorator):
         name = super().function()
         if not isinstance(name, str):  # an address, if there is no name
             return name
-        return without_parameters(name).replace("ggml_cuda_mma::", "").replace(f"{BODIES}::", "")
+        return without_parameters(name).replace("ggml_cuda_mma::", "")
 
 
 class LaunchFilter:
@@ -33,13 +32,8 @@ class LaunchFilter:
     priority = 100
 
     def filter(self, iterator: Iterator[Any]) -> Iterator[FrameDecorator]:
-        """The frames to show: of a kernel and its body, the body's."""
-        inner = ""
-        for at, frame in enumerate(iterator):
-            name = str(frame.function())
-            if at == 0 or not (_is_machinery(frame) or inner == f"{BODIES}::{name}"):
-                yield ShortFrame(frame)
-            inner = name
+        """The frames to show."""
+        return (ShortFrame(frame) for at, frame in enumerate(iterator) if at == 0 or not _is_machinery(frame))
 
 
 def _is_machinery(frame: FrameDecorator) -> bool:

@@ -12,9 +12,7 @@ from typing import Any
 import gdb
 import gdb.printing
 
-from fattn_probe.llama.cxx.functions import BODIES
 from fattn_probe.machine.debug.backtrace import shorten_backtraces
-from fattn_probe.machine.debug.names import without_parameters
 from fattn_probe.machine.debug.printers import printers
 
 TILE_VARIABLES = (
@@ -120,12 +118,7 @@ def start(path: str) -> None:
         gdb.execute(command, to_string=True)
     if not plan["enter"]:
         run_to("continue", f"*{int(gdb.parse_and_eval('fattn_kernel')):#x}", plan["condition"])
-    try:  # past the function's prologue, where its arguments can be read
-        body = f"{BODIES}::{without_parameters(gdb.selected_frame().name() or '')}"
-        gdb.decode_line(body)
-        run_to("continue", body, plan["condition"])
-    except gdb.error:  # on a GPU, a kernel has its body itself
-        gdb.execute("next", to_string=True)
+    gdb.execute("next", to_string=True)  # past the function's prologue, where its arguments can be read
     gdb.write(plan["welcome"] + "\n")
     gdb.execute("frame")
 

@@ -9,7 +9,7 @@ from fattn_probe.base.workers import threads
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import RUNNER, BuildRequest
-from fattn_probe.llama.build.key import kernels_apart
+from fattn_probe.llama.build.key import as_compiled
 from fattn_probe.llama.build.ninja import Report
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import KernelCase
@@ -61,8 +61,7 @@ def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Rep
     real = request.engine == "cuda" and has_gpu() and gpu_arch(0) == request.arch
     target = Target("cuda") if real else Target("sim", device_of(request.arch))
     found = required_kernels(Session(options, progress), cases, target)
-    apart = kernels_apart(request.engine, request.flavour)
-    return found if apart else list(dict.fromkeys(kernel.whole for kernel in found))
+    return as_compiled(found, request.engine, request.flavour)
 
 
 def dry_launches(session: Session, case: Case, target: Target) -> tuple[LaunchRecord, ...]:

@@ -12,7 +12,7 @@ from fattn_probe.cases.device import Device, Target, load_devices
 from fattn_probe.cases.device.target import picklable
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import Build
-from fattn_probe.llama.build.key import kernels_apart
+from fattn_probe.llama.build.key import as_compiled, kernels_apart
 from fattn_probe.llama.build.ninja import silent
 from fattn_probe.llama.build.sources import CONVERSIONS, launching_files
 from fattn_probe.llama.build.symbols import case_of, demangle
@@ -88,9 +88,8 @@ def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Name
     assert session.options.tree is not None
     known = {case.name: case for case in kernel_cases(session.options.tree)}
     wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
-    found = [kernel for name in wanted if (kernel := kernel_named(name, known))]
-    apart = kernels_apart(target.engine, session.options.flavour)
-    return found if apart else list(dict.fromkeys(kernel.whole for kernel in found))
+    found = (kernel for name in wanted if (kernel := kernel_named(name, known)))
+    return as_compiled(found, target.engine, session.options.flavour)
 
 
 def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: "Read | None" = None) -> Names:

@@ -4,6 +4,7 @@
 #include "check_global.h"
 #include "check_host.h"
 #include "check_order.h"
+#include "check_words.h"
 #include "environment.h"
 #include "finding.h"
 #include "host_memory.h"
@@ -11,7 +12,7 @@
 #include "worker.h"
 
 #include <algorithm>
-#include <atomic>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ namespace simt {
 namespace {
 
 constexpr uint16_t atomic_write = 1 << 15, thread_bits = 1023;
+constexpr uint16_t changing = 1 << 15; // of Thread::bytes: another host thread changes the writer
 
 // A transfer that the host has not waited for.
 struct PendingTransfer {
@@ -56,8 +58,8 @@ std::string index(uint64_t linear, dim3 size) {
         finding.message += "which writes it";
         finding.earlier = other.stack;
     } else {
-        finding.message += "whose block " + index(writer->block, other.grid) + ", thread " +
-                           index(writer->thread & thread_bits, other.block) + " writes it";
+        finding.message += "whose block " + index(writer->thread.block, other.grid) + ", thread " +
+                           index(writer->thread.number & thread_bits, other.block) + " writes it";
         finding.earlier = {reinterpret_cast<void *>((writer->place_and_kernel >> 16) - 1)};
     }
     report(finding);
@@ -73,31 +75,6 @@ void check_pending_transfers(const Done &done, const char *address, size_t bytes
     }
 }
 
-// Held while the writers of a word are read or changed, in a shared attempt.
-class OneAtATime {
-  public:
-    explicit OneAtATime(const Writer &writer) : taken_(attempt.shared ? &flag_of(writer) : nullptr) {
-        while (taken_ != nullptr && taken_->test_and_set(std::memory_order_acquire)) {
-        }
-    }
-    ~OneAtATime() {
-        if (taken_ != nullptr) {
-            taken_->clear(std::memory_order_release);
-        }
-    }
-    OneAtATime(const OneAtATime &) = delete;
-    OneAtATime &operator=(const OneAtATime &) = delete;
-
-  private:
-    static std::atomic_flag &flag_of(const Writer &writer) {
-        constexpr size_t count = 1024;
-        static std::atomic_flag flags[count];
-        return flags[reinterpret_cast<uintptr_t>(&writer) / sizeof(Writer) % count];
-    }
-
-    std::atomic_flag *taken_;
-};
-
 // Calls `visit(writer, offset, mask)` for each word.
 template <class Visit> void visit_writers(Writer *writers, size_t start, size_t stop, Visit visit) {
     for (size_t offset = start; offset < stop; offset = offset / 4 * 4 + 4) {
@@ -106,21 +83,28 @@ template <class Visit> void visit_writers(Writer *writers, size_t start, size_t 
     }
 }
 
+// A writer that other host threads may change meanwhile.
 Writer copy_of(const Writer &writer) {
-    const OneAtATime one(writer);
-    return writer;
+    Writer copy;
+    Writer::Thread after;
+    do {
+        __atomic_load(&writer.thread, &copy.thread, __ATOMIC_ACQUIRE);
+        copy.place_and_kernel = __atomic_load_n(&writer.place_and_kernel, __ATOMIC_ACQUIRE);
+        __atomic_load(&writer.thread, &after, __ATOMIC_ACQUIRE);
+    } while ((after.bytes & changing) != 0 || memcmp(&copy.thread, &after, sizeof(after)) != 0);
+    return copy;
 }
 
 void check_writers(const Done &done, const Written &memory, size_t start, size_t bytes, AccessKind kind) {
     visit_writers(memory.writers, start, start + bytes, [&](const Writer &cell, size_t offset, uint32_t mask) {
         const Writer writer = copy_of(cell);
-        const uint32_t shared = writer.bytes & mask;
-        const bool both_atomic = kind == AccessKind::atomic && (writer.thread & atomic_write) != 0;
+        const uint32_t shared = writer.thread.bytes & mask;
+        const bool both_atomic = kind == AccessKind::atomic && (writer.thread.number & atomic_write) != 0;
         if (__builtin_expect(writer.kernel() == 0 || shared == 0 || both_atomic, 1)) {
             return;
         }
         // In a shared attempt another block may have written over what an earlier kernel wrote.
-        const bool hides = attempt.shared && writer.block != worker->block_index();
+        const bool hides = attempt.shared && writer.thread.block != worker->block_index();
         if (writer.kernel() == running_kernel() ? hides : !done.covers(writer.kernel())) {
             const size_t byte = std::max(offset, offset / 4 * 4 + static_cast<size_t>(__builtin_ctz(shared)));
             report_order(memory.allocation + byte, kind != AccessKind::read, writer.kernel(), &writer);
@@ -136,15 +120,22 @@ bool comes_after(uint32_t block, uint32_t other) {
 
 void note_writers(Writer *writers, size_t start, size_t bytes, AccessKind kind, const void *place) {
     const auto block = static_cast<uint32_t>(worker->block_index());
-    const auto thread =
+    const auto number =
         static_cast<uint16_t>(self->thread_number() | (kind == AccessKind::atomic ? atomic_write : uint16_t{0}));
     const uint64_t written = reinterpret_cast<uint64_t>(place) << 16 | running_kernel();
     visit_writers(writers, start, start + bytes, [&](Writer &writer, size_t, uint32_t mask) {
-        const OneAtATime one(writer);
-        const bool again = writer.kernel() == running_kernel();
-        const auto touched = static_cast<uint16_t>((again ? writer.bytes : 0) | mask);
-        writer = again && comes_after(writer.block, block) ? writer : Writer{written, block, thread, 0};
-        writer.bytes = touched;
+        Writer::Thread before;
+        do { // the mark is in the writer: a lock elsewhere is more memory that the host's cores take from each other
+            before = !attempt.shared ? writer.thread : update(writer.thread, [](Writer::Thread now) {
+                now.bytes |= changing;
+                return now;
+            });
+        } while ((before.bytes & changing) != 0);
+        const bool again = writer.kernel() == running_kernel(), stays = again && comes_after(before.block, block);
+        Writer::Thread after = stays ? before : Writer::Thread{block, number, 0};
+        after.bytes = static_cast<uint16_t>((again ? before.bytes : 0) | mask);
+        __atomic_store_n(&writer.place_and_kernel, stays ? writer.place_and_kernel : written, __ATOMIC_RELEASE);
+        __atomic_store(&writer.thread, &after, __ATOMIC_RELEASE);
     });
 }
 

@@ -12,10 +12,13 @@ struct Transfer;
 
 // The last kernel that wrote a word: its last block that did, in the order of one host thread, and where.
 struct Writer {
+    struct alignas(8) Thread {
+        uint32_t block;
+        uint16_t number; // and whether it was atomic
+        uint16_t bytes;  // a bit for each that the kernel wrote
+    };
     uint64_t place_and_kernel; // the address of the access (48 bits), and the operation's number; 0: none
-    uint32_t block;
-    uint16_t thread; // and whether it was atomic
-    uint16_t bytes;  // a bit for each
+    Thread thread;
 
     uint16_t kernel() const { return place_and_kernel & 0xFFFF; }
 };

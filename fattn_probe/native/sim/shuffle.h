@@ -12,8 +12,8 @@
 namespace simt {
 
 // A shuffle reads a lane that does not take part, so the value is undefined: one that the block's size does not give
-// this warp, that has returned, or that the mask does not name.
-[[noreturn]] void report_missing_lane(const char *instruction, int lane);
+// this warp, that has returned, or that the mask does not name. Returns only for a scout, whose other lanes do not run.
+void report_missing_lane(const char *instruction, int lane);
 
 // The value of `value` in lane `source(lane)`, copied word by word.
 template <class T, class Source> SIMT_UNCHECKED T exchange(LaneMask mask, T value, const char *name, Source source) {

@@ -3,6 +3,7 @@
 #include "check_sites.h"
 #include "count.h"
 #include "finding.h"
+#include "focus.h"
 #include "intrinsics.h"
 #include "worker.h"
 
@@ -87,6 +88,9 @@ void release_warp() {
 }
 
 void report_missing_lane(const char *instruction, int lane) {
+    if (focus.scout) {
+        return;
+    }
     const Warp &warp = *self->warp;
     const bool exists = warp.existing >> lane & 1;
     const std::string why = !exists ? " of a warp that has " + std::to_string(count_lanes(warp.existing)) + " lanes"
