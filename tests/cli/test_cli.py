@@ -104,12 +104,12 @@ class TestOnTheSimulator:
         assert "fattn-common.cuh:370" in done.stdout
         assert "no barrier between" in " ".join(done.stdout.split())
 
-    @pytest.mark.slow
+    @pytest.mark.night  # all of a build is compiled again; tests/native has the simulator's own programs so
     def test_address_sanitizer_finds_nothing_in_a_right_kernel(self):
         """It once reported marks that the blocks before had left on the stacks of the simulator's threads."""
         probe("compare", "known-faults/q8-race", "--on", "sim:h200", "--sanitize", "address", "--model", "never")
 
-    @pytest.mark.slow
+    @pytest.mark.night
     def test_a_kernel_that_is_no_kernel_on_volta(self):
         """A GPU that few own: the dispatch takes a kernel whose device code is left out there."""
         done = probe("run", "scenarios/known-faults/volta-columns.yaml", code=5)

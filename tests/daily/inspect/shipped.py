@@ -16,12 +16,11 @@ MARKS = {
     "gqa": (),
     "streamk-fractional": (pytest.mark.slow,),
     "sequences-n_seq=4-n_q=8-n_kv=256-mask=causal": (pytest.mark.slow,),
-    "sparse-hsk=256": (pytest.mark.slow,),
 }
 
 
 def every_shipped_case():
-    """Parametrizes a test by all cases: one for `scripts/test`, four kinds of launch for CI, the rest at night."""
+    """Parametrizes a test by all cases: one for `scripts/test`, three kinds of launch for CI, the rest at night."""
     marked = [pytest.param(case, id=name, marks=MARKS.get(name, pytest.mark.night)) for name, case in CASES.items()]
     return pytest.mark.parametrize("case", marked)
 

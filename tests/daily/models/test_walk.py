@@ -156,8 +156,18 @@ OF_ONE = {
 }
 
 
+SLOW, NIGHT = pytest.mark.slow, pytest.mark.night
+
+
 @pytest.mark.build
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen2",
+        pytest.param("jamba", marks=SLOW),  # its ops differ most
+        *(pytest.param(name, marks=NIGHT) for name in MODELS if name not in ("qwen2", "jamba")),
+    ],
+)
 def test_each_op_around_attention_runs_on_a_simulated_gpu(session, name, tmp_path):
     nodes = walk(session, request_of(tmp_path, name), [H200])
     check_order(nodes)
@@ -239,7 +249,7 @@ def test_how_far_an_output_is_from_the_right_one(tree, tmp_path):
     faulty = patched(
         tree, tmp_path, "ggml/src/ggml-cuda/scale.cu", "(scale * ggml_cuda_cast", "(2 * scale * ggml_cuda_cast"
     )
-    nodes = walk(faulty, request_of(tmp_path, "gemma2"), [H200])
+    nodes = walk(faulty, request_of(tmp_path, "jamba"), [H200])
     scaled = [(node, found) for node, found in compared(nodes) if node.op == "SCALE"]
     assert scaled
     for node, found in scaled:
@@ -248,7 +258,7 @@ def test_how_far_an_output_is_from_the_right_one(tree, tmp_path):
 
 
 @pytest.mark.build
-@pytest.mark.slow
+@pytest.mark.night  # as test_a_wrong_rotation_is_found
 def test_a_row_that_is_written_elsewhere_is_found(tree, tmp_path):
     faulty = patched(tree, tmp_path, *SET_ROWS)
     nodes = walk(faulty, request_of(tmp_path), [H200])

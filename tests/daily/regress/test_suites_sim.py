@@ -132,8 +132,13 @@ def test_a_killed_worker_or_runner_loses_no_case(tmp_path, victim):
     assert {name for name, number in run["counts"].items() if number} == {"pass", "unsupported"}
 
 
-@SLOW
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 4), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGTERM, 143, marks=SLOW),
+        *(pytest.param(*each, marks=pytest.mark.night) for each in ((signal.SIGINT, 4), (signal.SIGHUP, 129))),
+    ],
+)
 def test_a_signal_leaves_what_was_done_and_resume_goes_on(tmp_path, number, code):
     history = tmp_path / "h.db"
     running = regress("--on", "sim:h200", "--filter", PART, history=history, wait=False)

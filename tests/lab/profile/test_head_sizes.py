@@ -25,12 +25,10 @@ BEYOND = {
     "256-prefill": {"copies": -5, "global_loads": 5},
 }
 """What the simulator counts beyond the H100 in mma kernels (docs/guide/profile.md)."""
-QUICK = ("96-decode",)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow, pytest.mark.night]) for name in H100]
-)
+@pytest.mark.night
+@pytest.mark.parametrize("name", H100)
 def test_the_counts_are_an_h100_s(name):
     (case,) = json.loads(fattn_probe("profile", "--json", str(HEADS / f"{name}.yaml"), "--on", "sim:h200").stdout)[
         "profiles"

@@ -22,7 +22,7 @@ BEYOND = {
 }
 """What the simulator counts beyond the H100, by case and kernel (docs/guide/profile.md)."""
 SHIPPED = {path.stem for path in (Path(__file__).parents[3] / "scenarios").glob("*.yaml")}
-QUICK = {"gqa", "mla", "decode"}
+QUICK = {"gqa", "decode"}
 
 
 def scenario_of(case):
