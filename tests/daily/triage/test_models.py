@@ -9,7 +9,7 @@ from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.daily.triage.folder import REPORT, VERDICT
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from tests.as_user import fattn_probe
-from tests.daily.models.fault import ROPE, SET_ROWS, fault_in
+from tests.daily.models.fault import ROPE, fault_in
 from tests.daily.models.make import MODELS, make_model
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
@@ -110,15 +110,6 @@ def test_a_fault_in_rope(tree, tmp_path):
     assert found["guilty"]["found"]["nmse"] > 0.1
     assert {row["status"] for row in found["attention"]} == {"pass"}
     assert "attention is right, in 4 of 4 judged ops" in found["sentence"]
-
-
-@pytest.mark.night  # as test_a_fault_in_rope
-def test_a_fault_in_set_rows(tree, tmp_path):
-    patch = fault_in(tree, tmp_path, *SET_ROWS)
-    found = triage(tmp_path, model_of(tmp_path), "--patch", patch)
-    node = found["guilty"]["node"]
-    assert found["verdict"] == "OtherOpWrong"
-    assert (node["op"], node["name"], node["layer"], node["step"]) == ("SET_ROWS", "cache_k_l0 (view)", 0, 0)
 
 
 @pytest.mark.slow
