@@ -132,7 +132,7 @@ def test_weights_that_overflow_the_cache(tmp_path):
     assert [step["command"] for step in found["next"]] == [""]
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_cache_of_wider_range_moves_the_overflow_to_attention(tmp_path):
     """The mma kernel gets K and V in f16, whatever the type of the cache."""
     model = model_of(tmp_path, **{"blk.1.attn_v.weight": 1e5})
