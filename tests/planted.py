@@ -9,7 +9,6 @@ from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.verdict.diagnose.row import Around, AttentionRow
 
-LENGTHS = (512, 2048, 4096, 16384)
 SCENARIO = """
 version: 1
 about: a batch whose faults are planted

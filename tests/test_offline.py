@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.llama.build.ccache import ccache_folder
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -27,7 +29,9 @@ def test_a_packed_folder_plans_a_launch_without_a_network(tmp_path):
     moved = (tmp_path / "pack").rename(tmp_path / "node")
     (tmp_path / "home").mkdir()
     does = f". {moved}/activate && fattn-probe --version && fattn-probe plan gqa --on sim:h200"
-    environment = {"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    # Another cache, but objects by content: it plans by the same host code.
+    objects = {"CCACHE_DIR": str(ccache_folder())}
+    environment = {"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"], **objects}
     command = [*without_network(), "bash", "-c", does]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -74,8 +74,8 @@ def test_names_are_found(probe):
 
 @pytest.mark.build
 def test_plan(probe):
-    (run,) = json.loads(probe("plan", "mla", "--on", "sim:rtx4070", "--json"))["runs"]
-    assert run["case"] == "mla"
+    (run,) = json.loads(probe("plan", "gqa", "--on", "sim:h200", "--json"))["runs"]
+    assert run["case"] == "gqa"
 
 
 @pytest.mark.build
@@ -89,7 +89,7 @@ def test_demo(probe):
 
 @pytest.mark.build
 def test_compare(probe):
-    (row,) = json.loads(probe("compare", "prefill", "--on", "sim:h200", "--json"))["rows"]
+    (row,) = json.loads(probe("compare", "gqa", "--on", "sim:h200", "--json"))["rows"]
     assert row["status"] == "pass"
 
 

@@ -173,7 +173,7 @@ class Planner:
         uses = tuple(f"-DGGML_USE_{backend.upper()}" for backend in backends)
         if name == TEST_BACKEND_OPS:
             source = "overlay/tests/test-backend-ops.cpp"
-            return [*self.registry(uses), self.compile(source, self.flags.host(source))]
+            return [*self.registry(uses), self.compile(source, self.flags.host(source, UNOPTIMISED))]
         if name in WITH_LIBLLAMA:
             command = (*self.flags.libllama(CAPTURE_SOURCE), *uses)
             own = self.compile(CAPTURE_SOURCE, command, folder := f"{'-'.join(backends)}/")

@@ -20,6 +20,8 @@ CONVERSIONS = "convert.cu"
 """Converts K and V of other types to f16, which mma and tile kernels read."""
 UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
 """Files of ggml-base that the runner does not call: half of the library's compile time."""
+UNUSED_OF_LIBLLAMA = ("llama-chat.cpp", "llama-grammar.cpp", "llama-model-saver.cpp", "llama-quant.cpp")
+"""Files of libllama that a run of a model does not call: 14 of 95 s of its compile time."""
 ALL_QUANTS = "all"
 INSTANCES = "template-instances"
 LAUNCHES = "launches"
@@ -37,8 +39,8 @@ class Sources:
     """Source files by library: relative to ggml/src; those of `cuda` and `full` relative to ggml/src/ggml-cuda.
 
     `cuda` are the files that every attention op needs, `full` all that upstream compiles. fattn.cu can call the cases
-    that are `dispatched`; `quant_defines` select its vec kernels. `libllama` are the files of src/ without those of
-    the architectures in src/models/.
+    that are `dispatched`; `quant_defines` select its vec kernels. `libllama` are the files of src/ that a run calls,
+    without those of the architectures in src/models/.
     """
 
     base: tuple[str, ...]
@@ -82,6 +84,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
     cmake = text_of(tree, f"{GGML}/CMakeLists.txt")
     source = tree.root / GGML
     pairs, cases = vec_pairs(tree, quants), kernel_cases(tree)
+    libllama = sorted(path.name for path in (tree.root / LIBLLAMA).glob("*.cpp"))
     require(tree, f"{CUDA}/{BACKEND}")
     return Sources(
         base=present(tree, listed(cmake, "ggml-base")),
@@ -94,7 +97,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
         quant_defines=quant_defines(tree, quants, pairs),
         version=ggml_version(text_of(tree, "ggml/CMakeLists.txt")),
         version_header=(source / "ggml-version.h.in").is_file(),
-        libllama=tuple(path.name for path in sorted((tree.root / LIBLLAMA).glob("*.cpp"))),
+        libllama=tuple(name for name in libllama if name not in UNUSED_OF_LIBLLAMA),
     )
 
 

@@ -12,18 +12,13 @@ from fattn_probe.machine.run.simulator import Simulation
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 CASES = {case.name: case for path in sorted(SCENARIOS.glob("*.yaml")) for case in expand(load(path))}
-MARKS = {
-    "gqa": (),
-    "streamk-fractional": (pytest.mark.slow,),
-    "sequences-n_seq=4-n_q=8-n_kv=256-mask=causal": (pytest.mark.slow,),
-    "sparse-hsk=256": (pytest.mark.slow,),
-}
+IN_CI = ("streamk-fractional", "sequences-n_seq=4-n_q=8-n_kv=256-mask=causal")
 
 
-def every_shipped_case():
-    """Parametrizes a test by all cases: one for `scripts/test`, four kinds of launch for CI, the rest at night."""
-    marked = [pytest.param(case, id=name, marks=MARKS.get(name, pytest.mark.night)) for name, case in CASES.items()]
-    return pytest.mark.parametrize("case", marked)
+def every_shipped_case(in_ci=IN_CI):
+    """Parametrizes a test by all cases: one for `scripts/test`, other kinds of launch for CI, the rest at night."""
+    marks = {name: pytest.mark.night for name in CASES} | dict.fromkeys(in_ci, pytest.mark.slow) | {"gqa": ()}
+    return pytest.mark.parametrize("case", [pytest.param(CASES[name], id=name, marks=marks[name]) for name in CASES])
 
 
 def inspector_of(source=DEFAULT_SOURCE, patch=None, **options):

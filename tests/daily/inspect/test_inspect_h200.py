@@ -74,7 +74,7 @@ def test_every_shipped_case_was_inspected_on_the_h200():
     assert set(H200) == set(CASES)
 
 
-@every_shipped_case()
+@every_shipped_case(in_ci=())
 def test_facts_equal_but_for_listed_differences(case, inspector):
     name = case.name
     facts = inspector.inspect(case, make_inputs(case), parse_target("sim:h200", load_devices())).result

@@ -18,7 +18,9 @@ LINE = "float KQ_max_new@fattn-mma-f16.cuh"
 REFUSED = "Cannot call functions in the program: may-call-functions is off."
 
 
-INTERFACES = pytest.mark.parametrize("interface", [(), pytest.param(("--mi",), marks=pytest.mark.slow)], ids=["", "mi"])
+INTERFACES = pytest.mark.parametrize(
+    "interface", [(), pytest.param(("--mi",), marks=pytest.mark.night)], ids=["", "mi"]
+)
 
 
 def probe(*words, **options):

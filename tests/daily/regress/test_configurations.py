@@ -87,9 +87,9 @@ def test_the_suite_names_an_architecture_of_each_table():
 
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "arch", [arch if arch in (70, 89) else pytest.param(arch, marks=pytest.mark.night) for arch in ARCHITECTURES]
+    "arch",
+    [pytest.param(arch, marks=pytest.mark.slow if arch == 90 else pytest.mark.night) for arch in ARCHITECTURES],
 )
 def test_every_row_has_a_case(tree, arch):
     constants = constants_of(tree)

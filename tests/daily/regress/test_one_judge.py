@@ -24,7 +24,7 @@ from tests.stand_in import StandIn
 pytestmark = [pytest.mark.build, pytest.mark.network]
 ROOT = Path(__file__).parents[3]
 SCENARIOS = ROOT / "scenarios"
-CHEAP = ("gqa", "sinks", "known-faults/k-stride", "known-faults/masked-rows")
+CHEAP = ("gqa", "sinks", "decode", "known-faults/k-stride", "known-faults/masked-rows")
 H200 = parse_target("sim:h200", load_devices())
 
 
@@ -75,20 +75,12 @@ def test_compare_and_regress_say_the_same(tmp_path):
 
 
 POOL = ROOT / "suites/pool"
-LARGE = ("biased-v", "outliers", "prefill", "sliding-window")
 ALL = [path for path in SCENARIOS.glob("*.yaml") if path.stem != "streamk-fractional"] + list(POOL.glob("*.yaml"))
-SMALL = [path for path in SCENARIOS.glob("*.yaml") if path in ALL and path.stem not in LARGE]
 
 
-@pytest.mark.parametrize(
-    "scenarios",
-    [
-        pytest.param([*SMALL, POOL / "params.yaml"], id="a part", marks=pytest.mark.slow),
-        pytest.param(ALL, id="all", marks=pytest.mark.night),
-    ],
-)
-def test_the_pool_by_compare_and_by_regress(tmp_path, scenarios):
-    suite = tmp_path / "pool.yaml"
+@pytest.mark.night
+def test_the_pool_by_compare_and_by_regress(tmp_path):
+    suite, scenarios = tmp_path / "pool.yaml", ALL
     suite.write_text(f"version: 1\nabout: the pool\nscenarios: [{', '.join(map(str, scenarios))}]\n")
     names = [case.name for path in scenarios for case in expand(load(path))]
     assert sorted(assert_equal_judgements(tmp_path, suite, scenarios)) == sorted(names)

@@ -95,7 +95,7 @@ def test_a_history_that_is_not_there(tmp_path):
     assert "there is no history" in probe("history", "list", history=tmp_path / "none.db", code=2).stderr
 
 
-@pytest.mark.slow
+@pytest.mark.night  # CI has test_history's, of the database
 def test_shards_on_several_machines_are_judged_as_one_run(suite, tmp_path):
     """Two shards into databases of their own, merged and accepted; the next night lacks one of them."""
     whole = tmp_path / "whole.db"

@@ -287,7 +287,7 @@ def test_a_mutant_that_does_not_infect_a_case_changes_no_bit_of_it(tmp_path, tre
 
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.night
 def test_trials_go_on_where_they_were(tmp_path, tree, monkeypatch):
     made, asked = plan(tmp_path, files=("fattn-vec.cuh",), sample=40), list[set[int]]()
     trials = Schedule.trials

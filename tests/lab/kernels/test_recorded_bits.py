@@ -20,7 +20,7 @@ def outputs(gpu):
 MEASURED = outputs("h200")
 
 
-@pytest.mark.parametrize("case", ["gqa", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mha", "prefill"))])
+@pytest.mark.parametrize("case", ["gqa", *(pytest.param(name, marks=pytest.mark.night) for name in ("mha", "prefill"))])
 def test_the_bits_are_those_of_an_h200(case):
     kernels = ["llama", "naive", "tiled", *(["tilelang"] if importlib.util.find_spec("tilelang") else [])]
     done = fattn_probe("compare", case, "--kernel", ",".join(kernels), "--on", "sim:h200", "--json")

@@ -1,5 +1,6 @@
 """Which loads and stores of shared memory nvcc joins, by its machine code, and by the simulator's rules."""
 
+import functools
 import json
 import os
 import re
@@ -77,6 +78,7 @@ def counted(section):
     return (f"{name}<{argument}>" if argument else name), Counter(INSTRUCTION.findall(section))
 
 
+@functools.cache
 def on(target):
     """The counts of each launch of joined.cu, with its kernel's name."""
     (profile,) = json.loads(fattn_probe("profile", JOINED, "--on", target, "--json").stdout)["profiles"]

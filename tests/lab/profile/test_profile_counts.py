@@ -22,7 +22,7 @@ BEYOND = {
 }
 """What the simulator counts beyond the H100, by case and kernel (docs/guide/profile.md)."""
 SHIPPED = {path.stem for path in (Path(__file__).parents[3] / "scenarios").glob("*.yaml")}
-QUICK = {"gqa", "mla", "decode"}
+QUICK = {"gqa", "decode"}
 
 
 def scenario_of(case):
@@ -123,16 +123,11 @@ BEYOND_HEADS = {
     "256-prefill": {"copies": -5, "global_loads": 5},
 }
 """What the simulator counts beyond the H100 in mma kernels (docs/guide/profile.md)."""
-QUICK_HEAD = "96-decode"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == QUICK_HEAD else [pytest.mark.slow, pytest.mark.night])
-        for name in H100_HEADS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.night
+@pytest.mark.parametrize("name", H100_HEADS)
 def test_the_counts_are_an_h100_s(name):
     (case,) = profiled(HEADS / f"{name}.yaml", "--on", "sim:h200")
     for launch, measured in zip(case["launches"], H100_HEADS[name], strict=True):

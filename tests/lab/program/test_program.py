@@ -15,6 +15,7 @@ from tests.as_user import fattn_probe
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 FASTEST = ("vector_add", "reduction", "warp_primitives", "softmax", "wmma_gemm", "device_query")
+IN_CI = ("half_axpy", "histogram", "mma_gemm", "streams", "hip_ballot")
 pytestmark = pytest.mark.build
 
 
@@ -23,7 +24,9 @@ def program(*words, code=0, **options):
 
 
 def marked(path):
-    return pytest.param(path, id=path.stem, marks=() if path.stem in FASTEST else pytest.mark.slow)
+    """A program, which takes seconds to compile, with the mark of the run that has it."""
+    mark = pytest.mark.slow if path.stem in IN_CI else pytest.mark.night
+    return pytest.param(path, id=path.stem, marks=() if path.stem in FASTEST else mark)
 
 
 @pytest.mark.slow
@@ -96,10 +99,9 @@ def test_it_passes(path):
     assert "exit status 0 after" in said
 
 
-HIP = [pytest.param(path, id=path.stem) for path in sorted(PROGRAMS.glob("*.hip"))]
+HIP = [marked(path) for path in sorted(PROGRAMS.glob("*.hip"))]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", HIP)
 def test_a_hip_program_passes_on_wavefronts_of_64_and_32_and_on_nvidia(path):
     said = program(path, "--on", "sim:mi300x,sim:rx7900xtx,sim:h200").stdout
@@ -322,12 +324,9 @@ def test_a_kernel_for_compare_may_be_a_program(tmp_path):
 
 BESIDE_SYMBOLS = [
     (0, 4, "byte 16 of g, which has 16 bytes"),
-    (0, 4000, "byte 16000 of g, which has 16 bytes"),
     (0, -1, "byte -4 of g, which has 16 bytes"),
-    (1, 4, "byte 16 of c, which has 16 bytes"),
     (1, 900, "byte 3600 of c, which has 16 bytes"),
     (2, 8, "byte 64 of wide, which has 64 bytes"),
-    (2, -1, "byte -8 of wide, which has 64 bytes"),
     (3, 16, "byte 128 of more, which has 128 bytes"),
 ]
 
@@ -337,7 +336,7 @@ def test_an_access_beside_a_device_variable_is_found():
     for what, index, said in BESIDE_SYMBOLS:
         done = program(path, "--on", "sim:h200", "--check", "--", what, index, code=5)
         assert f"out-of-bounds: global memory is accessed at {said} in touch, block" in " ".join(done.stdout.split())
-    for what, index in ((0, 3), (1, 0), (2, 7), (3, 15), (4, 56)):
+    for what, index in ((0, 3), (2, 7), (4, 56)):
         assert "the checker found nothing" in program(path, "--on", "sim:h200", "--check", "--", what, index).stdout
 
 

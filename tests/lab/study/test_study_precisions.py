@@ -181,7 +181,7 @@ def test_table_3_on_small_heads():
     assert steps[-1] == "head 2 of 2: fp8-float32-sums"
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_table_3_is_the_papers_within_20_percent():
     """Eight heads have a standard error of 5 to 8 %, so the check allows three of them in addition."""
     for row in measure(8).table:

@@ -25,10 +25,10 @@ CUDA_ONLY = ("__launch_bounds__", "__shared__", "<<<", "asm(", "asm volatile", "
 
 
 NAMED = [name for name in os.environ.get("FATTN_PROBE_TREES", "").split(os.pathsep) if name]
-EARLIER = [f"pypi:xllamacpp=={version}" for version in ("0.2.8", "0.2.12", "2026.4.8672")]
+EARLIER = {"0.2.8": pytest.mark.slow, "0.2.12": pytest.mark.night, "2026.4.8672": pytest.mark.night}
 TREES = [
     pytest.param(DEFAULT_SOURCE, marks=pytest.mark.network),
-    *(pytest.param(spec, marks=[pytest.mark.network, pytest.mark.slow]) for spec in EARLIER),
+    *(pytest.param(f"pypi:xllamacpp=={name}", marks=[pytest.mark.network, mark]) for name, mark in EARLIER.items()),
     *NAMED,
 ]
 

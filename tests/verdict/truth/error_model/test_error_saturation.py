@@ -33,7 +33,7 @@ LAUNCH = parse_launch(
 )
 LENGTHS = [
     (16384, 8),
-    pytest.param(65536, 6, marks=pytest.mark.slow),
+    pytest.param(65536, 6, marks=pytest.mark.night),
     pytest.param(131072, 3, marks=pytest.mark.night),
 ]
 
