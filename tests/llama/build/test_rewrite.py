@@ -10,13 +10,10 @@ from fattn_probe.llama.build.rewrite_checker import without_conversions
 from fattn_probe.llama.build.rewrite_kernels import KernelInfo
 
 PTX = frozenset(
-    [
-        "movmatrix_sync_aligned_m8n8_trans_b16",
-        "cp_async_wait_all",
-        "cp_async_cg_shared_global_L2_256B",
-        "ldmatrix_sync_aligned_m8n8_x2_b16",
-        "mma_sync_aligned_m8n8k16_row_col_s32_s8_s8_s32",
-    ]
+    (
+        *("movmatrix_sync_aligned_m8n8_trans_b16", "cp_async_wait_all", "cp_async_cg_shared_global_L2_256B"),
+        *("ldmatrix_sync_aligned_m8n8_x2_b16", "mma_sync_aligned_m8n8k16_row_col_s32_s8_s8_s32"),
+    )
 )
 
 
