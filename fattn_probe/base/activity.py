@@ -106,16 +106,12 @@ class Activity:
         if self.total <= 1:
             return f"{self.words}, {clock(seconds)}"
         found = [f"{number} {status}" for status, number in sorted(self.counted.items())]
-        return (
-            f"{', '.join([f'{self.done} of {self.total} cases', *found, clock(seconds), *self._left()])}: {self.words}"
-        )
-
-    def _left(self) -> list[str]:
-        """The time left, from the rate since the first finished case; builds before it may have taken minutes."""
+        parts = [f"{self.done} of {self.total} cases", *found, clock(seconds)]
+        # The rate since the first finished case: builds before it may have taken minutes.
         rated, left = self.counted.total() - 1, self.total - self.done
-        if rated < 1 or left < 1:
-            return []
-        return [f"about {clock((time.monotonic() - self._first) * left / rated)} left"]
+        if rated >= 1 and left >= 1:
+            parts.append(f"about {clock((time.monotonic() - self._first) * left / rated)} left")
+        return f"{', '.join(parts)}: {self.words}"
 
     def _tick(self) -> None:
         shown = time.monotonic()

@@ -71,7 +71,9 @@ def find_files(folder: Path, pattern: str) -> list[Path]:
         if not MAGIC.search(name):
             todo += [(here / name, rest)] if (here / name).exists() else []
             continue
-        entries = _entries(here)
+        entries = list[os.DirEntry[str]]()
+        with suppress(OSError), os.scandir(here) as listed:  # none if it cannot be read
+            entries = list(islice(listed, MOST_VISITED + 1))
         visited += len(entries)
         if visited > MOST_VISITED:
             raise InputError(
@@ -82,15 +84,6 @@ def find_files(folder: Path, pattern: str) -> list[Path]:
         else:
             todo += [(Path(entry), rest) for entry in entries if fnmatchcase(entry.name, name)]
     return sorted(found)
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """The first entries of a folder, one more than a pattern may visit; none if it cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            return list(islice(entries, MOST_VISITED + 1))
-    except OSError:
-        return []
 
 
 def check_readable(path: Path, what: str, most: int | None = None) -> None:

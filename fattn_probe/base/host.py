@@ -40,15 +40,12 @@ def quotas(groups: Path, mount: Path) -> Iterator[float]:
             parts = [part for part in path.split("/") if part not in ("", "..")]
             for hierarchy in HIERARCHIES:
                 for depth in range(len(parts) + 1):
-                    yield from quota_of(mount.joinpath(hierarchy, *parts[:depth]))
-
-
-def quota_of(group: Path) -> Iterator[float]:
-    """The limit of a cgroup in cores, if it has one: microseconds of CPU time per period."""
-    words = read(group / "cpu.max").split()
-    words = words or [read(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    if all(word.isascii() and word.isdigit() for word in words) and int(words[1]) > 0:  # no limit: `max`, or -1
-        yield int(words[0]) / int(words[1])
+                    group = mount.joinpath(hierarchy, *parts[:depth])  # microseconds of CPU time per period
+                    words = read(group / "cpu.max").split()
+                    words = words or [read(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+                    limited = all(word.isascii() and word.isdigit() for word in words)  # else `max`, or -1
+                    if limited and int(words[1]) > 0:
+                        yield int(words[0]) / int(words[1])
 
 
 def read(path: Path) -> str:

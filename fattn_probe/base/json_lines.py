@@ -41,7 +41,7 @@ def numbered(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def append(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
-    """Append objects completely or not at all; an unfinished end from a killed run is removed first."""
+    """Append objects completely or not at all, even to a full disk; first removes what a killed run left unfinished."""
     data = "".join(f"{json.dumps(item)}\n" for item in items).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_of_file(path):
@@ -50,21 +50,16 @@ def append(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
         if path.suffix == PACKED and not path.exists():
             with replacing(path) as part:
                 part.write_bytes(data)
-        else:
-            append_bytes(path, data)
-
-
-def append_bytes(path: Path, data: bytes) -> None:
-    """Append bytes after the last complete item; if the disk is full, the file does not change."""
-    with FileIO(path, "a+") as file:
-        (mend_packed if path.suffix == PACKED else mend)(file)
-        end = file.seek(0, SEEK_END)
-        try:
-            if file.write(data) != len(data):
-                raise OSError(ENOSPC, strerror(ENOSPC), str(path))
-        except OSError:
-            file.truncate(end)
-            raise
+            return
+        with FileIO(path, "a+") as file:
+            mend(file, packed=path.suffix == PACKED)
+            end = file.seek(0, SEEK_END)
+            try:
+                if file.write(data) != len(data):
+                    raise OSError(ENOSPC, strerror(ENOSPC), str(path))
+            except OSError:
+                file.truncate(end)
+                raise
 
 
 def pack(path: Path, what: str) -> None:
@@ -75,8 +70,15 @@ def pack(path: Path, what: str) -> None:
             part.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
-def mend(file: FileIO) -> None:
-    """Cut off an incomplete last line."""
+def mend(file: FileIO, *, packed: bool) -> None:
+    """Cut off an incomplete last line, or an incomplete last member of a compressed file."""
+    if packed:
+        file.seek(0)
+        data = file.readall()
+        end = sum(size for _, size in members(data))
+        if end != len(data):
+            file.truncate(end)
+        return
     if file.seek(0, SEEK_END) == 0 or (file.seek(-1, SEEK_END), file.read(1))[1] == b"\n":
         return
     file.seek(0)
@@ -85,15 +87,6 @@ def mend(file: FileIO) -> None:
         file.truncate(file.tell() - len(last))
     else:
         file.write(b"\n")
-
-
-def mend_packed(file: FileIO) -> None:
-    """Cut off an incomplete last member of a compressed file."""
-    file.seek(0)
-    data = file.readall()
-    end = sum(size for _, size in members(data))
-    if end != len(data):
-        file.truncate(end)
 
 
 def members(data: bytes) -> Iterator[tuple[bytes, int]]:

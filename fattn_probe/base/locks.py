@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EACCES, EPERM, EROFS
 from pathlib import Path
 
@@ -28,36 +28,22 @@ def lock_of_file(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 def _locked(path: Path, wait: bool) -> int | None:
     while True:
-        descriptor = _opened(path)
-        if descriptor is None:
-            return None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
+            try:
+                descriptor = os.open(path, os.O_RDONLY)
+            except OSError:
+                return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if _is_at(descriptor, path):
-                return descriptor
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    return descriptor
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)  # its last holder replaced or removed it
-
-
-def _opened(path: Path) -> int | None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        if error.errno not in READ_ONLY:
-            raise
-    try:
-        return os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    ours = os.fstat(descriptor)
-    try:
-        theirs = path.stat()
-    except FileNotFoundError:
-        return False
-    return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)

@@ -24,8 +24,14 @@ def scratch(root: Path | None = None) -> Iterator[Path]:
     """
     root = root or scratch_root()
     sweep(root)
-    descriptor, lock = _new_lock(root)
-    folder = lock.with_suffix("")
+    while True:  # until no other process removes the file before it is locked
+        with writing(root):
+            descriptor, name = tempfile.mkstemp(suffix=LOCK, dir=root)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            break
+        os.close(descriptor)
+    lock, folder = Path(name), Path(name).with_suffix("")
     try:
         folder.mkdir()
         yield folder
@@ -53,14 +59,3 @@ def sweep(root: Path) -> None:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_tree(lock.with_suffix(""))
             lock.unlink(missing_ok=True)
-
-
-def _new_lock(root: Path) -> tuple[int, Path]:
-    """A new lock file, locked; retries if another process removes it before it is locked."""
-    with writing(root):
-        while True:
-            descriptor, name = tempfile.mkstemp(suffix=LOCK, dir=root)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:
-                return descriptor, Path(name)
-            os.close(descriptor)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.files import replacing
@@ -77,7 +76,10 @@ class Eyes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._seen = _read_seen(folder)
+        self._seen: dict[str, tuple[Stat, str, float]] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            found = json.loads((folder / SEEN).read_bytes())
+            self._seen = {name: (tuple(stat), str(sha256), float(at)) for name, (stat, sha256, at) in found.items()}
         self._new = dict[str, tuple[Stat, str, float]]()
 
     def see(self, name: str, content: Content) -> bool:
@@ -93,7 +95,8 @@ class Eyes:
         stat = status_of(path)
         known, sha256, at = self._seen.get(name, (None, "", 0.0))
         if known != stat or not 0 <= now - at < DAY:
-            sha256 = sha256_of(path)
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+                sha256 = hexdigest(iter(lambda: file.read(CHUNK), b""))
             self._new[name] = (stat, sha256, now)
         return stat[0], sha256
 
@@ -108,20 +111,6 @@ def status_of(path: str) -> Stat:
     """The fields of `stat` that change when a file is written."""
     found = os.stat(path)  # noqa: PTH116 - Path takes three times as long, for 600 files of a build
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
-
-
-def sha256_of(path: str | Path) -> str:
-    """The sha256 of a file."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-        return hexdigest(iter(lambda: file.read(CHUNK), b""))
-
-
-def _read_seen(folder: Path) -> dict[str, tuple[Stat, str, float]]:
-    try:
-        found: dict[str, Any] = json.loads((folder / SEEN).read_bytes())
-        return {name: (tuple(stat), str(sha256), float(at)) for name, (stat, sha256, at) in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
 
 
 def _files(folder: Path) -> Iterator[str]:

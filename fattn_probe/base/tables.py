@@ -54,7 +54,8 @@ class Table:
 
     def _natural(self) -> list[int]:
         """The widest line of each column."""
-        return [max(map(_width, words)) for words in zip(self.columns, *self.rows, strict=True)]
+        columns = zip(self.columns, *self.rows, strict=True)
+        return [max(cell_len(line) for word in words for line in str(word).split("\n")) for words in columns]
 
     def _widths(self, width: int, gap: int) -> list[int] | None:
         """The width of each column; None if they do not fit. Only prose columns are narrower than their widest line."""
@@ -172,7 +173,3 @@ def _joined(word: Text) -> Text:
 def _text(word: Word) -> Text:
     """A cell as Text, so that brackets in it are not read as markup."""
     return word if isinstance(word, Text) else Text(word)
-
-
-def _width(word: Word) -> int:
-    return max(map(cell_len, str(word).split("\n")))

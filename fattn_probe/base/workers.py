@@ -155,24 +155,20 @@ class Workers(Generic[Task, Answer]):
     def _give(self, task: Task, sharing: int, deaths: int = 0) -> None:
         worker = next((worker for worker in self._workers if worker.task is None), None)
         if worker is None:
+            threads = self.threads or max(1, cores() // sharing)
             with deferred():
-                worker = self._started(sharing)
+                ours, theirs = CONTEXT.Pipe()
+                words = (theirs, self.begin, threads, {**os.environ, SHARE: str(threads)}, self._folder)
+                prepare_workers()
+                # At an exit that skips our own clean-up, multiprocessing ends daemons, and waits for other processes.
+                process = CONTEXT.Process(target=_serve, args=words, daemon=True)
+                process.start()
+                theirs.close()
+                worker = _Worker(process, ours)
+                self._workers.append(worker)
         worker.task, worker.deaths = task, deaths
         with suppress(ConnectionError):  # it has died, which will be noticed at the end of its pipe
             worker.connection.send(task)
-
-    def _started(self, sharing: int) -> _Worker[Task]:
-        ours, theirs = CONTEXT.Pipe()
-        threads = self.threads or max(1, cores() // sharing)
-        words = (theirs, self.begin, threads, {**os.environ, SHARE: str(threads)}, self._folder)
-        prepare_workers()
-        # At an exit that skips our own clean-up, multiprocessing ends only daemons; it waits for other processes.
-        process = CONTEXT.Process(target=_serve, args=words, daemon=True)
-        process.start()
-        theirs.close()
-        worker: _Worker[Task] = _Worker(process, ours)
-        self._workers.append(worker)
-        return worker
 
     def _heard(self, worker: _Worker[Task], sharing: int) -> Iterator[tuple[Task, Answer | Died]]:
         task, deaths = worker.task, worker.deaths + 1

@@ -70,26 +70,22 @@ class YamlDocument:
 
 def parse(text: str, name: str) -> YamlDocument:
     """Parse a YAML document; InputError with the file's `name` and the line if it is invalid."""
+    document = YamlDocument()
     try:
-        return _parse(text)
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            if node is not None:
+                document.value = _value(loader, node, (), document)
+                document.lines.setdefault((), node.start_mark.line + 1)
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise InputError(f"{name}:{line}: not YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{name}:1: not YAML: {' '.join(str(error).split())}") from None
-
-
-def _parse(text: str) -> YamlDocument:
-    loader = _Loader(text)
-    document = YamlDocument()
-    try:
-        node = loader.get_single_node()
-        if node is not None:
-            document.value = _value(loader, node, (), document)
-            document.lines.setdefault((), node.start_mark.line + 1)
-    finally:
-        loader.dispose()
     return document
 
 

@@ -3,6 +3,7 @@
 import math
 from itertools import groupby, pairwise
 
+import numpy as np
 from rich.text import Text
 
 from fattn_probe.base.view.marks import Box, Cells, Drawing, Stroke, Words
@@ -19,7 +20,13 @@ def lines(drawing: Drawing) -> list[Text]:
     for mark in drawing.marks:
         match mark:
             case Box() if mark.look.sign:
-                _box(canvas, mark)
+                starts = np.arange(mark.x, mark.stop, mark.every).tolist() if mark.every else [mark.x]
+                for start in starts or [mark.x]:
+                    first, width = _column(start), _column(start + mark.width) - _column(start)
+                    words = mark.edge + mark.label if len(mark.edge + mark.label) <= width else mark.edge
+                    for row in range(round(mark.height)):
+                        filled = words.ljust(width, mark.look.sign)[:width]
+                        _write(canvas, first, mark.y + row, filled, mark.look.style)
             case Words():
                 first = _column(mark.x) - len(mark.text) * mark.end
                 _write(canvas, first, mark.y, mark.text, mark.look.style)
@@ -31,18 +38,6 @@ def lines(drawing: Drawing) -> list[Text]:
             case Stroke() if mark.look.sign:
                 _line(canvas, mark)
     return [_text(row) for row in canvas]
-
-
-def _box(canvas: Canvas, box: Box) -> None:
-    start = box.x
-    while True:
-        first, width = _column(start), _column(start + box.width) - _column(start)
-        words = box.edge + box.label if len(box.edge + box.label) <= width else box.edge
-        for row in range(round(box.height)):
-            _write(canvas, first, box.y + row, words.ljust(width, box.look.sign)[:width], box.look.style)
-        start += box.every
-        if not box.every or start >= box.stop:
-            return
 
 
 def _line(canvas: Canvas, line: Stroke) -> None:

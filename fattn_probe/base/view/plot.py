@@ -8,7 +8,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
-from fattn_probe.base.view.marks import Cells, ColourScale, Drawing, Stroke
+from fattn_probe.base.view.marks import Cells, Drawing, Stroke
 
 TICKS = 4
 """The number of intervals on the colour scale."""
@@ -28,7 +28,9 @@ def plot(
     if scales:
         limits = scales[0].limits
         step = max(1, len(limits) // TICKS)
-        figure.colorbar(_colours(scales[0]), ax=list(axes), label=unit, shrink=0.9, ticks=limits[::step], format="%g")
+        colours = ListedColormap([look.colour for look in scales[0].looks])
+        scale = ScalarMappable(BoundaryNorm(limits, colours.N, extend="both"), colours)
+        figure.colorbar(scale, ax=list(axes), label=unit, shrink=0.9, ticks=limits[::step], format="%g")
     for path in paths:
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
@@ -49,8 +51,3 @@ def _draw(axis: Axes, drawing: Drawing) -> None:
         axis.set(**{f"{name}label": along.label, f"{name}scale": "log" if along.log else "linear"})
     if any(isinstance(mark, Stroke) and mark.title for mark in drawing.marks):
         axis.legend(fontsize=8)
-
-
-def _colours(scale: ColourScale) -> ScalarMappable:
-    colours = ListedColormap([look.colour for look in scale.looks])
-    return ScalarMappable(BoundaryNorm(scale.limits, colours.N, extend="both"), colours)

@@ -9,8 +9,8 @@ from itertools import groupby
 
 import numpy as np
 
-from fattn_probe.base.arrays import Bools, Bytes
-from fattn_probe.base.view.marks import Box, Cells, Drawing, Look, Mark, Stroke, Words
+from fattn_probe.base.arrays import Bytes
+from fattn_probe.base.view.marks import Box, Cells, Drawing, Mark, Stroke, Words
 
 STYLE = (
     "{color-scheme:light dark;max-width:100%;height:auto;font:11px ui-sans-serif,system-ui,sans-serif;"
@@ -40,7 +40,14 @@ def svg(drawing: Drawing, *, ids: str = "", fixed: bool = True, stretched: bool 
     label = f' aria-label="{escape(drawing.about)}"' if drawing.about and not own else ""
     lines = [f'<svg class="{drawing.name}" xmlns="http://www.w3.org/2000/svg"{size} role="img"{label}>']
     if own:
-        lines += [f"<title>{escape(drawing.about)}</title>" if drawing.about else "", _style(drawing.name, looks)]
+        name = drawing.name
+        rules = RULES | {"." + ".".join(look.name.split()): look.css for look in looks.values() if look.css}
+        rest = "".join(
+            f".{name} {at}{{{rule}}}" if "{" not in rule else rule.replace("@", f".{name} {at}")
+            for at, rule in rules.items()
+        )
+        lines.append(f"<title>{escape(drawing.about)}</title>" if drawing.about else "")
+        lines.append(f"<style>.{name}{STYLE}@media(prefers-color-scheme:dark){{.{name}{DARK}}}{rest}</style>")
     if any(look.hatched for look in looks.values()):
         lines.append(
             f'<defs><pattern id="{ids}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
@@ -63,15 +70,6 @@ def pinned(drawing: Drawing, left: float, *, ids: str = "") -> tuple[str, str]:
         svg(Drawing(drawing.name, left, height, labels, "labels", y=y), ids=ids),
         svg(Drawing(drawing.name, drawing.width - left, height, rest, drawing.about, left, y), ids=ids),
     )
-
-
-def _style(name: str, looks: dict[str, Look]) -> str:
-    rules = RULES | {"." + ".".join(look.name.split()): look.css for look in looks.values() if look.css}
-    rest = "".join(
-        f".{name} {at}{{{rule}}}" if "{" not in rule else rule.replace("@", f".{name} {at}")
-        for at, rule in rules.items()
-    )
-    return f"<style>.{name}{STYLE}@media(prefers-color-scheme:dark){{.{name}{DARK}}}{rest}</style>"
 
 
 def _shapes(marks: Iterable[Mark], ids: str) -> Iterator[str]:
@@ -136,19 +134,14 @@ def _cells(mark: Cells) -> Iterator[str]:
     width, height = mark.width / columns, mark.height / rows
     places = mark.scale.places(mark.values)
     for place, look in enumerate((*mark.scale.looks, mark.scale.odd)):
-        path = "".join(
-            f"M{_n(mark.x + start * width)} {_n(mark.y + row * height)}h{_n((stop - start) * width)}"
-            f"v{_n(height)}h-{_n((stop - start) * width)}z"
-            for row, line in enumerate(places)
-            for start, stop in _runs(line == place)
-        )
+        path = ""
+        for row, line in enumerate(places):
+            edges = np.flatnonzero(np.diff(np.pad(line == place, 1).astype(np.int8)))
+            for start, stop in edges.reshape(-1, 2).tolist():
+                across = _n((stop - start) * width)
+                path += f"M{_n(mark.x + start * width)} {_n(mark.y + row * height)}h{across}v{_n(height)}h-{across}z"
         if path and look.name:
             yield f'<path class="{look.name}" d="{path}"/>'
-
-
-def _runs(which: Bools) -> list[tuple[int, int]]:
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], which, [False]]).astype(np.int8)))
-    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
 
 def _png(image: Bytes) -> bytes:

@@ -130,7 +130,12 @@ def case_of(file: GgufFile) -> CaseFile:
             data = read_blocks(file.path, numbers, Root(name, type, ne).nbytes)
             tensors[name] = TensorData(type, ne, data)
     views = {name: _view(file, tensors, name) for name in names}
-    roots = {view.root: _root(file, tensors[view.root], view.root) for view in views.values()}
+    roots = {}
+    for name in {view.root: None for view in views.values()}:
+        tensor, key = tensors[name], f"fattn.root.{name}.ne"
+        repeats = key in file.fields
+        ne, period = (_ne(file, key), tensor.data.size) if repeats else (tensor.ne, None)
+        roots[name] = Root(name, tensor.type, ne, period)
     params = Params(
         scale=file.one("fattn.scale", float),
         max_bias=file.one("fattn.max_bias", float),
@@ -141,13 +146,6 @@ def case_of(file: GgufFile) -> CaseFile:
     inputs = {name: whole(root, tensors[name].data) for name, root in roots.items()}
     case, digest = file.one("fattn.case", str), file.one("fattn.digest", str)
     return CaseFile(case, digest, Op(params, views, roots), inputs)
-
-
-def _root(file: GgufFile, tensor: TensorData, name: str) -> Root:
-    key = f"fattn.root.{name}.ne"
-    if key not in file.fields:
-        return Root(name, tensor.type, tensor.ne)
-    return Root(name, tensor.type, _ne(file, key), tensor.data.size)
 
 
 def _ne(file: GgufFile, key: str) -> Ne:

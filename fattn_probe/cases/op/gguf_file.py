@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import numpy as np
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.gguf_reader import ReaderTensor
 
 from fattn_probe.base.arrays import Bytes
 from fattn_probe.base.errors import InputError
@@ -126,8 +125,16 @@ def byte_shape(type: GGMLQuantizationType, ne: Ne) -> tuple[int, ...]:
 
 def write_gguf(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, TensorData]) -> None:
     """Write a GGUF file, completely or not at all."""
+    for name, tensor in tensors.items():
+        if tensor.data.nbytes != int(np.prod(byte_shape(ggml_type(tensor.type), tensor.ne))):
+            raise InputError(f"{name}: {tensor.data.nbytes} bytes for a {tensor.type} tensor of ne {tensor.ne}")
     with writing(path), replacing(path) as part:
-        _write(part, fields, tensors)
+        writer = _header(part, fields, {name: (tensor.type, tensor.ne) for name, tensor in tensors.items()})
+        try:
+            for tensor in tensors.values():
+                writer.write_tensor_data(tensor.data)
+        finally:
+            writer.close()
 
 
 def allocate_gguf(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> dict[str, Bytes]:
@@ -157,18 +164,6 @@ def _places(
     return places, writer.ggml_pad(end, writer.data_alignment)
 
 
-def _write(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, TensorData]) -> None:
-    for name, tensor in tensors.items():
-        if tensor.data.nbytes != int(np.prod(byte_shape(ggml_type(tensor.type), tensor.ne))):
-            raise InputError(f"{name}: {tensor.data.nbytes} bytes for a {tensor.type} tensor of ne {tensor.ne}")
-    writer = _header(path, fields, {name: (tensor.type, tensor.ne) for name, tensor in tensors.items()})
-    try:
-        for tensor in tensors.values():
-            writer.write_tensor_data(tensor.data)
-    finally:
-        writer.close()
-
-
 def _header(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> GGUFWriter:
     """Write a file without the tensors' bytes; the writer stays open."""
     writer = GGUFWriter(path, ARCHITECTURE)
@@ -188,6 +183,10 @@ def _header(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[s
 
 MOST_ELEMENTS = 1_000_000
 """Limit for arrays, keys and tensors: four times the largest vocabulary; each element is a Python object."""
+
+
+BAD_BYTES = (ValueError, IndexError, KeyError, TypeError, OSError, RecursionError)
+"""What GGUFReader raises on them."""
 
 
 class BoundedReader(GGUFReader):
@@ -222,14 +221,7 @@ def reading(path: Path) -> Iterator[BoundedReader]:
     check_readable(path, "the GGUF file")
     try:
         yield BoundedReader(path)
-    except (
-        ValueError,
-        IndexError,
-        KeyError,
-        TypeError,
-        OSError,
-        RecursionError,
-    ) as error:  # what GGUFReader raises on bad bytes
+    except BAD_BYTES as error:
         raise InputError(f"{path}: truncated, or not a GGUF file ({error})") from error
 
 
@@ -237,10 +229,9 @@ def read_gguf(path: Path) -> GgufFile:
     """Read a file written by this package or its runner; InputError for one that is truncated or not a GGUF file."""
     with reading(path) as reader:
         fields = {name: field.contents() for name, field in reader.fields.items()}
-        tensors = {tensor.name: _tensor(tensor) for tensor in reader.tensors}
+        tensors = {}
+        for found in reader.tensors:
+            ne0, ne1, ne2, ne3 = [*(int(n) for n in found.shape), 1, 1, 1, 1][:4]
+            data = found.data.reshape(-1).view(np.uint8)
+            tensors[found.name] = TensorData(type_name(found.tensor_type), (ne0, ne1, ne2, ne3), data)
     return GgufFile(path, fields, tensors)
-
-
-def _tensor(tensor: ReaderTensor) -> TensorData:
-    ne0, ne1, ne2, ne3 = [*(int(n) for n in tensor.shape), 1, 1, 1, 1][:4]
-    return TensorData(type_name(tensor.tensor_type), (ne0, ne1, ne2, ne3), tensor.data.reshape(-1).view(np.uint8))

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 from fattn_probe.base.errors import BuildError, TimedOutError
@@ -52,7 +53,9 @@ def describe_fault(fault: Fault) -> str:
 
 def short_frames(frames: Sequence[str], most: int = 8) -> tuple[str, ...]:
     """The innermost frames as `function at file:line`, each place once."""
-    return tuple(once(map(short_frame, frames)))[:most]
+    # Inlined and recursive lambdas repeat the place of the previous frame.
+    places = groupby(map(short_frame, frames), key=lambda frame: frame.rpartition(" at ")[2])
+    return tuple(next(same) for _, same in places)[:most]
 
 
 def brief_frames(frames: Sequence[str]) -> tuple[str, ...]:
@@ -99,16 +102,6 @@ def short_function(name: str) -> str:
             break
         head += " " if letter == " " and depth else "\0" if letter == " " else letter
     return head.rpartition("\0")[2]
-
-
-def once(frames: Iterable[str]) -> Iterable[str]:
-    """Drop frames with the same place as the previous one, which inlined and recursive lambdas repeat."""
-    last = ""
-    for frame in frames:
-        place = frame.rpartition(" at ")[2]
-        if place != last:
-            yield frame
-        last = place
 
 
 def symbolised(fault: Fault) -> Fault:

@@ -102,12 +102,10 @@ def parse_ending(done: Completed) -> Ending | None:
     check_program(done.stderr)
     if done.code in (MISSING_CODE, LINKER_CODE) and (match := MISSING.search(done.stderr)):
         return Missing(match["symbol"] or match["linker"])  # from its stub, or from the dynamic linker
-    return (
-        checker_fault(done)
-        or sanitizer_fault(done)
-        or ggml_failure(done)
-        or Lost(lost_message("the runner", done.code, done.stderr), crash_stack(done.stderr))
-    )
+    # The runner prints these frames when a signal kills it (native/runner/crash.h).
+    crash = tuple(line.removeprefix(FRAME) for line in done.stderr.splitlines() if line.startswith(FRAME))
+    lost = Lost(lost_message("the runner", done.code, done.stderr), crash)
+    return checker_fault(done) or sanitizer_fault(done) or ggml_failure(done) or lost
 
 
 def missing_kernels(stderr: str) -> list[str]:
@@ -157,22 +155,13 @@ def ggml_failure(done: Completed) -> Failed | None:
         cuda = cuda_error(lines)
         aborts = [line for line in lines if ABORT.match(line)]
         if cuda or aborts:
-            return Failed("\n".join(cuda + aborts[-1:]), abort_stack(done))
+            # The frames below ggml_abort: gdb, which ggml starts, prints them on stdout; backtrace_symbols on stderr.
+            text = ANSI.sub("", f"{done.stdout}\n{done.stderr}")
+            frames = [line for line in text.splitlines() if STACK.match(line)]
+            last = max((i for i, frame in enumerate(frames) if "ggml_abort" in frame), default=-1)
+            return Failed("\n".join(cuda + aborts[-1:]), tuple(frames[last + 1 :]))
     failed = [line.removeprefix("fattn-runner: ") for line in lines if line.startswith(GRAPH_FAILED)]
     return Failed("\n".join(cuda_error(lines) + failed), ()) if failed else None
-
-
-def abort_stack(done: Completed) -> tuple[str, ...]:
-    """The frames below ggml_abort: gdb, which ggml starts, prints them on stdout; backtrace_symbols on stderr."""
-    text = ANSI.sub("", f"{done.stdout}\n{done.stderr}")
-    frames = [line for line in text.splitlines() if STACK.match(line)]
-    last = max((i for i, frame in enumerate(frames) if "ggml_abort" in frame), default=-1)
-    return tuple(frames[last + 1 :])
-
-
-def crash_stack(stderr: str) -> tuple[str, ...]:
-    """The frames that the runner prints when a signal kills it (native/runner/crash.h), not symbolised."""
-    return tuple(line.removeprefix(FRAME) for line in stderr.splitlines() if line.startswith(FRAME))
 
 
 def cuda_error(lines: list[str]) -> list[str]:

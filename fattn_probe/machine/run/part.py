@@ -1,7 +1,7 @@
 """A part of an op: the blocks that a simulated GPU runs, and the rows of dst that are read; its file."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,21 +32,13 @@ class Part:
 
 def write_part(part: Part, sizes: Sizes, path: Path) -> None:
     """Write the file: for each launch its grid, the number of ranges, and the ranges; for dst (offset, bytes)."""
-    blocks = [number for launch in part.selection.launches for number in _numbers(launch.grid, launch.ranges)]
-    fields = {"fattn.selection.blocks": blocks, "fattn.selection.dst": list(_dst(part.rows, sizes))}
-    write_gguf(path, {key: array(GGUFValueType.UINT64, values) for key, values in fields.items()}, {})
-
-
-def _numbers(grid: tuple[int, int, int], ranges: tuple[tuple[int, int], ...]) -> Iterator[int]:
-    yield from (*grid, len(ranges))
-    for one in ranges:
-        yield from one
-
-
-def _dst(rows: I64, sizes: Sizes) -> Iterator[int]:
-    """The offset and the size of each run of rows of dst, in bytes."""
-    sequence, query, head = rows.T
+    blocks = list[int]()
+    for launch in part.selection.launches:
+        blocks += [*launch.grid, len(launch.ranges), *chain(*launch.ranges)]
+    sequence, query, head = part.rows.T
     places: Indices = np.unique((sequence * sizes.n_q + query) * sizes.n_head + head)
-    row = 4 * sizes.hsv
+    row, dst = 4 * sizes.hsv, list[int]()
     for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
-        yield from (int(run[0]) * row, len(run) * row)
+        dst += [int(run[0]) * row, len(run) * row]
+    fields = {"fattn.selection.blocks": blocks, "fattn.selection.dst": dst}
+    write_gguf(path, {key: array(GGUFValueType.UINT64, values) for key, values in fields.items()}, {})

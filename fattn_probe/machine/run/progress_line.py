@@ -27,7 +27,11 @@ def progress_line(notes: Console) -> Report:
         sure = progress.seconds == 0 or progress.seconds >= SURE_AFTER
         if progress.left is not None and progress.left > LONG and sure and progress.name not in warned:
             warned.add(progress.name)
-            notes.print(Text(warning(progress)), soft_wrap=not notes.is_terminal)
+            text = f"{progress.name} will take about {clock(progress.seconds + progress.left)}."
+            text += " `fattn-probe plan` shows its kernels without running them"
+            smaller = smaller_case(progress.sizes)
+            text += f"; with {smaller} in the scenario, it takes less." if smaller else "."
+            notes.print(Text(text), soft_wrap=not notes.is_terminal)
         shown = progress.seconds >= SHOWN_AFTER
         minutes = minutes if progress.seconds >= MINUTE else 0
         if notes.is_terminal and shown:
@@ -45,14 +49,6 @@ def line_of(progress: RunProgress) -> Text:
     parts.append(clock(progress.seconds))
     parts += [f"about {clock(progress.left)} left"] if progress.left is not None else []
     return Text(f"{progress.name}: {', '.join(parts)}")
-
-
-def warning(progress: RunProgress) -> str:
-    """The warning about a long run: its time, and a smaller case."""
-    total = clock(progress.seconds + (progress.left or 0))
-    text = f"{progress.name} will take about {total}. `fattn-probe plan` shows its kernels without running them"
-    smaller = smaller_case(progress.sizes)
-    return f"{text}; with {smaller} in the scenario, it takes less." if smaller else f"{text}."
 
 
 def smaller_case(sizes: Sizes) -> str:

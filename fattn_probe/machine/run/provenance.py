@@ -27,10 +27,5 @@ def version(name: str) -> str:
 
 def driver(file: Path = DRIVER_FILE) -> str | None:
     """The version of the loaded NVIDIA driver; None without one."""
-    return parse_driver(file.read_text()) if file.exists() else None
-
-
-def parse_driver(text: str) -> str | None:
-    """The version in /proc/driver/nvidia/version."""
-    match = DRIVER.search(text)
+    match = DRIVER.search(file.read_text()) if file.exists() else None
     return match[1] if match else None

@@ -34,7 +34,7 @@ def read_result(path: Path) -> RunResult:
         backend=file.one("fattn.run.backend", str),
         device=file.one("fattn.run.device", str),
         digest=file.one("fattn.run.digest", str),
-        unsupported=_reason(file),
+        unsupported="" if file.one("fattn.run.status", str) == "ok" else file.one("fattn.run.reason", str),
         clock=file.one("fattn.run.clock", str) if "fattn.run.clock" in file.fields else "",
         seconds=file.several("fattn.run.seconds", float),
         dst=read_dst(file) if "dst" in file.tensors else None,
@@ -51,7 +51,3 @@ def read_dst(file: GgufFile) -> npt.NDArray[np.float32]:
     if tensor.type != "f32":
         raise InputError(f"{file.path}: dst is {tensor.type}, the op writes f32")
     return tensor.data.view(np.float32).reshape(tensor.ne[::-1])
-
-
-def _reason(file: GgufFile) -> str:
-    return "" if file.one("fattn.run.status", str) == "ok" else file.one("fattn.run.reason", str)

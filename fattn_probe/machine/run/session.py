@@ -232,7 +232,11 @@ class Session:
     ) -> Capture | RunOutcome:
         """Run one case, or a part of it; the capture if it completed, otherwise the outcome."""
         outcome = self.run(case, inputs, target, part)
-        return capture_of(case, inputs, outcome, self.provenance(case, target)) if isinstance(outcome, Ran) else outcome
+        return (
+            capture_of(case, inputs, outcome, self.provenance_of_build(target, case.seed))
+            if isinstance(outcome, Ran)
+            else outcome
+        )
 
     def provenance(self, case: Case, target: Target) -> dict[str, str]:
         """The provenance that a capture records."""

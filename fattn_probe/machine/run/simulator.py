@@ -22,11 +22,10 @@ TABLES = Kind("tables", "the folder of tables")
 RESOURCES = Kind("resources", "the file of kernels' resources")
 FIGURES = "figures"
 TABLE_FORMAT = b"corrections in two bits, bounds of ex2"
-"""Part of the name of the unpacked tables' folder: change it when `_unpack` does."""
+"""Part of the name of the unpacked tables' folder: change it when `unpack` does."""
 FRACTIONS = 1 << 23
 """Entries of the tables of ex2 and rcp: one for each significand."""
 RANGE = FRACTIONS // 1024
-TEMPLATE = re.compile(r"^(?P<name>\w+)<(?P<values>.*)>$")
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Simulation:
         """The environment of a program of a simulator build; `released`: from an unchanged llama.cpp release."""
         env = {
             "FATTN_PROBE_DEVICE": device.spec(),
-            "FATTN_PROBE_RESOURCES": str(resource_file(device.arch, build_number, released)),
+            "FATTN_PROBE_RESOURCES": str(_resources_in(cache_dir(), device.arch, build_number, released)),
             "FATTN_PROBE_SCHEDULE": str(self.schedule),
         }
         if self.counters is not None:
@@ -84,20 +83,16 @@ def unpacked_tables() -> Path:
 def _tables_in(_cache: Path) -> Path:
     packed = {path.name: path.read_bytes() for path in (files("fattn_probe") / "native/sim/data").iterdir()}
     tables = {name: data for name, data in sorted(packed.items()) if name.endswith(".gz")}
-    return get_or_make(TABLES, short((TABLE_FORMAT, *tables.values()), 12), functools.partial(_unpack_all, tables))
 
+    def unpack(folder: Path) -> None:
+        for name, data in ((name, gzip.decompress(data)) for name, data in tables.items()):
+            differences = name.endswith(".diff32.gz")
+            whole = np.cumsum(np.frombuffer(data, "<i4"), dtype=np.int32).tobytes() if differences else b""
+            (folder / name.partition(".")[0]).write_bytes(whole or pack_corrections(np.frombuffer(data, np.int8)))
+        corrections = np.frombuffer(gzip.decompress(tables["ex2.gz"]), np.int8)
+        (folder / "ex2-bounds").write_bytes(ex2_bounds(corrections).tobytes())
 
-def _unpack_all(tables: Mapping[str, bytes], folder: Path) -> None:
-    for name, data in tables.items():
-        (folder / name.partition(".")[0]).write_bytes(_unpack(name, gzip.decompress(data)))
-    corrections = np.frombuffer(gzip.decompress(tables["ex2.gz"]), np.int8)
-    (folder / "ex2-bounds").write_bytes(ex2_bounds(corrections).tobytes())
-
-
-def _unpack(name: str, data: bytes) -> bytes:
-    if name.endswith(".diff32.gz"):
-        return np.cumsum(np.frombuffer(data, "<i4"), dtype=np.int32).tobytes()
-    return pack_corrections(np.frombuffer(data, np.int8))
+    return get_or_make(TABLES, short((TABLE_FORMAT, *tables.values()), 12), unpack)
 
 
 def pack_corrections(corrections: I8) -> bytes:
@@ -123,16 +118,12 @@ def ex2_bounds(corrections: I8) -> F32:
     return np.stack([(low + high) / 2, margin], axis=1).astype(np.float32)
 
 
-def resource_file(arch: str, build_number: str, released: bool) -> Path:
+@functools.cache
+def _resources_in(_cache: Path, arch: str, build_number: str, released: bool) -> Path:
     """A file with a line `registers shared local kernel value value ...` for each kernel with known figures.
 
     The kernels follow a line with their origin, `0 0 0 # measured b7551`.
     """
-    return _resources_in(cache_dir(), arch, build_number, released)
-
-
-@functools.cache
-def _resources_in(_cache: Path, arch: str, build_number: str, released: bool) -> Path:
     text = "".join(resource_lines(figures_of(arch, build_number, released=released)))
 
     def write(folder: Path) -> None:
@@ -148,9 +139,5 @@ def resource_lines(figures: Mapping[str, Figures]) -> Iterator[str]:
         yield f"0 0 0 # {origin}\n"
         for kernel, found in kernels:
             taken = found.resources
-            yield f"{taken.registers} {taken.shared} {taken.local} {_words(kernel)}\n"
-
-
-def _words(kernel: str) -> str:
-    match = TEMPLATE.match(kernel)
-    return f"{match['name']} {match['values'].replace(',', ' ')}" if match else kernel
+            words = " ".join(re.split("[<,]", kernel.removesuffix(">")))
+            yield f"{taken.registers} {taken.shared} {taken.local} {words}\n"

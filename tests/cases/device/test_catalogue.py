@@ -12,6 +12,8 @@ ARCHES = {
     "b200": "100",
 }  # fmt: skip
 SHIPPED = list(ARCHES)
+AMD = amd_devices()
+FIGURE = ", expected a list of figures: multiProcessorCount, "
 
 
 def user_file(tmp_path, text):
@@ -32,9 +34,8 @@ def test_shipped_devices_and_their_compute_capabilities():
     assert {name: device.arch for name, device in devices.items()} == ARCHES
 
 
-@pytest.mark.parametrize("identifier", SHIPPED)
-def test_every_figure_names_the_document_that_gives_it(identifier):
-    device = load_devices()[identifier]
+@pytest.mark.parametrize("device", [*load_devices().values(), *AMD.values()], ids=lambda device: device.id)
+def test_every_figure_names_the_document_that_gives_it(device):
     unsourced = set(FIGURES) - set(device.sources)
     assert unsourced == ({"major", "minor"} if device.integrated else {"major", "minor", "integrated"})
 
@@ -48,25 +49,12 @@ def test_limits_fit_each_other(identifier):
     assert device.regsPerBlock <= device.regsPerMultiprocessor
 
 
-AMD = amd_devices()
-
-
 def test_amd_gpus_and_their_wavefronts():
     assert {name: (device.gfx, device.warpSize) for name, device in AMD.items()} == {
         "mi300x": ("gfx942", 64),
         "rx7900xtx": ("gfx1100", 32),
     }
     assert not any(device.gfx for device in load_devices().values())
-
-
-@pytest.mark.parametrize("identifier", AMD)
-def test_every_figure_of_an_amd_gpu_has_its_document(identifier):
-    assert set(FIGURES) - set(AMD[identifier].sources) == {"major", "minor", "integrated"}
-
-
-def test_llama_cpp_does_not_run_on_an_amd_gpu():
-    with pytest.raises(InputError, match="sim:mi300x is an AMD GPU: it is for HIP programs"):
-        find_device(load_devices(), "mi300x")
 
 
 def test_figures_of_the_devices_in_measured_sessions():
@@ -85,9 +73,13 @@ def test_spec_is_one_line_with_the_name_last():
     assert "\n" not in spec
 
 
-def test_unknown_device_names_the_nearest():
-    with pytest.raises(InputError, match="nearest: rtx4090"):
-        find_device(load_devices(), "rtx4909")
+@pytest.mark.parametrize(
+    ("identifier", "said"),
+    [("mi300x", "sim:mi300x is an AMD GPU: it is for HIP programs"), ("rtx4909", "nearest: rtx4090")],
+)
+def test_a_device_on_which_llama_cpp_does_not_run(identifier, said):
+    with pytest.raises(InputError, match=said):
+        find_device(load_devices(), identifier)
 
 
 def test_user_device_like_another(tmp_path):
@@ -115,13 +107,6 @@ def test_a_user_s_figure_may_be_assumed(tmp_path):
     path = user_file(tmp_path, "devices: {mine: {like: h200, clockRate: 1, assumed: [clockRate, l2CacheSize]}}\n")
     names = ("multiProcessorCount", "totalGlobalMem", "l2CacheSize", "clockRate", "integrated")
     assert load_devices(path)["mine"].assumed == names
-
-
-@pytest.mark.parametrize("named", ["[clockrate]", "clockRate", "{clockRate: 1}"])
-def test_what_is_assumed_is_a_list_of_figures(tmp_path, named):
-    (line,) = problems_of(tmp_path, f"devices:\n  mine: {{like: h200, assumed: {named}}}\n")
-    assert line.startswith("mine.yaml:2: devices.mine.assumed: ")
-    assert ", expected a list of figures: multiProcessorCount, " in line
 
 
 def test_user_device_of_another_compute_capability_takes_its_limits(tmp_path):
@@ -184,6 +169,9 @@ def test_several_mistakes_are_reported_together_with_their_lines(tmp_path):
         ('devices:\n  a: {like: t4, name: "x\\ny"}\n', "mine.yaml:2: devices.a.name: 'x\\ny', expected 1 to 255"),
         ("devices:\n  a: 5\n", "mine.yaml:2: devices.a: 5, expected a mapping"),
         ("devices:\n  a:\n    like: t4\n    warpSize: !!int x\n", "mine.yaml:4: not YAML: 'x'"),
+        ("devices:\n  a: {like: t4, assumed: [clockrate]}\n", "mine.yaml:2: devices.a.assumed: ['clockrate']" + FIGURE),
+        ("devices:\n  a: {like: t4, assumed: clockRate}\n", "mine.yaml:2: devices.a.assumed: 'clockRate'" + FIGURE),
+        ("devices:\n  a: {like: t4, assumed: {b: 1}}\n", "mine.yaml:2: devices.a.assumed: {'b': 1}" + FIGURE),
     ],
 )
 def test_one_mistake(tmp_path, text, expected):

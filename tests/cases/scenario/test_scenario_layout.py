@@ -1,7 +1,6 @@
 """Properties of layouts: views stay inside their roots, and are read as ggml reads them."""
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -120,31 +119,32 @@ def test_mask_rows_are_padded_and_offset():
     assert view.end == root.nbytes
 
 
-def test_padded_mask_rows_are_minus_infinity_and_the_others_as_without_padding():
-    base = Scenario.model_validate(
-        {
-            "version": 1,
-            "about": "x",
-            "hsk": 8,
-            "n_head": 1,
-            "n_q": 7,
-            "n_kv": 16,
-            "n_seq": 2,
-            "mask": {"kind": "random"},
-        }
-    )
-    padded = base.model_copy(update={"layout": base.layout.model_copy(update={"mask": MaskLayout(pad=8, offset=2)})})
-    values = [view_values(case.op.tensors["mask"], make_inputs(case)) for case in (expand(base)[0], expand(padded)[0])]
-    np.testing.assert_array_equal(values[0], values[1][:, :, :7])
-    assert np.all(values[1][:, :, 7:] == -np.inf)
+MASKED = {"version": 1, "about": "x", "hsk": 8, "n_head": 1, "n_q": 7, "n_kv": 16, "mask": {"kind": "random"}}
 
 
 def masked(**mask):
     """A case whose mask is laid out so."""
-    document = {"version": 1, "about": "x", "hsk": 8, "n_head": 1, "n_q": 7, "n_kv": 16, "n_seq": 2}
-    document |= {"mask": {"kind": "random"}, "layout": {"mask": mask}}
-    (case,) = expand(Scenario.model_validate(document))
+    (case,) = expand(Scenario.model_validate(MASKED | {"n_seq": 2, "layout": {"mask": mask}}))
     return case
+
+
+def test_padded_mask_rows_are_minus_infinity_and_the_others_as_without_padding():
+    values = [view_values(case.op.tensors["mask"], make_inputs(case)) for case in (masked(), masked(pad=8, offset=2))]
+    np.testing.assert_array_equal(values[0], values[1][:, :, :7])
+    assert np.all(values[1][:, :, 7:] == -np.inf)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"layout": {"mask": {"columns": 15}}}, "layout.mask.columns: found 15 is less than the 16 KV rows"),
+        ({"layout": {"mask": {"columns": 24}}, "n_kv_max": 16}, "24 with n_kv_max, which bounds the finite entries"),
+    ],
+)
+def test_a_mask_that_is_too_narrow_is_refused(settings, said):
+    with pytest.raises((InputError, ValidationError)) as caught:
+        loads(yaml.safe_dump(MASKED | settings), "wide.yaml")
+    assert said.replace("found ", "") in str(caught.value).replace("found ", "")
 
 
 def test_a_mask_wider_than_K_is_visible_behind_its_rows_and_attention_does_not_read_that():
@@ -165,20 +165,6 @@ def test_a_mask_wider_than_K_is_visible_behind_its_rows_and_attention_does_not_r
 def test_a_mask_as_wide_as_K_keeps_the_digest_that_cases_had_before_it_could_be_wider():
     assert masked().digest == "da2a991770fef418"
     assert len({masked().digest, masked(columns=16).digest, masked(columns=24).digest}) == 3
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"layout": {"mask": {"columns": 15}}}, "layout.mask.columns: found 15 is less than the 16 KV rows"),
-        ({"layout": {"mask": {"columns": 24}}, "n_kv_max": 16}, "24 with n_kv_max, which bounds the finite entries"),
-    ],
-)
-def test_a_mask_that_is_too_narrow_is_refused(settings, said):
-    document = {"version": 1, "about": "x", "hsk": 8, "n_head": 1, "n_kv": 16, "n_q": 7, "mask": {"kind": "random"}}
-    with pytest.raises((InputError, ValidationError)) as caught:
-        loads(yaml.safe_dump(document | settings), "wide.yaml")
-    assert said.replace("found ", "") in str(caught.value).replace("found ", "")
 
 
 @pytest.mark.parametrize("type_", ["f16", "q8_0", "q4_1", "bf16"])
@@ -204,8 +190,3 @@ def test_v_as_a_view_of_k_shares_its_root_and_values():
     np.testing.assert_array_equal(
         view_values(case.op.tensors["V"], inputs), view_values(case.op.tensors["K"], inputs)[..., 16:]
     )
-
-
-def test_a_frozen_view_reports_its_end():
-    _, view = place("K", "f16", (64, 256, 2, 1), Contiguous())
-    assert replace(view, offset=2).end == view.end + 2

@@ -8,7 +8,7 @@ import pytest
 from fattn_probe.cases.scenario import expand, load, loads
 from fattn_probe.cases.scenario.data import Uniform
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.cases.scenario.mask import MaskShape, max_finite
+from fattn_probe.cases.scenario.mask import max_finite
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "scenarios").glob("*.yaml"))
@@ -53,23 +53,17 @@ def test_gqa_is_the_session_to_reproduce():
     assert (case.op.params.scale, case.op.params.prec) == (0.125, 10)
     dst_ne = (case.op.sizes.hsv, case.op.sizes.n_head, case.op.sizes.n_q, case.op.sizes.n_seq)
     assert dst_ne == (64, 14, 7, 1)
-    assert {name: data.size for name, data in make_inputs(case).items()} == {
-        "Q": 25088,
-        "K": 65536,
-        "V": 65536,
-        "mask": 3584,
-    }
+    sizes = {"Q": 25088, "K": 65536, "V": 65536, "mask": 3584}
+    assert {name: data.size for name, data in make_inputs(case).items()} == sizes
 
 
 def test_sparse_meets_the_kernels_conditions():
     for case in expand(load(ROOT / "scenarios" / "sparse.yaml")):
-        assert (case.op.sizes.hsk, case.op.sizes.hsv) in ((256, 256), (512, 512), (576, 512))
-        assert case.op.sizes.n_kv >= max(4096, 2 * case.op.params.n_kv_max * case.op.sizes.n_q)
-        assert case.op.sizes.group > 4
-        shape = MaskShape(
-            case.op.sizes.n_kv, case.op.sizes.n_q, case.op.sizes.n_seq, case.seed, case.op.params.n_kv_max
-        )
-        assert max_finite(case.recipe.mask, shape) <= case.op.params.n_kv_max
+        sizes, most = case.op.sizes, case.op.params.n_kv_max
+        assert (sizes.hsk, sizes.hsv) in ((256, 256), (512, 512), (576, 512))
+        assert sizes.n_kv >= max(4096, 2 * most * sizes.n_q)
+        assert sizes.group > 4
+        assert max_finite(case.recipe.mask, case.mask_shape) <= most
 
 
 def test_the_examples_in_the_document_are_good():

@@ -225,16 +225,16 @@ def test_a_context_that_is_too_short(session, models, tmp_path):
 
 
 def test_a_full_disk_leaves_whole_files(session, models, tmp_path, monkeypatch):
-    write, written = gguf_file._write, list[Path]()
+    write, written = gguf_file._header, list[Path]()
 
     def full(path, fields, tensors):
         if len(written) == 2:
             path.write_bytes(b"half")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         written.append(path)
-        write(path, fields, tensors)
+        return write(path, fields, tensors)
 
-    monkeypatch.setattr(gguf_file, "_write", full)
+    monkeypatch.setattr(gguf_file, "_header", full)
     with pytest.raises(MachineError, match=r"layer-00-step-0002\.gguf: cannot be written: No space left on device"):
         record(session, models["llama"], tmp_path)
     monkeypatch.undo()

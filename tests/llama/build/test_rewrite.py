@@ -10,13 +10,10 @@ from fattn_probe.llama.build.rewrite_checker import without_conversions
 from fattn_probe.llama.build.rewrite_kernels import KernelInfo
 
 PTX = frozenset(
-    [
-        "movmatrix_sync_aligned_m8n8_trans_b16",
-        "cp_async_wait_all",
-        "cp_async_cg_shared_global_L2_256B",
-        "ldmatrix_sync_aligned_m8n8_x2_b16",
-        "mma_sync_aligned_m8n8k16_row_col_s32_s8_s8_s32",
-    ]
+    (
+        *("movmatrix_sync_aligned_m8n8_trans_b16", "cp_async_wait_all", "cp_async_cg_shared_global_L2_256B"),
+        *("ldmatrix_sync_aligned_m8n8_x2_b16", "mma_sync_aligned_m8n8k16_row_col_s32_s8_s8_s32"),
+    )
 )
 
 
@@ -145,11 +142,6 @@ def test_conditional_launch_bounds_stay_under_their_condition():
     assert lines[5] == "static __global__ void k(int n) { " + DESCRIBE.format("simt_bounds_k_6") + "}"
 
 
-def test_conditional_launch_bounds_without_an_alternative_are_unknown():
-    text = "#ifdef X\n__launch_bounds__(256, 1)\n#endif\n__global__ void k() {}"
-    assert rewritten(text) == "#ifdef X\n \n#endif\n__global__ void k() { " + DESCRIBE.format("") + "}"
-
-
 LAMBDA = "simt::launch_kernel([=](auto... simt_a) {{ {}(SIMT_ARGUMENT(simt_a)...); }}, "
 
 
@@ -171,17 +163,32 @@ def test_launch_is_a_call_in_its_order(before, callee, config):
     assert rewritten(text) == before + LAMBDA.format(callee) + config + ")(x, y);"
 
 
-def test_launch_keeps_its_lines():
-    text = "f<1>\n  // why\n  <<<g,\n    b>>>\n  (x);"
-    assert (
-        rewritten(text)
-        == LAMBDA.split("{{", maxsplit=1)[0] + "{ f<1>\n  // why\n  (SIMT_ARGUMENT(simt_a)...); }, g,\n    b)\n  (x);"
-    )
-
-
-def test_launch_in_a_macro():
-    text = "#define RUN(k) \\\n    k<<<g, b>>>( \\\n        x)\nint a;"
-    assert rewritten(text) == "#define RUN(k) \\\n    " + LAMBDA.format("k") + "g, b)( \\\n        x)\nint a;"
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (  # bounds without an alternative are unknown
+            "#ifdef X\n__launch_bounds__(256, 1)\n#endif\n__global__ void k() {}",
+            "#ifdef X\n \n#endif\n__global__ void k() { " + DESCRIBE.format("") + "}",
+        ),
+        ("f<1>\n // why\n <<<g,\n b>>>\n (x);", LAMBDA.format("f<1>\n // why\n ") + "g,\n b)\n (x);"),
+        (
+            "#define RUN(k) \\\n k<<<g, b>>>( \\\n x)",
+            "#define RUN(k) \\\n " + LAMBDA.format("k") + "g, b)( \\\n x)",
+        ),
+        ("#define U #pragma unroll", "#define U "),
+        ("#define U _Pragma", "#define U _Pragma"),
+        ("#define U \\\n # pragma  unroll 4 \\\n for (;;)", "#define U \\\n \\\n for (;;)"),
+        ("#pragma unroll\n  # pragma unroll 4\n#pragma once\n", "\n\n#pragma once\n"),
+        ("void f() { __shared__ int x; }", "void f() { __shared__ int x; }"),
+        ("__device__ void f() { x[i] /= y + 1; }", "__device__ void f() { x[i] *= simt::reciprocal_of = y + 1; }"),
+        (
+            "__device__ void f() { expf(a) + __expf(b) + sqrtf(__frcp_rn(c)) + fmaxf(d, e); }",
+            "__device__ void f() { simt::expf(a) + simt::expf(b) + simt::sqrtf(simt::frcp_rn(c)) + fmaxf(d, e); }",
+        ),
+    ],
+)
+def test_text_keeps_its_lines_and_what_is_no_part_of_cuda(text, expected):
+    assert rewritten(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -252,18 +259,6 @@ def test_a_text_of_which_the_preprocessor_chooses_a_part_is_reported(text):
 
 
 @pytest.mark.parametrize(
-    ("macro", "rest"),
-    [
-        ("#define U #pragma unroll", "#define U "),
-        ("#define U _Pragma", "#define U _Pragma"),
-        ("#define U \\\n # pragma  unroll 4 \\\n for (;;)", "#define U \\\n \\\n for (;;)"),
-    ],
-)
-def test_unroll_in_a_macro(macro, rest):
-    assert rewritten(macro) == rest
-
-
-@pytest.mark.parametrize(
     ("text", "mnemonic"),
     [
         ("prefetch.global.L2 [%0];", "prefetch.global.L2"),
@@ -308,10 +303,6 @@ def test_shared_memory_is_a_reference(declaration, reference):
     assert squeezed(device(declaration)).strip() == reference
 
 
-def test_shared_outside_of_device_code_is_left():
-    assert rewritten("void f() { __shared__ int x; }") == "void f() { __shared__ int x; }"
-
-
 @pytest.mark.parametrize(
     "header",
     [
@@ -346,33 +337,18 @@ def test_arithmetic_that_is_left(text):
     assert rewritten(text) == text
 
 
-def test_compound_division():
-    assert device("x[i] /= y + 1;") == "x[i] *= simt::reciprocal_of = y + 1;"
-
-
 def test_division_by_a_float_literal_is_rewritten():
     assert device("1.0f / 2; 1 / 2.0f; 1 / 2e3f;").count("simt::divided_by") == 3
 
 
-def test_approximated_functions():
-    assert device("expf(a) + __expf(b) + sqrtf(__frcp_rn(c)) + fmaxf(d, e)") == (
-        "simt::expf(a) + simt::expf(b) + simt::sqrtf(simt::frcp_rn(c)) + fmaxf(d, e)"
-    )
-
-
-def test_unroll_leaves_an_empty_line():
-    assert rewritten("#pragma unroll\n  # pragma unroll 4\n#pragma once\n") == "\n\n#pragma once\n"
-
-
 @pytest.mark.parametrize(("turns", "unrolled"), [("", 64), (" 4", 4), ("(1)", 1), (" ROWS", 64), (" 2 * 4", 64)])
-def test_a_style_unrolls_loops_as_often_as_nvcc_would(turns, unrolled):
+@pytest.mark.parametrize(
+    "style", [("a.cu", Style(unrolls=True)), ("a/fattn-vec.cuh", Style())], ids=["asked", "scalar"]
+)
+def test_loops_are_unrolled_by_gcc_as_often_as_nvcc_would(style, turns, unrolled):
+    # those of scalar kernels always
     text = f"#pragma unroll{turns}\nfor (;;) {{}}\n"
-    assert rewrite(text, "a.cu", PTX, Style(unrolls=True)).text == f"#pragma GCC unroll {unrolled}\nfor (;;) {{}}\n"
-
-
-def test_scalar_kernels_are_unrolled_by_gcc_too():
-    text = rewrite("#pragma unroll\nfor (;;) {}\n", "a/fattn-vec.cuh", PTX).text
-    assert text == "#pragma GCC unroll 64\nfor (;;) {}\n"
+    assert rewrite(text, style[0], PTX, style[1]).text == f"#pragma GCC unroll {unrolled}\nfor (;;) {{}}\n"
 
 
 def test_macros_that_divide_are_noted():
@@ -382,18 +358,8 @@ def test_macros_that_divide_are_noted():
 
 SOUP = [
     *["(", ")", "[", "]", "{", "}", "<", ">", ",", ";", "=", ":", "::", "/", "/=", "*", ".", "->", "#", "<<<"],
-    *[
-        "__global__",
-        "__device__",
-        "__host__",
-        "__launch_bounds__",
-        "__shared__",
-        "extern",
-        "static",
-        "template",
-        "operator",
-        "alignas",
-    ],
+    *["__global__", "__device__", "__host__", "__launch_bounds__", "__shared__", "extern", "static", "template"],
+    *["operator", "alignas"],
     *["asm", "volatile", '"movmatrix.sync"', '"=r"', "f", "x", "1", "2.0f", "sizeof", "expf"],
     *("#if X\n", "#else\n", "#endif\n", "#pragma unroll\n", "\n", "// c\n", "/* c\n */", ">>>", "'"),
 ]
@@ -429,14 +395,11 @@ def test_device_code_prints_and_asserts_by_the_simulator():
     text = (
         '__global__ void k() { printf("%d", 1); assert(n > 0); s.clock(); }\nint main() { printf("x"); assert(1); }\n'
     )
-    device, host = rewrite(text, "file.cu", PTX, WHOLE).text.splitlines()
+    text += "__host__ __device__ void f(float x) { printf(t); expf(x); }\n"
+    device, host, both = rewrite(text, "file.cu", PTX, WHOLE).text.splitlines()
     assert 'simt::print("%d", 1); simt_assert(n > 0); s.clock();' in device
     assert host == 'int main() { printf("x"); assert(1); }'
-
-
-def test_code_for_both_sides_prints_by_the_simulator_too():
-    text = "__host__ __device__ void f(float x) { printf(t); expf(x); }"
-    assert "{ simt::print(t); expf(x); }" in rewrite(text, "file.cu", PTX, WHOLE).text
+    assert "{ simt::print(t); expf(x); }" in both
 
 
 @pytest.mark.parametrize(

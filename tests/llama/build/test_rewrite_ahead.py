@@ -74,9 +74,21 @@ def test_other_loops_stay_as_they_are(inside):
     assert brackets(f"for (int k = 0; k < n; k++) {{ {inside} }}") == []
 
 
-def test_loops_without_braces_and_host_code_stay_as_they_are():
+def test_loops_without_braces_stay_as_they_are():
     assert brackets("for (int k = 0; k < n; k++) mma(C, A, B);") == []
-    assert "ahead" not in rewrite(f"void f() {{ {LOOP} }}", "file.cu", frozenset()).text
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        f"void f() {{ {LOOP} }}",  # on the host
+        f"void f() {{ {SHUFFLES} {{ x += __shfl_xor_sync(m, x, offset, width); }} }}",
+        "static __device__ void load_tiles_q4_0(int * x) { x[0] = 1; memcpy(x, x + 1, 4); }",
+        "static __device__ void f(int * x) { x[0] = 1; memcpy(x, x + 1, 4); }",
+    ],
+)
+def test_other_functions_stay_as_they_are(function):
+    assert not re.search("ahead|butterfly", rewrite(function, "file.cu", frozenset()).text)
 
 
 @pytest.mark.parametrize("name", ["mma", "load_ldmatrix", "load_ldmatrix_trans_swizzled", "load_generic"])
@@ -89,12 +101,6 @@ def test_lanes_catch_up_where_a_fragment_is_handled_element_by_element(name, ord
 def test_lanes_catch_up_before_a_loop_without_braces():
     text = "static __device__ void load_generic(tile & t) { for (int l = 0; l < t.ne; ++l) t.x[l] = 0; }"
     assert "{ simt::end_ahead(); for (int l" in rewrite(text, "file.cu", frozenset()).text
-
-
-@pytest.mark.parametrize("name", ["load_tiles_q4_0", "f"])
-def test_other_functions_do_not_end_running_ahead(name):
-    text = f"static __device__ void {name}(int * x) {{ x[0] = 1; memcpy(x, x + 1, 4); }}"
-    assert "ahead" not in rewrite(text, "file.cu", frozenset()).text
 
 
 @pytest.mark.parametrize(
@@ -135,8 +141,3 @@ def test_lines_of_shuffles_stay_where_they_are():
 )
 def test_other_loops_of_shuffles_stay_as_they_are(loop):
     assert "butterfly" not in device(loop)
-
-
-def test_shuffles_of_host_code_stay_as_they_are():
-    text = f"void f() {{ {SHUFFLES} {{ x += __shfl_xor_sync(m, x, offset, width); }} }}"
-    assert "butterfly" not in rewrite(text, "file.cu", frozenset()).text

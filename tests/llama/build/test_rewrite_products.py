@@ -95,11 +95,8 @@ def test_the_numbers_of_a_float2_have_factors_of_their_own():
     assert "simt_left_X[ 0 ] . y, simt_right_X[ 0 ] . y, X [ 0 ] . y, a,b)" in text
 
 
-def test_of_two_sums_of_neighbouring_elements_both_are_fused():
+def test_each_element_has_one_sum_that_is_fused():
     assert len(conditions("float X[2]; X[0] *= 2; X[1] *= 2; X[0] += a*b; X[1] += a*b;")) == 2
-
-
-def test_a_second_sum_of_an_element_is_not():
     assert len(conditions("float X = g(); X *= 2; X += a*b; X += c*d;")) == 1
 
 
@@ -171,8 +168,5 @@ def test_a_test_may_choose_the_product():
     earlier = "simt::add(simt_is_product_X, simt_left_X[ 0 ], simt_right_X[ 0 ], X [ 0 ], slope, m)"
     one_of = "simt::add_one_of(sizeof(X)/sizeof(X [ 0 ]), X [ 0 ], slope,m )"
     assert f"X[0] = mask ? SIMT_IS_CONSTANT(mask) ? {earlier} : {one_of}: X [ 0 ] + 0.0f;" in text
-
-
-def test_a_chosen_product_needs_no_earlier_one():
-    text = device("float X[n]; X[0] += mask ? slope*m : 0.0f;")
+    text = device("float X[n]; X[0] += mask ? slope*m : 0.0f;")  # no earlier product
     assert "SIMT_IS_CONSTANT(mask) ? simt::add(X [ 0 ], slope, m) : simt::add_one_of(" in text

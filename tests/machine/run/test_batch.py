@@ -42,43 +42,31 @@ def test_a_runner_that_does_not_get_ready(fake):
         pass
 
 
-def test_a_runner_that_is_silent_is_killed(fake, tmp_path):
-    with fake(READY + "read line; sleep 600", 0.3) as runner:
+@pytest.mark.parametrize(
+    ("answer", "timeout", "said"),
+    [
+        ("sleep 600", 0.3, "no answer after 0 s"),
+        ("printf 'fattn-runner: do'; sleep 600", 1.0, "only 'fattn-runner: do' after 1 s"),
+        ("while printf .; do sleep 0.1; done", 1.0, r"only '\.+' after 1 s"),
+        ("printf 'fattn-runner: do'; exit 3", 10.0, "said 'fattn-runner: do'"),
+        ("kill -9 $$", 10.0, "."),
+        ("kill -SEGV $$", 10.0, "."),
+        ("exit 1", 10.0, "."),
+        ("echo something else; sleep 60", 10.0, "."),
+    ],
+)
+def test_a_runner_that_is_silent_hangs_or_dies_gives_no_verdict_and_is_gone(fake, tmp_path, answer, timeout, said):
+    with fake(READY + f"read line; {answer}", timeout) as runner:
         start = time.monotonic()
-        with pytest.raises(RunnerEndedError, match="no answer after 0 s"):
+        with pytest.raises(RunnerEndedError, match=said):
             runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
         assert time.monotonic() - start < 5
-        assert not runner.running.alive
-
-
-@pytest.mark.parametrize("half", ["printf 'fattn-runner: do'; sleep 600", "while printf .; do sleep 0.1; done"])
-def test_a_runner_that_hangs_within_its_answer_is_killed(fake, tmp_path, half):
-    with fake(READY + f"read line; {half}", 1.0) as runner:
-        start = time.monotonic()
-        with pytest.raises(RunnerEndedError, match=r"only '(fattn-runner: do|\.+)' after 1 s"):
-            runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
-        assert time.monotonic() - start < 5
-        assert not runner.running.alive
-
-
-def test_a_runner_that_dies_within_its_answer(fake, tmp_path):
-    with fake(READY + "read line; printf 'fattn-runner: do'; exit 3") as runner:
-        with pytest.raises(RunnerEndedError, match="said 'fattn-runner: do'"):
-            runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
         assert not runner.running.alive
 
 
 def test_two_answers_at_once_are_two_answers(fake):
     with fake(READY + "read line; printf 'one\\ntwo\\n'; sleep 600") as runner:
         assert [runner.ask("case", 5), runner.ask("", 5)] == ["one", "two"]
-
-
-@pytest.mark.parametrize("death", ["kill -9 $$", "kill -SEGV $$", "exit 1", "echo something else; sleep 60"])
-def test_a_case_that_ends_the_runner_gets_no_verdict(fake, tmp_path, death):
-    with fake(READY + f"read line; {death}") as runner:
-        with pytest.raises(RunnerEndedError):
-            runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
-        assert not runner.running.alive
 
 
 def test_a_runner_that_was_killed_between_cases(fake, tmp_path):

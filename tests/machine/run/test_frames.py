@@ -1,3 +1,5 @@
+import pytest
+
 from fattn_probe.machine.run.frames import (
     brief_frames,
     describe_fault,
@@ -20,18 +22,21 @@ LAMBDA = (
 )
 
 
-def test_a_function_loses_its_parameters_and_the_machine_s_path():
-    assert short_frame(LOAD) == (
-        "flash_attn_ext_f16_load_tile<64, 4, 64, false, true, false> at ggml/src/ggml-cuda/common.cuh:822"
-    )
+@pytest.mark.parametrize(
+    ("frame", "short"),
+    [
+        (LOAD, "flash_attn_ext_f16_load_tile<64, 4, 64, false, true, false> at ggml/src/ggml-cuda/common.cuh:822"),
+        ("unsigned int simt::f<int (*)(int)>(int) at a.cu:3", "simt::f<int (*)(int)> at a.cu:3"),
+        ("/lib/libc.so.6+0x12", "/lib/libc.so.6+0x12"),
+        ("void apply<Op>(Op, int*) at /tmp/my programs/a b.cu:7", "apply<Op> at /tmp/my programs/a b.cu:7"),
+    ],
+)
+def test_a_function_loses_its_parameters_and_the_machine_s_path(frame, short):
+    assert short_frame(frame) == short
 
 
-def test_a_return_type_of_several_words_goes_too():
-    assert short_frame("unsigned int simt::f<int (*)(int)>(int) at a.cu:3") == "simt::f<int (*)(int)> at a.cu:3"
-
-
-def test_unknown_frames_stay_unchanged():
-    assert short_frame("/lib/libc.so.6+0x12") == "/lib/libc.so.6+0x12"
+def test_a_place_s_path_may_have_spaces():
+    assert place_of("void f(int) at /tmp/my programs/a b.cu:7") == ("/tmp/my programs/a b.cu", 7)
 
 
 def test_a_place_is_named_once():
@@ -51,12 +56,6 @@ def test_kernels_of_both_engines_read_alike():
     assert short_kernel(sim) == "flash_attn_ext_f16<64,false>"
     assert short_kernel("void flash_attn_ext_f16<64, false>(char const*, int)") == "flash_attn_ext_f16<64,false>"
     assert short_kernel("void no_template(int)") == "no_template"
-
-
-def test_a_path_may_have_spaces():
-    frame = "void apply<Op>(Op, int*) at /tmp/my programs/a b.cu:7"
-    assert short_frame(frame) == "apply<Op> at /tmp/my programs/a b.cu:7"
-    assert place_of(frame) == ("/tmp/my programs/a b.cu", 7)
 
 
 TILE = "ggml_cuda_mma::tile<16, 8, __half2, (ggml_cuda_mma::data_layout)0>"

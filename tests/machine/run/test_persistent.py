@@ -53,34 +53,30 @@ def results(build, tmp_path):
     return run
 
 
-def test_a_crash_that_does_not_show_alone_is_a_failure_and_names_the_case_before(results):
-    found = results("kill -SEGV $$")
-    assert [result.status for result in found] == ["pass", "fail", "pass"]
-    assert found[1].reason == "passes alone, fails after case-1: the runner was killed by SIGSEGV"
-
-
-def test_a_hang_that_does_not_show_alone_is_a_failure(results):
-    found = results("sleep 600", timeout=5.0)
-    assert found[1].reason == "passes alone, fails after case-1: no answer after 5 s"
-    assert found[1].status == "fail"
-
-
-def test_an_abort_has_its_message(results):
-    death = "{ echo 'fattn.cu:7: GGML_ASSERT(false) failed' >&2; kill -ABRT $$; }"
-    assert results(death)[1].reason == "passes alone, fails after case-1: fattn.cu:7: GGML_ASSERT(false) failed"
+@pytest.mark.parametrize(
+    ("death", "status", "said"),
+    [
+        ("kill -SEGV $$", "fail", "the runner was killed by SIGSEGV"),
+        ("sleep 600", "fail", "no answer after 5 s"),
+        (
+            "{ echo 'fattn.cu:7: GGML_ASSERT(false) failed' >&2; kill -ABRT $$; }",
+            "fail",
+            "fattn.cu:7: GGML_ASSERT(false) failed",
+        ),
+        # the system kills processes for want of memory, which is no fault of a kernel
+        ("kill -KILL $$", "lost", "the runner was killed by SIGKILL"),
+    ],
+)
+def test_an_end_that_does_not_show_alone_is_a_failure_and_names_the_case_before(results, death, status, said):
+    found = results(death, timeout=5.0)
+    assert [result.status for result in found] == ["pass", status, "pass"]
+    assert found[1].reason == f"passes alone, fails after case-1: {said}"
 
 
 def test_a_case_that_fails_in_the_first_of_two_runs_has_no_case_before_it(results):
     found = results("kill -SEGV $$", dies=1)
     assert {result.status for result in found} == {"fail"}
     assert found[0].reason.startswith("fails in one run, passes in the next: the runner was killed by SIGSEGV")
-
-
-def test_a_runner_that_another_process_killed_gives_no_verdict(results):
-    """The system kills processes for want of memory, which is no fault of a kernel."""
-    found = results("kill -KILL $$")
-    assert [result.status for result in found] == ["pass", "lost", "pass"]
-    assert found[1].reason == "passes alone, fails after case-1: the runner was killed by SIGKILL"
 
 
 @pytest.mark.parametrize("alone", [Fault("race", "here"), Failed("there", ()), Lost("x"), Missing("f")])

@@ -67,56 +67,59 @@ def test_the_checker_s_finding():
     assert (fault.block, fault.thread) == ((1, 0, 0), (3, 1, 0))
 
 
-def test_a_finding_cut_off_is_lost():
-    assert isinstance(ended(86, FINDING[:60]), Lost)
-
-
-def test_address_sanitizer():
-    fault = ended(1, ASAN)
-    assert isinstance(fault, Fault)
-    assert fault.message.startswith("AddressSanitizer: heap-buffer-overflow")
-    assert fault.frames == (
-        "flash_attn_ext_f16_load_tile /src/fattn-mma-f16.cuh:240",
-        "flash_attn_ext_f16 /src/fattn-mma-f16.cuh:900",
-    )
-    assert (fault.file, fault.line) == ("/src/fattn-mma-f16.cuh", 240)
-
-
-def test_undefined_behaviour_sanitizer():
-    fault = ended(1, UBSAN)
-    assert isinstance(fault, Fault)
-    assert fault.message.startswith("/src/fattn-vec.cuh:12:7: signed integer overflow")
-    assert (fault.file, fault.line) == ("/src/fattn-vec.cuh", 12)
-
-
-def test_an_assertion_with_the_stack_that_gdb_printed():
-    assert ended(-6, GGML_ASSERT, GDB_STACK) == Failed(
-        GGML_ASSERT.strip(),
+@pytest.mark.parametrize(
+    ("said", "message", "frames", "place"),
+    [
         (
-            "#3  0x00007f2bc116bd77 in ggml_flash_attn_ext () from /b/libggml-base.so.0",
-            "#4  0x000055d93ee7fa71 in main ()",
+            ASAN,
+            "AddressSanitizer: heap-buffer-overflow",
+            (
+                "flash_attn_ext_f16_load_tile /src/fattn-mma-f16.cuh:240",
+                "flash_attn_ext_f16 /src/fattn-mma-f16.cuh:900",
+            ),
+            ("/src/fattn-mma-f16.cuh", 240),
         ),
-    )
+        (UBSAN, "/src/fattn-vec.cuh:12:7: signed integer overflow", (), ("/src/fattn-vec.cuh", 12)),
+    ],
+)
+def test_a_sanitizer_s_finding(said, message, frames, place):
+    fault = ended(1, said)
+    assert isinstance(fault, Fault)
+    assert fault.message.startswith(message)
+    assert (fault.frames, (fault.file, fault.line)) == (frames, place)
 
 
-def test_a_cuda_error_with_the_stack_of_the_c_library():
-    assert ended(-6, CUDA_ERROR) == Failed(
-        "CUDA error: an illegal memory access was encountered\n"
-        "current device: 0, in function ggml_backend_cuda_synchronize at /src/ggml-cuda.cu:2982\n"
-        "cudaStreamSynchronize(cuda_ctx->stream())\n"
-        "/src/ggml-cuda.cu:90: CUDA error",
-        ("/b/libggml-cuda.so(_Z15ggml_cuda_errorPKcS0_S0_iS0_+0xb7)[0x7f2bc216bd77]",),
-    )
-
-
-def test_a_graph_that_did_not_compute():
-    ending = ended(1, "fattn-runner: ggml_backend_graph_compute: GGML status: error (operation failed)\n")
-    assert ending == Failed("ggml_backend_graph_compute: GGML status: error (operation failed)", ())
+@pytest.mark.parametrize(
+    ("code", "stderr", "stdout", "message", "stack"),
+    [
+        (
+            -6, GGML_ASSERT, GDB_STACK, GGML_ASSERT.strip(),
+            ("#3  0x00007f2bc116bd77 in ggml_flash_attn_ext () from /b/libggml-base.so.0",
+             "#4  0x000055d93ee7fa71 in main ()"),
+        ),
+        (
+            -6, CUDA_ERROR, "",
+            "CUDA error: an illegal memory access was encountered\n"
+            "current device: 0, in function ggml_backend_cuda_synchronize at /src/ggml-cuda.cu:2982\n"
+            "cudaStreamSynchronize(cuda_ctx->stream())\n"
+            "/src/ggml-cuda.cu:90: CUDA error",
+            ("/b/libggml-cuda.so(_Z15ggml_cuda_errorPKcS0_S0_iS0_+0xb7)[0x7f2bc216bd77]",),
+        ),
+        (
+            1, "fattn-runner: ggml_backend_graph_compute: GGML status: error (operation failed)\n", "",
+            "ggml_backend_graph_compute: GGML status: error (operation failed)", (),
+        ),
+    ],
+    ids=["an assertion, with gdb's stack", "a CUDA error, with the C library's", "a graph that did not compute"],
+)  # fmt: skip
+def test_a_failure_has_its_message_and_its_stack(code, stderr, stdout, message, stack):
+    assert ended(code, stderr, stdout) == Failed(message, stack)
 
 
 @pytest.mark.parametrize(
     ("code", "stderr", "words"),
     [
+        (86, FINDING[:60], ""),  # cut off
         (-11, "", "SIGSEGV"),
         (-9, "", "SIGKILL"),
         (-6, "terminate called after throwing an instance of 'std::bad_alloc'\n", "bad_alloc"),
