@@ -6,10 +6,11 @@ import sys
 from dataclasses import dataclass
 from itertools import chain
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.device import Target, load_devices, parse_target
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.files import cases_of as cases_in
 from fattn_probe.cases.scenario.schema import Scenario
@@ -20,7 +21,7 @@ from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.machine.run.kernels_by_op import op_digest
 from fattn_probe.machine.run.outcome import Unsupported
 from fattn_probe.machine.run.session import RunOptions
-from fattn_probe.verdict.judge import choice
+from fattn_probe.verdict.judge import choice, support
 from fattn_probe.verdict.judge.cases import Answers, judged, judged_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.support import (
@@ -143,6 +144,25 @@ def test_a_release_of_unknown_age_is_not_compared_with_earlier_ones(source, numb
     found = judged(subject, Unsupported("no"))
     assert found.verdict.status == status
     assert bool(found.checks) == (status is Status.UNSUPPORTED)
+
+
+@pytest.mark.parametrize(
+    ("engine", "built", "patches", "launches", "taken"),
+    [
+        ("sim", None, ("a patch",), {"x": ("a launch",)}, True),
+        ("sim", None, ("a patch",), {"x": ()}, False),
+        ("sim", None, ("a patch",), {}, False),  # the dry run failed
+        ("cuda", None, ("a patch",), {"x": ("a launch",)}, False),
+        ("sim", "a build", ("a patch",), {"x": ("a launch",)}, False),
+        ("sim", None, (), {"x": ("a launch",)}, False),
+    ],
+)
+def test_only_a_dry_run_without_the_patches_shows_that_these_refuse(
+    engine, built, patches, launches, taken, monkeypatch
+):
+    monkeypatch.setattr(support, "dry_runs", lambda session, cases, target: {} if session.options.patches else launches)
+    session: Any = SimpleNamespace(options=RunOptions(None, build=built, patches=patches), progress=None)
+    assert support.taken_without_patches(session, CASE, Target(engine)) == taken
 
 
 @pytest.mark.build
