@@ -52,10 +52,10 @@ def expected_of(
         return Expected(missing=f"there is no error model of this kernel: {DECIDES}")
     values, found = operand_values(case.op, inputs), None
     prediction = predict(case.op, values, kernel) if rows is None else predict_rows(case.op, values, kernel, rows)
-    if not uses_model(case, None if constants is None else geometry.kernel, model, rows):
-        missing = "the rounding model was skipped (--model always computes it)"
-    elif constants is None:
+    if constants is None:
         missing = "the rounding model lacks the configurations of this source's kernels"
+    elif not uses_model(case, geometry.kernel, model, rows):
+        missing = "the rounding model was skipped (--model always computes it)"
     else:
         wanted, at = None, () if rows is None else tuple(rows.T)
         if rows is not None:
@@ -67,14 +67,14 @@ def expected_of(
     return with_gaps(Expected(prediction, found, missing))
 
 
-def uses_model(case: Case, kernel: AttentionKernel | None, model: UseModel, rows: I64 | None = None) -> bool:
-    """Whether the rounding model is fast enough for a run; the kernel is None if unknown.
+def uses_model(case: Case, kernel: AttentionKernel, model: UseModel, rows: I64 | None = None) -> bool:
+    """Whether the rounding model is fast enough for a run.
 
     The conversion of K and V does not count, unless these are huge. Only the model of mma_f16 is faster for fewer rows.
     """
     if model == "auto":
         sizes, share = case.op.sizes, 1.0
-        if rows is not None and kernel is not None and kernel.family is MMA_F16:
+        if rows is not None and kernel.family is MMA_F16:
             share = len(rows) / (sizes.n_seq * sizes.n_q * sizes.n_head)
         return sizes.flop * share <= MODEL_FLOP and all(root.period is None for root in case.op.roots.values())
     return model == "always"

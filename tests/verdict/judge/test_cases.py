@@ -154,7 +154,12 @@ def test_ggml_on_the_cpu_is_judged_by_the_tolerance(subject, made):
 def test_vec_kernels_that_add_in_f16_have_no_model(subject, monkeypatch):
     vec = launch_of("flash_attn_ext_vec<64, 1, GGML_TYPE_F16, GGML_TYPE_F16, false>")
     asked = []
-    monkeypatch.setattr(judge_module, "vec_adds_in_f16", lambda tree, arch: asked.append((tree, arch)) or True)
+
+    def adds_in_f16(tree, arch):
+        asked.append((tree, arch))
+        return True
+
+    monkeypatch.setattr(judge_module, "vec_adds_in_f16", adds_in_f16)
     one = subject()
     run = captured(CASE, one.inputs, None, (vec,))
     assert "adds V in f16" not in expect(one.launched([vec]), run).missing  # without a source, the present form
@@ -174,8 +179,13 @@ def test_a_run_of_some_blocks_says_so(subject, made):
 @pytest.mark.parametrize(("part", "checked"), [(None, Sampled(24, 80)), (PART, Sampled(8, 80, 1, 3, 32))])
 def test_a_sample_of_rows_decides_alone(subject, made, part, checked, monkeypatch):
     """The rows of a part are those of its blocks; others were not computed, and heads without one are not generated."""
-    heads: list[bool] = []
-    monkeypatch.setattr(judge_module, "sample", lambda *of, all_heads: heads.append(all_heads) or sample(*of))
+    heads = []
+
+    def sample_of(*of, all_heads):
+        heads.append(all_heads)
+        return sample(*of)
+
+    monkeypatch.setattr(judge_module, "sample", sample_of)
     first = PART_ROWS[0] if part else (0, 0, 0)
     right = made[1].copy()
     if part:
@@ -299,7 +309,12 @@ def test_queries_are_computed_alone(subject, made):
 def test_an_output_that_is_correct_for_another_op_is_known_as_that(subject, made, monkeypatch):
     """`known_defect` asks whether a wrong output is correct for an op with another view of the memory."""
     failures = []
-    monkeypatch.setattr(judge_module, "known_defect", lambda failure, origin: failures.append(failure) or Known())
+
+    def known_defect(failure, origin):
+        failures.append(failure)
+        return Known()
+
+    monkeypatch.setattr(judge_module, "known_defect", known_defect)
     doubled = replace(CASE.op, params=replace(CASE.op.params, scale=2 * CASE.op.params.scale))
     dst = model_of(replace(CASE, op=doubled), dict(made[0]), [LAUNCH], 90)
     assert judgement(subject(dst)).status is Status.FAIL
@@ -323,13 +338,14 @@ def test_a_refused_op_is_held_against_releases(subject, target, last, is_made, m
 
 def test_a_part_is_chosen_from_the_launches_of_a_large_case(subject, made, monkeypatch):
     session, answers = Runs((made[1],)), Answers(CASE, made[0])
-    launches: list = []
+    launches: list[Any] = []
     monkeypatch.setattr(judge_module, "dry_launches", lambda *_: launches)
     monkeypatch.setattr(Checks, "may_take_part", lambda self, case: self.sample != "all")
     monkeypatch.setattr(Checks, "part", lambda self, case, geometry, found, target: (geometry.kernel.ncols1, found))
     assert judged_case(session, answers, H200, Checks()).part is None
     launches.append(LAUNCH)
-    assert judged_case(session, answers, H200, Checks()).part == (8, launches)
+    chosen: Any = judged_case(session, answers, H200, Checks()).part
+    assert chosen == (8, launches)
     for target, checks in ((CPU, Checks()), (H200, Checks(sample="all"))):
         assert judged_case(session, answers, target, checks).geometry is None
     row = judge_on(session, answers, H200, Checks(sample="all", repeat=2))

@@ -99,7 +99,8 @@ def test_checks_in_words():
     [(MODEL_FLOP, "auto", True), (1.01 * MODEL_FLOP, "auto", False), (1e15, "always", True), (1.0, "never", False)],
 )
 def test_the_rounding_model_is_computed_up_to_4_gflop(flop, model, uses):
-    assert uses_model(case(flop=flop), None, model) == uses
+    kernel: Any = SimpleNamespace(family=VEC)
+    assert uses_model(case(flop=flop), kernel, model) == uses
     assert MODEL_FLOP == 4e9
 
 
@@ -109,6 +110,5 @@ def test_of_some_rows_the_model_computes_these_alone_where_it_can():
     mma, vec = kernels
     assert uses_model(made, mma, "auto", rows)  # half of 30
     assert not uses_model(made, mma, "auto", np.zeros((16, 3), np.int64))
-    assert not uses_model(made, None, "auto", rows)
     assert not uses_model(case(flop=1.0, nbytes=(1, 1), period=1), mma, "auto")
     assert not uses_model(made, vec, "auto", rows)

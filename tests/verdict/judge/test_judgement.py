@@ -179,6 +179,8 @@ def test_a_reason_is_given_once():
         with pytest.raises(error, match=r"7 of 7 .* case-3 on sim:h200, case-4 on sim:h200 and 2 more$") as raised:
             raise_if_failed(found)
         assert "the only reason" not in str(raised.value)
+        with pytest.raises(error, match=r"5 of 5 .* case-3 on sim:h200, case-4 on sim:h200$"):
+            raise_if_failed(found[:5])
 
 
 def test_two_captures_of_equal_bits():

@@ -238,7 +238,7 @@ RECOGNISED = {
         replace(SOFTCAP, finding=replace(SOFTCAP.finding, frames=("no_device_code at common.cuh:424",))),
         replace(SOFTCAP, op=softcapped(80), kernel="flash_attn_ext_f16<80,80,16,1,true,false,false>"),
     ],
-    "q8-race": [Q8_RACE, DIFFERENT_BITS],
+    "q8-race": [Q8_RACE, replace(Q8_RACE, finding=replace(RACE, frames=(QUANTIZES, LOADS))), DIFFERENT_BITS],
     "sinks-padded-heads": [PADDED_HEADS],
     "mask-offset-tile": [LARGE_MASK],
     "mask-stride-vec": [MASK_STRIDE],

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fattn_probe.base.errors import ComparisonError
+from fattn_probe.cases.device import Target
 from fattn_probe.llama.source import DEFAULT_SOURCE, Tree
 from fattn_probe.llama.source.features import CUDA, probe
 from fattn_probe.llama.source.patches import load
@@ -15,7 +16,14 @@ from fattn_probe.llama.source.releases import builds, releases
 from fattn_probe.verdict.judge.code import Code, Probe, all_hold
 from fattn_probe.verdict.judge.judgement import Judgement, raise_if_failed
 from fattn_probe.verdict.judge.known import Known, defects, known_defect
-from fattn_probe.verdict.judge.origin import ReleaseRange, SourceOrigin, is_release, origin_elsewhere, origin_of
+from fattn_probe.verdict.judge.origin import (
+    ReleaseRange,
+    SourceOrigin,
+    is_release,
+    origin_elsewhere,
+    origin_in,
+    origin_of,
+)
 from fattn_probe.verdict.measure.verdict import Status, Verdict
 from tests.verdict.judge.test_known import BARRIERS, MASKED, MMA16
 
@@ -206,4 +214,12 @@ def test_only_a_release_without_patches_is_unchanged(spec, patched, is_of_a_rele
     assert found.release == (Code(Path("/x")) if is_of_a_release else None)
     elsewhere = origin_elsewhere(spec, "7551", patches)
     assert elsewhere == SourceOrigin("7551", unchanged=is_of_a_release and not patched)
+    build = SimpleNamespace(manifest=SimpleNamespace(source=spec, build_number="7551", patches=patches))
+    for known, options in (
+        (found, SimpleNamespace(build=None, tree=tree, patches=patches)),
+        (elsewhere, SimpleNamespace(build=None, tree=None, patches=patches)),
+        (elsewhere, SimpleNamespace(build=build, tree=tree, patches=patches)),
+    ):
+        session: Any = SimpleNamespace(options=options, build_for=lambda target: build)
+        assert origin_in(session, Target("cpu")) == known
     assert not SourceOrigin("7551").unchanged and not SourceOrigin("?").is_of_unknown_age

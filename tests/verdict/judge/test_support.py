@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.device import Target, load_devices, parse_target
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.files import cases_of as cases_in
 from fattn_probe.cases.scenario.schema import Scenario
@@ -23,7 +24,7 @@ from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.kernels_by_op import op_digest
 from fattn_probe.machine.run.outcome import Unsupported
 from fattn_probe.machine.run.session import RunOptions
-from fattn_probe.verdict.judge import support as module
+from fattn_probe.verdict.judge import support
 from fattn_probe.verdict.judge.cases import Answers, judged, judged_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.support import (
@@ -65,7 +66,7 @@ COMBINE = launch("flash_attn_combine_results", "64")
 
 @pytest.fixture
 def known_choices(monkeypatch):
-    monkeypatch.setattr(module, "shipped_choices", lambda: KNOWN)
+    monkeypatch.setattr(support, "shipped_choices", lambda: KNOWN)
 
 
 def test_a_table_is_read_and_written():
@@ -96,14 +97,14 @@ def test_a_table_is_read_and_written():
 )
 def test_the_last_release_before_a_source_decides(monkeypatch, build_number, cc, found):
     known = Supported("x", {7551: frozenset(), 8156: frozenset({"9.0", "12.0"}), 11549: EVERY})
-    monkeypatch.setattr(module, "shipped", lambda: {op_digest(CASE.op): known})
+    monkeypatch.setattr(support, "shipped", lambda: {op_digest(CASE.op): known})
     assert supporting(CASE.op, cc, build_number) == found
 
 
 def test_an_op_that_the_table_lacks_is_not_judged(monkeypatch):
-    monkeypatch.setattr(module, "shipped", dict)
+    monkeypatch.setattr(support, "shipped", dict)
     assert supporting(CASE.op, "9.0", "11549") is last_known(CASE.op, "11549") is None
-    monkeypatch.setattr(module, "shipped", lambda: {op_digest(CASE.op): Supported("x", {8156: frozenset()})})
+    monkeypatch.setattr(support, "shipped", lambda: {op_digest(CASE.op): Supported("x", {8156: frozenset()})})
     assert [last_known(CASE.op, number) for number in ("7551", "11549")] == [None, 8156]
 
 
@@ -171,6 +172,25 @@ def test_a_release_of_unknown_age_is_not_compared_with_earlier_ones(source, numb
     assert bool(found.checks) == (status is Status.UNSUPPORTED)
 
 
+@pytest.mark.parametrize(
+    ("engine", "built", "patches", "launches", "taken"),
+    [
+        ("sim", None, ("a patch",), {"x": ("a launch",)}, True),
+        ("sim", None, ("a patch",), {"x": ()}, False),
+        ("sim", None, ("a patch",), {}, False),  # the dry run failed
+        ("cuda", None, ("a patch",), {"x": ("a launch",)}, False),
+        ("sim", "a build", ("a patch",), {"x": ("a launch",)}, False),
+        ("sim", None, (), {"x": ("a launch",)}, False),
+    ],
+)
+def test_only_a_dry_run_without_the_patches_shows_that_these_refuse(
+    engine, built, patches, launches, taken, monkeypatch
+):
+    monkeypatch.setattr(support, "dry_runs", lambda session, cases, target: {} if session.options.patches else launches)
+    session: Any = SimpleNamespace(options=RunOptions(None, build=built, patches=patches), progress=None)
+    assert support.taken_without_patches(session, CASE, Target(engine)) == taken
+
+
 @pytest.mark.build
 @pytest.mark.network
 @pytest.mark.night
@@ -207,7 +227,7 @@ def test_what_is_launched_and_what_was_expected_are_named(known_choices):
 
 
 def test_an_op_whose_kernels_the_table_lacks_is_not_judged(monkeypatch):
-    monkeypatch.setattr(module, "shipped_choices", dict)
+    monkeypatch.setattr(support, "shipped_choices", dict)
     check = kernels(CASE.op, "9.0", "11549", [COMBINE])
     assert (check.made, check.fails) == (False, False)
 
