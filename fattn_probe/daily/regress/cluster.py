@@ -120,7 +120,7 @@ def _result(future: Any, case: Case) -> Result:  # noqa: ANN401 (dask has no typ
         result: Result = future.result()
         return result
     said = f"{type(future.exception()).__name__}: {future.exception()}" if future.status == "error" else future.status
-    return Result(case.name, case.digest, "lost", said.splitlines()[0], failure=said)
+    return Result.lost(case, said)
 
 
 def _judge(packed: bytes, case: Case) -> Result:

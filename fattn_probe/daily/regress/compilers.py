@@ -15,7 +15,6 @@ from fattn_probe.base.process import log
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.pool import Growth, Job
 from fattn_probe.daily.regress.records import Result
-from fattn_probe.daily.regress.results import lost_result
 from fattn_probe.llama.build import RUNNER, BuildRequest
 from fattn_probe.llama.build.ninja import Progress, default_jobs
 from fattn_probe.llama.launch.record import LaunchRecord
@@ -324,7 +323,7 @@ class Compilers:
                 known, kernels = build.exact or (number, op_digest(case.op)) in build.names, build.needs(number, case)
                 error = build.broken or next((build.failed[name] for name in kernels if name in build.failed), None)
                 if error is not None:
-                    found.append((number, lost_result(case, error)))
+                    found.append((number, Result.lost(case, str(error))))
                 elif build.growth.times and known and build.has.issuperset(kernels):
                     found.append((number, case))
                 else:

@@ -106,15 +106,7 @@ def result_or_loss(job: Job, session: Session, case: Case) -> Result:
     try:
         return job.judge(session, case, job.target)
     except Exception as error:  # noqa: BLE001 (the boundary of a process: the other cases go on)
-        said = f"{type(error).__name__}: {error}"
-        return Result(case.name, case.digest, "lost", said.splitlines()[0], failure=traceback.format_exc())
-
-
-def result_in(case: Case, answer: Result | Died) -> Result:
-    """The result of a case, which is lost if it ended its workers."""
-    if isinstance(answer, Died):
-        return Result(case.name, case.digest, "lost", answer.how, failure=answer.how)
-    return answer
+        return Result.lost(case, f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
 def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = silent) -> Generator[Result]:
@@ -126,4 +118,5 @@ def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = sil
     tasks = [functools.partial(PoolWorker.judge, case=case, number=0, growth=Growth()) for case in longest_first]
     with pool_of([job], workers, progress) as pool:
         for task, answer in pool.answers(tasks):
-            yield result_in(task.keywords["case"], answer)  # type: ignore[attr-defined]
+            case = task.keywords["case"]  # type: ignore[attr-defined]
+            yield Result.lost(case, answer.how) if isinstance(answer, Died) else answer

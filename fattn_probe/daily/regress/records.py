@@ -95,6 +95,11 @@ class Result:
     unlike_base: str = ""
     fingerprint: str = ""
 
+    @classmethod
+    def lost(cls, case: Case, why: str, failure: str = "") -> "Result":
+        """The result of a case that something kept from a verdict; the reason is the first line of `why`."""
+        return cls(case.name, case.digest, "lost", why.partition("\n")[0], failure=failure or why)
+
     @property
     def time(self) -> float | None:
         """The median time of the repeats."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from fattn_probe.base.errors import BuildError, FattnProbeError, InputError, LostError
+from fattn_probe.base.errors import BuildError, InputError, LostError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.packed_map import packed_map_of
@@ -27,13 +27,8 @@ def result_of(session: Session, case: Case, target: Target, checks: Checks | Non
     try:
         judgement = judge_case(session, case, target, checks)
     except (BuildError, InputError, LostError) as error:
-        return lost_result(case, error)
+        return Result.lost(case, str(error))
     return recorded(judgement, timed=target.engine == "cuda")
-
-
-def lost_result(case: Case, error: FattnProbeError) -> Result:
-    """The result of a case that an error kept from a verdict."""
-    return Result(case.name, case.digest, "lost", _first(str(error)), failure=str(error))
 
 
 def result_without_times(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Result:

@@ -16,7 +16,7 @@ from fattn_probe.base.process import end_programs
 from fattn_probe.base.workers import CONTEXT, Died, threads
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.compilers import LAST, BesideBase, Compilers, Lane, Likely, Rate
-from fattn_probe.daily.regress.pool import PoolWorker, Task, pool_of, result_in
+from fattn_probe.daily.regress.pool import PoolWorker, Task, pool_of
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.machine.run.orders import ENDED, OrderDifference, Output
 
@@ -172,7 +172,7 @@ class Schedule:
         self.spent[number] += took
         self.rate.add(took)
         if task.func == PoolWorker.judge:
-            self._events.append((number, result_in(words["case"], answer)))
+            self._events.append((number, Result.lost(words["case"], answer.how) if died else answer))
         elif task.func == PoolWorker.alone:
             self._alone(number, words["case"].name, ENDED if died else answer)
         else:

@@ -10,7 +10,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.explain import nearest
 from fattn_probe.daily.regress.changes import Change, changes
 from fattn_probe.daily.regress.records import Result
-from fattn_probe.daily.regress.results import OnResult, lost_result, result_of
+from fattn_probe.daily.regress.results import OnResult, result_of
 from fattn_probe.machine.run.session import Session
 
 SessionOf = Callable[[str], Session]
@@ -85,7 +85,7 @@ def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Ta
             try:
                 tried[source] = result_of(session_of(source), case, target)
             except FattnProbeError as error:
-                tried[source] = lost_result(case, error)
+                tried[source] = Result.lost(case, str(error))
         return tried[source].status
 
     if status(sources[0]) != "pass":
