@@ -25,8 +25,6 @@ from fattn_probe.machine.run.required_kernels import kernels_of, required_kernel
 from fattn_probe.machine.run.session import Session
 from fattn_probe.machine.run.simulator import unpacked_tables
 
-CORES_A_BUILD = 4
-"""Cores that compile one build; with more, several builds compile at once."""
 NICE = 3
 """Compilers leave the cores to the cases that are ready, any of which may be the first failure."""
 
@@ -177,7 +175,7 @@ class Compilers:
         self.lanes, self.likely, self.found = lanes, likely, deque[Found]()
         self.judging, self.stopped, self.rate = 0, False, Rate()
         self.cores, self.most_jobs = cores(), default_jobs()  # reading the limits of cgroups takes a millisecond
-        self._lock = threading.RLock()
+        self._lock, self._first = threading.RLock(), threading.Lock()
         by_request: dict[BuildRequest | int, GrowingBuild] = {}
         for number, lane in enumerate(self.lanes):
             options, target = lane.session.options, lane.job.target
@@ -197,7 +195,8 @@ class Compilers:
                 build.names |= {(number, digest): kernels for digest, kernels in names.items()}
         self.builds = list(by_request.values())
         self._bases = iter([n for n, lane in enumerate(self.lanes) if lane.job.target.engine == "sim" and lane.cases])
-        self.threads = max(1, min(self.cores // CORES_A_BUILD, len(self.builds)))
+        # A build's links, dry runs and largest files keep one core busy: the others are for other builds.
+        self.threads = max(1, min(self.cores, len(self.builds)))
 
     def work(self, news: Any) -> None:  # noqa: ANN401 (a connection)
         """The work of one thread; a message to `news` says that something was found."""
@@ -206,12 +205,11 @@ class Compilers:
         try:
             if any(lane.job.target.engine == "sim" for lane in self.lanes):
                 unpacked_tables()  # a full disk ends the run here, not each case
-            while (build := self._next_build()) is not None:
-                try:
-                    self._grow(build)
-                finally:
-                    build.busy = False
-                self._settle(build)
+            with self._first:  # what is most likely to tell has all cores at first
+                if not any(build.growth.times for build in self.builds):
+                    self._step()
+            while self._step():
+                pass
             for number in self._bases:  # the threads share the iterator
                 self._compare_with_base(number)
         except StoppedError:
@@ -220,6 +218,18 @@ class Compilers:
             self._tell(error)
         finally:
             self._tell(None)
+
+    def _step(self) -> bool:
+        """Do the next step of the build where that is worth most; False if no build is left for this thread."""
+        build = self._next_build()
+        if build is None:
+            return False
+        try:
+            self._grow(build)
+        finally:
+            build.busy = False
+        self._settle(build)
+        return True
 
     def _tell(self, *found: Found) -> None:
         """Tell the main thread."""
@@ -238,7 +248,7 @@ class Compilers:
     @property
     def jobs(self) -> int:
         """Compiles side by side in one build."""
-        return max(1, self.most_jobs // max(1, sum(build.busy for build in self.builds)))
+        return -(-self.most_jobs // max(1, sum(build.busy for build in self.builds)))
 
     @property
     def share(self) -> float:
