@@ -12,24 +12,17 @@ from fattn_probe.base.errors import InputError, MachineError
 from fattn_probe.base.files import find_files, read_text, replacing, whole_folder, write_text
 
 
-def test_a_file_is_replaced_at_the_end(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old")
-    with replacing(path) as part:
-        part.write_text("new")
-        assert path.read_text() == "old"
-    assert path.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_after_an_error_the_old_file_is_there_and_nothing_else(tmp_path):
+def test_a_file_is_replaced_at_the_end_and_after_an_error_the_old_one_is_there(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
     with pytest.raises(ValueError, match="no"), replacing(path) as part:
         part.write_text("ne")
         raise ValueError("no")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
+    with replacing(path) as part:
+        part.write_text("new")
+        assert path.read_text() == "old"
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("new", [path])
 
 
 def test_writers_of_one_file_do_not_meet(tmp_path):

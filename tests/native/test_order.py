@@ -96,8 +96,9 @@ def test_a_race_between_kernels_is_found_with_both_places(order, steps, later, e
     assert found.earlier
 
 
-def test_a_gpu_without_programmatic_launch_waits_anyway(pascal):
-    done = pascal.run("1:writes", "1+reads_before_wait", device="gtx1060")
+@pytest.mark.parametrize("steps", ["1:writes 1+reads_before_wait", "1:shuffles_between_branches"])
+def test_a_gpu_without_programmatic_launch_waits_and_a_line_that_the_compiler_doubles_is_one_place(pascal, steps):
+    done = pascal.run(*steps.split(), device="gtx1060")
     assert done.code == 0, done.stderr
 
 
@@ -108,30 +109,19 @@ def test_lanes_at_two_matrix_instructions_are_found(order):
     assert lines == {order.line("matrix: one"), order.line("matrix: other")}
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    [
-        "matrix_in_a_loop",
-        "shuffles_in_branches",
-        "votes_in_branches",
-        "syncwarps_in_branches",
-        "shuffles_between_branches",
-    ],
-)
+IN_BRANCHES = ["shuffles_in_branches", "votes_in_branches", "syncwarps_in_branches"]
+
+
+@pytest.mark.parametrize("kernel", ["matrix_in_a_loop", *IN_BRANCHES, "shuffles_between_branches"])
 def test_warp_functions_that_volta_allows_are_not_reported(order, kernel):
     done = order.run(f"1:{kernel}")
     assert done.code == 0, done.stderr
 
 
-@pytest.mark.parametrize("kernel", ["shuffles_in_branches", "votes_in_branches", "syncwarps_in_branches"])
+@pytest.mark.parametrize("kernel", IN_BRANCHES)
 def test_lanes_of_an_older_gpu_must_be_at_one_instruction(pascal, kernel):
     found = pascal.fault(f"1:{kernel}", device="gtx1060")
     assert found.kind == "warp-divergence"
     if kernel == "shuffles_in_branches":
         lines = {found.line, int(found.message.rpartition(":")[2])}
         assert lines == {pascal.line("shuffle: one"), pascal.line("shuffle: other")}
-
-
-def test_a_line_that_the_compiler_doubles_is_one_place(pascal):
-    done = pascal.run("1:shuffles_between_branches", device="gtx1060")
-    assert done.code == 0, done.stderr

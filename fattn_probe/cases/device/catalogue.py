@@ -2,19 +2,19 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from fattn_probe.base import yaml_lines
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import read_text
 
-Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
 USER_FILE_VARIABLE = "FATTN_PROBE_DEVICES"
 MAX_INT = 2**31 - 1
 OTHER_FIELDS = ("id", "name", "sources", "gfx", "assumed")
@@ -22,7 +22,7 @@ TOP_KEYS = ("documents", "limits", "devices")
 HIGHEST = {"totalGlobalMem": 2**63 - 1, "integrated": 1}
 ID, CC, NAME = r"[a-z0-9][a-z0-9_-]*", r"\d{1,2}\.\d", r"[^\x00-\x1f\x7f]{1,255}"
 ZERO_ALLOWED = ("reservedSharedMemPerBlock", "integrated", "clockRate", "l2CacheSize")
-Entry = dict[str, Value]
+Entry = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,15 @@ class CatalogueFile:
     """A file: its plain data, and the line of each key."""
 
     path: Path
-    data: Value
     parsed: yaml_lines.YamlDocument
 
-    def where(self, *key: str) -> str:
-        """`file:line` of a key, or of its nearest parent in the file."""
-        return f"{self.path}:{self.parsed.line(key)}"
+    def table(self, section: str) -> Entry:
+        """A section of the file, empty if there is none."""
+        return _table(self.parsed.value, section)
+
+    def problem(self, key: tuple[str, ...], text: str) -> str:
+        """`file:line: key: text`, with the line of the key, or of its nearest parent in the file."""
+        return f"{self.path}:{self.parsed.line(key)}: {'.'.join(key)}: {text}"
 
 
 def read(path: Path) -> CatalogueFile:
@@ -43,7 +46,7 @@ def read(path: Path) -> CatalogueFile:
     parsed = yaml_lines.parse(read_text(path, "the devices"), str(path))
     if parsed.mistakes:
         raise InputError("\n".join(f"{path}:{mistake.line}: {mistake.text}" for mistake in parsed.mistakes))
-    return CatalogueFile(path, parsed.value, parsed)
+    return CatalogueFile(path, parsed)
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def load_devices(user_file: Path | str | None = None) -> dict[str, Device]:
     chosen = user_file or os.environ.get(USER_FILE_VARIABLE)
     if not chosen:
         return dict(shipped())
-    limits = _limits(_table(_document("catalogue.yaml").data, "limits"))
+    limits = _limits(_document("catalogue.yaml").table("limits"))
     return {**shipped(), **_parse(read(Path(chosen)), shipped(), limits)}
 
 
@@ -159,42 +162,23 @@ def _document(name: str) -> CatalogueFile:
         return read(path)
 
 
-def _table(value: Value, key: str) -> dict[str, Value]:
+def _table(value: Any, key: str) -> Entry:  # noqa: ANN401 (YAML)
     inner = value.get(key) if isinstance(value, dict) else None
     return inner if isinstance(inner, dict) else {}
 
 
-def _listed(entry: Entry, key: str) -> tuple[str, ...]:
-    value = entry.get(key)
-    return tuple(map(str, value)) if isinstance(value, list) else ()
+def _sources(entry: Entry, titles: Mapping[str, str]) -> dict[str, str]:
+    """The title of the document of each figure for which an entry gives a source."""
+    listed = [(document, names) for document, names in _table(entry, "sources").items() if isinstance(names, list)]
+    return {str(name): titles[document] for document, names in listed if document in titles for name in names}
 
 
-@dataclass(frozen=True)
-class _Known:
-    """The definitions that an entry may refer to: devices by id, limits by compute capability, titles of documents."""
-
-    devices: Mapping[str, Device]
-    limits: Mapping[str, Entry]
-    titles: Mapping[str, str]
-
-    def sources(self, entry: Entry) -> dict[str, str]:
-        """The document of each figure for which an entry gives a source."""
-        listed = _table(entry, "sources").items()
-        return {
-            str(name): self.titles[document]
-            for document, names in listed
-            if document in self.titles and isinstance(names, list)
-            for name in names
-        }
-
-
-def _limits(table: dict[str, Value]) -> dict[str, Entry]:
-    every = table.get("every")
-    shared: Entry = every if isinstance(every, dict) else {}
+def _limits(table: Entry) -> dict[str, Entry]:
+    shared = table.get("every", {})
     return {
         cc: {**shared, **entry, "sources": _joined(_table(shared, "sources"), _table(entry, "sources"))}
         for cc, entry in table.items()
-        if isinstance(entry, dict) and cc != "every"
+        if cc != "every"
     }
 
 
@@ -204,14 +188,13 @@ def _joined(first: Entry, second: Entry) -> Entry:
 
 
 def _parse(document: CatalogueFile, known: Mapping[str, Device], limits: Mapping[str, Entry]) -> dict[str, Device]:
-    problems = _check(document, known)
+    problems = list(_problems(document, known))
     if problems:
         raise InputError("\n".join(problems))
-    own = {cc: {**limits.get(cc, {}), **entry} for cc, entry in _limits(_table(document.data, "limits")).items()}
-    titles = {key: str(text) for key, text in _table(document.data, "documents").items()}
+    own = {cc: {**limits.get(cc, {}), **entry} for cc, entry in _limits(document.table("limits")).items()}
     devices: dict[str, Device] = {}
-    for identifier, entry in _table(document.data, "devices").items():
-        made = _device(document, identifier, entry, _Known({**known, **devices}, {**limits, **own}, titles))
+    for identifier, entry in document.table("devices").items():
+        made = _device(document, identifier, entry, {**known, **devices}, {**limits, **own})
         if isinstance(made, Device):
             devices[identifier] = made
         else:
@@ -221,97 +204,87 @@ def _parse(document: CatalogueFile, known: Mapping[str, Device], limits: Mapping
     return devices
 
 
-def _check(document: CatalogueFile, known: Mapping[str, Device]) -> list[str]:
-    """Problems of keys, types and ranges, before entries are combined."""
-    if not isinstance(document.data, dict) or not _table(document.data, "devices"):
-        return [f"{document.path}:1: devices: missing; a device file is `devices: {{id: {{like: rtx4070, ...}}}}`"]
-    problems = _unknown(document, (), document.data, TOP_KEYS)
+def _problems(document: CatalogueFile, known: Mapping[str, Device]) -> Iterator[str]:
+    """Problems of keys, types, ranges and names, before entries are combined."""
+    if not isinstance(document.parsed.value, dict) or not document.table("devices"):
+        yield f"{document.path}:1: devices: missing; a device file is `devices: {{id: {{like: rtx4070, ...}}}}`"
+        return
+    yield from _unknown(document, (), document.parsed.value, TOP_KEYS)
     for section, keys in (("limits", LIMIT_KEYS), ("devices", DEVICE_KEYS)):
-        for identifier, entry in _table(document.data, section).items():
-            where = document.where(section, identifier)
+        for identifier, entry in document.table(section).items():
+            key = (section, identifier)
             if section == "devices" and identifier in known:
-                problems.append(f"{where}: devices.{identifier}: this id is in the shipped catalogue; choose another")
+                yield document.problem(key, "this id is in the shipped catalogue; choose another")
             if isinstance(entry, dict):
-                problems += _unknown(document, (section, identifier), entry, keys)
-                problems += _wrong_values(document, (section, identifier), entry)
+                yield from _unknown(document, key, entry, keys)
+                yield from _wrong_values(document, key, entry)
             else:
-                problems.append(f"{where}: {section}.{identifier}: {entry!r}, expected a mapping of {', '.join(keys)}")
-    return problems + _wrong_names(document)
-
-
-def _unknown(document: CatalogueFile, key: tuple[str, ...], entry: Entry, allowed: tuple[str, ...]) -> list[str]:
-    return [
-        f"{document.where(*key, name)}: {'.'.join((*key, name))}: unknown key"
-        f"{nearest(name, allowed)}; allowed: {', '.join(allowed)}"
-        for name in entry
-        if name not in allowed
-    ]
-
-
-def _wrong_values(document: CatalogueFile, key: tuple[str, ...], entry: Entry) -> list[str]:
-    problems = []
-    for name in (name for name in entry if name in GIVEN):
-        value, low = entry[name], 0 if name in ZERO_ALLOWED else 1
-        high = HIGHEST.get(name, MAX_INT)
-        whole = isinstance(value, int) and (name == "integrated" or not isinstance(value, bool))
-        if not whole or not low <= _integer(value) <= high:
-            place = f"{document.where(*key, name)}: {'.'.join((*key, name))}"
-            problems.append(f"{place}: {value!r}, expected an integer from {low} to {high}")
-    named = entry.get("assumed", [])
-    if not isinstance(named, list) or not {*map(str, named)} <= {*GIVEN}:
-        place = f"{document.where(*key, 'assumed')}: {'.'.join((*key, 'assumed'))}"
-        problems.append(f"{place}: {named!r}, expected a list of figures: {', '.join(GIVEN)}")
-    return problems
-
-
-def _wrong_names(document: CatalogueFile) -> list[str]:
-    """Check that names fit their use: ids in `sim:ID`, compute capabilities in `sm_XY`, names on one line."""
-    problems = []
+                yield document.problem(key, f"{entry!r}, expected a mapping of {', '.join(keys)}")
+    # Ids are for `sim:ID`, compute capabilities for `sm_XY`, names for one line.
     for section, pattern, form in (("devices", ID, "lower-case letters, digits, - and _"), ("limits", CC, '"8.9"')):
-        for key in _table(document.data, section):
-            if key != "every" and not re.fullmatch(pattern, key):
-                problems.append(f"{document.where(section, key)}: {section}.{key}: expected {form}")
-    for key, entry in _table(document.data, "devices").items():
+        for name in document.table(section):
+            if name != "every" and not re.fullmatch(pattern, name):
+                yield document.problem((section, name), f"expected {form}")
+    for identifier, entry in document.table("devices").items():
         name = entry.get("name", "-") if isinstance(entry, dict) else "-"
         if not isinstance(name, str) or not re.fullmatch(NAME, name):
-            place = f"{document.where('devices', key, 'name')}: devices.{key}.name"
-            problems.append(f"{place}: {name!r}, expected 1 to 255 printable characters in one line")
-    return problems
+            said = f"{name!r}, expected 1 to 255 printable characters in one line"
+            yield document.problem(("devices", identifier, "name"), said)
 
 
-def _device(document: CatalogueFile, identifier: str, entry: Value, known: _Known) -> Device | str:
+def _unknown(document: CatalogueFile, key: tuple[str, ...], entry: Entry, allowed: tuple[str, ...]) -> Iterator[str]:
+    for name in entry:
+        if name not in allowed:
+            said = f"unknown key{nearest(name, allowed)}; allowed: {', '.join(allowed)}"
+            yield document.problem((*key, name), said)
+
+
+def _wrong_values(document: CatalogueFile, key: tuple[str, ...], entry: Entry) -> Iterator[str]:
+    for name in (name for name in entry if name in GIVEN):
+        value, low, high = entry[name], 0 if name in ZERO_ALLOWED else 1, HIGHEST.get(name, MAX_INT)
+        whole = isinstance(value, int) and (name == "integrated" or not isinstance(value, bool))
+        if not whole or not low <= value <= high:
+            yield document.problem((*key, name), f"{value!r}, expected an integer from {low} to {high}")
+    named = entry.get("assumed", [])
+    if not isinstance(named, list) or not {*map(str, named)} <= {*GIVEN}:
+        yield document.problem((*key, "assumed"), f"{named!r}, expected a list of figures: {', '.join(GIVEN)}")
+
+
+def _device(
+    document: CatalogueFile, identifier: str, entry: Entry, known: Mapping[str, Device], limits_by_cc: dict[str, Entry]
+) -> Device | str:
     """A device, or the problem with its entry; its own figures override those of `like` and of its cc."""
-    entry = entry if isinstance(entry, dict) else {}
-    place = f"devices.{identifier}"
+    key = ("devices", identifier)
     like = entry.get("like")
-    base = known.devices.get(str(like))
+    base = known.get(str(like))
     if like is not None and base is None:
-        hint = nearest(str(like), known.devices)
-        return f"{document.where('devices', identifier, 'like')}: {place}.like: no device {like!r}{hint}"
+        return document.problem((*key, "like"), f"no device {like!r}{nearest(str(like), known)}")
     cc = str(entry["cc"]) if "cc" in entry else base.cc if base else "missing"
-    if cc not in known.limits:
-        allowed = ", ".join(f'"{each}"' for each in known.limits)
-        return f"{document.where('devices', identifier, 'cc')}: {place}.cc: {cc}, allowed: {allowed}"
-    limits = known.limits[cc]
+    if cc not in limits_by_cc:
+        allowed = ", ".join(f'"{each}"' for each in limits_by_cc)
+        return document.problem((*key, "cc"), f"{cc}, allowed: {allowed}")
+    limits = limits_by_cc[cc]
     inherited: Entry = {**base.properties(), "name": base.name} if base else {"integrated": 0}
     later = limits if "cc" in entry else {}
     merged: Entry = {**limits, **inherited, **later, **entry}
     missing = [name for name in ("name", *GIVEN) if name not in merged]
     if missing:
-        return f"{document.where('devices', identifier)}: {place}: missing {', '.join(missing)}"
-    major, minor = (int(part) for part in cc.split("."))
-    figures = {**{name: _integer(merged[name]) for name in GIVEN}, "major": major, "minor": minor}
+        return document.problem(key, f"missing {', '.join(missing)}")
+    titles = {name: str(text) for name, text in document.table("documents").items()}
+    sourced = _sources(entry, titles)
     taken = {name: text for name, text in (base.sources if base else {}).items() if name not in {**entry, **later}}
-    sources = {**known.sources(limits), **taken, **known.sources(entry)}
-    own = {name for name in entry if name not in known.sources(entry)}
-    kept = {name: text for name, text in sources.items() if name not in own}
-    gfx = str(entry.get("gfx", base.gfx if base else ""))
+    sources = {**_sources(limits, titles), **taken, **sourced}
+    kept = {name: text for name, text in sources.items() if name not in entry or name in sourced}
     copied = [name for name in GIVEN if base and name not in {**entry, **later}]
-    not_own = {*_listed(entry, "assumed"), *(name for name in copied if merged[name] != limits.get(name))}
-    assumed = tuple(name for name in GIVEN if name in not_own)
-    name, documents = str(merged["name"]), MappingProxyType(kept)
-    return Device(identifier, name, sources=documents, gfx=gfx, assumed=assumed, **figures)
-
-
-def _integer(value: Value) -> int:
-    return int(value) if isinstance(value, int) else 0
+    not_own = {*map(str, entry.get("assumed", [])), *(name for name in copied if merged[name] != limits.get(name))}
+    major, minor = map(int, cc.split("."))
+    return Device(
+        identifier,
+        str(merged["name"]),
+        major=major,
+        minor=minor,
+        **{name: int(merged[name]) for name in GIVEN},
+        sources=MappingProxyType(kept),
+        gfx=str(entry.get("gfx", base.gfx if base else "")),
+        assumed=tuple(name for name in GIVEN if name in not_own),
+    )

@@ -35,7 +35,7 @@ ADDRESSES = 1 << 47
 TENSORS = ("Q", "K", "V", "mask", "sinks")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CaseFile:
     """The contents of a case file: a case's name and digest, its op, and the bytes of each root by name."""
 

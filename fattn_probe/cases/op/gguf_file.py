@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,29 +72,10 @@ class GgufFile:
         return {key.removeprefix(prefix): value for key, value in self.fields.items() if key.startswith(prefix)}
 
 
-def string(value: str) -> Field:
-    """A string field."""
-    return Field(GGUFValueType.STRING, value)
-
-
-def f32(value: float) -> Field:
-    """A float32 field."""
-    return Field(GGUFValueType.FLOAT32, value)
-
-
-def i32(value: int) -> Field:
-    """An int32 field."""
-    return Field(GGUFValueType.INT32, value)
-
-
-def u32(value: int) -> Field:
-    """A uint32 field."""
-    return Field(GGUFValueType.UINT32, value)
-
-
-def u64(value: int) -> Field:
-    """A uint64 field."""
-    return Field(GGUFValueType.UINT64, value)
+string, f32, i32, u32, u64 = (
+    partial(Field, GGUFValueType[name]) for name in ("STRING", "FLOAT32", "INT32", "UINT32", "UINT64")
+)
+"""Fields with one value of the type."""
 
 
 def array(type: GGUFValueType, values: Sequence[Any]) -> Field:

@@ -11,9 +11,8 @@ from gguf import GGUFValueType
 
 from fattn_probe.base.arrays import Bytes
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.blocks import QuantBlocks
-from fattn_probe.cases.op.case_file import Named, case_fields, case_of, case_tensors, share
+from fattn_probe.cases.op.case_file import CaseFile, Named, case_fields, case_of, case_tensors, share
 from fattn_probe.cases.op.gguf_file import TensorData, array, read_gguf, string, write_gguf
 from fattn_probe.llama.launch.record import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.machine.run.outcome import Ran
@@ -23,18 +22,14 @@ PROVENANCE = "fattn.provenance."
 
 
 @dataclass(frozen=True, eq=False)
-class Capture:
+class Capture(CaseFile):
     """One run of one case.
 
-    `name`, `digest` and `op` are those of the case; `inputs` are the bytes of each root; `dst` is float32 (n_seq, n_q,
-    n_head, hsv), dst's `ne` reversed; `launches` are those of the first run; `seconds` has the time of each repeat,
-    measured by `clock` (`gpu` or `wall`, see RunResult), empty if nothing was timed; `provenance` says what ran where.
+    `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed; `launches` are those of the first run; `seconds`
+    has the time of each repeat, measured by `clock` (`gpu` or `wall`, see RunResult), empty if nothing was timed;
+    `provenance` says what ran where.
     """
 
-    name: str
-    digest: str
-    op: Op
-    inputs: Mapping[str, Bytes]
     dst: npt.NDArray[np.float32]
     launches: tuple[LaunchRecord, ...]
     clock: str
@@ -94,13 +89,9 @@ def write_capture(capture: Capture, path: Path, blocks: QuantBlocks | None = Non
 def read_capture(path: Path, *, types: Types | None = None, names: Names | None = None) -> Capture:
     """Read a capture; InputError for a truncated file, or one that is not a capture."""
     file = read_gguf(path)
-    case = case_of(file)
     lines = "\n".join(file.several("fattn.launches", str))
     return Capture(
-        name=case.name,
-        digest=case.digest,
-        op=case.op,
-        inputs=case.inputs,
+        **vars(case_of(file)),
         dst=read_dst(file),
         launches=parse_launches(lines, types=types, names=names),
         clock=file.one("fattn.run.clock", str),

@@ -45,31 +45,32 @@ def test_only_a_release_without_patches_has_the_kernels_of_its_build_number(sour
     assert replace(MANIFEST, source=source, patches=patches).released is released
 
 
+def folder(request, compilers=GXX.versions):
+    return folder_of(request, key_of(request, compilers))
+
+
 @pytest.mark.parametrize(
     "other",
-    [
-        {"engine": "cuda"},
-        {"flavour": "debug"},
-        {"arch": "89"},
-        {"sanitize": ("address",)},
-        {"quants": ("f16-q8_0",)},
-    ],
+    [{"engine": "cuda"}, {"flavour": "debug"}, {"arch": "89"}, {"sanitize": ("address",)}, {"quants": ("f16-q8_0",)}],
 )
 def test_every_field_of_the_key_changes_the_folder(tmp_path, other):
     request = BuildRequest(make_tree(tmp_path))
-    changed = replace(request, **other)
-    assert folder_of(request, key_of(request, GXX.versions)) != folder_of(changed, key_of(changed, GXX.versions))
+    assert folder(request) != folder(replace(request, **other))
 
 
-def test_another_compiler_gets_another_folder(tmp_path):
+def test_compilers_and_checkouts_that_share_a_cache_have_folders_of_their_own(tmp_path, monkeypatch):
     request = BuildRequest(make_tree(tmp_path))
-    other = replace(GXX, versions=("g++ 13",))
-    assert key_of(request, GXX.versions).build != key_of(request, other.versions).build
+    ours = folder(request)
+    assert ours != folder(request, ("g++ 13",))
+    monkeypatch.setattr("fattn_probe.llama.build.key.own_stamp", lambda: "other")
+    theirs = folder(request)
+    assert ours != theirs
+    assert ours.name.rpartition("-")[0] == theirs.name.rpartition("-")[0]
 
 
 def test_the_folder_can_be_read(tmp_path):
     request = BuildRequest(make_tree(tmp_path), "cuda", "debug", "120a")
-    assert folder_of(request, key_of(request, GXX.versions)).name.startswith("b11549-cuda-sm120a-debug-")
+    assert folder(request).name.startswith("b11549-cuda-sm120a-debug-")
 
 
 @pytest.mark.parametrize(
@@ -92,17 +93,7 @@ def test_contents_only_grow():
     assert union == Contents(("mma 64,64,8,8", "tile 64,64", "vec 64,F,F"), ("scale.cu",), ("fattn-runner",), True)
 
 
-def test_two_checkouts_that_share_a_cache_have_builds_of_their_own(tmp_path, monkeypatch):
-    request = BuildRequest(make_tree(tmp_path))
-    ours = folder_of(request, key_of(request, GXX.versions))
-    monkeypatch.setattr("fattn_probe.llama.build.key.own_stamp", lambda: "other")
-    theirs = folder_of(request, key_of(request, GXX.versions))
-    assert ours != theirs
-    assert ours.name.rpartition("-")[0] == theirs.name.rpartition("-")[0]
-
-
 def test_a_build_is_complete_if_it_has_all():
-
     assert is_complete(MANIFEST, Contents(("tile 64,64",), (), ("fattn-runner",)))
     assert not is_complete(MANIFEST, Contents(("tile 80,80",)))
     assert not is_complete(MANIFEST, Contents((), ("scale.cu",)))
@@ -113,13 +104,18 @@ def test_a_build_is_complete_if_it_has_all():
     assert is_complete(replace(MANIFEST, contents=replace(CONTENTS, full=True)), Contents(("tile 80,80",)))
 
 
-def test_an_exported_build_is_opened_elsewhere(tmp_path):
-    folder = tmp_path / "build"
+@pytest.fixture
+def exported(tmp_path):
+    """A build that was exported to tmp_path / "copy"."""
     for name in ("bin/fattn-runner", "lib/libggml-base.so", "obj/x.o", "overlay/x.cu"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
-    (folder / "manifest.json").write_text(MANIFESTS.text(MANIFEST))
-    export(Build(folder, MANIFEST), tmp_path / "copy")
+        (tmp_path / "build" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "build" / name).write_text("some bytes")
+    (tmp_path / "build/manifest.json").write_text(MANIFESTS.text(MANIFEST))
+    return export(Build(tmp_path / "build", MANIFEST), tmp_path / "copy").folder
+
+
+@pytest.mark.usefixtures("exported")
+def test_an_exported_build_is_opened_elsewhere(tmp_path):
     copy = open_build(tmp_path / "copy")
     assert copy.manifest == MANIFEST
     assert copy.runner == tmp_path / "copy/bin/fattn-runner"
@@ -133,19 +129,13 @@ def test_an_exported_build_is_opened_elsewhere(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bin/fattn-runner", "lib/libggml-base.so", "overlay/x.cu"])
-def test_a_damaged_export_is_not_run(tmp_path, name):
-    folder = tmp_path / "build"
-    for file in ("bin/fattn-runner", "lib/libggml-base.so", "overlay/x.cu"):
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text("some bytes")
-    (folder / "manifest.json").write_text(MANIFESTS.text(MANIFEST))
-    copy = export(Build(folder, MANIFEST), tmp_path / "copy").folder
-    (copy / name).write_text("same bytes")
+def test_a_damaged_export_is_not_run(exported, name):
+    (exported / name).write_text("same bytes")
     with pytest.raises(InputError, match=rf"is damaged \({name}\): build and export it again"):
-        open_build(copy)
-    (copy / "seal.json").unlink()
+        open_build(exported)
+    (exported / "seal.json").unlink()
     with pytest.raises(InputError, match="has no record of its contents"):
-        open_build(copy)
+        open_build(exported)
 
 
 def test_a_folder_without_a_manifest_is_not_a_build(tmp_path):

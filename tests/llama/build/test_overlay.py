@@ -32,10 +32,22 @@ def prepared(root, folder, engine="sim", patches=(), **contents):
     return folder / "overlay" / CUDA
 
 
-def test_the_simulators_overlay_is_rewritten_and_the_tree_is_not(tmp_path):
+def test_the_simulators_overlay_is_rewritten_with_our_own_sources_beside_and_the_tree_is_not(tmp_path):
     cuda = prepared(tmp_path / "tree", tmp_path / "build")
     assert "simt::describe" in (cuda / "fattn.cu").read_text()
     assert "simt::describe" not in (tmp_path / "tree" / CUDA / "fattn.cu").read_text()
+    assert (tmp_path / "build/native/runner/runner.cpp").is_file()
+    assert (tmp_path / "build/native/cublas/cublas_v2.h").is_file()
+    assert not [path for path in (tmp_path / "build").iterdir() if path.name.startswith(".overlay")]
+
+
+def test_the_cuda_overlay_is_upstreams_text_with_every_case_declared_behind(tmp_path):
+    cuda = prepared(tmp_path / "tree", tmp_path / "build", "cuda")
+    assert (cuda / "fattn.cu").read_text() == (tmp_path / "tree" / CUDA / "fattn.cu").read_text()
+    assert (cuda / "fattn-mma-f16.cuh").read_text() == (
+        FILES[f"{CUDA}/fattn-mma-f16.cuh"]
+        + "\nextern DECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);\nextern DECL_FATTN_MMA_F16_CASE(80, 80, 8, 8);\n"
+    )
 
 
 def test_libllama_is_copied_for_the_programs_that_have_it(tmp_path):
@@ -58,19 +70,6 @@ def test_only_what_is_compiled_is_rewritten(tmp_path, contents):
     assert "simt::describe" not in (cuda / "scale.cu").read_text()
     prepared(tmp_path / "tree", tmp_path / "build", **contents)
     assert "simt::describe" in (cuda / "scale.cu").read_text()
-
-
-def test_the_cuda_overlay_is_upstreams_text(tmp_path):
-    cuda = prepared(tmp_path / "tree", tmp_path / "build", "cuda")
-    assert (cuda / "fattn.cu").read_text() == (tmp_path / "tree" / CUDA / "fattn.cu").read_text()
-
-
-def test_every_case_is_declared_behind_upstreams_text(tmp_path):
-    header = FILES[f"{CUDA}/fattn-mma-f16.cuh"]
-    cuda = prepared(tmp_path / "tree", tmp_path / "build", "cuda")
-    assert (cuda / "fattn-mma-f16.cuh").read_text() == (
-        header + "\nextern DECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);\nextern DECL_FATTN_MMA_F16_CASE(80, 80, 8, 8);\n"
-    )
 
 
 def test_patches_are_put_on_the_overlay_only(tmp_path):
@@ -101,20 +100,14 @@ def test_an_overlay_as_it_was_made_is_not_made_again(tmp_path, monkeypatch):
         prepared(tmp_path / "tree", tmp_path / "build")
 
 
-def test_our_own_sources_are_copied_beside(tmp_path):
-    prepared(tmp_path / "tree", tmp_path / "build")
-    assert (tmp_path / "build/native/runner/runner.cpp").is_file()
-    assert (tmp_path / "build/native/cublas/cublas_v2.h").is_file()
-    assert not [path for path in (tmp_path / "build").iterdir() if path.name.startswith(".overlay")]
-
-
-def test_an_equal_text_keeps_its_time(tmp_path):
-    path = tmp_path / "folder/file"
-    write_if_changed(path, "text")
+@pytest.mark.parametrize("data", [b"text", b"// caf\xe9"])
+def test_an_equal_text_keeps_its_time_whatever_its_bytes(tmp_path, data):
+    path, text = tmp_path / "folder/file", data.decode(errors=ERRORS)
+    write_if_changed(path, text, ERRORS)
     time = path.stat().st_mtime_ns
-    write_if_changed(path, "text")
-    assert path.stat().st_mtime_ns == time
-    write_if_changed(path, "other")
+    write_if_changed(path, text, ERRORS)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == (data, time)
+    write_if_changed(path, "other", ERRORS)
     assert path.read_text() == "other"
 
 
@@ -133,14 +126,6 @@ def test_another_process_may_write_the_same_file_meanwhile(tmp_path, monkeypatch
     write_if_changed(path, "ours")
     assert path.read_text() == "ours"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_text_of_any_bytes(tmp_path):
-    path, text = tmp_path / "file", b"// caf\xe9".decode(errors=ERRORS)
-    write_if_changed(path, text, ERRORS)
-    time = path.stat().st_mtime_ns
-    write_if_changed(path, text, ERRORS)
-    assert (path.read_bytes(), path.stat().st_mtime_ns) == (b"// caf\xe9", time)
 
 
 def test_a_tree_that_changes_before_it_is_built_is_refused(tmp_path):

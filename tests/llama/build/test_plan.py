@@ -52,12 +52,13 @@ def links(plan):
     return [step.output for step in plan.steps if step.rule == "link"]
 
 
-def test_the_runner_needs_no_cpu_backend(tmp_path):
-    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER,)))
-    assert links(plan) == ["lib/libggml-cuda.so", "lib/libggml-base.so", "bin/fattn-runner"]
-    assert not [source for source in sources(plan) if "ggml-cpu" in source]
-    assert "-DGGML_USE_CUDA" in command(plan, "obj/cuda/native/runner/runner.cpp.o")
-    assert "-DGGML_USE_CPU" not in command(plan, "obj/cuda/native/runner/runner.cpp.o")
+@pytest.mark.parametrize(("program", "uses", "other"), [(RUNNER, "cuda", "cpu"), (CPU_RUNNER, "cpu", "cuda")])
+def test_a_runner_needs_one_backend(tmp_path, program, uses, other):
+    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (program,)))
+    assert links(plan) == [f"lib/libggml-{uses}.so", "lib/libggml-base.so", f"bin/{program}"]
+    assert not [source for source in sources(plan) if f"ggml-{other}" in source]
+    own = command(plan, f"obj/{uses}/native/runner/runner.cpp.o")
+    assert f"-DGGML_USE_{uses.upper()}" in own and f"-DGGML_USE_{other.upper()}" not in own
 
 
 def test_the_runner_is_built_without_what_it_does_not_call(tmp_path):
@@ -69,12 +70,6 @@ def test_the_runner_is_built_without_what_it_does_not_call(tmp_path):
     for programs in ((RUNNER, CPU_RUNNER), (TEST_BACKEND_OPS,)):
         whole = plan_of(tmp_path / programs[-1], Contents((), (), programs))
         assert {"overlay/ggml/src/gguf.cpp", "overlay/ggml/src/ggml-quants.c"} <= set(sources(whole))
-
-
-def test_the_cpu_runner_needs_no_cuda_backend(tmp_path):
-    plan = plan_of(tmp_path, Contents((), (), (CPU_RUNNER,)))
-    assert links(plan) == ["lib/libggml-cpu.so", "lib/libggml-base.so", "bin/fattn-runner-cpu"]
-    assert not [source for source in sources(plan) if "ggml-cuda" in source]
 
 
 def test_capture_has_libllama_with_the_wanted_architectures_and_stubs_for_the_others(tmp_path):
@@ -181,11 +176,15 @@ def test_files_of_the_simulator_are_compiled_once_for_the_builds_that_do_not_cha
     assert (one == other) is shared
 
 
-def test_the_checker_instruments_kernels_only_and_links_no_thread_sanitizer(tmp_path):
-    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="check")
-    instrumented = [step.output for step in plan.steps if "-fsanitize=thread" in " ".join(step.command)]
-    assert "obj/ggml-cuda/launches/fattn.cu.o" in instrumented
-    assert all(output.startswith("obj/ggml-cuda/") for output in instrumented)
+@pytest.mark.parametrize(
+    ("flavour", "flag", "kernel"),
+    [("check", "-fsanitize=thread", "launches/fattn.cu.o"), ("coverage", "--coverage", "fattn.cu.o")],
+)
+def test_kernels_alone_are_instrumented_and_linked_with_coverage_s_counters(tmp_path, flavour, flag, kernel):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour=flavour)
+    found = {step.output for step in plan.steps if flag in " ".join(step.command)}
+    assert {name for name in found if name.startswith("obj/")} == {f"obj/ggml-cuda/{kernel}"}
+    assert (CUDA_LIBRARY in found) == (flavour == "coverage")
 
 
 def test_sanitizers_are_on_every_compile_and_link(tmp_path):
@@ -212,13 +211,6 @@ def test_every_file_of_the_simulator_is_compiled_once(tmp_path, flavour, without
     files = [path.name for path in compiled if path.parent.name == "sim"]
     files += [name for unit in units for name in re.findall(r'#include "(\w+\.cpp)"', unit.read_text())]
     assert sorted(files) == sorted({path.name for path in (NATIVE / "sim").glob("*.cpp")} - without)
-
-
-def test_a_coverage_build_counts_in_kernels_and_links_the_counters(tmp_path):
-    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="coverage")
-    counting = {step.output for step in plan.steps if "--coverage" in step.command}
-    assert {name for name in counting if name.startswith("obj/")} == {"obj/ggml-cuda/fattn.cu.o"}
-    assert CUDA_LIBRARY in counting
 
 
 def test_the_runner_is_not_compiled_last_and_the_architecture_is_told(tmp_path):

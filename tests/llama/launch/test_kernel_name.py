@@ -16,29 +16,34 @@ GXX_DEQUANTIZE = (
 )
 
 
-def test_cuda_spelling_with_names_from_the_source():
-    text = "void flash_attn_ext_vec<128, 1, (ggml_type)1, (ggml_type)1, true>(char const*, float*)"
-    name = parse_kernel_name(text, names={"flash_attn_ext_vec": ["D", "ncols", "type_K", "type_V", "b"]})
+NAMES = {"flash_attn_ext_vec": ["D", "ncols", "type_K", "type_V", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("void flash_attn_ext_vec<128, 1, (ggml_type)1, (ggml_type)1, true>(char const*, float*)", NAMES),
+        (
+            "void flash_attn_ext_vec(const char*) [with int D = 128; int ncols = 1; ggml_type type_K = GGML_TYPE_F16; "
+            "ggml_type type_V = GGML_TYPE_F16; bool b = true; uint32_t = unsigned int; half = __half]",
+            None,
+        ),
+        (
+            "void flash_attn_ext_vec(const char *) [D = 128, ncols = 1, type_K = GGML_TYPE_F16, "
+            "type_V = (ggml_type)1, b = true]",
+            None,
+        ),
+    ],
+    ids=["CUDA, with the names of the source", "g++", "clang"],
+)
+def test_a_name_as_each_compiler_spells_it(text, names):
+    name = parse_kernel_name(text, names=names)
     assert (name.base, name.args) == ("flash_attn_ext_vec", VEC)
 
 
 def test_cuda_spelling_alone_has_values_without_names():
     name = parse_kernel_name("void flash_attn_ext_f16<64, 64, 8, 8, false, false, false>(char const*, int)")
     assert name.args == tuple(("", value) for value in ("64", "64", "8", "8", "false", "false", "false"))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "void flash_attn_ext_vec(const char*) [with int D = 128; int ncols = 1; ggml_type type_K = GGML_TYPE_F16; "
-        "ggml_type type_V = GGML_TYPE_F16; bool b = true; uint32_t = unsigned int; half = __half]",
-        "void flash_attn_ext_vec(const char *) [D = 128, ncols = 1, type_K = GGML_TYPE_F16, type_V = (ggml_type)1, "
-        "b = true]",
-    ],
-)
-def test_pretty_functions_of_both_compilers(text):
-    name = parse_kernel_name(text)
-    assert (name.base, name.args) == ("flash_attn_ext_vec", VEC)
 
 
 def test_a_function_as_argument_and_a_type_that_looks_like_an_alias():

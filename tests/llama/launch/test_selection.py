@@ -63,7 +63,9 @@ def some_tiles(data, geometry):
 
 
 @given(sizes_of, st.integers(1, 70), st.data())
-def test_stream_k_runs_the_blocks_of_the_tiles_and_no_others(sizes, blocks, data):
+def test_stream_k_runs_the_blocks_of_the_tiles_the_mask_scans_of_these_and_the_fixup_of_complete_tiles(
+    sizes, blocks, data
+):
     geometry, launches = mma(sizes, blocks)
     tiles = some_tiles(data, geometry)
     found = select(geometry, launches, sizes, tiles)
@@ -78,34 +80,18 @@ def test_stream_k_runs_the_blocks_of_the_tiles_and_no_others(sizes, blocks, data
     complete = [tile for tile, parts in enumerate(geometry.parts) if {part.block for part in parts} <= ran]
     assert found.complete.tolist() == complete
     assert set(tiles) <= set(complete)
-
-
-@given(sizes_of, st.integers(1, 70), st.data())
-def test_the_mask_is_scanned_for_every_tile_that_a_block_touches(sizes, blocks, data):
-    geometry, launches = mma(sizes, blocks)
-    found = select(geometry, launches, sizes, some_tiles(data, geometry))
-    ran = blocks_of(found.launches[1])
     touched = [
         tile_at(tile, geometry.grid) for tile, parts in enumerate(geometry.parts) if ran & {p.block for p in parts}
     ]
     assert blocks_of(found.launches[0]) == {tile[0] * geometry.grid.iter_j + tile[3] for tile in touched}
-
-
-@given(sizes_of, st.integers(1, 70), st.data())
-def test_the_fixup_runs_for_complete_tiles_only(sizes, blocks, data):
-    geometry, launches = mma(sizes, blocks)
-    found = select(geometry, launches, sizes, some_tiles(data, geometry))
     if len(launches) < 3:
         return
-    x = launches[2].grid[0]
-    ran = blocks_of(found.launches[2])
-    places = {block % x for block in ran}
-    assert ran == {place + x * plane for place in places for plane in range(32)}
-    if "uniform" in launches[2].kernel:
-        assert places == set(found.complete.tolist())
-        return
-    divided = [tile for tile in found.complete if len(geometry.parts[tile]) > 1]
-    assert places == {geometry.parts[tile][-1].block for tile in divided}
+    x, fixed = launches[2].grid[0], blocks_of(found.launches[2])
+    places = {block % x for block in fixed}
+    assert fixed == {place + x * plane for place in places for plane in range(32)}
+    divided = [tile for tile in complete if len(geometry.parts[tile]) > 1]
+    uniform = "uniform" in launches[2].kernel
+    assert places == (set(complete) if uniform else {geometry.parts[tile][-1].block for tile in divided})
 
 
 @given(sizes_of, st.integers(1, 4), st.data())

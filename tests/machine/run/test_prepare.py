@@ -25,11 +25,9 @@ from fattn_probe.machine.run.simulator import Simulation
 from tests.llama.build.tree import make_tree
 
 H200, A100, ADA = (parse_target(f"sim:{name}", load_devices()) for name in ("h200", "a100", "l40s"))
-CASES = expand(
-    loads(
-        "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\nmatrix: {seed: [1, 2], n_q: [1, 8]}\n", "c.yaml"
-    )
-)
+OP = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\n"
+CASES = expand(loads(OP + "matrix: {seed: [1, 2], n_q: [1, 8]}\n", "c.yaml"))
+(Q8_V,) = expand(loads(OP + "type_V: q8_0\n", "c.yaml"))
 SKIPPED = "_Z37ggml_cuda_flash_attn_ext_mma_f16_caseILi64ELi64ELi8ELi8EEvR25ggml_backend_cuda_contextP11ggml_tensor"
 LAUNCHED = (
     '{"order":0,"kernel":"void flash_attn_ext_f16<80, 80, 8, 8, false>(int)","grid":[1,1,1],"block":[1,1,1],"shared":0}'
@@ -87,10 +85,9 @@ def test_all_kernels_of_all_cases_are_one_build(cache, tree, built, planned):
 
 
 def test_other_types_than_f16_bring_their_conversions(cache, tree, built, planned):
-    (case, *_) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\ntype_V: q8_0\n", "c.yaml"))
     prepare(Session(RunOptions(tree)), [(CASES[0], [H200])])
     assert built == [("90", ["mma 64,64,8,8"])]
-    prepare(Session(RunOptions(tree)), [(case, [H200])])
+    prepare(Session(RunOptions(tree)), [(Q8_V, [H200])])
     assert built[1] == ("90", ["mma 80,80,8,8", "convert.cu"])
 
 
@@ -98,24 +95,19 @@ def test_dry_runs_need_a_part_of_a_build(cache, tree, built, monkeypatch):
     """The rest compiles beside the kernels."""
     monkeypatch.setattr(required, "reading", lambda *_: nullcontext(lambda items: {}))
     session = Session(RunOptions(tree))
-    (case,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\ntype_V: q8_0\n", "c.yaml"))
     prepare(session, [(CASES[0], [H200])])
-    prepare(session, [(case, [H200])])
+    prepare(session, [(Q8_V, [H200])])
     launches = "template-instances/fattn-probe-launches-64-64.cu"
     assert built == [("90 dry", [launches]), ("90", []), ("90 dry", ["convert.cu", launches]), ("90", ["convert.cu"])]
 
 
-def test_dry_run_results_are_cached(cache, tree, built, planned):
+@pytest.mark.parametrize(("changed", "plans"), [({}, [2]), ({"digest": "edited"}, [2, 2])], ids=["again", "edited"])
+def test_the_first_build_has_the_kernels_of_before_and_after_an_edit_dry_runs_tell_whether_it_is_still_so(
+    cache, tree, built, planned, changed, plans
+):
     prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
-    prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
-    assert planned == [2]
-    assert built[0] == built[1] == built[2], "the second time, the first build has all kernels"
-
-
-def test_after_an_edit_the_first_build_has_the_kernels_of_before(cache, tree, built, planned):
-    prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
-    prepare(Session(RunOptions(replace(tree, digest="edited"))), [(case, [H200]) for case in CASES])
-    assert planned == [2, 2], "whether it is still so, dry runs tell"
+    prepare(Session(RunOptions(replace(tree, **changed))), [(case, [H200]) for case in CASES])
+    assert planned == plans
     assert built[0] == built[1] == built[2]
 
 
