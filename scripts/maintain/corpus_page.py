@@ -1,11 +1,13 @@
 """The table of what suites catch of the corpus, as a page of the docs."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, get_args
 
+from fattn_probe.base.errors import InputError
 from fattn_probe.llama.source.faults import HistoricFault
-from fattn_probe.verdict.diagnose.faults import NONE
+from fattn_probe.verdict.diagnose.faults import KINDS, NONE
 from maintain.faults import LAUNCH, Tried, killers_of, text_of
-from maintain.score import Grade, grade, score
 
 HEAD = """\
 # What the suites catch of the corpus
@@ -19,6 +21,8 @@ wrong output says first, in the words of `fattn_probe/verdict/diagnose/faults.py
 it as a label (`none`: no wrong output shows the cause, and silence is right). Seconds include compiling.
 """
 MOST = 90  # characters of the reason
+Grade = Literal["right", "silent", "false"]
+"""How right a diagnosis is: its first cause, compared with the label of the fault."""
 
 
 def page(corpus: Sequence[HistoricFault], results: Sequence[Tried]) -> str:
@@ -83,3 +87,22 @@ def rows(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> Iterator
         cells = (item.fault, fault.family, by, case, str(item.cases), f"{item.seconds:.0f}", cause)
         grades = (", ".join(fault.diagnosis), graded(item, fault) or "")
         yield f"| {' | '.join((*cells, *grades, said))} |"
+
+
+def grade(cause: str, fault: HistoricFault) -> Grade:
+    """The grade of a cause, empty for none, which is correct for a fault that no wrong output shows."""
+    unknown = set(fault.diagnosis) - {*KINDS, NONE}
+    if unknown:
+        raise InputError(f"{fault.patch.path}: diagnosis: {', '.join(unknown)} is none of {', '.join(KINDS)}, {NONE}")
+    if (cause or NONE) in fault.diagnosis:
+        return "right"
+    return "false" if cause else "silent"
+
+
+def score(grades: Iterable[Grade]) -> str:
+    """The number of diagnoses by grade: `4 diagnosed: 3 right (75 %), ...`."""
+    counts = Counter(grades)
+    if not counts:
+        return "nothing was diagnosed"
+    parts = (f"{counts[name]} {name} ({100 * counts[name] / counts.total():.3g} %)" for name in get_args(Grade))
+    return f"{counts.total()} diagnosed: {', '.join(parts)}"

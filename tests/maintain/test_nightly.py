@@ -79,12 +79,8 @@ def test_a_part_of_the_matrix_runs(tmp_path):
 
 def test_the_hostile_runs_are_no_part_of_the_others():
     def chosen(marks):
-        command = [
-            sys.executable,
-            *["-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", "-m"],
-            marks,
-            ROOT / "tests/hostile",
-        ]
+        words = ("-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", "-m", marks, ROOT / "tests/hostile")
+        command = [sys.executable, *words]
         lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
         return {line for line in lines if "::" in line}
 

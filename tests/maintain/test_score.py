@@ -10,10 +10,10 @@ from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.verdicts import MutantVerdict
 from fattn_probe.llama.source.faults import corpus
 from fattn_probe.verdict.diagnose.faults import KINDS
+from maintain.corpus_page import grade, score
 from maintain.faults import first_cause
 from maintain.mutants_table import Column, counted, page
 from maintain.outputs import cases_by_digest, devices_of, diagnosed_again, read
-from maintain.score import grade, score
 
 RECORDED = sorted((Path(__file__).parents[1] / "data/corpus").glob("*.npz"))
 """Made by `scripts/detection faults shows quick --keep`, without the largest."""

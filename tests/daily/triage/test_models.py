@@ -60,12 +60,7 @@ def test_healthy_models_of_other_architectures(name, tmp_path):
 
 FAULTS = {
     # the products of a generated token are rounded to f16: decode, small errors in all elements
-    "faults/17549-vec-f16-product": (
-        "qwen2",
-        1,
-        "flash_attn_ext_vec<64,1,",
-        "products of Q and K are rounded to f16",
-    ),
+    "faults/17549-vec-f16-product": ("qwen2", 1, "flash_attn_ext_vec<64,1,", "products of Q and K are rounded to f16"),
     # the host's scale: wrong logits everywhere
     "faults/8542-softcap-scale": (
         "gemma2",
