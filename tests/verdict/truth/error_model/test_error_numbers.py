@@ -9,9 +9,10 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from tests.verdict.truth.error_model.recorded import CASES, RECORDED, numbers_of, predictions
+from tests.verdict.truth.error_model.recorded import CASES, RECORDED, numbers_of, parts, predictions
 
 KEPT = json.loads(RECORDED.read_text())
 SHARES = {"loss_logits", "loss_weights", "loss_sums", "loss_sink", "stuck", "unsampled_loss", "bias", "row_mean_error"}
@@ -34,6 +35,14 @@ def test_a_prediction_is_what_it_was(name):
             assert values == [
                 pytest.approx(was, rel=near, abs=most) for was, most in zip(kept, of_each, strict=True)
             ], f"{label}: {field}"
+
+
+@pytest.mark.parametrize("part", ["added", "bias", "tanh", "sums", "sunk", "kernel"])
+def test_a_part_of_the_model_is_what_it_was(part):
+    for name, fields in parts().items():
+        for field, values in fields.items() if name.startswith(part) else ():
+            kept = KEPT["parts"][name][field]
+            assert values == pytest.approx(kept, rel=1e-4, abs=1e-7 * np.abs(kept).max()), (name, field)
 
 
 def test_a_prediction_is_what_it_was_where_blas_adds_in_another_order():
