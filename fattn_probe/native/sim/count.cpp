@@ -47,12 +47,12 @@ struct WarpInstructions {
     std::vector<WarpInstruction> all;
     std::unordered_map<Identity, size_t, HashOfIdentity> places;
 
-    WarpInstruction &operator[](const Identity &identity) {
+    size_t index_of(const Identity &identity) {
         const auto [found, is_new] = places.try_emplace(identity, all.size());
         if (is_new) {
             all.emplace_back();
         }
-        return all[found->second];
+        return found->second;
     }
     void clear() {
         all.clear();
@@ -132,27 +132,48 @@ void add_lane(WarpAccess &access, uint32_t lane, const char *address, uint32_t b
     access.addresses[lane] = device_address(address);
 }
 
-// What a lane has in registers: shared memory that it has loaded since it last wrote to any. Other than g++, nvcc knows
-// that a store to global memory does not change it.
+// What a lane has in registers: the shared memory that it has loaded since it last wrote to any, and by which
+// instructions. Other than g++, nvcc knows that a store to global memory does not change it.
 class Loaded {
   public:
-    bool has(const LaneAccess &access) {
+    // The latest instructions before this one that have loaded these bytes.
+    std::vector<size_t> before(const LaneAccess &access, size_t instruction) {
+        std::vector<size_t> found;
         if (!is_shared(reinterpret_cast<uintptr_t>(access.address))) {
-            return false;
+            return found;
         }
         if (access.kind != MemoryOperation::load) {
             loaded_.clear();
-            return false;
+            return found;
         }
-        uint32_t &bytes = loaded_[access.address];
-        const bool before = bytes >= access.bytes;
-        bytes = std::max(bytes, access.bytes);
-        return before;
+        std::vector<Load> &loads = loaded_[access.address];
+        for (const Load &load : loads) {
+            if (load.bytes >= access.bytes) {
+                found.push_back(load.instruction);
+            }
+        }
+        if (loads.size() == most_loads) {
+            loads.erase(loads.begin());
+        }
+        loads.push_back({instruction, access.bytes});
+        return found;
     }
 
   private:
-    std::unordered_map<const void *, uint32_t> loaded_;
+    struct Load {
+        size_t instruction;
+        uint32_t bytes;
+    };
+    static constexpr size_t most_loads = 8;
+    std::unordered_map<const void *, std::vector<Load>> loaded_;
 };
+
+// Keeps what is in both lists.
+void intersect(std::vector<size_t> &some, const std::vector<size_t> &others) {
+    some.erase(std::remove_if(some.begin(), some.end(),
+                              [&](size_t one) { return std::find(others.begin(), others.end(), one) == others.end(); }),
+               some.end());
+}
 
 // Adds a lane's accesses, in their order, to the instructions of its warp.
 void add_accesses(WarpInstructions &instructions, uint32_t lane, const std::vector<LaneAccess> &since) {
@@ -162,11 +183,17 @@ void add_accesses(WarpInstructions &instructions, uint32_t lane, const std::vect
     std::unordered_map<const void *, uint32_t> before;
     Loaded loaded;
     for (const LaneAccess &access : since) {
-        WarpInstruction &instruction = instructions[{access.place, before[access.place]++}];
+        const size_t index = instructions.index_of({access.place, before[access.place]++});
+        WarpInstruction &instruction = instructions.all[index];
         instruction.place = access.place;
         instruction.kind = access.kind;
         instruction.shared = is_shared(reinterpret_cast<uintptr_t>(access.address));
-        instruction.repeated &= loaded.has(access);
+        std::vector<size_t> same = loaded.before(access, index);
+        if (instruction.access.lanes == 0) {
+            instruction.same = std::move(same);
+        } else {
+            intersect(instruction.same, same);
+        }
         add_lane(instruction.access, lane, access.address, access.bytes);
         if (access.kind == MemoryOperation::copy) {
             add_lane(instruction.target, lane, access.to, access.bytes);
@@ -256,7 +283,7 @@ void count_warp_together(const Warp &warp) {
     split(instructions.all);
     join(instructions.all);
     for (const WarpInstruction &instruction : instructions.all) {
-        if (!instruction.repeated) {
+        if (!instruction.repeated()) {
             tally_instruction(counters.tally, instruction);
         }
     }

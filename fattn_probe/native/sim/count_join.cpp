@@ -159,7 +159,9 @@ class Neighbours {
             return;
         }
         for (const size_t part : parts) {
-            first.repeated &= all_[part].repeated;
+            if (!all_[part].repeated()) {
+                first.same.clear();
+            }
             gone_[part] = part != indices_[i];
         }
         first.access.bytes = bytes;

@@ -6,6 +6,7 @@
 
 #include "count_tally.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -16,7 +17,9 @@ struct WarpInstruction {
     const void *place = nullptr; // in the code
     MemoryOperation kind = MemoryOperation::load;
     bool shared = false;
-    bool repeated = true; // each lane has loaded the same bytes before
+    // The instructions before it by which all lanes have loaded the same bytes: nvcc has these in a register.
+    std::vector<size_t> same;
+    bool repeated() const { return !same.empty(); }
     WarpAccess access;
     WarpAccess target; // of a cp.async
 };

@@ -114,15 +114,14 @@ EXACT = ("load_sectors", "load_requests", "global_loads", "store_sectors", "stor
 # ncu counts half-precision arithmetic of other kernels as tensor instructions, and has no cp.async in them.
 MMA = (*EXACT, "tensor", "copies")
 BEYOND_HEADS = {
-    "80-decode": {"wavefronts": -248},
-    "96-decode": {"wavefronts": -272},
-    "112-decode": {"wavefronts": -320},
+    "96-decode": {"wavefronts": -32},
+    "112-decode": {"wavefronts": -32},
     "320-decode": {"wavefronts": -512},
     "576-decode": {"wavefronts": -128},
     "576-prefill": {"wavefronts": -2048},
     "256-prefill": {"copies": -5, "global_loads": 5},
 }
-"""What the simulator counts beyond the H100 in mma kernels (docs/guide/profile.md)."""
+"""What the simulator counts beyond the H100 in mma kernels (docs/measurements/profile.md)."""
 
 
 @pytest.mark.slow

@@ -8,24 +8,31 @@ import json
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.verdict.truth.error_model.accumulate import Chains, accumulate
 from fattn_probe.verdict.truth.error_model.block import RowErrors
+from fattn_probe.verdict.truth.error_model.hyperbolic import tanh_error
+from fattn_probe.verdict.truth.error_model.kernel import Sinking
 from fattn_probe.verdict.truth.error_model.predict import predict_rows
 from fattn_probe.verdict.truth.error_model.prediction import Prediction
+from fattn_probe.verdict.truth.error_model.rounding import HALF, NARROW, SINGLE, WIDE, added_error, largest_bias
+from fattn_probe.verdict.truth.error_model.sink import Contribution, sunk
 from fattn_probe.verdict.truth.reference.adapter import operand_values
 from tests.verdict.truth.models import kernel_of, predicted
 
 RECORDED = Path(__file__).parents[3] / "data/error-model.json"
 V1 = "data: {V: {kind: uniform, mean: 1, scale: 0.1}}"
 SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform, mean: 0.5}}"
-WIDE = "data: {Q: {kind: normal, scale: 3}, V: {kind: normal, scale: 2}}"
+SCATTERED = "data: {Q: {kind: normal, scale: 3}, V: {kind: normal, scale: 2}}"
 VEC = "flash_attn_ext_vec<{}, 1, GGML_TYPE_{}, GGML_TYPE_{}, {}>"
-MLA = "hsk: 576\nhsv: 512\nn_head: 16\nn_head_kv: 1\nn_q: 2\nn_kv: 200\nlayout: {V: {kind: view_of_K}}"
+MLA = "scale: 0.0625\nhsk: 576\nhsv: 512\nn_head: 16\nn_head_kv: 1\nn_q: 2\nn_kv: 200\nlayout: {V: {kind: view_of_K}}"
 
 
 def shape(hsk: int, n_head: int, n_head_kv: int, n_q: int, n_kv: int, *more: str) -> str:
@@ -43,7 +50,7 @@ CASES = {
         90,
     ),
     "mma, stream-K": (
-        shape(128, 4, 2, 9, 700, "logit_softcap: 10\nmax_bias: 8\nmask: {kind: causal}", WIDE),
+        shape(128, 4, 2, 9, 700, "scale: 0.078125\nlogit_softcap: 10\nmax_bias: 8\nmask: {kind: causal}", SCATTERED),
         *("flash_attn_ext_f16<128, 128, 8, 2, true, false, false>", 4, [7, 1, 1], 90),
     ),
     "mma, Turing": (
@@ -73,11 +80,11 @@ CASES = {
     ),
     "vec": (shape(128, 4, 2, 1, 500, SINKS), VEC.format(128, "F16", "F16", "false"), 4, [1, 2, 4], 90),
     "vec, softcap": (
-        shape(128, 2, 1, 2, 300, "logit_softcap: 5", WIDE),
+        shape(128, 2, 1, 2, 300, "logit_softcap: 5", SCATTERED),
         *(VEC.format(128, "F16", "F16", "true"), 4, [2, 1, 2], 61),
     ),
     "vec, two sequences": (
-        shape(64, 2, 2, 1, 200, "n_seq: 2\nmask: {kind: random}", WIDE),
+        shape(64, 2, 2, 1, 200, "n_seq: 2\nmask: {kind: random}", SCATTERED),
         *(VEC.format(64, "F16", "F16", "false"), 4, [1, 1, 4], 90),
     ),
     "mma, masked rows": (
@@ -109,7 +116,7 @@ CASES = {
         *("flash_attn_ext_f16<64, 64, 8, 2, {}>", 4, [2, 1, 1], 90),
     ),
     "vec, masked rows": (
-        shape(64, 2, 2, 4, 90, "mask: {kind: masked_rows, every: 2}", WIDE),
+        shape(64, 2, 2, 4, 90, "mask: {kind: masked_rows, every: 2}", SCATTERED),
         *(VEC.format(64, "F16", "F16", "false"), 4, [4, 1, 2], 90),
     ),
     "MLA": (MLA, "flash_attn_ext_f16<576, 512, 4, 16, false, true, false>", 8, [1, 1, 1], 90),
@@ -127,8 +134,11 @@ FEW = {"mma, stream-K": 1500, "mma": 400}
 
 @cache
 def op_and_values(name):
+    """An op and its operands; Q and K are multiples of 1/8 unless quantised, so any order of sums is exact."""
     (case,) = expand(loads(f"version: 1\nabout: x\n{CASES[name][0]}\n", "case.yaml"))
-    return case.op, operand_values(case.op, make_inputs(case))
+    values = operand_values(case.op, make_inputs(case))
+    plain = {key: rows for key, rows in values.items() if key in "QK" and isinstance(rows, np.ndarray)}
+    return case.op, {**values, **{key: (np.round(8 * rows) / 8).astype(rows.dtype) for key, rows in plain.items()}}
 
 
 def launch_of(name):
@@ -171,9 +181,71 @@ def kept(array: np.ndarray) -> list[float]:
     return [float(f"{value:.8g}") for value in (flat[0], flat[-1], finite.sum(), np.abs(finite).max(initial=0.0))]
 
 
+def sums_of(rng):
+    """The errors of sums whose maximum rises, without weights, with scales of 0, and of sums that stagnate."""
+    shape, steps = (4, 2, 48), (4, 2, 6)
+    weight, raised = rng.random(shape, np.float32) / 8, rng.random(steps) < 0.5
+    scale = np.repeat(np.sort(rng.random(steps, np.float32), axis=2), 8, axis=2)
+    scale[1, :, :8], scale[1, 0, 8:16], weight[2], weight[3, 1, ::3] = 0, 1e-16, 0, 0
+    top = np.where(rng.random(shape) < 0.2, weight / 2, 0).astype(np.float32)
+    square = (0.02 * weight**2).astype(np.float32)
+    chains = Chains(weight, square, (1e-4 * weight**2).astype(np.float32), top, square * (top > 0) / 4, scale, raised)
+    even = np.full((3, 2, 2048), 0.125, np.float32)
+    even[1] *= np.linspace(0, 2, 2048, dtype=np.float32)  # a sum that stagnates late
+    even[2, 1], even[2, 0, 64:] = 0, 0
+    nothing, once = np.zeros_like(even), np.ones((3, 2, 2048), np.float32)
+    stagnant = Chains(even, 1e-6 * even**2, nothing, nothing, nothing, once, np.zeros((3, 2, 4), np.bool_))
+    for number, mean_square in ((HALF, 0.9), (HALF, 0.0), (HALF, 1e-4), (SINGLE, 0.9)):
+        for name, one in (("rising", chains), ("stagnant", stagnant)):
+            yield f"sums {name} {number.fraction} {mean_square}", vars(accumulate(one, number, mean_square))
+
+
+def sunk_of(rng):
+    """The errors of scaling to sinks that are below, above and far above the maximum of each block."""
+    shape = (5, 2, 2, 2)
+    below = np.array([[0.5, -1.0], [-8.0, -12.5], [-21.0, -19.0], [-np.inf, -3.0], [-1200.0, -30.0]])
+    maximum = below[:, :, None, None] + 0.3 * rng.random(shape)
+    share = rng.random(shape) * np.exp(np.minimum(maximum, 0))
+    held = Contribution(2.0 + maximum, share, share / 3, 0.1 * share**2)
+    total = np.array([0.2, 0.9, 0.9999, 1.0, 0.0])
+    for mean, largest in ((0.7, (0.0, 0.03, 4.0)), (0.0, (2.0, 1e-6))):
+        kv: Any = SimpleNamespace(mean_square_V=mean, channel_largest=np.array(largest))
+        sinkings = {"none": None, "mma": Sinking(-1, slice(1), True), "tile": Sinking(0, slice(None), False)}
+        for name, sinking in sinkings.items():
+            yield f"sunk {name} {mean}", vars(sunk(held, sinking, np.full(5, 2.0), total, kv))
+
+
+def kernels_of():
+    """The arithmetic of the kernels of the cases on each generation of GPUs."""
+    for name in CASES:
+        op, launch = op_and_values(name)[0], launch_of(name)[0]
+        for arch in (61, 70, 75, 80, 90, 120):
+            if (kernel := kernel_of(op, [launch], arch)) is not None:
+                formats = [kernel.accumulator.fraction, kernel.weights.fraction, kernel.largest_weight]
+                flags = [kernel.converts_K, kernel.converts_V, kernel.products_f16, *kernel.shares_maximum]
+                yield f"kernel {name} {arch}", {"": [*vars(kernel.split).values(), *kernel.chain, *formats, *flags]}
+
+
+@cache
+def parts():
+    """Numbers of parts of the model, for inputs that reach each of their branches."""
+    rng = np.random.default_rng(0)
+    means, deviations = (
+        axis.ravel() for axis in np.meshgrid(np.linspace(-1.6, 2.7, 18), [0, 1e-10, 0.05, 0.24, NARROW, 0.4, 0.6, WIDE])
+    )
+    x = np.array(
+        [0.0, *(2.0 ** np.arange(-10, 6) * sign * part for sign in (-1, 1) for part in (1, 1.99)), 1e9], object
+    )
+    added = dict(zip(("mean", "square"), added_error(means, deviations), strict=True))
+    tanh = {"": tanh_error(np.hstack(x).astype(np.float32))}
+    labelled = {"added": added, "bias": {"": largest_bias(np.linspace(0, 0.8, 30))}, "tanh": tanh}
+    every = (*labelled.items(), *sums_of(rng), *sunk_of(rng), *kernels_of())
+    return {name: {key: [float(f"{x:.8g}") for x in np.ravel(v)] for key, v in found.items()} for name, found in every}
+
+
 def every():
-    """All numbers by case and field."""
-    return {label: numbers_of(found) for name in CASES for label, found in predictions(name)}
+    """All numbers by case and field, and those of parts."""
+    return {label: numbers_of(found) for name in CASES for label, found in predictions(name)} | {"parts": parts()}
 
 
 if __name__ == "__main__":
