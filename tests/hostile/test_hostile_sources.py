@@ -2,6 +2,8 @@
 
 import gzip
 import tarfile
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,8 @@ from tests.llama.build import tree as small
 from tests.llama.source.fake_index import FakeIndex, make_sdist
 
 LANDMARK = "thirdparty/llama.cpp/ggml/src/ggml-cuda/fattn.cu"
-SPEC = "pypi:fake==1.0"
+SPEC, FILE = "pypi:fake==1.0", "fake-1.0.tar.gz"
+END, MUCH = bytes(1024), bytes(1 << 24)
 
 
 def member(name, size=0, **fields):
@@ -19,103 +22,46 @@ def member(name, size=0, **fields):
     info.size = size
     for key, value in fields.items():
         setattr(info, key, value)
-    return info
+    return info.tobuf() + bytes(-(-size // 512) * 512 if size < 1 << 26 else 0)
 
 
-def archive(path, *members, tail=b""):
-    """A .tar.gz with members of zeros, and the bytes after the last header."""
-    with gzip.open(path, "wb", compresslevel=1) as packed:
-        for info in members:
-            packed.write(info.tobuf())
-            if info.isfile() and info.size < 1 << 26:
-                packed.write(bytes(-(-info.size // 512) * 512))
-        packed.write(tail)
+def packed(*data):
+    return gzip.compress(b"".join(data), 1)
 
 
-def zeros(path):
-    archive(path, member("zeros", 3 << 30), tail=bytes(1 << 24))
+def whole():
+    with tempfile.TemporaryDirectory() as folder:
+        make_sdist(Path(folder, FILE))
+        return Path(folder, FILE).read_bytes()
 
 
-def kept_zeros(path):
-    archive(path, member(LANDMARK, 3 << 30), tail=bytes(1 << 24))
-
-
-def many_members(path):
-    data = member("x").tobuf() * 1000
-    with gzip.open(path, "wb", compresslevel=1) as packed:
-        for _ in range(101):
-            packed.write(data)
-
-
-def negative_size(path):
-    header = bytearray(member("x").tobuf())
-    header[124:136] = b"\xff" * 12
-    archive(path, tail=bytes(header))
-
-
-def leaves(path):
-    archive(path, member(LANDMARK, 1), member("../../../../etc/x", 1), tail=bytes(1024))
-
-
-def link(path):
-    archive(path, member(LANDMARK, type=tarfile.SYMTYPE, linkname="/etc/passwd"), tail=bytes(1024))
-
-
-def device(path):
-    archive(path, member(LANDMARK, type=tarfile.CHRTYPE), tail=bytes(1024))
-
-
-def no_tree(path):
-    archive(path, member("setup.py", 10), tail=bytes(1024))
-
-
-def cut(path):
-    make_sdist(path)
-    path.write_bytes(path.read_bytes()[:-200])
-
-
-def damaged(path):
-    make_sdist(path)
-    data = bytearray(path.read_bytes())
-    data[40:80] = b"\xff" * 40
-    path.write_bytes(bytes(data))
-
-
-def text(path):
-    path.write_text("no archive")
-
-
-def empty(path):
-    path.write_bytes(b"")
-
-
-def a_page(path):
-    path.write_text("<html>404</html>")
-
-
-BAD = {
-    zeros: "would unpack to more than",
-    kept_zeros: "would unpack to more than",
-    many_members: "members",
-    negative_size: "fake-1.0.tar.gz",
-    leaves: "lies outside the folder it unpacks into",
-    link: "link or a device",
-    device: "link or a device",
-    no_tree: "no llama.cpp tree",
-    cut: "not a whole tar archive",
-    damaged: "not a whole tar archive",
-    text: "not a whole tar archive",
-    empty: "not a whole tar archive",
-    a_page: "not a whole tar archive",
+TOO_LARGE, LINK, NO_TAR = "would unpack to more than", "link or a device", "not a whole tar archive"
+ARCHIVES = {
+    "zeros": (lambda: packed(member("zeros", 3 << 30), MUCH), TOO_LARGE),
+    "zeros in a file of the tree": (lambda: packed(member(LANDMARK, 3 << 30), MUCH), TOO_LARGE),
+    "many members": (lambda: packed(member("x") * 101_000), "members"),
+    "negative size": (lambda: packed(member("x")[:124], b"\xff" * 12, member("x")[136:]), FILE),
+    "leaves": (
+        lambda: packed(member(LANDMARK, 1), member("../../../../etc/x", 1), END),
+        "lies outside the folder it unpacks into",
+    ),
+    "link": (lambda: packed(member(LANDMARK, type=tarfile.SYMTYPE, linkname="/etc/passwd"), END), LINK),
+    "device": (lambda: packed(member(LANDMARK, type=tarfile.CHRTYPE), END), LINK),
+    "no tree": (lambda: packed(member("setup.py", 10), END), "no llama.cpp tree"),
+    "cut": (lambda: whole()[:-200], NO_TAR),
+    "damaged": (lambda: whole()[:40] + b"\xff" * 40 + whole()[80:], NO_TAR),
+    "text": (lambda: b"no archive", NO_TAR),
+    "empty": (lambda: b"", NO_TAR),
+    "a page": (lambda: b"<html>404</html>", NO_TAR),
 }
 
 
-@pytest.mark.parametrize("spoil", BAD, ids=lambda spoil: spoil.__name__)
-def test_archive(spoil, tmp_path, monkeypatch):
-    path = tmp_path / "fake-1.0.tar.gz"
-    spoil(path)
-    with pytest.raises(InputError, match=BAD[spoil]):
-        unpack.unpack(path, tmp_path / "tree")
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_archive(name, tmp_path):
+    make, said = ARCHIVES[name]
+    (tmp_path / FILE).write_bytes(make())
+    with pytest.raises(InputError, match=said):
+        unpack.unpack(tmp_path / FILE, tmp_path / "tree")
     assert not (tmp_path / "tree").exists(), "nothing is left behind"
 
 
@@ -130,17 +76,17 @@ def index(tmp_path, monkeypatch):
 
 
 def test_a_bomb_from_an_index_is_one_message_and_leaves_nothing(probe, index, tmp_path):
-    zeros(index / "fake-1.0.tar.gz")
-    probe("source", "get", SPEC, "--allow-unverified").refused(2, "would unpack to more than")
+    (index / FILE).write_bytes(ARCHIVES["zeros"][0]())
+    probe("source", "get", SPEC, "--allow-unverified").refused(2, TOO_LARGE)
     left = [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
     assert left == []
 
 
-@pytest.mark.parametrize("spoil", [cut, text, empty, no_tree, leaves], ids=lambda spoil: spoil.__name__)
-def test_release(spoil, probe, index):
-    spoil(index / "fake-1.0.tar.gz")
+@pytest.mark.parametrize("name", ["cut", "text", "empty", "no tree", "leaves"])
+def test_release(name, probe, index):
+    (index / FILE).write_bytes(ARCHIVES[name][0]())
     probe("run", "--source", SPEC, "--on", "sim:h200", "op.yaml").refused(2, "op.yaml")  # the scenario first
-    probe("source", "show", SPEC).refused(2, "fake-1.0.tar.gz")
+    probe("source", "show", SPEC).refused(2, FILE)
 
 
 PAGES = {
@@ -159,7 +105,7 @@ PAGES = {
 @pytest.mark.parametrize("name", PAGES)
 def test_page(name, probe, index):
     content, code, said = PAGES[name]
-    make_sdist(index / "fake-1.0.tar.gz")
+    make_sdist(index / FILE)
     (index / "index.html").unlink() if content is None else (index / "index.html").write_bytes(content)
     probe("source", "get", SPEC, "--allow-unverified").refused(code, said)
 
