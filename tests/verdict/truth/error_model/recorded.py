@@ -237,7 +237,7 @@ def parts():
         [0.0, *(2.0 ** np.arange(-10, 6) * sign * part for sign in (-1, 1) for part in (1, 1.99)), 1e9], object
     )
     added = dict(zip(("mean", "square"), added_error(means, deviations), strict=True))
-    tanh = {"": tanh_error(np.hstack(x).astype(np.float32))}
+    tanh = {"": tanh_error(x.astype(np.float32))}
     labelled = {"added": added, "bias": {"": largest_bias(np.linspace(0, 0.8, 30))}, "tanh": tanh}
     every = (*labelled.items(), *sums_of(rng), *sunk_of(rng), *kernels_of())
     return {name: {key: [float(f"{x:.8g}") for x in np.ravel(v)] for key, v in found.items()} for name, found in every}
