@@ -233,9 +233,8 @@ def parts():
     means, deviations = (
         axis.ravel() for axis in np.meshgrid(np.linspace(-1.6, 2.7, 18), [0, 1e-10, 0.05, 0.24, NARROW, 0.4, 0.6, WIDE])
     )
-    x = np.array(
-        [0.0, *(2.0 ** np.arange(-10, 6) * sign * part for sign in (-1, 1) for part in (1, 1.99)), 1e9], object
-    )
+    powers = [2.0 ** np.arange(-10, 6) * sign * part for sign in (-1, 1) for part in (1, 1.99)]
+    x = np.concatenate([[0.0], *powers, [1e9]])
     added = dict(zip(("mean", "square"), added_error(means, deviations), strict=True))
     tanh = {"": tanh_error(x.astype(np.float32))}
     labelled = {"added": added, "bias": {"": largest_bias(np.linspace(0, 0.8, 30))}, "tanh": tanh}
