@@ -124,7 +124,8 @@ class GrowingBuild:
     def wave(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, list[str]]:
         """The kernels to compile next: those of the cases that are most likely to tell, and of these the most used.
 
-        With the `place` of the first such case in that order.
+        With the `place` of the first such case in that order. Waves are small at first, and while a change is likely to
+        show, because a case waits for all of its wave; later ones are large, because each wave is linked.
         """
         if self.suspects:
             return 0, self.suspects[:1] if self.growth.times else []
@@ -135,7 +136,8 @@ class GrowingBuild:
             used.update(kernels)
             places |= {name: min(first, places.get(name, LAST)) for name in kernels}
         ordered = sorted(self.pending, key=lambda name: (places.get(name, LAST), -used[name], name))
-        wave = ordered[: min(jobs << self.growth.times, MOST_IN_A_WAVE)]
+        soon = not self.growth.times or places.get(next(iter(ordered), ""), LAST) < LAST - 1
+        wave = ordered[: min(jobs << self.growth.times, MOST_IN_A_WAVE) if soon else MOST_IN_A_WAVE]
         return min((places.get(name, LAST) for name in wave), default=LAST), wave
 
     def worth(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, float]:

@@ -12,7 +12,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress import compilers as module
-from fattn_probe.daily.regress.compilers import GrowingBuild, Lane, Likely
+from fattn_probe.daily.regress.compilers import LAST, GrowingBuild, Lane, Likely
 from fattn_probe.daily.regress.pool import Growth, Job
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Standing
@@ -193,15 +193,18 @@ def test_the_cases_that_are_likely_to_tell_come_first_with_their_kernels(compile
     assert [names for _, *names in compilers.events if names != ["dry runs"]] == [["tile 3"], ["mma 2", "vec 1"]]
 
 
-def test_a_build_has_waves_that_grow():
-    build = GrowingBuild([0], {str(number): None for number in range(100)})
+@pytest.mark.parametrize(("place", "expected"), [(0, [2, 4, 8, 16, 32, 32]), (LAST - 1, [2, 32, 32, 32, 2, 0])])
+def test_waves_grow_while_a_change_is_likely_to_show_and_are_large_otherwise(monkeypatch, place, expected):
+    monkeypatch.setattr(GrowingBuild, "needs", lambda self, number, case: (case,))
+    names = [str(number) for number in range(100)]
+    build = GrowingBuild([0], dict.fromkeys(names), waiting=[(0, name) for name in names])
     sizes = []
     for times in range(6):
         build.growth = Growth(times)
-        _, wave = build.wave(lambda *_: 0, 2)
+        _, wave = build.wave(lambda *_: place, 2)
         sizes.append(len(wave))
         build.has.update(wave)
-    assert sizes == [2, 4, 8, 16, 32, 32]
+    assert sizes == expected
 
 
 def test_the_bar_says_what_is_compiled_judged_and_left(compilers):
