@@ -54,7 +54,9 @@ class LookFlags:
 
     host: Annotated[bool, typer.Option("--host", help="Read only the host side, not the kernel's blocks.")] = False
     at: At = ""
-    trace: Annotated[bool, typer.Option("--trace", help="Follow the warp at --at through its KV steps.")] = False
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Follow a warp and an output row to dst; name the first wrong value.")
+    ] = False
     npz: Annotated[
         Path | None, typer.Option("--npz", help="Write the registers of all warps of the block at --at to this file.")
     ] = None

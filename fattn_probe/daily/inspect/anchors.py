@@ -8,7 +8,7 @@ from pathlib import Path
 from fattn_probe.daily.inspect.facts import MissingFacts
 from fattn_probe.daily.inspect.procedures.points import BLOCK
 from fattn_probe.llama.build.rewrite_checker import without_conversions
-from fattn_probe.llama.launch.families import FAMILIES, MMA_F16
+from fattn_probe.llama.launch.families import FAMILIES, MMA_F16, TILE, VEC
 from fattn_probe.llama.source.features import CUDA
 
 COMMON, MMA = "fattn-common.cuh", MMA_F16.file
@@ -39,6 +39,7 @@ ANCHORS = (
     # `fattn_kernel<<<...>>>(` until 2026-05, then a function; the third form is the simulator's rewriting of the first
     Anchor(LAUNCH, COMMON, r"^\s*(fattn_kernel<<<|\w+\(fattn_kernel,|simt::.*\bfattn_kernel\()", "everything"),
     Anchor("launched", COMMON, r"^\s*CUDA_CHECK\(cudaGetLastError\(\)\);", "blocks", after=LAUNCH),
+    Anchor("finished", COMMON, r"^\s*CUDA_CHECK\(cudaGetLastError\(\)\);", "the combined output", after="launched"),
     # The first assignment after `max_blocks` and `use_stream_k`, which are out of scope at the launch
     Anchor(STREAM_K, COMMON, r"^\s*blocks_num\.x = (?!ntiles_x;)", "max_blocks, use_stream_k"),
     Anchor("split_kv", COMMON, r"^\s*blocks_num\.x = ntiles_x;", "blocks_per_wave, efficiency_percent_best"),
@@ -55,6 +56,15 @@ ANCHORS = (
     ),
     Anchor("rescaled", MMA, r"^\s*T_B_VKQ B\[", "VKQ after the rescale"),
     Anchor("accumulated", MMA, r"// Finally, sum up partial KQ rowsums", "the last step's VKQ", skip_comment=True),
+    Anchor("sunk", MMA, r"// Combine VKQ accumulator values if np > 1", "VKQ after the sinks", skip_comment=True),
+    Anchor("tile_logits", TILE.file, r"// Calculate KQ softmax, write to", "KQ of tile", skip_comment=True),
+    Anchor("tile_weights", TILE.file, r"// VKQ = V @ KQ matrix multiplication", "row sums of tile", skip_comment=True),
+    Anchor("tile_last", TILE.file, r"^\s*KQ_sum\[jc0\] = warp_reduce_sum", "the last VKQ of tile"),
+    Anchor("tile_sunk", TILE.file, r"// Write back results:", "VKQ of tile after the sinks", skip_comment=True),
+    Anchor("vec_logits", VEC.file, r"^\s*const float KQ_max_scale = ", "KQ of vec"),
+    Anchor("vec_weights", VEC.file, r"^\s*for \(int k0 = 0; k0 < WARP_SIZE; k0 \+= V_cols_per_iter", "P of vec"),
+    Anchor("vec_last", VEC.file, r"^\s*if \(sinks\b", "the last VKQ of vec"),
+    Anchor("vec_sunk", VEC.file, r"^\s*(__shared__ )?float (\(&)?KQ_max_shared\b", "VKQ of vec after the sinks"),
 )
 
 

@@ -47,9 +47,6 @@ def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
         if item.output is not None:
             colour = "red" if item.output_fails else "green"
             yield Text.assemble(("output: ", "bold"), (item.output.status.value, colour), f": {item.output.reason}")
-        if item.output_fails and item.trace.deviation is None:
-            where = "after the last KV step, or in another warp or block"
-            yield Text(f"The fault is {where}: `fattn-probe compare` names the wrong elements.", "yellow")
     if item.nan_searched:
         yield Text("\nFirst NaN or infinity", "bold")
         yield Text(item.nan.words if item.nan else "none: every input and every element of dst is finite")
@@ -156,6 +153,6 @@ def _problems(item: Examined) -> Iterator[str]:
     if item.nan is not None:
         yield f"{item.label}: a value is not finite"
     if item.trace is not None and item.trace.deviation is not None:
-        yield f"{item.label}: the traced warp deviates from exact arithmetic"
+        yield f"{item.label}: the traced values deviate from those of a correct kernel"
     if item.output is not None and item.output_fails:
         yield f"{item.label}: the output is wrong: {item.output.reason}"

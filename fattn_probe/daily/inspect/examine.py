@@ -132,10 +132,11 @@ class Examiner:
         tracer = Tracer(self.inspector, case, inputs, target, examined.facts or Facts({}))
         if case.name in self.extras.traced:
             at = case.inspect.trace or TracePlace()
-            self.step(f"{case.name} on {target}: tracing warp {at.warp} of block {at.block}")
-            examined = replace(examined, trace=tracer.trace(at.block, at.warp, at.kb0), lane=at.lane)
             self.step(f"{case.name} on {target}: judging the output")
-            examined = replace(examined, output=judge_case(self.inspector.session, case, target))
+            output = judge_case(self.inspector.session, case, target)
+            self.step(f"{case.name} on {target}: tracing a warp, and a row of the output")
+            trace = tracer.follow(output, case.inspect.trace)
+            examined = replace(examined, trace=trace, lane=at.lane, output=output)
             if self.extras.npz is not None:
                 self.step(f"{case.name} on {target}: reading the registers of all warps of block {at.block}")
                 write_arrays(tracer.arrays(at.block, at.kb0), self.extras.npz)

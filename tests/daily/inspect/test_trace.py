@@ -10,12 +10,13 @@ from tests.stand_in import StandIn
 
 ITERATION = "flash_attn_ext_f16_iter<64, 64, 8, 2, 4, false, ggml_cuda_mma::tile<16, 8, __half2> >"
 PROCESS = "flash_attn_ext_f16_process_tile<64, 64, 8, 2, 4, false>"
-LINES = {"logits": 733, "softmax": 924, "rescaled": 968, "accumulated": 1402}
+LINES = {"logits": 733, "softmax": 924, "rescaled": 968, "accumulated": 1402, "sunk": 1490}
 ANCHORS = {
     "logits": ["fattn-mma-f16.cuh:733"],
     "softmax": ["fattn-mma-f16.cuh:913", "fattn-mma-f16.cuh:924"],
     "rescaled": ["fattn-mma-f16.cuh:968"],
     "accumulated": ["fattn-mma-f16.cuh:1402"],
+    "sunk": ["fattn-mma-f16.cuh:1490"],
 }
 
 
@@ -74,7 +75,7 @@ class Fibers(StandIn):
             anchor, self.now = self.stops.pop(0)
             hit = tuple(n for n, (at, condition) in self.points.items() if self.stands(anchor, at, condition))
             if hit:
-                function = PROCESS if anchor == "accumulated" else ITERATION
+                function = PROCESS if anchor in {"accumulated", "sunk"} else ITERATION
                 return StopRecord("breakpoint", hit, function, f"overlay/x/../{'fattn-mma-f16.cuh'}", LINES[anchor])
         return StopRecord("exited", detail="0")
 
@@ -132,14 +133,14 @@ def test_a_trace_from_debugger_to_verdict():
 def test_lanes_may_come_in_any_order_and_past_one_another():
     document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
     # Between two warp instructions each lane runs on alone: softmax and rescaled of a lane follow one another
-    order = {"logits": 0, "softmax": 1, "rescaled": 1, "accumulated": 2}
+    order = {"logits": 0, "softmax": 1, "rescaled": 1, "accumulated": 2, "sunk": 3}
     document["readings"].sort(
         key=lambda r: (99 if r["kb0"] is None else r["kb0"], order[r["anchor"]], r["lane"] * 7 % 32)
     )
     found = read_trace(Fibers(document), plan())
     trace = judge(found, work)
     assert trace.deviation is None
-    assert len(trace.tiles[0].steps[-1].checked) == 7
+    assert len(trace.tiles[0].steps[-1].checked) == 7 + 3
 
 
 def test_only_the_warp_asked_for_stops_and_the_breakpoints_are_taken_back(monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 
 from fattn_probe.daily.inspect.trace.checks import accumulate, half_ulp
 from fattn_probe.daily.inspect.trace.document import trace_json
+from fattn_probe.daily.inspect.trace.inputs import TracedOperands, warp_inputs
 from fattn_probe.daily.inspect.trace.steps import steps_of
 from tests.daily.inspect.traced import (
     CASE,
@@ -39,6 +40,37 @@ def test_a_right_warp_parts_nowhere(kind, ncols1, ncols2, warp):
     assert {item.name for item in trace.tiles[0].steps[1].checked} == {
         *("KQ", "KQ_max", "KQ_max_scale", "P", "KQ_rowsum", "VKQ rescaled", "VKQ"),
     }
+
+
+SINKS = SCENARIO + "sinks: true\n"
+
+
+@pytest.mark.parametrize("kind", [WIDE, NARROW, VOLTA])
+@pytest.mark.parametrize("scenario", [SCENARIO, SINKS])
+def test_the_end_of_a_tile_follows_from_its_last_step(kind, scenario):
+    case, inputs = small_case(scenario)
+
+    def fault(name, kb0, values):
+        return values * np.float32(1.001) if name == "KQ_rowsum at the end" else values
+
+    ncols1 = 32 if kind is VOLTA else 8
+    last = judged(kind, ncols1, case=case, inputs=inputs).tiles[0].steps[-1]
+    names = [item.name for item in last.checked if item.name.endswith("at the end")]
+    assert names == ["KQ_max at the end", "KQ_rowsum at the end", "VKQ at the end"]
+    assert last.deviations == ()
+    deviation = judged(kind, ncols1, case=case, inputs=inputs, fault=fault).deviation
+    assert (deviation.quantity, deviation.anchor, deviation.kv_row) == ("KQ_rowsum at the end", "sunk", None)
+
+
+def test_sinks_are_added_where_a_tile_ends_and_by_the_first_warp_of_a_column():
+    case, inputs = small_case(SINKS)
+    end, part = whole(), replace(whole(), is_fixup=True)
+    for work, warp, adds in ((end, 0, True), (end, 1, False), (part, 0, False)):
+        operands = TracedOperands.of(case, inputs)
+        columns = warp_inputs(operands, work, fragments_of(WIDE, 8, 2, warp))
+        assert (columns.sink is not None) == adds
+        if columns.sink is not None:
+            assert columns.sink[columns.exists].tolist() == operands.sinks[columns.head[columns.exists]].tolist()
 
 
 def test_the_bounds_are_not_idle():
@@ -158,7 +190,8 @@ def test_lanes_that_were_not_read_leave_a_quantity_out():
             reading["values"].pop("KQ_max_scale", None)
     document |= {"readings": kept, "stopped": ["signal", "SIGSEGV", "mma"]}
     trace = judge(document, work)
-    assert {item.name for item in trace.tiles[0].steps[1].checked} == {"KQ", "KQ_max", "P"}
+    checked = {item.name for item in trace.tiles[0].steps[1].checked}
+    assert {name for name in checked if not name.endswith("at the end")} == {"KQ", "KQ_max", "P"}
     assert np.isnan(trace.tiles[0].steps[1].KQ_max_scale).all()
     assert trace.stopped == ("signal", "SIGSEGV", "mma")
 

@@ -1,12 +1,16 @@
 import io
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
+import numpy as np
 from rich.console import Console
 
+from fattn_probe.daily.inspect.pages import trace_section
 from fattn_probe.daily.inspect.trace.document import trace_json
 from fattn_probe.daily.inspect.trace.picture import trace_picture
 from fattn_probe.daily.inspect.trace.show import render_trace
+from fattn_probe.daily.inspect.trace.stages import Stage
 from tests.daily.inspect.traced import (
     CASE,
     INPUTS,
@@ -99,6 +103,58 @@ def test_json_of_a_deviation():
     deviation = trace_json(traced(fault=dropped_key))["first_deviation"]
     assert (deviation["quantity"], deviation["kb0"], deviation["kv_row"], deviation["d"]) == ("P", 1, 67, None)
     assert deviation["words"].startswith("kb0 1: P of query 1")
+
+
+def stage(where, quantity, off, **more):
+    """Four numbers of a stage, of which the third is off."""
+    expected = np.array([1.0, 2.0, 3.0, np.inf], np.float32)
+    found = expected + np.float32([0, 0, off, 0])
+    return Stage(where, quantity, found, expected, np.array([1e-3]), {"d": np.arange(4)}, "fattn-common.cuh:9", **more)
+
+
+def followed(off, **more):
+    stages = (stage("stored by block 4", "VKQ", 0, stored=True), stage("dst", "output", off))
+    return replace(traced(), stages=stages, row=(0, 1, 2), **more)
+
+
+def test_stages_follow_the_steps():
+    text = " ".join(shown(followed(0.5)).split())
+    assert "output row sequence 0, query 1, head 2" in text
+    assert "first deviation: dst: output of d 2 is 3.5, not 3, read at fattn-common.cuh:9" in text
+    assert "Of 1 stored quantities, 1 are within their bounds." in text
+    assert "stored by block 4 " not in text
+    assert "stored by block 4 " in " ".join(shown(followed(0.5), verbose=True).split())
+    assert "first deviation: none" in shown(followed(1e-4))  # within the bound
+    assert "not followed to the end: no model" in shown(traced_without(missing="no model"))
+
+
+def traced_without(**more):
+    return replace(traced(), **more)
+
+
+def test_a_deviation_of_a_step_comes_before_those_of_stages():
+    trace = replace(followed(0.5), tiles=traced(fault=dropped_key).tiles)
+    assert trace.deviation.quantity == "P"
+
+
+def test_a_number_that_is_not_finite_deviates():
+    assert followed(np.nan).deviation.quantity == "output"
+    nothing = replace(stage("dst", "output", 0), bound=np.array([np.nan]))
+    assert nothing.deviation is None
+    assert replace(nothing, found=nothing.found + 1).deviation.count == 3
+
+
+def test_stages_in_json_and_on_the_page():
+    document = trace_json(followed(0.5), verbose=True)
+    json.dumps(document, allow_nan=False)
+    assert document["first_deviation"]["words"] == "dst: output of d 2 is 3.5, not 3"
+    assert document["first_deviation"]["place"] == "fattn-common.cuh:9"
+    assert document["row"] == {"sequence": 0, "query": 1, "head": 2}
+    assert [(each["where"], each["differing"]) for each in document["stages"]] == [("stored by block 4", 0), ("dst", 1)]
+    assert document["stages"][1]["found"] == [1.0, 2.0, 3.5, "inf"]
+    html = trace_section(followed(0.5))
+    assert html.count("<tr>") == 3
+    assert "<table" not in trace_section(traced())
 
 
 def test_the_picture_is_complete_in_itself():

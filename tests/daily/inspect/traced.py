@@ -83,6 +83,15 @@ class Warp:
                 VKQ_C = (VKQ_C.astype(np.float64) + weights @ V).astype(np.float16)
             VKQ_C = self.change("VKQ", kb0, VKQ_C)
         self.read("accumulated", None, {"KQ_max": maximum[columns], "KQ_rowsum": rowsum, "VKQ_C": VKQ_C[at_VKQ]})
+        total = np.zeros_like(maximum)
+        np.add.at(total, columns, rowsum)
+        if self.inputs.sink is not None:
+            new = np.maximum(maximum, f32(self.inputs.sink))
+            scale = np.exp(f32(maximum - new))
+            total = f32(scale * total + np.exp(f32(self.inputs.sink) - new))
+            maximum, VKQ_C = new, VKQ_C * scale.astype(np.float16)[:, None]
+        total = self.change("KQ_rowsum at the end", None, total)
+        self.read("sunk", None, {"KQ_max": maximum[columns], "KQ_rowsum": total[columns], "VKQ_C": VKQ_C[at_VKQ]})
         return self.finished()
 
     def change(self, name, kb0, values):

@@ -21,8 +21,10 @@ Registers = list[float | int]
 Key = tuple[int, int | None, str]
 
 LANES = 32
-LOGITS, SOFTMAX, RESCALED, ACCUMULATED = "logits", "softmax", "rescaled", "accumulated"
-ANCHORS = (LOGITS, SOFTMAX, RESCALED, ACCUMULATED)
+LOGITS, SOFTMAX, RESCALED, ACCUMULATED, SUNK = "logits", "softmax", "rescaled", "accumulated", "sunk"
+ANCHORS = (LOGITS, SOFTMAX, RESCALED, ACCUMULATED, SUNK)
+AFTER = frozenset((ACCUMULATED, SUNK))
+"""Anchors after a tile's last step."""
 ITERATION = "flash_attn_ext_f16_iter"
 TILE_TYPE = re.compile(r"\btile<\s*(\d+),\s*(\d+),\s*(\w+)")
 TEMPLATE = re.compile(r"<\s*(\d+),\s*(\d+),\s*(\d+),\s*(\d+),\s*(\d+)\s*,")
@@ -92,17 +94,26 @@ def trace_op(debugger: Debugger, plan: Document) -> Document:
     `linear` (the block's index) and `simulated` (the simulator runs only this block). If the program ends before the
     launch, the result has only `ended`.
     """
+    ended = run_to_launch(debugger, plan)
+    return {"ended": ended} if ended else read_trace(debugger, plan)
+
+
+def run_to_launch(debugger: Debugger, plan: Document) -> list[str]:
+    """Run the program to the attention kernel's launch; how it ended, if it did before.
+
+    `plan`: `anchors`, `dispatch`, `simulated`, and `linear` if the simulator runs only this block.
+    """
     _, stop = trace_dispatch(debugger, plan["dispatch"])
     launch: list[int] = []
     if stop.function.startswith(LAUNCHER):
         launch = [number for location in plan["anchors"]["launch"] for number in debugger.insert_near(location)]
         stop = debugger.resume("continue")
     if not set(stop.breakpoints) & set(launch):
-        return {"ended": [stop.reason, stop.detail, stop.function]}
+        return [stop.reason, stop.detail, stop.function]
     debugger.delete(*launch)
-    if plan["simulated"]:
+    if plan["simulated"] and "linear" in plan:
         debugger.execute(f"set var simt::focus.block = {plan['linear']}")
-    return read_trace(debugger, plan)
+    return []
 
 
 def read_trace(debugger: Debugger, plan: Document) -> Document:
@@ -121,7 +132,8 @@ def read_trace(debugger: Debugger, plan: Document) -> Document:
       that a sparse kernel gathers
     - at `softmax`: KQ_C, which is P by then, KQ_max, KQ_rowsum and KQ_max_scale
     - at `rescaled`: VKQ_C
-    - at `accumulated`, after the last step: KQ_max, KQ_rowsum and VKQ_C
+    - at `accumulated`, after the last step, and at `sunk`, after the sums over lanes and the sinks: KQ_max, KQ_rowsum
+      and VKQ_C
 
     A float register is one number, a half2 register two: the bits of x and of y. A variable that could not be read is
     missing.
@@ -158,7 +170,7 @@ class _Reader:
         """Run the program until everything requested has been read."""
         for setting in SETTINGS:
             self._debugger.execute(f"set print {setting}")
-        points = self._insert(ACCUMULATED, LOGITS) if self._one_step else self._insert(*ANCHORS)
+        points = self._insert(ACCUMULATED, SUNK, LOGITS) if self._one_step else self._insert(*ANCHORS)
         stop = self._debugger.resume("continue")
         while anchors := {points[number] for number in stop.breakpoints if number in points}:
             self._take(anchors, stop)
@@ -184,7 +196,7 @@ class _Reader:
     def _steps(self, anchor: str) -> Sequence[int]:
         """The KV steps to stop in, empty for all; the step after the wanted one shows the results of the wanted one."""
         kb0 = self._plan["kb0"]
-        if kb0 is None or anchor == ACCUMULATED:
+        if kb0 is None or anchor in AFTER:
             return ()
         return (kb0, kb0 + 1) if anchor == LOGITS else (kb0,)
 
@@ -200,7 +212,7 @@ class _Reader:
 
     def _take(self, anchors: Set[str], stop: StopRecord) -> None:
         """Read the lanes at a stop, for several anchors at once if the debugger moved one to another's line."""
-        if (ITERATION in stop.function) == (ACCUMULATED in anchors):
+        if (ITERATION in stop.function) == bool(AFTER & anchors):
             return  # the rescale for the sinks, after the last step, has the same line as an iteration's
         if ITERATION in stop.function and not self._kernel["variables"]:
             self._kernel |= _kernel(self._debugger, stop.function)
@@ -214,13 +226,13 @@ class _Reader:
         """Read one lane's registers; False if they were already read here in this step (an anchor in a loop)."""
         names = self._kernel["variables"].get(anchor, ())
         at, *values = self._values(("kb0", *(expression for expression, _ in names)))
-        kb0 = int(at) if at is not None and anchor != ACCUMULATED else None
+        kb0 = int(at) if at is not None and anchor not in AFTER else None
         key = self._tile[lane], kb0, anchor
         steps = self._steps(anchor)
         if lane in self._seen[key] or (steps and kb0 not in steps):
             return False
         self._seen[key].add(lane)
-        self._tile[lane] += anchor == ACCUMULATED
+        self._tile[lane] += anchor == SUNK
         read = {name: numbers(value) for (_, name), value in zip(names, values, strict=True) if value is not None}
         if "VKQ_C" in read:
             read["VKQ_C"] = self._lanes.bits(read["VKQ_C"])
@@ -259,6 +271,7 @@ def _kernel(debugger: Debugger, function: str) -> Document:
             SOFTMAX: (("KQ_C", "KQ_C"), *state, ("KQ_max_scale", "KQ_max_scale")),
             RESCALED: ((VKQ_C, "VKQ_C"),),
             ACCUMULATED: (*state, (VKQ_C, "VKQ_C")),
+            SUNK: (*state, (VKQ_C, "VKQ_C")),
         },
     }
 

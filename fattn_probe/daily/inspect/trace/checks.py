@@ -176,7 +176,7 @@ def half_ulp(values: F64) -> F64:
 def quantities(step: WarpStep) -> list[Quantity]:
     """The quantities of a step that can be checked, in the order in which the kernel computes them."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return [*_start(step), *_softmax(step), *_VKQ(step)]
+        return [*_start(step), *_softmax(step), *_VKQ(step), *_end(step)]
 
 
 def _start(step: WarpStep) -> Iterator[Quantity]:
@@ -238,6 +238,30 @@ def _VKQ(step: WarpStep) -> Iterator[Quantity]:
         roundings = 4 if step.fragments.KQ.I == 32 else 2  # per 16 KV rows: Volta, and at most on later GPUs
         total, bound = accumulate(step.VKQ_matrix(rescaled), halves, V, roundings)
         yield _f16(Quantity("VKQ", "accumulated", after, total[step.at_VKQ], bound[step.at_VKQ], places))
+
+
+def _end(step: WarpStep) -> Iterator[Quantity]:
+    """The state after a tile's last step: row sums over the lanes of a column, and the sinks."""
+    read, places, at, sink = step.step.registers, step.state_places, step.at_state, step.inputs.sink
+    if not read.keys() >= {
+        f"{phase}.{name}" for phase in ("after", "sunk") for name in ("KQ_max", "KQ_rowsum", "VKQ_C")
+    }:
+        return
+    old, rowsum = step.by_column(read["after.KQ_max"]), step.sum_by_column(read["after.KQ_rowsum"])
+    new = old if sink is None else np.fmax(old, sink)
+    scale, added = np.exp(old - new), np.zeros_like(old) if sink is None else np.exp(sink - new)
+    halves = scale.astype(np.float16).astype(np.float64)[step.at_VKQ[0]]
+    VKQ, flushed = read["after.VKQ_C"] * halves, scale < FLUSHED
+    error = (
+        32 * ULP_F32 * (rowsum * scale + added) + _exp_error(old - new) * scale * rowsum + flushed * FLUSHED * rowsum
+    )
+    if sink is not None:
+        error += _exp_error(sink - new) * added
+    yield Quantity("KQ_max at the end", "sunk", read["sunk.KQ_max"], new[at], ULP_F32 * np.abs(new[at]), places)
+    expected = (scale * rowsum + added)[at]
+    yield Quantity("KQ_rowsum at the end", "sunk", read["sunk.KQ_rowsum"], expected, error[at], places)
+    bound = half_ulp(VKQ) + np.abs(VKQ) * (0.0 if sink is None else 2.0**-10)
+    yield _f16(Quantity("VKQ at the end", "sunk", read["sunk.VKQ_C"], VKQ, bound, step.VKQ_places))
 
 
 def _f16(quantity: Quantity) -> Quantity:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, TracedStep
-from fattn_probe.daily.inspect.trace.show import COVERED, drift, words_of
+from fattn_probe.daily.inspect.trace.show import drift, place_of, words_of
+from fattn_probe.daily.inspect.trace.stages import Stage
 
 
 def trace_json(trace: JudgedTrace, *, verbose: bool = False) -> dict[str, Any]:
@@ -14,12 +15,16 @@ def trace_json(trace: JudgedTrace, *, verbose: bool = False) -> dict[str, Any]:
     deviation = trace.deviation
     document = {
         "block": trace.block,
-        "warp": trace.fragments.warp,
-        "np": trace.fragments.np,
+        "warp": trace.warp,
+        "np": trace.shared,
+        "row": None if trace.row is None else dict(zip(("sequence", "query", "head"), trace.row, strict=True)),
         "places": dict(trace.places),
         "stopped": trace.stopped,
-        "covered": COVERED,
-        "first_deviation": None if deviation is None else vars(deviation) | {"words": words_of(deviation)},
+        "missing": trace.missing,
+        "first_deviation": None
+        if deviation is None
+        else vars(deviation) | {"words": words_of(deviation), "place": place_of(trace)},
+        "stages": [_stage_json(stage, verbose) for stage in trace.stages],
         "tiles": [
             vars(tile.tile)
             | {name: getattr(tile, name) for name in ("query", "head", "exists")}
@@ -41,6 +46,18 @@ def _step_json(step: TracedStep, verbose: bool) -> dict[str, Any]:
         "deviations": [vars(deviation) for deviation in step.deviations],
     }
     return brief | ({name: value for name, value in vars(step).items() if name not in brief} if verbose else {})
+
+
+def _stage_json(stage: Stage, verbose: bool) -> dict[str, Any]:
+    brief = {
+        "where": stage.where,
+        "quantity": stage.quantity,
+        "place": stage.place,
+        "numbers": stage.found.size,
+        "error": stage.error.max(initial=0.0),
+        "differing": stage.differs.sum(),
+    }
+    return brief | ({"found": stage.found, "expected": stage.expected} if verbose else {})
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - JSON

@@ -25,20 +25,23 @@ class TracedOperands:
     K: F64
     V: F64
     mask: F64 | None
+    sinks: F64 | None = None
 
     @classmethod
     def of(cls, case: Case, inputs: Inputs) -> "TracedOperands":
         """The operands of a case, from its bytes; K and V of any type are rounded to f16, as the kernels do."""
         Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
         mask = view_values(case.op.operands["mask"], inputs) if "mask" in case.op.tensors else None
-        return cls(case, Q, _f16(K), _f16(V), mask)
+        sinks = view_values(case.op.tensors["sinks"], inputs).ravel() if case.op.has_sinks else None
+        return cls(case, Q, _f16(K), _f16(V), mask, sinks)
 
 
 @dataclass(frozen=True)
 class WarpInputs:
     """The columns of a warp: scaled Q (columns, DKQ), K and V of their K/V head, slope * mask (columns, n_kv).
 
-    `query` and `head` identify each column; columns past the last query or head do not exist.
+    `sink` is that of each column, None if the warp adds no sinks: only the first of the warps that share a column does,
+    where the tile ends. `query` and `head` identify each column; columns past the last query or head do not exist.
     """
 
     Q: F64
@@ -50,6 +53,7 @@ class WarpInputs:
     head: Indices
     exists: npt.NDArray[np.bool_]
     first_column: int
+    sink: F64 | None = None
 
     def rows(self, numbers: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
         """The KV rows clipped to valid indices, and which of them exist."""
@@ -79,6 +83,7 @@ def warp_inputs(operands: TracedOperands, work: TileWork, fragments: WarpFragmen
         head,
         exists,
         fragments.first_column,
+        None if operands.sinks is None or work.is_fixup or fragments.warp % fragments.np else operands.sinks[heads],
     )
 
 

@@ -25,7 +25,7 @@ def trace_picture(trace: JudgedTrace) -> str:
     html = f"<p>{escape(headline(trace))}: {escape(said)}</p>"
     for at, tile in enumerate(trace.tiles):
         if tile.exists.any() and tile.steps:
-            here = deviation if deviation is not None and at == deviation.tile else None
+            here = deviation if isinstance(deviation, StepDeviation) and at == deviation.tile else None
             html += f"<h3>{escape(words_of_tile(tile))}</h3>{_P(tile, here)}{_VKQ(tile)}"
     return html
 

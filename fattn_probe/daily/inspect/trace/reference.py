@@ -12,6 +12,8 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.trace.checks import Quantity, WarpStep, logits, quantities
 from fattn_probe.daily.inspect.trace.fragments import WarpFragments
 from fattn_probe.daily.inspect.trace.inputs import TracedOperands, WarpInputs, warp_inputs
+from fattn_probe.daily.inspect.trace.model import Row
+from fattn_probe.daily.inspect.trace.stages import Stage, StageDeviation
 from fattn_probe.daily.inspect.trace.steps import Step, steps_of
 from fattn_probe.llama.launch.tiles import TileWork
 from fattn_probe.verdict.truth.reference.adapter import Inputs
@@ -90,18 +92,30 @@ class TracedTile:
 
 @dataclass(frozen=True)
 class JudgedTrace:
-    """A traced warp. `stopped` says why the program stopped before everything was read; else it is empty."""
+    """A traced warp of a block: `tiles` has the registers of the mma kernel, `stages` everything else.
+
+    `shared` warps work on its columns. `fragments` is None for other kernels. `row` is the output row that was followed
+    through memory, None without stages; `missing` is the reason why. `stopped` says why the program stopped before
+    everything was read; else it is empty.
+    """
 
     block: tuple[int, int, int]
-    fragments: WarpFragments
+    warp: int
+    shared: int
+    fragments: WarpFragments | None
     places: Mapping[str, str]
     tiles: tuple[TracedTile, ...]
     stopped: tuple[str, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    row: Row | None = None
+    missing: str = ""
 
     @property
-    def deviation(self) -> StepDeviation | None:
+    def deviation(self) -> StepDeviation | StageDeviation | None:
         """The first deviation, in the order in which the kernel computes; None without one."""
-        return next((deviation for tile in self.tiles for step in tile.steps for deviation in step.deviations), None)
+        steps = (deviation for tile in self.tiles for step in tile.steps for deviation in step.deviations)
+        stages = (stage.deviation for stage in self.stages)
+        return next(steps, None) or next((deviation for deviation in stages if deviation is not None), None)
 
 
 def judge_trace(
@@ -129,7 +143,8 @@ def judge_trace(
             judged = tuple(_step(step, exact) for step in steps)
             traced.append(TracedTile(work, columns.query, columns.head, columns.exists, judged))
     x, y, z = block
-    return JudgedTrace((x, y, z), fragments, document["places"], tuple(traced), tuple(document["stopped"]))
+    stopped = tuple(document["stopped"])
+    return JudgedTrace((x, y, z), warp, fragments.np, fragments, document["places"], tuple(traced), stopped)
 
 
 class _Exact:

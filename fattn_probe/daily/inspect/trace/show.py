@@ -7,7 +7,9 @@ from rich.text import Text
 
 from fattn_probe.base.arrays import Indices
 from fattn_probe.base.tables import Table
+from fattn_probe.daily.inspect.trace.model import largest_of
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, StepDeviation, TracedStep, TracedTile
+from fattn_probe.daily.inspect.trace.stages import StageDeviation
 from fattn_probe.daily.inspect.trace.tables import lane_tables, step_tables
 
 COLUMNS = ("kb0", "KV rows", "|KQ|", "+-", "KQ_max", "scale", "rowsum", "|VKQ|", "+-", "drift", "parts")
@@ -15,9 +17,10 @@ EXPLAINED = (
     "The largest of each. +-: distance from what follows exactly from what the kernel had before. scale: the smallest"
     " KQ_max_scale. drift: of VKQ from an online softmax in float64 that began with the tile. *: rows with gaps."
 )
-COVERED = (
-    "The trace covers KQ, the softmax and VKQ of this warp, up to its last KV step. It does not cover what comes after:"
-    " the sinks, the combination of warps and of blocks, the division by the row sum, the store to dst."
+STAGES = ("stage", "quantity", "numbers", "largest", "+-", "beyond the bound")
+FOLLOWED = (
+    "The stages of the warp and of output row {}. +-: distance from the kernel's rounding model; the output is compared"
+    " with what follows from the stored parts."
 )
 NOTHING_SEEN = -1e37
 
@@ -30,14 +33,23 @@ def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None 
         steps = Table(COLUMNS, tuple(_row(tile, step) for step in tile.steps), frozenset(COLUMNS[:-1]))
         parts += [Text(words_of_tile(tile)), steps]
         for step in tile.steps:
-            tables = lane_tables(trace.fragments, tile, step, lane) if lane is not None else step_tables(tile, step)
+            if trace.fragments is not None and lane is not None:
+                tables = lane_tables(trace.fragments, tile, step, lane)
+            else:
+                tables = step_tables(tile, step)
             parts += [part for title, table in tables for part in (Text(title), table)] if detailed else []
-    parts += [Text(EXPLAINED, "dim"), Text(COVERED, "dim")]
+    parts += [Text(EXPLAINED, "dim")] * bool(trace.tiles)
+    if trace.stages:
+        stored = [stage for stage in trace.stages if stage.stored]
+        fitting = sum(stage.deviation is None for stage in stored)
+        said = f" Of {len(stored)} stored quantities, {fitting} are within their bounds." if stored else ""
+        parts += [stage_table(trace, verbose=verbose), Text(followed(trace) + said, "dim")]
+    parts += [Text(f"not followed to the end: {trace.missing}", "yellow")] * bool(trace.missing)
     deviation = trace.deviation
     if deviation is None:
         parts.append(Text.assemble(("first deviation: ", "bold"), ("none", "green")))
     else:
-        place = trace.places.get(deviation.anchor, "")
+        place = place_of(trace)
         words = (words_of(deviation), "red"), f", read at {place}" if place else ""
         parts.append(Text.assemble(("first deviation: ", "bold"), *words))
     if trace.stopped:
@@ -49,9 +61,42 @@ def headline(trace: JudgedTrace) -> str:
     """The kernel, block and warp that were traced."""
     x, y, z = trace.block
     block = str(x) if y == z == 0 else f"({x}, {y}, {z})"
-    shared = trace.fragments.np
-    return f"warp {trace.fragments.warp} of block {block}" + (
-        f", one of {shared} that share their columns" if shared > 1 else ""
+    return f"warp {trace.warp} of block {block}" + (
+        f", one of {trace.shared} that share their columns" if trace.shared > 1 else ""
+    )
+
+
+def followed(trace: JudgedTrace) -> str:
+    """The caption of the stages."""
+    names = ("sequence", "query", "head")
+    return FOLLOWED.format(", ".join(f"{name} {at}" for name, at in zip(names, trace.row or (), strict=False)))
+
+
+def stage_table(trace: JudgedTrace, *, verbose: bool = True) -> Table:
+    """One line per stage: its largest value and distance from the model, and how many numbers are beyond the bound.
+
+    Without `verbose` it leaves out parts that are stored within their bounds.
+    """
+    rows = []
+    for stage in trace.stages:
+        if not verbose and stage.stored and stage.deviation is None:
+            continue
+        largest, error = f"{largest_of(stage.found):.3g}", f"{stage.error.max(initial=0.0):.1g}"
+        rows.append(
+            (stage.where, stage.quantity, str(stage.found.size), largest, error, str(stage.differs.sum() or "-"))
+        )
+    return Table(STAGES, tuple(rows), frozenset(STAGES[2:]))
+
+
+def place_of(trace: JudgedTrace) -> str:
+    """The line before which the first deviation was read; empty if unknown."""
+    deviation = trace.deviation
+    return (
+        deviation.place
+        if isinstance(deviation, StageDeviation)
+        else trace.places.get(deviation.anchor, "")
+        if deviation
+        else ""
     )
 
 
@@ -65,8 +110,10 @@ def words_of_tile(tile: TracedTile) -> str:
     return f"sequence {work.sequence}, query {queries}, head {heads}, kb0 {steps}"
 
 
-def words_of(deviation: StepDeviation) -> str:
+def words_of(deviation: StepDeviation | StageDeviation) -> str:
     """A deviation in a sentence."""
+    if isinstance(deviation, StageDeviation):
+        return deviation.words
     place = [f"query {deviation.query}", f"head {deviation.head}"]
     place += [f"KV row {deviation.kv_row}"] if deviation.kv_row is not None else []
     place += [f"d {deviation.d}"] if deviation.d is not None else []

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.base.arrays import F64
-from fattn_probe.daily.inspect.procedures.warp import ACCUMULATED, LOGITS, RESCALED, SOFTMAX
+from fattn_probe.daily.inspect.procedures.warp import ACCUMULATED, LOGITS, RESCALED, SOFTMAX, SUNK
 from fattn_probe.daily.inspect.trace.fragments import LANES
 
 Registers = Mapping[str, F64]
@@ -20,8 +20,9 @@ class Step:
     """The registers of a warp in one step: variables as [lane][number].
 
     At the start of the step: `before.` KQ_C (before the mask), KQ_max, KQ_rowsum, VKQ_C. Then `softmax.` KQ_C (P),
-    KQ_max, KQ_rowsum, KQ_max_scale, and `rescaled.` VKQ_C. At its end: `after.` KQ_max, KQ_rowsum, VKQ_C. A variable
-    that could not be read in all lanes is missing. `indices` are the KV rows that a sparse kernel gathers.
+    KQ_max, KQ_rowsum, KQ_max_scale, and `rescaled.` VKQ_C. At its end: `after.` KQ_max, KQ_rowsum, VKQ_C; after the
+    last step, the sums over lanes and the sinks: the same under `sunk.`. A variable that could not be read in all lanes
+    is missing. `indices` are the KV rows that a sparse kernel gathers.
     """
 
     tile: int
@@ -48,11 +49,13 @@ def steps_of(document: Mapping[str, Any]) -> list[Step]:
 def _step(places: Mapping[tuple[int, int | None, str], Registers], tile: int, kb0: int) -> Step:
     none: Registers = {}
     before = places.get((tile, kb0, LOGITS), none)
+    last = (tile, kb0 + 1, LOGITS) not in places
     phases = {
         "before": before,
         "softmax": places.get((tile, kb0, SOFTMAX), none),
         "rescaled": places.get((tile, kb0, RESCALED), none),
         "after": places.get((tile, kb0 + 1, LOGITS), places.get((tile, None, ACCUMULATED), none)),
+        "sunk": places.get((tile, None, SUNK), none) if last else none,
     }
     registers = {f"{phase}.{name}": values for phase, found in phases.items() for name, values in found.items()}
     indices = before["indices"][0].astype(np.intp) if "indices" in before else None

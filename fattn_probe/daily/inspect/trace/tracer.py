@@ -1,6 +1,7 @@
 """Trace one warp of an inspected op in its own debugger session."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,36 @@ import numpy.typing as npt
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
+from fattn_probe.cases.scenario.schema import TracePlace
 from fattn_probe.daily.inspect.anchors import COMMON
 from fattn_probe.daily.inspect.facts import Facts, block_at
 from fattn_probe.daily.inspect.inspector import Inspector
 from fattn_probe.daily.inspect.trace.archive import Array, block_arrays
 from fattn_probe.daily.inspect.trace.find_nan import Document, FirstNotFinite, NaNSearch, in_inputs
 from fattn_probe.daily.inspect.trace.inputs import TracedOperands
+from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
+from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, judge_trace
+from fattn_probe.daily.inspect.trace.stages import FINISHED, Stage, StoredRow
 from fattn_probe.llama.build import RUNNER
-from fattn_probe.llama.launch.constants import max_offset
+from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.constants import known_constants, max_offset
+from fattn_probe.llama.launch.families import MMA_F16
+from fattn_probe.llama.launch.geometry import Geometry, geometry_of
 from fattn_probe.llama.launch.tiles import BlockWork
 from fattn_probe.llama.source.features import CUDA
+from fattn_probe.machine.run.prepare import dry_launches
+from fattn_probe.machine.run.session import arch_of
+from fattn_probe.verdict.diagnose.diagnosis import Element
+from fattn_probe.verdict.judge.judgement import Judgement
+from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.adapter import Inputs
 
 ABOUT = ("case", "source", "build_number", "device")
 TRACE_OP = "fattn_probe.daily.inspect.procedures.warp:trace_op"
+READ_LANES = "fattn_probe.daily.inspect.procedures.stages:read_lanes"
+READ_ROW = "fattn_probe.daily.inspect.procedures.stages:read_row"
+STAGES_A_PART = 3  # KQ_max, row sum and VKQ that a block stores
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,7 @@ class Tracer:
         """Trace a warp of a block through all steps or one, and compare it with the reference."""
         chosen = self._block(block, warp, kb0)
         document = self._read(chosen, warp, {"tiles": len(chosen.tiles), "kb0": kb0, "until_not_finite": False})
+        constants = known_constants(self.inspector.session.options.tree)  # of the source without patches
         header = (self._cuda / COMMON).read_text(errors="replace")
         return judge_trace(
             document,
@@ -49,8 +66,88 @@ class Tracer:
             block=chosen.blockIdx,
             warp=warp,
             tiles=chosen.tiles,
-            offset=max_offset(header),
+            offset=max_offset(header) if constants is None else constants.max_offset,
         )
+
+    def follow(self, output: Judgement, place: TracePlace | None) -> JudgedTrace:
+        """Trace a warp, and a row of the output through memory.
+
+        Without a place, the row is the one that is most wrong, and the warp is the first of its warps that deviates.
+        """
+        found, missing = self._model(output)
+        row = self._row(output, place, found)
+        if found is None or row is None:
+            start = place or TracePlace()
+            return replace(self.trace(start.block, start.warp, start.kb0), missing=missing)
+        rows, geometry = found
+        stored = StoredRow(rows, geometry, row)
+        document = self._procedure(READ_ROW, {"parts": stored.plan()})
+        places = {name: found[0] for name, found in self._locations.items() if found}
+        stages = tuple(stored.stages(document, places))
+        kb0 = None if place is None else place.kb0
+        if place is not None:
+            candidates = [(place.block, place.warp)]
+        else:
+            at = next((at for at, stage in enumerate(stages) if stage.stored and stage.deviation), 0)
+            block = stored.parts[at // STAGES_A_PART].block
+            fails = output.status is Status.FAIL or any(stage.deviation for stage in stages)
+            candidates = [(block, warp) for warp in (stored.warps if fails else stored.warps[:1])]
+        for block, warp in candidates:
+            if geometry.kernel.family is MMA_F16:
+                traced = self.trace(block, warp, kb0)
+            else:
+                traced = self._lanes(rows, geometry.blocks()[block], warp, kb0)
+            if traced.deviation is not None or traced.stopped:
+                break
+        stopped = traced.stopped or tuple(document["stopped"])
+        traced = replace(traced, stages=(*traced.stages, *stages), row=row, stopped=stopped)
+        if traced.deviation is None and not stopped and output.status is Status.FAIL and output.diagnosis:
+            wrong = tuple(_wrong(element, places[FINISHED]) for element in output.diagnosis.worst[:1])
+            traced = replace(traced, stages=(*traced.stages, *wrong))
+        return traced
+
+    def _model(self, output: Judgement) -> tuple[tuple[ModelledRows, Geometry] | None, str]:
+        """The rounding model of the launch, and its geometry; or the reason why there is none."""
+        if self.target.engine != "sim":
+            return None, "what follows the last KV step is read on simulated GPUs only"
+        session = self.inspector.session
+        arch, constants = arch_number(arch_of(self.target)), known_constants(session.options.tree)
+        launches = output.launches or dry_launches(session, self.case, self.target)
+        geometry = None if constants is None else geometry_of(self.case.op, launches, arch, constants)
+        if geometry is None or constants is None:
+            return None, "there is no rounding model of this kernel, which the end of a trace needs"
+        return (ModelledRows(self.case, self.inputs, geometry.kernel, arch, constants), geometry), ""
+
+    def _row(
+        self, output: Judgement, place: TracePlace | None, found: tuple[ModelledRows, Geometry] | None
+    ) -> Row | None:
+        """The row to follow: the most wrong one, if the place's block works on it; else the first of the block."""
+        worst = [element.at for element in output.diagnosis.worst] if output.diagnosis else []
+        rows = [(at.sequence, at.query, at.head) for at in worst] or [(0, 0, 0)]
+        if place is None or found is None:
+            return rows[0]
+        _, geometry = found
+        work = self._block(place.block, place.warp, place.kb0)
+        tiles = [tile.tile for tile in work.tiles]
+        kernel = geometry.kernel
+        sequence, z_KV, zt_gqa, jt = tiles[0]
+        first = (sequence, jt * kernel.ncols1, z_KV * geometry.group + zt_gqa * kernel.ncols2)
+        return next((row for row in rows if geometry.tile_of(*row) in tiles and worst), first)
+
+    def _lanes(self, rows: ModelledRows, work: BlockWork, warp: int, kb0: int | None) -> JudgedTrace:
+        """Trace a warp of a tile or vec kernel, through all steps or one."""
+        traced = WarpOfColumns(rows, work, warp)
+        plan = {"block": list(work.blockIdx), "linear": work.block, "warp": warp}
+        document = self._procedure(READ_LANES, plan | {"reads": traced.reads(self._locations)})
+        places = {name: found[0] for name, found in self._locations.items() if found}
+        stages = [stage for stage in traced.stages(document, places) if kb0 is None or stage.kb0 in {kb0, None}]
+        stopped = tuple(document["stopped"])
+        return JudgedTrace(work.blockIdx, warp, traced.shared, None, places, (), stopped, tuple(stages))
+
+    @property
+    def _locations(self) -> Mapping[str, Sequence[str]]:
+        """gdb locations by anchor."""
+        return self.inspector.located(self.inspector.session.build_for(self.target, RUNNER)).locations
 
     def arrays(self, block: int, kb0: int | None = None) -> dict[str, Array]:
         """The registers of all warps of a block, through all steps or one, by the keys of docs/guide/trace.md."""
@@ -82,9 +179,18 @@ class Tracer:
         return inspector.source(inspector.session.build_for(self.target, RUNNER)) / CUDA
 
     def _read(self, block: BlockWork, warp: int, plan: dict[str, Any]) -> Document:
-        plan |= {"block": list(block.blockIdx), "linear": block.block, "warp": warp}
+        choice = self.facts.choice
+        if choice is None or choice.family != MMA_F16.name:
+            kernel = "no kernel" if choice is None else choice.kernel
+            raise InputError(
+                f"case {self.case.name} on {self.target}: only flash_attn_ext_f16 is traced on a real GPU or written by"
+                f" --npz, but this op runs {kernel}"
+            )
+        return self._procedure(TRACE_OP, plan | {"block": list(block.blockIdx), "linear": block.block, "warp": warp})
+
+    def _procedure(self, name: str, plan: dict[str, Any]) -> Document:
         with self.inspector.place(self.case, self.inputs) as folder:
-            document = self.inspector.procedure(TRACE_OP, plan, folder, self.target)
+            document = self.inspector.procedure(name, plan, folder, self.target)
         if not isinstance(document, dict):
             raise LostError(
                 f"case {self.case.name} ended under the debugger before its kernel was launched: {document}"
@@ -93,13 +199,9 @@ class Tracer:
 
     def _block(self, block: int, warp: int, kb0: int | None) -> BlockWork:
         """The block to trace; InputError if the block, warp or step does not exist."""
-        choice = self.facts.choice
         where = f"case {self.case.name} on {self.target}: inspect.trace"
-        if choice is None or choice.family != "mma_f16":
-            kernel = "no kernel" if choice is None else choice.kernel
-            raise InputError(f"{where}: only the kernel flash_attn_ext_f16 can be traced, but this op runs {kernel}")
         work = block_at(self.facts, block, warp, where)
-        steps = [step for tile in work.tiles for step in range(tile.kb0_start, tile.kb0_stop)]
+        steps = [step for tile in work.tiles for step in range(tile.kb0_start, tile.kb0_stop, tile.kb0_step)]
         if not steps:
             at_work = [item.block for item in self.facts.blocks if item.tiles]
             nearest = min(at_work, key=lambda other: abs(other - block), default=None)
@@ -108,3 +210,10 @@ class Tracer:
             does = ", ".join(f"{tile.kb0_start} to {tile.kb0_stop - 1}" for tile in work.tiles)
             raise InputError(f"{where}.kb0: block {block} does not do step {kb0}, only {does}")
         return work
+
+
+def _wrong(element: Element, place: str) -> Stage:
+    """The wrong element that the verdict found, if every value that was read is within its bound."""
+    at = {name: np.array(index) for name, index in asdict(element.at).items()}
+    found, expected = (np.array([value], np.float32) for value in (element.value, element.expected))
+    return Stage("dst, by the verdict", "output", found, expected, np.zeros(1), at, place)

@@ -65,6 +65,11 @@ class MmaMachine:
 
     def run(self) -> F32:
         """The output of the columns, (batch, columns, DV)."""
+        *earlier, (_, last) = self.pieces()
+        return self.fix_up(last, earlier)
+
+    def pieces(self) -> list[tuple[Bools, State]]:
+        """The pieces, each with its columns, in the order of their KV steps; the last has all columns."""
         columns = self.columns
         batch, number, _ = columns.Q.shape
         shape = (batch, self.plan.kernel.warps_per_column, number)
@@ -82,8 +87,8 @@ class MmaMachine:
             self.step(state, step)
         if columns.sink is not None:
             self.add_sink(state, columns.sink)
-        last = self.piece(state, np.ones(columns.Q.shape[:2], np.bool_))
-        return self.fix_up(last, pieces)
+        where = np.ones(columns.Q.shape[:2], np.bool_)
+        return [*pieces, (where, self.piece(state, where))]
 
     def step(self, state: State, step: int) -> None:
         """Process the KV rows of one step."""

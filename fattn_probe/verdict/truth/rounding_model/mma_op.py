@@ -1,7 +1,8 @@
 """fattn-mma-f16 on a whole op: divides the columns into blocks that fit the cache, and computes them on all cores."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,22 @@ def mma_f16(operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, wanted: 
     """
     n_seq, n_head, n_q, _ = operands.Q.shape
     out = np.full((n_seq, n_q, n_head, plan.kernel.DV), np.nan, np.float32)
+
+    @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 overflow as in the kernel
+    def compute(work: tuple[Sequence[Batch], Callable[[], MmaMachine]]) -> None:
+        batches, machine = work
+        for batch, values in zip(batches, machine().run(), strict=True):
+            out[batch.sequence, batch.queries, batch.heads] = values
+
+    spread(compute, list(mma_machines(operands, plan, n_kv_max, wanted)))
+    return out
+
+
+def mma_machines(
+    operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, wanted: Bools | None = None
+) -> Iterator[tuple[Sequence[Batch], Callable[[], MmaMachine]]]:
+    """Machines for the columns of an op, to be made when they run, with the batches that each computes."""
+    n_seq, n_head, n_q, _ = operands.Q.shape
     Q = as_half(as_half(operands.Q) * np.float32(np.float16(operands.scale)))
     operands = replace(operands, Q=Q, K=as_half(operands.K), V=as_half(operands.V))
     sizes = Sizes(n_seq, n_head, operands.K.shape[1], n_q, operands.K.shape[2], plan.kernel.DKQ, plan.kernel.DV)
@@ -55,15 +72,12 @@ def mma_f16(operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, wanted: 
     )
     begins = plan.begins(ntiles(grid), grid.iter_k)
 
-    @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 overflow as in the kernel
-    def compute(batches: Sequence[Batch]) -> None:
+    def machine(batches: Sequence[Batch]) -> MmaMachine:
         columns = _side_by_side([_columns(operands, plan, batch, begins) for batch in batches])
-        found = MmaMachine(plan, columns).run()
-        for batch, values in zip(batches, found, strict=True):
-            out[batch.sequence, batch.queries, batch.heads] = values
+        return MmaMachine(plan, columns)
 
-    spread(compute, list(_together(_batches(operands, plan, grid, n_kv_max, wanted))))
-    return out
+    for batches in _together(_batches(operands, plan, grid, n_kv_max, wanted)):
+        yield batches, partial(machine, batches)
 
 
 def _limit(operands: KernelOperands, plan: MmaPlan, n_kv_max: int) -> int:

@@ -9,6 +9,8 @@ Where VKQ is rescaled and the first row added in one basic block, `VKQ*scale` is
 lies between, it is the reverse (build/rewrite_products.py).
 """
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,11 +21,11 @@ from fattn_probe.llama.launch.architecture import fast_f16
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.reference.engine import slices
-from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, rcp, tanh
+from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, tanh
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
-from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, total
+from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, Parts, Turn, total
 from fattn_probe.verdict.truth.rounding_model.tensor_core import half_of
-from fattn_probe.verdict.truth.rounding_model.vec import combined, divided
+from fattn_probe.verdict.truth.rounding_model.vec import combined
 
 LANES = 32
 FATTN_KQ_STRIDE = 256
@@ -78,8 +80,7 @@ def tile(operands: KernelOperands, plan: TilePlan) -> F32:
     """The op's output as fattn-tile computes it, (n_seq, n_q, n_head, hsv)."""
     n_seq, n_head, n_q, _ = operands.Q.shape
     out = np.empty((n_seq, n_q, n_head, plan.kernel.DV), np.float32)
-    operands = replace(operands, K=as_half(operands.K), V=as_half(operands.V))
-    machine = TileMachine(plan, operands)
+    machine = TileMachine.of(operands, plan)
 
     @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 overflow as in the kernel
     def compute(work: tuple[int, int, slice]) -> None:
@@ -98,8 +99,19 @@ class TileMachine:
     plan: TilePlan
     operands: KernelOperands
 
+    @classmethod
+    def of(cls, operands: KernelOperands, plan: TilePlan) -> "TileMachine":
+        """A machine for an op's operands: K and V are rounded to f16."""
+        operands = replace(operands, K=as_half(operands.K), V=as_half(operands.V))
+        return cls(plan, operands)
+
     def run(self, sequence: int, head: int, queries: slice) -> F32:
         """The output, (queries, DV)."""
+        (last,) = deque(self.turns(sequence, head, queries), maxlen=1)
+        return combined(self.parts(last, head))
+
+    def turns(self, sequence: int, head: int, queries: slice) -> Iterator[Turn]:
+        """The steps of the blocks: first the first step of each block, then the second."""
         operands, plan = self.operands, self.plan
         place = (sequence, head // operands.group)
         KQ = self.logits(operands.Q[sequence, head, queries] * operands.scale, operands.K[place])
@@ -109,10 +121,7 @@ class TileMachine:
         V = np.pad(operands.V[place], [(0, padding), (0, 0)])
         logits = np.moveaxis(KQ.reshape(len(KQ), -1, plan.kernel.blocks[1], plan.kernel.nbatch_fa), 1, 0)
         last = self.last_steps(sequence)[queries]
-        maximum, sums, VKQ = self.rounds(
-            logits, V.reshape(-1, plan.kernel.blocks[1], plan.kernel.nbatch_fa, plan.kernel.DV), last
-        )
-        return self.combine(maximum, sums, VKQ, head)
+        return self.rounds(logits, V.reshape(-1, plan.kernel.blocks[1], plan.kernel.nbatch_fa, plan.kernel.DV), last)
 
     def logits(self, Q: F32, K: F32) -> F32:
         """Q K, (columns, rows)."""
@@ -157,8 +166,8 @@ class TileMachine:
         )
         return np.repeat(strides.max(axis=1) * FATTN_KQ_STRIDE // plan.kernel.nbatch_fa - 1, plan.kernel.ncols1)[:n_q]
 
-    def rounds(self, logits: F32, values: F32, last: Indices) -> tuple[F32, F32, F32]:
-        """Maximum, row sum by lane, and VKQ of each warp after its last step; `last` is that of each column."""
+    def rounds(self, logits: F32, values: F32, last: Indices) -> Iterator[Turn]:
+        """The steps, with a row sum for each lane and a VKQ for each warp; `last` is the last step of each column."""
         plan = self.plan
         maximum = np.full(logits.shape[1:3], LOWEST)
         sums = np.zeros((*logits.shape[1:3], plan.kernel.warps_per_column, LANES), np.float32)
@@ -173,7 +182,7 @@ class TileMachine:
             sums = fma(sums, scale[..., None, None], added)
             fused = plan.fused & (np.arange(plan.kernel.blocks[1]) + turn * plan.kernel.blocks[1] != last[:, None])
             VKQ = self.add_values(VKQ, scale, P, V, fused)
-        return maximum, sums, VKQ
+            yield Turn(KQ, P, maximum, sums, VKQ)
 
     def product(self, a: F32, b: F32) -> F32:
         """a*b in VKQ's number format."""
@@ -200,9 +209,10 @@ class TileMachine:
         exact += c
         return half_of(exact)
 
-    def combine(self, maximum: F32, sums: F32, VKQ: F32, head: int) -> F32:
-        """Combine the warps, add the sink, then combine the blocks."""
-        parts, out = total(sums), VKQ[:, :, 0]
+    def parts(self, last: Turn, head: int) -> Parts:
+        """Combine the warps after the last step, and add the sink."""
+        maximum, VKQ = last.maximum.copy(), last.VKQ.copy()
+        parts, out = total(last.sums), VKQ[:, :, 0]
         rowsum = parts[..., 0]
         for warp in range(1, self.plan.kernel.warps_per_column):
             part = VKQ[:, :, warp]
@@ -215,6 +225,4 @@ class TileMachine:
             rowsum[first] = fma(rowsum[first], scale, exp(self.operands.sinks[head] - most))
             out[first] = self.product(out[first], (half_of(scale) if self.plan.half else scale)[..., None])
             maximum[first] = most
-        if self.plan.kernel.blocks[1] == 1:
-            return divided(out[:, 0], rcp(rowsum))
-        return combined(out, maximum, rowsum)
+        return Parts(out, maximum, rowsum)

@@ -6,11 +6,13 @@ dealt to 32/`threads_V` groups of lanes, each with its own sum. CUDA blocks (`gr
 Multiply-adds are fused.
 """
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fattn_probe.base.arrays import F32
+from fattn_probe.base.arrays import F32, Indices
 from fattn_probe.base.workers import spread
 from fattn_probe.llama.launch.architecture import copy_bytes
 from fattn_probe.llama.launch.families import VEC_ROWS
@@ -19,7 +21,7 @@ from fattn_probe.verdict.truth.reference.engine import slices
 from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, rcp, tanh
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.verdict.truth.rounding_model.quantised import Codes, products, quantised_q8_1
-from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, total
+from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, Parts, Turn, total
 
 WARPS, LANES = VEC_ROWS // 32, 32
 STEP = VEC_ROWS
@@ -53,22 +55,16 @@ def vec(operands: KernelOperands, plan: VecPlan) -> F32:
     n_seq, n_head, n_q, _ = operands.Q.shape
     out = np.empty((n_seq, n_q, n_head, plan.kernel.DKQ), np.float32)
     group = operands.group
-    K, V = operands.K, operands.V
-    operands = replace(
-        operands,
-        K=as_half(K) if plan.kernel.type_K == "f16" else K,
-        V=as_half(V) if plan.kernel.type_V == "f16" else V,
-        codes=None if plan.kernel.type_K in FLOATS else operands.codes,
-    )
+    machine = VecMachine.of(operands, plan)
 
     @np.errstate(over="ignore", invalid="ignore")  # values beyond f16 overflow as in the kernel
     def compute(place: tuple[int, int]) -> None:
         sequence, head_kv = place
         heads = slice(head_kv * group, (head_kv + 1) * group)
-        found = VecMachine(plan, operands).run(sequence, heads, head_kv)
+        found = machine.run(sequence, heads, head_kv)
         out[sequence, :, heads] = found.reshape(group, n_q, plan.kernel.DKQ).swapaxes(0, 1)
 
-    spread(compute, list(np.ndindex(n_seq, K.shape[1])))
+    spread(compute, list(np.ndindex(n_seq, operands.K.shape[1])))
     return out
 
 
@@ -79,23 +75,33 @@ class VecMachine:
     plan: VecPlan
     operands: KernelOperands
 
+    @classmethod
+    def of(cls, operands: KernelOperands, plan: VecPlan) -> "VecMachine":
+        """A machine for an op's operands, as the kernel reads them."""
+        operands = replace(
+            operands,
+            K=as_half(operands.K) if plan.kernel.type_K == "f16" else operands.K,
+            V=as_half(operands.V) if plan.kernel.type_V == "f16" else operands.V,
+            codes=None if plan.kernel.type_K in FLOATS else operands.codes,
+        )
+        return cls(plan, operands)
+
     def run(self, sequence: int, heads: slice, head_kv: int) -> F32:
         """The output, (columns, D): queries of the first head, then of the next."""
+        (last,) = deque(self.turns(sequence, heads, head_kv), maxlen=1)
+        return combined(self.parts(last, heads))
+
+    def turns(self, sequence: int, heads: slice, head_kv: int) -> Iterator[Turn]:
+        """The steps of the blocks: first the first step of each block, then the second."""
         place = (sequence, head_kv)
         Q = (self.operands.Q[sequence, heads] * self.operands.scale).reshape(-1, self.plan.kernel.DKQ)
         KQ = self.masked(self.logits(Q, place), sequence, heads)
         KQ = np.moveaxis(KQ.reshape(len(KQ), -1, self.plan.kernel.blocks[1], WARPS, LANES), 1, 0)
         V = self.operands.V[place]
         V = np.pad(V, [(0, -len(V) % (STEP * self.plan.kernel.blocks[1])), (0, 0)])
-        values = V.reshape(
-            -1,
-            self.plan.kernel.blocks[1],
-            WARPS,
-            self.plan.threads_V,
-            LANES // self.plan.threads_V,
-            self.plan.kernel.DKQ,
-        )
-        return self.combine(*self.rounds(KQ, values), sequence, heads)
+        blocks, threads_V = self.plan.kernel.blocks[1], self.plan.threads_V
+        values = V.reshape(-1, blocks, WARPS, threads_V, LANES // threads_V, self.plan.kernel.DKQ)
+        return self.rounds(KQ, values)
 
     def logits(self, Q: F32, place: tuple[int, int]) -> F32:
         """Q K, (columns, rows)."""
@@ -141,8 +147,8 @@ class VecMachine:
         padding = -n_kv % (STEP * self.plan.kernel.blocks[1])
         return np.pad(KQ, [(0, 0), (0, padding)], constant_values=-np.inf)
 
-    def rounds(self, KQ: F32, values: F32) -> tuple[F32, F32, F32]:
-        """Maximum, row sum (by lane) and VKQ (by group of lanes) of each warp after its last step."""
+    def rounds(self, KQ: F32, values: F32) -> Iterator[Turn]:
+        """The steps: each warp has a maximum, a row sum for each lane and a VKQ for each group of lanes."""
         groups = LANES // self.plan.threads_V
         maximum = np.full(KQ.shape[1:4], LOWEST)
         sums = np.zeros(KQ.shape[1:], np.float32)
@@ -156,23 +162,26 @@ class VecMachine:
             VKQ = fma(VKQ, scale[..., None, None], V[None, :, :, 0] * shared[:, :, :, 0, :, None])
             for k in range(1, shared.shape[3]):
                 VKQ = fma(V[None, :, :, k], shared[:, :, :, k, :, None], VKQ)
-        return maximum, sums, VKQ
+            yield Turn(logits, P, maximum, sums, VKQ)
 
-    def combine(self, maximum: F32, sums: F32, VKQ: F32, sequence: int, heads: slice) -> F32:
-        """Combine the warps of each block, then the blocks."""
+    def add_sinks(self, maximum: F32, sums: F32, VKQ: F32, sinks: F32, queries: Indices) -> None:
+        """Add each column's sink in the first block, to lane 0 of the warp with the column's number in the block."""
+        column = np.arange(len(maximum))
+        place = (column, 0, queries % self.plan.kernel.ncols1)
+        most = np.fmax(sinks, maximum[place])
+        scale = exp(maximum[place] - most)
+        first = np.zeros((len(column), LANES), np.float32)
+        first[:, 0] = exp(sinks - most)
+        maximum[place], sums[place] = most, fma(sums[place], scale[:, None], first)
+        VKQ[place] = flushed(VKQ[place] * scale[:, None, None])
+
+    def parts(self, last: Turn, heads: slice) -> Parts:
+        """Add the sinks after the last step, and combine the warps of each block."""
+        maximum, sums, VKQ = last.maximum.copy(), last.sums.copy(), last.VKQ.copy()
         if self.operands.sinks is not None:
-            # A column's sink is added in the first block, to lane 0 of the warp with the column's number in the block.
-            n_q, column = self.operands.Q.shape[2], np.arange(len(maximum))
-            sinks, place = (
-                np.repeat(self.operands.sinks[heads], n_q),
-                (column, 0, column % n_q % self.plan.kernel.ncols1),
-            )
-            highest = np.fmax(sinks, maximum[place])
-            factor = exp(maximum[place] - highest)
-            first = np.zeros((len(column), LANES), np.float32)
-            first[:, 0] = exp(sinks - highest)
-            maximum[place], sums[place] = highest, fma(sums[place], factor[:, None], first)
-            VKQ[place] = flushed(VKQ[place] * factor[:, None, None])
+            n_q, n_head = self.operands.Q.shape[2], heads.stop - heads.start
+            sinks, queries = np.repeat(self.operands.sinks[heads], n_q), np.tile(np.arange(n_q), n_head)
+            self.add_sinks(maximum, sums, VKQ, sinks, queries)
         most = maximum.max(axis=2)
         scale = exp(maximum - most[..., None])
         rowsum = total(total(sums * scale[..., None]))
@@ -180,18 +189,19 @@ class VecMachine:
         out = np.zeros((*most.shape, self.plan.kernel.DKQ), np.float32)
         for part in range(parts.shape[2]):
             out = flushed(out + parts[:, :, part])
-        return combined(out, most, rowsum)
+        return Parts(out, most, rowsum)
 
 
-def combined(parts: F32, maximum: F32, rowsum: F32) -> F32:
-    """Combine the blocks' parts (columns, blocks, D) and divide by the row sum (`flash_attn_combine_results`)."""
-    if parts.shape[1] == 1:
-        return divided(parts[:, 0], rcp(rowsum))
-    scale = exp(maximum - maximum.max(axis=1, keepdims=True))
-    numerator, denominator = np.zeros(parts[:, 0].shape, np.float32), np.zeros(len(parts), np.float32)
-    for block in range(parts.shape[1]):
-        numerator = flushed(fma(scale[:, block, None], parts[:, block], numerator))
-        denominator = fma(scale[:, block], rowsum[:, block], denominator)
+def combined(parts: Parts) -> F32:
+    """Combine the parts of the blocks and divide by the row sum (`flash_attn_combine_results`), (columns, D)."""
+    VKQ = parts.VKQ
+    if VKQ.shape[1] == 1:
+        return divided(VKQ[:, 0], rcp(parts.rowsum))
+    scale = exp(parts.maximum - parts.maximum.max(axis=1, keepdims=True))
+    numerator, denominator = np.zeros(VKQ[:, 0].shape, np.float32), np.zeros(len(VKQ), np.float32)
+    for block in range(VKQ.shape[1]):
+        numerator = flushed(fma(scale[:, block, None], VKQ[:, block], numerator))
+        denominator = fma(scale[:, block], parts.rowsum[:, block], denominator)
     return divided(numerator, rcp(denominator)[:, None])
 
 

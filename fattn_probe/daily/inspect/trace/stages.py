@@ -1,0 +1,171 @@
+"""The stages of an output row, from a block's KV steps to dst, next to the values of the kernel's rounding model.
+
+A stage is a quantity at a place of the kernel: in the registers of a warp (tile and vec kernels), or in memory, as the
+attention kernel stores it for the kernel that combines the blocks, or as dst.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.base.arrays import F32, F64, Bools
+from fattn_probe.daily.inspect.trace.checks import ULP_F32
+from fattn_probe.daily.inspect.trace.model import ModelledRows, Row, largest_of
+from fattn_probe.llama.launch.families import MMA_F16, VEC
+from fattn_probe.llama.launch.geometry import Geometry, TilePart
+from fattn_probe.verdict.measure.expected import LEAST_ULPS
+from fattn_probe.verdict.truth.rounding_model.softmax import Parts
+
+Labels = Mapping[str, npt.NDArray[np.integer[Any]]]
+DST, PARTS, META = "(long)KQV->data", "(long)dst_tmp.ptr", "(long)dst_tmp_meta.ptr"
+LAUNCHED, FINISHED = "launched", "finished"
+FLOAT = 4
+
+
+@dataclass(frozen=True)
+class StageDeviation:
+    """The number of a stage that is farthest from the model; `at` has its coordinates by name."""
+
+    where: str
+    quantity: str
+    place: str
+    at: Mapping[str, int]
+    found: float
+    expected: float
+    count: int
+    """How many numbers of the stage differ."""
+
+    @property
+    def words(self) -> str:
+        """The deviation in a sentence."""
+        at = ", ".join(f"{name} {index}" for name, index in self.at.items())
+        more = f"; {self.count} such numbers" if self.count > 1 else ""
+        subject = f"{self.quantity} of {at}" if at else self.quantity
+        return f"{self.where}: {subject} is {self.found:.7g}, not {self.expected:.7g}{more}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A quantity at a place of the kernel, found and expected; `bound` and `labels`, the coordinates, broadcast.
+
+    The bound is the difference between compilers: the debug build, which is read, does not fuse multiply-adds. `place`
+    is the line (`file:line`) before which it was read.
+    """
+
+    where: str
+    quantity: str
+    found: F32
+    expected: F32
+    bound: F64
+    labels: Labels
+    place: str = ""
+    stored: bool = False
+    """Whether this is a part that a block stores for the kernel that combines the blocks."""
+    kb0: int | None = None
+    """The KV step; None after the last one."""
+
+    @property
+    def error(self) -> F32:
+        """The distances: 0 for equal infinities and two NaNs, infinite if only one is not finite."""
+        with np.errstate(invalid="ignore"):
+            error = np.abs(self.found - self.expected)
+        same = (self.found == self.expected) | (np.isnan(self.found) & np.isnan(self.expected))
+        return np.where(same, np.float32(0), np.where(np.isnan(error), np.float32(np.inf), error))
+
+    @property
+    def differs(self) -> Bools:
+        """Which numbers differ by more than their bound and a few ulps of their size."""
+        finite = np.where(np.isfinite(self.expected), np.abs(self.expected), np.float32(0))
+        bound = np.where(np.isfinite(self.bound), self.bound, 0.0)
+        return np.asarray(self.error > bound + LEAST_ULPS * np.spacing(finite))
+
+    @property
+    def deviation(self) -> StageDeviation | None:
+        """The largest difference; None without one."""
+        differs = self.differs
+        if not differs.any():
+            return None
+        worst = np.unravel_index(np.argmax(np.where(differs, self.error, -1.0)), differs.shape)
+        at = {name: int(np.broadcast_to(values, differs.shape)[worst]) for name, values in self.labels.items()}
+        found, expected = float(self.found[worst]), float(self.expected[worst])
+        return StageDeviation(self.where, self.quantity, self.place, at, found, expected, int(differs.sum()))
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    """An output row in memory: what each block stores, and dst."""
+
+    rows: ModelledRows
+    geometry: Geometry
+    row: Row
+
+    @property
+    def parts(self) -> Sequence[TilePart]:
+        """The blocks that work on the row."""
+        return self.geometry.parts_of(self.geometry.tile_of(*self.row))
+
+    @property
+    def warps(self) -> range:
+        """The warps of a block that work on the row."""
+        kernel, group = self.geometry.kernel, self.rows.case.op.sizes.group
+        _, query, head = self.row
+        column = query % kernel.ncols1 * kernel.ncols2 + head % group % kernel.ncols2
+        shared = kernel.warps if kernel.family is VEC else kernel.warps_per_column
+        columns = kernel.ncols * shared // kernel.warps
+        first = column // columns * shared
+        return range(first, first + shared)
+
+    def plan(self) -> list[tuple[str, str, int, int]]:
+        """The parts of `read_row`: each block's VKQ and (maximum, row sum), then dst."""
+        sequence, query, head = self.row
+        kernel, sizes = self.geometry.kernel, self.rows.case.op.sizes
+        DV, blocks = kernel.DV, kernel.blocks[0]
+        at = (sequence * sizes.n_q + query) * sizes.n_head + head
+        dst, found, parts = (DST, at * DV), [], self.parts
+        in_group = head % sizes.group
+        column = query % kernel.ncols1 * kernel.ncols2 + in_group % kernel.ncols2
+        for number, part in enumerate(parts if len(parts) > 1 else ()):
+            if kernel.family is not MMA_F16:
+                index = at * len(parts) + number
+                VKQ, meta = (PARTS, index * DV), 2 * index
+            else:  # dst_fixup: pairs of the last blocks of tiles, pairs of the others, then VKQ of the others
+                index = part.block * kernel.ncols + column
+                VKQ = dst if part.writes else (META, 4 * blocks * kernel.ncols + index * DV)
+                meta = 2 * (index if part.writes else blocks * kernel.ncols + index)
+            found += [(LAUNCHED, *VKQ, DV), (LAUNCHED, META, meta, 2)]
+        return [(a, buffer, FLOAT * i, FLOAT * n) for a, buffer, i, n in [*found, (FINISHED, *dst, DV)]]
+
+    def stages(self, document: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[Stage]:
+        """The stages in a document of `read_row`: the model's parts, then dst as it follows from the stored parts."""
+        texts = document["parts"]
+        *stored, dst = (None if text is None else np.frombuffer(bytes.fromhex(text), "<f4") for text in texts)
+        expected, parts = self.rows.parts(self.row), self.parts
+        sequence, query, head = self.row
+        labels = {"sequence": np.array(sequence), "query": np.array(query), "head": np.array(head)}
+        d = labels | {"d": np.arange(self.geometry.kernel.DV)}
+        found = Parts(expected.VKQ.copy(), expected.maximum.copy(), expected.rowsum.copy())
+        kernel, logits = self.geometry.kernel, self.rows.KQ_error(self.row)
+        KV_rows = max(len(range(part.start, part.stop, part.every)) for part in parts) * kernel.nbatch_fa
+        bounds = self.rows.VKQ_error(self.row, expected, KV_rows)
+        sums = np.abs(expected.rowsum[0]) * (2 * logits + KV_rows * ULP_F32)
+        for number, part in enumerate(parts if len(parts) > 1 else ()):
+            VKQ, meta = stored[2 * number], stored[2 * number + 1]
+            if VKQ is None or meta is None:
+                continue
+            found.VKQ[0, number], found.maximum[0, number], found.rowsum[0, number] = VKQ, *meta
+            where = f"stored by block {part.block}"
+            at, place = slice(number, number + 1), places[LAUNCHED]
+            yield Stage(
+                where, "KQ_max", meta[:1], expected.maximum[0, at], np.array([logits]), labels, place, stored=True
+            )
+            yield Stage(where, "row sum", meta[1:], expected.rowsum[0, at], sums[at], labels, place, stored=True)
+            yield Stage(where, "VKQ", VKQ, expected.VKQ[0, number], bounds[at], d, place, stored=True)
+        if dst is not None:
+            output = self.rows.output(self.row, found)
+            bound = largest_of(output) * len(parts) * 16 * ULP_F32
+            if len(parts) == 1:  # nothing is stored before
+                bound = bound + (bounds / expected.rowsum[0])
+            yield Stage("dst", "output", dst, output, np.atleast_1d(bound), d, places[FINISHED])

@@ -1,0 +1,141 @@
+"""Traces of real kernels on simulated GPUs to their output: correct ones, and faults of the corpus."""
+
+import pytest
+
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import expand, load, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.cases.scenario.schema import TracePlace
+from fattn_probe.daily.inspect.facts import Facts
+from fattn_probe.daily.inspect.trace.show import place_of
+from fattn_probe.daily.inspect.trace.tracer import Tracer
+from fattn_probe.llama.source.faults import corpus
+from fattn_probe.verdict.judge.cases import judge_case
+from tests.daily.inspect.shipped import CASES, inspector_of
+
+pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
+
+VEC = """
+version: 1
+about: the vec kernel with a quantised cache, sinks and four blocks
+hsk: 64
+n_head: 4
+n_head_kv: 2
+n_q: 1
+n_kv: 512
+type_K: q8_0
+type_V: q8_0
+sinks: true
+mask: {kind: causal}
+"""
+TILE = """
+version: 1
+about: the tile kernel on a GPU without fast f16, two steps a block
+hsk: 64
+n_head: 2
+n_q: 4
+n_kv: 500
+sinks: true
+mask: {kind: causal}
+"""
+CORRECT = {
+    "mma": (CASES["gqa"], "h200", 0),
+    "tile": (expand(loads(TILE))[0], "gtx1060", 5),
+    "tile in f16": (CASES["tile-hsk=72-n_q=5"], "h200", 5),
+    "vec": (expand(loads(VEC))[0], "h200", 5),
+}
+SLOW = {"tile", "tile in f16", "vec"}
+SHIPPED = [case for case in CASES.values() if case.op.sizes.flop < 3e10]
+
+
+def followed(case, device, patch=None, place=None):
+    """The trace of a case, and the verdict on its output."""
+    inspector, target, inputs = (
+        inspector_of(patch=patch),
+        parse_target(f"sim:{device}", load_devices()),
+        make_inputs(case),
+    )
+    facts = inspector.inspect(case, inputs, target).result
+    assert isinstance(facts, Facts), facts
+    output = judge_case(inspector.session, case, target)
+    return Tracer(inspector, case, inputs, target, facts).follow(output, place), output
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in CORRECT])
+def test_a_correct_kernel_is_followed_to_dst(kind):
+    case, device, registers = CORRECT[kind]
+    trace, output = followed(case, device)
+    assert output.status == "pass"
+    assert (trace.deviation, trace.stopped, trace.missing) == (None, (), "")
+    assert trace.stages[-1].where == "dst"
+    assert len([stage for stage in trace.stages if not stage.stored]) > registers
+    assert all(stage.place for stage in trace.stages)
+    assert trace.row == (0, 0, 0)
+    if kind == "mma":
+        (tile,) = trace.tiles
+        assert {item.name for item in tile.steps[-1].checked} >= {"KQ", "P", "VKQ", "KQ_rowsum at the end"}
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("case", SHIPPED, ids=lambda case: case.name)
+def test_every_shipped_case_is_followed_to_dst(case):
+    trace, output = followed(case, "h200")
+    assert output.status == "pass"
+    assert (trace.deviation, trace.stopped, trace.missing) == (None, (), "")
+    assert trace.stages[-1].where == "dst"
+
+
+END = ("KQ_max at the end", "KQ_rowsum at the end")
+FAULTS = {
+    "7192-alibi-head": ("KQ_max",),
+    "8542-softcap-scale": ("KQ",),
+    "13415-v-tile": ("VKQ",),
+    "14500-mask-rows": ("KQ_max",),
+    "14628-fixup-layout": ("output",),
+    "15157-sinks-each-warp": END,
+    "15157-sinks-twice": END,
+    "17796-kv-tail-load": ("KQ",),
+    "18606-small-maximum-shift": ("KQ_max",),
+    "19098-mma-first-maximum": ("KQ_max at the start",),
+    "21159-fixup-first-block": ("output",),
+    "1036-tile-v-stride": ("VKQ",),
+    "14500-tile-mask-rows": ("KQ",),
+    "15178-tile-sinks-ignored": ("KQ_sum",),
+    "16492-tile-kv-tail": ("KQ_max",),
+    "16540-tile-f16-scale": ("output",),
+    "16540-tile-oob-maximum": ("KQ_max",),
+    "2031-vec-v-step": ("VKQ",),
+    "7527-q8_1-offset": ("KQ",),
+    "12183-combine-many-blocks": ("output",),
+    "14500-vec-mask-rows": ("KQ",),
+    "14916-vec-pointer-advance": ("steps done",),
+    "15091-vec-sinks-each-block": ("KQ_max", "KQ_sum"),
+    "17549-vec-f16-product": ("KQ",),
+    "19098-vec-first-maximum": ("KQ_max",),
+}
+"""The first quantity that each fault's line changes; the mma kernel's come first, then those of tile and of vec."""
+BY_NAME = {fault.patch.name: fault for fault in corpus()}
+CHEAP = ("15178-tile-sinks-ignored", "15091-vec-sinks-each-block", "21159-fixup-first-block")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in CHEAP else pytest.mark.night) for name in FAULTS]
+)
+def test_a_fault_is_placed_at_its_line_or_after_it(name):
+    fault = BY_NAME[name]
+    (shown, *_) = fault.shows
+    case = expand(load(shown.scenario))[0]
+    trace, output = followed(case, shown.device, patch=fault.patch.path)
+    assert output.status == "fail"
+    deviation = trace.deviation
+    assert deviation is not None
+    assert deviation.quantity in FAULTS[name], deviation
+    assert place_of(trace)
+
+
+@pytest.mark.slow
+def test_a_place_is_followed_although_another_block_is_wrong():
+    fault = BY_NAME["15091-vec-sinks-each-block"]
+    case = expand(load(fault.shows[0].scenario))[0]
+    trace, _ = followed(case, "h200", patch=fault.patch.path, place=TracePlace(block=1, warp=2))
+    assert (trace.block, trace.warp) == ((0, 1, 0), 2)
