@@ -55,7 +55,7 @@ def prepare(folder: Path, request: BuildRequest, sources: Sources, contents: Con
     if kernels_apart(request.engine, request.flavour):
         for name in (HEADERS, QUICK_HEADERS):
             write_if_changed(cuda / name, TEXT)
-        headers_line = digest_line(folder)
+        headers_line = digest_line(folder, (folder / OVERLAY_STAMP).read_text())
     shared = kernel_parameters(folder / OVERLAY, SHARED)
     for case in map(sources.kernel, contents.kernels):
         text = headers_line + case_text(case, shared)

@@ -6,6 +6,7 @@ ninja know an object; so each kernel's file begins with a line that has their di
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -28,8 +29,9 @@ MOST = 16
 """How many the cache keeps, those that were made last; each takes 80 MB."""
 
 
-def digest_line(folder: Path) -> str:
-    """The first line of a kernel's file: a digest of what the headers of a build's folder are."""
+@functools.lru_cache(maxsize=64)
+def digest_line(folder: Path, state: str) -> str:
+    """The first line of a kernel's file: a digest of the headers of a build's folder, made once for each `state`."""
     cuda, ggml, sim = folder / "overlay" / CUDA, folder / "overlay/ggml", folder / "native/sim"
     places = (sim, sim / "include", folder / "native/cublas", cuda, ggml / "include", ggml / "src")
     texts = included([cuda / HEADERS], places, folder)
@@ -69,6 +71,7 @@ def header(folder: Path, name: str, kernel: Sequence[str], env: Mapping[str, str
     words = [word for word in kernel[: kernel.index("-MD")] if word != "ccache"]
     words[(at := words.index(name)) - 1 : at + 1] = []
     words[-1] = "c++-header"
+    line = (folder / kernel[kernel.index("-c") + 1]).read_text().partition("\n")[0]
 
     def make(made: Path) -> None:
         source = f"overlay/{CUDA}/{name}"
@@ -77,4 +80,4 @@ def header(folder: Path, name: str, kernel: Sequence[str], env: Mapping[str, str
         for path in others[: -MOST + 1]:
             remove_tree(path)
 
-    return get_or_make(PRECOMPILED, hexdigest("\0".join((*words, digest_line(folder), *compilers))), make)
+    return get_or_make(PRECOMPILED, hexdigest("\0".join((*words, line, *compilers))), make)

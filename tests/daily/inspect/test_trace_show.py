@@ -108,7 +108,7 @@ def test_json_of_a_deviation():
 def stage(where, quantity, off, **more):
     """Four numbers of a stage, of which the third is off."""
     expected = np.array([1.0, 2.0, 3.0, np.inf], np.float32)
-    found = expected + np.float32([0, 0, off, 0])
+    found = expected + np.array([0, 0, off, 0], np.float32)
     return Stage(where, quantity, found, expected, np.array([1e-3]), {"d": np.arange(4)}, "fattn-common.cuh:9", **more)
 
 

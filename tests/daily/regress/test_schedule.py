@@ -3,6 +3,7 @@
 import threading
 from contextlib import closing
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -197,7 +198,8 @@ def test_the_cases_that_are_likely_to_tell_come_first_with_their_kernels(compile
 def test_waves_grow_while_a_change_is_likely_to_show_and_are_large_otherwise(monkeypatch, place, expected):
     monkeypatch.setattr(GrowingBuild, "needs", lambda self, number, case: (case,))
     names = [str(number) for number in range(100)]
-    build = GrowingBuild([0], dict.fromkeys(names), waiting=[(0, name) for name in names])
+    waiting: list[Any] = [(0, name) for name in names]
+    build = GrowingBuild([0], dict.fromkeys(names), waiting=waiting)
     sizes = []
     for times in range(6):
         build.growth = Growth(times)
