@@ -195,9 +195,9 @@ def sums_of(rng):
     even[2, 1], even[2, 0, 64:], even[1, 1] = 0, 0, 0
     nothing, once = np.zeros_like(even), np.ones((3, 2, 2048), np.float32)
     stagnant = Chains(even, 1e-6 * even**2, nothing, nothing, nothing, once, np.zeros((3, 2, 4), np.bool_))
-    one, parts_of_it = rng.random((6, 4, 1), np.float32), ([1e-8, 1e-8, 0.8, 2e-9], [2, 2, 1, 2])
-    rest = (factor * one**power for factor, power in zip(*parts_of_it, strict=True))
-    first = Chains(one, *(each.astype(np.float32) for each in rest), np.ones_like(one), one < 0)
+    one = rng.random((6, 4, 1), np.float32)
+    small, largest = (1e-8 * one**2).astype(np.float32), (0.8 * one).astype(np.float32)
+    first = Chains(one, small, small, largest, small / 5, np.ones_like(one), one < 0)
     for number, mean_square in ((HALF, 0.9), (HALF, 0.0), (HALF, 1e-4), (SINGLE, 0.9)):
         for name, one in (("rising", chains), ("stagnant", stagnant), ("first", first)):
             yield f"sums {name} {number.fraction} {mean_square}", vars(accumulate(one, number, mean_square))
