@@ -8,6 +8,7 @@ import pytest
 
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.verdict.judge.known import (
+    CONDITIONS,
     Failure,
     Known,
     best,
@@ -33,6 +34,17 @@ def test_32_columns_are_not_few(columns, few):
     assert columns_of(kernel) == columns
     assert fewer_than_32_columns(Failure(OP, "9.0", kernel)) == few
     assert not fewer_than_32_columns(Failure(OP, "9.0", "flash_attn_mask_to_KV_max<16>"))
+
+
+def test_head_sizes_with_a_softcap_and_large_masks_are_counted_exactly():
+    def holds(name, n_q=1, n_kv=256, hsk=64, softcap=30.0):
+        op = Op.contiguous(Sizes(1, 4, 4, n_q, n_kv, hsk, hsk), Params(1.0, 0.0, softcap), ("f16", "f16"), mask=True)
+        return CONDITIONS[name](Failure(op, "9.0"))
+
+    capped, large = "a softcap with a head size whose kernels have none", "a mask of more than 2^31 entries"
+    assert [hsk for hsk in (64, 96, 128, 256, 512, 576) if holds(capped, hsk=hsk)] == [64, 96, 576]
+    assert not holds(capped, softcap=0.0)
+    assert [holds(large, n_q=1 << 15, n_kv=n_kv) for n_kv in (1 << 16, (1 << 16) + 32)] == [False, True]
 
 
 def test_a_mask_ends_inside_a_tile_that_has_more_queries():

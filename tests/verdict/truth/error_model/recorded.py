@@ -192,11 +192,14 @@ def sums_of(rng):
     chains = Chains(weight, square, (1e-4 * weight**2).astype(np.float32), top, square * (top > 0) / 4, scale, raised)
     even = np.full((3, 2, 2048), 0.125, np.float32)
     even[1] *= np.linspace(0, 2, 2048, dtype=np.float32)  # a sum that stagnates late
-    even[2, 1], even[2, 0, 64:] = 0, 0
+    even[2, 1], even[2, 0, 64:], even[1, 1] = 0, 0, 0
     nothing, once = np.zeros_like(even), np.ones((3, 2, 2048), np.float32)
     stagnant = Chains(even, 1e-6 * even**2, nothing, nothing, nothing, once, np.zeros((3, 2, 4), np.bool_))
+    one = rng.random((6, 4, 1), np.float32)
+    small, largest = (1e-8 * one**2).astype(np.float32), (0.8 * one).astype(np.float32)
+    first = Chains(one, small, small, largest, small / 5, np.ones_like(one), one < 0)
     for number, mean_square in ((HALF, 0.9), (HALF, 0.0), (HALF, 1e-4), (SINGLE, 0.9)):
-        for name, one in (("rising", chains), ("stagnant", stagnant)):
+        for name, one in (("rising", chains), ("stagnant", stagnant), ("first", first)):
             yield f"sums {name} {number.fraction} {mean_square}", vars(accumulate(one, number, mean_square))
 
 

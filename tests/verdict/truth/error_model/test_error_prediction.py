@@ -3,6 +3,8 @@
 import json
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +13,12 @@ from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.llama.launch.record import parse_launch, parse_launches
-from fattn_probe.verdict.truth.error_model.prediction import accuracy_warning
+from fattn_probe.verdict.truth.error_model import predict
+from fattn_probe.verdict.truth.error_model.prediction import WORTH_A_WARNING, accuracy_warning, why
+from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, operand_values, reference_of
 from maintain.agreement import stride_of
-from tests.verdict.truth.models import predicted
+from tests.verdict.truth.models import kernel_of, predicted
 
 ROOT = Path(__file__).parents[4]
 SAMPLES = ROOT / "tests/data/h200"  # of a real H200's outputs, see tests/test_agreement_h200.py
@@ -113,6 +117,71 @@ def test_a_sampled_query_is_the_same_whatever_the_others():
     common = one & other
     assert 2 <= one.sum() < other.sum() < 448
     np.testing.assert_allclose(few.row_rmse[:, common], more.row_rmse[:, common], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("heads", "more", "seen"),
+    [
+        (3, {}, [0, 2, 5]),
+        (0.5, {}, [0]),
+        (3, {"n_seq": 2}, [0]),  # V's values of all sequences count
+        (3, {"max_bias": 8, "mask": {"kind": "causal"}}, range(6)),  # then heads differ
+        (3, {"sinks": True}, range(6)),
+    ],
+)
+def test_evenly_spaced_heads_represent_alike_ones(heads, more, seen, monkeypatch):
+    monkeypatch.setattr(predict, "MOST_VALUES", int(heads * 40 * 64))
+    entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 12, "n_head_kv": 6, "n_q": 3, "n_kv": 40} | more
+    (case,) = expand(Scenario.model_validate(entry).named("heads"))
+    launch = parse_launch(
+        '{"order":0,"kernel":"void flash_attn_ext_f16<64, 64, 4, 2, false, false, false>()","grid":[6,1,1],'
+        '"block":[32,4,1],"shared":0}'
+    )
+    found, sequences = predicted(case.op, values_of(case), [launch], 90), case.op.sizes.n_seq
+    assert sorted({head // 2 for _, _, head in np.argwhere(found.sampled)}) == list(seen)
+    every = np.array(list(np.ndindex(sequences, 3, 12)))
+    pairs = list(np.ndindex(sequences, 6))
+    alike = [pairs[0], pairs[round((len(pairs) - 1) / 2)], pairs[-1]] if heads > 1 else [pairs[0]]
+    for most, number in ((1 << 20, None), (1, 3 if len(seen) < 6 and heads > 1 else 2 if heads < 1 else len(pairs))):
+        rows = predict.predict_rows(case.op, values_of(case), kernel_of(case.op, [launch], 90), every, most=most)
+        at = every[rows.sampled.ravel()]
+        of = {(int(seq), int(head) // 2) for seq, _, head in at}
+        assert of == set(pairs if len(seen) == 6 else alike) or most == 1
+        assert number is None or len(at) == number
+
+
+@pytest.mark.parametrize(
+    ("bias", "sums", "weights", "overflow", "words"),
+    [
+        (WORTH_A_WARNING, [2, 2], [3, 0], [False], "mean error +0.2 %: increments below half an ulp of the f16"),
+        (-WORTH_A_WARNING, [2, 2], [2, 2], [False], "mean error -0.2 %: increments below half an ulp of the f16"),
+        (0.01, [4, 0], [3, 3], [False], "mean error +1 %: weights 15.2 and more below the maximum are zero"),
+        (0.01, [2, 2], [-3, -3], [False], "mean error +1 %: weights 15.2"),
+        (0.0, [1], [1], [True, False, True], "2 of 3 rows may exceed 65504"),
+        (0.99 * WORTH_A_WARNING, [1], [1], [False], None),
+    ],
+)
+def test_a_warning_names_the_larger_loss_and_counts_rows(bias, sums, weights, overflow, words):
+    lost = SimpleNamespace(loss_sums=np.array([*sums, np.nan]), loss_weights=np.array([*weights, np.nan]))
+    prediction: Any = SimpleNamespace(bias=bias, rows=lost, may_overflow=np.array(overflow))
+    said = accuracy_warning(prediction)
+    assert said == "" if words is None else said.startswith(words)
+
+
+def test_why_names_converted_operands_and_the_largest_cause():
+    op: Any = SimpleNamespace(type_K="q8_0", type_V="f16")
+    kernel: Any = SimpleNamespace(
+        **{"converts_K": True, "converts_V": True, "accumulator": HALF, "weights": SINGLE, "name": "tile", "q": "f32"},
+        split=SimpleNamespace(group=1, accumulators=4),
+    )
+    rows: Any = SimpleNamespace(roundings=np.array([6.0, np.nan]))
+    said = why(op, kernel, rows, {"logits": 1.0, "weights": 3.0})
+    assert said.startswith("tile sums P.V in f16, 1 product a rounding: 6 roundings in each of 4 accumulators a block")
+    assert said.endswith(
+        "Q in f32, P in f32, K (q8_0) converted to f16; 75 % of the expected square error is P rounded to f16"
+    )
+    kernel.converts_K = False
+    assert "converted to f16;" not in why(op, kernel, rows, {"logits": 0.0})
 
 
 def test_why_names_kernel_accumulator_and_roundings():
