@@ -120,7 +120,8 @@ def test_upstreams_bound_is_on_the_nmse(monkeypatch):
     assert said((REFERENCE * (1 + 2.0**-5)).astype(np.float32), REFERENCE).passes  # at it
     exactly = upstream_says(dst, REFERENCE).nmse
     assert upstream_says(dst, REFERENCE, exactly).passes
-    assert not upstream_says(dst, REFERENCE, 0.999 * exactly).passes
+    worse = upstream_says(dst, REFERENCE, 0.999 * exactly)
+    assert not worse.passes and worse.reason == f"ERR = {exactly:.9f} > {0.999 * exactly:.9f}"
 
 
 def test_upstream_looks_for_one_nan_and_one_infinity():
