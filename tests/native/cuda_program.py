@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fattn_probe.base.cache import cache_dir
+from fattn_probe.base.cache import cache_dir, lock_beside
 from fattn_probe.base.process import Completed
 from fattn_probe.cases.device import load_devices
-from fattn_probe.llama.build.ensure import lock_of
 from fattn_probe.llama.build.flags import SIM_QUICK
 from fattn_probe.llama.build.make import build_env
 from fattn_probe.llama.build.ninja import run_ninja
@@ -53,7 +52,7 @@ def compile_programs(texts, flavour, arch="90", sim=SIMULATOR):
     def compiled(source, command):
         return compile_step(source, f"obj/{source}.o", command, ccache=bool(made.toolchain.ccache))
 
-    with lock_of(folder):
+    with lock_beside(folder):
         for path in (NATIVE / "sim").rglob("*"):
             if path.is_file() and path.suffix in NATIVE_SUFFIXES:
                 write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())

@@ -3,7 +3,7 @@
 import math
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,18 +24,6 @@ class Sizes:
     n_kv: int
     hsk: int
     hsv: int
-
-    def to_json(self) -> dict[str, int]:
-        """The sizes for digests, whose keys stay the same if a field is renamed."""
-        return {
-            "n_seq": self.n_seq,
-            "n_head": self.n_head,
-            "n_head_kv": self.n_head_kv,
-            "n_q": self.n_q,
-            "n_kv": self.n_kv,
-            "hsk": self.hsk,
-            "hsv": self.hsv,
-        }
 
     @property
     def group(self) -> int:
@@ -68,16 +56,6 @@ class Params:
         """The parameters as the op stores them, in float32."""
         scale, bias, softcap = map(float32, (self.scale, self.max_bias, self.logit_softcap))
         return replace(self, scale=scale, max_bias=bias, logit_softcap=softcap)
-
-    def to_json(self) -> dict[str, float]:
-        """The parameters for files and digests, whose keys stay the same if a field is renamed."""
-        return {
-            "scale": self.scale,
-            "max_bias": self.max_bias,
-            "logit_softcap": self.logit_softcap,
-            "prec": self.prec,
-            "n_kv_max": self.n_kv_max,
-        }
 
     @property
     def factor(self) -> float:
@@ -143,7 +121,7 @@ class Op:
             name: {"type": root.type, "ne": root.ne} | ({"period": root.period} if root.period else {})
             for name, root in self.roots.items()
         }
-        return {"params": self.params.to_json(), "tensors": views, "roots": roots}
+        return {"params": asdict(self.params), "tensors": views, "roots": roots}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> "Op":

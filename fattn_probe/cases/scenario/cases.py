@@ -1,7 +1,7 @@
 """A scenario's cases, each one fully resolved op."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -92,9 +92,8 @@ class Case:
         if isinstance(self.source, Recording):
             return self.source.digest
         op = self.op
-        told = (
-            op.sizes.to_json() | op.params.to_json() | {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
-        )
+        told: dict[str, Any] = {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
+        told |= asdict(op.sizes) | asdict(op.params)  # a field that is renamed needs its old key here
         told |= {key: getattr(self.source, key).model_dump(mode="json") for key in ("mask", "layout", "data")}
         periods = {name: root.period for name, root in op.roots.items() if root.period}
         told |= {"periods": periods} if periods else {}

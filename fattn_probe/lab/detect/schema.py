@@ -21,7 +21,7 @@ from fattn_probe.base.workers import threads
 from fattn_probe.lab.detect.counts import Place
 from fattn_probe.lab.detect.mutants import Mutant, mutate
 from fattn_probe.llama.build import RUNNER, BuildRequest
-from fattn_probe.llama.build.ensure import WHAT, is_unsealed, lock_of
+from fattn_probe.llama.build.ensure import WHAT, is_unsealed
 from fattn_probe.llama.build.flags import MUTANTS
 from fattn_probe.llama.build.key import Contents, folder_of, key_of
 from fattn_probe.llama.build.make import make_plan
@@ -213,7 +213,7 @@ def checked(
             folder = folder_of(request, key_of(request, toolchain.versions))
             sources = read_sources(request.tree, request.quants, toolchain.machine)
             contents = Contents(tuple(case.name for case in cases), programs=(RUNNER,))
-            locks.enter_context(lock_of(folder))
+            locks.enter_context(lock_beside(folder))
             locks.enter_context(growing(folder, WHAT, is_unsealed))
             prepare(folder, request, sources, contents)
             for step in make_plan(request, replace(toolchain, ccache=None), contents, sources).steps:

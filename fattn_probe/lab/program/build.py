@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fattn_probe.base.cache import Kind, cache_dir, get_or_make, growing
+from fattn_probe.base.cache import Kind, cache_dir, get_or_make, growing, lock_beside
 from fattn_probe.base.digest import short
 from fattn_probe.base.errors import BuildError, InputError
 from fattn_probe.base.seal import damage, read_seal
 from fattn_probe.cases.device import Target
 from fattn_probe.lab.program.source import HIP, Program, check_supported
 from fattn_probe.llama.build.ccache import ccache_env
-from fattn_probe.llama.build.ensure import is_unsealed, lock_of, mark_used
+from fattn_probe.llama.build.ensure import is_unsealed, mark_used
 from fattn_probe.llama.build.key import Flavour
 from fattn_probe.llama.build.ninja import Report, run_ninja, silent
 from fattn_probe.llama.build.overlay import ERRORS, known_ptx, write_if_changed
@@ -96,7 +96,7 @@ class Maker:
         """The compiled program; it is compiled if it has changed. BuildError with the compiler's errors."""
         target = f"bin/{program.path.stem}-{program.digest}"
         rewritten = {} if self.cuda else self.rewritten(program)
-        with lock_of(self.folder):
+        with lock_beside(self.folder):
             if self.has(target):
                 mark_used(self.folder)
             else:

@@ -69,7 +69,7 @@ def ensure(
     folder = folder_of(request, key_of(request, toolchain.versions))
     if not again and (build := finished(folder, request, wanted)):
         return build
-    with lock_of(folder):
+    with lock_beside(folder):
         if not again and (build := finished(folder, request, wanted)):
             return build
         from fattn_probe.llama.build.make import (
@@ -124,15 +124,10 @@ def mark_used(folder: Path) -> None:
         os.utime(folder / SEAL)
 
 
-def lock_of(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """The lock that a process holds while it changes the build in a folder."""
-    return lock_beside(folder)
-
-
 def replacing_lock(folder: Path) -> contextlib.AbstractContextManager[None]:
     """The lock that a process holds while it replaces the libraries and programs of a build, or loads them.
 
-    It is held much shorter than `lock_of`, so that cases run while more kernels compile.
+    It is held much shorter than the lock beside the folder, so that cases run while more kernels compile.
     """
     return lock_of_file(folder / LIBRARIES_LOCK)
 

@@ -54,23 +54,17 @@ class BuildRequest:
     quants: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        problems = [problem for problem in self._problems() if problem]
+        unknown = [name for name in self.sanitize if name not in SANITIZERS]
+        problems = [f"sanitizer {unknown[0]!r} is not one of {', '.join(SANITIZERS)}"] if unknown else []
+        problems += filter(None, [not_with_address(self.flavour, self.sanitize)])
+        if not is_nvcc_arch(self.arch):
+            problems.append(not_an_architecture(self.arch))
+        if self.engine != "sim" and self.sanitize:
+            problems.append("--sanitize is for the sim engine (on a GPU there is compute-sanitizer)")
+        if self.engine != "sim" and self.flavour not in ("release", "debug"):
+            problems.append(f"the {self.flavour} flavour needs the sim engine")
         if problems:
             raise InputError("\n".join(problems))
-
-    def _problems(self) -> list[str]:
-        unknown = [name for name in self.sanitize if name not in SANITIZERS]
-        return [
-            f"sanitizer {unknown[0]!r} is not one of {', '.join(SANITIZERS)}" if unknown else "",
-            not_with_address(self.flavour, self.sanitize),
-            "" if is_nvcc_arch(self.arch) else not_an_architecture(self.arch),
-            ""
-            if self.engine == "sim" or not self.sanitize
-            else "--sanitize is for the sim engine (on a GPU there is compute-sanitizer)",
-            ""
-            if self.engine == "sim" or self.flavour in ("release", "debug")
-            else f"the {self.flavour} flavour needs the sim engine",
-        ]
 
     @property
     def applied(self) -> tuple[Patch, ...]:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.base.cache import lock_beside
 from fattn_probe.base.errors import BuildError, MachineError
-from fattn_probe.llama.build import BuildRequest, ensure, lock_of, make, toolchain
+from fattn_probe.llama.build import BuildRequest, ensure, make, toolchain
 from fattn_probe.llama.build.ninja import run_ninja
 from tests.as_user import fattn_probe
 from tests.llama.build.tree import make_tree
@@ -173,7 +174,7 @@ def test_a_read_only_file_system_serves_what_it_has(request_, made, tmp_path):
     folder, cache = ensure(request_).folder, tmp_path / "cache"
     with mounted(cache, "--bind", cache):
         subprocess.run(["mount", "-o", "remount,ro,bind", cache], check=True)
-        with lock_of(folder):
+        with lock_beside(folder):
             assert ensure(request_).folder == folder
         with pytest.raises(MachineError, match="cannot be written: Read-only file system"):
             ensure(request_, programs=["fattn-runner", "fattn-runner-cpu"])
