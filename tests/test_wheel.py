@@ -73,12 +73,6 @@ def test_names_are_found(probe):
 
 
 @pytest.mark.build
-def test_plan(probe):
-    (run,) = json.loads(probe("plan", "gqa", "--on", "sim:h200", "--json"))["runs"]
-    assert run["case"] == "gqa"
-
-
-@pytest.mark.build
 @pytest.mark.gdb
 def test_demo(probe):
     printed = probe("demo")
@@ -88,23 +82,11 @@ def test_demo(probe):
 
 
 @pytest.mark.build
-def test_compare(probe):
-    (row,) = json.loads(probe("compare", "gqa", "--on", "sim:h200", "--json"))["rows"]
-    assert row["status"] == "pass"
-
-
-@pytest.mark.build
-@pytest.mark.gdb
-def test_inspect(probe):
-    assert json.loads(probe("inspect", "gqa", "--on", "sim:h200", "--json"))["inspections"]
-
-
-@pytest.mark.build
 def test_regress(probe):
-    words = ("regress", "quick", "--filter", "^mqa$", "--history", "history.db", "--json")
-    # On an H200, on one of five SMs (of a file beside the suite), on an Ada GPU, and among other ops in one process.
+    words = ("regress", "quick", "--filter", "^decode$", "--history", "history.db", "--json")
+    # On an H200, on one of five SMs (of a file beside the suite), and among other ops in one process.
     runs = json.loads(probe(*words))["runs"]
-    assert [run["counts"]["pass"] for run in runs] == [1, 1, 1, 1]
+    assert [run["counts"]["pass"] for run in runs] == [1, 1, 1]
 
 
 @pytest.mark.build

@@ -219,10 +219,7 @@ def piped(words, columns=""):
     "words",
     [
         "scenario list",
-        "scenario show gqa",
         "device list",
-        "suite list",
-        "patch list",
         "patch list --faults",
         "study gqa --algorithm fa2",
         "compare no-such-scenario",

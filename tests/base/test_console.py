@@ -246,8 +246,8 @@ def test_no_file_takes_the_number_of_a_closed_stream(tmp_path):
     assert not (tmp_path / "h.db").exists() or b"fattn" not in (tmp_path / "h.db").read_bytes()[:100]
 
 
-@pytest.mark.parametrize("words", ["device list", "scenario list", "scenario show gqa", "patch list", "study gqa"])
-@pytest.mark.parametrize("locale", ["C", "POSIX", "de_DE.ISO-8859-1"])
+@pytest.mark.parametrize("words", ["device list", "scenario show gqa", "study gqa"])
+@pytest.mark.parametrize("locale", ["C", "de_DE.ISO-8859-1"])
 def test_a_terminal_that_knows_ascii_only(tmp_path, words, locale):
     env = {"LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     done = shell(f"fattn-probe {words}", tmp_path, **env)
@@ -255,7 +255,7 @@ def test_a_terminal_that_knows_ascii_only(tmp_path, words, locale):
     assert done.stdout
 
 
-@pytest.mark.parametrize("columns", ["1", "20", "60", "²", "-5", "0", "many", "999999999", "99999999999999999999"])
+@pytest.mark.parametrize("columns", ["1", "60", "²", "-5", "many", "99999999999999999999"])
 def test_any_width(tmp_path, columns):
     done = shell("fattn-probe scenario show gqa && fattn-probe scenario show --help", tmp_path, COLUMNS=columns)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -15,6 +15,7 @@ import pytest
 
 from fattn_probe.base.seal import seal
 from fattn_probe.llama.build import open_build
+from tests.as_user import completed as probe
 
 GQA = Path(__file__).parents[3] / "scenarios/gqa.yaml"
 SINKS = GQA.with_name("sinks.yaml")
@@ -33,13 +34,8 @@ mask: {kind: causal}
 pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 
 
-def probe(*words, timeout=300, **options):
-    command = [sys.executable, "-m", "fattn_probe", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **options)
-
-
-def inspect(*words, **options):
-    return probe("inspect", *words, **options)
+def inspect(*words):
+    return probe("inspect", *words)
 
 
 def test_people_see_tensors_choice_launch_and_map():
@@ -219,7 +215,7 @@ def test_the_dialogue_is_kept(tmp_path):
 @pytest.mark.slow  # ggml's CPU backend is compiled
 def test_upstreams_own_case():
     words = ("--program", "test-backend-ops", "--filter", "hsk=64,hsv=64,nh=4,nr23=\\[1,1\\],kv=113,nb=3,mask=1")
-    done = inspect(*words, "--on", "sim:h200", "--host", "--json", timeout=900)
+    done = inspect(*words, "--on", "sim:h200", "--host", "--json")
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["inspections"]
     assert found["case"].startswith("FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,")
@@ -325,7 +321,7 @@ def test_a_warp_is_followed():
 @pytest.mark.slow  # another kernel is compiled
 def test_a_fault_after_the_last_step_is_named():
     words = (SINKS, "--on", "sim:h200", "--trace", "--patch", FAULTS / "15157-sinks-twice.patch")
-    done = inspect(*words, timeout=900)
+    done = inspect(*words)
     assert done.returncode == 5
     assert re.search(r"first deviation: kb0 \d+: (KQ_max|KQ_rowsum|VKQ) at the end of query", done.stdout)
     assert "output: fail" in done.stdout

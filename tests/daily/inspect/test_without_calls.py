@@ -1,14 +1,13 @@
 """A gdb that cannot call functions of the program (gdb 13 on a CPU with AMX, here a stand-in) is enough to inspect."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fattn_probe.machine.run.capture import read_capture
+from tests.as_user import completed
 
 pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 
@@ -24,8 +23,7 @@ INTERFACES = pytest.mark.parametrize(
 
 
 def probe(*words, **options):
-    command = [sys.executable, "-m", "fattn_probe", *map(str, words), "--debugger", STAND_IN]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
+    return completed(*words, "--debugger", STAND_IN, **options)
 
 
 def inspect(*words):

@@ -264,8 +264,7 @@ def test_an_interrupted_capture_stays_usable(session, models, tmp_path):
 
 def test_the_command_prints_one_document(session, models, tmp_path):
     words = ["capture", models["qwen2"], "--prompt", "hello", "--out", tmp_path / "out", "--json"]
-    done = subprocess.run([sys.executable, "-m", "fattn_probe", *map(str, words)], check=True, capture_output=True)
-    found = json.loads(done.stdout)
+    found = json.loads(fattn_probe(*words).stdout)
     assert found["folder"] == str(tmp_path / "out")
     assert [op["file"] for op in found["ops"]] == sorted(
         (op["file"] for op in found["ops"]), key=lambda name: name[14:]

@@ -4,8 +4,6 @@ import dataclasses
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.cases import judge_case
 from fattn_probe.verdict.judge.checks import Checks
+from tests.as_user import completed
 from tests.stand_in import StandIn
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
@@ -29,8 +28,7 @@ H200 = parse_target("sim:h200", load_devices())
 
 
 def probe(*words):
-    command = [sys.executable, "-m", "fattn_probe", *map(str, words), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3000, check=False)
+    done = completed(*words, "--json")
     assert done.returncode in (0, 5), done.stderr
     return json.loads(done.stdout)
 

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 
 import pytest
 
 from fattn_probe.base.cache import lock_beside, part
 from fattn_probe.llama.build.storage import prune, read_storage
+from tests.as_user import fattn_probe
 
 DAY = 86400
 
@@ -75,8 +74,7 @@ def test_what_killed_processes_and_earlier_versions_left_goes(cache):
 
 def test_the_command(cache):
     def probe(*words):
-        command = [sys.executable, "-m", "fattn_probe", "cache", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return fattn_probe("cache", *words).stdout
 
     assert "never finished" in probe("show")
     assert json.loads(probe("show", "--json"))["other"] == 70

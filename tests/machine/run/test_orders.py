@@ -139,7 +139,7 @@ def test_one_flag_for_several_kernels_is_found_and_shrunk(tree):
 
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_buffer_that_outlives_its_op_is_found_and_shrunk(tree):
     patch = find_patch(str(PATCHES / "kept-mask-scan.patch"), tree)
     scans = [case for case in cases_of([Path("suites/pool/scan.yaml").absolute()]) if "n_q=16-mask=" in case.name]

@@ -32,12 +32,13 @@ def outcome_of(text, patch=None, flavour="release"):
     return outcome, nmse(outcome.result.dst, reference_of(case.op, inputs)) if isinstance(outcome, Ran) else None
 
 
+@pytest.mark.night  # CI judges the seam (test_compare_sim.py) and the mask's stride (test_regress_cli.py)
 @pytest.mark.parametrize(
     ("patch", "text"),
     [
-        ("fault-stream-k-seam", LONG_CACHE),  # another test has this build too
-        pytest.param("fault-missing-syncthreads", SHORT, marks=pytest.mark.night),
-        pytest.param("fault-mask-stride", PADDED_MASKS, marks=pytest.mark.night),
+        ("fault-stream-k-seam", LONG_CACHE),
+        ("fault-missing-syncthreads", SHORT),
+        ("fault-mask-stride", PADDED_MASKS),
     ],
 )
 def test_fault_makes_the_output_wrong(patch, text):
@@ -58,6 +59,7 @@ def test_missing_bounds_check_is_an_access_out_of_bounds():
     assert "fattn-mma-f16.cuh:" in outcome.frames[0]
 
 
+@pytest.mark.night  # CI has the races of test_checked_faults.py
 def test_missing_barrier_is_a_race():
     _, right = outcome_of(SHORT, flavour="check")
     assert right < 1e-6
