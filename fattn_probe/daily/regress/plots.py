@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from fattn_probe.base.arrays import F64
-from fattn_probe.base.figures import times
-from fattn_probe.base.view.marks import Axis, Box, Cells, ColourScale, Drawing, Look, Mark, Stroke, outline
+from fattn_probe.base.figures import number_of
+from fattn_probe.base.view.marks import Axis, Box, Cells, Drawing, Look, Mark, Stroke, outline
 from fattn_probe.base.view.svg import svg
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.regress.packed_map import PackedMap
@@ -17,15 +16,21 @@ from fattn_probe.daily.regress.records import Identity, Result, StoredCase
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.tiles import ntiles, tile_at
+from fattn_probe.verdict.present.error_map import SCALE
 
 LOOKS = {status: Look(name) for status, name in {"pass": "p", "fail": "f", "unsupported": "u"}.items()}
 OTHER, BITS, LIMIT = Look("l"), Look("bits"), Look("limit")
 WIDTH, HEIGHT, EDGE = 300.0, 58.0, 4.0
 Values = Sequence[float | None]
 """One value per run, None if there is none."""
-STEPS = 4
-ERRORS = (Look(""), *(Look(f"h{step}") for step in range(1, STEPS + 1)))
-ODD = Look(f"h{STEPS + 1}")
+ERRORS = {
+    "h0": f"below {SCALE.limits[0]:g}",
+    **{look.name: f"{limit:g} and more" for look, limit in zip(SCALE.looks[1:], SCALE.limits, strict=True)},
+    SCALE.odd.name: "not finite, or unwritten",
+}
+"""The key of an error map: the words for each CSS class."""
+MAP_WIDTH, LEAST_PLACE, MOST_PLACE = 240.0, 5.0, 24.0
+"""The width of an error map, and the limits of a place's size, in pixels."""
 TILE, CUT = Look("tile"), Look("cut")
 LEAST_TILE = 4.0
 """The smallest size of a tile, in pixels, that gets lines around it."""
@@ -45,7 +50,7 @@ class Square:
 def strip(marks: Sequence[Square]) -> Markup:
     """One square per run: its colour is the verdict, a bar before it marks changed bits."""
     worst = [mark.status for mark in marks if mark.status not in ("pass", "unsupported")]
-    label = f"{len(marks)} nights, {len(worst)} not passed" if marks else "no nights"
+    label = f"{number_of(len(marks), 'run')}, {len(worst)} not passed"
     squares = [
         Box(9 * place + 1, 2, 8, 11, LOOKS.get(mark.status, OTHER), title=mark.said) for place, mark in enumerate(marks)
     ]
@@ -54,7 +59,7 @@ def strip(marks: Sequence[Square]) -> Markup:
 
 
 def plot(series: Mapping[str, Values], label: str, *, least: float, limit: float | None = None) -> Markup:
-    """Lines over the runs, by CSS class; empty if no line has two values. A dashed line marks `limit` if it is near.
+    """Lines over the runs, by CSS class; empty if no line has two values. A dashed line marks `limit`.
 
     The height covers at least `least`, so that noise looks like noise. A run between two runs without a value is a
     point.
@@ -62,7 +67,7 @@ def plot(series: Mapping[str, Values], label: str, *, least: float, limit: float
     known = [value for line in series.values() for value in line if value is not None]
     if max((sum(value is not None for value in line) for line in series.values()), default=0) < 2:
         return Markup("")
-    shown = [*known, limit] if limit is not None and max(known) > limit - least else known
+    shown = known if limit is None else [*known, limit]
     spread, middle = max(max(shown) - min(shown), least), (max(shown) + min(shown)) / 2
     runs = max(map(len, series.values()))
     axes = Axis("runs", 0, max(runs - 1, 1)), Axis(label, middle - spread / 2, middle + spread / 2)
@@ -70,8 +75,8 @@ def plot(series: Mapping[str, Values], label: str, *, least: float, limit: float
         "plot", WIDTH, HEIGHT, tuple(line for one in series.items() for line in _lines(*one)), label, axes=axes
     )
     marks = [*drawn.placed(EDGE, EDGE, WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE)]
-    if limit is not None and 0 <= (share := axes[1].share(limit)) <= 1:
-        y = EDGE + (1 - share) * (HEIGHT - 2 * EDGE)
+    if limit is not None:
+        y = EDGE + (1 - axes[1].share(limit)) * (HEIGHT - 2 * EDGE)
         marks.insert(0, Stroke(((0, y), (WIDTH, y)), LIMIT))
     return Markup(svg(Drawing("plot", WIDTH, HEIGHT, tuple(marks), label), fixed=False, stretched=True))
 
@@ -140,21 +145,20 @@ def output_tiles(case: StoredCase, result: Result, identity: Identity) -> tuple[
 
 @dataclass(frozen=True)
 class ErrorPicture:
-    """The picture, and its key: (CSS class, words) of each colour, and whether it outlines whole tiles and cut ones."""
+    """The picture, and whether it outlines whole tiles and cut ones."""
 
     svg: Markup
-    key: tuple[tuple[str, str], ...]
     tiles: bool
     seams: bool
 
 
 def picture_of(packed: PackedMap, label: str, tiles: Sequence[OutputTile] = ()) -> ErrorPicture:
     """The picture of an error map: heads down, queries across."""
-    scale = ColourScale(limits_of(packed.values), ERRORS, ODD)
-    width, height = packed.columns * _cell(packed.columns), packed.rows * _cell(packed.rows)
+    width = max(MAP_WIDTH, packed.columns * LEAST_PLACE)
+    height = packed.rows * max(LEAST_PLACE, min(MOST_PLACE, MAP_WIDTH / packed.rows))
     across, down = width / packed.queries, height / packed.heads
     outlined = len(tiles) > 1 and min(min(tile.queries * across, tile.heads * down) for tile in tiles) >= LEAST_TILE
-    marks: list[Mark] = [Cells(0, 0, width, height, packed.values, scale)]
+    marks: list[Mark] = [Cells(0, 0, width, height, packed.values, SCALE)]
     for look in (TILE, CUT) if outlined else ():
         marks += [
             outline(tile.query * across, tile.head * down, tile.queries * across, tile.heads * down, look)
@@ -162,29 +166,5 @@ def picture_of(packed: PackedMap, label: str, tiles: Sequence[OutputTile] = ()) 
             if look is TILE or tile.blocks > 1
         ]
     cut = sum(tile.blocks > 1 for tile in tiles) if outlined else 0
-    words = [
-        f"below {times(scale.limits[0], 2)}",
-        *(f"{times(limit, 2)} and more" for limit in scale.limits),
-        "not finite, or unwritten",
-    ]
-    there = np.unique(scale.places(packed.values))
-    key = tuple((f"h{place}", words[place]) for place in there)
     drawn = svg(Drawing("error-map", width, height, tuple(marks), label))
-    return ErrorPicture(Markup(drawn), key, outlined and cut < len(tiles), bool(cut))
-
-
-def limits_of(values: F64) -> tuple[float, ...]:
-    """The lower limits of the colours: four equal steps on a logarithmic scale, from the least error above 1 up.
-
-    An error of 1 is the error that the arithmetic predicts for the row.
-    """
-    wrong = values[np.isfinite(values) & (values >= 1)]
-    if not wrong.size:
-        return (1.0, 3.0, 10.0, 100.0)
-    low = 1.0 if (values < 1).any() else float(wrong.min())
-    ratio = max(float(wrong.max()) / low, 1.5)
-    return tuple(low * ratio ** (step / STEPS) for step in range(STEPS))
-
-
-def _cell(places: int) -> float:
-    return max(5.0, min(24.0, 240 / places))
+    return ErrorPicture(Markup(drawn), outlined and cut < len(tiles), bool(cut))

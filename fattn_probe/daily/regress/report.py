@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fattn_probe.base.figures import minute, times
+from fattn_probe.base.figures import minute, number_of, times
 from fattn_probe.base.tables import Table
 from fattn_probe.daily.inspect.view.page import environment, map_of
 from fattn_probe.daily.regress.changes import Change, ChangeKind
@@ -15,6 +15,7 @@ from fattn_probe.daily.regress.exercised import Ops, families, ops_of
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night, shown, worst
 from fattn_probe.daily.regress.plots import (
+    ERRORS,
     OutputTile,
     Square,
     log10,
@@ -62,13 +63,14 @@ def report(history: History, suite: str = "") -> str:
         "families": families(history, [night.run for night in once.values()]),
         "ops": op_table(ops) if ops.rows else None,
         "swatch": swatch,
+        "scale": ERRORS,
     }
     return environment("fattn_probe.daily.regress").get_template("report.html.j2").render(words)
 
 
 def _section(history: History, night: Night) -> dict[str, Any]:
     run, baseline = night.run, night.baseline
-    words, bad = verdict_of(night)
+    words, status = verdict_of(night)
     unexplained = [result for result in night.failures if not result.known]
     return {
         "id": f"run-{run.uid[:8]}",
@@ -78,7 +80,7 @@ def _section(history: History, night: Night) -> dict[str, Any]:
         "tree": run.identity.tree,
         "run": _about(run),
         "verdict": words,
-        "bad": bad,
+        "status": status,
         "baseline": f"{_named(baseline)}, accepted by {night.accepted}" if baseline else "",
         "counts": night.counts,
         "changes": change_table(night.changes[:], MOST_CHANGES),
@@ -90,7 +92,7 @@ def _section(history: History, night: Night) -> dict[str, Any]:
         "maps": list(_maps(night)),
         "timed": any(result.seconds for result in night.results.values()),
         "scenarios": [_scenario(night, name, cases) for name, cases in night.scenarios.items()],
-        "nights": len(night.runs),
+        "runs": number_of(len(night.runs), "run"),
         "cases": [_case(history, night, name) for name in night.worth_a_look(MOST_CASES)],
         "hidden_cases": max(0, len(night.results) - MOST_CASES),
     }
@@ -102,17 +104,18 @@ def partial(run: Run) -> str:
     return f"{stopped}, only {run.settings.only}" if run.settings.only else stopped
 
 
-def verdict_of(night: Night) -> tuple[str, bool]:
-    """The run's verdict in a few words, and whether it is bad news."""
+def verdict_of(night: Night) -> tuple[str, str]:
+    """The run's verdict in a few words, worst news first; and pass, fail, or lost if cases have no verdict."""
     unsaid = sum(night.counts.get(status, 0) for status in ("unjudged", "lost", "not run"))
-    rest = f", {unsaid} without a verdict" if unsaid else ""
-    if night.alarms:
-        return f"{len(night.alarms)} regression{'s' * (len(night.alarms) > 1)}{rest}", True
+    wrong, changed, rest = len(night.failures), len(night.changes), f"{unsaid} without a verdict"
+    if night.alarms or (wrong and night.baseline is None):
+        bad = number_of(len(night.alarms), "regression") if night.alarms else f"{wrong} wrong; no accepted run yet"
+        return f"{bad}, {rest}" if unsaid else bad, "fail"
     if night.baseline is None:
-        wrong = len(night.failures)
-        return f"{f'{wrong} wrong' if wrong else 'nothing wrong'}; no accepted run yet{rest}", bool(wrong or unsaid)
-    said = f"nothing got worse; {len(night.changes)} changed" if night.changes else "nothing changed"
-    return said + rest, bool(unsaid)
+        said = "nothing wrong; no accepted run yet"
+    else:
+        said = f"nothing got worse; {changed} changed" if changed else "nothing changed"
+    return (f"{rest}; otherwise {said}", "lost") if unsaid else (said, "pass")
 
 
 def _named(run: Run) -> str:
@@ -160,7 +163,11 @@ def unjudged(night: Night) -> Iterator[tuple[str, str]]:
 def _failure(night: Night, result: Result) -> dict[str, Any]:
     packed = night.error_maps.get(result.name)
     drawn = night.failures.index(result) < MOST_WRONG
-    size = f"{packed.heads} heads x {packed.queries} queries" if packed else ""
+    size = (
+        f"{number_of(packed.heads, 'head')} x {packed.queries} quer{'y' if packed.queries == 1 else 'ies'}"
+        if packed
+        else ""
+    )
     crash, finding = None, result.finding  # where a kernel stopped, if it did
     if finding is not None:
         line = f"{finding.file}:{finding.line}" if finding.file else ""
@@ -234,7 +241,7 @@ def _errors(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
         known, limit = [[cell.nmse for cell in cells if cell.nmse is not None] for cells in by_run], None
     most = [log10(max(values, default=None)) for values in known]
     middle = [log10(statistics.median(values)) if values else None for values in known]
-    return plot({"middle": middle, "most": most}, f"error through the nights, {name}", least=LEAST_DECADE, limit=limit)
+    return plot({"middle": middle, "most": most}, f"error by run, {name}", least=LEAST_DECADE, limit=limit)
 
 
 def _times(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
@@ -243,7 +250,7 @@ def _times(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
     timed = [[cell.time for cell in cells if cell.time is not None] for cells in by_run]
     sums = tuple(sum(times) if times and len(times) == number else None for times in timed)
     least = LEAST_TIME * max((value for value in sums if value), default=0.0)
-    return plot({"most": sums}, f"time through the nights, {name}", least=least)
+    return plot({"most": sums}, f"time by run, {name}", least=least)
 
 
 def _case(history: History, night: Night, name: str) -> dict[str, Any]:

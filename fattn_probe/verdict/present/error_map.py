@@ -15,11 +15,19 @@ from fattn_probe.base.view.marks import Axis, Cells, ColourScale, Drawing, Look,
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.metrics import Deviation
 
-SIGNS = {" ": "", "·": "dim", "░": "yellow", "▒": "dark_orange", "▓": "bold red"}
-NOT_FINITE = Look("", style="bold magenta", sign="X", colour="#d55e00")
+NOT_FINITE = Look("h5", style="bold magenta", sign="X", colour="#d55e00")
 SCALE = ColourScale(
-    (1.0, 3.0, 10.0, 100.0), tuple(Look("", style=style, sign=sign) for sign, style in SIGNS.items()), NOT_FINITE
+    (1.0, 3.0, 10.0, 100.0),
+    (
+        Look("", sign=" "),
+        Look("h1", style="dim", sign="·"),
+        Look("h2", style="yellow", sign="░"),
+        Look("h3", style="dark_orange", sign="▒"),
+        Look("h4", style="bold red", sign="▓"),
+    ),
+    NOT_FINITE,
 )
+"""The scale of all error maps in a terminal and on a page, where dark is worse. An error of 1 is the predicted one."""
 FINE = ramp(np.logspace(-1, 3, 161).tolist(), NOT_FINITE)
 WIDTH, HEIGHT, LABEL = 72, 16, 12
 PIXELS = 512

@@ -3,7 +3,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from fattn_probe.daily.inspect.facts import Facts, TensorFacts
 from fattn_probe.daily.inspect.view.page import Section, breakable, page, side_by_side_page
@@ -109,9 +109,24 @@ def test_a_stopped_kernel_is_reported_first():
 
 
 def test_two_side_by_side():
+    """The first map was below 50 rows of facts, and two kernels in a cell had only a comma between them."""
     text = side_by_side_page(side_by_side(gqa(), on_rtx4070()))
     reader = Reader(text)
     assert reader.open == []
     assert len(reader.ids) == len(set(reader.ids))
+    sections = ["work-a", "work-b", "facts", "decisions"]
+    assert reader.links == ["#main", *(f"#{section}" for section in sections)]
+    assert re.findall(r'<section id="([^"]+)"', text) == sections
     assert "<h2>Division of work: gqa on sim:rtx4070</h2>" in text
-    assert "<td>nsm</td><td>132</td><td>46</td>" in text
+    folded = [text[part.start() : part.end()] for part in re.finditer(r"<details>.*?</details>", text, re.DOTALL)]
+    assert ["<td>nsm</td><td>132</td><td>46</td>" in part for part in folded] == [True, False]
+    assert "5 differ</summary>" in folded[0]
+    assert "<summary>1 condition answered differently</summary>" in folded[1]
+    names = [kernel.kernel for kernel in gqa().kernels]
+    assert "<td>" + "\n".join(map(escape, names)) + "</td>" in text.replace("<wbr>", "")
+
+
+def test_two_equal_inspections_have_nothing_to_unfold():
+    text = side_by_side_page(side_by_side(gqa(), gqa()))
+    assert "<details>" not in text
+    assert "none differs</p>" in text

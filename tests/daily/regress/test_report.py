@@ -10,7 +10,7 @@ from fattn_probe.daily.regress.exercised import families
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.night import night_of, shown
 from fattn_probe.daily.regress.packed_map import packed
-from fattn_probe.daily.regress.plots import OutputTile, Square, limits_of, picture_of, plot, strip, work_facts
+from fattn_probe.daily.regress.plots import HEIGHT, MAP_WIDTH, OutputTile, Square, picture_of, plot, strip, work_facts
 from fattn_probe.daily.regress.records import Identity, Result, Settings, StoredCase
 from fattn_probe.daily.regress.report import report, unjudged, verdict_of
 from fattn_probe.daily.regress.results import metrics_of
@@ -113,8 +113,8 @@ def test_the_page_is_complete_in_itself_well_formed_and_escapes(history):
 
 def test_a_wrong_case_has_its_error_map_and_the_division_of_its_work(history):
     page = report(history)
-    drawn = page[page.index('<svg class="error-map"') :]
-    assert 'class="h4"' in drawn[: drawn.index("</svg>")]
+    drawn = page[page.index('<figure><svg class="error-map"') :]
+    assert 'class="h3"' in drawn[: drawn.index("</svg>")]
     assert 'class="h5"' in drawn[: drawn.index("</svg>")]
     assert "16 heads x 75 queries" in page
     assert page.count('class="skm"') == 3 * 2  # labels and map of gqa now, mha now and before
@@ -132,8 +132,8 @@ def test_a_run_that_was_killed_is_not_called_good(tmp_path):
         found.add(run, result())
         night = night_of(found, run)
         assert verdict_of(night) == (
-            "nothing wrong; no accepted run yet, 99 without a verdict",
-            True,
+            "99 without a verdict; otherwise nothing wrong; no accepted run yet",
+            "lost",
         )
         assert next(unjudged(night)) == (
             "shard 1/1",
@@ -190,7 +190,7 @@ def test_times_of_a_real_gpu_are_drawn_and_a_step_is_an_alarm(tmp_path):
         page = report(found)
     assert "20.0 us became 30.0 us, since 4 runs" in page
     assert "1 regression" in page
-    assert 'aria-label="time through the nights, gqa"' in page
+    assert 'aria-label="time by run, gqa"' in page
 
 
 def test_a_scenario_of_very_many_cases_is_cut_by_head_size(tmp_path):
@@ -256,9 +256,9 @@ def test_the_verdict_names_both_trees_with_their_patches_and_no_raw_time(tmp_pat
 
 def test_each_column_of_the_plots_has_a_heading_and_times_only_where_there_are_some(history):
     page = report(history)
-    assert '<th scope="col">error / bound by night</th>' in page
+    assert '<th scope="col">error / bound by run</th>' in page
     assert '<th scope="col"></th>' not in page
-    assert "time by night" not in page
+    assert "time by run" not in page
 
 
 def test_the_division_of_work_follows_the_launch():
@@ -275,13 +275,16 @@ def test_a_strip_marks_nights_whose_bits_changed():
     assert "<b>" not in drawn
 
 
-def test_a_plot_needs_two_values_and_shows_the_bound_where_it_is_near():
+def test_a_plot_needs_two_values_and_always_shows_the_bound():
+    """Rows whose error was far below the bound had no line of it."""
     assert plot({"most": (1.0,)}, "x", least=1.0) == ""
     assert plot({"most": (None, None)}, "x", least=1.0) == ""
     drawn = plot({"most": (1.0, None, 2.0, 3.0)}, "x", least=1.0)
     assert re.search(r'd="M4 [\d.]+h\.1M[\d.]+ [\d.]+L', drawn)
-    for values, near in (((-0.2, 0.3), True), ((-3.0, -3.1), False)):
-        assert ('class="limit"' in plot({"most": values}, "x", least=1.0, limit=0.0)) == near
+    for values in ((-0.2, 0.3), (-3.0, -3.1), (5.0, 5.1)):
+        (height,) = re.findall(r'class="limit" d="M0 ([\d.]+)H', plot({"most": values}, "x", least=1.0, limit=0.0))
+        assert 0 < float(height) < HEIGHT
+    assert 'class="limit"' not in plot({"most": (1.0, 2.0)}, "x", least=1.0)
 
 
 def test_an_error_map_keeps_what_a_byte_can_tell():
@@ -293,9 +296,7 @@ def test_an_error_map_keeps_what_a_byte_can_tell():
     assert 1e4 < kept.values[1, 1] < np.inf
     assert np.isinf(kept.values[1, 2:]).all()
     drawn = picture_of(kept, "x")
-    assert re.findall(r'class="h(\d)"', drawn.svg) == ["1", "4", "5"]
-    assert [kind for kind, _ in drawn.key] == ["h0", "h1", "h4", "h5"]
-    assert drawn.key[0] == ("h0", "below 1")
+    assert re.findall(r'class="h(\d)"', drawn.svg) == ["1", "2", "3", "4", "5"]
 
 
 FRAMES = ("load at common.cuh:822", "k at mma.cuh:9")
@@ -322,11 +323,40 @@ def test_a_crash_names_its_block_thread_and_line_if_it_has_them(history, place, 
     assert [words in page for words in ("<dt>crashed in", "stack of")] == [bool(place)] * 2
 
 
-def test_the_colours_of_an_error_map_are_scaled_to_its_errors():
-    assert limits_of(np.array([[0.0, 16.0]])) == pytest.approx((1, 2, 4, 8))
-    assert limits_of(np.array([[1e3, 1.6e4]])) == pytest.approx((1e3, 2e3, 4e3, 8e3))
-    assert limits_of(np.array([[np.inf, 0.5]])) == (1, 3, 10, 100)
-    assert limits_of(np.array([[5.0, 5.0]]))[0] == 5
+@pytest.mark.parametrize(("error", "place"), [(0.5, []), (1.5, ["h1"]), (5.0, ["h2"]), (30.0, ["h3"]), (1e5, ["h4"])])
+def test_a_colour_means_the_same_on_every_error_map(error, place):
+    """Rows that were all wrong by 100,000 had the palest blue, which "1 and more" had on the map above."""
+    assert re.findall(r'class="(h\d)"', picture_of(packed(np.full((4, 8), error), 4, 8), "x").svg) == place
+
+
+def test_a_darker_colour_is_a_larger_error_in_both_modes(history):
+    page = report(history)
+    fills = [re.findall(rf"\.error-map \.h{place}{{[^}}]*fill:#(\w{{6}})", page) for place in range(5)]
+    assert all(len(found) == 1 for found in fills), "the same in light and dark"
+    light = [sum(bytes.fromhex(found)) for (found,) in fills]
+    assert light == sorted(light, reverse=True) and len(set(light)) == 5
+
+
+@pytest.mark.parametrize(("queries", "said"), [(1, "32 heads x 1 query"), (2, "32 heads x 2 queries")])
+def test_the_map_of_few_queries_is_as_wide_as_any_and_its_size_is_said(tmp_path, queries, said):
+    kept = packed(np.full((32, queries), 9.0), 32, queries)
+    assert f' width="{MAP_WIDTH:g}" ' in picture_of(kept, "x").svg
+    with open_history(tmp_path / "h.db") as found:
+        found.add(found.begin(SIM, "nightly"), replace(wrong(), error_map=kept))
+        assert f"<figcaption>{said}</figcaption>" in report(found)
+
+
+def test_runs_are_not_called_nights_and_nothing_wrong_is_not_red(tmp_path):
+    """Two runs four minutes apart were "2 nights"; a case without a verdict made "nothing wrong" bold and red."""
+    with open_history(tmp_path / "h.db") as found:
+        for planned in (1, 3):
+            found.add(found.begin(SIM, "nightly", planned=planned), result())
+        page = report(found)
+    assert "1 scenario through 2 runs" in page
+    assert "by night" not in page and "nights" not in page
+    assert '<td class="status-lost">2 without a verdict; otherwise nothing wrong; no accepted run yet</td>' in page
+    assert '<div class="verdict lost">' in page
+    assert 'class="verdict fail"' not in page
 
 
 def test_an_error_map_outlines_the_output_tiles_and_those_that_blocks_share():

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from fattn_probe.base.tables import Table
 from fattn_probe.base.view.svg import pinned
 from fattn_probe.daily.inspect.coverage import check
-from fattn_probe.daily.inspect.facts import Facts
+from fattn_probe.daily.inspect.facts import Facts, Value
 from fattn_probe.daily.inspect.view.show import title_of
 from fattn_probe.daily.inspect.view.side_by_side import ABSENT, SideBySide, occupancies, said
 from fattn_probe.daily.inspect.view.stream_k_map import summary
@@ -83,18 +83,35 @@ def page(facts: Facts, reasons: Sequence[str] = (), sections: Sequence[Section] 
 
 
 def side_by_side_page(both: SideBySide) -> str:
-    """The page of two inspections: their differences, and the two maps."""
+    """The page of two inspections: the two maps, and their differences, folded."""
     a, b = both.titles
-    facts = [(row.fact, *(ABSENT if value is None else spell(value) for value in (row.a, row.b))) for row in both.facts]
+    facts = [(row.fact, *map(_lines, (row.a, row.b))) for row in both.facts]
     decisions = [(f"{row.condition}\n{row.function}", row.a, row.b) for row in both.decisions]
+    sides = [
+        {"title": title, "anchor": f"work-{name}"} | work_of(side, name)
+        for title, name, side in ((a, "a", both.a), (b, "b", both.b))
+    ]
     words = {
         "title": f"{a} | {b}",
         "facts": Table(("fact", a, b), tuple(facts)),
-        "said": [said(both), *occupancies(both)],
+        "said": said(both),
+        "notes": occupancies(both),
         "decisions": Table(("condition", a, b), tuple(decisions)),
-        "sides": [{"title": a} | work_of(both.a, "a"), {"title": b} | work_of(both.b, "b")],
+        "sides": sides,
+        "contents": [
+            *((side["anchor"], f"Division of work: {side['title']}") for side in sides if side["map"]),
+            ("facts", "Facts"),
+            *([("decisions", "Dispatch")] if decisions else []),
+        ],
     }
     return environment().get_template("side_by_side.html.j2").render(words)
+
+
+def _lines(value: Value) -> str:
+    """A value of one side; several kernels are on separate lines."""
+    if isinstance(value, list) and any(isinstance(item, str) for item in value):
+        return "\n".join(map(spell, value))
+    return ABSENT if value is None else spell(value)
 
 
 def environment(*packages: str) -> Environment:
