@@ -1,6 +1,5 @@
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from fattn_probe.verdict.judge.finding import Finding
 from fattn_probe.verdict.measure.expected import Design
 from fattn_probe.verdict.measure.metrics import measure
 from fattn_probe.verdict.measure.verdict import Status, Verdict
+from tests.daily.inspect.test_page import Reader
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 GPU = Identity("here", "NVIDIA H200", "90", "580", "cuda", "release", "pypi:x==1", "11063", "", "0.1.0")
@@ -26,7 +26,6 @@ KERNEL = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 LAUNCH = '{"order":0,"kernel":"%s","grid":[%d,1,1],"block":[32,4,1],"shared":0}'
 HOSTILE = 'NMSE <b>1</b> "><script>alert(1)</script>'
 KERNELS = ["mma 64,64,8,8", "mma 64,64,16,4", "tile 40,40", "vec 128,GGML_TYPE_F16,GGML_TYPE_Q4_0"]
-VOID = {"wbr", "meta", "link", "br", "img", "input", "hr"}
 
 
 def case(name="gqa", **rest):
@@ -64,29 +63,6 @@ def history(tmp_path):
         yield found
 
 
-class Reader(HTMLParser):
-    """The elements of a page with their attributes, and whether each is closed."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open: list = []
-        self.found: list = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
 def test_the_page_names_what_changed_and_why_it_matters(history):
     page = report(history)
     assert "1 regression, 2 without a verdict" in page
@@ -99,15 +75,14 @@ def test_the_page_names_what_changed_and_why_it_matters(history):
 
 def test_the_page_is_complete_in_itself_well_formed_and_escapes(history):
     page = report(history)
-    found = Reader(page).found
-    assert not {tag for tag, _ in found} & {"script", "link", "img", "iframe", "object"}
+    reader = Reader(page)
+    assert not reader.names & {"script", "link", "img", "iframe", "object"}
     assert "<b>1</b>" not in page
     assert not re.search(r'(src|href)="(?!#)', page)
     assert set(re.findall(r"https?://[^\"'< ]+", page)) <= {"http://www.w3.org/2000/svg"}
-    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
-    assert len(ids) == len(set(ids))
-    assert {attributes["href"].removeprefix("#") for _, attributes in found if "href" in attributes} <= set(ids)
-    scrolling = [attributes for _, attributes in found if "wide" in attributes.get("class", "").split()]
+    assert len(reader.ids) == len(set(reader.ids))
+    assert {link.removeprefix("#") for link in reader.links} <= set(reader.ids)
+    scrolling = [attributes for _, attributes in reader.found if "wide" in attributes.get("class", "").split()]
     assert all(one.get("tabindex") == "0" and one.get("aria-label") for one in scrolling), "by keyboard too"
 
 

@@ -18,12 +18,14 @@ from tests.daily.regress.test_report import HOSTILE, KERNELS, SIM, case, result,
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars")
 DARK = "--blink-settings=preferredColorScheme=0"
-FRAME = """<!doctype html><body style="margin:0">
+PHONE = """<!doctype html><body style="margin:0">
 <iframe src="page.html" style="width:390px;height:1600px;border:0"></iframe>
 <pre id="said">nothing</pre>
 <script>
-document.querySelector("iframe").onload = event => {
-  const page = event.target.contentDocument, root = page.documentElement;
+document.querySelector("iframe").onload = event => { SCRIPT };
+</script>
+"""
+FRAME = """  const page = event.target.contentDocument, root = page.documentElement;
   const wide = [...page.querySelectorAll("body *")].filter(one =>
     one.getBoundingClientRect().right > 391 && !one.closest(".wide, figure, svg, .skip"));
   const tab = [...page.querySelectorAll(".wide, .pinned, summary, a[href]")].filter(one => one.tabIndex < 0);
@@ -31,32 +33,18 @@ document.querySelector("iframe").onload = event => {
     JSON.stringify({width: root.scrollWidth, wide: wide.map(one => one.outerHTML.slice(0, 80)), unreachable: tab.length,
                     maps: page.querySelectorAll("figure > svg.error-map[role=img]").length,
                     alerts: window.alerted || 0});
-};
-</script>
 """
 
-PINNED = """<!doctype html><body style="margin:0">
-<iframe src="page.html" style="width:390px;height:1600px;border:0"></iframe>
-<pre id="said">nothing</pre>
-<script>
-document.querySelector("iframe").onload = event => {
-  event.target.contentDocument.querySelectorAll("details").forEach(one => one.open = true);
+PINNED = """  event.target.contentDocument.querySelectorAll("details").forEach(one => one.open = true);
   const box = event.target.contentDocument.querySelector(".pinned"), [labels, work] = box.querySelectorAll("svg");
   const left = one => Math.round(one.getBoundingClientRect().left);
   const before = [left(labels), left(work)];
   box.scrollLeft = 200;
   document.getElementById("said").textContent =
     JSON.stringify({scrolled: box.scrollLeft, labels: left(labels) - before[0], work: left(work) - before[1]});
-};
-</script>
 """
 
-CARDS = """<!doctype html><body style="margin:0">
-<iframe src="page.html" style="width:390px;height:1600px;border:0"></iframe>
-<pre id="said">nothing</pre>
-<script>
-document.querySelector("iframe").onload = event => {
-  const page = event.target.contentDocument;
+CARDS = """  const page = event.target.contentDocument;
   page.querySelectorAll("details").forEach(one => one.open = true);
   const cells = [...page.querySelectorAll(".cases td")].filter(one => one.textContent.trim());
   const hidden = cells.filter(one => one.getBoundingClientRect().right > 390 || !one.getBoundingClientRect().width);
@@ -64,8 +52,6 @@ document.querySelector("iframe").onload = event => {
     cells: cells.length, hidden: hidden.map(one => one.textContent),
     labels: [...new Set(cells.map(one => one.dataset.label).filter(one => one))],
     cue: event.target.contentWindow.getComputedStyle(page.querySelector(".sideways")).display});
-};
-</script>
 """
 
 ONE_TABLE = """{% extends "frame.html.j2" %}{% from "parts.html.j2" import table %}
@@ -103,9 +89,9 @@ def pixels(tmp_path, page, *words):
     return imread(shot)[..., :3]
 
 
-def said(tmp_path, frame):
-    """The report that a page writes about the page in its frame, which is as wide as a phone."""
-    (tmp_path / "frame.html").write_text(frame)
+def said(tmp_path, script):
+    """The report that a script writes about the page in its frame, which is as wide as a phone."""
+    (tmp_path / "frame.html").write_text(PHONE.replace("SCRIPT", script))
     local = ("--allow-file-access-from-files", "--virtual-time-budget=4000", "--window-size=390,1700")
     dom = chromium(tmp_path, *local, "--dump-dom", (tmp_path / "frame.html").as_uri())
     return dom.partition('<pre id="said">')[2].partition("</pre>")[0]
