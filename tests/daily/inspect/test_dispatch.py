@@ -329,7 +329,7 @@ SAID = {
     ],
 }
 MARKS = {  # a build or a kernel is compiled for each
-    ("gqa", "sim:rtx4070"): pytest.mark.slow,
+    ("gqa", "sim:rtx4070"): pytest.mark.night,
     ("decode", "sim:h200"): pytest.mark.slow,
     ("gqa", "sim:gtx1060"): pytest.mark.night,
 }

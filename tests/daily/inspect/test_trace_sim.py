@@ -128,7 +128,7 @@ def test_without_python_in_gdb():
     agrees(trace, 1)
 
 
-@SLOW
+@pytest.mark.night
 def test_warps_that_share_their_columns(inspector):
     tracer = tracer_of(inspector, case_of(FOUR_WARPS_A_COLUMN))
     rows = set()

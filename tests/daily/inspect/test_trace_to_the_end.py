@@ -44,7 +44,8 @@ CORRECT = {
     "tile in f16": (CASES["tile-hsk=72-n_q=5"], "h200", 5),
     "vec": (expand(loads(VEC))[0], "h200", 5),
 }
-SLOW = {"tile", "tile in f16", "vec"}
+MARKS = {"tile": pytest.mark.night, "tile in f16": pytest.mark.slow, "vec": pytest.mark.night}
+"""A correct tile kernel and a wrong vec kernel run in CI; the others take the same paths, with kernels of their own."""
 SHIPPED = [case for case in CASES.values() if case.op.sizes.flop < 3e10]
 
 
@@ -61,7 +62,7 @@ def followed(case, device, patch=None, place=None):
     return Tracer(inspector, case, inputs, target, facts).follow(output, place), output
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in CORRECT])
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in CORRECT])
 def test_a_correct_kernel_is_followed_to_dst(kind):
     case, device, registers = CORRECT[kind]
     trace, output = followed(case, device)
@@ -115,7 +116,7 @@ FAULTS = {
 }
 """The first quantity that each fault's line changes; the mma kernel's come first, then those of tile and of vec."""
 BY_NAME = {fault.patch.name: fault for fault in corpus()}
-CHEAP = ("15178-tile-sinks-ignored", "15091-vec-sinks-each-block", "21159-fixup-first-block")
+CHEAP = ("15091-vec-sinks-each-block", "21159-fixup-first-block")
 
 
 @pytest.mark.parametrize(

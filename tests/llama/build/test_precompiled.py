@@ -1,10 +1,14 @@
 """Headers of kernels that are compiled once: when they are, and that objects are the same."""
 
+from dataclasses import replace
+
 import pytest
 
 from fattn_probe.base.errors import BuildError
+from fattn_probe.base.process import run
 from fattn_probe.llama.build import BuildRequest, precompiled
 from fattn_probe.llama.build.ensure import ensure
+from fattn_probe.llama.build.make import plan_build
 from fattn_probe.llama.build.plan import case_file
 from fattn_probe.llama.build.precompiled import FEW, HEADERS
 from fattn_probe.llama.build.sources import CUDA
@@ -86,16 +90,17 @@ def test_the_cache_keeps_the_newest(folder, commands):
 
 @pytest.mark.build
 @pytest.mark.network
-def test_a_kernel_s_object_is_the_same_with_a_precompiled_header(monkeypatch):
-    """`again`: ccache would give the object of the first build to the second one."""
+def test_a_kernel_s_object_is_the_same_with_a_precompiled_header(monkeypatch, tmp_path):
+    monkeypatch.setattr(precompiled, "FEW", 1)
     request = BuildRequest(resolve(DEFAULT_SOURCE))
     cases = {case.name: case for case in kernel_cases(request.tree)}
     kernel = kernel_named("vec 64,1,GGML_TYPE_F16,GGML_TYPE_F16,false", cases)
-    objects = []
-    for few in (1, 100):
-        monkeypatch.setattr(precompiled, "FEW", few)
-        build = ensure(request, [kernel], again=True)
-        (path,) = (build.folder / "obj").rglob(f"{case_file(kernel.name)}.o")
-        objects.append(path.read_bytes())
-    assert objects[0] == objects[1]
-    assert list(precompiled.PRECOMPILED.root.glob("*/")), "the first one had a header"
+    folder, steps = ensure(request, [kernel]).folder, plan_build(request, [kernel])[1].steps
+    step = next(step for step in steps if step.output.endswith(f"{case_file(kernel.name)}.o"))
+    words = [word for word in step.command if word != "ccache"]
+    plain, quick = tmp_path / "plain.o", tmp_path / "quick.o"
+    run([*words[:-1], plain], cwd=folder)
+    with precompiled.precompiled(folder, Plan((replace(step, output="none.o"),)), {}, ("g++",)):
+        assert list((folder / "overlay" / CUDA).glob("*.gch"))
+        run([*words[:-1], quick, "-Winvalid-pch", "-Werror"], cwd=folder)
+    assert quick.read_bytes() == plain.read_bytes()
