@@ -45,7 +45,7 @@ def values(facts, *names):
     return tuple(known[name] for name in names)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_session_on_an_rtx_4070():
     """The hand-driven session that this tool replaces, value for value: RTX 4070, llama.cpp of December 2025."""
     facts = facts_of(inspector_of(ERA_A), GQA, "sim:rtx4070")

@@ -140,7 +140,7 @@ def test_warps_that_share_their_columns(inspector):
     assert rows == {128 + 64 * half + 16 * warp + row for half in (0, 1) for warp in (0, 3) for row in range(16)}
 
 
-@SLOW
+@pytest.mark.night
 def test_one_head_a_tile_without_a_mask(inspector):
     tracer = tracer_of(inspector, case_of(NO_MASK))
     assert tracer.facts.choice.template["ncols2"] == 1
