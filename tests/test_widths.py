@@ -19,7 +19,6 @@ from fattn_probe.cases.scenario.command import Listing
 from fattn_probe.cases.scenario.command import render_list as render_scenarios
 from fattn_probe.cases.scenario.command import render_show as render_case
 from fattn_probe.cases.scenario.schema import Tolerance
-from fattn_probe.daily.doctor.report import Engine
 from fattn_probe.daily.inspect.view.show import render as render_facts
 from fattn_probe.daily.inspect.view.side_by_side import render_side_by_side, side_by_side
 from fattn_probe.daily.ops.parse import OpResult, OpsReport
@@ -60,7 +59,6 @@ LAUNCH = f'{{"order":0,"kernel":"{KERNEL}",{SIZES}}}'
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:xllamacpp==2026.10.11549", "11549", "", "0.1.0")
 RUN = Run(1, "0123456789abcdef", SIM, "nightly", "2026-11-22T01:13:00", None)
 RESULT = Result("decode-hsk=128-n_kv=4096", "d", "fail", "NMSE 1.2e-3 is over 1e-5", launches=LAUNCH)
-ENGINES = (Engine("sim", True, ("sim:h200",)), Engine("cuda", False, (), ("no GPU",)))
 VERDICT = Verdict(Status.FAIL, "wrong: 32 of 96 rows")
 BUILT = replace(MANIFEST, contents=replace(MANIFEST.contents, programs=()))
 SOURCES = ("pypi:xllamacpp==2026.9.11063", SIM.source)

@@ -18,9 +18,6 @@ def nested(opening, closing, depth, inside=""):
 ALIASES = "a0: &a0 [x, x]\n" + "".join(
     f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 20)
 )
-BOMB = (
-    "about: x\nmatrix:\n  n_q: &a [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n  n_kv: *a\n  hsk: *a\n  n_head: *a\n  n_seq: *a\n"
-)
 
 TEXTS = {
     "empty": ("", "nothing"),

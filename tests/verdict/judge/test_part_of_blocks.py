@@ -27,7 +27,6 @@ MANY = HEAD + "hsk: 64\nn_head: 16\nn_head_kv: 4\nn_q: 1200\nn_kv: 256\nn_seq: 2
 MANY += "layout: {mask: {pad: 64}}\n"
 DECODE = HEAD + "hsk: 128\nn_head: 8\nn_head_kv: 2\nn_q: 1\nn_kv: 4096\nn_seq: 2\n"
 TILE = HEAD + "hsk: 72\nn_head: 8\nn_head_kv: 2\nn_q: 40\nn_kv: 512\nn_seq: 2\n"
-TILES = 3
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
