@@ -16,12 +16,17 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.pool import Growth, Job
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.llama.build import RUNNER, BuildRequest
-from fattn_probe.llama.build.ninja import Progress, default_jobs
+from fattn_probe.llama.build.ninja import JobSlots, Progress, default_jobs
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
-from fattn_probe.machine.run.required_kernels import kernels_of, required_kernels, required_sources
+from fattn_probe.machine.run.required_kernels import (
+    kernels_of,
+    launching_sources,
+    required_kernels,
+    required_sources,
+)
 from fattn_probe.machine.run.session import Session
 from fattn_probe.machine.run.simulator import unpacked_tables
 
@@ -176,7 +181,7 @@ class Compilers:
         """Find out which lanes share a build, and which kernels their cases are likely to need."""
         self.lanes, self.likely, self.found = lanes, likely, deque[Found]()
         self.judging, self.stopped, self.rate = 0, False, Rate()
-        self.cores, self.most_jobs = cores(), default_jobs()  # reading the limits of cgroups takes a millisecond
+        self.cores, self.slots = cores(), JobSlots(default_jobs())  # reading the limits of cgroups takes a millisecond
         self._lock, self._first = threading.RLock(), threading.Lock()
         by_request: dict[BuildRequest | int, GrowingBuild] = {}
         for number, lane in enumerate(self.lanes):
@@ -200,6 +205,11 @@ class Compilers:
         # A build's links, dry runs and largest files keep one core busy: the others are for other builds.
         self.threads = max(1, min(self.cores, len(self.builds)))
 
+    def stop(self) -> None:
+        """Let all threads end soon."""
+        self.stopped = True
+        self.slots.give(self.threads)  # nobody waits for one any longer
+
     def work(self, news: Any) -> None:  # noqa: ANN401 (a connection)
         """The work of one thread; a message to `news` says that something was found."""
         self._news = news
@@ -208,12 +218,14 @@ class Compilers:
             if any(lane.job.target.engine == "sim" for lane in self.lanes):
                 unpacked_tables()  # a full disk ends the run here, not each case
             with self._first:  # what is most likely to tell has all cores at first
+                self.slots.take()
                 if not any(build.growth.times for build in self.builds):
                     self._step()
             while self._step():
                 pass
             for number in self._bases:  # the threads share the iterator
                 self._compare_with_base(number)
+            self.slots.give()
         except StoppedError:
             pass
         except BaseException as error:  # noqa: BLE001 (raised in the main thread)
@@ -249,8 +261,8 @@ class Compilers:
 
     @property
     def jobs(self) -> int:
-        """Compiles side by side in one build."""
-        return -(-self.most_jobs // max(1, sum(build.busy for build in self.builds)))
+        """Compiles side by side in one build, if each has the same part of the slots."""
+        return -(-self.slots.number // max(1, sum(build.busy for build in self.builds)))
 
     @property
     def share(self) -> float:
@@ -281,9 +293,12 @@ class Compilers:
             self._find_names(build, session)
             return
         (_, wave), began = build.wave(self.place, self.jobs), time.monotonic()
-        sources = required_sources(case for lane in lanes for case in lane.cases)
+        cases = [case for lane in lanes for case in lane.cases]
+        sources = required_sources(cases)
+        if not wave:  # no kernel is known: the dry runs come next, and what they need takes as long as the host code
+            sources += launching_sources(session, cases, target)
         try:
-            session.add_kernels(target, [build.kernels[name] for name in wave], sources=sources, jobs=self.jobs)
+            session.add_kernels(target, [build.kernels[name] for name in wave], sources=sources, jobs=self.slots)
         except BuildError as error:
             if self.stopped:
                 raise StoppedError from None

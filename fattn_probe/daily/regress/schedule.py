@@ -9,6 +9,7 @@ import heapq
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -93,7 +94,13 @@ class Schedule:
         """All that becomes known of the lanes, by their numbers; closing the iterator ends workers and compilers."""
         heard, news = CONTEXT.Pipe(duplex=False)
         jobs = [lane.job for lane in self.lanes]
-        with heard, news, threads(self._compiling) as compiling, pool_of(jobs, self.workers) as pool:
+        with (
+            heard,
+            news,
+            closing(self.compilers.slots),
+            threads(self._compiling) as compiling,
+            pool_of(jobs, self.workers) as pool,
+        ):
             try:
                 for _ in range(self._compiling):
                     compiling.submit(self.compilers.work, news)
@@ -103,7 +110,7 @@ class Schedule:
                     yield from self._known()
                 yield from self._known()  # all may be lost before there is a task
             finally:
-                self.compilers.stopped = True
+                self.compilers.stop()
                 end_programs()
 
     def _known(self) -> list[tuple[int, Event]]:

@@ -26,7 +26,7 @@ from fattn_probe.llama.build.key import (
     folder_of,
     key_of,
 )
-from fattn_probe.llama.build.ninja import Report, silent
+from fattn_probe.llama.build.ninja import JobSlots, Report, silent
 from fattn_probe.llama.build.storage import remove_replaced
 from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.source import KernelCase
@@ -46,7 +46,7 @@ def ensure(
     sources: Iterable[str] = (),
     architectures: Iterable[str] = (),
     progress: Report = silent,
-    jobs: int | None = None,
+    jobs: int | JobSlots | None = None,
     again: bool = False,
 ) -> Build:
     """The build of a request with at least these kernels and programs; makes or extends it if necessary.

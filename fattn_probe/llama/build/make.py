@@ -30,7 +30,7 @@ from fattn_probe.llama.build.key import (
     key_of,
     new_manifest,
 )
-from fattn_probe.llama.build.ninja import Report, run_ninja, silent, step_seconds
+from fattn_probe.llama.build.ninja import JobSlots, Report, run_ninja, silent, step_seconds
 from fattn_probe.llama.build.overlay import OVERLAY_STAMP, prepare, write_if_changed
 from fattn_probe.llama.build.plan import BACKENDS, Planner, case_file
 from fattn_probe.llama.build.precompiled import precompiled
@@ -76,7 +76,7 @@ def extend(
     contents: Contents,
     *,
     progress: Report,
-    jobs: int | None,
+    jobs: int | JobSlots | None,
     again: bool,
 ) -> Build:
     """Compile what the build in a folder lacks of `contents`, or everything `again`; the caller holds the lock.

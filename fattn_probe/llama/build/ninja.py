@@ -111,6 +111,36 @@ class TimeLeft:
         return max([sum(left) / self.jobs, *left])
 
 
+class JobSlots:
+    """Slots for compiles, which the ninjas of several builds share by GNU make's jobserver protocol.
+
+    Who runs a ninja, or does other work on a core, has taken a slot. Ninja takes more while there are free ones.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number, (self._read, self._write) = number, os.pipe()
+        self.give(number)
+
+    def take(self) -> None:
+        """Wait for a slot."""
+        os.read(self._read, 1)
+
+    def give(self, number: int = 1) -> None:
+        """Give slots back."""
+        os.write(self._write, b"+" * number)
+
+    def close(self) -> None:
+        """No ninja is left that uses them."""
+        os.close(self._read)
+        os.close(self._write)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What tells ninja of them."""
+        pipe = f"/proc/{os.getpid()}/fd/{self._read}"
+        return {"MAKEFLAGS": f" -j{self.number} --jobserver-auth=fifo:{pipe}"}
+
+
 def default_jobs() -> int:
     """The number of parallel compiles that processors and memory allow."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
@@ -139,7 +169,7 @@ def failed_step(output: str) -> str:
 def run_ninja(
     folder: Path,
     report: Report = silent,
-    jobs: int | None = None,
+    jobs: int | JobSlots | None = None,
     env: Mapping[str, str] | None = None,
     known: Mapping[str, float] | None = None,
     *,
@@ -147,16 +177,21 @@ def run_ninja(
 ) -> None:
     """Build some or all targets of build.ninja in `folder`, with `env` added to this process's environment.
 
-    `known` are the seconds of steps in earlier builds. The complete output goes to build.log there. Ninja runs on its
-    own terminal, because only then does it print the start of each step. A failed step raises BuildError; an interrupt
-    first ends ninja and its compilers.
+    So many `jobs` run side by side, or as many as there are free slots beside the caller's own. `known` are the seconds
+    of steps in earlier builds. The complete output goes to build.log there. Ninja runs on its own terminal, because
+    only then does it print the start of each step. A failed step raises BuildError; an interrupt first ends ninja and
+    its compilers.
     """
-    jobs = jobs or default_jobs()
-    argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), "-j", str(jobs), *targets]
-    left = TimeLeft(set(), known or {}, jobs) if report is silent else TimeLeft(steps_to_do(argv), known or {}, jobs)
+    argv, variables = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), *targets], dict(env or {})
+    if isinstance(jobs, JobSlots):
+        number, variables = jobs.number, variables | jobs.variables
+    else:
+        number = jobs or default_jobs()
+        argv[1:1] = ["-j", str(number)]
+    left = TimeLeft(set() if report is silent else steps_to_do(argv), known or {}, number)
     log.info("$ %s", " ".join(argv))
     start, lines, status = time.monotonic(), [], None
-    with spawned(argv, env or {}) as (child, terminal):
+    with spawned(argv, variables) as (child, terminal):
         for line in read_lines(terminal, TICK_SECONDS):
             if line and (status := parse_status(line)):
                 left.see(status[0], status[2])

@@ -16,7 +16,7 @@ from fattn_probe.cases.op.case_file import Named, write_case
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import CPU_RUNNER, RUNNER, Build, BuildRequest, Manifest, ensure
 from fattn_probe.llama.build.key import Contents, Flavour, new_manifest
-from fattn_probe.llama.build.ninja import Report, silent
+from fattn_probe.llama.build.ninja import JobSlots, Report, silent
 from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.launch.record import Names, Types
@@ -132,7 +132,7 @@ class Session:
         sources: Iterable[str] = (),
         architectures: Iterable[str] = (),
         *,
-        jobs: int | None = None,
+        jobs: int | JobSlots | None = None,
     ) -> None:
         """Compile the kernels and other files that the build of a target lacks, all at once, `jobs` in parallel."""
         made = ensure(

@@ -46,7 +46,7 @@ class Compilers:
 
     def add_kernels(self, session, target, kernels, sources=(), jobs=None):
         names = [kernel.name for kernel in kernels]
-        self.events.append((str(target), *names))
+        self.events.append((str(target), *sources, *names))
         if self.slow & set(names):
             assert self.finish.wait(SECONDS)
         if broken := self.breaks & set(names):
@@ -86,6 +86,7 @@ def compilers(monkeypatch):
         return made.names(cases)
 
     monkeypatch.setattr(module, "required_kernels", required)
+    monkeypatch.setattr(module, "launching_sources", lambda *_: ("launches.cu",))
     monkeypatch.setattr(module, "unpacked_tables", lambda: None)
     monkeypatch.setattr(module, "base_of", lambda options: None)
     monkeypatch.setattr(module, "default_jobs", lambda: 1)
@@ -138,7 +139,7 @@ def test_without_a_guess_dry_runs_follow_the_host_code_and_then_the_most_used_ke
     kernels = {"a": ("mma 1",), "b": ("vec 2",), "c": ("vec 2",), "d": ("tile 3", "vec 2")}
     found = [event.name for _, event in schedule(compilers, kernels).events()]
     assert sorted(found) == ["a", "b", "c", "d"]
-    assert compilers.events[:2] == [("sim:h200",), ("sim:h200", "dry runs")]
+    assert compilers.events[:2] == [("sim:h200", "launches.cu"), ("sim:h200", "dry runs")]
     assert compilers.events[2][1] == "vec 2"
 
 

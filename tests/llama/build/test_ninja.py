@@ -2,11 +2,13 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
 from fattn_probe.base.errors import BuildError
-from fattn_probe.llama.build.ninja import failed_step, first_errors, parse_status, run_ninja, steps_to_do
+from fattn_probe.base.workers import threads
+from fattn_probe.llama.build.ninja import JobSlots, failed_step, first_errors, parse_status, run_ninja, steps_to_do
 from fattn_probe.llama.build.steps import BuildStep, Plan
 
 FAILED = """\
@@ -63,6 +65,40 @@ def test_ninja_runs_a_plan_and_reports(tmp_path):
     assert 100 < seen[0].left <= 200 and seen[-1].left == 0
     assert (seen[-1].done, seen[-1].total, seen[-1].label) == (2, 2, "b")
     assert {progress.label for progress in seen} == {"a", "b"}
+
+
+MOST = """
+import os, sys, time
+name = sys.argv[1]
+os.mkdir(f"../running/{name}")
+time.sleep(0.1)
+with open("../most", "a") as file:
+    file.write(f"{len(os.listdir('../running'))}\\n")
+os.rmdir(f"../running/{name}")
+open(name, "w").close()
+"""
+
+
+def test_two_builds_share_the_slots_for_compiles(tmp_path):
+    (tmp_path / "running").mkdir()
+    slots = JobSlots(3)
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "step.py").write_text(MOST)
+        names = [f"{folder}{number}" for number in range(6)]
+        steps = tuple(BuildStep("link", name, (), (sys.executable, "step.py", name)) for name in names)
+        (tmp_path / folder / "build.ninja").write_text(Plan(steps).render())
+
+    def build(folder):
+        slots.take()
+        run_ninja(tmp_path / folder, jobs=slots)
+        slots.give()
+
+    with closing(slots), threads(2) as pool:
+        list(pool.map(build, ("one", "two")))
+        assert max(map(int, (tmp_path / "most").read_text().split())) <= 3
+        for _ in range(3):  # all are free again
+            slots.take()
 
 
 WAIT = """
