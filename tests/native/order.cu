@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <cstring>
 
+extern "C" void fattn_probe_written_before(const void * start, size_t bytes);
+
 static __device__ void wait() {
     cudaGridDependencySynchronize();
 }
@@ -147,7 +149,7 @@ static void launch(Kernel kernel, char stream, bool programmatic) {
 // Steps: `1:NAME` launches on stream 1, `1+NAME` too with programmatic dependent launch, `1!` records the event,
 // `2?` waits for it, `1=` synchronises with a stream, `!=` with the event, `*=` with the device, `1<` copies to the host,
 // `1>` and `1#` to the device from pinned and from pageable memory, `1@` to another place of the device, `1~` fills.
-// Streams 0 and 9 are the default ones, 1 to 4 are created, 5 to 8 are created as blocking ones.
+// `1^`: kernels of earlier ops write the data. Streams 0 and 9 are the default ones, 1 to 4 are created, 5 to 8 are created as blocking ones.
 static void step(const char * word) {
     const cudaStream_t stream = streams[word[0] >= '0' && word[0] <= '9' ? word[0] - '0' : 0];
     static int pageable[1024];
@@ -168,6 +170,7 @@ static void step(const char * word) {
     case '>': cudaMemcpyAsync(data, host, 256, cudaMemcpyHostToDevice, stream); return; // copy in
     case '#': cudaMemcpyAsync(data, pageable, 256, cudaMemcpyHostToDevice, stream); return;
     case '@': cudaMemcpyAsync(data + 128, data, 256, cudaMemcpyDeviceToDevice, stream); return; // copy on
+    case '^': fattn_probe_written_before(data, 256); return;
     case '~': cudaMemsetAsync(data, 0, 256, stream); return;
     default: exit(2);
     }

@@ -18,6 +18,10 @@ extern "C" __attribute__((weak)) void fattn_probe_name_allocation(const void *st
 // Defined by the simulated GPU, on which memory that repeats costs one period.
 extern "C" __attribute__((weak)) bool fattn_probe_repeat(void *start, size_t bytes, const void *data, size_t period);
 
+// Defined by the simulated GPU, whose checker then finds what reads a tensor before the kernels of earlier ops are
+// done.
+extern "C" __attribute__((weak)) void fattn_probe_written_before(const void *start, size_t bytes);
+
 class Op {
   public:
     Op(const CaseFile &file, ggml_backend_t backend) : file_(file), backend_(backend) {
@@ -55,6 +59,11 @@ class Op {
     }
 
     void compute() {
+        for (const auto &[name, tensor] : roots_) {
+            if (fattn_probe_written_before != nullptr && tensor != nullptr) {
+                fattn_probe_written_before(tensor->data, ggml_nbytes(tensor));
+            }
+        }
         const ggml_status status = ggml_backend_graph_compute(backend_, graph_);
         ggml_backend_synchronize(backend_);
         if (status != GGML_STATUS_SUCCESS) {

@@ -330,9 +330,10 @@ void check_transferred(const Transfer &transfer) {
     check_transfer(transfer, written_at(transfer.to, transfer.bytes), written_at(transfer.from, transfer.bytes));
 }
 
-const CheckerOfHost host_side = {check_new_launch, check_undo_launch,     check_launch_done,    check_allocated,
-                                 check_released,   check_host_write,      check_transferred,    record_event,
-                                 wait_for_event,   host_waits_for_stream, host_waits_for_event, host_waits_for_all};
+const CheckerOfHost host_side = {check_new_launch,  check_undo_launch, check_launch_done,     check_allocated,
+                                 check_released,    check_host_write,  check_written_before,  check_transferred,
+                                 record_event,      wait_for_event,    host_waits_for_stream, host_waits_for_event,
+                                 host_waits_for_all};
 const bool registered = (checker = &host_side) != nullptr;
 
 } // namespace
@@ -343,6 +344,7 @@ void check_new_block_of_launch() {
 }
 
 void forget_writers() {
+    forget_transfers(nullptr, SIZE_MAX);
     const std::lock_guard<std::mutex> lock(mutex);
     for (const GlobalShadow *shadow : live) {
         madvise(shadow->writers, shadow->writer_bytes(), MADV_DONTNEED);

@@ -28,6 +28,7 @@ struct CheckerOfHost {
     void (*allocated)(char *start, size_t bytes);
     void (*released)(const char *start);
     void (*written)(const void *to, const void *from, size_t bytes); // by the host; from: nullptr if it has no source
+    void (*written_before)(const void *memory, size_t bytes); // as by a kernel that comes before the next operation
     void (*transferred)(const Transfer &transfer);
     void (*recorded)(uint32_t event, Stream stream);
     void (*waits)(Stream stream, uint32_t event);

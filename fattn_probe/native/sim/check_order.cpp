@@ -38,6 +38,7 @@ struct Queue {
     std::vector<StreamState> streams; // by number
     std::map<uint32_t, Clock> events;
     Clock host;
+    bool announced = false; // an earlier kernel, which is not queued yet
     uint32_t first = 0;
     std::vector<Operation> operations{1}; // none has number 0
 };
@@ -113,6 +114,20 @@ void end_operation(StreamState &state, uint16_t number, Clock done) {
     state.done = std::move(done);
 }
 
+void queue_announced(Stream stream) {
+    if (!queue().announced) {
+        return;
+    }
+    queue().announced = false;
+    const Clock before = before_next(stream).clock;
+    const uint16_t number = number_of({"an earlier kernel of the graph", stream, false, {}, {}, {}});
+    StreamState &state = state_of(stream);
+    state.started = before;
+    end_operation(state, number, before);
+    state.after_kernel = true;
+    number_announced(number);
+}
+
 } // namespace
 
 bool Done::covers(uint16_t number) const {
@@ -135,6 +150,7 @@ const Done &done_here() { return running.started.all || !has_waited() ? running.
 void begin_kernel(const Launch &launch) {
     const std::lock_guard<std::mutex> lock(queue().mutex);
     const Stream stream = stream_of(launch.queued.stream);
+    queue_announced(stream);
     const Before before = before_next(stream);
     running.programmatic = launch.queued.programmatic && before.kernel_alone;
     Clock started = before.clock;
@@ -181,8 +197,14 @@ void end_block_of_kernel() {
     }
 }
 
+void announce_kernel() {
+    const std::lock_guard<std::mutex> lock(queue().mutex);
+    queue().announced = true;
+}
+
 void record_event(uint32_t event, Stream stream) {
     const std::lock_guard<std::mutex> lock(queue().mutex);
+    queue_announced(stream);
     queue().events[event] = before_next(stream).clock;
     state_of(stream).after_kernel = false;
 }

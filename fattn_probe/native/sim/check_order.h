@@ -47,6 +47,10 @@ struct Begun {
 };
 Begun transfer(const char *call, Stream stream, bool host_waits);
 
+// The stream's next operation, which the host has announced: a kernel that has triggered its dependents already. It is
+// queued before the kernel or event that comes next.
+void announce_kernel();
+
 // Whether the host has waited for an operation.
 bool host_knows(uint16_t number);
 

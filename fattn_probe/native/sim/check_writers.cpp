@@ -35,6 +35,7 @@ struct PendingTransfer {
 };
 std::mutex transfers_mutex;
 std::vector<PendingTransfer> transfers;
+constexpr uint16_t not_queued = 0;
 
 std::string index(uint64_t linear, dim3 size) {
     return "(" + std::to_string(linear % size.x) + "," + std::to_string(linear / size.x % size.y) + "," +
@@ -53,12 +54,12 @@ std::string index(uint64_t linear, dim3 size) {
                            (before_wait ? " before cudaGridDependencySynchronize(), while "
                                         : ", and no event and no wait of the host comes before, while ") +
                            (other.is_kernel ? kernel_name(other.call).name : std::string(other.call)) +
-                           (before_wait ? "" : " on another stream") + " may still run, "};
+                           (before_wait ? "" : " on another stream")};
     if (writer == nullptr) {
-        finding.message += "which writes it";
+        finding.message += ", which writes it, may still run";
         finding.earlier = other.stack;
     } else {
-        finding.message += "whose block " + index(writer->thread.block, other.grid) + ", thread " +
+        finding.message += " may still run, whose block " + index(writer->thread.block, other.grid) + ", thread " +
                            index(writer->thread.number & thread_bits, other.block) + " writes it";
         finding.earlier = {reinterpret_cast<void *>((writer->place_and_kernel >> 16) - 1)};
     }
@@ -68,7 +69,7 @@ std::string index(uint64_t linear, dim3 size) {
 void check_pending_transfers(const Done &done, const char *address, size_t bytes, bool write) {
     const std::lock_guard<std::mutex> lock(transfers_mutex);
     for (const PendingTransfer &transfer : transfers) {
-        if (transfer.touches(address, bytes) && !done.covers(transfer.number)) {
+        if (transfer.touches(address, bytes) && transfer.number != not_queued && !done.covers(transfer.number)) {
             transfers_mutex.unlock();
             report_order(std::max(address, transfer.start), write, transfer.number, nullptr);
         }
@@ -166,10 +167,25 @@ void check_transfer(const Transfer &transfer, Written to, Written from) {
     check(to, transfer.to, AccessKind::write);
     const std::lock_guard<std::mutex> lock(transfers_mutex);
     transfers.erase(std::remove_if(transfers.begin(), transfers.end(),
-                                   [](const PendingTransfer &other) { return host_knows(other.number); }),
+                                   [](const PendingTransfer &other) {
+                                       return other.number != not_queued && host_knows(other.number);
+                                   }),
                     transfers.end());
     if (to.writers != nullptr && !transfer.host_waits) {
         transfers.push_back({static_cast<const char *>(transfer.to), transfer.bytes, begun.number});
+    }
+}
+
+void check_written_before(const void *memory, size_t bytes) {
+    announce_kernel();
+    const std::lock_guard<std::mutex> lock(transfers_mutex);
+    transfers.push_back({static_cast<const char *>(memory), bytes, not_queued});
+}
+
+void number_announced(uint16_t number) {
+    const std::lock_guard<std::mutex> lock(transfers_mutex);
+    for (PendingTransfer &transfer : transfers) {
+        transfer.number = transfer.number == not_queued ? number : transfer.number;
     }
 }
 

@@ -35,6 +35,10 @@ struct Written {
 };
 void check_transfer(const Transfer &transfer, Written to, Written from);
 
+// An earlier kernel of a model's graph writes this memory. Its number comes when it is queued.
+void check_written_before(const void *memory, size_t bytes);
+void number_announced(uint16_t number);
+
 // No allocation has writers any more: operations are counted anew.
 void forget_writers();
 void forget_transfers(const char *start, size_t bytes);

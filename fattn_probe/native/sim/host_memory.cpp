@@ -370,6 +370,13 @@ extern "C" void fattn_probe_name_allocation(const void *start, const char *name)
     }
 }
 
+// Memory that holds the results of earlier kernels in a model's graph, which may still run when the next kernel begins.
+extern "C" void fattn_probe_written_before(const void *start, size_t bytes) {
+    if (simt::checker != nullptr) {
+        simt::checker->written_before(start, bytes);
+    }
+}
+
 // Fills the beginning of an allocation with `period` bytes, again and again, at the cost of one period: pages repeat,
 // until a kernel writes them. Returns false if the pages cannot repeat: then nothing is filled, or a part.
 extern "C" bool fattn_probe_repeat(void *start, size_t bytes, const void *data, size_t period) {
