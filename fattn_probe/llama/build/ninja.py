@@ -114,7 +114,7 @@ class TimeLeft:
 class JobSlots:
     """Slots for compiles, which the ninjas of several builds share by GNU make's jobserver protocol.
 
-    Who runs a ninja, or does other work on a core, has taken a slot. Ninja takes more while there are free ones.
+    A thread takes a slot before it runs ninja, or keeps a core busy otherwise. Ninja takes more while some are free.
     """
 
     def __init__(self, number: int) -> None:
@@ -136,7 +136,7 @@ class JobSlots:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What tells ninja of them."""
+        """The environment by which ninja finds them."""
         pipe = f"/proc/{os.getpid()}/fd/{self._read}"
         return {"MAKEFLAGS": f" -j{self.number} --jobserver-auth=fifo:{pipe}"}
 
