@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,12 +45,17 @@ def read_seal(folder: Path) -> Seal | None:
         return None
 
 
-def seal(folder: Path, *, leave_out: Callable[[str], bool] = lambda name: False) -> None:
-    """Record the files of a folder, except those to leave out; the folder counts as finished from then on."""
+def seal(folder: Path) -> None:
+    """Record all files of a new folder, which counts as finished from then on."""
+    write_seal(folder, Seal(contents(folder, files_of(folder))))
+
+
+def contents(folder: Path, names: Iterable[str]) -> dict[str, Content]:
+    """The contents of these files, as far as they exist."""
     eyes = Eyes(folder)
-    files = {name: eyes.content(name) for name in sorted(_files(folder)) if not leave_out(name)}
-    write_seal(folder, Seal(files))
+    found = {name: eyes.content(name) for name in sorted(names) if os.path.isfile(f"{folder}/{name}")}  # noqa: PTH113
     eyes.remember()
+    return found
 
 
 def write_seal(folder: Path, made: Seal) -> None:
@@ -113,7 +118,8 @@ def status_of(path: str) -> Stat:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
-def _files(folder: Path) -> Iterator[str]:
+def files_of(folder: Path) -> Iterator[str]:
+    """The files below a folder that a seal can have: no links, and not its own."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = os.path.relpath(os.path.join(parent, name), folder)  # noqa: PTH118
