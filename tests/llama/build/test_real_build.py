@@ -10,6 +10,7 @@ from fattn_probe.base.errors import BuildError
 from fattn_probe.base.seal import files_of, read_seal
 from fattn_probe.llama.build import RUNNER, BuildRequest, ensure, export
 from fattn_probe.llama.build.ccache import Objects, ccache_folder
+from fattn_probe.llama.build.ensure import is_unsealed
 from fattn_probe.llama.build.make import add_missing
 from fattn_probe.llama.build.symbols import demangle
 from fattn_probe.llama.build.toolchain import CUDART, cuda_roots, find_library
