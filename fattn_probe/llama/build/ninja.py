@@ -21,7 +21,7 @@ import ninja
 from fattn_probe.base.cache import Growth
 from fattn_probe.base.errors import BuildError, MachineError
 from fattn_probe.base.host import cores
-from fattn_probe.base.process import log, run
+from fattn_probe.base.process import describe_code, log, run
 
 STATUS = re.compile(r"@(\d+)/(\d+)@ (.*)")
 CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -216,7 +216,7 @@ def run_ninja(
     if code != 0 and (full := os.strerror(errno.ENOSPC)) in output:
         raise MachineError(f"{folder}: {failed_step(output)} cannot be made: {full}")
     if code != 0:
-        errors = "\n".join(first_errors(output))
+        errors = "\n".join(first_errors(output)) if code > 0 else f"ninja was {describe_code(code)}"
         raise BuildError(f"building {failed_step(output)} failed:\n{errors}\nComplete log: {folder / 'build.log'}")
 
 

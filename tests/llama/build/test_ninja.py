@@ -133,6 +133,12 @@ def test_a_failed_link_keeps_the_old_output(tmp_path):
     assert (tmp_path / "a").read_text() == "whole"
 
 
+def test_a_ninja_that_is_killed_is_called_so(tmp_path):
+    (tmp_path / "build.ninja").write_text(Plan((script("a", "import os; os.kill(os.getsid(0), 9)"),)).render())
+    with pytest.raises(BuildError, match=r"^building a step failed:\nninja was killed by SIGKILL\n"):
+        run_ninja(Growth(tmp_path), jobs=1)
+
+
 def test_a_failed_step_is_a_build_error_with_a_log(tmp_path):
     (tmp_path / "build.ninja").write_text(Plan((script("a", "raise SystemExit('error: $no such thing')"),)).render())
     with pytest.raises(BuildError) as raised:
