@@ -13,18 +13,9 @@ from pathlib import Path
 import pytest
 
 import fattn_probe
+from fattn_probe.base import cache as caches
 from fattn_probe.base import seal as seals
-from fattn_probe.base.cache import (
-    Kind,
-    get_or_make,
-    growing,
-    is_whole,
-    lock_beside,
-    part,
-    read_document,
-    tended,
-    write_document,
-)
+from fattn_probe.base.cache import Kind, get_or_make, growing, lock_beside, part, read_document, tended, write_document
 from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import MachineError
 from fattn_probe.base.seal import SEEN, read_seal
@@ -266,12 +257,12 @@ def test_what_is_damaged_while_its_folder_grows_is_not_recorded_as_it_is(cache, 
         pass
     with pytest.raises(MachineError, match=r"extended \((a|deep/b)\): run this again"), grown(new="of a"):
         DAMAGES[damage](folder)
-    assert not is_whole(folder)
+    assert not caches.is_whole(folder)
     with growing(folder, "the thing", lambda name: False) as growth:
         assert (len(growth.recorded), (folder / "new").exists()) == (1, False)
     with grown(a="another text") as growth:
         growth.remove("deep")
-    assert (is_whole(folder), (folder / "a").read_text(), caplog.messages) == (True, "another text", [])
+    assert (caches.is_whole(folder), (folder / "a").read_text(), caplog.messages) == (True, "another text", [])
 
 
 def test_the_folder_of_another_program(cache, caplog):

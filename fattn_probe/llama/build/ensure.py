@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fattn_probe.base.cache import growing, lock_beside, named
 from fattn_probe.base.errors import BuildError, InputError, MachineError
-from fattn_probe.base.files import copy_tree, whole_folder
+from fattn_probe.base.files import whole_folder, writing
 from fattn_probe.base.locks import lock_of_file
 from fattn_probe.base.seal import SEAL, Seal, damage, read_seal, write_seal
 from fattn_probe.llama.build.ccache import STATS_LOG
@@ -174,13 +174,12 @@ def export(build: Build, folder: Path) -> Build:
         raise InputError(f"{folder} already exists; choose a new folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as part:
-        for item in ("bin", "lib", OVERLAY):
-            copy_tree(build.folder / item, part / item)
-        for file in (MANIFEST, RESOURCES):
-            if (build.folder / file).is_file():
-                shutil.copyfile(build.folder / file, part / file)
         sealed = read_seal(build.folder)
         files = {name: content for name, content in sealed.files.items() if is_used(name)} if sealed else {}
+        for name in files:
+            with writing(part / name), contextlib.suppress(FileNotFoundError):
+                (part / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(build.folder / name, part / name)
         if bad := damage(part, Seal(files)) if files else [SEAL]:
             raise MachineError(f"{build.folder}: {WHAT} changed while it was copied ({named(bad)}): run this again")
         write_seal(part, Seal(files))
