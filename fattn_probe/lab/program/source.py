@@ -24,7 +24,7 @@ C_HEADERS = (
 STANDARD = re.compile(rf"[a-z_]+|(?:{'|'.join(C_HEADERS.split())}|string|time)\.h")
 """Headers of the C and C++ libraries."""
 UNWRITABLE = re.compile("[\n\udc80-\udcff]")
-"""What a build file cannot have."""
+"""Characters that a build file cannot contain."""
 
 
 @dataclass(frozen=True)

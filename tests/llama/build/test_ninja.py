@@ -96,7 +96,7 @@ def test_two_builds_share_the_slots_for_compiles(tmp_path):
 
     def build(folder):
         slots.take()
-        run_ninja(tmp_path / folder, jobs=slots)
+        run_ninja(Growth(tmp_path / folder), jobs=slots)
         slots.give()
 
     with closing(slots), threads(2) as pool:
