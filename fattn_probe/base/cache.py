@@ -2,9 +2,9 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 
@@ -12,10 +12,10 @@ import platformdirs
 
 from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import MachineError
-from fattn_probe.base.files import PART, is_folder, make_folder, remove_tree, writing
+from fattn_probe.base.files import PART, is_folder, make_folder, remove_tree, replacing, writing
 from fattn_probe.base.locks import lock_of_file
 from fattn_probe.base.scratch import scratch, sweep
-from fattn_probe.base.seal import Content, Seal, damage, read_seal, seal, write_seal
+from fattn_probe.base.seal import Content, Seal, contents, damage, files_of, read_seal, seal, write_seal
 
 log = logging.getLogger(__name__)
 VARIABLE = "FATTN_PROBE_CACHE"
@@ -108,25 +108,60 @@ def named(files: list[str]) -> str:
     return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
 
 
-@contextmanager
-def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterator[None]:
-    """Let the `with` block add files to a folder; at the end they are recorded, except those to leave out.
+@dataclass(frozen=True)
+class Growth:
+    """A change of a folder: its files from before, as recorded, and the names of those that it writes or removes."""
 
-    Damaged files are removed first, or all files if there is no record. After an error or a kill, earlier files that
-    have changed are not trusted. The caller holds the folder's lock.
+    folder: Path
+    recorded: Mapping[str, Content] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+
+    def write(self, name: str, text: str, errors: str = "strict") -> None:
+        """Write a text file atomically, unless it already has this content; `errors` as for `open`."""
+        path = self.folder / name
+        if not (path.is_file() and path.read_text(errors=errors) == text):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as part:
+                part.write_text(text, errors=errors)
+        elif name in self.recorded:
+            return
+        self.changed.add(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a file or a folder."""
+        self.changed.update((name, *(file for file in self.recorded if file.startswith(f"{name}/"))))
+        remove_tree(self.folder / name)
+
+
+@contextmanager
+def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterator[Growth]:
+    """Let the `with` block change a folder; at the end its changes are recorded, except in files to leave out.
+
+    Damaged files are removed first, or all files if there is no record. The record of a file that the block does not
+    change stays: MachineError if that file is damaged meanwhile. After an error or a kill, only new files that were
+    recorded and unchanged ones are trusted. The caller holds the folder's lock.
     """
     make_folder(folder.parent, "the cache")
     with writing(folder):
-        intact = _mended(folder, what, leave_out)
+        growth = Growth(folder, _mended(folder, what, leave_out))
         folder.mkdir(exist_ok=True)
-        write_seal(folder, Seal(intact, unfinished=True))
+        write_seal(folder, Seal(growth.recorded, unfinished=True))
     with room(folder):
-        yield
-        seal(folder, leave_out=leave_out)
+        try:
+            yield growth
+        except BaseException:
+            with suppress(OSError):  # the first error says more
+                new = contents(folder, (it for it in growth.changed - growth.recorded.keys() if not leave_out(it)))
+                write_seal(folder, Seal({**growth.recorded, **new}, unfinished=True))
+            raise
+        old = {name: content for name, content in growth.recorded.items() if name not in growth.changed}
+        if bad := damage(folder, Seal(old)):  # what is made of it is not trusted: the record stays unfinished
+            raise MachineError(f"{folder}: {what} was damaged while it was extended ({named(bad)}): run this again")
+        write_seal(folder, Seal(old | contents(folder, (name for name in growth.changed if not leave_out(name)))))
 
 
 def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[str, Content]:
-    """Remove damaged files; returns the other recorded files."""
+    """Remove damaged files, and those of an interrupted change without a record; returns the recorded others."""
     found = read_seal(folder)
     if found is None:
         if os.path.lexists(folder):
@@ -137,7 +172,9 @@ def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[s
     if bad and not found.unfinished:  # else a change was interrupted, and the caller knows that
         log.warning("%s: %s is damaged (%s): making it again", folder, what, named(bad))
     in_place_of_files = [path for path in folder.iterdir() if leave_out(path.name) and path.is_dir()]
-    for path in (*(folder / name for name in bad), *in_place_of_files, *folder.rglob(f".*{PART}")):
+    unknown = [name for name in files_of(folder) if found.unfinished and name not in found.files]
+    gone = (*bad, *(name for name in unknown if not leave_out(name)))
+    for path in (*(folder / name for name in gone), *in_place_of_files, *folder.rglob(f".*{PART}")):
         remove_tree(path)
     return {name: content for name, content in found.files.items() if name not in bad}
 
@@ -151,9 +188,9 @@ def tended(kind: Kind) -> Path:
     with (
         suppress(OSError, MachineError),  # a read-only cache
         lock_beside(folder),
-        growing(folder, kind.what, lambda name: not name.endswith(f".{kind.folder}")),
+        growing(folder, kind.what, lambda name: not name.endswith(f".{kind.folder}")) as growth,
     ):
-        pass
+        growth.changed.update(name for name in files_of(folder) if name not in growth.recorded)
     return folder
 
 

@@ -1,5 +1,7 @@
 """The exceptions that end a command, and the exit code of each."""
 
+from errno import ENOENT
+
 
 class FattnProbeError(Exception):
     """An error that the user must act on; `str()` is the whole message, without a traceback."""
@@ -66,5 +68,7 @@ def machine_error(error: OSError | MemoryError) -> MachineError:
     """An unexpected error of the operating system, in one sentence with its path."""
     if isinstance(error, MemoryError):
         return MachineError(f"there is not enough memory: {error}" if str(error) else "there is not enough memory")
+    if error.errno == ENOENT and error.filename is None:
+        return MachineError("the current folder does not exist any more")
     paths = [str(path) for path in (error.filename, error.filename2) if path is not None]
     return MachineError(": ".join([*paths, error.strerror or str(error) or type(error).__name__]))

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,12 +45,36 @@ def read_seal(folder: Path) -> Seal | None:
         return None
 
 
-def seal(folder: Path, *, leave_out: Callable[[str], bool] = lambda name: False) -> None:
-    """Record the files of a folder, except those to leave out; the folder counts as finished from then on."""
-    eyes = Eyes(folder)
-    files = {name: eyes.content(name) for name in sorted(_files(folder)) if not leave_out(name)}
-    write_seal(folder, Seal(files))
-    eyes.remember()
+def seal(folder: Path) -> None:
+    """Record all files of a new folder, which counts as finished from then on."""
+    write_seal(folder, Seal(contents(folder, files_of(folder))))
+
+
+def contents(folder: Path, names: Iterable[str]) -> dict[str, Content]:
+    """The sizes and the sha256 of these files of a folder, without those that cannot be read.
+
+    A file is hashed if `stat` has changed since it was last hashed, or if that was a day ago. The hashes are stored
+    beside the seal, and not atomically, because an incomplete file only costs hashing again; if that is impossible,
+    each process hashes changed files again.
+    """
+    seen: dict[str, tuple[Stat, str, float]] = {}
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        read = json.loads((folder / SEEN).read_bytes())
+        seen = {name: (tuple(stat), str(sha256), float(at)) for name, (stat, sha256, at) in read.items()}
+    found, now, hashed = dict[str, Content](), time.time(), False
+    for name in sorted(names):
+        with contextlib.suppress(OSError):
+            stat = status_of(f"{folder}/{name}")
+            known, sha256, at = seen.get(name, (None, "", 0.0))
+            if known != stat or not 0 <= now - at < DAY:
+                with open(f"{folder}/{name}", "rb", buffering=0) as file:  # noqa: PTH123
+                    sha256 = hexdigest(iter(lambda: file.read(CHUNK), b""))
+                seen[name], hashed = (stat, sha256, now), True
+            found[name] = stat[0], sha256
+    if hashed:
+        with contextlib.suppress(OSError):  # a read-only or a full cache
+            (folder / SEEN).write_bytes(json.dumps(seen).encode())
+    return found
 
 
 def write_seal(folder: Path, made: Seal) -> None:
@@ -61,50 +85,9 @@ def write_seal(folder: Path, made: Seal) -> None:
 
 def damage(folder: Path, found: Seal, wanted: Callable[[str], bool] = lambda name: True) -> list[str]:
     """The `wanted` files that are missing or do not have the recorded content."""
-    eyes = Eyes(folder)
-    bad = [name for name, content in found.files.items() if wanted(name) and not eyes.see(name, content)]
-    eyes.remember()
-    return bad
-
-
-class Eyes:
-    """Compares the files of a folder with their records.
-
-    A file is hashed if `stat` has changed since it was last hashed, or if that was a day ago. The results are stored
-    beside the seal; if that is impossible, each process hashes changed files again.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._seen: dict[str, tuple[Stat, str, float]] = {}
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            found = json.loads((folder / SEEN).read_bytes())
-            self._seen = {name: (tuple(stat), str(sha256), float(at)) for name, (stat, sha256, at) in found.items()}
-        self._new = dict[str, tuple[Stat, str, float]]()
-
-    def see(self, name: str, content: Content) -> bool:
-        """Whether a file has this content."""
-        try:
-            return self.content(name) == content
-        except OSError:
-            return False
-
-    def content(self, name: str) -> Content:
-        """The size and the sha256 of a file."""
-        path, now = f"{self.folder}/{name}", time.time()
-        stat = status_of(path)
-        known, sha256, at = self._seen.get(name, (None, "", 0.0))
-        if known != stat or not 0 <= now - at < DAY:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-                sha256 = hexdigest(iter(lambda: file.read(CHUNK), b""))
-            self._new[name] = (stat, sha256, now)
-        return stat[0], sha256
-
-    def remember(self) -> None:
-        """Store the hashes; not atomically, because an incomplete file only costs hashing again."""
-        if self._new:
-            with contextlib.suppress(OSError):  # a read-only or a full cache
-                (self.folder / SEEN).write_bytes(json.dumps({**self._seen, **self._new}).encode())
+    recorded = {name: content for name, content in found.files.items() if wanted(name)}
+    now = contents(folder, recorded)
+    return [name for name, content in recorded.items() if now.get(name) != content]
 
 
 def status_of(path: str) -> Stat:
@@ -113,7 +96,8 @@ def status_of(path: str) -> Stat:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
-def _files(folder: Path) -> Iterator[str]:
+def files_of(folder: Path) -> Iterator[str]:
+    """The files below a folder that a seal can have: no links, and not its own."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = os.path.relpath(os.path.join(parent, name), folder)  # noqa: PTH118

@@ -262,9 +262,7 @@ def _serve(
                 while not leave.signal:
                     connection.send_bytes(_reply(function, connection.recv()))
             except (EOFError, OSError):  # the parent has closed its end, perhaps within a message
-                pass
-            finally:
-                leave.free = False
+                leave.free = False  # before this block ends: there, Python 3.12 can lose the exception of a signal
     except Terminated:
         sys.exit(128 + leave.signal)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import fattn_probe
+from fattn_probe.base import cache as caches
 from fattn_probe.base import seal as seals
 from fattn_probe.base.cache import Kind, get_or_make, growing, lock_beside, part, read_document, tended, write_document
 from fattn_probe.base.digest import hexdigest
@@ -202,9 +203,9 @@ def test_a_cache_that_cannot_be_written_serves_what_it_has(get, made, refused, n
 
 def test_a_folder_that_grows_loses_only_what_is_damaged(cache, caplog):
     folder = cache / "grown"
-    with lock_beside(folder), growing(folder, "the thing", lambda name: name == "log"):
+    with lock_beside(folder), growing(folder, "the thing", lambda name: name == "log") as growth:
         for name in ("a", "b", "c", "log"):
-            (folder / name).write_text(name)
+            growth.write(name, name)
     (folder / "b").write_text("B")
     (folder / "log").write_text("more")
     (folder / "a").unlink()
@@ -224,12 +225,13 @@ def test_a_folder_that_grows_loses_only_what_is_damaged(cache, caplog):
 
 def test_after_an_interrupted_change_nothing_is_called_damaged(cache, caplog):
     folder = cache / "grown"
-    with growing(folder, "the thing", lambda name: False):
-        (folder / "a").write_text("a")
-        (folder / "b").write_text("b")
-    with pytest.raises(KeyboardInterrupt), growing(folder, "the thing", lambda name: False):
-        (folder / "a").write_text("half")
-        (folder / "new").write_text("new")
+    with growing(folder, "the thing", lambda name: False) as growth:
+        growth.write("a", "a")
+        growth.write("b", "b")
+    with pytest.raises(KeyboardInterrupt), growing(folder, "the thing", lambda name: False) as growth:
+        growth.write("a", "half")
+        growth.write("new", "new")
+        (folder / "unknown").write_text("of a program that was killed")
         (folder / ".x-00.part").write_text("of a kill")
         raise KeyboardInterrupt
     sealed = read_seal(folder)
@@ -237,6 +239,30 @@ def test_after_an_interrupted_change_nothing_is_called_damaged(cache, caplog):
     with growing(folder, "the thing", lambda name: False):
         assert caplog.messages == []
         assert {path.name for path in folder.iterdir()} == {"b", "new", "seal.json", SEEN}
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing", "other bytes"])
+def test_what_is_damaged_while_its_folder_grows_is_not_recorded_as_it_is(cache, damage, caplog):
+    """All files were recorded anew, so the damaged one passed as whole from then on."""
+    folder, files = cache / "grown", {"a": "some bytes", "deep/b": "more bytes"}
+
+    @contextmanager
+    def grown(**more):
+        with growing(folder, "the thing", lambda name: False) as growth:
+            for name, text in (files | more).items():
+                growth.write(name, text)
+            yield growth
+
+    with grown():
+        pass
+    with pytest.raises(MachineError, match=r"extended \((a|deep/b)\): run this again"), grown(new="of a"):
+        DAMAGES[damage](folder)
+    assert not caches.is_whole(folder)
+    with growing(folder, "the thing", lambda name: False) as growth:
+        assert (len(growth.recorded), (folder / "new").exists()) == (1, False)
+    with grown(a="another text") as growth:
+        growth.remove("deep")
+    assert (caches.is_whole(folder), (folder / "a").read_text(), caplog.messages) == (True, "another text", [])
 
 
 def test_the_folder_of_another_program(cache, caplog):

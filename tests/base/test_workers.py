@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -222,6 +223,24 @@ def test_a_hangup_within_an_answer_ends_the_command(tmp_path):
     assert (running.returncode, said) == (0, b"")
     assert (tmp_path / "sent").exists()
     assert nothing_left(str(tmp_path))
+
+
+LAST_MOMENT = """
+import contextlib, os, pickle, types
+from fattn_probe.base import workers
+end, other = os.pipe()
+recv = pickle.Unpickler(open("said", "rb")).load
+pipe = types.SimpleNamespace(fileno=lambda: end, recv=recv, send_bytes=print)
+workers._serve(pipe, lambda tell: contextlib.nullcontext(print), 1, os.environ.copy(), ".")
+"""
+
+
+def test_a_signal_in_the_moment_of_the_end_changes_nothing(tmp_path):
+    """In Python 3.12, an exception at the jump that ends an `except` block can miss the handlers around it."""
+    (tmp_path / "said").write_bytes(b"cposix\nkillpg\n(I0\nI15\ntR")  # SIGTERM, and then the end of the file
+    words, env = [sys.executable, "-c", LAST_MOMENT], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, start_new_session=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 USERS = {

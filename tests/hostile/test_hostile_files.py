@@ -1,6 +1,5 @@
 """Captures, suites, patches, device files and histories that are wrong."""
 
-import json
 import sqlite3
 import struct
 from contextlib import closing
@@ -9,7 +8,6 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.llama.source import patches
-from tests.hostile.lines import make_folder
 from tests.llama.source.fake_index import write_tree
 
 
@@ -218,12 +216,3 @@ def test_history(name, words, probe, tmp_path):
     before = path.read_bytes() if path.is_file() else b""
     probe("history", *words.split(), "--history", path).refused(2, "h.db")
     assert (path.read_bytes() if path.is_file() else b"") == before, "nothing was written"
-
-
-def test_one_run_of_a_history_is_judged(probe, tmp_path):
-    """Only the last run of each line could be; `judge UID` was refused."""
-    make_folder(tmp_path)
-    (run,) = json.loads(probe("history", "list", "--json", "--history", "h.db").stdout)
-    ended = probe("history", "judge", run["uid"][:8], "--json", "--history", "h.db")
-    assert [each["uid"] for each in json.loads(ended.stdout)["runs"]] == [run["uid"]]
-    probe("history", "judge", "nothing", "--history", "h.db").refused(2, "nothing")

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,6 +9,7 @@ from fattn_probe.base.errors import FattnProbeError
 from fattn_probe.base.process import run
 from fattn_probe.cli import setup
 from fattn_probe.machine.run import session as sessions
+from tests.base.test_console import shell
 
 OUTPUTS = (
     "run op.yaml --captures file",
@@ -57,21 +56,19 @@ def test_a_build_with_a_damaged_manifest(text, probe, here):
     probe("run", "op.yaml", "--on", "sim:h200", "--build", "folder").refused(2, "no whole manifest.json")
 
 
-FULL = (
-    "device list",
-    "device list --json",
-    "scenario show op.yaml",
-    "scenario check op.yaml",
-    "source list --json",
-    "doctor",
-)
+def test_a_history_on_a_full_disk(probe, here):
+    """It was exit 4, and one more sentence."""
+    probe("history", "list", "--history", "/dev/full").refused(3, "history /dev/full: database or disk is full")
 
 
-@pytest.mark.parametrize("words", FULL)
-def test_stdout_is_full(words, probe, here, monkeypatch):
-    with Path("/dev/full").open("w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        probe(*words.split()).refused(3, "stdout", "No space left on device")
+@pytest.mark.parametrize("size", [60, 100, 200])
+def test_a_limit_of_addresses_that_is_too_small(size, op, tmp_path):
+    """NumPy's BLAS ends the process itself (exit 1), and an import that fails was called a bug."""
+    limited = f"ulimit -v {size << 10}; fattn-probe plan op.yaml --on sim:h200"
+    done = shell(limited, tmp_path, OPENBLAS_NUM_THREADS="1")
+    said = "of addresses here (`ulimit -v`), and fattn-probe needs 0.5 GiB; raise it: `ulimit -v unlimited`\n"
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert done.stderr.decode() == f"a process may have {size / 1024:.3g} GiB {said}"
 
 
 @pytest.fixture

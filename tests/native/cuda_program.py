@@ -8,16 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fattn_probe.base.cache import cache_dir, lock_beside
+from fattn_probe.base.cache import Growth, cache_dir, lock_beside
 from fattn_probe.base.process import Completed
 from fattn_probe.cases.device import load_devices
 from fattn_probe.llama.build.flags import SIM_QUICK
 from fattn_probe.llama.build.make import build_env
 from fattn_probe.llama.build.ninja import run_ninja
-from fattn_probe.llama.build.overlay import known_ptx, write_if_changed
+from fattn_probe.llama.build.overlay import known_ptx, write_native
 from fattn_probe.llama.build.rewrite import rewrite
 from fattn_probe.llama.build.simulator_flags import SIMULATOR, SimulatorFlags
-from fattn_probe.llama.build.stamp import NATIVE, NATIVE_SUFFIXES
 from fattn_probe.llama.build.steps import BuildStep, Plan, compile_step
 from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.launch.architecture import cuda_arch
@@ -52,16 +51,15 @@ def compile_programs(texts, flavour, arch="90", sim=SIMULATOR):
     def compiled(source, command):
         return compile_step(source, f"obj/{source}.o", command, ccache=bool(made.toolchain.ccache))
 
+    growth = Growth(folder)
     with lock_beside(folder):
-        for path in (NATIVE / "sim").rglob("*"):
-            if path.is_file() and path.suffix in NATIVE_SUFFIXES:
-                write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
+        write_native(growth)
         more = (*sanitizer.flags(), *sanitizer.own_names())
         steps = [compiled(f"native/{name}", (*made.native(name), *more)) for name in sim]
         runtime = [step.output for step in steps]
         for name, text in texts.items():
             cuda = name.endswith(".cu")
-            write_if_changed(folder / name, rewrite(text, name, known_ptx()).text if cuda else text)
+            growth.write(name, rewrite(text, name, known_ptx()).text if cuda else text)
             own = compiled(name, made.device(*SIM_QUICK) if cuda else made.native(sim[0]))
             steps.append(own)
             kernels = own.output
@@ -73,7 +71,7 @@ def compile_programs(texts, flavour, arch="90", sim=SIMULATOR):
             program = f"bin/{Path(name).stem}"
             steps.append(BuildStep("link", program, inputs, (*link, "-lm", "-ldl", "-lpthread", "-o", program)))
         (folder / "build.ninja").write_text(Plan(tuple(steps)).render())
-        run_ninja(folder, env=build_env(folder, made.toolchain, again=False))
+        run_ninja(growth, env=build_env(growth, made.toolchain, again=False))
     return [folder / "bin" / Path(name).stem for name in texts]
 
 

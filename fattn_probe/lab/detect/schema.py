@@ -214,8 +214,7 @@ def checked(
             sources = read_sources(request.tree, request.quants, toolchain.machine)
             contents = Contents(tuple(case.name for case in cases), programs=(RUNNER,))
             locks.enter_context(lock_beside(folder))
-            locks.enter_context(growing(folder, WHAT, is_unsealed))
-            prepare(folder, request, sources, contents)
+            prepare(locks.enter_context(growing(folder, WHAT, is_unsealed)), request, sources, contents)
             for step in make_plan(request, replace(toolchain, ccache=None), contents, sources).steps:
                 if step.rule == "compile" and "/fattn" in step.inputs[0]:
                     source = arch, step.inputs[0]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fattn_probe.base.cache import Kind, cache_dir, get_or_make, growing, lock_beside
+from fattn_probe.base.cache import Growth, Kind, cache_dir, get_or_make, growing, lock_beside
 from fattn_probe.base.digest import short
 from fattn_probe.base.errors import BuildError, InputError
 from fattn_probe.base.seal import damage, read_seal
@@ -18,10 +18,10 @@ from fattn_probe.llama.build.ccache import ccache_env
 from fattn_probe.llama.build.ensure import is_unsealed, mark_used
 from fattn_probe.llama.build.key import Flavour
 from fattn_probe.llama.build.ninja import Report, run_ninja, silent
-from fattn_probe.llama.build.overlay import ERRORS, known_ptx, write_if_changed
+from fattn_probe.llama.build.overlay import ERRORS, known_ptx, write_native
 from fattn_probe.llama.build.rewrite import Rewritten, Style, rewrite
 from fattn_probe.llama.build.simulator_flags import SIMULATOR, WARP, SimulatorFlags
-from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
+from fattn_probe.llama.build.stamp import NATIVE, own_stamp
 from fattn_probe.llama.build.steps import BuildStep, Plan, compile_step
 from fattn_probe.llama.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.llama.launch.architecture import cuda_arch
@@ -100,9 +100,9 @@ class Maker:
             if self.has(target):
                 mark_used(self.folder)
             else:
-                with growing(self.folder, WHAT, is_unsealed):
+                with growing(self.folder, WHAT, is_unsealed) as growth:
                     try:
-                        self.compile(program, target, rewritten, report)
+                        self.compile(growth, program, target, rewritten, report)
                     except BuildError as error:
                         raise explained(error, program, rewritten) from error
         kernels = (
@@ -123,19 +123,21 @@ class Maker:
         known, style = known_ptx(), Style(program.fast_math, whole=True, unrolls=self.flavour == "count")
         return {path: rewrite(text, path.name, known, style) for path, text in program.texts.items()}
 
-    def compile(self, program: Program, target: str, rewritten: Mapping[Path, Rewritten], report: Report) -> None:
+    def compile(
+        self, growth: Growth, program: Program, target: str, rewritten: Mapping[Path, Rewritten], report: Report
+    ) -> None:
         """Compile and link, including the simulator's own files if they are missing."""
         for path, file in rewritten.items():
-            write_if_changed(self.folder / copy_of(path), f'#line 1 "{path}"\n{file.text}', ERRORS)
-        for path in own_files():
-            if path.is_relative_to(NATIVE):
-                write_if_changed(self.folder / "native" / path.relative_to(NATIVE), path.read_text())
+            growth.write(copy_of(path), f'#line 1 "{path}"\n{file.text}', ERRORS)
+        write_native(growth)
+        if not self.cuda:
+            growth.write(f"obj/{Path(target).name}.h", prelude_text(program))
         for name in ("bin", "obj"):
             (self.folder / name).mkdir(exist_ok=True)
         steps = self.nvcc_steps(program, target) if self.cuda else self.simulator_steps(program, target)
-        (self.folder / "build.ninja").write_text(Plan(tuple(steps)).render())
+        growth.write("build.ninja", Plan(tuple(steps)).render())
         env = {"PATH": self.toolchain.path} | (ccache_env(self.toolchain.versions) if self.toolchain.ccache else {})
-        run_ninja(self.folder, report, env=env)
+        run_ninja(growth, report, env=env)
 
     def simulator_steps(self, program: Program, target: str) -> list[BuildStep]:
         """The steps of a program for the simulator."""
@@ -146,13 +148,11 @@ class Maker:
             self.flavour,
             warp_size=self.warp_size,
         )
-        prelude = f"obj/{Path(target).name}.h"
-        write_if_changed(self.folder / prelude, prelude_text(program))
         own = self.compile_step(
             copy_of(program.path.resolve()),
             f"obj/{Path(target).name}.o",
             (
-                *flags.device(prelude=prelude),
+                *flags.device(prelude=f"obj/{Path(target).name}.h"),
                 "-Inative/sim/program/include",
                 *((f"-Inative/{HIP_HEADERS}", "-DSIMT_HIP") if program.hip else ()),
                 *((f'-DSIMT_GFX="{self.arch}"', f"-D__{self.arch}__") if program.hip and self.amd else ()),

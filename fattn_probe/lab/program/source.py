@@ -23,6 +23,8 @@ C_HEADERS = (
 )
 STANDARD = re.compile(rf"[a-z_]+|(?:{'|'.join(C_HEADERS.split())}|string|time)\.h")
 """Headers of the C and C++ libraries."""
+UNWRITABLE = re.compile("[\n\udc80-\udcff]")
+"""Characters that a build file cannot contain."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,11 @@ class Program:
             raise InputError(f"{self.path} is a folder: name the program's file")
         if not self.path.is_file():
             raise InputError(f"{self.path}: there is no such file")
-        return included([self.path.resolve()], self.folders, Path("/"))
+        found = included([self.path.resolve()], self.folders, Path("/"))
+        for word in (*map(str, (*found, *self.folders)), *self.defines):
+            if UNWRITABLE.search(word):
+                raise InputError(f"{word!r} has a line break, or bytes that are not UTF-8: rename it")
+        return found
 
     @property
     def folders(self) -> tuple[Path, ...]:

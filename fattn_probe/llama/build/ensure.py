@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fattn_probe.base.cache import growing, lock_beside, named
-from fattn_probe.base.errors import BuildError, InputError
-from fattn_probe.base.files import copy_tree, whole_folder
+from fattn_probe.base.errors import BuildError, InputError, MachineError
+from fattn_probe.base.files import whole_folder, writing
 from fattn_probe.base.locks import lock_of_file
-from fattn_probe.base.seal import SEAL, damage, read_seal, seal
+from fattn_probe.base.seal import SEAL, Seal, damage, read_seal, write_seal
 from fattn_probe.llama.build.ccache import STATS_LOG
 from fattn_probe.llama.build.key import (
     MANIFEST,
@@ -77,11 +77,11 @@ def ensure(
         )
 
         remove_replaced(folder)
-        with growing(folder, WHAT, is_unsealed):
+        with growing(folder, WHAT, is_unsealed) as growth:
             build = existing(folder, request)
             contents = build.manifest.contents.union(wanted) if build else wanted
             contents = contents.for_tree(request.tree)
-            return extend(folder, request, toolchain, contents, progress=progress, jobs=jobs, again=again)
+            return extend(growth, request, toolchain, contents, progress=progress, jobs=jobs, again=again)
 
 
 def finished(folder: Path, request: BuildRequest, wanted: Contents) -> Build | None:
@@ -174,10 +174,13 @@ def export(build: Build, folder: Path) -> Build:
         raise InputError(f"{folder} already exists; choose a new folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as part:
-        for item in ("bin", "lib", OVERLAY):
-            copy_tree(build.folder / item, part / item)
-        for file in (MANIFEST, RESOURCES):
-            if (build.folder / file).is_file():
-                shutil.copyfile(build.folder / file, part / file)
-        seal(part)
+        sealed = read_seal(build.folder)
+        files = {name: content for name, content in sealed.files.items() if is_used(name)} if sealed else {}
+        for name in files:
+            with writing(part / name), contextlib.suppress(FileNotFoundError):
+                (part / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(build.folder / name, part / name)
+        if bad := damage(part, Seal(files)) if files else [SEAL]:
+            raise MachineError(f"{build.folder}: {WHAT} changed while it was copied ({named(bad)}): run this again")
+        write_seal(part, Seal(files))
     return replace(build, folder=folder, request=None)

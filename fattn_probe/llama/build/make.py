@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fattn_probe.base.cache import cache_dir
+from fattn_probe.base.cache import Growth, cache_dir
 from fattn_probe.base.errors import BuildError, InputError
 from fattn_probe.cases.device.resources import Resources
 from fattn_probe.llama.build.ccache import STATS_LOG, ccache_env, read_objects
@@ -31,7 +31,7 @@ from fattn_probe.llama.build.key import (
     new_manifest,
 )
 from fattn_probe.llama.build.ninja import JobSlots, Report, run_ninja, silent, step_seconds
-from fattn_probe.llama.build.overlay import OVERLAY_STAMP, prepare, write_if_changed
+from fattn_probe.llama.build.overlay import OVERLAY_STAMP, prepare
 from fattn_probe.llama.build.plan import BACKENDS, Planner, case_file
 from fattn_probe.llama.build.precompiled import precompiled
 from fattn_probe.llama.build.sources import (
@@ -70,7 +70,7 @@ def read_resources(folder: Path) -> dict[str, Resources]:
 
 
 def extend(
-    folder: Path,
+    growth: Growth,
     request: BuildRequest,
     toolchain: Toolchain,
     contents: Contents,
@@ -83,29 +83,31 @@ def extend(
 
     No runner loads the libraries while they are replaced. The manifest is written last.
     """
-    env = build_env(folder, toolchain, again)
+    folder = growth.folder
+    env = build_env(growth, toolchain, again)
     known = step_seconds(folder.parent.glob(f"*-{request.engine}-sm*-{request.flavour}-*"))
     contents = replace(contents, kernels=heaviest_first(contents.kernels, known))
-    ninja = functools.partial(run_ninja, folder, report=progress, jobs=jobs, env=env, known=known)
+    ninja = functools.partial(run_ninja, growth, report=progress, jobs=jobs, env=env, known=known)
     stamp = own_stamp()
     sources = read_sources(request.tree, request.quants, toolchain.machine)
     check_contents(request.tree, contents, sources)
-    prepare(folder, request, sources, contents)
+    prepare(growth, request, sources, contents)
     for name in ("bin", "lib", "obj"):
         (folder / name).mkdir(exist_ok=True)
     if toolchain.cudart and not (folder / "lib" / toolchain.cudart.name).is_file():
+        growth.changed.add(f"lib/{toolchain.cudart.name}")
         shutil.copyfile(toolchain.cudart, folder / "lib" / toolchain.cudart.name)
     plan = make_plan(request, toolchain, contents, sources)
-    write_if_changed(folder / "build.ninja", plan.render())
+    growth.write("build.ninja", plan.render())
     with precompiled(folder, plan, env, toolchain.versions):
         ninja(targets=plan.objects)
     with replacing_lock(folder):
         ninja()
     if request.engine == "cuda":
         resources = {name: str(found) for name, found in read_resources(folder).items()}
-        write_if_changed(folder / RESOURCES, json.dumps(resources, indent=1) + "\n")
+        growth.write(RESOURCES, json.dumps(resources, indent=1) + "\n")
     manifest = new_manifest(request, toolchain.versions, contents, stamp)
-    write_if_changed(folder / MANIFEST, MANIFESTS.text(manifest))
+    growth.write(MANIFEST, MANIFESTS.text(manifest))
     return Build(folder, manifest, request, read_objects(folder / STATS_LOG))
 
 
@@ -114,12 +116,10 @@ def heaviest_first(kernels: Iterable[str], known: Mapping[str, float]) -> tuple[
     return tuple(sorted(kernels, key=lambda name: -known.get(case_file(name), float("inf"))))
 
 
-def build_env(folder: Path, toolchain: Toolchain, again: bool) -> dict[str, str]:
+def build_env(growth: Growth, toolchain: Toolchain, again: bool) -> dict[str, str]:
     """The environment of a build's commands; removes what the last build left: ccache's report, objects to renew."""
-    (folder / STATS_LOG).unlink(missing_ok=True)
-    if again:
-        shutil.rmtree(folder / "obj", ignore_errors=True)
-        (folder / OVERLAY_STAMP).unlink(missing_ok=True)
+    for name in (STATS_LOG, "obj", OVERLAY_STAMP) if again else (STATS_LOG,):
+        growth.remove(name)
     shared = ccache_env(toolchain.versions) if toolchain.ccache else {}
     return {"PATH": toolchain.path} | shared | ({"CCACHE_RECACHE": "1"} if shared and again else {})
 

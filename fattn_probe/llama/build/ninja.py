@@ -18,9 +18,10 @@ from pathlib import Path
 
 import ninja
 
+from fattn_probe.base.cache import Growth
 from fattn_probe.base.errors import BuildError, MachineError
 from fattn_probe.base.host import cores
-from fattn_probe.base.process import log, run
+from fattn_probe.base.process import describe_code, log, run
 
 STATUS = re.compile(r"@(\d+)/(\d+)@ (.*)")
 CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -59,16 +60,21 @@ def step_seconds(builds: Iterable[Path]) -> dict[str, float]:
     """The longest time of each step in ninja's logs of some build folders, by the step's label."""
     found: dict[str, float] = {}
     for folder in builds:
-        try:
-            rows = [line.split("\t") for line in (folder / ".ninja_log").read_text(errors="replace").splitlines()]
-            times = [(row[3], (int(row[1]) - int(row[0])) / 1e3) for row in rows if len(row) == 5]
-        except (OSError, ValueError):  # missing or damaged
-            continue
-        for output, seconds in times:
-            label = output.rpartition("/")[2].removesuffix(".o")  # of an object, the name of its source
+        for output, (start, end, *_) in logged(folder).items():
+            label, seconds = output.rpartition("/")[2].removesuffix(".o"), (int(end) - int(start)) / 1e3
             if seconds >= CACHED_SECONDS:
                 found[label] = max(seconds, found.get(label, 0.0))
     return found
+
+
+def logged(folder: Path) -> dict[str, list[str]]:
+    """The last row of each output in ninja's log: start and end in ms, time of the output, its path, a digest."""
+    try:
+        text = (folder / ".ninja_log").read_text(errors="replace")
+    except OSError:
+        return {}
+    rows = (line.split("\t") for line in text.splitlines())
+    return {row[3]: row for row in rows if len(row) == 5 and row[0].isdecimal() and row[1].isdecimal()}
 
 
 @dataclass
@@ -167,7 +173,7 @@ def failed_step(output: str) -> str:
 
 
 def run_ninja(
-    folder: Path,
+    growth: Growth,
     report: Report = silent,
     jobs: int | JobSlots | None = None,
     env: Mapping[str, str] | None = None,
@@ -175,14 +181,15 @@ def run_ninja(
     *,
     targets: Iterable[str] = (),
 ) -> None:
-    """Build some or all targets of build.ninja in `folder`, with `env` added to this process's environment.
+    """Build some or all targets of build.ninja in a folder, with `env` added to this process's environment.
 
-    So many `jobs` run side by side, or as many as there are free slots beside the caller's own. `known` are the seconds
-    of steps in earlier builds. The complete output goes to build.log there. Ninja runs on its own terminal, because
-    only then does it print the start of each step. A failed step raises BuildError; an interrupt first ends ninja and
-    its compilers.
+    What the steps write counts as changed. So many `jobs` run side by side, or as many as there are free slots beside
+    the caller's own. `known` are the seconds of steps in earlier builds. The complete output goes to build.log. Ninja
+    runs on its own terminal, because only then does it print the start of each step. A failed step raises BuildError;
+    an interrupt first ends ninja and its compilers.
     """
-    argv, variables = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), *targets], dict(env or {})
+    folder, before, variables = growth.folder, logged(growth.folder), dict(env or {})
+    argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), *targets]
     if isinstance(jobs, JobSlots):
         number, variables = jobs.number, variables | jobs.variables
     else:
@@ -191,20 +198,25 @@ def run_ninja(
     left = TimeLeft(set() if report is silent else steps_to_do(argv), known or {}, number)
     log.info("$ %s", " ".join(argv))
     start, lines, status = time.monotonic(), [], None
-    with spawned(argv, variables) as (child, terminal):
-        for line in read_lines(terminal, TICK_SECONDS):
-            if line and (status := parse_status(line)):
-                left.see(status[0], status[2])
-            if status:
-                report(Progress(*status, time.monotonic() - start, left.seconds))
-            lines += [line] * bool(line)
-        code = child.wait()
+    try:
+        with spawned(argv, variables) as (child, terminal):
+            for line in read_lines(terminal, TICK_SECONDS):
+                if line and (status := parse_status(line)):
+                    left.see(status[0], status[2])
+                if status:
+                    report(Progress(*status, time.monotonic() - start, left.seconds))
+                lines += [line] * bool(line)
+            code = child.wait()
+    finally:
+        for output, row in logged(folder).items():
+            if before.get(output) != row:
+                growth.changed.update((output, f"{output}.log", f"{output.removesuffix('.o')}.gcno"))
     output = "\n".join(lines)
     (folder / "build.log").write_text(output + "\n")
     if code != 0 and (full := os.strerror(errno.ENOSPC)) in output:
         raise MachineError(f"{folder}: {failed_step(output)} cannot be made: {full}")
     if code != 0:
-        errors = "\n".join(first_errors(output))
+        errors = "\n".join(first_errors(output)) if code > 0 else f"ninja was {describe_code(code)}"
         raise BuildError(f"building {failed_step(output)} failed:\n{errors}\nComplete log: {folder / 'build.log'}")
 
 

@@ -6,15 +6,14 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from fattn_probe.base.cache import part
+from fattn_probe.base.cache import Growth, part
 from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import BuildError
-from fattn_probe.base.files import replacing
 from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents, kernels_apart
 from fattn_probe.llama.build.plan import STUBS_SCRIPT, body_text, case_file, case_text, launches_text
 from fattn_probe.llama.build.precompiled import HEADERS, QUICK_HEADERS, TEXT, digest_line
 from fattn_probe.llama.build.rewrite import UPSTREAM, Style, rewrite
-from fattn_probe.llama.build.sources import BODY_PREFIX, CONVERSIONS, CUDA, LAUNCHES, Sources
+from fattn_probe.llama.build.sources import BODY_PREFIX, CONVERSIONS, CUDA, INSTANCES, LAUNCHES, Sources
 from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.source import KernelCase, kept_files, model_files, patches
@@ -43,44 +42,49 @@ def known_ptx() -> frozenset[str]:
     return frozenset(names)
 
 
-def prepare(folder: Path, request: BuildRequest, sources: Sources, contents: Contents) -> None:
+def prepare(growth: Growth, request: BuildRequest, sources: Sources, contents: Contents) -> None:
     """Update the overlay and native/ of a build folder; unchanged files keep their modification times."""
-    folder.mkdir(parents=True, exist_ok=True)
-    renew_overlay(folder, request, sources, contents)
-    cuda = folder / OVERLAY / CUDA
-    for path in own_files():
-        if path.is_relative_to(NATIVE):
-            write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
+    growth.folder.mkdir(parents=True, exist_ok=True)
+    renew_overlay(growth, request, sources, contents)
+    cuda = f"{OVERLAY}/{CUDA}"
+    write_native(growth)
     headers_line = ""
     if kernels_apart(request.engine, request.flavour):
         for name in (HEADERS, QUICK_HEADERS):
-            write_if_changed(cuda / name, TEXT)
-        headers_line = digest_line(folder, (folder / OVERLAY_STAMP).read_text())
-    shared = kernel_parameters(folder / OVERLAY, SHARED)
+            growth.write(f"{cuda}/{name}", TEXT)
+        headers_line = digest_line(growth.folder, (growth.folder / OVERLAY_STAMP).read_text())
+    shared = kernel_parameters(growth.folder / OVERLAY, SHARED)
     for case in map(sources.kernel, contents.kernels):
-        text = headers_line + case_text(case, shared)
-        write_if_changed(cuda / "template-instances" / case_file(case.name), text)
+        growth.write(f"{cuda}/{INSTANCES}/{case_file(case.name)}", headers_line + case_text(case, shared))
     if request.engine == "sim":
         for file, cases in sources.launches.items():
-            write_if_changed(cuda / file, launches_text(cases))
+            growth.write(f"{cuda}/{file}", launches_text(cases))
         headers = sorted({case.header for case in sources.cases.values()})
         for file in contents.sources:
             if BODY_PREFIX in file:
-                write_if_changed(cuda / file, body_text(file, headers))
-    write_if_changed(folder / STUBS_SCRIPT.name, STUBS_SCRIPT.read_text())
+                growth.write(f"{cuda}/{file}", body_text(file, headers))
+    growth.write(STUBS_SCRIPT.name, STUBS_SCRIPT.read_text())
 
 
-def renew_overlay(folder: Path, request: BuildRequest, sources: Sources, contents: Contents) -> None:
+def write_native(growth: Growth) -> None:
+    """Copy fattn-probe's own C++ to native/ of a build folder."""
+    for path in own_files():
+        if path.is_relative_to(NATIVE):
+            growth.write(f"native/{path.relative_to(NATIVE)}", path.read_text())
+
+
+def renew_overlay(growth: Growth, request: BuildRequest, sources: Sources, contents: Contents) -> None:
     """Update the overlay, unless it is as this fattn-probe left it; the folder is for one source and its patches."""
-    overlay, stamp, files = folder / OVERLAY, folder / OVERLAY_STAMP, compiled_files(sources, contents)
+    folder, files = growth.folder, compiled_files(sources, contents)
+    overlay, stamp = folder / OVERLAY, folder / OVERLAY_STAMP
     copied = [*kept_files(request.tree.root), *(model_files(request.tree.root) if contents.has_libllama else ())]
     if stamp.is_file() and stamp.read_text() == overlay_state(overlay, [*files, contents.libllama]):
         return
     with part() as made:
         fresh = made / OVERLAY
         make_overlay(fresh, request, sources, files, copied)
-        settle(fresh, overlay, keep=OWN_CASES)
-    stamp.write_text(overlay_state(overlay, [*files, contents.libllama]))
+        settle(growth, fresh)
+    growth.write(OVERLAY_STAMP, overlay_state(overlay, [*files, contents.libllama]))
 
 
 def compiled_files(sources: Sources, contents: Contents) -> list[str]:
@@ -168,25 +172,17 @@ def rewritten(text: str, name: str, known_ptx: frozenset[str], style: Style) -> 
     return rewrite(text, name, known_ptx, style).text
 
 
-def settle(fresh: Path, target: Path, keep: str) -> None:
-    """Make `target` equal to `fresh`; leaves equal files and files that match `keep` untouched."""
-    if not target.exists():
-        fresh.rename(target)
-        return
+def settle(growth: Growth, fresh: Path) -> None:
+    """Make the overlay equal to `fresh`; leaves equal files and generated ones untouched."""
+    target = growth.folder / OVERLAY
     wanted = {path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file()}
     for path in wanted:
-        if not (target / path).is_file() or (target / path).read_bytes() != (fresh / path).read_bytes():
+        equal = (target / path).is_file() and (target / path).read_bytes() == (fresh / path).read_bytes()
+        if not equal:
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             (fresh / path).replace(target / path)
-    for path in [path for path in target.rglob("*") if path.is_file() and not path.match(keep)]:
+        if not equal or f"{OVERLAY}/{path}" not in growth.recorded:
+            growth.changed.add(f"{OVERLAY}/{path}")
+    for path in [path for path in target.rglob("*") if path.is_file() and not path.match(OWN_CASES)]:
         if path.relative_to(target) not in wanted:
-            path.unlink()
-
-
-def write_if_changed(path: Path, text: str, errors: str = "strict") -> None:
-    """Write a text file atomically, unless it already has this content; `errors` as for `open`."""
-    if path.is_file() and path.read_text(errors=errors) == text:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
-        part.write_text(text, errors=errors)
+            growth.remove(str(path.relative_to(growth.folder)))

@@ -31,7 +31,7 @@ def marked(path):
 
 @pytest.mark.slow
 def test_a_truncated_program_is_linked_again_with_one_line(tmp_path):
-    """On a GPU of its own: another test's program in the same folder would record the truncated one as it is."""
+    """On a GPU of its own: another test that extends the folder meanwhile would be told of the damage."""
     path = tmp_path / f"own{time.time_ns()}.cu"
     path.write_text((PROGRAMS / "vector_add.cu").read_text())
     program(path, "--on", "sim:b200")

@@ -46,6 +46,20 @@ def test_the_digest_depends_on_everything(folder, change):
     assert plain.digest != Program(folder / "main.cu").digest
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a\udcff"])
+def test_a_name_that_no_build_file_can_have_is_refused(folder, name):
+    """A line break was a syntax error of ninja's, and a byte that is not UTF-8 a traceback."""
+    (folder / name).mkdir()
+    (folder / name / "main.cu").write_text("int main() {}\n")
+    for program in (
+        Program(folder / name / "main.cu"),
+        Program(folder / "main.cu", includes=(folder / name,)),
+        Program(folder / "main.cu", defines=(name,)),
+    ):
+        with pytest.raises(InputError, match="has a line break, or bytes that are not UTF-8: rename it"):
+            assert program.texts
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match=r"none\.cu: there is no such file"):
         _ = Program(tmp_path / "none.cu").texts

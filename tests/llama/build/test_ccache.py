@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.base.cache import Growth
 from fattn_probe.llama.build.ccache import Objects, ccache_env, find_ccache, read_objects
 from fattn_probe.llama.build.key import RUNNER, Contents
 from fattn_probe.llama.build.make import build_env
@@ -37,9 +38,9 @@ def build(folder, header="#define X 1\n", again=False):
     (folder / "x.h").write_text(header)
     words = ("ccache", GXX, "-g", "-MD", "-MF", "obj/src.o.d", "-c", "src.cpp", "-o", "obj/src.o")
     (folder / "build.ninja").write_text(Plan((BuildStep("compile", "obj/src.o", ("src.cpp",), words),)).render())
-    env = build_env(folder, REAL, again)
+    env = build_env(Growth(folder), REAL, again)
     (folder / "obj").mkdir(exist_ok=True)
-    run_ninja(folder, env=env)
+    run_ninja(Growth(folder), env=env)
     return read_objects(folder / "ccache.log")
 
 

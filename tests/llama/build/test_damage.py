@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.base.cache import lock_beside
+from fattn_probe.base.cache import Growth, lock_beside
 from fattn_probe.base.errors import BuildError, MachineError
 from fattn_probe.llama.build import BuildRequest, ensure, make, toolchain
 from fattn_probe.llama.build.ninja import run_ninja
@@ -32,13 +32,12 @@ def made(monkeypatch):
     """What each build made: the outputs that were missing, as ninja makes them."""
     found = []
 
-    def ninja(folder, targets=(), **words):
+    def ninja(growth, targets=(), **words):
         if targets:  # the objects first; a program may run until they are linked
             return
-        missing = [name for name in OUTPUTS if not (folder / name).is_file()]
+        missing = [name for name in OUTPUTS if not (growth.folder / name).is_file()]
         for name in missing:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(f"what is in {name}")
+            growth.write(name, f"what is in {name}")
         found.append(missing)
 
     monkeypatch.setattr(make, "run_ninja", ninja)
@@ -99,6 +98,23 @@ def test_a_damaged_record_or_source_is_made_again(request_, made, name):
     assert len(made) == 2
 
 
+@pytest.mark.parametrize("name", [*OUTPUTS, "overlay/ggml/src/ggml-cuda/fattn.cu"])
+def test_what_is_damaged_while_a_build_is_extended_is_not_used(request_, made, monkeypatch, name):
+    folder, more = ensure(request_).folder, ["fattn-runner", "fattn-runner-cpu"]
+    whole = (folder / name).read_text()
+
+    def linked_meanwhile(growth, **words):
+        os.truncate(folder / name, 5)
+        growth.write("lib/new.so", "of a damaged object")
+
+    with monkeypatch.context() as patch, pytest.raises(MachineError, match=rf"extended \({name}\): run this again"):
+        patch.setattr(make, "run_ninja", linked_meanwhile)
+        ensure(request_, programs=more)
+    ensure(request_, programs=more)
+    assert (folder / name).read_text() == whole
+    assert not (folder / "lib/new.so").exists()
+
+
 def test_what_a_failed_link_leaves_is_not_run(request_, made, monkeypatch):
     folder = ensure(request_).folder
 
@@ -148,7 +164,7 @@ def test_a_compiler_that_finds_the_disk_full_is_one_sentence(tmp_path):
     rule = 'rule fail\n  command = echo "as: x.o: No space left on device" >&2; exit 1\nbuild x.o: fail\n'
     (tmp_path / "build.ninja").write_text(rule)
     with pytest.raises(MachineError, match=r"^.*: x\.o cannot be made: No space left on device$"):
-        run_ninja(tmp_path)
+        run_ninja(Growth(tmp_path))
 
 
 @contextmanager

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.base.errors import InputError
+from fattn_probe.base.errors import InputError, MachineError
+from fattn_probe.base.seal import seal
 from fattn_probe.llama.build.ensure import export, is_complete, open_build
 from fattn_probe.llama.build.key import MANIFESTS, Build, BuildRequest, Contents, Manifest, folder_of, key_of
 from fattn_probe.llama.build.toolchain import Toolchain, version_line
@@ -111,6 +112,7 @@ def exported(tmp_path):
         (tmp_path / "build" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "build" / name).write_text("some bytes")
     (tmp_path / "build/manifest.json").write_text(MANIFESTS.text(MANIFEST))
+    seal(tmp_path / "build")
     return export(Build(tmp_path / "build", MANIFEST), tmp_path / "copy").folder
 
 
@@ -136,6 +138,13 @@ def test_a_damaged_export_is_not_run(exported, name):
     (exported / "seal.json").unlink()
     with pytest.raises(InputError, match="has no record of its contents"):
         open_build(exported)
+
+
+def test_a_build_that_changes_while_it_is_exported_is_not_recorded_as_it_is(exported, tmp_path):
+    (tmp_path / "build/bin/fattn-runner").write_text("same bytes")
+    with pytest.raises(MachineError, match=r"the build changed while it was copied \(bin/fattn-runner\): run this"):
+        export(Build(tmp_path / "build", MANIFEST), tmp_path / "another")
+    assert not (tmp_path / "another").exists()
 
 
 def test_a_folder_without_a_manifest_is_not_a_build(tmp_path):

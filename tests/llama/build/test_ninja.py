@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 
+from fattn_probe.base.cache import Growth
 from fattn_probe.base.errors import BuildError
 from fattn_probe.base.workers import threads
 from fattn_probe.llama.build.ninja import JobSlots, failed_step, first_errors, parse_status, run_ninja, steps_to_do
@@ -60,11 +61,15 @@ def test_ninja_runs_a_plan_and_reports(tmp_path):
     (tmp_path / "build.ninja").write_text(plan.render())
     seen: list = []
     assert steps_to_do([sys.executable, "-m", "ninja", "-C", str(tmp_path)]) == {"a", "b"}
-    run_ninja(tmp_path, seen.append, jobs=1, known={"a": 100.0, "b": 100.0})
+    run_ninja(growth := Growth(tmp_path), seen.append, jobs=1, known={"a": 100.0, "b": 100.0})
     assert (tmp_path / "b").is_file()
     assert 100 < seen[0].left <= 200 and seen[-1].left == 0
     assert (seen[-1].done, seen[-1].total, seen[-1].label) == (2, 2, "b")
     assert {progress.label for progress in seen} == {"a", "b"}
+    assert {name for name in growth.changed if (tmp_path / name).is_file()} == {"a", "b"}
+    (tmp_path / "b").unlink()
+    run_ninja(again := Growth(tmp_path), jobs=1)
+    assert {name for name in again.changed if (tmp_path / name).is_file()} == {"b"}
 
 
 MOST = """
@@ -91,7 +96,7 @@ def test_two_builds_share_the_slots_for_compiles(tmp_path):
 
     def build(folder):
         slots.take()
-        run_ninja(tmp_path / folder, jobs=slots)
+        run_ninja(Growth(tmp_path / folder), jobs=slots)
         slots.give()
 
     with closing(slots), threads(2) as pool:
@@ -115,7 +120,7 @@ def test_the_report_comes_before_the_step_ends(tmp_path):
     (tmp_path / "wait.py").write_text(WAIT)
     waits = BuildStep("link", "a", (), (sys.executable, "wait.py", "a"))
     (tmp_path / "build.ninja").write_text(Plan((waits,)).render())
-    run_ninja(tmp_path, lambda progress: (tmp_path / "reported").touch(), jobs=1)
+    run_ninja(Growth(tmp_path), lambda progress: (tmp_path / "reported").touch(), jobs=1)
     assert (tmp_path / "a").is_file()
 
 
@@ -124,14 +129,20 @@ def test_a_failed_link_keeps_the_old_output(tmp_path):
     broken = script("a", "import sys; open(sys.argv[1], 'w').write('half'); sys.exit('error')")
     (tmp_path / "build.ninja").write_text(Plan((broken,)).render())
     with pytest.raises(BuildError):
-        run_ninja(tmp_path, jobs=1)
+        run_ninja(Growth(tmp_path), jobs=1)
     assert (tmp_path / "a").read_text() == "whole"
+
+
+def test_a_ninja_that_is_killed_is_called_so(tmp_path):
+    (tmp_path / "build.ninja").write_text(Plan((script("a", "import os; os.kill(os.getsid(0), 9)"),)).render())
+    with pytest.raises(BuildError, match=r"^building a step failed:\nninja was killed by SIGKILL\n"):
+        run_ninja(Growth(tmp_path), jobs=1)
 
 
 def test_a_failed_step_is_a_build_error_with_a_log(tmp_path):
     (tmp_path / "build.ninja").write_text(Plan((script("a", "raise SystemExit('error: $no such thing')"),)).render())
     with pytest.raises(BuildError) as raised:
-        run_ninja(tmp_path, jobs=1)
+        run_ninja(Growth(tmp_path), jobs=1)
     assert str(raised.value).startswith("building a failed:\n")
     assert "error: $no such thing" in str(raised.value)
     assert str(tmp_path / "build.log") in str(raised.value)

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.base.cache import Growth
 from fattn_probe.base.errors import BuildError
 from fattn_probe.llama.build import overlay
 from fattn_probe.llama.build.key import BuildRequest, Contents
-from fattn_probe.llama.build.overlay import ERRORS, prepare, write_if_changed
+from fattn_probe.llama.build.overlay import ERRORS, prepare
 from fattn_probe.llama.build.sources import CUDA, read_sources
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.tree import digest_tree
@@ -28,7 +29,7 @@ def prepared(root, folder, engine="sim", patches=(), **contents):
     (root / CUDA / "convert.cu").write_text("int one;\n")
     request = BuildRequest(replace(tree, digest=digest_tree(root)), engine, patches=patches)
     sources = read_sources(request.tree, (), "x86_64")
-    prepare(folder, request, sources, Contents(("mma 64,64,8,8",), **contents))
+    prepare(Growth(folder), request, sources, Contents(("mma 64,64,8,8",), **contents))
     return folder / "overlay" / CUDA
 
 
@@ -102,29 +103,27 @@ def test_an_overlay_as_it_was_made_is_not_made_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("data", [b"text", b"// caf\xe9"])
 def test_an_equal_text_keeps_its_time_whatever_its_bytes(tmp_path, data):
-    path, text = tmp_path / "folder/file", data.decode(errors=ERRORS)
-    write_if_changed(path, text, ERRORS)
+    path, text, growth = tmp_path / "folder/file", data.decode(errors=ERRORS), Growth(tmp_path)
+    growth.write("folder/file", text, ERRORS)
     time = path.stat().st_mtime_ns
-    write_if_changed(path, text, ERRORS)
+    growth.write("folder/file", text, ERRORS)
     assert (path.read_bytes(), path.stat().st_mtime_ns) == (data, time)
-    write_if_changed(path, "other", ERRORS)
+    growth.write("folder/file", "other", ERRORS)
     assert path.read_text() == "other"
 
 
 def test_another_process_may_write_the_same_file_meanwhile(tmp_path, monkeypatch):
-    path, replace = tmp_path / "file", Path.replace
-    code = (
-        "import sys; from pathlib import Path; from fattn_probe.llama.build.overlay import write_if_changed as write; "
-    )
+    replace = Path.replace
+    code = f"from fattn_probe.base.cache import Growth, Path; Growth(Path({str(tmp_path)!r})).write('file', 'theirs')"
 
     def after_another(part, target):
         monkeypatch.setattr(Path, "replace", replace)
-        subprocess.run([sys.executable, "-c", code + f"write(Path({str(path)!r}), 'theirs')"], check=True)
+        subprocess.run([sys.executable, "-c", code], check=True)
         return replace(part, target)
 
     monkeypatch.setattr(Path, "replace", after_another)
-    write_if_changed(path, "ours")
-    assert path.read_text() == "ours"
+    Growth(tmp_path).write("file", "ours")
+    assert (tmp_path / "file").read_text() == "ours"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
@@ -135,5 +134,5 @@ def test_a_tree_that_changes_before_it_is_built_is_refused(tmp_path):
     with (tree.root / CUDA / "fattn.cu").open("a") as file:
         file.write("// an edit\n")
     with pytest.raises(BuildError, match=r"source 'path:small': its files changed during this command; run it again"):
-        prepare(tmp_path / "build", BuildRequest(tree), sources, Contents(("mma 64,64,8,8",)))
+        prepare(Growth(tmp_path / "build"), BuildRequest(tree), sources, Contents(("mma 64,64,8,8",)))
     assert not (tmp_path / "build/overlay").exists()

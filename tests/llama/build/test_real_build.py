@@ -7,8 +7,10 @@ import subprocess
 import pytest
 
 from fattn_probe.base.errors import BuildError
+from fattn_probe.base.seal import files_of, read_seal
 from fattn_probe.llama.build import RUNNER, BuildRequest, ensure, export
 from fattn_probe.llama.build.ccache import Objects, ccache_folder
+from fattn_probe.llama.build.ensure import is_unsealed
 from fattn_probe.llama.build.make import add_missing
 from fattn_probe.llama.build.symbols import demangle
 from fattn_probe.llama.build.toolchain import CUDART, cuda_roots, find_library
@@ -78,6 +80,8 @@ def test_nothing_is_done_twice(build):
     log.unlink()
     assert ensure(build.request).folder == build.folder
     assert not log.exists()
+    sealed = read_seal(build.folder)
+    assert sealed and set(sealed.files) == {name for name in files_of(build.folder) if not is_unsealed(name)}
 
 
 def test_a_missing_kernel_is_compiled_in(build):
