@@ -43,9 +43,7 @@ TEXTS = dict(re.findall(r"^## (\d+\. .*?)\n(.*?)(?=^## )", PAGE.read_text(), re.
 STEPS = [pytest.param(text, id=title, marks=COMPILES.get(title.partition(".")[0], [])) for title, text in TEXTS.items()]
 
 
-def test_the_tour_has_ten_steps_which_its_contents_list():
-    listed = re.findall(r"^(\d+\. )\[(.*?)\]", PAGE.read_text(), re.MULTILINE)
-    assert ["".join(words) for words in listed] == [*TEXTS]
+def test_the_tour_has_ten_steps():
     assert [title.partition(".")[0] for title in TEXTS] == [str(number) for number in range(1, 11)]
 
 
