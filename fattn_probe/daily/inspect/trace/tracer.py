@@ -16,7 +16,7 @@ from fattn_probe.daily.inspect.anchors import COMMON
 from fattn_probe.daily.inspect.facts import Facts, block_at
 from fattn_probe.daily.inspect.inspector import Inspector
 from fattn_probe.daily.inspect.trace.archive import Array, block_arrays
-from fattn_probe.daily.inspect.trace.find_nan import Document, FirstNotFinite, NaNSearch, in_inputs
+from fattn_probe.daily.inspect.trace.find_nan import Document, FirstNotFinite, NaNSearch, in_inputs, in_stages
 from fattn_probe.daily.inspect.trace.inputs import TracedOperands
 from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
 from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
@@ -178,11 +178,33 @@ class Tracer:
         found = in_inputs(self.case, self.inputs)
         if found is not None:
             return found
+        if self.facts.choice is not None and self.facts.choice.family != MMA_F16.name:
+            return self._not_finite_in_lanes(dst)
 
         def read(block: BlockWork, warp: int, tiles: int) -> Document:
             return self._read(block, warp, {"tiles": tiles, "kb0": None, "until_not_finite": True})
 
         return NaNSearch(TracedOperands.of(self.case, self.inputs), self.facts, read, self._cuda).first(dst)
+
+    def _not_finite_in_lanes(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
+        """The origin of the first NaN or infinity in `dst` of a tile or vec kernel."""
+        bad = np.argwhere(~np.isfinite(dst))
+        if not len(bad):
+            return None
+        sequence, query, head, d = map(int, bad[0])
+        row, value = (sequence, query, head), float(dst[tuple(bad[0])])
+        model, why = self.model()
+        if model is not None:
+            stored = StoredRow(*model, row)
+            for part in stored.parts:
+                for warp in stored.warps:
+                    found = in_stages(self.warp(model, part.block, warp).stages, row, part.block, warp)
+                    if found is not None:
+                        return found
+            why = "everything before it is finite"
+        words = f"dst of sequence {sequence}, query {query}, head {head}, d {d} is {value}: {why}"
+        at = {"sequence": sequence, "query": query, "head": head, "d": d}
+        return FirstNotFinite("dst", value, at, words)
 
     @property
     def _cuda(self) -> Path:
