@@ -135,14 +135,14 @@ def test_values_beyond_f16_are_reported(tmp_path, data, tensor, why):
 
 
 def test_the_stages_of_a_warp_are_searched_in_order_for_its_row():
-    """[column][lane][number]: column 1 has query 2, whose masked logit is no finding."""
+    """[column][lane][number]: column 1 has query 2, whose masked logit is not reported."""
     labels = {"query": np.array([1, 2])[:, None, None], "head": np.array([3, 3])[:, None, None]}
     labels |= {"lane": np.arange(4)[None, :, None]}
     values = np.zeros((2, 4, 1), np.float32)
     logits, weights, sums = values.copy(), values.copy(), values.copy()
     logits[:, 1], weights[0], sums[1, 2] = -np.inf, np.nan, np.inf
     pairs = (("KQ", logits), ("P", weights), ("KQ_sum", sums))
-    stages = [Stage("kb0 4", name, found, values, values, labels, "here:1", kb0=4) for name, found in pairs]
+    stages = [Stage("kb0 4", name, found, values, np.zeros(1), labels, "here:1", kb0=4) for name, found in pairs]
     found = in_stages(stages, (0, 2, 3), 5, 1)
     assert (found.tensor, found.value, found.block, found.thread, found.kb0) == ("KQ_sum", np.inf, 5, (2, 1), 4)
     assert found.words == "KQ_sum of sequence 0, query 2, head 3 is inf, kb0 4: block 5, warp 1, lane 2, seen at here:1"
