@@ -46,7 +46,7 @@ STAGES_A_PART = 3  # KQ_max, row sum and VKQ that a block stores
 
 @dataclass(frozen=True)
 class Tracer:
-    """Traces warps of an inspected op on a target; `facts` are the op's, with its blocks."""
+    """Traces warps of an inspected op on a target; `facts` are those of the op, with its blocks."""
 
     inspector: Inspector
     case: Case
