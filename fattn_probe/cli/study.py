@@ -1,6 +1,6 @@
 """The command line of `study`."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,15 +9,24 @@ import typer
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.documents import plain
-from fattn_probe.base.errors import InputError
+from fattn_probe.base.errors import FattnProbeError, InputError, LostError
+from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.files import one_case
-from fattn_probe.cli import flags
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.cli import flags, setup
+from fattn_probe.cli.expand import offered
+from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.daily.inspect.facts import Facts
+from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
+from fattn_probe.lab.study.against import Against
 from fattn_probe.lab.study.algorithms import Algorithm
-from fattn_probe.lab.study.command import H200_SMS, StudyOptions, raise_if_different, study_case
+from fattn_probe.lab.study.command import H200_SMS, Study, StudyOptions, raise_if_different, study_case
+from fattn_probe.lab.study.lines import StepLines, step_lines_of
 from fattn_probe.lab.study.papers import A100_SRAM
 from fattn_probe.lab.study.show import render, render_table3, study_json
 from fattn_probe.lab.study.table3 import measure
 from fattn_probe.lab.study.warpgroups import Ring, Schedule
+from fattn_probe.machine.run.command import describe
 
 STEPS = 16
 
@@ -50,6 +59,17 @@ class Tiles:
 
 
 @dataclass(frozen=True)
+class RealKernel:
+    """The kernels of llama.cpp"""
+
+    against: Annotated[
+        str,
+        typer.Option("--against", help="Run the kernel on a simulated GPU too, and compare a row.", metavar="TARGET"),
+    ] = ""
+    devices: flags.Devices = None
+
+
+@dataclass(frozen=True)
 class FlashAttention3:
     """FlashAttention-3"""
 
@@ -66,6 +86,8 @@ def study(
     part: StudiedHead,
     tiles: Tiles,
     fa3: FlashAttention3,
+    real: RealKernel,
+    build: Annotated[BuildFlags, offered("source", "patch")],
     algorithm: Annotated[Algorithm, typer.Option(help="The algorithm to show; all of them are run.")] = "fa2",
     table3: Annotated[
         int | None, typer.Option(help="Measure the FlashAttention-3 paper's table 3 on N heads.", metavar="N", min=1)
@@ -73,7 +95,10 @@ def study(
     steps: Annotated[int, typer.Option(help="Number of steps to print.", min=0)] = STEPS,
     as_json: flags.Json = False,
 ) -> None:
-    """Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it."""
+    """Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it.
+
+    Names the lines of llama.cpp that do each step; with --against, the head's last query is followed in a kernel too.
+    """
     if table3 is not None:
         if path is not None:
             raise InputError(f"--table3 draws its own data; leave out {path}")
@@ -91,7 +116,42 @@ def study(
         fp8=part.fp8,
         **asdict(fa3),
     )
+    case = one_case(path, part.case_name)
     with Activity(NOTES) as activity:
-        done = study_case(one_case(path, part.case_name), algorithm, options, activity.step)
-    show(study_json(done), lambda: render(done, steps), as_json)
+        done = study_case(case, algorithm, options, activity.step)
+        lines = step_lines(build)
+        beside = beside_kernel(case, done, real, build, most=steps, activity=activity) if real.against else None
+    document = study_json(done) | {"lines": plain(lines), "against": plain(beside)}
+    show(document, lambda: render(done, steps, lines, beside), as_json)
     raise_if_different(done)
+
+
+def step_lines(build: BuildFlags) -> tuple[StepLines, ...]:
+    """The lines of llama.cpp for each step; none, with a note, if the default source cannot be fetched."""
+    try:
+        return step_lines_of(setup.tree_of(build))
+    except FattnProbeError as error:
+        if build.source is not None:
+            raise
+        NOTES.print(f"without the lines of llama.cpp: {error}", style="yellow")
+        return ()
+
+
+def beside_kernel(
+    case: Case, study: Study, real: RealKernel, build: BuildFlags, *, most: int, activity: Activity
+) -> Against:
+    """Follow the last query of the studied head in the kernel that a simulated GPU runs."""
+    from fattn_probe.daily.inspect.trace.tracer import Tracer
+    from fattn_probe.lab.study.against import read_against  # what only this flag needs
+
+    target, *more = setup.targets_of(Where(on=real.against, devices=real.devices))
+    if more or target.engine != "sim":
+        raise InputError(f"--against {real.against}: name one simulated GPU, such as sim:h200")
+    session = setup.session_of(setup.run_options(replace(build, debug=True), simulate=Simulate(threads=1)), activity)
+    inspector, inputs = Inspector(session, InspectOptions()), make_inputs(case)
+    activity.step(f"{case.name} on {target}: reading a row of the kernel")
+    facts = inspector.inspect(case, inputs, target).result
+    if not isinstance(facts, Facts):
+        raise LostError(f"{case.name} on {target}: {describe(facts)}")
+    row = study.options.sequence, case.op.sizes.n_q - 1, study.options.head
+    return read_against(Tracer(inspector, case, inputs, target, facts), study.subject.tensors, row, most)

@@ -20,13 +20,18 @@ from fattn_probe.daily.inspect.view.side_by_side import render_side_by_side, sid
 from fattn_probe.machine.run.command import describe
 from fattn_probe.machine.run.outcome import Failed, Fault, Lost
 
+TOUR = "docs/guide/tour.md"
+
 
 def render_examined(done: Sequence[Examined], verbose: bool) -> RenderableType:
-    """Show one inspection in full, two side by side, and more than two one after the other."""
+    """Show one inspection in full, two side by side, and more than two one after the other; and where to learn more."""
     both = pair(done)
     if both is not None:
         return render_side_by_side(side_by_side(*both), verbose=verbose)
-    return Group(*(part for item in done for part in _render(item, verbose)))
+    step = "step 5" if any(item.trace for item in done) else "step 4"
+    words = f"{TOUR}, {step}, explains this; `fattn-probe glossary TERM` explains a word"
+    learn = [Text(words, "dim")] * any(item.facts for item in done)
+    return Group(*(part for item in done for part in _render(item, verbose)), *learn)
 
 
 def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:

@@ -13,9 +13,11 @@ from fattn_probe.base.arrays import F64
 from fattn_probe.base.documents import plain
 from fattn_probe.base.figures import number_of
 from fattn_probe.base.tables import Table, Word
+from fattn_probe.lab.study.against import Against, against_lines
 from fattn_probe.lab.study.command import Study, problems
 from fattn_probe.lab.study.draw import TilePicture, interval, schedule_lines, standard_picture, stream_k_picture
 from fattn_probe.lab.study.formulas import Formula, FormulaSizes, FormulaTerm
+from fattn_probe.lab.study.lines import StepLines, lines_table
 from fattn_probe.lab.study.papers import split_ranges
 from fattn_probe.lab.study.precisions import Rounded
 from fattn_probe.lab.study.problem import JOINS, StepRow, count, rows_of, summary_of
@@ -38,8 +40,10 @@ RULES = (
 )
 
 
-def render(study: Study, most_steps: int) -> RenderableType:
-    """The whole report, with at most `most_steps` steps."""
+def render(
+    study: Study, most_steps: int, lines: tuple[StepLines, ...] = (), against: Against | None = None
+) -> RenderableType:
+    """The whole report, with at most `most_steps` steps; with the lines of llama.cpp, and a kernel's row, if given."""
     about = yaml.safe_load((files("fattn_probe.lab.study") / "about.yaml").read_text())[study.algorithm]
     rows = steps_of(study)
     match study.algorithm:
@@ -57,6 +61,8 @@ def render(study: Study, most_steps: int) -> RenderableType:
         "Slow memory, in elements": [*traffic_lines(study)],
         "Backward pass": [*backward_lines(study)],
         "All algorithms on this head": [*all_lines(study)],
+        "In llama.cpp": [lines_table(lines)] if lines else [],
+        "Paper and kernel": [*against_lines(against, study.results["standard"].out[-1])] if against else [],
     }
     options, group = study.options, study.subject.op.shape.group
     shared = f" (K/V head {options.head // group}, {group} heads share it)" if group > 1 else ""

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from fattn_probe.daily.inspect.facts import Choice, Facts
-from fattn_probe.daily.inspect.trace.find_nan import NaNSearch, in_inputs
+from fattn_probe.daily.inspect.trace.find_nan import NaNSearch, in_inputs, in_stages
 from fattn_probe.daily.inspect.trace.inputs import TracedOperands
+from fattn_probe.daily.inspect.trace.stages import Stage
 from fattn_probe.llama.launch.tiles import BlockWork, TileWork
 from tests.daily.inspect.traced import CASE, INPUTS, SCENARIO, WIDE, Warp, fragments_of, small_case
 
@@ -38,10 +39,10 @@ class Followed:
             document = Warp(self.case, self.inputs, fragments, block.tiles[tiles - 1], fault=self.fault).document()
         return document | {"readings": [reading | {"tile": tiles - 1} for reading in document["readings"]]}
 
-    def hunt(self, dst, tmp_path, family="mma_f16"):
+    def hunt(self, dst, tmp_path):
         for name, text in SOURCE.items():
             (tmp_path / name).write_text(text)
-        choice = Choice(family, "flash_attn_ext_f16<64,64,8,2>", TEMPLATE, {})
+        choice = Choice("mma_f16", "flash_attn_ext_f16<64,64,8,2>", TEMPLATE, {})
         facts = Facts({}, choice=choice, launch={"block_dim": [32, 4, 1]}, blocks=self.blocks)
         operands = TracedOperands.of(self.case, self.inputs)
         return NaNSearch(operands, facts, self.read, tmp_path).first(dst)
@@ -133,11 +134,20 @@ def test_values_beyond_f16_are_reported(tmp_path, data, tensor, why):
     assert why in found.words
 
 
-def test_other_kernels_are_not_followed(tmp_path):
-    followed = Followed()
-    found = followed.hunt(dst_of(bad=[(0, 2, 3, 1)]), tmp_path, family="vec")
-    assert (found.tensor, found.at) == ("dst", {"sequence": 0, "query": 2, "head": 3, "d": 1})
-    assert not followed.asked
+def test_the_stages_of_a_warp_are_searched_in_order_for_its_row():
+    """[column][lane][number]: column 1 has query 2, whose masked logit is not reported."""
+    labels = {"query": np.array([1, 2])[:, None, None], "head": np.array([3, 3])[:, None, None]}
+    labels |= {"lane": np.arange(4)[None, :, None]}
+    values = np.zeros((2, 4, 1), np.float32)
+    logits, weights, sums = values.copy(), values.copy(), values.copy()
+    logits[:, 1], weights[0], sums[1, 2] = -np.inf, np.nan, np.inf
+    pairs = (("KQ", logits), ("P", weights), ("KQ_sum", sums))
+    stages = [Stage("kb0 4", name, found, values, np.zeros(1), labels, "here:1", kb0=4) for name, found in pairs]
+    found = in_stages(stages, (0, 2, 3), 5, 1)
+    assert (found.tensor, found.value, found.block, found.thread, found.kb0) == ("KQ_sum", np.inf, 5, (2, 1), 4)
+    assert found.words == "KQ_sum of sequence 0, query 2, head 3 is inf, kb0 4: block 5, warp 1, lane 2, seen at here:1"
+    assert in_stages(stages[:2], (0, 2, 3), 5, 1) is None
+    assert in_stages(stages, (0, 1, 3), 5, 1).tensor == "P"
 
 
 def test_a_kernel_that_ended_early_leaves_its_readings(tmp_path):

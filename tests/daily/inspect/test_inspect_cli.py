@@ -230,6 +230,7 @@ def test_the_live_debugger_stops_at_the_kernel():
     assert "block (3, 0, 0)" in done.stdout
     assert "f16    64 256 2 1" in done.stdout
     assert "$1 = 3" in done.stdout
+    assert "docs/guide/tour.md, step 5, explains the kernel; `fattn-probe glossary TERM` a word." in done.stdout
 
 
 @pytest.fixture
@@ -335,3 +336,16 @@ def test_the_first_nan_is_found():
     assert done.returncode == 5
     assert "is nan: its accumulators are finite; its mask is -inf everywhere" in " ".join(done.stdout.split())
     assert "masked-rows on sim:h200: a value is not finite" in done.stderr
+
+
+@pytest.mark.slow  # another kernel is compiled
+def test_the_first_infinity_of_a_tile_kernel_is_found(tmp_path):
+    path = tmp_path / "huge-v.yaml"
+    data = "{V: {kind: uniform, scale: 1, mean: 60000}}"  # sums of P V in f16 overflow
+    path.write_text(f"version: 1\nabout: huge V\nhsk: 40\nn_head: 4\nn_q: 5\nn_kv: 256\ndata: {data}\n")
+    done = inspect(path, "--on", "sim:h200", "--find-nan")
+    assert done.returncode == 5
+    assert (
+        "VKQ of sequence 0, query 0, head 0, d 0 is inf, kb0 0: block 0, warp 0, lane 0, seen at fattn-tile.cuh:"
+        in (" ".join(done.stdout.split()))
+    )

@@ -1,6 +1,6 @@
 """Find the first NaN or infinity of an op: in an input, in a register of the kernel, or in the final division."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.procedures.warp import ANCHORS, LOGITS, SOFTMAX
 from fattn_probe.daily.inspect.trace.fragments import Fragment, WarpFragments
 from fattn_probe.daily.inspect.trace.inputs import TracedOperands, warp_inputs
+from fattn_probe.daily.inspect.trace.model import Row
+from fattn_probe.daily.inspect.trace.stages import Stage
 from fattn_probe.daily.inspect.trace.steps import numbers_of
 from fattn_probe.llama.launch.tiles import BlockWork
 from fattn_probe.verdict.truth.reference.adapter import Inputs
@@ -67,12 +69,36 @@ def in_inputs(case: Case, inputs: Inputs) -> FirstNotFinite | None:
     return None
 
 
+def in_stages(stages: Iterable[Stage], row: Row, block: int, warp: int) -> FirstNotFinite | None:
+    """The first NaN or infinity of a row in the stages of a warp; a masked logit may be -inf.
+
+    A warp works on several columns: the labels of a stage say of which query and head a number is.
+    """
+    for stage in stages:
+        bad = ~np.isfinite(stage.found) & ~((stage.quantity == "KQ") & np.isneginf(stage.found))
+        for name, wanted in zip(("query", "head"), row[1:], strict=True):
+            bad &= stage.labels[name] == wanted if name in stage.labels else True
+        if bad.any():
+            place = tuple(np.argwhere(bad)[0])
+            labels = {name: int(np.broadcast_to(of, bad.shape)[place]) for name, of in stage.labels.items()}
+            value, lane = float(stage.found[place]), labels.pop("lane", None)
+            at = {"sequence": row[0], "query": row[1], "head": row[2]} | labels
+            subject = ", ".join(f"{name} {index}" for name, index in at.items())
+            thread = "" if lane is None else f", warp {warp}, lane {lane}"
+            words = (
+                f"{stage.quantity} of {subject} is {value}, {stage.where}: block {block}{thread}, seen at {stage.place}"
+            )
+            threads = None if lane is None else (lane, warp)
+            return FirstNotFinite(stage.quantity, value, at, words, block, threads, stage.kb0, stage.place)
+    return None
+
+
 @dataclass(frozen=True)
 class NaNSearch:
     """The search for the first NaN or infinity of an op; `facts` are those of the op, with its blocks.
 
-    `source` is ggml-cuda/ of the tree that was built. Only the mma kernel's registers are traced; for other kernels the
-    search names the place in dst.
+    `source` is ggml-cuda/ of the tree that was built. It reads the registers of mma kernels; `in_stages` searches those
+    of the others.
     """
 
     operands: TracedOperands
@@ -89,8 +115,6 @@ class NaNSearch:
         sequence, query, head, d = at.values()
         value = float(dst[tuple(bad[0])])
         words = f"dst of sequence {sequence}, query {query}, head {head}, d {d} is {value}"
-        if self.facts.choice is None or self.facts.choice.family != "mma_f16":
-            return FirstNotFinite("dst", value, at, f"{words}: the registers of this kernel are not traced")
         pieces, mask = self.pieces(sequence, query, head), self.operands.mask
         rows = None if mask is None else mask[sequence % mask.shape[0], head % mask.shape[1], query]
         masked = rows is not None and bool(np.isneginf(rows).all())

@@ -16,7 +16,7 @@ from fattn_probe.daily.inspect.anchors import COMMON
 from fattn_probe.daily.inspect.facts import Facts, block_at
 from fattn_probe.daily.inspect.inspector import Inspector
 from fattn_probe.daily.inspect.trace.archive import Array, block_arrays
-from fattn_probe.daily.inspect.trace.find_nan import Document, FirstNotFinite, NaNSearch, in_inputs
+from fattn_probe.daily.inspect.trace.find_nan import Document, FirstNotFinite, NaNSearch, in_inputs, in_stages
 from fattn_probe.daily.inspect.trace.inputs import TracedOperands
 from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
 from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
@@ -27,6 +27,7 @@ from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.constants import known_constants, max_offset
 from fattn_probe.llama.launch.families import MMA_F16
 from fattn_probe.llama.launch.geometry import Geometry, geometry_of
+from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.tiles import BlockWork
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.run.prepare import dry_launches
@@ -45,7 +46,7 @@ STAGES_A_PART = 3  # KQ_max, row sum and VKQ that a block stores
 
 @dataclass(frozen=True)
 class Tracer:
-    """Traces warps of an inspected op on a target; `facts` are the op's, with its blocks."""
+    """Traces warps of an inspected op on a target; `facts` are those of the op, with its blocks."""
 
     inspector: Inspector
     case: Case
@@ -74,16 +75,13 @@ class Tracer:
 
         Without a place, the row is the one that is most wrong, and the warp is the first of its warps that deviates.
         """
-        found, missing = self._model(output)
+        found, missing = self.model(output.launches)
         row = self._row(output, place, found)
         if found is None or row is None:
             start = place or TracePlace()
             return replace(self.trace(start.block, start.warp, start.kb0), missing=missing)
-        rows, geometry = found
-        stored = StoredRow(rows, geometry, row)
-        document = self._procedure(READ_ROW, {"parts": stored.plan()})
-        places = {name: found[0] for name, found in self._locations.items() if found}
-        stages = tuple(stored.stages(document, places))
+        stored = StoredRow(*found, row)
+        stages, ended = self.in_memory(stored)
         kb0 = None if place is None else place.kb0
         if place is not None:
             candidates = [(place.block, place.warp)]
@@ -93,26 +91,35 @@ class Tracer:
             fails = output.status is Status.FAIL or any(stage.deviation for stage in stages)
             candidates = [(block, warp) for warp in (stored.warps if fails else stored.warps[:1])]
         for block, warp in candidates:
-            if geometry.kernel.family is MMA_F16:
-                traced = self.trace(block, warp, kb0)
-            else:
-                traced = self._lanes(rows, geometry.blocks()[block], warp, kb0)
+            traced = self.warp(found, block, warp, kb0)
             if traced.deviation is not None or traced.stopped:
                 break
-        stopped = traced.stopped or tuple(document["stopped"])
+        stopped = traced.stopped or ended
         traced = replace(traced, stages=(*traced.stages, *stages), row=row, stopped=stopped)
         if traced.deviation is None and not stopped and output.status is Status.FAIL and output.diagnosis:
-            wrong = tuple(_wrong(element, places[FINISHED]) for element in output.diagnosis.worst[:1])
+            wrong = tuple(_wrong(element, self._places[FINISHED]) for element in output.diagnosis.worst[:1])
             traced = replace(traced, stages=(*traced.stages, *wrong))
         return traced
 
-    def _model(self, output: Judgement) -> tuple[tuple[ModelledRows, Geometry] | None, str]:
-        """The rounding model of the launch, and its geometry; or the reason why there is none."""
+    def warp(self, model: tuple[ModelledRows, Geometry], block: int, warp: int, kb0: int | None = None) -> JudgedTrace:
+        """Trace a warp of any kernel, through all steps or one."""
+        rows, geometry = model
+        if geometry.kernel.family is MMA_F16:
+            return self.trace(block, warp, kb0)
+        return self._lanes(rows, geometry.blocks()[block], warp, kb0)
+
+    def in_memory(self, stored: StoredRow) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
+        """The parts that blocks store of a row, and dst; and why the program ended early, if it did."""
+        document = self._procedure(READ_ROW, {"parts": stored.plan()})
+        return tuple(stored.stages(document, self._places)), tuple(document["stopped"])
+
+    def model(self, launches: Sequence[LaunchRecord] = ()) -> tuple[tuple[ModelledRows, Geometry] | None, str]:
+        """The rounding model of the launch (default: by a dry run), and its geometry; or the reason for none."""
         if self.target.engine != "sim":
             return None, "what follows the last KV step is read on simulated GPUs only"
         session = self.inspector.session
         arch, constants = arch_number(arch_of(self.target)), known_constants(session.options.tree)
-        launches = output.launches or dry_launches(session, self.case, self.target)
+        launches = launches or dry_launches(session, self.case, self.target)
         geometry = None if constants is None else geometry_of(self.case.op, launches, arch, constants)
         if geometry is None or constants is None:
             return None, "there is no rounding model of this kernel, which the end of a trace needs"
@@ -139,7 +146,7 @@ class Tracer:
         traced = WarpOfColumns(rows, work, warp)
         plan = {"block": list(work.blockIdx), "linear": work.block, "warp": warp}
         document = self._procedure(READ_LANES, plan | {"reads": traced.reads(self._locations)})
-        places = {name: found[0] for name, found in self._locations.items() if found}
+        places = self._places
         stages = [stage for stage in traced.stages(document, places) if kb0 is None or stage.kb0 in {kb0, None}]
         stopped = tuple(document["stopped"])
         return JudgedTrace(work.blockIdx, warp, traced.shared, None, places, (), stopped, tuple(stages))
@@ -148,6 +155,11 @@ class Tracer:
     def _locations(self) -> Mapping[str, Sequence[str]]:
         """gdb locations by anchor."""
         return self.inspector.located(self.inspector.session.build_for(self.target, RUNNER)).locations
+
+    @property
+    def _places(self) -> Mapping[str, str]:
+        """The first line (`file:line`) by anchor."""
+        return {name: found[0] for name, found in self._locations.items() if found}
 
     def arrays(self, block: int, kb0: int | None = None) -> dict[str, Array]:
         """The registers of all warps of a block, through all steps or one, by the keys of docs/guide/trace.md."""
@@ -166,11 +178,33 @@ class Tracer:
         found = in_inputs(self.case, self.inputs)
         if found is not None:
             return found
+        if self.facts.choice is not None and self.facts.choice.family != MMA_F16.name:
+            return self._not_finite_in_lanes(dst)
 
         def read(block: BlockWork, warp: int, tiles: int) -> Document:
             return self._read(block, warp, {"tiles": tiles, "kb0": None, "until_not_finite": True})
 
         return NaNSearch(TracedOperands.of(self.case, self.inputs), self.facts, read, self._cuda).first(dst)
+
+    def _not_finite_in_lanes(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
+        """The origin of the first NaN or infinity in `dst` of a tile or vec kernel."""
+        bad = np.argwhere(~np.isfinite(dst))
+        if not len(bad):
+            return None
+        sequence, query, head, d = map(int, bad[0])
+        row, value = (sequence, query, head), float(dst[tuple(bad[0])])
+        model, why = self.model()
+        if model is not None:
+            stored = StoredRow(*model, row)
+            for part in stored.parts:
+                for warp in stored.warps:
+                    found = in_stages(self.warp(model, part.block, warp).stages, row, part.block, warp)
+                    if found is not None:
+                        return found
+            why = "everything before it is finite"
+        words = f"dst of sequence {sequence}, query {query}, head {head}, d {d} is {value}: {why}"
+        at = {"sequence": sequence, "query": query, "head": head, "d": d}
+        return FirstNotFinite("dst", value, at, words)
 
     @property
     def _cuda(self) -> Path:
