@@ -95,10 +95,7 @@ def study(
     steps: Annotated[int, typer.Option(help="Number of steps to print.", min=0)] = STEPS,
     as_json: flags.Json = False,
 ) -> None:
-    """Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it.
-
-    Names the lines of llama.cpp that do each step; with --against, the head's last query is followed in a kernel too.
-    """
+    """Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it."""
     if table3 is not None:
         if path is not None:
             raise InputError(f"--table3 draws its own data; leave out {path}")
