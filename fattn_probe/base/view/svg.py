@@ -35,7 +35,8 @@ def svg(drawing: Drawing, *, ids: str = "", fixed: bool = True, stretched: bool 
     x, y, width, height = (_n(value) for value in (drawing.x, drawing.y, drawing.width, drawing.height))
     size = f' width="{width}" height="{height}"' if fixed else ""
     size += f' viewBox="{x} {y} {width} {height}"' + (' preserveAspectRatio="none"' if stretched else "")
-    looks = {mark.look.name: mark.look for mark in drawing.marks if not isinstance(mark, Cells)}
+    drawn = ((*mark.scale.looks, mark.scale.odd) if isinstance(mark, Cells) else (mark.look,) for mark in drawing.marks)
+    looks = {look.name: look for each in drawn for look in each}
     own = any(look.css for look in looks.values())
     label = f' aria-label="{escape(drawing.about)}"' if drawing.about and not own else ""
     lines = [f'<svg class="{drawing.name}" xmlns="http://www.w3.org/2000/svg"{size} role="img"{label}>']

@@ -105,7 +105,7 @@ class ModelledRows:
         sequence, query, head = row
         with np.errstate(over="ignore", invalid="ignore"):
             if self.kernel.family is MMA_F16:
-                pieces = [piece for _, piece in self._mma(row).pieces()]
+                pieces = [piece for _, piece in self.mma(row).pieces()]
                 return Parts(
                     VKQ=np.stack([piece.VKQ for piece in pieces], axis=1),
                     maximum=np.stack([piece.maximum for piece in pieces], axis=1),
@@ -129,9 +129,9 @@ class ModelledRows:
                 State(parts.maximum[:, at].copy(), parts.rowsum[:, at].copy(), parts.VKQ[:, at].copy())
                 for at in range(parts.VKQ.shape[1])
             )
-            return np.asarray(self._mma(row).fix_up(last, [(where, piece) for piece in earlier])[0, 0])
+            return np.asarray(self.mma(row).fix_up(last, [(where, piece) for piece in earlier])[0, 0])
 
-    def _mma(self, row: Row) -> MmaMachine:
+    def mma(self, row: Row) -> MmaMachine:
         """The arithmetic of the mma kernel on one row."""
         sizes = self.case.op.sizes
         wanted = np.zeros((sizes.n_seq, sizes.n_q, sizes.n_head), np.bool_)

@@ -1,0 +1,69 @@
+"""The command line of `view`."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe.base.activity import Activity
+from fattn_probe.base.console import NOTES
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import write_text
+from fattn_probe.cases.scenario.files import one_case
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.cli import flags, setup
+from fattn_probe.cli.expand import offered
+from fattn_probe.cli.inspect import COMPILED, At, placed
+from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.daily.inspect import command as inspecting
+from fattn_probe.daily.inspect.examine import Examiner, Extras
+from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
+from fattn_probe.daily.inspect.replay.make import replay_of
+from fattn_probe.daily.inspect.replay.page import replay_page
+from fattn_probe.machine.run.base import base_of
+
+
+def view(
+    path: flags.OneScenario,
+    *,
+    where: Annotated[Where, offered("on", "devices", "timeout")],
+    build: Annotated[BuildFlags, offered(*COMPILED)],
+    out: Annotated[Path, typer.Option("-o", "--out", dir_okay=False, help="The page to write.", metavar="FILE.html")],
+    case_name: flags.CaseName = "",
+    at: At = "",
+    against: Annotated[
+        str,
+        typer.Option(
+            help="A second llama.cpp beside it, as in --source; default for a patched or changed source: its base.",
+            metavar="SOURCE",
+        ),
+    ] = "",
+) -> None:
+    """Write a page that steps through a run: blocks, tiles, mask, source lines, and a row's numbers."""
+    case = placed(one_case(path, case_name), at)
+    (_, (target, *more)) = setup.work_of([case], where)[0]
+    if more or target.engine == "cpu":
+        raise InputError("view shows one run on a GPU, real or simulated: give one target")
+    inputs, replays = make_inputs(case), []
+    wanted = [setup.run_options(replace(build, debug=True), where, simulate=Simulate(threads=1))]
+    if against:
+        other = replace(build, debug=True, source=against, patch=[])
+        wanted.append(setup.run_options(other, where, simulate=Simulate(threads=1)))
+    elif (base := base_of(wanted[0])) is not None and not base.missing:
+        wanted.append(replace(base.options, flavour="debug"))
+    with Activity(NOTES, len(wanted)) as activity:
+        for options in reversed(wanted):
+            session = setup.prepared_session(options, [(case, [target])], activity)
+            inspector = Inspector(session, InspectOptions(deadline=where.timeout))
+            examined = Examiner(inspector, Extras(traced=frozenset([case.name])), activity.step).examine(
+                case, inputs, target
+            )
+            if examined.facts is None or examined.output is None:
+                inspecting.raise_if_wrong([examined])
+            assert examined.output is not None
+            activity.step(f"{case.name} on {target}: computing the numbers of rows")
+            made = replay_of(case, inputs, target, session, examined.output, facts=examined.facts, trace=examined.trace)
+            replays.append(made)
+    write_text(out, replay_page(replays, f"{case.name} on {target}"))
+    NOTES.print(f"wrote {out}")

@@ -1,0 +1,1 @@
+"""A run step by step, as a page: what each block does in order, and the numbers of some rows."""

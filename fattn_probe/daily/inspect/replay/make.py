@@ -1,0 +1,236 @@
+"""Make the replay of a run from its facts, its judgement and, if there is one, a trace."""
+
+import csv
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from fattn_probe.base.arrays import F64
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.figures import number_of
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.inspect.anchors import matching, overlay_lines
+from fattn_probe.daily.inspect.facts import Choice, Facts
+from fattn_probe.daily.inspect.replay.replay import (
+    KINDS,
+    Marked,
+    Replay,
+    SourceLine,
+    StepKind,
+    Traced,
+    lanes_of,
+    masks_of,
+    names_of_tiles,
+)
+from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, numbers_of
+from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
+from fattn_probe.daily.inspect.trace.reference import JudgedTrace, StepDeviation
+from fattn_probe.daily.inspect.trace.show import headline, words_of
+from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.constants import SHIPPED, known_constants
+from fattn_probe.llama.launch.families import Family
+from fattn_probe.llama.launch.geometry import Geometry, geometry_of
+from fattn_probe.llama.launch.tiles import index_of, ntiles
+from fattn_probe.llama.source.features import CUDA
+from fattn_probe.machine.run.session import Session, arch_of
+from fattn_probe.verdict.judge.judgement import Judgement
+from fattn_probe.verdict.measure.verdict import Status
+from fattn_probe.verdict.truth.reference.adapter import Inputs
+
+MOST_ROWS, MOST_BYTES = 24, 1_500_000
+REWRITTEN = (
+    (re.compile(r"\*simt::divided_by\*"), "/"),
+    (re.compile(r"\*simt::remainder_by\*"), "%"),
+    (re.compile(r"\bsimt::(\w+f)\("), r"\1("),
+)
+"""What the simulator's build replaces in kernels' code, and the original."""
+
+
+def replay_of(
+    case: Case,
+    inputs: Inputs,
+    target: Target,
+    session: Session,
+    output: Judgement,
+    *,
+    facts: Facts | None = None,
+    trace: JudgedTrace | None = None,
+) -> Replay:
+    """The replay of a run; without facts, the division of work follows from the launches.
+
+    InputError if no attention kernel with known sizes ran.
+    """
+    constants, arch = known_constants(session.options.tree), arch_number(arch_of(target))
+    geometry = geometry_of(case.op, output.launches, arch, constants or SHIPPED)
+    if geometry is None:
+        raise InputError(f"{case.name} on {target}: no attention kernel with known sizes ran, so there is no replay")
+    kernel, notes = geometry.kernel, list[str]()
+    tree, patches = session.options.tree, " ".join(patch.name for patch in session.options.patches)
+    about = {"source": tree.spec if tree else "", "patches": patches, "kernel": kernel.spelling}
+    if facts is None:
+        choice = Choice(kernel.family.name, kernel.spelling, {}, {kernel.family.step_name: geometry.rows})
+        facts = Facts(about, choice=choice, grid=geometry.grid, blocks=geometry.blocks())
+        notes.append("The division of work follows from the launch; the blocks were not read.")
+        if kernel.scanned:
+            notes.append("A kernel scanned the mask first: blocks stop where it hides all remaining KV rows.")
+    rows, row_errors = tuple[RowNumbers, ...](), _errors(output)
+    if constants is None:
+        notes.append("The numbers of rows are not shown: there is no rounding model of this source's kernels.")
+    elif kernel.sparse:
+        notes.append("The numbers of rows are not shown: this kernel gathers its KV rows.")
+    else:
+        modelled = ModelledRows(case, inputs, kernel, arch, constants)
+        rows = tuple(_rows(modelled, geometry, row_errors, output))
+        shown = f"{number_of(len(rows), 'row')} of {number_of(ntiles(geometry.grid), 'tile')}"
+        notes.append(f"The page has the numbers of {shown}: the row with the largest error of a tile, the worst first.")
+    if row_errors is None:
+        notes.append("There is no map of errors: only a sample of the output was checked, or there is none.")
+    lanes = lanes_of(facts, case, kernel, geometry)
+    worst_sequence = 0 if row_errors is None else int(row_errors.max(axis=(1, 2)).argmax())
+    tiles, worst = geometry.indices(case.op.sizes.dst[:3]), dict[int, float]()
+    if row_errors is not None:
+        for index in range(ntiles(geometry.grid)):
+            worst[index] = float(row_errors[tiles == index].max(initial=0.0))
+    if trace is None:
+        notes.append("Registers were not read (not traced).")
+    return Replay(
+        title=f"{case.name} on {target}",
+        about={name: value for name, value in about.items() if value},
+        kinds=kinds_of(kernel.family, session.build_for(target).sources),
+        lanes=lanes,
+        facts=facts,
+        step_rows=geometry.rows,
+        n_kv=geometry.n_kv,
+        tiles=names_of_tiles(case, geometry),
+        masks=masks_of(case, inputs, geometry),
+        rows=rows,
+        outputs={} if output.dst is None else {one.row: output.dst[one.row].astype(np.float64) for one in rows},
+        tile_errors=worst,
+        errors=None if row_errors is None else row_errors[worst_sequence].T,
+        errors_sequence=worst_sequence,
+        geometry=geometry,
+        traced=tuple(_traced(trace, facts)) if trace else (),
+        marked=_marked(output, geometry, facts, trace),
+        status=output.status.value,
+        verdict=output.reason,
+        notes=tuple(notes),
+    )
+
+
+def _errors(output: Judgement) -> F64 | None:
+    """The largest error of each row (n_seq, n_q, n_head), in units of the expected error."""
+    if output.dst is None or output.verdict.deviation is None:
+        return None
+    found: F64 = output.verdict.deviation.of(output.dst).max(axis=3)
+    return found
+
+
+def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, output: Judgement) -> Iterator[RowNumbers]:
+    """The numbers of the worst row of each tile, the worst tile first, as long as the page stays small."""
+    sizes = modelled.case.op.sizes
+    tiles = geometry.indices(sizes.dst[:3])
+    errors = np.zeros(sizes.dst[:3]) if errors is None else errors
+    found: dict[int, Row] = {}
+    wrong = output.diagnosis.worst[:1] if output.diagnosis else ()
+    for element in wrong:
+        row = element.at.sequence, element.at.query, element.at.head
+        found[int(tiles[row])] = row
+    order = np.lexsort((np.arange(errors.size), -errors.ravel()))
+    for place in order:
+        sequence, query, head = (int(at) for at in np.unravel_index(place, errors.shape))
+        found.setdefault(int(tiles[sequence, query, head]), (sequence, query, head))
+        if len(found) >= MOST_ROWS:
+            break
+    size = 11 * (geometry.grid.iter_k * (geometry.rows + geometry.kernel.DV))  # kernel and error, as base64
+    for row in list(found.values())[: max(1, MOST_BYTES // size)]:
+        yield numbers_of(modelled, geometry, row)
+
+
+@cache
+def _patterns() -> tuple[tuple[str, ...], ...]:
+    """The lines of the source that belong to steps: family, kind, what, file, pattern."""
+    lines = (files("fattn_probe.daily.inspect.replay") / "source_lines.csv").read_text(encoding="utf-8").splitlines()
+    return tuple(tuple(row) for row in csv.reader(lines[1:]))
+
+
+def kinds_of(family: Family, sources: Path | None) -> tuple[StepKind, ...]:
+    """What the steps of a family's kernels do, with the lines of a build's sources, as llama.cpp's tree has them."""
+    texts: dict[str, list[str]] = {}
+    lines: dict[str, list[SourceLine]] = {}
+    for name, kind, what, file, pattern in _patterns():
+        if name != family.name:
+            continue
+        if file not in texts:
+            texts[file] = [] if sources is None else original_lines(sources / CUDA / file)
+        at = next(matching(texts[file], pattern), 0)
+        found = SourceLine(what, f"{file}:{at}", texts[file][at - 1].strip()) if at else SourceLine(what, "", "")
+        lines.setdefault(kind, []).append(found)
+    return tuple(StepKind(name, about, tuple(lines.get(name, ()))) for name, about in KINDS)
+
+
+def original_lines(path: Path) -> list[str]:
+    """The lines of a built source, with what the simulator's build has replaced in them put back."""
+    found = overlay_lines(path)
+    for written, original in REWRITTEN:
+        found = [written.sub(original, line) for line in found]
+    return found
+
+
+def _lane_of(facts: Facts, blockIdx: tuple[int, int, int]) -> str:
+    block = next((block.block for block in facts.blocks if block.blockIdx == blockIdx), 0)
+    return f"block={block}"
+
+
+def _traced(trace: JudgedTrace, facts: Facts) -> Iterator[Traced]:
+    """What was read at each step of the traced warp."""
+    lane, who = _lane_of(facts, trace.block), headline(trace)
+    for tile in trace.tiles:
+        for step in tile.steps:
+            beyond = {deviation.quantity: deviation.count for deviation in step.deviations}
+            checked = [(one.name, 0, one.largest, one.error, beyond.get(one.name, 0)) for one in step.checked]
+            yield Traced(lane, step.kb0, who, tuple(checked))
+    stages: dict[tuple[str, int | None, str], list[tuple[str, int, float, float, int]]] = {}
+    for stage in trace.stages:
+        at = (lane, stage.kb0, who)
+        if stage.stored:
+            at = (f"block={stage.where.split()[-1]}", None, stage.where)
+        elif stage.kb0 is None:
+            at = (lane, None, stage.where)
+        largest = float(np.abs(stage.found[np.isfinite(stage.found)]).max(initial=0.0))
+        found = (stage.quantity, int(stage.found.size), largest, float(stage.error.max(initial=0.0)))
+        stages.setdefault(at, []).append((*found, int(stage.differs.sum())))
+    for (where, kb0, words), quantities in stages.items():
+        yield Traced(where, kb0, words, tuple(quantities))
+
+
+def _marked(output: Judgement, geometry: Geometry, facts: Facts, trace: JudgedTrace | None) -> Marked | None:
+    """The first deviation of the trace; without a trace, the worst element of a wrong output."""
+    deviation = trace.deviation if trace else None
+    if trace is not None and deviation is not None:
+        words, lane = f"first deviation: {words_of(deviation)}", _lane_of(facts, trace.block)
+        if isinstance(deviation, StepDeviation):
+            return Marked(words, lane, deviation.kb0)
+        stage = next(stage for stage in trace.stages if stage.deviation is not None)
+        if stage.kb0 is not None:
+            return Marked(words, lane, stage.kb0)
+        if stage.stored:
+            return Marked(words, f"block={stage.where.split()[-1]}")
+        return Marked(words, _end_of(geometry, trace.row) if trace.row and "dst" in stage.where else lane)
+    if output.status is Status.FAIL and output.diagnosis and output.diagnosis.worst:
+        element = output.diagnosis.worst[0]
+        row = element.at.sequence, element.at.query, element.at.head
+        words = f"worst element: {element.at} is {element.value:.7g}, not {element.expected:.7g}"
+        return Marked(words, _end_of(geometry, row))
+    return None
+
+
+def _end_of(geometry: Geometry, row: Row) -> str:
+    """The lane in which a row is written to dst."""
+    tile = geometry.tile_of(*row)
+    parts = geometry.parts_of(tile)
+    return f"tile={index_of(tile, geometry.grid)}" if len(parts) > 1 else f"block={parts[0].block}"
