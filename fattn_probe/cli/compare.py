@@ -11,6 +11,7 @@ from rich.console import Group
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import write_text
 from fattn_probe.cases import MOST_REPEATS
 from fattn_probe.cases.scenario.files import RECORDED, cases_of
 from fattn_probe.cli import flags, setup
@@ -19,11 +20,13 @@ from fattn_probe.daily.regress.telling import Telling, telling
 from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.capture import read_capture
 from fattn_probe.machine.run.command import Work
-from fattn_probe.machine.run.session import RunOptions
+from fattn_probe.machine.run.inputs import inputs_of
+from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.diagnose.difference import compare_captures
 from fattn_probe.verdict.judge.cases import judge_cases
 from fattn_probe.verdict.judge.checks import QUERIES_ALONE, Checks, UseModel, sample_of
 from fattn_probe.verdict.judge.judgement import Judgement, raise_if_failed
+from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.present import tables as verdicts
 from fattn_probe.verdict.present.base import BesideBase, beside_base
 from fattn_probe.verdict.present.document import difference_as_json, rows_as_json
@@ -83,6 +86,12 @@ def compare(
         Path | None,
         typer.Option(file_okay=False, help="Write error maps to this folder, as PNG and SVG.", metavar="DIR"),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False, help="Write a page of the first failing case: its steps, with the errors on the tiles."
+        ),
+    ] = None,
     maps: Annotated[bool, typer.Option("--maps/--no-maps", help="Draw error maps of failing cases.")] = True,
     kernel: Annotated[
         str,
@@ -100,8 +109,8 @@ def compare(
         return
     if plot is not None:
         setup.require_matplotlib()
-    if kernel and (plot is not None or judge.repeat > 1 or judge.batch_invariance):
-        raise InputError("--kernel does not go with --plot, --repeat and --batch-invariance")
+    if kernel and (plot is not None or html is not None or judge.repeat > 1 or judge.batch_invariance):
+        raise InputError("--kernel does not go with --plot, --html, --repeat and --batch-invariance")
     checks = judge.checks
     work = setup.work_of(cases_of(paths), where, amd=bool(kernel)) if paths or kernel else []
     if kernel:
@@ -115,10 +124,11 @@ def compare(
     base = base_of(options)
     told = telling(options, base) if base else None
     parts = [(options, checks, work)] if work else list(telling_parts(told, options, checks, where))
-    rows, besides = list[Judgement](), list[BesideBase]()
+    rows, besides, sessions = list[Judgement](), list[BesideBase](), list[tuple[Session, Work]]()
     with Activity(NOTES, sum(setup.number_of(some) for _, _, some in parts)) as activity:
         for own, judged_by, some in parts:
             session, first = setup.prepared_session(own, some, activity), len(rows)
+            sessions.append((session, some))
             for row in judge_cases(session, some, judged_by, activity.step):
                 activity.count(row.status)
                 if plot is not None:
@@ -128,11 +138,27 @@ def compare(
             if base := base_of(own):
                 activity.step(f"finding what {base.words} launches")
                 besides.append(beside_base(base, some, rows[first:], session.progress))
+    if html is not None:
+        write_failing(html, rows, sessions)
     beside = BesideBase.joined(besides)
     document = rows_as_json(rows) | {"launches": beside and beside.document(), "change": told and told.document()}
     lines = [*(beside.lines() if beside else ()), *(told.lines(rows) if told else ())]
     show(document, lambda: Group(verdicts.render(rows, maps), *lines), as_json)
     raise_if_failed(rows)
+
+
+def write_failing(path: Path, rows: Sequence[Judgement], sessions: Sequence[tuple[Session, Work]]) -> None:
+    """Write the page of the first failing case, or of the first case if none fails."""
+    from fattn_probe.daily.inspect.replay.make import replay_of  # for this page only
+    from fattn_probe.daily.inspect.replay.page import replay_page
+
+    row = min(rows, key=lambda row: row.status is not Status.FAIL)
+    found = ((session, case, target) for session, work in sessions for case, targets in work for target in targets)
+    session, case, target = next(one for one in found if (one[1].name, str(one[2])) == (row.case, row.on))
+    with inputs_of(case) as inputs:
+        replay = replay_of(case, dict(inputs), target, session, row)
+    write_text(path, replay_page([replay], f"{row.case} on {row.on}"))
+    NOTES.print(f"wrote {path}")
 
 
 def telling_parts(

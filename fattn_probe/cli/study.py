@@ -10,6 +10,7 @@ from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.documents import plain
 from fattn_probe.base.errors import FattnProbeError, InputError, LostError
+from fattn_probe.base.files import write_text
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.files import one_case
 from fattn_probe.cases.scenario.inputs import make_inputs
@@ -80,6 +81,17 @@ class FlashAttention3:
     )
 
 
+@dataclass(frozen=True)
+class ShownStudy:
+    """What is shown and written"""
+
+    steps: Annotated[int, typer.Option(help="Number of steps to print.", min=0)] = STEPS
+    html: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write a page that steps through the algorithm to this file.")
+    ] = None
+    as_json: flags.Json = False
+
+
 def study(
     path: flags.MaybeScenario = None,
     *,
@@ -92,8 +104,7 @@ def study(
     table3: Annotated[
         int | None, typer.Option(help="Measure the FlashAttention-3 paper's table 3 on N heads.", metavar="N", min=1)
     ] = None,
-    steps: Annotated[int, typer.Option(help="Number of steps to print.", min=0)] = STEPS,
-    as_json: flags.Json = False,
+    shown: ShownStudy,
 ) -> None:
     """Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it."""
     if table3 is not None:
@@ -101,7 +112,7 @@ def study(
             raise InputError(f"--table3 draws its own data; leave out {path}")
         with Activity(NOTES) as activity:
             measured = measure(table3, activity.step)
-        show({"table3": plain(measured)}, lambda: render_table3(measured), as_json)
+        show({"table3": plain(measured)}, lambda: render_table3(measured), shown.as_json)
         return
     if path is None:
         raise InputError("study needs a SCENARIO; `fattn-probe scenario list` has the shipped ones")
@@ -117,9 +128,16 @@ def study(
     with Activity(NOTES) as activity:
         done = study_case(case, algorithm, options, activity.step)
         lines = step_lines(build)
-        beside = beside_kernel(case, done, real, build, most=steps, activity=activity) if real.against else None
+        beside = beside_kernel(case, done, real, build, most=shown.steps, activity=activity) if real.against else None
+    if shown.html is not None:
+        from fattn_probe.daily.inspect.replay.page import replay_page  # for this page only
+        from fattn_probe.lab.study.replay import replay_of_study
+
+        replay = replay_of_study(done, lines)
+        write_text(shown.html, replay_page([replay], replay.title))
+        NOTES.print(f"wrote {shown.html}")
     document = study_json(done) | {"lines": plain(lines), "against": plain(beside)}
-    show(document, lambda: render(done, steps, lines, beside), as_json)
+    show(document, lambda: render(done, shown.steps, lines, beside), shown.as_json)
     raise_if_different(done)
 
 

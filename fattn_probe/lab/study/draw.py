@@ -103,6 +103,11 @@ def standard_picture(reads: Mapping[str, int], writes: Mapping[str, int]) -> Tex
 
 def stream_k_picture(subject: Subject) -> RenderableType:
     """The head's output tiles and the blocks that compute them: the map of `inspect`, for these tiles only."""
+    return TerminalMap(stream_k_facts(subject), most=MOST_ROWS)
+
+
+def stream_k_facts(subject: Subject) -> Facts:
+    """The division of the head's output tiles among blocks."""
     launch = subject.launch
     grid = Grid(launch.grid.iter_k, launch.grid.iter_j, 1, 1, 1)
     kv_head, place = divmod(subject.head, subject.op.shape.group)
@@ -110,7 +115,7 @@ def stream_k_picture(subject: Subject) -> RenderableType:
     blocks = tuple(_restricted(block, subject, grid, first) for block in launch.blocks)
     choice = Choice("mma_f16", "flash_attn_ext_f16", {}, {"nbatch_fa": launch.nbatch_fa})
     working = tuple(block for block in blocks if block.tiles)
-    return TerminalMap(Facts({}, choice=choice, grid=grid, blocks=working), most=MOST_ROWS)
+    return Facts({}, choice=choice, grid=grid, blocks=working)
 
 
 def _restricted(block: BlockWork, subject: Subject, grid: Grid, first: int) -> BlockWork:

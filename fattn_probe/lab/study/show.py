@@ -44,7 +44,7 @@ def render(
     study: Study, most_steps: int, lines: tuple[StepLines, ...] = (), against: Against | None = None
 ) -> RenderableType:
     """The whole report, with at most `most_steps` steps; with the lines of llama.cpp, and a kernel's row, if given."""
-    about = yaml.safe_load((files("fattn_probe.lab.study") / "about.yaml").read_text())[study.algorithm]
+    about = about_of(study.algorithm)
     rows = steps_of(study)
     match study.algorithm:
         case "standard":
@@ -72,6 +72,12 @@ def render(
         Text(f"{study.case}, sequence {options.sequence}, head {options.head}{shared}\n{tile_words(study)}"),
     )
     return Group(head, *(Group(Text(f"\n{title}", "bold"), *parts) for title, parts in sections.items() if parts))
+
+
+def about_of(algorithm: str) -> dict[str, str]:
+    """An algorithm's title, source and description."""
+    found: dict[str, str] = yaml.safe_load((files("fattn_probe.lab.study") / "about.yaml").read_text())[algorithm]
+    return found
 
 
 def steps_of(study: Study) -> tuple[StepRow, ...]:

@@ -3,6 +3,7 @@
 import csv
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -42,7 +43,7 @@ from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.adapter import Inputs
 
-MOST_ROWS, MOST_BYTES = 24, 1_500_000
+MOST_ROWS, MOST_BYTES = 32, 4_500_000
 REWRITTEN = (
     (re.compile(r"\*simt::divided_by\*"), "/"),
     (re.compile(r"\*simt::remainder_by\*"), "%"),
@@ -85,7 +86,7 @@ def replay_of(
         notes.append("The numbers of rows are not shown: this kernel gathers its KV rows.")
     else:
         modelled = ModelledRows(case, inputs, kernel, arch, constants)
-        rows = tuple(_rows(modelled, geometry, row_errors, output))
+        rows = tuple(_rows(modelled, geometry, row_errors, trace.row if trace else None))
         shown = f"{number_of(len(rows), 'row')} of {number_of(ntiles(geometry.grid), 'tile')}"
         notes.append(f"The page has the numbers of {shown}: the row with the largest error of a tile, the worst first.")
     if row_errors is None:
@@ -130,16 +131,12 @@ def _errors(output: Judgement) -> F64 | None:
     return found
 
 
-def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, output: Judgement) -> Iterator[RowNumbers]:
-    """The numbers of the worst row of each tile, the worst tile first, as long as the page stays small."""
+def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, followed: Row | None) -> Iterator[RowNumbers]:
+    """The numbers of the row that a trace followed, then of the worst row of each tile; only some, to be small."""
     sizes = modelled.case.op.sizes
     tiles = geometry.indices(sizes.dst[:3])
     errors = np.zeros(sizes.dst[:3]) if errors is None else errors
-    found: dict[int, Row] = {}
-    wrong = output.diagnosis.worst[:1] if output.diagnosis else ()
-    for element in wrong:
-        row = element.at.sequence, element.at.query, element.at.head
-        found[int(tiles[row])] = row
+    found: dict[int, Row] = {} if followed is None else {int(tiles[followed]): followed}
     order = np.lexsort((np.arange(errors.size), -errors.ravel()))
     for place in order:
         sequence, query, head = (int(at) for at in np.unravel_index(place, errors.shape))
@@ -170,7 +167,7 @@ def kinds_of(family: Family, sources: Path | None) -> tuple[StepKind, ...]:
         at = next(matching(texts[file], pattern), 0)
         found = SourceLine(what, f"{file}:{at}", texts[file][at - 1].strip()) if at else SourceLine(what, "", "")
         lines.setdefault(kind, []).append(found)
-    return tuple(StepKind(name, about, tuple(lines.get(name, ()))) for name, about in KINDS)
+    return tuple(replace(kind, lines=tuple(lines.get(kind.name, ()))) for kind in KINDS)
 
 
 def original_lines(path: Path) -> list[str]:

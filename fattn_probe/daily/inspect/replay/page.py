@@ -40,31 +40,25 @@ def replay_page(replays: Sequence[Replay], title: str) -> str:
 def document_of(replay: Replay) -> dict[str, Any]:
     """The data of a replay for the page's script."""
     traffics: dict[tuple[tuple[str, int, int], ...], int] = {}
-    lanes = [
-        {
-            "name": lane.name,
-            "link": lane.link,
-            "start": lane.start,
-            "runs": [
-                [one.kind, one.tile, one.first, one.count, one.every, traffics.setdefault(one.traffic, len(traffics))]
-                for one in lane.stretches
-            ],
-        }
-        for lane in replay.lanes
-    ]
+    lanes = []
+    for lane in replay.lanes:
+        runs = []
+        for one in lane.stretches:
+            traffic = traffics.setdefault(one.traffic, len(traffics))
+            values = [_plain(one.values)] if one.values else []
+            runs.append([one.kind, one.tile, one.first, one.count, one.every, traffic, *values])
+        lanes.append({"name": lane.name, "link": lane.link, "start": lane.start, "runs": runs})
     geometry = replay.geometry
     return {
         "title": replay.title,
-        "kinds": [
-            {"name": kind.name, "about": kind.about, "lines": [[*vars(line).values()] for line in kind.lines]}
-            for kind in replay.kinds
-        ],
+        "kinds": [vars(kind) | {"lines": [[*vars(line).values()] for line in kind.lines]} for kind in replay.kinds],
         "lanes": lanes,
         "traffics": list(traffics),
         "tiles": replay.tiles,
         "masks": replay.masks,
         "step_rows": replay.step_rows,
         "n_kv": replay.n_kv,
+        "unit": replay.unit,
         "rows": [_row(replay, row) for row in replay.rows],
         "traced": [vars(one) | {"quantities": [_plain(each) for each in one.quantities]} for one in replay.traced],
         "marked": replay.marked and vars(replay.marked),
@@ -125,4 +119,11 @@ def _arrays(kernel: Sequence[F64], exact: Sequence[F64]) -> list[str]:
 
 
 def _plain(values: Sequence[Any]) -> list[Any]:
-    return [None if isinstance(value, float) and not math.isfinite(value) else value for value in values]
+    return [
+        _plain(value) if isinstance(value, tuple) else _finite(value) if isinstance(value, float) else value
+        for value in values
+    ]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -9,24 +9,13 @@ import numpy as np
 from fattn_probe.base.view.marks import Box, Cells, Drawing, Look, Mark, Stroke, Words, outline
 from fattn_probe.base.view.svg import pinned
 from fattn_probe.daily.inspect.coverage import check
-from fattn_probe.daily.inspect.replay.replay import (
-    DIVIDE,
-    KV,
-    PART,
-    STORE,
-    TAKE,
-    UNDIVIDED,
-    Lane,
-    Q,
-    Replay,
-    Stretch,
-)
+from fattn_probe.daily.inspect.replay.replay import Lane, Replay
 from fattn_probe.daily.inspect.view.stream_k_map import colour_of
 from fattn_probe.daily.inspect.view.work_picture import BLOCKS, HIDDEN, MOST_SPANS, Paper, WorkMap, work_map
 from fattn_probe.llama.launch.tiles import index_of
 from fattn_probe.verdict.present.error_map import SCALE, shrunk
 
-LEFT, TOP, WIDTH, RIGHT = 84, 34, 960, 16
+LEFT, TOP, WIDTH, RIGHT = 84, 36, 960, 16
 WIDEST, NARROWEST, MOST_NUMBERS, ROOM = 64, 3, 3000, 20
 MOST_TILES = 400
 STRIP = 4
@@ -37,7 +26,7 @@ SHADES = tuple(
     Look(f"mask{digit}", f"fill:var(--ink);opacity:{0.06 + digit * 0.07:.2f}", sign="") for digit in range(10)
 )
 ERRORS = tuple(
-    Look(f"err{place}", f"fill:{colour}", sign="")
+    Look(f"err{place}", f"fill:{colour};stroke:var(--soft);stroke-width:.5", sign="")
     for place, colour in enumerate(("#e7edf3", "#c6ddf4", "#84b4e3", "#3f7fc0", "#0b2f5c", "#d55e00"))
 )
 PAPER = Look("under", "fill:var(--paper)", sign="")
@@ -53,21 +42,23 @@ class Lanes:
     tops: tuple[float, ...]
     row: float
     step: float
+    left: float
 
     @classmethod
     def of(cls, replay: Replay) -> "Lanes":
         """Lanes as high and steps as wide as their number allows."""
         lanes = replay.lanes
         row = min(22.0, max(6.0, 1100 / max(1, len(lanes))))
-        step = min(WIDEST, max(NARROWEST, (WIDTH - LEFT - RIGHT) / max(1, replay.stop)))
+        left = max(LEFT, 7.0 * max(len(lane.name) for lane in lanes) + 14)
+        step = min(WIDEST, max(NARROWEST, (WIDTH - left - RIGHT) / max(1, replay.stop)))
         later = [sum(lane.start > 0 for lane in lanes[: place + 1]) > 0 for place in range(len(lanes))]
-        return cls(replay, tuple(TOP + row * place + 26 * after for place, after in enumerate(later)), row, step)
+        return cls(replay, tuple(TOP + row * place + 26 * after for place, after in enumerate(later)), row, step, left)
 
     @property
     def drawing(self) -> Drawing:
         """The picture: a lane for each block, and for each tile that a second kernel completes."""
         replay = self.replay
-        width = max(WIDTH, LEFT + replay.stop * self.step + RIGHT)
+        width = max(WIDTH, self.left + replay.stop * self.step + RIGHT)
         marks: list[Mark] = [*self._axis(), *self._names()]
         cells = sum(lane.stop - lane.start for lane in replay.lanes)
         for top, lane in zip(self.tops, replay.lanes, strict=True):
@@ -79,9 +70,9 @@ class Lanes:
         every = 1
         while every * self.step < 46:
             every *= 2
-        yield Words(LEFT - 8, TOP - 18, "step", end=True)
+        yield Words(self.left - 8, TOP - 18, "step", end=True)
         for step in range(0, self.replay.stop, every):
-            x = LEFT + step * self.step
+            x = self.left + step * self.step
             yield Words(x + 2, TOP - 18, str(step))
             yield Stroke(((x, TOP - 6), (x, TOP - 2)), TICK)
 
@@ -92,25 +83,22 @@ class Lanes:
         second = next((place for place, lane in enumerate(self.replay.lanes) if lane.start > 0), None)
         for place, (top, lane) in enumerate(zip(self.tops, self.replay.lanes, strict=True)):
             if (place - (second or 0) * (lane.start > 0)) % every == 0:
-                yield Words(LEFT - 8, top + (self.row - 14) / 2 - 1, lane.name, end=True)
+                yield Words(self.left - 8, top + (self.row - 14) / 2 - 1, lane.name, end=True)
         if second is not None:
-            yield Words(LEFT, self.tops[second] - 19, "the kernel that adds the parts of a tile, after all blocks")
+            yield Words(self.left, self.tops[second] - 19, "after all blocks: the parts of each tile are added")
 
     def _lane(self, top: float, lane: Lane, numbered: bool) -> Iterator[Box]:
-        at = LEFT + lane.start * self.step
-        height = self.row - (1 if self.row < 12 else 2)
+        at = self.left + lane.start * self.step
+        height, gap = self.row - (1 if self.row < 12 else 2), 1 if self.step >= 6 else 0
         for stretch in lane.stretches:
-            masks, steps = self.replay.masks, range(stretch.count)
-            hidden = [
-                bool(masks) and stretch.kind == KV and masks[stretch.tile][stretch.first + step * stretch.every] == "0"
-                for step in steps
-            ]
-            for run, dark in _runs(hidden, numbered):
-                look = OTHER if stretch.kind != KV else (HIDDEN if dark else BLOCKS)[colour_of(max(0, stretch.tile))]
-                label = _label(stretch, run.start) if numbered else ""
-                gap = 1 if self.step >= 6 else 0
-                x, width = at + run.start * self.step, len(run) * self.step - gap
-                yield Box(x, top, width, height, look, label)
+            kind, masks = self.replay.kinds[stretch.kind], self.replay.masks
+            numbers = [stretch.first + step * stretch.every for step in range(stretch.count)]
+            known = kind.sign == "#" and masks and stretch.tile >= 0
+            hidden = [bool(known) and masks[stretch.tile][number] == "0" for number in numbers]
+            for run, dark in _runs(hidden, numbered) if kind.sign else ():
+                look = (HIDDEN if dark else BLOCKS)[colour_of(max(0, stretch.tile))] if kind.sign == "#" else OTHER
+                label = kind.sign.replace("#", str(numbers[run.start])) if numbered else ""
+                yield Box(at + run.start * self.step, top, len(run) * self.step - gap, height, look, label)
             at += stretch.count * self.step
 
 
@@ -123,13 +111,6 @@ def _runs(hidden: Sequence[bool], single: bool) -> Iterator[tuple[range, bool]]:
             start = at
 
 
-def _label(stretch: Stretch, step: int) -> str:
-    if stretch.kind == KV:
-        return str(stretch.first + step * stretch.every)
-    signs = {Q: "Q", STORE: "dst", PART: "part", UNDIVIDED: "dst+", DIVIDE: "÷"}
-    return signs.get(stretch.kind) or f"{'=' if stretch.kind == TAKE else '+'}{stretch.first}"
-
-
 def tile_map(replay: Replay) -> WorkMap | None:
     """The map of the work with all tiles, if they are not too many."""
     grid = replay.facts.grid
@@ -137,7 +118,7 @@ def tile_map(replay: Replay) -> WorkMap | None:
         return None
     spans = sum(len(block.tiles) for block in replay.facts.blocks)
     most = MOST_TILES if spans <= MOST_SPANS else 24
-    return work_map(replay.facts, Paper(), most, check(replay.facts))
+    return work_map(replay.facts, Paper(), most, check(replay.facts) if replay.geometry else None)
 
 
 def with_mask(found: WorkMap, replay: Replay) -> Drawing:
@@ -192,8 +173,8 @@ def pictures_of(replay: Replay, ids: str) -> dict[str, Any]:
     lanes, found, errors = Lanes.of(replay), tile_map(replay), error_picture(replay)
     made: dict[str, Any] = {
         "lanes": {
-            "svg": pinned(lanes.drawing, LEFT - 4, ids=f"{ids}-lanes"),
-            "layout": {"left": LEFT, "tops": lanes.tops, "row": lanes.row, "step": lanes.step},
+            "svg": pinned(lanes.drawing, lanes.left - 4, ids=f"{ids}-lanes"),
+            "layout": {"left": lanes.left, "tops": lanes.tops, "row": lanes.row, "step": lanes.step},
         },
         "map": None,
         "errors": None,
@@ -204,7 +185,7 @@ def pictures_of(replay: Replay, ids: str) -> dict[str, Any]:
         made["map"] = {
             "svg": pinned(with_mask(found, replay), found.left, ids=f"{ids}-map"),
             "layout": layout,
-            "notes": found.notes(),
+            "notes": found.notes() if replay.geometry else (),
         }
     if errors is not None and replay.errors is not None:
         drawing, cell = errors

@@ -22,20 +22,6 @@ from fattn_probe.verdict.truth.reference.adapter import Inputs
 
 F32_BYTES, F16_BYTES, PAIR_BYTES = 4, 2, 8
 Q, KV, STORE, PART, UNDIVIDED, TAKE, ADD, DIVIDE = range(8)
-KINDS = (
-    ("load Q", "loads the queries of the tile, scaled"),
-    ("KV step", "reads K and V of some rows: logits, softmax, VKQ"),
-    ("store dst", "divides VKQ by the row sum and writes it to dst"),
-    (
-        "store part",
-        "the tile goes on in the next block: stores VKQ, maximum and row sum for the kernel that adds parts",
-    ),
-    ("store undivided", "earlier blocks began the tile: writes VKQ to dst undivided, with maximum and row sum"),
-    ("take", "begins with what this block wrote"),
-    ("add part", "scales both parts to the larger maximum, and adds them"),
-    ("divide", "divides by the row sum, and writes dst"),
-)
-"""What a step does: its name, and a sentence."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +35,25 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class StepKind:
-    """What a step does: its name, a sentence, and the lines of the source."""
+    """What a step does: its name, its sign in pictures ("#": its number), a sentence, and the lines of the source."""
 
     name: str
-    about: str
+    sign: str
+    about: str = ""
     lines: tuple[SourceLine, ...] = ()
+
+
+KINDS = (
+    StepKind("load Q", "Q", "loads the queries of the tile, scaled"),
+    StepKind("KV step", "#", "reads K and V of some rows: logits, softmax, VKQ"),
+    StepKind("store dst", "dst", "divides VKQ by the row sum and writes it to dst"),
+    StepKind("store part", "part", "the next block goes on with the tile: stores VKQ, maximum and row sum"),
+    StepKind("store undivided", "dst+", "earlier blocks began the tile: writes VKQ to dst undivided"),
+    StepKind("take", "=#", "begins with what this block wrote"),
+    StepKind("add part", "+#", "scales both parts to the larger maximum, and adds them"),
+    StepKind("divide", "÷", "divides by the row sum, and writes dst"),
+)
+"""The kinds of steps of llama.cpp's kernels, by number."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Stretch:
     """Some steps of the same kind in a row, each with the same traffic; `tile` is the output tile's number, or -1.
 
     KV steps are `first`, `first + every`, ...; for other kinds `first` is the block whose part is handled. Traffic is
-    (array, bytes read, bytes written) of one step.
+    (array, read, written) of one step, in the replay's unit. `values` are its numbers, if it is a single step.
     """
 
     kind: int
@@ -70,6 +70,7 @@ class Stretch:
     count: int = 1
     every: int = 1
     traffic: tuple[tuple[str, int, int], ...] = ()
+    values: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,13 @@ class Marked:
     kb0: int | None = None
 
 
+CAPTION = (
+    "Steps in the order of each block; a colour is an output tile, a number a KV step. Q loads the queries, part and"
+    " dst+ store a part, =n takes and +n adds what block n stored, ÷ divides. Blocks run side by side: no clock was"
+    " recorded."
+)
+
+
 @dataclass(frozen=True)
 class Replay:
     """A run to step through.
@@ -135,6 +143,8 @@ class Replay:
     marked: Marked | None = None
     status: str = ""
     verdict: str = ""
+    unit: str = "B"
+    caption: str = CAPTION
     notes: tuple[str, ...] = ()
 
     @property

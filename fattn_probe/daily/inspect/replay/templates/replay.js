@@ -1,8 +1,8 @@
 "use strict";
 // Steps through the runs of the page. The data is one JSON block; pictures are SVG, on which this draws cursors.
 const runs = JSON.parse(document.getElementById("data").textContent);
-const [Q, KV, STORE, PART, UNDIVIDED, TAKE, ADD, DIVIDE] = [0, 1, 2, 3, 4, 5, 6, 7];
 const by = id => document.getElementById(id);
+for (const run of runs) for (const lane of run.lanes) lane.kinds = run.kinds;
 const state = {link: runs[0].lanes[0].link, step: 0, row: 0, timer: 0};
 
 function element(name, attributes, ...children) {
@@ -21,25 +21,26 @@ function floats(text) {
   return new Float32Array(bytes.buffer);
 }
 const number = value => value === null || value === undefined ? "−∞" : Number.isNaN(value) ? "NaN"
-  : value === 0 ? "0" : Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6 ? value.toExponential(3) : value.toPrecision(7);
+  : Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6 ? value.toExponential(3) : value.toPrecision(7);
 const error = value => !Number.isFinite(value) ? String(value) : value === 0 ? "0" : value.toExponential(1);
-const bytes = count => count >= 10240 ? `${(count / 1024).toPrecision(3)} KiB` : `${count} B`;
+const amount = (run, count) => !count ? "" : run.unit === "B" && count >= 10240 ? `${(count / 1024).toPrecision(3)} KiB` : `${count} ${run.unit}`;
 const lengths = lane => lane.runs.reduce((sum, run) => sum + run[3], 0);
 
 function laneOf(run, link) { return run.lanes.find(lane => lane.link === link); }
+function* stepsOf(lane) {
+  let step = 0;
+  for (const [kind, tile, first, count, every, traffic, values] of lane.runs)
+    for (let at = 0; at < count; at++) yield {step: step++, kind: lane.kinds[kind], tile, first: first + at * every, traffic, values};
+}
 function stepOf(lane, step) {
   let left = step;
-  for (const [kind, tile, first, count, every, traffic] of lane.runs) {
-    if (left < count) return {kind, tile, first: first + left * every, traffic};
+  for (const [kind, tile, first, count, every, traffic, values] of lane.runs) {
+    if (left < count) return left < 0 ? null : {kind: lane.kinds[kind], tile, first: first + left * every, traffic, values};
     left -= count;
   }
   return null;
 }
-function* stepsOf(lane) {
-  let step = 0;
-  for (const [kind, tile, first, count, every, traffic] of lane.runs)
-    for (let at = 0; at < count; at++) yield {step: step++, kind, tile, first: first + at * every, traffic};
-}
+const isKV = one => one.kind.sign === "#", is = (one, ...names) => names.includes(one.kind.name);
 function find(run, wanted) {
   for (const lane of run.lanes) for (const one of stepsOf(lane)) if (wanted(one, lane)) return {link: lane.link, step: one.step};
   return null;
@@ -54,14 +55,14 @@ function pathOf(run, row) {
 function rowsOf(run, kb0) { return [kb0 * run.step_rows, Math.min((kb0 + 1) * run.step_rows, run.n_kv) - 1]; }
 function words(run, lane, one) {
   if (!one) return `${lane.name} has ${lengths(lane)} steps`;
-  const kind = run.kinds[one.kind], tile = run.tiles[one.tile] ? `tile ${one.tile} (${run.tiles[one.tile]})` : "";
-  if (one.kind === KV && run.step_rows) {
+  const kind = one.kind, tile = run.tiles[one.tile] ? `tile ${one.tile} (${run.tiles[one.tile]})` : "";
+  if (isKV(one) && run.step_rows && one.tile >= 0) {
     const [from, to] = rowsOf(run, one.first), shown = run.masks.length ? +run.masks[one.tile][one.first] : 9;
     const hidden = shown === 0 ? "; the mask hides all of it" : shown < 9 ? "; the mask hides a part" : "";
     return `KV step ${one.first}, KV rows ${from} to ${to} of ${tile}${hidden}`;
   }
-  if (one.kind === TAKE || one.kind === ADD) return `${kind.name}: what block ${one.first} stored of ${tile}`;
-  return `${kind.name}${tile ? `: ${tile}` : ""}`;
+  if (is(one, "take", "add part")) return `${kind.name}: what block ${one.first} stored of ${tile}`;
+  return `${kind.name}${kind.sign.endsWith("#") ? ` ${one.first}` : ""}${tile ? `: ${tile}` : ""}`;
 }
 
 // The row to show: the chosen one if the step works on its tile, else one of the tile.
@@ -70,11 +71,11 @@ function rowAt(run, one) {
   return chosen && chosen.tile === one.tile ? chosen : run.rows.find(row => row.tile === one.tile);
 }
 function numbersAt(run, lane, one, row) {
-  const block = one.kind >= TAKE ? one.first : +lane.link.split("=")[1];
+  const block = is(one, "take", "add part", "divide") ? one.first : +lane.link.split("=")[1];
   const part = row.parts.find(each => each.block === block);
-  if (one.kind === DIVIDE || one.kind === STORE) return {out: row.out, end: one.kind === STORE && part ? part.end : null};
-  if (!part || one.kind === Q) return null;
-  if (one.kind !== KV) return {end: part.end};
+  if (is(one, "divide", "store dst")) return {out: row.out, end: is(one, "store dst") && part ? part.end : null};
+  if (!part || is(one, "load Q")) return null;
+  if (!isKV(one)) return {end: part.end};
   const at = part.kb0.indexOf(one.first);
   if (at < 0) return null;
   const start = part.P_sizes.slice(0, at).reduce((sum, size) => sum + size, 0), size = part.P_sizes[at];
@@ -110,13 +111,17 @@ function chart(title, [ours, wrong], first, along) {
 }
 function table(heads, rows) {
   const body = rows.map(cells => element("tr", {}, ...cells.map((cell, at) => element("td", at ? {class: "r"} : {}, cell))));
-  return element("div", {class: "wide"}, element("table", {}, element("thead", {}, element("tr", {}, ...heads.map((head, at) => element("th", at ? {class: "r", scope: "col"} : {scope: "col"}, head)))), element("tbody", {}, ...body)));
+  return element("div", {class: "wide"}, element("table", {}, heads.every(head => !head) ? "" : element("thead", {}, element("tr", {}, ...heads.map((head, at) => element("th", at ? {class: "r", scope: "col"} : {scope: "col"}, head)))), element("tbody", {}, ...body)));
 }
 const pair = (name, [ours, exact]) => [name, number(ours), number(exact), ours === null || exact === null ? "" : error(ours - exact)];
 const factor = (before, now) => before === null || now === null ? null : Math.exp(before - now);
 
 function numberPanel(run, lane, one) {
   const row = one && one.tile >= 0 ? rowAt(run, one) : null, panel = element("div");
+  if (!run.shape) {
+    panel.append(element("h3", {}, "Numbers, in float64"), one && one.values ? table(["", ""], one.values.map(([name, value]) => [name, number(value)])) : element("p", {class: "none"}, "No numbers change in this step."));
+    return panel;
+  }
   if (!row) {
     panel.append(element("p", {class: "none"}, run.rows.length ? "The page has no numbers of this tile." : "There are no numbers of rows."));
     return panel;
@@ -142,15 +147,15 @@ function numberPanel(run, lane, one) {
   return panel;
 }
 function tracedPanel(run, lane, one) {
-  const found = one && run.traced.filter(each => each.lane === lane.link && (one.kind === KV ? each.kb0 === one.first : one.kind >= STORE && each.kb0 === null));
-  if (!found || !found.length) return [element("h3", {}, "Registers"), element("p", {class: "none"}, "not traced")];
+  const found = one && run.traced.filter(each => each.lane === lane.link && (isKV(one) ? each.kb0 === one.first : !is(one, "load Q") && each.kb0 === null));
+  if (!found || !found.length) return [element("h3", {}, "Registers"), element("p", {class: "none"}, run.traced.length ? `not traced here; the trace followed ${run.traced[0].who}` : "not traced")];
   return found.flatMap(each => [element("h3", {}, `Read from the kernel: ${each.who}`),
     table(["", "largest", "largest error", ""], each.quantities.map(([name, count, largest, off, beyond]) =>
       [name, number(largest), error(off === null ? NaN : off), element("span", {class: beyond ? "bad" : "ok"}, beyond ? `${beyond} beyond the bound` : "within the bound")]))]);
 }
 function warpsPanel(run, one) {
   const shape = run.shape;
-  if (!shape || !one || one.kind !== KV) return [];
+  if (!shape || !one || !isKV(one)) return [];
   const columns = shape.ncols1 * shape.ncols2, groups = Math.max(1, shape.warps / shape.np), each = Math.max(1, columns / groups), said = [];
   for (let warp = 0; warp < shape.warps; warp++) {
     const first = Math.floor(warp / shape.np) * each, from = Math.floor(first / shape.ncols2), to = Math.floor((first + each - 1) / shape.ncols2);
@@ -161,17 +166,17 @@ function warpsPanel(run, one) {
 }
 function panelOf(run, lane, one) {
   const left = element("div");
-  const kind = one && run.kinds[one.kind];
+  const kind = one && one.kind;
   left.append(element("h3", {}, one ? kind.name : "no step"), element("p", {}, one ? `${words(run, lane, one)}.` : words(run, lane, one)));
   if (!one) return [left];
   if (kind.about) left.append(element("p", {class: "none"}, kind.about));
   const moved = run.traffics[one.traffic] || [];
-  if (moved.length) left.append(element("h3", {}, "Traffic of the step, each element once"), table(["", "read", "written"], moved.map(([name, read, written]) => [name, read ? bytes(read) : "", written ? bytes(written) : ""])));
+  if (moved.length) left.append(element("h3", {}, run.shape ? "Traffic of the step, each element once" : "Slow memory"), table(["", "read", "written"], moved.map(([name, read, written]) => [name, amount(run, read), amount(run, written)])));
   left.append(...warpsPanel(run, one));
   if (kind.lines.length) left.append(element("h3", {}, "Source"), element("ol", {class: "lines"}, ...kind.lines.map(([what, place, text]) =>
     element("li", {}, element("b", {}, what), " ", element("span", {}, place || "not found in this source"), place ? element("code", {tabindex: "0"}, text) : null))));
   const right = numberPanel(run, lane, one);
-  right.append(...tracedPanel(run, lane, one));
+  if (run.shape) right.append(...tracedPanel(run, lane, one));
   return [left, right];
 }
 
@@ -191,9 +196,9 @@ function drawCursors(run, section, lane, one) {
   if (tiles) {
     for (const other of run.lanes) {
       const same = stepOf(other, time - other.start);
-      if (same && other !== lane && time >= other.start && same.kind === KV && cell(same)) outline(tiles, "busy", ...cell(same));
+      if (same && other !== lane && time >= other.start && isKV(same) && cell(same)) outline(tiles, "busy", ...cell(same));
     }
-    if (one && one.kind === KV && cell(one)) cursor(tiles, cell(one));
+    if (one && isKV(one) && cell(one)) cursor(tiles, cell(one));
     else if (one && map.tops[one.tile] !== undefined) cursor(tiles, [map.left, map.tops[one.tile], map.step * map.count, map.row - 1]);
   }
   const wrong = svgOf(section, "wrong"), row = one && one.tile >= 0 && rowAt(run, one);
@@ -202,7 +207,7 @@ function drawCursors(run, section, lane, one) {
   if (place) {
     const marked = laneOf(run, place.link), first = stepOf(marked, place.step);
     outline(svg, "first", ...boxOf(lanes, marked, run.lanes.indexOf(marked), place.step));
-    if (tiles && first.kind === KV && cell(first)) outline(tiles, "first", ...cell(first));
+    if (tiles && isKV(first) && cell(first)) outline(tiles, "first", ...cell(first));
   }
   const pane = svg.closest(".pinned"), [x, y] = one ? boxOf(lanes, lane, at, state.step) : [lanes.left, 0], scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width || 1;
   const left = (x - lanes.left) * scale, high = y * scale;
@@ -213,7 +218,7 @@ function markedStep(run) {
   if (!run.marked || !run.marked.lane) return null;
   const lane = laneOf(run, run.marked.lane);
   if (!lane) return null;
-  const found = run.marked.kb0 === null ? null : [...stepsOf(lane)].find(one => one.kind === KV && one.first === run.marked.kb0);
+  const found = run.marked.kb0 === null ? null : [...stepsOf(lane)].find(one => isKV(one) && one.first === run.marked.kb0);
   return {link: lane.link, step: found ? found.step : Math.max(0, lengths(lane) - 1)};
 }
 
@@ -268,6 +273,7 @@ function fromHash() {
   for (const key of ["block", "tile", "lane"]) if (key in parts && laneOf(runs[0], `${key}=${parts[key]}`)) state.link = `${key}=${parts[key]}`;
   if ("row" in parts && runs[0].rows[+parts.row]) state.row = +parts.row;
   state.step = +parts.step || 0;
+  if (!location.hash) Object.assign(state, runs.map(markedStep).find(place => place && laneOf(runs[0], place.link)));
   show(true);
 }
 
@@ -278,18 +284,18 @@ function under(run, name, [x, y]) {
     const layout = run.layouts.lanes, at = layout.tops.findIndex(top => y >= top && y < top + layout.row);
     if (at < 0) return null;
     const step = Math.floor((x - layout.left) / layout.step) - run.lanes[at].start;
-    return stepOf(run.lanes[at], step) && step >= 0 ? {link: run.lanes[at].link, step} : null;
+    return stepOf(run.lanes[at], step) ? {link: run.lanes[at].link, step} : null;
   }
   if (name === "tiles") {
     const layout = run.layouts.map, kb0 = Math.floor((x - layout.left) / layout.step);
     const tile = Object.keys(layout.tops).find(one => y >= layout.tops[one] && y < layout.tops[one] + layout.row);
-    return tile === undefined ? null : find(run, one => one.kind === KV && one.tile === +tile && one.first === kb0);
+    return tile === undefined ? null : find(run, one => isKV(one) && one.tile === +tile && one.first === kb0);
   }
   const layout = run.layouts.errors, query = Math.floor((x - layout.left) / layout.step), head = Math.floor((y - layout.top) / layout.row);
   if (query < 0 || head < 0 || query >= layout.queries || head >= layout.heads) return null;
   const {ncols1, ncols2, group, grid} = run.shape, z = Math.floor(head / group), zt = Math.floor(head % group / ncols2);
   const tile = ((run.layouts.errors.sequence * grid.ne12 + z) * grid.iter_z_gqa + zt) * grid.iter_j + Math.floor(query / ncols1);
-  return find(run, one => one.tile === tile && (one.kind === DIVIDE || one.kind === STORE)) || find(run, one => one.tile === tile);
+  return find(run, one => one.tile === tile && is(one, "divide", "store dst")) || find(run, one => one.tile === tile);
 }
 runs.forEach((run, at) => {
   const section = document.querySelector(`[data-run="${at}"]`), over = section.querySelector("[data-over]");
