@@ -8,7 +8,7 @@ import typer
 
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES
-from fattn_probe.base.errors import InputError
+from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.base.files import write_text
 from fattn_probe.cases.scenario.files import one_case
 from fattn_probe.cases.scenario.inputs import make_inputs
@@ -17,10 +17,11 @@ from fattn_probe.cli.expand import offered
 from fattn_probe.cli.inspect import COMPILED, At, placed
 from fattn_probe.cli.options import BuildFlags, Simulate, Where
 from fattn_probe.daily.inspect import command as inspecting
-from fattn_probe.daily.inspect.examine import Examiner, Extras
+from fattn_probe.daily.inspect.examine import Examined, Examiner, Extras
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.daily.inspect.replay.make import replay_of
 from fattn_probe.daily.inspect.replay.page import replay_page
+from fattn_probe.daily.inspect.replay.replay import Replay
 from fattn_probe.machine.run.base import base_of
 
 
@@ -45,7 +46,7 @@ def view(
     (_, (target, *more)) = setup.work_of([case], where)[0]
     if more or target.engine == "cpu":
         raise InputError("view shows one run on a GPU, real or simulated: give one target")
-    inputs, replays = make_inputs(case), []
+    inputs, replays, done = make_inputs(case), list[Replay](), list[Examined]()
     wanted = [setup.run_options(replace(build, debug=True), where, simulate=Simulate(threads=1))]
     if against:
         other = replace(build, debug=True, source=against, patch=[])
@@ -53,17 +54,22 @@ def view(
     elif (base := base_of(wanted[0])) is not None and not base.missing:
         wanted.append(replace(base.options, flavour="debug"))
     with Activity(NOTES, len(wanted)) as activity:
-        for options in reversed(wanted):
+        for options in wanted:
             session = setup.prepared_session(options, [(case, [target])], activity)
             inspector = Inspector(session, InspectOptions(deadline=where.timeout))
-            examined = Examiner(inspector, Extras(traced=frozenset([case.name])), activity.step).examine(
-                case, inputs, target
+            examiner = Examiner(inspector, Extras(traced=frozenset([case.name])), activity.step)
+            found = examiner.examine(case, inputs, target)
+            if found.facts is None or found.output is None:
+                inspecting.raise_if_wrong([found])
+                raise LostError(f"{found.label}: no attention kernel was launched, so there is nothing to view")
+            activity.step(f"{found.label}: computing the numbers of rows")
+            beside = replays[0] if replays else None
+            done.append(found)
+            replays.append(
+                replay_of(
+                    case, inputs, target, session, found.output, facts=found.facts, trace=found.trace, beside=beside
+                )
             )
-            if examined.facts is None or examined.output is None:
-                inspecting.raise_if_wrong([examined])
-            assert examined.output is not None
-            activity.step(f"{case.name} on {target}: computing the numbers of rows")
-            made = replay_of(case, inputs, target, session, examined.output, facts=examined.facts, trace=examined.trace)
-            replays.append(made)
-    write_text(out, replay_page(replays, f"{case.name} on {target}"))
+    write_text(out, replay_page(replays[::-1], f"{case.name} on {target}"))
     NOTES.print(f"wrote {out}")
+    inspecting.raise_if_wrong(done[:1])

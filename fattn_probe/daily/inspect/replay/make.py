@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -61,8 +61,11 @@ def replay_of(
     *,
     facts: Facts | None = None,
     trace: JudgedTrace | None = None,
+    beside: Replay | None = None,
 ) -> Replay:
     """The replay of a run; without facts, the division of work follows from the launches.
+
+    The rows are those of the replay that it is shown `beside`, else the one that the trace followed and the worst.
 
     InputError if no attention kernel with known sizes ran.
     """
@@ -86,7 +89,8 @@ def replay_of(
         notes.append("The numbers of rows are not shown: this kernel gathers its KV rows.")
     else:
         modelled = ModelledRows(case, inputs, kernel, arch, constants)
-        rows = tuple(_rows(modelled, geometry, row_errors, trace.row if trace else None))
+        first = [one.row for one in beside.rows] if beside else [trace.row] if trace and trace.row else []
+        rows = tuple(_rows(modelled, geometry, row_errors, first))
         shown = f"{number_of(len(rows), 'row')} of {number_of(ntiles(geometry.grid), 'tile')}"
         notes.append(f"The page has the numbers of {shown}: the row with the largest error of a tile, the worst first.")
     if row_errors is None:
@@ -131,12 +135,12 @@ def _errors(output: Judgement) -> F64 | None:
     return found
 
 
-def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, followed: Row | None) -> Iterator[RowNumbers]:
-    """The numbers of the row that a trace followed, then of the worst row of each tile; only some, to be small."""
+def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, first: Sequence[Row]) -> Iterator[RowNumbers]:
+    """The numbers of some rows, then of the worst row of each other tile, as long as the page stays small."""
     sizes = modelled.case.op.sizes
     tiles = geometry.indices(sizes.dst[:3])
     errors = np.zeros(sizes.dst[:3]) if errors is None else errors
-    found: dict[int, Row] = {} if followed is None else {int(tiles[followed]): followed}
+    found = {int(tiles[row]): row for row in first}
     order = np.lexsort((np.arange(errors.size), -errors.ravel()))
     for place in order:
         sequence, query, head = (int(at) for at in np.unravel_index(place, errors.shape))

@@ -1,0 +1,199 @@
+"""The data of a replay: the steps of blocks, and a row's numbers in the kernel's arithmetic next to exact ones."""
+
+import base64
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fattn_probe.base.view.marks import Box
+from fattn_probe.daily.inspect.facts import Choice, Facts
+from fattn_probe.daily.inspect.replay.make import kinds_of, original_lines
+from fattn_probe.daily.inspect.replay.page import document_of, replay_page
+from fattn_probe.daily.inspect.replay.pictures import Lanes, tile_map, with_mask
+from fattn_probe.daily.inspect.replay.replay import KINDS, Marked, Replay, lanes_of, masks_of, names_of_tiles
+from fattn_probe.daily.inspect.replay.row_numbers import numbers_of, visible_shares
+from fattn_probe.llama.launch.families import FAMILIES
+from fattn_probe.llama.launch.geometry import geometry
+from fattn_probe.llama.source.features import CUDA
+from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests.daily.inspect.test_trace_lanes import MMA_CASE, MMA_INPUTS, rows_of, tile, vec
+from tests.daily.inspect.traced import small_case
+
+TAIL_CASE, TAIL_INPUTS = small_case("""
+version: 1
+about: a length that is no multiple of a step, two tiles of heads, sinks
+hsk: 64
+n_head: 14
+n_head_kv: 2
+n_q: 7
+n_kv: 200
+sinks: true
+mask: {kind: causal}
+""")
+
+
+def mma(case=MMA_CASE, inputs=MMA_INPUTS, blocks=3):
+    values = (64, 64, 8, 8, "false", "false", "false")
+    return rows_of(case, inputs, "flash_attn_ext_f16", values, (blocks, 1, 1), 4, 90)
+
+
+def made(rows, **more):
+    """A replay without a run."""
+    found = geometry(rows.case.op, rows.kernel)
+    choice = Choice(rows.kernel.family.name, rows.kernel.spelling, {}, {rows.kernel.family.step_name: found.rows})
+    facts = Facts({}, choice=choice, grid=found.grid, blocks=found.blocks())
+    return Replay(
+        title="made on sim:h200",
+        about={"kernel": rows.kernel.spelling},
+        kinds=KINDS,
+        lanes=lanes_of(facts, rows.case, rows.kernel, found),
+        facts=facts,
+        step_rows=found.rows,
+        n_kv=found.n_kv,
+        tiles=names_of_tiles(rows.case, found),
+        masks=masks_of(rows.case, dict(rows.inputs), found),
+        rows=(numbers_of(rows, found, (0, 2, 1)),),
+        geometry=found,
+        **more,
+    )
+
+
+def joined(parts):
+    """The parts' softmax, combined in float64."""
+    m = max(part.m for part in parts)
+    total, VKQ = (sum(getattr(part, name) * np.exp(part.m - m) for part in parts) for name in ("l", "VKQ"))
+    return VKQ / total
+
+
+@pytest.mark.parametrize(
+    "rows", [mma(), mma(TAIL_CASE, TAIL_INPUTS, 3), tile(), tile(ncols1=2), tile(ncols2=2, arch=90), vec()]
+)
+def test_the_numbers_of_a_row_are_the_kernels_and_the_exact_ones(rows):
+    """The KV rows of P, the warps' sums and the parts are in the right places: they are close to exact arithmetic."""
+    row = (0, 2, 1)
+    found = numbers_of(rows, geometry(rows.case.op, rows.kernel), row)
+    for part in found.parts:
+        for step in part.steps:
+            np.testing.assert_allclose(step.kernel_P, step.exact_P, atol=2e-4)
+            np.testing.assert_allclose(step.kernel.VKQ, step.exact.VKQ, atol=5e-3)
+            assert step.kernel.m == pytest.approx(step.exact.m, abs=1e-3) or step.exact.m == -np.inf
+            assert step.kernel.l == pytest.approx(step.exact.l, rel=1e-3)
+        assert part.kernel.l == pytest.approx(part.exact.l, rel=1e-3)
+    exact = reference_of(rows.case.op, dict(rows.inputs))[row]
+    np.testing.assert_allclose(found.exact, exact, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(joined([part.exact for part in found.parts]), exact, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(joined([part.kernel for part in found.parts]), found.output, atol=1e-4)
+    assert 0 < np.abs(found.output - found.exact).max() < 5e-3
+
+
+def steps(replay, lane):
+    """A lane's steps in words."""
+    found = []
+    for one in replay.lanes[lane].stretches:
+        found += [f"{replay.kinds[one.kind].name} {one.first + at * one.every}" for at in range(one.count)]
+    return found
+
+
+def test_a_stream_k_block_stores_its_parts_and_the_fixup_adds_them_last_one_first():
+    """256 KV rows are four steps; three blocks do one, one and two of them."""
+    replay = made(mma())
+    assert [lane.link for lane in replay.lanes] == ["block=0", "block=1", "block=2", "tile=0"]
+    assert steps(replay, 0) == ["load Q 0", "KV step 0", "store part 0"]
+    assert steps(replay, 2) == ["load Q 2", "KV step 2", "KV step 3", "store undivided 2"]
+    assert steps(replay, 3) == ["take 2", "add part 1", "add part 0", "divide 2"]
+    assert replay.lanes[3].start == replay.lanes[2].stop == 4
+
+
+def test_blocks_that_take_turns_store_parts_and_are_combined_in_their_order():
+    replay = made(vec())
+    assert steps(replay, 2) == ["load Q 2", "KV step 1", "KV step 3", "store part 2"]
+    assert [steps(replay, at) for at, lane in enumerate(replay.lanes) if lane.link == "tile=0"] == [
+        ["take 0", "add part 2", "divide 0"]
+    ]
+
+
+def test_traffic_is_that_of_the_rows_that_exist():
+    """7 queries, 7 heads; the last step has 8 of 64 rows."""
+    replay = made(mma(TAIL_CASE, TAIL_INPUTS, 2))
+    q, *full, tail, store = replay.lanes[0].stretches
+    assert q.traffic == (("Q", 7 * 7 * 64 * 4, 0),)
+    assert [(one.first, one.count) for one in full] == [(0, 3)]
+    assert full[0].traffic == (("K", 64 * 128, 0), ("V", 64 * 128, 0), ("mask", 64 * 7 * 2, 0))
+    assert (tail.first, tail.traffic[0]) == (3, ("K", 8 * 128, 0))
+    assert store.traffic == (("dst", 0, 7 * 7 * 64 * 4),)
+
+
+def test_a_mask_of_which_anything_is_visible_is_not_shown_as_hidden():
+    mask = np.full((4, 12), -np.inf, np.float32)
+    mask[:2, :4], mask[3, 4] = 0, 0
+    assert visible_shares(mask, 12, 4, 2, 3) == ["900", "010"]
+    mask[2:, 8:] = 0
+    mask[2, 8] = -np.inf
+    assert visible_shares(mask, 12, 4, 2, 3) == ["900", "017"]
+
+
+def arrays(texts):
+    return [np.frombuffer(base64.b64decode(text), "<f4") for text in texts]
+
+
+def test_the_page_has_the_numbers_as_they_are_and_cannot_be_broken_by_a_name():
+    replay = made(mma(), marked=Marked("first deviation: </script><b>", "block=2", 3), verdict="<i>")
+    text = replay_page([replay], "<title>")
+    assert "</script><b>" not in text
+    assert "&lt;i&gt;" in text
+    assert not re.search(r"""(src|href)=["'](?!data:|#)""", text)  # nothing comes from elsewhere
+    (data,) = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+    assert data["marked"]["words"] == "first deviation: </script><b>"
+    row, (kept,) = replay.rows[0], data["rows"]
+    part, step = kept["parts"][2], row.parts[2].steps[1]
+    assert (part["block"], part["kb0"]) == (2, [2, 3])
+    P, error = arrays(part["P"])
+    np.testing.assert_array_equal(P[64:], step.kernel_P.astype(np.float32))
+    np.testing.assert_array_equal(error[64:], (step.kernel_P - step.exact_P).astype(np.float32))
+    assert part["m"][1] == [step.kernel.m, step.exact.m]
+    assert data == json.loads(json.dumps(document_of(replay))) | {"layouts": data["layouts"]}
+
+
+def test_a_maximum_that_saw_nothing_is_no_number():
+    replay = made(mma(TAIL_CASE, TAIL_INPUTS, 2))
+    steps = replay.rows[0].parts[0].steps
+    nothing = replace(steps[0].exact, m=-np.inf)
+    first = replace(steps[0], exact=nothing, kernel=replace(steps[0].kernel, m=-1.7e38))
+    row = replace(replay.rows[0], parts=(replace(replay.rows[0].parts[0], steps=(first,)),))
+    assert document_of(replace(replay, rows=(row,)))["rows"][0]["parts"][0]["m"] == [[None, None]]
+
+
+def test_every_lane_has_its_steps_at_their_places_and_the_mask_lies_beneath_its_tiles():
+    replay = made(mma(TAIL_CASE, TAIL_INPUTS, 8), tile_errors={0: 0.5, 1: 200.0})
+    lanes = Lanes.of(replay)
+    boxes = [mark for mark in lanes.drawing.marks if isinstance(mark, Box)]
+    assert [box.label for box in boxes if box.y == lanes.tops[3]] == ["Q", "3", "dst+"]
+    assert {round((box.x - lanes.left) / lanes.step) for box in boxes if box.y == lanes.tops[-1]} == {3, 4, 5, 6, 7}
+    found = tile_map(replay)
+    drawn = with_mask(found, replay)
+    strips = [mark for mark in drawn.marks if isinstance(mark, Box) and mark.look.name.startswith("mask")]
+    shown = [box.look.name[4:] * round(box.width / found.step) for box in strips if box.y < found.tops[1]]
+    assert "".join(shown) == replay.masks[0]
+    errors = [mark.look.name for mark in drawn.marks if isinstance(mark, Box) and mark.look.name.startswith("err")]
+    assert errors == ["err0", "err4"]
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
+def test_each_step_names_its_lines_of_llama_cpp(family, tree):
+    for kind in kinds_of(family, tree.root):
+        assert kind.name in ("store undivided",) or kind.lines
+        for line in kind.lines:
+            assert line.place, (kind.name, line.what)
+            file, _, number = line.place.partition(":")
+            there = (tree.root / CUDA / file).read_text().splitlines()[int(number) - 1]
+            assert line.text == there.strip()
+
+
+def test_a_rewritten_line_is_shown_as_llama_cpp_has_it(tmp_path):
+    written = "const int i = SIMT_INTO(int) a *simt::divided_by* b; x = simt::expf(y) *simt::remainder_by* 2;"
+    (tmp_path / "a.cuh").write_text(written)
+    assert original_lines(tmp_path / "a.cuh") == ["const int i = a / b; x = expf(y) % 2;"]
