@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.replay.make import kinds_of, original_lines
 from fattn_probe.daily.inspect.replay.page import document_of, replay_page
 from fattn_probe.daily.inspect.replay.pictures import Lanes, tile_map, with_mask
-from fattn_probe.daily.inspect.replay.replay import KINDS, Marked, Replay, lanes_of, masks_of, names_of_tiles
-from fattn_probe.daily.inspect.replay.row_numbers import numbers_of, visible_shares
+from fattn_probe.daily.inspect.replay.replay import KINDS, Marked, Replay, StepPlace, lanes_of, masks_of, names_of_tiles
+from fattn_probe.daily.inspect.replay.row_numbers import combined, numbers_of, visible_shares
 from fattn_probe.llama.launch.families import FAMILIES
 from fattn_probe.llama.launch.geometry import geometry
 from fattn_probe.llama.source.features import CUDA
@@ -49,7 +48,7 @@ def made(rows, **more):
         title="made on sim:h200",
         about={"kernel": rows.kernel.spelling},
         kinds=KINDS,
-        lanes=lanes_of(facts, rows.case, rows.kernel, found),
+        lanes=lanes_of(facts, rows.case, found),
         facts=facts,
         step_rows=found.rows,
         n_kv=found.n_kv,
@@ -140,7 +139,7 @@ def arrays(texts):
 
 
 def test_the_page_has_the_numbers_as_they_are_and_cannot_be_broken_by_a_name():
-    replay = made(mma(), marked=Marked("first deviation: </script><b>", "block=2", 3), verdict="<i>")
+    replay = made(mma(), marked=Marked("first deviation: </script><b>", StepPlace("block=2", 0, 3)), verdict="<i>")
     text = replay_page([replay], "<title>")
     assert "</script><b>" not in text
     assert "&lt;i&gt;" in text
@@ -157,13 +156,9 @@ def test_the_page_has_the_numbers_as_they_are_and_cannot_be_broken_by_a_name():
     assert data == json.loads(json.dumps(document_of(replay))) | {"layouts": data["layouts"]}
 
 
-def test_a_maximum_that_saw_nothing_is_no_number():
-    replay = made(mma(TAIL_CASE, TAIL_INPUTS, 2))
-    steps = replay.rows[0].parts[0].steps
-    nothing = replace(steps[0].exact, m=-np.inf)
-    first = replace(steps[0], exact=nothing, kernel=replace(steps[0].kernel, m=-1.7e38))
-    row = replace(replay.rows[0], parts=(replace(replay.rows[0].parts[0], steps=(first,)),))
-    assert document_of(replace(replay, rows=(row,)))["rows"][0]["parts"][0]["m"] == [[None, None]]
+def test_a_maximum_that_saw_nothing_is_minus_infinity():
+    found, scale = combined(np.full(2, -1.7e38, np.float32), np.zeros(2, np.float32), np.zeros((2, 4), np.float32))
+    assert (found.m, found.l, scale.tolist()) == (-np.inf, 0.0, [1.0, 1.0])
 
 
 def test_every_lane_has_its_steps_at_their_places_and_the_mask_lies_beneath_its_tiles():

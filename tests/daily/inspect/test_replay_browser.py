@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.daily.inspect.replay.page import replay_page
-from fattn_probe.daily.inspect.replay.replay import Marked, Traced
+from fattn_probe.daily.inspect.replay.replay import Marked, StepPlace, Traced
 from tests.daily.inspect.test_replay import TAIL_CASE, TAIL_INPUTS, made, mma
 from tests.daily.regress.test_report_browser import DARK, chromium, pixels, pytestmark, said  # noqa: F401
 
@@ -36,8 +36,9 @@ document.getElementById("said").textContent = JSON.stringify(found);
 @pytest.fixture(scope="module")
 def text():
     """The page of eight blocks on two tiles, whose block 5 deviates in KV step 1."""
-    traced = (Traced("block=5", 1, "warp 0 of block 5", (("KQ", 0, 3.5, 1e-7, 0), ("P", 0, 0.9, 0.5, 7))),)
-    marked = Marked("first deviation: P", "block=5", 1)
+    place = StepPlace("block=5", 1, 1)
+    traced = (Traced(place, "warp 0 of block 5", (("KQ", 3.5, 1e-7, 0), ("P", 0.9, 0.5, 7))),)
+    marked = Marked("first deviation: P", place)
     rows = mma(TAIL_CASE, TAIL_INPUTS, 8)
     errors = np.zeros((14, 7))
     return replay_page([made(rows, traced=traced, marked=marked, errors=errors)], "made")
@@ -144,7 +145,10 @@ def test_a_phone_shows_all_without_scrolling_the_page_and_keys_reach_it(page, tm
 
 def test_two_runs_go_in_step_and_the_deviation_of_one_is_marked(tmp_path):
     rows = mma(TAIL_CASE, TAIL_INPUTS, 8)
-    both = [made(rows), made(mma(TAIL_CASE, TAIL_INPUTS, 3), marked=Marked("first deviation: P", "block=1", 2))]
+    both = [
+        made(rows),
+        made(mma(TAIL_CASE, TAIL_INPUTS, 3), marked=Marked("first deviation: P", StepPlace("block=1", 0, 2))),
+    ]
     (tmp_path / "page.html").write_text(replay_page(both, "two"), encoding="utf-8")
     found = asked(
         tmp_path,

@@ -23,15 +23,17 @@ from fattn_probe.daily.inspect.replay.replay import (
     Replay,
     SourceLine,
     StepKind,
+    StepPlace,
     Traced,
     lanes_of,
     masks_of,
     names_of_tiles,
 )
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, numbers_of
-from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
-from fattn_probe.daily.inspect.trace.reference import JudgedTrace, StepDeviation
+from fattn_probe.daily.inspect.trace.model import ModelledRows, Row, largest_of
+from fattn_probe.daily.inspect.trace.reference import JudgedTrace, TracedStep
 from fattn_probe.daily.inspect.trace.show import headline, words_of
+from fattn_probe.daily.inspect.trace.stages import Stage
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.constants import SHIPPED, known_constants
 from fattn_probe.llama.launch.families import Family
@@ -43,6 +45,7 @@ from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.adapter import Inputs
 
+Read = TracedStep | Stage
 MOST_ROWS, MOST_BYTES = 32, 4_500_000
 REWRITTEN = (
     (re.compile(r"\*simt::divided_by\*"), "/"),
@@ -95,19 +98,17 @@ def replay_of(
         notes.append(f"The page has the numbers of {shown}: the row with the largest error of a tile, the worst first.")
     if row_errors is None:
         notes.append("There is no map of errors: only a sample of the output was checked, or there is none.")
-    lanes = lanes_of(facts, case, kernel, geometry)
-    worst_sequence = 0 if row_errors is None else int(row_errors.max(axis=(1, 2)).argmax())
-    tiles, worst = geometry.indices(case.op.sizes.dst[:3]), dict[int, float]()
+    worst_sequence, worst = 0, dict[int, float]()
     if row_errors is not None:
-        for index in range(ntiles(geometry.grid)):
-            worst[index] = float(row_errors[tiles == index].max(initial=0.0))
+        tiles, worst_sequence = geometry.indices(row_errors.shape), int(row_errors.max(axis=(1, 2)).argmax())
+        worst = {index: float(row_errors[tiles == index].max(initial=0.0)) for index in range(ntiles(geometry.grid))}
     if trace is None:
         notes.append("Registers were not read (not traced).")
     return Replay(
         title=f"{case.name} on {target}",
         about={name: value for name, value in about.items() if value},
         kinds=kinds_of(kernel.family, session.build_for(target).sources),
-        lanes=lanes,
+        lanes=lanes_of(facts, case, geometry),
         facts=facts,
         step_rows=geometry.rows,
         n_kv=geometry.n_kv,
@@ -119,7 +120,7 @@ def replay_of(
         errors=None if row_errors is None else row_errors[worst_sequence].T,
         errors_sequence=worst_sequence,
         geometry=geometry,
-        traced=tuple(_traced(trace, facts)) if trace else (),
+        traced=tuple(_traced(trace, geometry, facts)) if trace else (),
         marked=_marked(output, geometry, facts, trace),
         status=output.status.value,
         verdict=output.reason,
@@ -182,56 +183,53 @@ def original_lines(path: Path) -> list[str]:
     return found
 
 
-def _lane_of(facts: Facts, blockIdx: tuple[int, int, int]) -> str:
-    block = next((block.block for block in facts.blocks if block.blockIdx == blockIdx), 0)
-    return f"block={block}"
-
-
-def _traced(trace: JudgedTrace, facts: Facts) -> Iterator[Traced]:
-    """What was read at each step of the traced warp."""
-    lane, who = _lane_of(facts, trace.block), headline(trace)
+def _places(
+    trace: JudgedTrace, geometry: Geometry, facts: Facts
+) -> Iterator[tuple[StepPlace, str, TracedStep | Stage]]:
+    """The places of everything that a trace read, in its order, and who was read."""
+    lane, who = next(f"block={one.block}" for one in facts.blocks if one.blockIdx == trace.block), headline(trace)
     for tile in trace.tiles:
+        index = index_of(tile.tile.tile, geometry.grid)
         for step in tile.steps:
-            beyond = {deviation.quantity: deviation.count for deviation in step.deviations}
-            checked = [(one.name, 0, one.largest, one.error, beyond.get(one.name, 0)) for one in step.checked]
-            yield Traced(lane, step.kb0, who, tuple(checked))
-    stages: dict[tuple[str, int | None, str], list[tuple[str, int, float, float, int]]] = {}
+            yield StepPlace(lane, index, step.kb0), who, step
     for stage in trace.stages:
-        at = (lane, stage.kb0, who)
+        place = StepPlace(lane, -1, stage.kb0)
         if stage.stored:
-            at = (f"block={stage.where.split()[-1]}", None, stage.where)
-        elif stage.kb0 is None:
-            at = (lane, None, stage.where)
-        largest = float(np.abs(stage.found[np.isfinite(stage.found)]).max(initial=0.0))
-        found = (stage.quantity, int(stage.found.size), largest, float(stage.error.max(initial=0.0)))
-        stages.setdefault(at, []).append((*found, int(stage.differs.sum())))
-    for (where, kb0, words), quantities in stages.items():
-        yield Traced(where, kb0, words, tuple(quantities))
+            place = StepPlace(f"block={stage.where.split()[-1]}")
+        elif stage.where.startswith("dst") and trace.row is not None:
+            place = _end_of(geometry, trace.row)
+        yield place, who if stage.kb0 is not None else stage.where, stage
+
+
+def _traced(trace: JudgedTrace, geometry: Geometry, facts: Facts) -> Iterator[Traced]:
+    """What was read, step by step."""
+    found: dict[tuple[StepPlace, str], list[tuple[str, float, float, int]]] = {}
+    for place, who, read in _places(trace, geometry, facts):
+        some = found.setdefault((place, who), [])
+        if isinstance(read, Stage):
+            largest, error = largest_of(read.found), float(read.error.max(initial=0.0))
+            some.append((read.quantity, largest, error, int(read.differs.sum())))
+        else:
+            beyond = {deviation.quantity: deviation.count for deviation in read.deviations}
+            some += [(one.name, one.largest, one.error, beyond.get(one.name, 0)) for one in read.checked]
+    yield from (Traced(place, who, tuple(some)) for (place, who), some in found.items())
 
 
 def _marked(output: Judgement, geometry: Geometry, facts: Facts, trace: JudgedTrace | None) -> Marked | None:
     """The first deviation of the trace; without a trace, the worst element of a wrong output."""
-    deviation = trace.deviation if trace else None
-    if trace is not None and deviation is not None:
-        words, lane = f"first deviation: {words_of(deviation)}", _lane_of(facts, trace.block)
-        if isinstance(deviation, StepDeviation):
-            return Marked(words, lane, deviation.kb0)
-        stage = next(stage for stage in trace.stages if stage.deviation is not None)
-        if stage.kb0 is not None:
-            return Marked(words, lane, stage.kb0)
-        if stage.stored:
-            return Marked(words, f"block={stage.where.split()[-1]}")
-        return Marked(words, _end_of(geometry, trace.row) if trace.row and "dst" in stage.where else lane)
+    for place, _, read in _places(trace, geometry, facts) if trace else ():
+        if read.deviation if isinstance(read, Stage) else read.deviations:
+            assert trace is not None and trace.deviation is not None
+            return Marked(f"first deviation: {words_of(trace.deviation)}", place)
     if output.status is Status.FAIL and output.diagnosis and output.diagnosis.worst:
         element = output.diagnosis.worst[0]
-        row = element.at.sequence, element.at.query, element.at.head
         words = f"worst element: {element.at} is {element.value:.7g}, not {element.expected:.7g}"
-        return Marked(words, _end_of(geometry, row))
+        return Marked(words, _end_of(geometry, (element.at.sequence, element.at.query, element.at.head)))
     return None
 
 
-def _end_of(geometry: Geometry, row: Row) -> str:
-    """The lane in which a row is written to dst."""
+def _end_of(geometry: Geometry, row: Row) -> StepPlace:
+    """Where a row is written to dst."""
     tile = geometry.tile_of(*row)
     parts = geometry.parts_of(tile)
-    return f"tile={index_of(tile, geometry.grid)}" if len(parts) > 1 else f"block={parts[0].block}"
+    return StepPlace(f"tile={index_of(tile, geometry.grid)}" if len(parts) > 1 else f"block={parts[0].block}")

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
@@ -14,6 +13,7 @@ from fattn_probe.base.arrays import F64
 from fattn_probe.daily.inspect.replay.pictures import pictures_of
 from fattn_probe.daily.inspect.replay.replay import Replay
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, RowSums
+from fattn_probe.daily.inspect.trace.document import spelled
 from fattn_probe.daily.inspect.view.page import environment
 from fattn_probe.llama.launch.families import VEC
 from fattn_probe.llama.launch.tiles import index_of
@@ -31,7 +31,7 @@ def replay_page(replays: Sequence[Replay], title: str) -> str:
         pictures.append(
             {name: found and found | {"svg": [Markup(part) for part in found["svg"]]} for name, found in made.items()}
         )
-    data = json.dumps(runs, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    data = json.dumps(spelled(runs), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     script = (files(ROOM) / "templates" / "replay.js").read_text(encoding="utf-8")
     words = {"title": title, "replays": list(zip(replays, pictures, strict=True)), "data": Markup(data)}
     return environment(ROOM).get_template("replay.html.j2").render(words, script=Markup(script))
@@ -45,8 +45,7 @@ def document_of(replay: Replay) -> dict[str, Any]:
         runs = []
         for one in lane.stretches:
             traffic = traffics.setdefault(one.traffic, len(traffics))
-            values = [_plain(one.values)] if one.values else []
-            runs.append([one.kind, one.tile, one.first, one.count, one.every, traffic, *values])
+            runs.append([one.kind, one.tile, one.first, one.count, one.every, traffic, *filter(None, [one.values])])
         lanes.append({"name": lane.name, "link": lane.link, "start": lane.start, "runs": runs})
     geometry = replay.geometry
     return {
@@ -60,8 +59,8 @@ def document_of(replay: Replay) -> dict[str, Any]:
         "n_kv": replay.n_kv,
         "unit": replay.unit,
         "rows": [_row(replay, row) for row in replay.rows],
-        "traced": [vars(one) | {"quantities": [_plain(each) for each in one.quantities]} for one in replay.traced],
-        "marked": replay.marked and vars(replay.marked),
+        "traced": [vars(one) | {"place": vars(one.place)} for one in replay.traced],
+        "marked": replay.marked and vars(replay.marked) | {"place": vars(replay.marked.place)},
         "shape": geometry
         and {
             "ncols1": geometry.kernel.ncols1,
@@ -86,8 +85,8 @@ def _row(replay: Replay, row: RowNumbers) -> dict[str, Any]:
             {
                 "block": part.block,
                 "kb0": [step.kb0 for step in steps],
-                "m": [_pair(step.kernel.m, step.exact.m) for step in steps],
-                "l": [_pair(step.kernel.l, step.exact.l) for step in steps],
+                "m": [[step.kernel.m, step.exact.m] for step in steps],
+                "l": [[step.kernel.l, step.exact.l] for step in steps],
                 "P": _arrays(kernel_P, exact_P),
                 "P_sizes": [len(one) for one in exact_P],
                 "VKQ": _arrays([step.kernel.VKQ for step in steps], [step.exact.VKQ for step in steps]),
@@ -101,12 +100,7 @@ def _row(replay: Replay, row: RowNumbers) -> dict[str, Any]:
 
 
 def _sums(kernel: RowSums, exact: RowSums) -> dict[str, Any]:
-    return {"m": _pair(kernel.m, exact.m), "l": _pair(kernel.l, exact.l), "VKQ": _arrays([kernel.VKQ], [exact.VKQ])}
-
-
-def _pair(kernel: float, exact: float) -> list[float | None]:
-    """A number of the kernel and the exact one; None for -inf, which is the maximum before the first visible KV row."""
-    return [None if not math.isfinite(value) or value < -1e37 else value for value in (kernel, exact)]
+    return {"m": [kernel.m, exact.m], "l": [kernel.l, exact.l], "VKQ": _arrays([kernel.VKQ], [exact.VKQ])}
 
 
 def _arrays(kernel: Sequence[F64], exact: Sequence[F64]) -> list[str]:
@@ -116,14 +110,3 @@ def _arrays(kernel: Sequence[F64], exact: Sequence[F64]) -> list[str]:
     )
     with np.errstate(invalid="ignore", over="ignore"):
         return [base64.b64encode(one.astype("<f4").tobytes()).decode() for one in (ours, ours - right)]
-
-
-def _plain(values: Sequence[Any]) -> list[Any]:
-    return [
-        _plain(value) if isinstance(value, tuple) else _finite(value) if isinstance(value, float) else value
-        for value in values
-    ]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -3,7 +3,7 @@
 Neither the simulator nor a GPU records when a block does a step. A lane has the order within a block only.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,14 +14,16 @@ from fattn_probe.cases.op.values import view_values
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, visible_shares
-from fattn_probe.llama.launch.families import MMA_F16
 from fattn_probe.llama.launch.geometry import Geometry
-from fattn_probe.llama.launch.kernel import AttentionKernel
-from fattn_probe.llama.launch.tiles import Tile, TileWork, in_grid, index_of, ntiles, tile_at
+from fattn_probe.llama.launch.tiles import TileWork, in_grid, index_of, ntiles, tile_at
 from fattn_probe.verdict.truth.reference.adapter import Inputs
 
 F32_BYTES, F16_BYTES, PAIR_BYTES = 4, 2, 8
 Q, KV, STORE, PART, UNDIVIDED, TAKE, ADD, DIVIDE = range(8)
+
+
+Traffic = tuple[tuple[str, int, int], ...]
+"""(array, read, written)"""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Stretch:
     first: int
     count: int = 1
     every: int = 1
-    traffic: tuple[tuple[str, int, int], ...] = ()
+    traffic: Traffic = ()
     values: tuple[tuple[str, float], ...] = ()
 
 
@@ -89,22 +91,29 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Traced:
-    """What the debugger read at a step of a lane: per quantity its numbers, largest error and how many deviate."""
+class StepPlace:
+    """A step of a lane: a KV step of a tile, or without one the last step of the lane."""
 
     lane: str
-    kb0: int | None
+    tile: int = -1
+    kb0: int | None = None
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What the debugger read at a step: for each quantity its largest value and error, and how many deviate."""
+
+    place: StepPlace
     who: str
-    quantities: tuple[tuple[str, int, float, float, int], ...]
+    quantities: tuple[tuple[str, float, float, int], ...]
 
 
 @dataclass(frozen=True)
 class Marked:
-    """The first deviation, in words, and the lane and KV step where it is; None if it is not in a step."""
+    """The first deviation, in words, and its place."""
 
     words: str
-    lane: str = ""
-    kb0: int | None = None
+    place: StepPlace
 
 
 CAPTION = (
@@ -153,103 +162,89 @@ class Replay:
         return max((lane.stop for lane in self.lanes), default=0)
 
 
-def lanes_of(facts: Facts, case: Case, kernel: AttentionKernel, geometry: Geometry) -> tuple[Lane, ...]:
+def lanes_of(facts: Facts, case: Case, geometry: Geometry) -> tuple[Lane, ...]:
     """The blocks of the attention kernel, then the tiles whose parts a second kernel adds."""
-    grid, found = geometry.grid, list[Lane]()
-    whole = _Traffic(case, kernel, geometry)
-    parts: dict[int, list[int]] = {}
+    grid, stream_k, found = geometry.grid, geometry.kernel.family.stream_k, list[Lane]()
+    moved = [_traffic(case, geometry, index) for index in range(ntiles(grid))]
+    parts: list[list[int]] = [[] for _ in moved]
     for block in facts.blocks:
         stretches: list[Stretch] = []
         for work in block.tiles:
             if in_grid(work.tile, grid):
                 index = index_of(work.tile, grid)
-                parts.setdefault(index, []).append(block.block)
-                stretches += _tile_stretches(work, index, whole, block.block)
+                parts[index].append(block.block)
+                divided = work.is_fixup or geometry.kernel.blocks[1] > 1
+                last = PART if divided else UNDIVIDED if work.needs_fixup else STORE
+                stretches += [
+                    Stretch(Q, index, block.block, traffic=moved[index][Q]),
+                    *_KV_stretches(work, index, case, geometry),
+                    Stretch(last, index, block.block, traffic=moved[index][last]),
+                ]
         found.append(Lane(f"block {block.block}", f"block={block.block}", tuple(stretches)))
     start = max((lane.stop for lane in found), default=0)
-    for index in range(ntiles(grid)):
-        blocks = parts.get(index, [])
+    for index, blocks in enumerate(parts):
         if len(blocks) > 1:
-            last_first = kernel.family is MMA_F16
-            order = blocks[::-1] if last_first else blocks
-            stretches = [
-                *(Stretch(ADD if at else TAKE, index, block, traffic=whole.part(index, at == 0 and last_first, True))
-                  for at, block in enumerate(order)),
-                Stretch(DIVIDE, index, order[0], traffic=whole.out(index)),
-            ]  # fmt: skip
+            order = blocks[::-1] if stream_k else blocks
+            kinds = [(TAKE, order[0]), *((ADD, block) for block in order[1:]), (DIVIDE, order[0])]
+            stretches = [Stretch(kind, index, block, traffic=moved[index][kind]) for kind, block in kinds]
             found.append(Lane(f"tile {index}", f"tile={index}", tuple(stretches), start))
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _Traffic:
-    """The bytes of a tile's steps, each element once: what a kernel must move, not what it was measured to move."""
-
-    case: Case
-    kernel: AttentionKernel
-    geometry: Geometry
-
-    def columns(self, index: int) -> tuple[int, int]:
-        """The queries and heads of a tile that exist."""
-        _, _, zt_gqa, jt = tile_at(index, self.geometry.grid)
-        sizes, kernel = self.case.op.sizes, self.kernel
-        queries = min(kernel.ncols1, sizes.n_q - jt * kernel.ncols1)
-        return queries, min(kernel.ncols2, sizes.group - zt_gqa * kernel.ncols2)
-
-    def q(self, index: int) -> tuple[tuple[str, int, int], ...]:
-        """Q of a tile."""
-        queries, heads = self.columns(index)
-        return (("Q", queries * heads * self.kernel.DKQ * F32_BYTES, 0),)
-
-    def kv(self, index: int, rows: int) -> tuple[tuple[str, int, int], ...]:
-        """K, V and mask of some KV rows."""
-        kernel = self.kernel
-        found = [("K", rows * row_size(kernel.type_K, kernel.DKQ), 0)]
-        found.append(("V", rows * row_size(kernel.type_V, kernel.DV), 0))
-        if self.case.op.has_mask:
-            found.append(("mask", rows * self.columns(index)[0] * F16_BYTES, 0))
-        return tuple(found)
-
-    def part(self, index: int, in_dst: bool, read: bool) -> tuple[tuple[str, int, int], ...]:
-        """A part's VKQ, and its maximum and row sum."""
-        queries, heads = self.columns(index)
-        sizes = (queries * heads * self.kernel.DV * F32_BYTES, queries * heads * PAIR_BYTES)
-        names = ("dst" if in_dst else "part", "maximum, row sum")
-        return tuple((name, size * read, size * (not read)) for name, size in zip(names, sizes, strict=True))
-
-    def out(self, index: int) -> tuple[tuple[str, int, int], ...]:
-        """A tile of dst."""
-        queries, heads = self.columns(index)
-        return (("dst", 0, queries * heads * self.kernel.DV * F32_BYTES),)
+def _traffic(case: Case, geometry: Geometry, index: int) -> Mapping[int, Traffic]:
+    """The bytes of a tile's steps by kind, each element that exists once: computed, not measured."""
+    queries, heads = (len(some) for some in columns_of(case, geometry, index))
+    out, pairs = queries * heads * geometry.kernel.DV * F32_BYTES, ("maximum, row sum", queries * heads * PAIR_BYTES)
+    taken = "dst" if geometry.kernel.family.stream_k else "part"
+    return {
+        Q: (("Q", queries * heads * geometry.kernel.DKQ * F32_BYTES, 0),),
+        STORE: (("dst", 0, out),),
+        PART: (("part", 0, out), (pairs[0], 0, pairs[1])),
+        UNDIVIDED: (("dst", 0, out), (pairs[0], 0, pairs[1])),
+        TAKE: ((taken, out, 0), (*pairs, 0)),
+        ADD: (("part", out, 0), (*pairs, 0)),
+        DIVIDE: (("dst", 0, out),),
+    }
 
 
-def _tile_stretches(work: TileWork, index: int, traffic: _Traffic, block: int) -> Iterator[Stretch]:
-    """A block's steps on a tile."""
-    geometry, kernel = traffic.geometry, traffic.kernel
-    yield Stretch(Q, index, block, traffic=traffic.q(index))
-    steps, total = range(work.kb0_start, work.kb0_stop, work.kb0_step), geometry.rows
-    tail = geometry.n_kv - (geometry.grid.iter_k - 1) * total if not kernel.sparse else total
-    full = [step for step in steps if step < geometry.grid.iter_k - 1 or tail == total]
-    if full:
-        yield Stretch(KV, index, full[0], len(full), work.kb0_step, traffic.kv(index, total))
-    if len(full) < len(steps):
-        yield Stretch(KV, index, steps[-1], 1, 1, traffic.kv(index, tail))
-    divided = work.is_fixup or kernel.blocks[1] > 1
-    if divided or work.needs_fixup:
-        yield Stretch(PART if divided else UNDIVIDED, index, block, traffic=traffic.part(index, not divided, False))
-    else:
-        yield Stretch(STORE, index, block, traffic=traffic.out(index))
+def _KV_stretches(work: TileWork, index: int, case: Case, geometry: Geometry) -> Iterator[Stretch]:
+    """A block's KV steps on a tile; one that the end of K cuts short is apart."""
+    kernel, K, V = geometry.kernel, case.op.tensors["K"], case.op.tensors["V"]
+    last, short = geometry.grid.iter_k - 1, 0 if kernel.sparse else geometry.n_kv % geometry.rows
+    sizes = {"K": row_size(kernel.type_K, kernel.DKQ), "V": row_size(kernel.type_V, kernel.DV)}
+    if (V.root, V.offset) == (K.root, K.offset):
+        del sizes["V"]  # a part of K's rows
+    if case.op.has_mask:
+        sizes["mask"] = len(columns_of(case, geometry, index)[0]) * F16_BYTES
+    steps = range(work.kb0_start, work.kb0_stop, work.kb0_step)
+    for some, rows in (
+        ([step for step in steps if step < last or not short], geometry.rows),
+        ([step for step in steps if step == last and short], short),
+    ):
+        if some:
+            traffic = tuple((name, rows * size, 0) for name, size in sizes.items())
+            yield Stretch(KV, index, some[0], len(some), work.kb0_step, traffic)
+
+
+def columns_of(case: Case, geometry: Geometry, index: int) -> tuple[range, range]:
+    """The queries and the heads of a tile that exist."""
+    _, z_KV, zt_gqa, jt = tile_at(index, geometry.grid)
+    sizes, kernel = case.op.sizes, geometry.kernel
+    query, head = jt * kernel.ncols1, z_KV * sizes.group + zt_gqa * kernel.ncols2
+    return range(query, min(query + kernel.ncols1, sizes.n_q)), range(
+        head, min(head + kernel.ncols2, (z_KV + 1) * sizes.group)
+    )
 
 
 def names_of_tiles(case: Case, geometry: Geometry) -> tuple[str, ...]:
     """The queries and heads of each tile in words."""
-    sizes, kernel, found = case.op.sizes, geometry.kernel, []
+    found = []
     for index in range(ntiles(geometry.grid)):
-        sequence, z_KV, zt_gqa, jt = tile_at(index, geometry.grid)
-        first = z_KV * sizes.group + zt_gqa * kernel.ncols2
-        heads = _span(first, min(first + kernel.ncols2, (z_KV + 1) * sizes.group))
-        queries = _span(jt * kernel.ncols1, min((jt + 1) * kernel.ncols1, sizes.n_q))
-        at = f"sequence {sequence}, " if sizes.n_seq > 1 else ""
+        sequence, z_KV, _, _ = tile_at(index, geometry.grid)
+        queries, heads = (
+            f"{one[0]}-{one[-1]}" if len(one) > 1 else one[0] for one in columns_of(case, geometry, index)
+        )
+        at = f"sequence {sequence}, " if case.op.sizes.n_seq > 1 else ""
         found.append(f"{at}K/V head {z_KV}, head {heads}, query {queries}")
     return tuple(found)
 
@@ -262,9 +257,5 @@ def masks_of(case: Case, inputs: Inputs, geometry: Geometry) -> tuple[str, ...]:
     shares = [
         visible_shares(one, geometry.n_kv, geometry.rows, geometry.kernel.ncols1, geometry.grid.iter_k) for one in mask
     ]
-    tiles: Sequence[Tile] = [tile_at(index, geometry.grid) for index in range(ntiles(geometry.grid))]
+    tiles = [tile_at(index, geometry.grid) for index in range(ntiles(geometry.grid))]
     return tuple(shares[tile[0] % len(shares)][tile[3]] for tile in tiles)
-
-
-def _span(first: int, stop: int) -> str:
-    return str(first) if stop - first <= 1 else f"{first}-{stop - 1}"

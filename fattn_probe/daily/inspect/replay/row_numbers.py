@@ -7,9 +7,11 @@ import numpy as np
 from fattn_probe.base.arrays import F32, F64, Bools
 from fattn_probe.cases.op.values import logits_of
 from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
+from fattn_probe.daily.inspect.trace.show import NOTHING_SEEN
 from fattn_probe.llama.launch.families import MMA_F16
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
+from fattn_probe.verdict.truth.reference.softmax import RunningSoftmax
 from fattn_probe.verdict.truth.rounding_model.mma_f16 import MmaMachine, State
 
 
@@ -86,7 +88,8 @@ def combined(maximum: F32, sums: F32, VKQ: F32) -> tuple[RowSums, F64]:
     largest = maximum.max()
     with np.errstate(invalid="ignore", over="ignore"):
         scale = np.exp(maximum.astype(np.float64) - float(largest))
-    return RowSums(float(largest), float(scale @ sums), scale @ VKQ.astype(np.float64)), scale
+    m = float(largest) if largest > NOTHING_SEEN else -np.inf
+    return RowSums(m, float(scale @ sums), scale @ VKQ.astype(np.float64)), scale
 
 
 def numbers_of(rows: ModelledRows, geometry: Geometry, row: Row) -> RowNumbers:
@@ -103,19 +106,43 @@ def numbers_of(rows: ModelledRows, geometry: Geometry, row: Row) -> RowNumbers:
     else:
         turns = rows.turns(row)
         kernel = [[_of_turn(turns[turn], block) for turn in range(len(steps))] for block, steps in enumerate(due)]
-    exact, made = ExactRow.of(rows, row), []
+    S, V, sink = _exact(rows, row)
+    made, offset = list[RowInBlock](), rows.kernel.max_offset
     for number, (part, steps) in enumerate(zip(parts, due, strict=True)):
-        state, after = RowSums(-np.inf, 0.0, np.zeros(rows.kernel.DV)), list[RowAtStep]()
+        exact, after = RunningSoftmax.empty(1, rows.kernel.DV), list[RowAtStep]()
         for kb0, (ours, P) in zip(steps, kernel[number], strict=True):
-            state, weights = exact.add(state, slice(kb0 * geometry.rows, (kb0 + 1) * geometry.rows))
-            after.append(RowAtStep(kb0, ours, state, P[: len(weights)], weights))
-        if part.writes if rows.kernel.family is MMA_F16 else number == 0:
-            state = exact.add_sink(state)
-        handed = RowSums(
-            float(found.maximum[0, number]), float(found.rowsum[0, number]), found.VKQ[0, number].astype(np.float64)
-        )
-        made.append(RowInBlock(part.block, tuple(after), handed, state))
-    return RowNumbers(row, tuple(made), rows.output(row, found).astype(np.float64), exact.output())
+            at = slice(kb0 * geometry.rows, (kb0 + 1) * geometry.rows)
+            weights = np.exp(S[at] - exact.raise_maximum(S[None, at].max(axis=1) + offset))
+            exact.total += weights.sum()
+            exact.weighted += weights @ V[at]
+            after.append(RowAtStep(kb0, ours, _sums_of(exact), P[: len(weights)], weights))
+        if sink is not None and (part.writes if rows.kernel.family is MMA_F16 else number == 0):
+            exact.add_sink(sink)
+        handed, _ = combined(found.maximum[0, number, None], found.rowsum[0, number, None], found.VKQ[0, number, None])
+        made.append(RowInBlock(part.block, tuple(after), handed, _sums_of(exact)))
+    whole = RunningSoftmax.empty(1, rows.kernel.DV)
+    whole.add(S[None].copy(), V)
+    if sink is not None:
+        whole.add_sink(sink)
+    return RowNumbers(row, tuple(made), rows.output(row, found).astype(np.float64), whole.mean()[0])
+
+
+def _sums_of(state: RunningSoftmax) -> RowSums:
+    return RowSums(float(state.maximum[0]), float(state.total[0]), state.weighted[0].copy())
+
+
+def _exact(rows: ModelledRows, row: Row) -> tuple[F64, F64, F64 | None]:
+    """A row's logits (n_kv), V (n_kv, DV) and sink (1), in float64."""
+    sequence, query, head = row
+    operands, op = rows.operands, rows.case.op
+    at = sequence, head // operands.group
+    Q, K, V = (one.astype(np.float64) for one in (operands.Q[sequence, head, query], operands.K[at], operands.V[at]))
+    bias = None
+    if operands.mask is not None:
+        slope = alibi_slopes(op.sizes.n_head, op.params.max_bias)[head]
+        bias = slope * operands.mask[sequence % len(operands.mask), query].astype(np.float64)
+    sink = None if operands.sinks is None else operands.sinks[head : head + 1].astype(np.float64)
+    return logits_of(K @ Q, op.params.stored, bias), V, sink
 
 
 def _of_turn(turn: object, block: int) -> tuple[RowSums, F64]:
@@ -126,54 +153,6 @@ def _of_turn(turn: object, block: int) -> tuple[RowSums, F64]:
     state, scale = combined(np.broadcast_to(maximum, (warps,)), sums.sum(axis=-1, dtype=np.float64), VKQ)
     P = P.astype(np.float64)
     return state, (P * scale[:, None]).reshape(-1) if maximum.ndim else P.reshape(-1)
-
-
-@dataclass(frozen=True)
-class ExactRow:
-    """A row's logits (n_kv), V (n_kv, DV) and sink in float64; `offset` is what the kernel adds to a maximum."""
-
-    S: F64
-    V: F64
-    sink: float
-    offset: float
-
-    @classmethod
-    def of(cls, rows: ModelledRows, row: Row) -> "ExactRow":
-        """The exact logits of a row of the op."""
-        sequence, query, head = row
-        operands, op = rows.operands, rows.case.op
-        at = sequence, head // operands.group
-        Q, K, V = (
-            one.astype(np.float64) for one in (operands.Q[sequence, head, query], operands.K[at], operands.V[at])
-        )
-        bias = None
-        if operands.mask is not None:
-            slope = alibi_slopes(op.sizes.n_head, op.params.max_bias)[head]
-            bias = slope * operands.mask[sequence % len(operands.mask), query].astype(np.float64)
-        sink = -np.inf if operands.sinks is None else float(operands.sinks[head])
-        return cls(logits_of(K @ Q, op.params.stored, bias), V, sink, rows.kernel.max_offset)
-
-    def add(self, state: RowSums, at: slice) -> tuple[RowSums, F64]:
-        """The state with some more KV rows, and their weights."""
-        S = self.S[at]
-        m = max(state.m, float(S.max(initial=-np.inf)) + self.offset)
-        if m == -np.inf:
-            return state, np.zeros(len(S))
-        P, scale = np.exp(S - m), np.exp(state.m - m)
-        return RowSums(m, state.l * scale + P.sum(), state.VKQ * scale + P @ self.V[at]), P
-
-    def add_sink(self, state: RowSums) -> RowSums:
-        """The state with the sink, whose V is 0."""
-        m = max(state.m, self.sink)
-        if self.sink == -np.inf:
-            return state
-        scale = np.exp(state.m - m)
-        return RowSums(m, state.l * scale + np.exp(self.sink - m), state.VKQ * scale)
-
-    def output(self) -> F64:
-        """The output of the row."""
-        state = self.add_sink(self.add(RowSums(-np.inf, 0.0, np.zeros(self.V.shape[1])), slice(None))[0])
-        return state.VKQ / (state.l or 1.0)
 
 
 def visible_shares(mask: F32 | None, n_kv: int, rows: int, ncols1: int, steps: int) -> list[str]:

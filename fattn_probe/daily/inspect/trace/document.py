@@ -32,7 +32,7 @@ def trace_json(trace: JudgedTrace, *, verbose: bool = False) -> dict[str, Any]:
             for tile in trace.tiles
         ],
     }
-    plain: dict[str, Any] = _plain(document)
+    plain: dict[str, Any] = spelled(document)
     return plain
 
 
@@ -60,12 +60,12 @@ def _stage_json(stage: Stage, verbose: bool) -> dict[str, Any]:
     return brief | ({"found": stage.found, "expected": stage.expected} if verbose else {})
 
 
-def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
+def spelled(value: object) -> Any:  # noqa: ANN401 - JSON
     """Arrays as lists; NaN and infinities as `nan`, `inf`, `-inf`."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: spelled(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [spelled(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -20,7 +20,7 @@ function floats(text) {
   const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
   return new Float32Array(bytes.buffer);
 }
-const number = value => value === null || value === undefined ? "−∞" : Number.isNaN(value) ? "NaN"
+const number = value => typeof value !== "number" ? {"-inf": "−∞", inf: "∞"}[value] || String(value) : !Number.isFinite(value) ? String(value)
   : Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6 ? value.toExponential(3) : value.toPrecision(7);
 const error = value => !Number.isFinite(value) ? String(value) : value === 0 ? "0" : value.toExponential(1);
 const amount = (run, count) => !count ? "" : run.unit === "B" && count >= 10240 ? `${(count / 1024).toPrecision(3)} KiB` : `${count} ${run.unit}`;
@@ -35,7 +35,7 @@ function* stepsOf(lane) {
 function stepOf(lane, step) {
   let left = step;
   for (const [kind, tile, first, count, every, traffic, values] of lane.runs) {
-    if (left < count) return left < 0 ? null : {kind: lane.kinds[kind], tile, first: first + left * every, traffic, values};
+    if (left < count) return left < 0 ? null : {step, kind: lane.kinds[kind], tile, first: first + left * every, traffic, values};
     left -= count;
   }
   return null;
@@ -80,7 +80,7 @@ function numbersAt(run, lane, one, row) {
   if (at < 0) return null;
   const start = part.P_sizes.slice(0, at).reduce((sum, size) => sum + size, 0), size = part.P_sizes[at];
   const all = part.VKQ.map(floats), DV = all[0].length / part.kb0.length;
-  return {m: part.m[at], l: part.l[at], before: at ? part.m[at - 1] : [null, null], first: rowsOf(run, one.first)[0],
+  return {m: part.m[at], l: part.l[at], before: at ? part.m[at - 1] : ["-inf", "-inf"], first: rowsOf(run, one.first)[0],
     P: part.P.map(text => floats(text).slice(start, start + size)), VKQ: all.map(part => part.slice(at * DV, (at + 1) * DV))};
 }
 
@@ -113,8 +113,8 @@ function table(heads, rows) {
   const body = rows.map(cells => element("tr", {}, ...cells.map((cell, at) => element("td", at ? {class: "r"} : {}, cell))));
   return element("div", {class: "wide"}, element("table", {}, heads.every(head => !head) ? "" : element("thead", {}, element("tr", {}, ...heads.map((head, at) => element("th", at ? {class: "r", scope: "col"} : {scope: "col"}, head)))), element("tbody", {}, ...body)));
 }
-const pair = (name, [ours, exact]) => [name, number(ours), number(exact), ours === null || exact === null ? "" : error(ours - exact)];
-const factor = (before, now) => before === null || now === null ? null : Math.exp(before - now);
+const pair = (name, [ours, exact]) => [name, number(ours), number(exact), typeof ours === "string" || typeof exact === "string" ? "" : error(ours - exact)];
+const factor = (before, now) => typeof before === "string" || typeof now === "string" ? "" : Math.exp(before - now);
 
 function numberPanel(run, lane, one) {
   const row = one && one.tile >= 0 ? rowAt(run, one) : null, panel = element("div");
@@ -134,7 +134,7 @@ function numberPanel(run, lane, one) {
   if (sums) rows.push(pair("maximum m", sums.m), pair("row sum l", sums.l));
   if (found.m) {
     const scale = [factor(found.before[0], found.m[0]), factor(found.before[1], found.m[1])];
-    if (found.before[0] !== null && found.m[0] !== null) rows.push(pair("rescale e^(m before − m)", scale));
+    if (typeof found.before[0] === "number") rows.push(pair("rescale e^(m before − m)", scale));
   }
   if (rows.length) panel.append(table(heads, rows));
   if (found.P) panel.append(...chart("P, the weights of the KV rows of this step", found.P, found.first, "KV row"));
@@ -147,11 +147,11 @@ function numberPanel(run, lane, one) {
   return panel;
 }
 function tracedPanel(run, lane, one) {
-  const found = one && run.traced.filter(each => each.lane === lane.link && (isKV(one) ? each.kb0 === one.first : !is(one, "load Q") && each.kb0 === null));
+  const found = one && run.traced.filter(each => each.place.lane === lane.link && (isKV(one) ? each.place.kb0 === one.first && [-1, one.tile].includes(each.place.tile) : each.place.kb0 === null && one.step === lengths(lane) - 1));
   if (!found || !found.length) return [element("h3", {}, "Registers"), element("p", {class: "none"}, run.traced.length ? `not traced here; the trace followed ${run.traced[0].who}` : "not traced")];
   return found.flatMap(each => [element("h3", {}, `Read from the kernel: ${each.who}`),
-    table(["", "largest", "largest error", ""], each.quantities.map(([name, count, largest, off, beyond]) =>
-      [name, number(largest), error(off === null ? NaN : off), element("span", {class: beyond ? "bad" : "ok"}, beyond ? `${beyond} beyond the bound` : "within the bound")]))]);
+    table(["", "largest", "largest error", ""], each.quantities.map(([name, largest, off, beyond]) =>
+      [name, number(largest), typeof off === "number" ? error(off) : number(off), element("span", {class: beyond ? "bad" : "ok"}, beyond ? `${beyond} beyond the bound` : "within the bound")]))]);
 }
 function warpsPanel(run, one) {
   const shape = run.shape;
@@ -215,10 +215,9 @@ function drawCursors(run, section, lane, one) {
   if (high < pane.scrollTop || high > pane.scrollTop + pane.clientHeight - 30) pane.scrollTop = Math.max(0, high - pane.clientHeight / 2);
 }
 function markedStep(run) {
-  if (!run.marked || !run.marked.lane) return null;
-  const lane = laneOf(run, run.marked.lane);
+  const place = run.marked && run.marked.place, lane = place && laneOf(run, place.lane);
   if (!lane) return null;
-  const found = run.marked.kb0 === null ? null : [...stepsOf(lane)].find(one => isKV(one) && one.first === run.marked.kb0);
+  const found = [...stepsOf(lane)].find(one => isKV(one) && one.first === place.kb0 && [-1, one.tile].includes(place.tile));
   return {link: lane.link, step: found ? found.step : Math.max(0, lengths(lane) - 1)};
 }
 
