@@ -9,14 +9,15 @@ import pytest
 
 from fattn_probe.base.view.marks import Box
 from fattn_probe.daily.inspect.facts import Choice, Facts
-from fattn_probe.daily.inspect.replay.make import kinds_of, original_lines
+from fattn_probe.daily.inspect.replay.make import kinds_of
 from fattn_probe.daily.inspect.replay.page import document_of, replay_page
 from fattn_probe.daily.inspect.replay.pictures import Lanes, tile_map, with_mask
 from fattn_probe.daily.inspect.replay.replay import KINDS, Marked, Replay, StepPlace, lanes_of, masks_of, names_of_tiles
 from fattn_probe.daily.inspect.replay.row_numbers import combined, numbers_of, visible_shares
-from fattn_probe.llama.launch.families import FAMILIES
+from fattn_probe.llama.launch.families import FAMILIES, MMA_F16
 from fattn_probe.llama.launch.geometry import geometry
 from fattn_probe.llama.source.features import CUDA
+from fattn_probe.llama.source.patches import named
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 from tests.daily.inspect.test_trace_lanes import MMA_CASE, MMA_INPUTS, rows_of, tile, vec
 from tests.daily.inspect.traced import small_case
@@ -179,8 +180,8 @@ def test_every_lane_has_its_steps_at_their_places_and_the_mask_lies_beneath_its_
 @pytest.mark.network
 @pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
 def test_each_step_names_its_lines_of_llama_cpp(family, tree):
-    for kind in kinds_of(family, tree.root):
-        assert kind.name in ("store undivided",) or kind.lines
+    for kind in kinds_of(family, tree):
+        assert kind.lines or kind.name == "store undivided"
         for line in kind.lines:
             assert line.place, (kind.name, line.what)
             file, _, number = line.place.partition(":")
@@ -188,7 +189,14 @@ def test_each_step_names_its_lines_of_llama_cpp(family, tree):
             assert line.text == there.strip()
 
 
-def test_a_rewritten_line_is_shown_as_llama_cpp_has_it(tmp_path):
-    written = "const int i = SIMT_INTO(int) a *simt::divided_by* b; x = simt::expf(y) *simt::remainder_by* 2;"
-    (tmp_path / "a.cuh").write_text(written)
-    assert original_lines(tmp_path / "a.cuh") == ["const int i = a / b; x = expf(y) % 2;"]
+@pytest.mark.network
+def test_the_lines_of_a_patched_source_have_the_patch(tree):
+    kinds = zip(kinds_of(MMA_F16, tree), kinds_of(MMA_F16, tree, named("faults/21159-fixup-first-block")), strict=True)
+    pairs = [pair for before, after in kinds for pair in zip(before.lines, after.lines, strict=True)]
+    ((before, after),) = [(one.text, two.text) for one, two in pairs if one != two]
+    assert before == "for (int bidx = b_last - 1; bidx >= b_first; --bidx) {"
+    assert after == before.replace(">=", ">")
+
+
+def test_without_a_source_no_line_is_named():
+    assert {line.place for kind in kinds_of(MMA_F16, None) for line in kind.lines} == {""}

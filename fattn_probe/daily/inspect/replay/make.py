@@ -1,7 +1,6 @@
 """Make the replay of a run from its facts, its judgement and, if there is one, a trace."""
 
 import csv
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,7 +14,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.figures import number_of
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
-from fattn_probe.daily.inspect.anchors import matching, overlay_lines
+from fattn_probe.daily.inspect.anchors import matching
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.replay.replay import (
     KINDS,
@@ -39,7 +38,9 @@ from fattn_probe.llama.launch.constants import SHIPPED, known_constants
 from fattn_probe.llama.launch.families import Family
 from fattn_probe.llama.launch.geometry import Geometry, geometry_of
 from fattn_probe.llama.launch.tiles import index_of, ntiles
+from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA
+from fattn_probe.llama.source.patches import Patch, plan
 from fattn_probe.machine.run.session import Session, arch_of
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status
@@ -47,12 +48,6 @@ from fattn_probe.verdict.truth.reference.adapter import Inputs
 
 Read = TracedStep | Stage
 MOST_ROWS, MOST_BYTES = 32, 4_500_000
-REWRITTEN = (
-    (re.compile(r"\*simt::divided_by\*"), "/"),
-    (re.compile(r"\*simt::remainder_by\*"), "%"),
-    (re.compile(r"\bsimt::(\w+f)\("), r"\1("),
-)
-"""What the simulator's build replaces in kernels' code, and the original."""
 
 
 def replay_of(
@@ -107,7 +102,7 @@ def replay_of(
     return Replay(
         title=f"{case.name} on {target}",
         about={name: value for name, value in about.items() if value},
-        kinds=kinds_of(kernel.family, session.build_for(target).sources),
+        kinds=kinds_of(kernel.family, tree, session.options.patches),
         lanes=lanes_of(facts, case, geometry),
         facts=facts,
         step_rows=geometry.rows,
@@ -160,27 +155,23 @@ def _patterns() -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(row) for row in csv.reader(lines[1:]))
 
 
-def kinds_of(family: Family, sources: Path | None) -> tuple[StepKind, ...]:
-    """What the steps of a family's kernels do, with the lines of a build's sources, as llama.cpp's tree has them."""
-    texts: dict[str, list[str]] = {}
+def kinds_of(family: Family, tree: Tree | None, patches: Sequence[Patch] = ()) -> tuple[StepKind, ...]:
+    """What the steps of a family's kernels do, with the lines of the patched tree."""
+    changed: dict[Path, str | None] = {}
+    for patch in patches:
+        assert tree is not None
+        changed = plan(patch, tree.root, changed)
     lines: dict[str, list[SourceLine]] = {}
     for name, kind, what, file, pattern in _patterns():
-        if name != family.name:
-            continue
-        if file not in texts:
-            texts[file] = [] if sources is None else original_lines(sources / CUDA / file)
-        at = next(matching(texts[file], pattern), 0)
-        found = SourceLine(what, f"{file}:{at}", texts[file][at - 1].strip()) if at else SourceLine(what, "", "")
-        lines.setdefault(kind, []).append(found)
+        if name == family.name:
+            path = (tree.root if tree else Path()) / CUDA / file
+            if path not in changed:
+                changed[path] = path.read_text(errors="replace") if tree and path.is_file() else ""
+            text = (changed[path] or "").splitlines()
+            at = next(matching(text, pattern), 0)
+            found = SourceLine(what, f"{file}:{at}", text[at - 1].strip()) if at else SourceLine(what, "", "")
+            lines.setdefault(kind, []).append(found)
     return tuple(replace(kind, lines=tuple(lines.get(kind.name, ()))) for kind in KINDS)
-
-
-def original_lines(path: Path) -> list[str]:
-    """The lines of a built source, with what the simulator's build has replaced in them put back."""
-    found = overlay_lines(path)
-    for written, original in REWRITTEN:
-        found = [written.sub(original, line) for line in found]
-    return found
 
 
 def _places(
