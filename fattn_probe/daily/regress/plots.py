@@ -8,14 +8,14 @@ import numpy as np
 from markupsafe import Markup
 
 from fattn_probe.base.figures import number_of
-from fattn_probe.base.view.marks import Axis, Box, Cells, Drawing, Look, Mark, Stroke, outline
+from fattn_probe.base.view.marks import Axis, Box, Drawing, Look, Stroke
 from fattn_probe.base.view.svg import svg
-from fattn_probe.daily.inspect.facts import Choice, Facts
+from fattn_probe.daily.inspect.facts import Facts
+from fattn_probe.daily.inspect.view.error_tiles import ErrorPicture, OutputTile, divided, error_picture, output_tiles
 from fattn_probe.daily.regress.packed_map import PackedMap
 from fattn_probe.daily.regress.records import Identity, Result, StoredCase
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.launch.tiles import ntiles, tile_at
 from fattn_probe.verdict.present.error_map import SCALE
 
 LOOKS = {status: Look(name) for status, name in {"pass": "p", "fail": "f", "unsupported": "u"}.items()}
@@ -29,13 +29,7 @@ ERRORS = {
     SCALE.odd.name: "not finite, or unwritten",
 }
 """The key of an error map: the words for each CSS class."""
-MAP_WIDTH, LEAST_PLACE, MOST_PLACE = 240.0, 5.0, 24.0
-"""The width of an error map, and the limits of a place's size, in pixels."""
-TILE, CUT = Look("tile"), Look("cut")
-LEAST_TILE = 4.0
-"""The smallest size of a tile, in pixels, that gets lines around it."""
 MOST_BLOCKS = 20000
-MOST_TILES = 2000
 
 
 @dataclass(frozen=True)
@@ -102,17 +96,6 @@ def log10(value: float | None) -> float | None:
     return math.log10(value) if value else None
 
 
-@dataclass(frozen=True)
-class OutputTile:
-    """An output tile: its first query and head, its numbers of both, and the number of blocks that share it."""
-
-    query: int
-    head: int
-    queries: int
-    heads: int
-    blocks: int
-
-
 def work_facts(case: StoredCase, result: Result, identity: Identity) -> Facts | None:
     """The facts for the map of work; None if the launches have no kernel of known arithmetic.
 
@@ -121,50 +104,15 @@ def work_facts(case: StoredCase, result: Result, identity: Identity) -> Facts | 
     geometry = geometry_of(case.op, result.kernels, arch_number(identity.cc)) if result.launches else None
     if geometry is None or int(np.prod(geometry.kernel.blocks)) > MOST_BLOCKS:
         return None
-    family = geometry.kernel.family
-    choice = Choice(family.name, geometry.kernel.spelling, {}, {family.step_name: geometry.rows})
-    about = {"case": case.name, "device": identity.device}
-    return Facts(about, choice=choice, grid=geometry.grid, blocks=geometry.blocks())
+    return divided(geometry, {"case": case.name, "device": identity.device})
 
 
-def output_tiles(case: StoredCase, result: Result, identity: Identity) -> tuple[OutputTile, ...]:
+def tiles_of(case: StoredCase, result: Result, identity: Identity) -> tuple[OutputTile, ...]:
     """The output tiles of the first sequence; empty if the kernel is unknown or the tiles are too many to draw."""
-    geometry = geometry_of(case.op, result.kernels, arch_number(identity.cc)) if result.launches else None
-    if geometry is None or ntiles(geometry.grid) > MOST_TILES:
-        return ()
-    n_q, ncols1, ncols2, group = case.op.sizes.n_q, geometry.kernel.ncols1, geometry.kernel.ncols2, geometry.group
-    found = []
-    for tile in (tile_at(index, geometry.grid) for index in range(ntiles(geometry.grid))):
-        sequence, z_KV, zt_gqa, jt = tile
-        query, within = jt * ncols1, zt_gqa * ncols2
-        queries, heads = min(ncols1, n_q - query), min(ncols2, group - within)
-        if sequence == 0 and queries > 0 and heads > 0:
-            found.append(OutputTile(query, z_KV * group + within, queries, heads, len(geometry.parts_of(tile))))
-    return tuple(found)
-
-
-@dataclass(frozen=True)
-class ErrorPicture:
-    """The picture, and whether it outlines whole tiles and cut ones."""
-
-    svg: Markup
-    tiles: bool
-    seams: bool
+    known = result.launches and geometry_of(case.op, result.kernels, arch_number(identity.cc))
+    return output_tiles(case.op.sizes, known or None)
 
 
 def picture_of(packed: PackedMap, label: str, tiles: Sequence[OutputTile] = ()) -> ErrorPicture:
-    """The picture of an error map: heads down, queries across."""
-    width = max(MAP_WIDTH, packed.columns * LEAST_PLACE)
-    height = packed.rows * max(LEAST_PLACE, min(MOST_PLACE, MAP_WIDTH / packed.rows))
-    across, down = width / packed.queries, height / packed.heads
-    outlined = len(tiles) > 1 and min(min(tile.queries * across, tile.heads * down) for tile in tiles) >= LEAST_TILE
-    marks: list[Mark] = [Cells(0, 0, width, height, packed.values, SCALE)]
-    for look in (TILE, CUT) if outlined else ():
-        marks += [
-            outline(tile.query * across, tile.head * down, tile.queries * across, tile.heads * down, look)
-            for tile in tiles
-            if look is TILE or tile.blocks > 1
-        ]
-    cut = sum(tile.blocks > 1 for tile in tiles) if outlined else 0
-    drawn = svg(Drawing("error-map", width, height, tuple(marks), label))
-    return ErrorPicture(Markup(drawn), outlined and cut < len(tiles), bool(cut))
+    """The picture of a stored error map."""
+    return error_picture(packed.values, (packed.heads, packed.queries), label, tiles)

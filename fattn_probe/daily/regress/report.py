@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from fattn_probe.base.figures import minute, number_of, times
 from fattn_probe.base.tables import Table
+from fattn_probe.daily.inspect.view.error_tiles import OutputTile
 from fattn_probe.daily.inspect.view.page import environment, map_of
 from fattn_probe.daily.regress.changes import Change, ChangeKind
 from fattn_probe.daily.regress.exercised import Ops, families, ops_of
@@ -16,14 +17,13 @@ from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night, shown, worst
 from fattn_probe.daily.regress.plots import (
     ERRORS,
-    OutputTile,
     Square,
     log10,
-    output_tiles,
     picture_of,
     plot,
     strip,
     swatch,
+    tiles_of,
     work_facts,
 )
 from fattn_probe.daily.regress.records import Cell, Identity, Result, Run
@@ -187,7 +187,7 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
 
 def _tiles(night: Night, result: Result) -> tuple[OutputTile, ...]:
     case = night.cases.get(result.name)
-    return output_tiles(case, result, night.run.identity) if case else ()
+    return tiles_of(case, result, night.run.identity) if case else ()
 
 
 def _kernel(result: Result) -> str:

@@ -7,13 +7,13 @@ import re
 import numpy as np
 import pytest
 
-from fattn_probe.base.view.marks import Box
-from fattn_probe.daily.inspect.facts import Choice, Facts
+from fattn_probe.base.view.marks import Box, Cells
 from fattn_probe.daily.inspect.replay.make import kinds_of
 from fattn_probe.daily.inspect.replay.page import document_of, replay_page
 from fattn_probe.daily.inspect.replay.pictures import Lanes, tile_map, with_mask
 from fattn_probe.daily.inspect.replay.replay import KINDS, Marked, Replay, StepPlace, lanes_of, masks_of, names_of_tiles
 from fattn_probe.daily.inspect.replay.row_numbers import combined, numbers_of, visible_shares
+from fattn_probe.daily.inspect.view.error_tiles import divided
 from fattn_probe.llama.launch.families import FAMILIES, MMA_F16
 from fattn_probe.llama.launch.geometry import geometry
 from fattn_probe.llama.source.features import CUDA
@@ -43,8 +43,7 @@ def mma(case=MMA_CASE, inputs=MMA_INPUTS, blocks=3):
 def made(rows, **more):
     """A replay without a run."""
     found = geometry(rows.case.op, rows.kernel)
-    choice = Choice(rows.kernel.family.name, rows.kernel.spelling, {}, {rows.kernel.family.step_name: found.rows})
-    facts = Facts({}, choice=choice, grid=found.grid, blocks=found.blocks())
+    facts = divided(found, {})
     return Replay(
         title="made on sim:h200",
         about={"kernel": rows.kernel.spelling},
@@ -57,6 +56,7 @@ def made(rows, **more):
         masks=masks_of(rows.case, dict(rows.inputs), found),
         rows=(numbers_of(rows, found, (0, 2, 1)),),
         geometry=found,
+        sizes=rows.case.op.sizes,
         **more,
     )
 
@@ -170,11 +170,10 @@ def test_every_lane_has_its_steps_at_their_places_and_the_mask_lies_beneath_its_
     assert {round((box.x - lanes.left) / lanes.step) for box in boxes if box.y == lanes.tops[-1]} == {3, 4, 5, 6, 7}
     found = tile_map(replay)
     drawn = with_mask(found, replay)
-    strips = [mark for mark in drawn.marks if isinstance(mark, Box) and mark.look.name.startswith("mask")]
-    shown = [box.look.name[4:] * round(box.width / found.step) for box in strips if box.y < found.tops[1]]
-    assert "".join(shown) == replay.masks[0]
-    errors = [mark.look.name for mark in drawn.marks if isinstance(mark, Box) and mark.look.name.startswith("err")]
-    assert errors == ["err0", "err4"]
+    strips = ["".join(f"{digit:.0f}" for digit in mark.values[0]) for mark in drawn.marks if isinstance(mark, Cells)]
+    assert strips == list(replay.masks)
+    errors = [mark.look.name for mark in drawn.marks if isinstance(mark, Box) and mark.look.name[0] == "h"]
+    assert errors == ["h0", "h4"]
 
 
 @pytest.mark.network

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.op import Op, Params, Sizes
+from fattn_probe.daily.inspect.view.error_tiles import MAP_WIDTH, OutputTile
 from fattn_probe.daily.regress.exercised import families
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.night import night_of, shown
 from fattn_probe.daily.regress.packed_map import packed
-from fattn_probe.daily.regress.plots import HEIGHT, MAP_WIDTH, OutputTile, Square, picture_of, plot, strip, work_facts
+from fattn_probe.daily.regress.plots import HEIGHT, Square, picture_of, plot, strip, work_facts
 from fattn_probe.daily.regress.records import Identity, Result, Settings, StoredCase
 from fattn_probe.daily.regress.report import report, unjudged, verdict_of
 from fattn_probe.daily.regress.results import metrics_of
@@ -306,7 +307,7 @@ def test_a_colour_means_the_same_on_every_error_map(error, place):
 
 def test_a_darker_colour_is_a_larger_error_in_both_modes(history):
     page = report(history)
-    fills = [re.findall(rf"\.error-map \.h{place}{{[^}}]*fill:#(\w{{6}})", page) for place in range(5)]
+    fills = [re.findall(rf"\.h{place}{{[^}}]*fill:#(\w{{6}})", page) for place in range(5)]
     assert all(len(found) == 1 for found in fills), "the same in light and dark"
     light = [sum(bytes.fromhex(found)) for (found,) in fills]
     assert light == sorted(light, reverse=True) and len(set(light)) == 5

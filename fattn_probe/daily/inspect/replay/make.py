@@ -15,7 +15,7 @@ from fattn_probe.base.figures import number_of
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.anchors import matching
-from fattn_probe.daily.inspect.facts import Choice, Facts
+from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.replay.replay import (
     KINDS,
     Marked,
@@ -33,6 +33,7 @@ from fattn_probe.daily.inspect.trace.model import ModelledRows, Row, largest_of
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, TracedStep
 from fattn_probe.daily.inspect.trace.show import headline, words_of
 from fattn_probe.daily.inspect.trace.stages import Stage
+from fattn_probe.daily.inspect.view.error_tiles import divided
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.constants import SHIPPED, known_constants
 from fattn_probe.llama.launch.families import Family
@@ -75,8 +76,7 @@ def replay_of(
     tree, patches = session.options.tree, " ".join(patch.name for patch in session.options.patches)
     about = {"source": tree.spec if tree else "", "patches": patches, "kernel": kernel.spelling}
     if facts is None:
-        choice = Choice(kernel.family.name, kernel.spelling, {}, {kernel.family.step_name: geometry.rows})
-        facts = Facts(about, choice=choice, grid=geometry.grid, blocks=geometry.blocks())
+        facts = divided(geometry, about)
         notes.append("The division of work follows from the launch; the blocks were not read.")
         if kernel.scanned:
             notes.append("A kernel scanned the mask first: blocks stop where it hides all remaining KV rows.")
@@ -114,6 +114,7 @@ def replay_of(
         tile_errors=worst,
         errors=None if row_errors is None else row_errors[worst_sequence].T,
         errors_sequence=worst_sequence,
+        sizes=case.op.sizes,
         geometry=geometry,
         traced=tuple(_traced(trace, geometry, facts)) if trace else (),
         marked=_marked(output, geometry, facts, trace),
@@ -156,7 +157,7 @@ def _patterns() -> tuple[tuple[str, ...], ...]:
 
 
 def kinds_of(family: Family, tree: Tree | None, patches: Sequence[Patch] = ()) -> tuple[StepKind, ...]:
-    """What the steps of a family's kernels do, with the lines of the patched tree."""
+    """The kinds of steps of a family's kernels, with their lines of the patched tree."""
     changed: dict[Path, str | None] = {}
     for patch in patches:
         assert tree is not None
@@ -193,7 +194,7 @@ def _places(
 
 
 def _traced(trace: JudgedTrace, geometry: Geometry, facts: Facts) -> Iterator[Traced]:
-    """What was read, step by step."""
+    """The quantities that were read, step by step."""
     found: dict[tuple[StepPlace, str], list[tuple[str, float, float, int]]] = {}
     for place, who, read in _places(trace, geometry, facts):
         some = found.setdefault((place, who), [])

@@ -26,11 +26,8 @@ def replay_page(replays: Sequence[Replay], title: str) -> str:
     runs, pictures = [], []
     for number, replay in enumerate(replays):
         made = pictures_of(replay, f"run{number}")
-        layouts = {name: found and found["layout"] for name, found in made.items()}
-        runs.append(document_of(replay) | {"layouts": layouts})
-        pictures.append(
-            {name: found and found | {"svg": [Markup(part) for part in found["svg"]]} for name, found in made.items()}
-        )
+        runs.append(document_of(replay) | {"layouts": {name: one["layout"] for name, one in made.items()}})
+        pictures.append({name: one | {"svg": [*map(Markup, one["svg"])]} for name, one in made.items()})
     data = json.dumps(spelled(runs), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     script = (files(ROOM) / "templates" / "replay.js").read_text(encoding="utf-8")
     words = {"title": title, "replays": list(zip(replays, pictures, strict=True)), "data": Markup(data)}

@@ -1,15 +1,17 @@
 """The pictures of a replay: lanes of steps in time, the map of tiles with the mask beneath, and where errors are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from fattn_probe.base.view.marks import Box, Cells, Drawing, Look, Mark, Stroke, Words, outline
+from fattn_probe.base.view.marks import Box, Cells, ColourScale, Drawing, Look, Mark, Stroke, Words
 from fattn_probe.base.view.svg import pinned
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.replay.replay import Lane, Replay
+from fattn_probe.daily.inspect.view.error_tiles import error_picture, output_tiles
 from fattn_probe.daily.inspect.view.stream_k_map import colour_of
 from fattn_probe.daily.inspect.view.work_picture import BLOCKS, HIDDEN, MOST_SPANS, Paper, WorkMap, work_map
 from fattn_probe.llama.launch.tiles import index_of
@@ -22,16 +24,14 @@ STRIP = 4
 """The height of the mask beneath a row of the map."""
 OTHER = Look("other", "@{fill:var(--soft)}@.n{fill:var(--paper)}", sign="▪")
 TICK = Look("tick", "stroke:var(--soft);stroke-opacity:.45", sign="")
-SHADES = tuple(
-    Look(f"mask{digit}", f"fill:var(--ink);opacity:{0.06 + digit * 0.07:.2f}", sign="") for digit in range(10)
+SHADES = ColourScale(
+    tuple(range(1, 10)),
+    tuple(Look(f"mask{digit}", f"fill:var(--ink);opacity:{0.06 + digit * 0.07:.2f}") for digit in range(10)),
+    Look("none"),
 )
-ERRORS = tuple(
-    Look(f"err{place}", f"fill:{colour};stroke:var(--soft);stroke-width:.5", sign="")
-    for place, colour in enumerate(("#e7edf3", "#c6ddf4", "#84b4e3", "#3f7fc0", "#0b2f5c", "#d55e00"))
-)
+"""The colours of a mask, by digits."""
 PAPER = Look("under", "fill:var(--paper)", sign="")
-CUT = Look("cut", "fill:none;stroke:var(--soft);stroke-width:1", sign="")
-SMALL, MOST_CELLS, CELL = 3.0, 120, 26.0
+MOST_CELLS = 120
 
 
 @dataclass(frozen=True)
@@ -95,102 +95,59 @@ class Lanes:
             numbers = [stretch.first + step * stretch.every for step in range(stretch.count)]
             known = kind.sign == "#" and masks and stretch.tile >= 0
             hidden = [bool(known) and masks[stretch.tile][number] == "0" for number in numbers]
-            for run, dark in _runs(hidden, numbered) if kind.sign else ():
-                look = (HIDDEN if dark else BLOCKS)[colour_of(max(0, stretch.tile))] if kind.sign == "#" else OTHER
-                label = kind.sign.replace("#", str(numbers[run.start])) if numbered else ""
-                yield Box(at + run.start * self.step, top, len(run) * self.step - gap, height, look, label)
+            looks = [(HIDDEN if dark else BLOCKS)[colour_of(max(0, stretch.tile))] for dark in hidden]
+            for _, some in groupby(range(stretch.count), key=lambda at: at if numbered else hidden[at]):
+                first, *more = some
+                label = kind.sign.replace("#", str(numbers[first])) if numbered else ""
+                place = at + first * self.step, top, (1 + len(more)) * self.step - gap, height
+                if kind.sign:
+                    yield Box(*place, looks[first] if kind.sign == "#" else OTHER, label)
             at += stretch.count * self.step
-
-
-def _runs(hidden: Sequence[bool], single: bool) -> Iterator[tuple[range, bool]]:
-    """Neighbouring steps that look the same, or each step alone."""
-    start = 0
-    for at in range(1, len(hidden) + 1):
-        if single or at == len(hidden) or hidden[at] != hidden[start]:
-            yield range(start, at), hidden[start]
-            start = at
 
 
 def tile_map(replay: Replay) -> WorkMap | None:
     """The map of the work with all tiles, if they are not too many."""
-    grid = replay.facts.grid
-    if grid is None or not replay.facts.blocks:
-        return None
     spans = sum(len(block.tiles) for block in replay.facts.blocks)
-    most = MOST_TILES if spans <= MOST_SPANS else 24
-    return work_map(replay.facts, Paper(), most, check(replay.facts) if replay.geometry else None)
+    coverage = check(replay.facts) if replay.geometry else None
+    return work_map(replay.facts, Paper(), MOST_TILES if spans <= MOST_SPANS else 24, coverage)
 
 
 def with_mask(found: WorkMap, replay: Replay) -> Drawing:
     """The map with the mask beneath each row, and the error of each tile at the right edge."""
-    drawn, marks = found.drawing(), list[Mark]()
+    drawn, marks, end = found.drawing(), list[Mark](), found.x(found.grid.iter_k)
     for top, row in zip(found.tops, found.rows, strict=True):
         index = index_of(row.tile, found.grid)
         if replay.masks and found.row >= 9:
-            line = replay.masks[index]
-            start = 0
-            for at in range(1, len(line) + 1):
-                if at == len(line) or line[at] != line[start]:
-                    y = top + found.row - STRIP - 1
-                    look = SHADES[int(line[start])]
-                    paper = Box(found.x(start), y, (at - start) * found.step, STRIP, PAPER)
-                    marks += [paper, replace(paper, look=look)]
-                    start = at
+            place = found.x(0), top + found.row - STRIP - 1, end - found.x(0), STRIP
+            digits = np.array([[float(digit) for digit in replay.masks[index]]])
+            marks += [Box(*place, PAPER), Cells(*place, digits, SHADES)]
         if index in replay.tile_errors:
-            place = int(SCALE.places(np.array(replay.tile_errors[index])))
-            x, height = found.x(found.grid.iter_k) + 4, max(2.0, found.row - 2)
-            marks.append(Box(x, top, 10, height, ERRORS[place], title=f"error {replay.tile_errors[index]:.3g}"))
+            look = Look(f"h{int(SCALE.places(np.array(replay.tile_errors[index])))}", sign="")
+            title = f"error {replay.tile_errors[index]:.3g}"
+            marks.append(Box(end + 4, top, 10, max(2.0, found.row - 2), look, title=title))
     return replace(drawn, marks=(*drawn.marks, *marks))
-
-
-def error_picture(replay: Replay) -> tuple[Drawing, float] | None:
-    """The errors of the output by head and query, cut into output tiles, and the size of a cell; None if unknown."""
-    if replay.errors is None or replay.geometry is None:
-        return None
-    heads, queries = replay.errors.shape
-    small = shrunk(replay.errors, MOST_CELLS, 4 * MOST_CELLS)
-    cell = min(CELL, max(SMALL, (WIDTH - LEFT - RIGHT) / queries))
-    high = min(18.0, max(SMALL, 400 / heads))
-    width, height = cell * queries, high * heads
-    marks: list[Mark] = [Words(LEFT, 0, f"query 0 to {queries - 1}"), Words(LEFT - 8, 18, "head 0", end=True)]
-    if heads > 1:
-        marks.append(Words(LEFT - 8, 18 + max(14, height - 14), str(heads - 1), end=True))
-    names = replace(SCALE, looks=ERRORS[:-1], odd=ERRORS[-1])
-    marks.append(Cells(LEFT, 18, width, height, small, names))
-    kernel, group = replay.geometry.kernel, replay.geometry.group
-    for first in range(0, heads, group):
-        for inside in range(0, group, kernel.ncols2):
-            tall = min(kernel.ncols2, group - inside) * high
-            for query in range(0, queries, kernel.ncols1) if cell * kernel.ncols1 >= 6 else ():
-                wide = min(kernel.ncols1, queries - query) * cell
-                marks.append(outline(LEFT + query * cell, 18 + (first + inside) * high, wide, tall, CUT))
-    about = "The largest error of each output row, by head and query, cut into output tiles"
-    return Drawing("errors", max(WIDTH, LEFT + width + RIGHT), 22 + height, tuple(marks), about), cell
 
 
 def pictures_of(replay: Replay, ids: str) -> dict[str, Any]:
     """The pictures as pairs of SVG (fixed labels, and what scrolls), with the layout that the page's script needs."""
-    lanes, found, errors = Lanes.of(replay), tile_map(replay), error_picture(replay)
-    made: dict[str, Any] = {
-        "lanes": {
-            "svg": pinned(lanes.drawing, lanes.left - 4, ids=f"{ids}-lanes"),
-            "layout": {"left": lanes.left, "tops": lanes.tops, "row": lanes.row, "step": lanes.step},
-        },
-        "map": None,
-        "errors": None,
-    }
+    lanes, found = Lanes.of(replay), tile_map(replay)
+    layout: dict[str, Any] = {"left": lanes.left, "tops": lanes.tops, "row": lanes.row, "step": lanes.step}
+    drawn = {"lanes": (lanes.drawing, lanes.left - 4, layout)}
     if found is not None:
         tops = {index_of(row.tile, found.grid): top for top, row in zip(found.tops, found.rows, strict=True)}
         layout = {"left": found.x(0), "tops": tops, "row": found.row, "step": found.step, "count": found.grid.iter_k}
-        made["map"] = {
-            "svg": pinned(with_mask(found, replay), found.left, ids=f"{ids}-map"),
-            "layout": layout,
-            "notes": found.notes() if replay.geometry else (),
-        }
-    if errors is not None and replay.errors is not None:
-        drawing, cell = errors
-        heads, queries = replay.errors.shape
-        layout = {"left": LEFT, "top": 18, "step": cell, "row": (drawing.height - 22) / heads}
-        layout |= {"heads": heads, "queries": queries, "sequence": replay.errors_sequence}
-        made["errors"] = {"svg": pinned(drawing, LEFT - 4, ids=f"{ids}-errors"), "layout": layout}
-    return made
+        layout["notes"] = found.notes() if replay.geometry else ()
+        drawn["map"] = (with_mask(found, replay), found.left, layout)
+    if replay.errors is not None:
+        small = shrunk(replay.errors, MOST_CELLS, 2 * MOST_CELLS)
+        tiles = output_tiles(replay.sizes, replay.geometry) if replay.sizes else ()
+        picture = error_picture(
+            small, replay.errors.shape, "the errors of the output, heads down, queries across", tiles
+        )
+        layout = {"left": 0, "top": 0, "step": picture.across, "row": picture.down, "sequence": replay.errors_sequence}
+        layout |= dict(zip(("heads", "queries"), replay.errors.shape, strict=True))
+        drawn["errors"] = (picture.drawing, 0, layout)
+    return {
+        name: {"svg": pinned(drawing, left, ids=f"{ids}-{name}"), "layout": layout}
+        for name, (drawing, left, layout) in drawn.items()
+    }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fattn_probe.base.arrays import F64
+from fattn_probe.cases.op import Sizes
 from fattn_probe.cases.op.ggml_types import row_size
 from fattn_probe.cases.op.values import view_values
 from fattn_probe.cases.scenario import Case
@@ -37,7 +38,7 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class StepKind:
-    """What a step does: its name, its sign in pictures ("#": its number), a sentence, and the lines of the source."""
+    """A kind of step: its name, its sign in pictures ("#": its number), a sentence, and the lines of the source."""
 
     name: str
     sign: str
@@ -101,7 +102,7 @@ class StepPlace:
 
 @dataclass(frozen=True)
 class Traced:
-    """What the debugger read at a step: for each quantity its largest value and error, and how many deviate."""
+    """The numbers that were read at a step: of each quantity the largest value and error, and how many deviate."""
 
     place: StepPlace
     who: str
@@ -147,6 +148,7 @@ class Replay:
     tile_errors: Mapping[int, float] = field(default_factory=dict)
     errors: F64 | None = None
     errors_sequence: int = 0
+    sizes: Sizes | None = None
     geometry: Geometry | None = None
     traced: tuple[Traced, ...] = ()
     marked: Marked | None = None
