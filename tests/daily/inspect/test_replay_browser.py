@@ -86,12 +86,16 @@ def test_the_mouse_says_what_is_under_it_and_a_click_goes_there(page, tmp_path):
         """
         pointer("pointermove", "lanes", lanes.left + 1.5 * lanes.step, lanes.tops[2] + 2);
         found.over = page.querySelector("[data-over]").textContent;
+        const warps = page.querySelector(".warps"), box = warps.getBoundingClientRect();
+        const at = {clientX: box.left + box.width / 2, clientY: box.top + box.height * 0.4};
+        warps.dispatchEvent(new view.PointerEvent("pointermove", at)); found.warp = warps.nextSibling.textContent;
         pointer("click", "tiles", map.left + 3.5 * map.step, map.tops[0] + 2); found.tile = now();
         found.cursors = [cursor("lanes")[1] === lanes.tops[3], cursor("tiles")[0] === map.left + 3 * map.step];
         pointer("click", "wrong", errors.left + 2, errors.top + 8.5 * errors.row); found.wrong = now();
         """,
     )
     assert found["over"] == "block 2, step 1: KV step 2, KV rows 128 to 191 of tile 0 (K/V head 0, head 0-6, query 0-6)"
+    assert found["warp"] == "warp 1: query 3 and head 1 of the tile, KV row 96"
     assert found["tile"].startswith("block 3, step 1 of 0 to 2: KV step 3, KV rows 192 to 199")
     assert found["cursors"] == [True, True]
     assert found["wrong"].startswith("tile 1, step 4 of 0 to 4: divide")
@@ -103,7 +107,7 @@ def test_a_link_opens_a_step_and_a_row_is_followed_from_block_to_block(page, tmp
         """
         open("#block=0,step=1,row=0"); found.linked = now();
         found.numbers = all("[data-step] table").at(-1).textContent.includes("maximum m");
-        found.charts = all(".chart").map(one => one.getAttribute("aria-label").split(":")[0]);
+        found.charts = all(".chart:not(.warps)").map(one => one.getAttribute("aria-label").split(":")[0]);
         page.getElementById("follow").checked = true;
         key("ArrowRight"); key("ArrowRight"); found.followed = now();
         open("#tile=0,step=4"); found.divided = panel().includes("dst by the kernel");

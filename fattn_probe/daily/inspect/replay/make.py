@@ -29,12 +29,13 @@ from fattn_probe.daily.inspect.replay.replay import (
     names_of_tiles,
 )
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, numbers_of
+from fattn_probe.daily.inspect.trace.fragments import LANES
 from fattn_probe.daily.inspect.trace.model import ModelledRows, Row, largest_of
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, TracedStep
 from fattn_probe.daily.inspect.trace.show import headline, words_of
 from fattn_probe.daily.inspect.trace.stages import Stage
 from fattn_probe.daily.inspect.view.error_tiles import divided
-from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.architecture import arch_number, generation_of
 from fattn_probe.llama.launch.constants import SHIPPED, known_constants
 from fattn_probe.llama.launch.families import Family
 from fattn_probe.llama.launch.geometry import Geometry, geometry_of
@@ -115,6 +116,7 @@ def replay_of(
         errors=None if row_errors is None else row_errors[worst_sequence].T,
         errors_sequence=worst_sequence,
         sizes=case.op.sizes,
+        chunk=generation_of(arch).chunk if kernel.family.stream_k else LANES,
         geometry=geometry,
         traced=tuple(_traced(trace, geometry, facts)) if trace else (),
         marked=_marked(output, geometry, facts, trace),

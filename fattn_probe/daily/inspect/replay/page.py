@@ -65,6 +65,7 @@ def document_of(replay: Replay) -> dict[str, Any]:
             "group": geometry.group,
             "grid": vars(geometry.grid),
             "warps": geometry.kernel.warps,
+            "chunk": replay.chunk,
             "np": geometry.kernel.warps if geometry.kernel.family is VEC else geometry.kernel.warps_per_column,
         },
     }

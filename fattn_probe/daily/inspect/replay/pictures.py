@@ -122,7 +122,11 @@ def with_mask(found: WorkMap, replay: Replay) -> Drawing:
             digits = np.array([[float(digit) for digit in replay.masks[index]]])
             marks += [Box(*place, PAPER), Cells(*place, digits, SHADES)]
         if index in replay.tile_errors:
-            look = Look(f"h{int(SCALE.places(np.array(replay.tile_errors[index])))}", sign="")
+            look = Look(
+                f"h{int(SCALE.places(np.array(replay.tile_errors[index])))}",
+                "stroke:var(--soft);stroke-width:.6",
+                sign="",
+            )
             title = f"error {replay.tile_errors[index]:.3g}"
             marks.append(Box(end + 4, top, 10, max(2.0, found.row - 2), look, title=title))
     return replace(drawn, marks=(*drawn.marks, *marks))

@@ -131,7 +131,8 @@ class Replay:
     `tiles` are the names of output tiles; `masks` has for each a digit per KV step, the share that is visible (9: all),
     or is empty. `errors` (n_head, n_q) are the largest errors of the sequence with the worst, in units of the
     expected error, None if not known. `rows` are those whose numbers the page has, the worst first,
-    and `outputs` their rows of dst. `notes` say what is not known.
+    and `outputs` their rows of dst. The warps that share a column take
+    turns on `chunk` KV rows. `notes` say what is not known.
     """
 
     title: str
@@ -149,6 +150,7 @@ class Replay:
     errors: F64 | None = None
     errors_sequence: int = 0
     sizes: Sizes | None = None
+    chunk: int = 32
     geometry: Geometry | None = None
     traced: tuple[Traced, ...] = ()
     marked: Marked | None = None

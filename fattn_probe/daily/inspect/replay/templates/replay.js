@@ -154,15 +154,22 @@ function tracedPanel(run, lane, one) {
       [name, number(largest), typeof off === "number" ? error(off) : number(off), element("span", {class: beyond ? "bad" : "ok"}, beyond ? `${beyond} beyond the bound` : "within the bound")]))]);
 }
 function warpsPanel(run, one) {
-  const shape = run.shape;
-  if (!shape || !one || !isKV(one)) return [];
-  const columns = shape.ncols1 * shape.ncols2, groups = Math.max(1, shape.warps / shape.np), each = Math.max(1, columns / groups), said = [];
-  for (let warp = 0; warp < shape.warps; warp++) {
-    const first = Math.floor(warp / shape.np) * each, from = Math.floor(first / shape.ncols2), to = Math.floor((first + each - 1) / shape.ncols2);
-    const share = shape.np > 1 ? `, 1/${shape.np} of the KV rows` : "";
-    said.push(element("li", {}, `warp ${warp}: columns ${first}–${first + each - 1} (query ${from}${to > from ? `–${to}` : ""} of the tile)${share}`));
-  }
-  return [element("details", {}, element("summary", {}, `${shape.warps} warps, ${columns} columns`), element("ul", {}, ...said))];
+  if (!run.shape || !isKV(one)) return [];
+  const {ncols1, ncols2, warps, np, chunk} = run.shape, columns = ncols1 * ncols2, each = Math.max(1, columns * np / warps), step = run.step_rows;
+  const svg = shape("svg", {class: "chart warps", viewBox: `0 0 ${step} ${columns}`, preserveAspectRatio: "none", role: "img"});
+  const warpAt = (column, row) => Math.floor(column / each) * np + Math.floor(row / chunk) % np;
+  for (let column = 0; column < columns; column += each)
+    for (let row = 0; row < step; row += np > 1 ? chunk : step)
+      svg.append(shape("rect", {x: row, y: column, width: np > 1 ? chunk : step, height: each, style: `fill-opacity:${0.2 + 0.7 * warpAt(column, row) / warps}`}));
+  const said = `${warps} warps: each has ${each} of ${columns} columns${np > 1 ? `, and 1/${np} of the KV rows` : ""}`, readout = element("p", {class: "key"}, said);
+  svg.setAttribute("aria-label", said);
+  svg.addEventListener("pointermove", event => {
+    const box = svg.getBoundingClientRect(), along = (at, size, count) => Math.max(0, Math.min(count - 1, Math.floor(at / size * count)));
+    const row = along(event.clientX - box.left, box.width, step), column = along(event.clientY - box.top, box.height, columns);
+    readout.textContent = `warp ${warpAt(column, row)}: query ${Math.floor(column / ncols2)} and head ${column % ncols2} of the tile, KV row ${one.first * step + row}`;
+  });
+  svg.addEventListener("pointerleave", () => { readout.textContent = said; });
+  return [element("h3", {}, "Warps: columns of the tile down, KV rows across"), svg, readout];
 }
 function panelOf(run, lane, one) {
   const left = element("div");
