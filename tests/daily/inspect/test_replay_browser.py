@@ -85,7 +85,7 @@ def test_the_mouse_says_what_is_under_it_and_a_click_goes_there(page, tmp_path):
         tmp_path,
         """
         pointer("pointermove", "lanes", lanes.left + 1.5 * lanes.step, lanes.tops[2] + 2);
-        found.over = page.querySelector("[data-over]").textContent;
+        found.over = page.getElementById("over").textContent;
         const warps = page.querySelector(".warps"), box = warps.getBoundingClientRect();
         const at = {clientX: box.left + box.width / 2, clientY: box.top + box.height * 0.4};
         warps.dispatchEvent(new view.PointerEvent("pointermove", at)); found.warp = warps.nextSibling.textContent;

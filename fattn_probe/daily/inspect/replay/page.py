@@ -66,6 +66,7 @@ def document_of(replay: Replay) -> dict[str, Any]:
             "grid": vars(geometry.grid),
             "warps": geometry.kernel.warps,
             "chunk": replay.chunk,
+            "sparse": geometry.kernel.sparse,
             "np": geometry.kernel.warps if geometry.kernel.family is VEC else geometry.kernel.warps_per_column,
         },
     }

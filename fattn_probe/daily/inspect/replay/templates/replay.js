@@ -57,6 +57,7 @@ function words(run, lane, one) {
   if (!one) return `${lane.name} has ${lengths(lane)} steps`;
   const kind = one.kind, tile = run.tiles[one.tile] ? `tile ${one.tile} (${run.tiles[one.tile]})` : "";
   if (isKV(one) && run.step_rows && one.tile >= 0) {
+    if (run.shape && run.shape.sparse) return `KV step ${one.first}, ${run.step_rows} KV rows that the kernel gathered, of ${tile}`;
     const [from, to] = rowsOf(run, one.first), shown = run.masks.length ? +run.masks[one.tile][one.first] : 9;
     const hidden = shown === 0 ? "; the mask hides all of it" : shown < 9 ? "; the mask hides a part" : "";
     return `KV step ${one.first}, KV rows ${from} to ${to} of ${tile}${hidden}`;
@@ -166,7 +167,7 @@ function warpsPanel(run, one) {
   svg.addEventListener("pointermove", event => {
     const box = svg.getBoundingClientRect(), along = (at, size, count) => Math.max(0, Math.min(count - 1, Math.floor(at / size * count)));
     const row = along(event.clientX - box.left, box.width, step), column = along(event.clientY - box.top, box.height, columns);
-    readout.textContent = `warp ${warpAt(column, row)}: query ${Math.floor(column / ncols2)} and head ${column % ncols2} of the tile, KV row ${one.first * step + row}`;
+    readout.textContent = `warp ${warpAt(column, row)}: query ${Math.floor(column / ncols2)} and head ${column % ncols2} of the tile, KV row ${run.shape.sparse ? `number ${row} of the step` : one.first * step + row}`;
   });
   svg.addEventListener("pointerleave", () => { readout.textContent = said; });
   return [element("h3", {}, "Warps: columns of the tile down, KV rows across"), svg, readout];
@@ -303,15 +304,17 @@ function under(run, name, [x, y]) {
   const tile = ((run.layouts.errors.sequence * grid.ne12 + z) * grid.iter_z_gqa + zt) * grid.iter_j + Math.floor(query / ncols1);
   return find(run, one => one.tile === tile && is(one, "divide", "store dst")) || find(run, one => one.tile === tile);
 }
+const keys = by("over").firstElementChild;
 runs.forEach((run, at) => {
-  const section = document.querySelector(`[data-run="${at}"]`), over = section.querySelector("[data-over]");
+  const section = document.querySelector(`[data-run="${at}"]`);
   for (const name of ["lanes", "tiles", "wrong"]) {
     const svg = svgOf(section, name);
     if (!svg) continue;
     svg.addEventListener("pointermove", event => {
       const found = under(run, name, place(svg, event)), lane = found && laneOf(run, found.link);
-      over.textContent = lane ? `${lane.name}, step ${found.step}: ${words(run, lane, stepOf(lane, found.step))}` : "";
+      by("over").replaceChildren(lane ? `${lane.name}, step ${found.step}: ${words(run, lane, stepOf(lane, found.step))}` : keys);
     });
+    svg.addEventListener("pointerleave", () => by("over").replaceChildren(keys));
     svg.addEventListener("click", event => go(under(run, name, place(svg, event))));
   }
 });
@@ -327,10 +330,11 @@ by("next").addEventListener("click", () => move(1));
 by("last").addEventListener("click", () => go({step: 1e9}));
 by("play").addEventListener("click", play);
 addEventListener("keydown", event => {
-  if (event.target.closest("select, input, button, summary") && event.key !== "Home" && event.key !== "End") { if (!event.key.startsWith("Arrow") || event.target.closest("select")) return; }
+  const inside = choice => event.target.closest && event.target.closest(choice);
+  if (inside("select, input, .pinned, .wide, code") || (event.key === " " && inside("button, summary"))) return;  // have keys of their own
   if (event.ctrlKey || event.altKey || event.metaKey) return;
-  const keys = {ArrowRight: () => move(1), ArrowLeft: () => move(-1), ArrowUp: () => moveLane(-1), ArrowDown: () => moveLane(1), Home: () => go({step: 0}), End: () => go({step: 1e9}), " ": play};
-  if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
+  const actions = {ArrowRight: () => move(1), ArrowLeft: () => move(-1), ArrowUp: () => moveLane(-1), ArrowDown: () => moveLane(1), Home: () => go({step: 0}), End: () => go({step: 1e9}), " ": play};
+  if (actions[event.key]) { event.preventDefault(); actions[event.key](); }
 });
 addEventListener("hashchange", fromHash);
 fromHash();
