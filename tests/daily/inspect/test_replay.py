@@ -195,7 +195,3 @@ def test_the_lines_of_a_patched_source_have_the_patch(tree):
     ((before, after),) = [(one.text, two.text) for one, two in pairs if one != two]
     assert before == "for (int bidx = b_last - 1; bidx >= b_first; --bidx) {"
     assert after == before.replace(">=", ">")
-
-
-def test_without_a_source_no_line_is_named():
-    assert {line.place for kind in kinds_of(MMA_F16, None) for line in kind.lines} == {""}

@@ -8,7 +8,11 @@ import pytest
 from fattn_probe.daily.inspect.replay.page import replay_page
 from fattn_probe.daily.inspect.replay.replay import Marked, StepPlace, Traced
 from tests.daily.inspect.test_replay import TAIL_CASE, TAIL_INPUTS, made, mma
-from tests.daily.regress.test_report_browser import DARK, chromium, pixels, pytestmark, said  # noqa: F401
+from tests.daily.regress.test_report_browser import (  # the page is dark if the reader wants it, as that one is
+    pytestmark,  # noqa: F401
+    said,
+    test_dark_where_the_reader_wants_it_dark,  # noqa: F401
+)
 
 ASK = """
 const frame = event.target, view = frame.contentWindow, page = frame.contentDocument;
@@ -63,7 +67,10 @@ def test_it_opens_at_the_first_deviation_and_buttons_and_keys_step(page, tmp_pat
         click("next"); found.next = now(); click("back"); key("ArrowLeft"); found.left = now();
         key("ArrowDown"); found.down = now(); key("End"); found.end = now();
         key("ArrowRight"); found.stays = now() === found.end;
-        found.hash = view.location.hash; found.live = page.getElementById("now").getAttribute("aria-live");
+        found.hash = view.location.hash; open("#block=0,step=0"); click("play");
+        setTimeout(() => { found.played = now().slice(0, 15); found.play = page.getElementById("play").textContent;
+          document.getElementById("said").textContent = JSON.stringify(found); }, 2500);
+        found.live = page.getElementById("now").getAttribute("aria-live");
         """,
     )
     tile = "tile 1 (K/V head 1, head 7-13, query 0-6)"
@@ -76,6 +83,8 @@ def test_it_opens_at_the_first_deviation_and_buttons_and_keys_step(page, tmp_pat
         "end": f"block 6, step 2 of 0 to 2: store part: {tile}",
         "stays": True,
         "hash": "#block=6,step=2,row=0",
+        "played": "block 0, step 2",
+        "play": "Play",
         "live": "polite",
     }
 
@@ -120,18 +129,6 @@ def test_a_link_opens_a_step_and_a_row_is_followed_from_block_to_block(page, tmp
     assert found["divided"]
 
 
-def test_play_goes_on_until_the_lane_ends(page, tmp_path):
-    script = """
-        open("#block=0,step=0"); click("play");
-        found.pressed = page.getElementById("play").getAttribute("aria-pressed");
-        setTimeout(() => { found.end = now(); found.released = page.getElementById("play").getAttribute("aria-pressed");
-          document.getElementById("said").textContent = JSON.stringify(found); }, 2500);
-        """
-    found = asked(tmp_path, script)
-    assert found["end"].startswith("block 0, step 2 of 0 to 2")
-    assert (found["pressed"], found["released"]) == ("true", "false")
-
-
 def test_a_phone_shows_all_without_scrolling_the_page_and_keys_reach_it(page, tmp_path):
     found = asked(
         tmp_path,
@@ -168,11 +165,3 @@ def test_two_runs_go_in_step_and_the_deviation_of_one_is_marked(tmp_path):
     assert found["first"] >= 1
     assert found["panels"] == ["KV step 1,", "KV step 2,", "no step", "store part"]
     assert found["missing"] == "This run has no block 5."
-
-
-def test_it_is_dark_where_the_reader_wants_it_dark(page, tmp_path):
-    light, dark = pixels(tmp_path, page), pixels(tmp_path, page, DARK)
-    assert np.median(light) > 0.9
-    assert np.median(dark) < 0.15
-    for shot in (light, dark):
-        assert (np.abs(shot.mean(axis=2) - np.median(shot)) > 0.5).mean() > 0.005

@@ -15,6 +15,7 @@ from fattn_probe.cases.op.values import view_values
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, visible_shares
+from fattn_probe.daily.inspect.view.error_tiles import output_tile
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.tiles import TileWork, in_grid, index_of, ntiles, tile_at
 from fattn_probe.verdict.truth.reference.adapter import Inputs
@@ -197,11 +198,12 @@ def lanes_of(facts: Facts, case: Case, geometry: Geometry) -> tuple[Lane, ...]:
 
 def _traffic(case: Case, geometry: Geometry, index: int) -> Mapping[int, Traffic]:
     """The bytes of a tile's steps by kind, each element that exists once: computed, not measured."""
-    queries, heads = (len(some) for some in columns_of(case, geometry, index))
-    out, pairs = queries * heads * geometry.kernel.DV * F32_BYTES, ("maximum, row sum", queries * heads * PAIR_BYTES)
+    tile = output_tile(case.op.sizes, geometry, tile_at(index, geometry.grid))
+    rows = tile.queries * tile.heads
+    out, pairs = rows * geometry.kernel.DV * F32_BYTES, ("maximum, row sum", rows * PAIR_BYTES)
     taken = "dst" if geometry.kernel.family.stream_k else "part"
     return {
-        Q: (("Q", queries * heads * geometry.kernel.DKQ * F32_BYTES, 0),),
+        Q: (("Q", rows * geometry.kernel.DKQ * F32_BYTES, 0),),
         STORE: (("dst", 0, out),),
         PART: (("part", 0, out), (pairs[0], 0, pairs[1])),
         UNDIVIDED: (("dst", 0, out), (pairs[0], 0, pairs[1])),
@@ -219,7 +221,7 @@ def _KV_stretches(work: TileWork, index: int, case: Case, geometry: Geometry) ->
     if (V.root, V.offset) == (K.root, K.offset):
         del sizes["V"]  # a part of K's rows
     if case.op.has_mask:
-        sizes["mask"] = len(columns_of(case, geometry, index)[0]) * F16_BYTES
+        sizes["mask"] = output_tile(case.op.sizes, geometry, work.tile).queries * F16_BYTES
     steps = range(work.kb0_start, work.kb0_stop, work.kb0_step)
     for some, rows in (
         ([step for step in steps if step < last or not short], geometry.rows),
@@ -230,26 +232,15 @@ def _KV_stretches(work: TileWork, index: int, case: Case, geometry: Geometry) ->
             yield Stretch(KV, index, some[0], len(some), work.kb0_step, traffic)
 
 
-def columns_of(case: Case, geometry: Geometry, index: int) -> tuple[range, range]:
-    """The queries and the heads of a tile that exist."""
-    _, z_KV, zt_gqa, jt = tile_at(index, geometry.grid)
-    sizes, kernel = case.op.sizes, geometry.kernel
-    query, head = jt * kernel.ncols1, z_KV * sizes.group + zt_gqa * kernel.ncols2
-    return range(query, min(query + kernel.ncols1, sizes.n_q)), range(
-        head, min(head + kernel.ncols2, (z_KV + 1) * sizes.group)
-    )
-
-
 def names_of_tiles(case: Case, geometry: Geometry) -> tuple[str, ...]:
     """The queries and heads of each tile in words."""
     found = []
-    for index in range(ntiles(geometry.grid)):
-        sequence, z_KV, _, _ = tile_at(index, geometry.grid)
-        queries, heads = (
-            f"{one[0]}-{one[-1]}" if len(one) > 1 else one[0] for one in columns_of(case, geometry, index)
-        )
-        at = f"sequence {sequence}, " if case.op.sizes.n_seq > 1 else ""
-        found.append(f"{at}K/V head {z_KV}, head {heads}, query {queries}")
+    for tile in (tile_at(index, geometry.grid) for index in range(ntiles(geometry.grid))):
+        there = output_tile(case.op.sizes, geometry, tile)
+        places = ((there.head, there.heads), (there.query, there.queries))
+        heads, queries = (f"{first}-{first + count - 1}" if count > 1 else first for first, count in places)
+        at = f"sequence {tile[0]}, " if case.op.sizes.n_seq > 1 else ""
+        found.append(f"{at}K/V head {tile[1]}, head {heads}, query {queries}")
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from fattn_probe.base.view.svg import svg
 from fattn_probe.cases.op import Sizes
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.llama.launch.geometry import Geometry
-from fattn_probe.llama.launch.tiles import ntiles, tile_at
+from fattn_probe.llama.launch.tiles import Tile, ntiles, tile_at
 from fattn_probe.verdict.present.error_map import SCALE
 
 MAP_WIDTH, LEAST_PLACE, MOST_PLACE = 240.0, 5.0, 24.0
@@ -56,19 +56,20 @@ def divided(geometry: Geometry, about: Mapping[str, str]) -> Facts:
     return Facts(about, choice=choice, grid=geometry.grid, blocks=geometry.blocks())
 
 
+def output_tile(sizes: Sizes, geometry: Geometry, tile: Tile) -> OutputTile:
+    """The part of an output tile that exists."""
+    _, z_KV, zt_gqa, jt = tile
+    query, within, kernel = jt * geometry.kernel.ncols1, zt_gqa * geometry.kernel.ncols2, geometry.kernel
+    queries, heads = min(kernel.ncols1, sizes.n_q - query), min(kernel.ncols2, geometry.group - within)
+    return OutputTile(query, z_KV * geometry.group + within, queries, heads, len(geometry.parts_of(tile)))
+
+
 def output_tiles(sizes: Sizes, geometry: Geometry | None) -> tuple[OutputTile, ...]:
     """The output tiles of the first sequence; empty if the kernel is unknown or the tiles are too many to draw."""
     if geometry is None or ntiles(geometry.grid) > MOST_TILES:
         return ()
-    n_q, ncols1, ncols2, group = sizes.n_q, geometry.kernel.ncols1, geometry.kernel.ncols2, geometry.group
-    found = []
-    for tile in (tile_at(index, geometry.grid) for index in range(ntiles(geometry.grid))):
-        sequence, z_KV, zt_gqa, jt = tile
-        query, within = jt * ncols1, zt_gqa * ncols2
-        queries, heads = min(ncols1, n_q - query), min(ncols2, group - within)
-        if sequence == 0 and queries > 0 and heads > 0:
-            found.append(OutputTile(query, z_KV * group + within, queries, heads, len(geometry.parts_of(tile))))
-    return tuple(found)
+    tiles = (tile_at(index, geometry.grid) for index in range(ntiles(geometry.grid)))
+    return tuple(output_tile(sizes, geometry, tile) for tile in tiles if tile[0] == 0)
 
 
 def error_picture(values: F64, shape: tuple[int, int], label: str, tiles: Sequence[OutputTile] = ()) -> ErrorPicture:
