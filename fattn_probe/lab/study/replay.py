@@ -6,10 +6,11 @@ from itertools import groupby
 import numpy as np
 
 from fattn_probe.daily.inspect.facts import Choice, Facts
-from fattn_probe.daily.inspect.replay.replay import Lane, Replay, StepKind, Stretch
+from fattn_probe.daily.inspect.replay.replay import Lane, Replay, SourceLine, StepKind, Stretch
 from fattn_probe.daily.inspect.replay.row_numbers import visible_shares
 from fattn_probe.lab.study.command import Study
 from fattn_probe.lab.study.draw import LANES, interval, stream_k_facts
+from fattn_probe.lab.study.lines import StepLines
 from fattn_probe.lab.study.problem import StepRow, count
 from fattn_probe.lab.study.schedules import Scheduled
 from fattn_probe.lab.study.show import about_of, steps_of, tile_words
@@ -18,17 +19,35 @@ from fattn_probe.llama.launch.tiles import BlockWork, Grid, TileWork
 SIGNS = {"tile": "#", "store O, L": "O", "store part": "part", "combine": "+#", "S = QK^T": "S", "O = PV": "PV"}
 SIGNS |= {"store O": "O", "store O, m, l": "O+", "O, l, m = 0": "0"}
 """The signs of steps in pictures."""
+SOFTMAX = ("S = Q K^T", "m = max(m, S)", "P = e^(S - m)", "rescale = e^(m_old - m)", "l = rescale l + sum of P")
+LINES = {
+    "tile": (*SOFTMAX, "O = rescale O", "O = O + P V"),
+    "S = QK^T": SOFTMAX[:1],
+    "store O, L": ("O = O / l, undivided tile",),
+    "store part": ("store a part",),
+    "combine": ("add parts",),
+    "store O": ("O = O / l",),
+}
+"""The steps of `lines.yaml` that a step does."""
 PARALLEL = ("fa2", "fa3")
 """Algorithms whose query tiles are independent blocks."""
 
 
-def replay_of_study(study: Study) -> Replay:
-    """The steps of the algorithm to show: a lane for each worker, then one for each tile whose parts are combined."""
+def replay_of_study(study: Study, lines: tuple[StepLines, ...] = ()) -> Replay:
+    """The steps of the algorithm to show: a lane for each worker, then one for each tile whose parts are combined.
+
+    `lines` are the lines of llama.cpp: of the vec kernel for split-KV, else of the mma kernel.
+    """
     steps, about = steps_of(study), about_of(study.algorithm)
     tiles = sorted({step.queries for step in steps if step.what == "tile"})
     B_c = max(step.kv[1] - step.kv[0] for step in steps if step.what == "tile")
     head, name = study.subject.tensors, {"split-kv": "split", "stream-k": "block"}.get(study.algorithm, "block")
-    kinds = {what: StepKind(what, SIGNS.get(what, "·")) for what in dict.fromkeys(step.what for step in steps)}
+    kernels = ("vec", "combine") if study.algorithm == "split-kv" else ("mma", "fixup")
+    found_lines: dict[str, tuple[SourceLine, ...]] = {}
+    for what in dict.fromkeys(step.what for step in steps):
+        places = [(one.step, place) for one in lines for name in kernels if (place := one.places.get(name))]
+        found_lines[what] = tuple(SourceLine(*one, "") for one in places if one[0] in LINES.get(what, ()))
+    kinds = {what: StepKind(what, SIGNS.get(what, "·"), lines=some) for what, some in found_lines.items()}
     numbers = {what: number for number, what in enumerate(kinds)}
     found: dict[tuple[str, str], list[Stretch]] = {}
     joined: set[int] = set()

@@ -182,7 +182,7 @@ function panelOf(run, lane, one) {
   if (moved.length) left.append(element("h3", {}, run.shape ? "Traffic of the step, each element once" : "Slow memory"), table(["", "read", "written"], moved.map(([name, read, written]) => [name, amount(run, read), amount(run, written)])));
   left.append(...warpsPanel(run, one));
   if (kind.lines.length) left.append(element("h3", {}, "Source"), element("ol", {class: "lines"}, ...kind.lines.map(([what, place, text]) =>
-    element("li", {}, element("b", {}, what), " ", element("span", {}, place || "not found in this source"), place ? element("code", {tabindex: "0"}, text) : null))));
+    element("li", {}, element("b", {}, what), " ", element("span", {}, place || "not found in this source"), text ? element("code", {tabindex: "0"}, text) : null))));
   const right = numberPanel(run, lane, one);
   if (run.shape) right.append(...tracedPanel(run, lane, one));
   return [left, right];
