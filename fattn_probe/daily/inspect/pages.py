@@ -9,8 +9,9 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import write_text
 from fattn_probe.daily.inspect.command import pair
 from fattn_probe.daily.inspect.examine import Examined
+from fattn_probe.daily.inspect.trace.picture import trace_picture
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace
-from fattn_probe.daily.inspect.trace.show import followed, headline, stage_table, step_table, words_of, words_of_tile
+from fattn_probe.daily.inspect.trace.show import followed, stage_table
 from fattn_probe.daily.inspect.view.page import Section, environment, page, side_by_side_page
 from fattn_probe.daily.inspect.view.side_by_side import side_by_side
 from fattn_probe.daily.inspect.view.work_picture import svg_of
@@ -30,14 +31,10 @@ def write_page(done: Sequence[Examined], path: Path) -> None:
 
 
 def trace_section(trace: JudgedTrace) -> Markup:
-    """Tables of the steps and the stages of a trace; `view` draws them."""
-    table = environment().get_template("parts.html.j2").make_module().table  # type: ignore[attr-defined]
-    deviation = trace.deviation
-    said = f"first deviation: {words_of(deviation)}" if deviation else "no value deviates from exact arithmetic"
-    body = Markup("<p>{}: {}</p>").format(headline(trace), said)
-    for tile in trace.tiles:
-        body += Markup("<h3>{}</h3>").format(words_of_tile(tile)) + table("steps", step_table(tile))
+    """The pictures of a trace, and a table of its stages; `view` shows it step by step."""
+    body = Markup(trace_picture(trace))
     if trace.stages:
+        table = environment().get_template("parts.html.j2").make_module().table  # type: ignore[attr-defined]
         body += Markup("<p>{}</p>").format(followed(trace)) + table("stages", stage_table(trace))
     return body
 

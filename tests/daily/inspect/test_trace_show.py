@@ -1,12 +1,14 @@
 import io
 import json
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 from rich.console import Console
 
 from fattn_probe.daily.inspect.pages import trace_section
 from fattn_probe.daily.inspect.trace.document import trace_json
+from fattn_probe.daily.inspect.trace.picture import trace_picture
 from fattn_probe.daily.inspect.trace.show import render_trace
 from fattn_probe.daily.inspect.trace.stages import Stage
 from tests.daily.inspect.traced import (
@@ -151,7 +153,17 @@ def test_stages_in_json_and_on_the_page():
     assert [(each["where"], each["differing"]) for each in document["stages"]] == [("stored by block 4", 0), ("dst", 1)]
     assert document["stages"][1]["found"] == [1.0, 2.0, 3.5, "inf"]
     html = trace_section(followed(0.5))
-    assert html.partition('<table class="stages">')[2].count("<tr>") == 3
-    html = trace_section(traced(fault=dropped_key))
-    assert html.count('<table class="steps">') == html.count("<h3>") == 1
-    assert "first deviation: kb0" in html
+    assert html.count("<tr>") == 3
+    assert "<table" not in trace_section(traced())
+
+
+def test_the_picture_is_complete_in_itself():
+    html = trace_picture(traced(fault=dropped_key))
+    body = ElementTree.fromstring(f"<div>{html}</div>")
+    assert html.count("<svg") == 2 * 2  # labels and picture
+    images = [element for element in body.iter(f"{SVG}image")]
+    assert len(images) == 2
+    assert all(image.get("href").startswith("data:image/png;base64,") for image in images)
+    assert [element for element in body.iter(f"{SVG}path") if element.get("class") == "bad"]
+    assert "http" not in html.replace("http://www.w3.org", "")
+    assert 'class="bad"' not in trace_picture(traced())

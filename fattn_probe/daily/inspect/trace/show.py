@@ -30,7 +30,8 @@ def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None 
     parts: list[RenderableType] = [Text(headline(trace), "bold")]
     detailed = verbose or lane is not None
     for tile in trace.tiles:
-        parts += [Text(words_of_tile(tile)), step_table(tile)]
+        steps = Table(COLUMNS, tuple(_row(tile, step) for step in tile.steps), frozenset(COLUMNS[:-1]))
+        parts += [Text(words_of_tile(tile)), steps]
         for step in tile.steps:
             if trace.fragments is not None and lane is not None:
                 tables = lane_tables(trace.fragments, tile, step, lane)
@@ -54,11 +55,6 @@ def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None 
     if trace.stopped:
         parts.append(Text(f"the program ended before everything was read: {' '.join(trace.stopped)}", "yellow"))
     return Group(*parts)
-
-
-def step_table(tile: TracedTile) -> Table:
-    """The steps of a tile of the mma kernel, one on each line."""
-    return Table(COLUMNS, tuple(_row(tile, step) for step in tile.steps), frozenset(COLUMNS[:-1]))
 
 
 def headline(trace: JudgedTrace) -> str:

@@ -1,0 +1,99 @@
+"""A trace as pictures: P along the KV rows, and VKQ's distance from exact arithmetic after each step."""
+
+from collections.abc import Iterator
+from html import escape
+
+import numpy as np
+
+from fattn_probe.base.arrays import F64
+from fattn_probe.base.view.marks import Cells, Drawing, Look, Mark, Stroke, Words, outline, ramp
+from fattn_probe.base.view.svg import pinned
+from fattn_probe.daily.inspect.trace.reference import JudgedTrace, StepDeviation, TracedTile
+from fattn_probe.daily.inspect.trace.show import drift, headline, words_of, words_of_tile
+
+WIDTH, LEFT, ROW, STRIP = 960, 124, 12, 3
+LABEL = 48.0  # between labelled KV rows
+NOT_FINITE = Look("", colour="#d1242f")
+TICK = Look("tick", "stroke:var(--soft);stroke-opacity:.5")
+BAD = Look("bad", "fill:none;stroke:var(--bad);stroke-width:2")
+
+
+def trace_picture(trace: JudgedTrace) -> str:
+    """HTML for a page: the columns of each tile, and two heat maps as SVG that scroll beside their labels."""
+    deviation = trace.deviation
+    said = f"first deviation: {words_of(deviation)}" if deviation else "no value deviates from exact arithmetic"
+    html = f"<p>{escape(headline(trace))}: {escape(said)}</p>"
+    for at, tile in enumerate(trace.tiles):
+        if tile.exists.any() and tile.steps:
+            here = deviation if isinstance(deviation, StepDeviation) and at == deviation.tile else None
+            html += f"<h3>{escape(words_of_tile(tile))}</h3>{_P(tile, here)}{_VKQ(tile)}"
+    return html
+
+
+def _P(tile: TracedTile, deviation: StepDeviation | None) -> str:
+    """P of all steps side by side, one row of pixels per column, with the first deviation marked."""
+    matrix = np.concatenate([step.P for step in tile.steps], axis=1)[tile.exists]
+    rows = [int(row) for step in tile.steps for row in step.kv_rows]
+    columns = list(zip(tile.query[tile.exists], tile.head[tile.exists], strict=True))
+    height, scale = ROW * len(matrix), (WIDTH - LEFT) / max(1, matrix.shape[1])
+    marks: list[Mark] = [_cells(matrix, height), *_steps(tile, height, scale)]
+    if deviation is not None and deviation.kv_row in rows:
+        y = ROW * columns.index((deviation.query, deviation.head))
+        x = LEFT + rows.index(deviation.kv_row) * scale
+        marks.append(outline(x - 3, y - 2, scale + 6, ROW + 4, BAD))
+    marks += [_label(ROW * at, f"query {query}, head {head}") for at, (query, head) in enumerate(columns)]
+    title = f"P of each query and head along the KV rows: white is 0, dark is {_largest(matrix):.3g}."
+    return _figure(title, [*marks, _label(height + 5, "KV row")], height + 24)
+
+
+def _steps(tile: TracedTile, y: float, scale: float) -> Iterator[Mark]:
+    """Ticks where steps begin; some are labelled with their first KV row."""
+    start, labelled = 0, 0.0
+    for step in tile.steps:
+        x = LEFT + start * scale
+        yield Stroke(((x, y), (x, y + 5)), TICK)
+        if x - labelled >= LABEL:
+            yield Words(x, y + 5, str(step.kv_rows[0]))
+            labelled = x
+        start += len(step.kv_rows)
+
+
+def _VKQ(tile: TracedTile) -> str:
+    """|VKQ - exact| after each step, along d; one scale for all steps."""
+    with np.errstate(invalid="ignore"):
+        errors = [np.abs(step.VKQ - step.exact_VKQ)[tile.exists] for step in tile.steps]
+    height, matrix = STRIP * len(errors[0]), np.concatenate(errors)
+    marks: list[Mark] = [_cells(matrix, height * len(errors))]
+    for at, step in enumerate(tile.steps):
+        marks.append(Stroke(((LEFT - 4, at * height), (WIDTH, at * height)), TICK))
+        if height >= ROW or at % -(-ROW // height) == 0:
+            marks.append(_label(at * height, f"kb0 {step.kb0}: {drift(step, tile.exists):.1g}"))
+    title = (
+        "Distance of VKQ from exact arithmetic after each KV step, along d: white is 0, dark is"
+        f" {_largest(matrix):.3g}. Left: the step and its largest distance."
+    )
+    return _figure(title, marks, max(height * len(errors) + 6, ROW))
+
+
+def _figure(title: str, marks: list[Mark], height: float) -> str:
+    """Fixed labels and a picture that scrolls beside them, by the page's styles."""
+    pictures = pinned(Drawing("trc", WIDTH, height + 3, tuple(marks), y=-3), LEFT - 4)
+    return (
+        f'<figure class="map"><p class="scrolls">Scroll the picture sideways →</p>'
+        f'<div class="pinned" tabindex="0" role="region" aria-label="trace">{"".join(pictures)}</div>'
+        f"<figcaption>{escape(title)}</figcaption></figure>"
+    )
+
+
+def _label(y: float, words: str) -> Words:
+    return Words(LEFT - 8, y - 1, words, end=True)
+
+
+def _largest(matrix: F64) -> float:
+    return float(matrix[np.isfinite(matrix)].max(initial=0.0))
+
+
+def _cells(matrix: F64, height: float) -> Cells:
+    """The matrix from 0, light, to its largest finite value; NaN and infinity are red."""
+    limits = np.linspace(0, _largest(matrix) or 1.0, 257)[1:]
+    return Cells(LEFT, 0, WIDTH - LEFT, height, matrix, ramp(limits.tolist(), NOT_FINITE))
