@@ -13,7 +13,7 @@ from fattn_probe.llama.build import TEST_BACKEND_OPS, BuildRequest, ensure
 from fattn_probe.llama.source import DEFAULT_SOURCE, kernel_cases, resolve
 from fattn_probe.machine.run.session import RunOptions, Session
 
-pytestmark = [pytest.mark.build, pytest.mark.network]
+pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.night]  # CI has a part of it in test_suites_sim.py
 
 SEED = 2026
 SUPPORTED = re.compile(r"(FLASH_ATTN_EXT\([^()]*\)): (?:\x1b\[[0-9;]*m)?SUPPORTED")
@@ -59,8 +59,8 @@ def drawn(cases, draw):
 @pytest.mark.parametrize(
     ("draw", "names", "count"),
     [
-        pytest.param(FEW_KERNELS[1:], OF_FEW[::3], 35, id="few kernels", marks=pytest.mark.slow),
-        pytest.param(DRAW, KERNELS, 173, id="many kernels", marks=pytest.mark.night),
+        pytest.param(FEW_KERNELS[1:], OF_FEW[::3], 35, id="few kernels"),
+        pytest.param(DRAW, KERNELS, 173, id="many kernels"),
     ],
 )
 def test_cases_drawn_from_upstreams_list_pass(draw, names, count):

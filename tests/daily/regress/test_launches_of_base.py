@@ -57,7 +57,7 @@ def test_compare_of_a_release_has_no_base():
 
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.night
 def test_regress_stores_the_launches_that_a_patch_changes(tmp_path):
     suite, history = tmp_path / "two.yaml", tmp_path / "h.db"
     suite.write_text(SUITE.format(root=ROOT))

@@ -70,6 +70,7 @@ def workers_of(pid):
             for child, words in found.items() if "fattn-runner --batch" in words}  # fmt: skip
 
 
+NIGHT = pytest.mark.night
 SLOW = pytest.mark.slow  # ggml's CPU backend is compiled for upstream's program, which lists the cases
 PART = r"hsk=64,.*nr23=\[4,1\],kv=512,nb=3,mask=1,sinks=.,max_bias=0"  # 36 cases of one kernel, 4 not supported
 
@@ -102,8 +103,7 @@ def test_a_crash_costs_its_own_case(tmp_path):
     assert code == 0  # the crash is a known defect of llama.cpp
 
 
-@SLOW
-@pytest.mark.parametrize("victim", ["runner", "worker"])
+@pytest.mark.parametrize("victim", [pytest.param("runner", marks=SLOW), pytest.param("worker", marks=NIGHT)])
 def test_a_killed_worker_or_runner_loses_no_case(tmp_path, victim):
     history = tmp_path / "h.db"
     running = regress("--on", "sim:h200", "--filter", PART, "--json", history=history, wait=False)
@@ -125,13 +125,8 @@ def test_a_killed_worker_or_runner_loses_no_case(tmp_path, victim):
     assert {name for name, number in run["counts"].items() if number} == {"pass", "unsupported"}
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        pytest.param(signal.SIGTERM, 143, marks=SLOW),
-        *(pytest.param(*each, marks=pytest.mark.night) for each in ((signal.SIGINT, 4), (signal.SIGHUP, 129))),
-    ],
-)
+@NIGHT  # CI has test_resume.py, and test_signals.py
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 4), (signal.SIGHUP, 129)])
 def test_a_signal_leaves_what_was_done_and_resume_goes_on(tmp_path, number, code):
     history = tmp_path / "h.db"
     running = regress("--on", "sim:h200", "--filter", PART, history=history, wait=False)

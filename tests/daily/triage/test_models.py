@@ -14,7 +14,6 @@ from tests.daily.models.make import MODELS, make_model
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 ON = "sim:h200"
-AT_NIGHT = [pytest.param(name, marks=pytest.mark.night) for name in MODELS if name not in ("qwen2", "jamba")]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +50,8 @@ def test_a_healthy_model(tmp_path):
     assert all(layer["ran"] > 0 and layer["share"] < 0.5 for layer in found["layers"])
 
 
-@pytest.mark.parametrize("name", [pytest.param("jamba", marks=pytest.mark.slow), *AT_NIGHT])
+@pytest.mark.night
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "qwen2"])
 def test_healthy_models_of_other_architectures(name, tmp_path):
     found = triage(tmp_path, model_of(tmp_path, name), code=0)
     assert found["verdict"] == "Innocent"

@@ -47,11 +47,9 @@ def test_the_first_cause_is_the_true_one(name):
 
 
 @pytest.mark.build
+@pytest.mark.night
 @pytest.mark.network
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name == "vec-race-maximum" else pytest.mark.night) for name in RACES],
-)
+@pytest.mark.parametrize("name", RACES)
 def test_a_second_run_tells_a_race(name):
     assert labels_of(name) == ["nondeterministic"]
     assert planted(name) == "nondeterministic"

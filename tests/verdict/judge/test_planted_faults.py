@@ -11,7 +11,9 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.metrics import nmse
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 
-pytestmark = [pytest.mark.build, pytest.mark.slow, pytest.mark.network]
+pytestmark = [pytest.mark.build, pytest.mark.night, pytest.mark.network]
+"""CI judges the seam (test_compare_sim.py), the mask's stride (test_regress_cli.py), an access out of bounds
+(test_fuzz_cli.py) and the races of test_checked_faults.py."""
 
 # Three queries on eight heads a K/V head: one kernel for all, <64,64,4,8>, whose last tile has room for a fourth query
 SCENARIO = "version: 1\nabout: shows a planted fault\nhsk: 64\nn_head: 16\nn_head_kv: 2\nn_q: 3\nmask: {kind: causal}\n"
@@ -32,7 +34,6 @@ def outcome_of(text, patch=None, flavour="release"):
     return outcome, nmse(outcome.result.dst, reference_of(case.op, inputs)) if isinstance(outcome, Ran) else None
 
 
-@pytest.mark.night  # CI judges the seam (test_compare_sim.py) and the mask's stride (test_regress_cli.py)
 @pytest.mark.parametrize(
     ("patch", "text"),
     [
@@ -59,7 +60,6 @@ def test_missing_bounds_check_is_an_access_out_of_bounds():
     assert "fattn-mma-f16.cuh:" in outcome.frames[0]
 
 
-@pytest.mark.night  # CI has the races of test_checked_faults.py
 def test_missing_barrier_is_a_race():
     _, right = outcome_of(SHORT, flavour="check")
     assert right < 1e-6

@@ -44,9 +44,10 @@ def test_other_shapes(session, number):
     assert found.nmse <= 1e-12
 
 
-SLOW = [(device, "gqa") for device in ("rtx2060", "rtx4070")]
+SLOW = [("rtx2060", "gqa")]
 # "unaligned" is not for v100: the launch chooses a kernel for 16 columns, which traps there
 NIGHT = [
+    ("rtx4070", "gqa"),
     *((device, "unaligned") for device in ("t4", "rtx4070")),
     *(("rtx3060", name) for name in ("gqa", "unaligned")),
     *((device, name) for device in ("t4", "rtx3060", "v100", "gtx1060") for name in ("mla", "softcap", "sinks", "mha")),
