@@ -1,7 +1,7 @@
 """One small op on a GPU of every generation, and with a release of every era: the real dispatch, the right answer.
 
-A build is made for each. CI has the one without tensor cores here, a Turing in test_model_sim.py, and the oldest
-release in test_compare_sim.py; other tests have an H200.
+A build is made for each. CI has the one without tensor cores, and the oldest release in test_compare_sim.py; its other
+tests have an H200, and those of tests/native the instructions of every generation.
 """
 
 from pathlib import Path

@@ -31,7 +31,7 @@ from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, referen
 from tests.as_user import fattn_probe
 from tests.daily.models.make import MODELS, make_model
 
-pytestmark = pytest.mark.build
+pytestmark = [pytest.mark.build, pytest.mark.slow]
 CPU = Target("cpu")
 # ggml's CPU backend sums V in f16: 300 rows lose 1e-5 of the variance. For a quantised K it rounds Q to q8_0.
 NMSE = {"f16": 2e-5, "q8_0": 5e-5}

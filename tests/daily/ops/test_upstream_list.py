@@ -13,7 +13,7 @@ from fattn_probe.llama.build import TEST_BACKEND_OPS, BuildRequest, ensure
 from fattn_probe.llama.source import DEFAULT_SOURCE, kernel_cases, resolve
 from fattn_probe.machine.run.session import RunOptions, Session
 
-pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.night]  # CI has a part of it in test_suites_sim.py
+pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.night]
 
 SEED = 2026
 SUPPORTED = re.compile(r"(FLASH_ATTN_EXT\([^()]*\)): (?:\x1b\[[0-9;]*m)?SUPPORTED")

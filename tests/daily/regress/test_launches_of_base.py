@@ -40,6 +40,7 @@ def test_what_is_said_of_a_base():
 
 @pytest.mark.build
 @pytest.mark.network
+@pytest.mark.night
 def test_compare_names_the_launches_that_a_patch_changes():
     found = answer("compare", "gqa", "decode", "--on", "sim:h200", "--patch", PATCH)["launches"]
     assert (found["base"], found["compared"], found["missing"]) == (BASE, 2, None)

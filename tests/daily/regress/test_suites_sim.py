@@ -70,12 +70,11 @@ def workers_of(pid):
             for child, words in found.items() if "fattn-runner --batch" in words}  # fmt: skip
 
 
-NIGHT = pytest.mark.night
-SLOW = pytest.mark.slow  # ggml's CPU backend is compiled for upstream's program, which lists the cases
+NIGHT = pytest.mark.night  # upstream's program, which lists the cases, and ggml's CPU backend are compiled
 PART = r"hsk=64,.*nr23=\[4,1\],kv=512,nb=3,mask=1,sinks=.,max_bias=0"  # 36 cases of one kernel, 4 not supported
 
 
-@SLOW
+@NIGHT  # CI has upstream's program as a stand-in in test_drive.py
 def test_a_part_of_the_list_runs_and_is_judged(tmp_path):
     code, out, said = regress("--on", "sim:h200", "--filter", PART, "--json", history=tmp_path / "h.db")
     (run,) = json.loads(out)["runs"]
@@ -103,7 +102,8 @@ def test_a_crash_costs_its_own_case(tmp_path):
     assert code == 0  # the crash is a known defect of llama.cpp
 
 
-@pytest.mark.parametrize("victim", [pytest.param("runner", marks=SLOW), pytest.param("worker", marks=NIGHT)])
+@NIGHT  # CI has test_runner.py, and test_workers.py
+@pytest.mark.parametrize("victim", ["runner", "worker"])
 def test_a_killed_worker_or_runner_loses_no_case(tmp_path, victim):
     history = tmp_path / "h.db"
     running = regress("--on", "sim:h200", "--filter", PART, "--json", history=history, wait=False)

@@ -85,7 +85,7 @@ def test_all_planted_faults_are_caught(session, n_kv):
     assert upstream <= 5
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_stream_k_fault_is_placed_at_its_seams(session):
     tree = resolve(DEFAULT_SOURCE)
     patched = Session(RunOptions(tree, patches=(patches.find("fault-stream-k-seam", tree),)))
