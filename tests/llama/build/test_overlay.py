@@ -113,8 +113,7 @@ def test_only_what_differs_from_an_earlier_tree_is_rewritten(tmp_path, monkeypat
 
     monkeypatch.setattr(overlay, "rewrite", watched)
     overlay.rewritten.cache_clear()  # as another process
-    patch = Patch("two", tmp_path / "two.patch", "", (), DIFF)
-    second = prepared(tmp_path / "two", tmp_path / "patched", patches=(patch,))
+    second = prepared(tmp_path / "two", tmp_path / "patched", patches=(Patch("two", tmp_path, "", (), DIFF),))
     assert (again, (second / "convert.cu").read_text()) == (["convert.cu"], "int two;\n")
     assert (second / "fattn.cu").read_text() == (first / "fattn.cu").read_text()
 

@@ -11,9 +11,9 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.metrics import nmse
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 
+# CI judges the mask's stride (test_regress_cli.py), an access out of bounds (test_fuzz_cli.py), and races
+# (test_checked_faults.py).
 pytestmark = [pytest.mark.build, pytest.mark.night, pytest.mark.network]
-"""CI judges the seam (test_compare_sim.py), the mask's stride (test_regress_cli.py), an access out of bounds
-(test_fuzz_cli.py) and the races of test_checked_faults.py."""
 
 # Three queries on eight heads a K/V head: one kernel for all, <64,64,4,8>, whose last tile has room for a fourth query
 SCENARIO = "version: 1\nabout: shows a planted fault\nhsk: 64\nn_head: 16\nn_head_kv: 2\nn_q: 3\nmask: {kind: causal}\n"
