@@ -84,7 +84,7 @@ def check_output(session, found):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.night if name == "qwen3" else ()) for name in MODELS]
+    "name", [pytest.param(name, marks=pytest.mark.night if name in ("qwen3", "jamba") else ()) for name in MODELS]
 )
 def test_the_ops_of_a_model(session, recorded, name):
     index, found_ops = recorded(name)
@@ -191,9 +191,9 @@ def test_the_same_run_gives_the_same_files(session, models, tmp_path):
 
 
 def test_a_folder_with_captures_is_not_mixed_with_others(session, models, tmp_path):
-    record(session, models["jamba"], tmp_path, prompt=Prompt(tokens=3))
+    record(session, models["llama"], tmp_path, prompt=Prompt(tokens=3))
     with pytest.raises(InputError, match="holds captured ops: choose another folder"):
-        record(session, models["jamba"], tmp_path)
+        record(session, models["llama"], tmp_path)
 
 
 ABSURD: dict[str, tuple[str, dict[str, int], type[Exception], str]] = {
