@@ -11,8 +11,7 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.metrics import nmse
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 
-# CI judges the mask's stride (test_regress_cli.py), an access out of bounds (test_fuzz_cli.py), and races
-# (test_checked_faults.py).
+# CI judges such faults in test_regress_cli.py, test_fuzz_cli.py and test_checked_faults.py.
 pytestmark = [pytest.mark.build, pytest.mark.night, pytest.mark.network]
 
 # Three queries on eight heads a K/V head: one kernel for all, <64,64,4,8>, whose last tile has room for a fourth query
