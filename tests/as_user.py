@@ -14,7 +14,7 @@ from pathlib import Path
 HEEDING_HANGUPS = ("env", "--default-signal=HUP")
 """Before a command: undoes what nohup does, under which tests may run."""
 SERVER = """
-import gc, importlib, json, os, signal, sys
+import atexit, gc, importlib, json, os, signal, sys, threading
 import fattn_probe.__main__
 from fattn_probe.cli.commands import commands
 for _, _, place, _ in commands():
@@ -36,9 +36,18 @@ os.environ.clear()
 os.environ.update(call["env"])
 os.chdir(call["cwd"])
 sys.argv = [fattn_probe.__main__.__file__, *call["words"]]
-fattn_probe.__main__.main()
+try:
+    fattn_probe.__main__.main()
+except SystemExit as end:
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(end.code)
 """
-"""Imports fattn-probe, and forks for each command: a start takes 0.1 s of processor time instead of 0.8."""
+"""Imports fattn-probe, and forks for each command: a start takes 0.02 s of processor time instead of 0.8.
+
+`os._exit` leaves out the end of the interpreter: 0.05 s, which free what the fork shares.
+"""
 
 
 @functools.cache

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 
 import pytest
 import yaml
@@ -104,6 +105,9 @@ def installed(tmp_path):
         else:
             shutil.copy(ROOT / part, action)
     checked([sys.executable, "-m", "venv", tmp_path / "python"], tmp_path)
+    (site,) = (tmp_path / "python").glob("lib/python*/site-packages")
+    # Its requirements are there already: test_wheel.py installs them.
+    (site / "requirements.pth").write_text(sysconfig.get_path("purelib"))
     dropped = ("PYTHONPATH", "VIRTUAL_ENV")
     env = {name: value for name, value in os.environ.items() if name not in dropped}
     env |= {"PATH": f"{tmp_path / 'python/bin'}:{env['PATH']}", "GITHUB_RUN_ID": "1"}

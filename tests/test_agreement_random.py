@@ -23,8 +23,7 @@ H200 = parse_target("sim:h200", load_devices())
 SCRIPT = Path(__file__).parent.parent / "scripts/random-scenarios"
 # Head sizes 80 and 96, whose blocks on an SM, and so their bits, follow from ptxas's figures; 64 with q8_0; 72, and the
 # one that rescales VKQ by the multiply-add of a step's first row.
-SOME = ["random-078"]
-AT_NIGHT = ("random-048", "random-049", "random-212", "random-287", "random-242")
+SOME = ("random-078", "random-048", "random-049", "random-212", "random-287", "random-242")
 
 pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.slow]
 
@@ -53,7 +52,8 @@ def test_every_scenario_has_the_h100_s_launches(cases, tree):
     assert here == {name: there.launches for name, there in H100.items()}
 
 
-@pytest.mark.parametrize("name", [*SOME, *(pytest.param(name, marks=pytest.mark.night) for name in AT_NIGHT)])
+@pytest.mark.night  # a kernel is compiled for each
+@pytest.mark.parametrize("name", SOME)
 def test_some_scenarios_have_the_h100_s_bits(name, cases, session):
     case = cases[name]
     prepare(session, [(case, [H200])])

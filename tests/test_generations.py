@@ -1,7 +1,7 @@
 """One small op on a GPU of every generation, and with a release of every era: the real dispatch, the right answer.
 
-A build is made for each. CI has those that differ most: no tensor cores, the first two generations of them, and Ada for
-all that have the instructions of today; and the oldest release.
+A build is made for each. CI has the one without tensor cores, and the oldest release in test_compare_sim.py; its other
+tests have an H200, and those of tests/native the instructions of every generation.
 """
 
 from pathlib import Path
@@ -39,11 +39,11 @@ def kernel_and_error(source, device, case=GQA):
     ("device", "case", "spelling"),
     [
         pytest.param("gtx1060", GQA, "flash_attn_tile<64,64,", marks=SLOW),  # no tensor cores
-        pytest.param("v100", LONGER, "flash_attn_ext_f16<64,64,", marks=SLOW),  # mma.m8n8k4, only from 16 columns on
+        pytest.param("v100", LONGER, "flash_attn_ext_f16<64,64,", marks=NIGHT),  # mma.m8n8k4, only from 16 columns on
         # mma.m16n8k8, no cp.async, at most 32 columns
-        pytest.param("rtx2060", GQA, "flash_attn_ext_f16<64,64,4,8,", marks=SLOW),
+        pytest.param("rtx2060", GQA, "flash_attn_ext_f16<64,64,4,8,", marks=NIGHT),
         pytest.param("a100", GQA, "flash_attn_ext_f16<64,64,8,8,", marks=NIGHT),
-        pytest.param("rtx4070", GQA, "flash_attn_ext_f16<64,64,8,8,", marks=SLOW),
+        pytest.param("rtx4070", GQA, "flash_attn_ext_f16<64,64,8,8,", marks=NIGHT),
         pytest.param("rtx5090", GQA, "flash_attn_ext_f16<64,64,8,8,", marks=NIGHT),
     ],
 )
@@ -53,14 +53,8 @@ def test_a_gpu_of_each_generation(device, case, spelling):
     assert nmse < 2e-6
 
 
-@pytest.mark.parametrize(
-    "version",
-    [
-        pytest.param("0.2.8", marks=SLOW),
-        pytest.param("0.2.12", marks=NIGHT),
-        pytest.param("2026.4.8672", marks=NIGHT),
-    ],
-)
+@NIGHT
+@pytest.mark.parametrize("version", ["0.2.8", "0.2.12", "2026.4.8672"])
 def test_a_release_of_each_era(version):
     kernel, nmse = kernel_and_error(f"pypi:xllamacpp=={version}", "rtx4070")
     assert kernel.kernel == "flash_attn_ext_f16"

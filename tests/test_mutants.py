@@ -108,6 +108,7 @@ def test_a_change_that_a_test_notices_and_one_that_none_does(root):
     assert not {"return value >= MOST and not value < least", "min(values) +"} & noticed
 
 
+@pytest.mark.night
 def test_a_session_goes_on_where_it_was(root, monkeypatch):
     """What a test noticed is kept; what none did is tried again when a test has changed."""
     (root / "tests").mkdir()

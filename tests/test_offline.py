@@ -23,7 +23,7 @@ def without_network():
 
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_packed_folder_plans_a_launch_without_a_network(tmp_path):
     subprocess.run([ROOT / "scripts/offline", tmp_path / "pack"], check=True, capture_output=True)
     moved = (tmp_path / "pack").rename(tmp_path / "node")

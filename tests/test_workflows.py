@@ -33,8 +33,9 @@ def test_the_night_is_judged_after_its_shards():
     assert jobs["shard"]["strategy"]["matrix"]["shard"] == [1, 2, 3, 4]
 
 
-def test_the_verdict_has_a_mutation_score_each_night():
-    assert commands(WORKFLOWS["nightly"]["jobs"]["verdict"])[-1] == "scripts/nightly verdict"
+@pytest.mark.parametrize("part", ["tests", "verdict"])
+def test_what_is_not_ci_s_runs_each_night(part):
+    assert commands(WORKFLOWS["nightly"]["jobs"][part])[-1] == f"scripts/nightly {part}"
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)

@@ -97,13 +97,8 @@ def test_a_part_without_tests_fails():
 
 
 @pytest.mark.build
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("address", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.night) for name in ("thread", "undefined")),
-    ],
-)
+@pytest.mark.night
+@pytest.mark.parametrize("name", ["address", "thread", "undefined"])
 def test_the_simulator_is_compiled_for_a_sanitizer(name):
     done = nightly("sanitizers", "--only", name, "--filter", "the_simulator_is_compiled_for")
     assert (done.returncode, f"sanitizer {name}: 1 run, 0 failed" in done.stdout) == (0, True), done.stdout

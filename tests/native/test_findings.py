@@ -211,7 +211,7 @@ def test_a_thread_with_a_full_stack_has_a_finding(programs, kernel, kind):
     assert {fault.block for fault in found} == {(1, 0, 0)}
 
 
-@pytest.mark.slow  # the simulator is compiled with the sanitizers
+@pytest.mark.night  # the simulator is compiled with the sanitizers
 @pytest.mark.parametrize(
     ("kernel", "kind"), [("local_array", "address"), ("overflow", "undefined"), ("past_the_end", "out-of-bounds")]
 )
@@ -224,7 +224,7 @@ def test_a_sanitizer_s_finding_names_the_thread_too(programs, kernel, kind):
     assert f" {kernel}(" in found.kernel
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_fibers_run_under_sanitizers_and_host_code_is_unaffected(programs):
     # g++ 13's default, forced on older ones
     done = programs[SANITIZED, SANITIZED].run("right", ASAN_OPTIONS="detect_stack_use_after_return=1")

@@ -11,7 +11,7 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.machine.run.capture import Capture
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
-SLOW, NIGHT = pytest.mark.slow, pytest.mark.night  # a kernel is compiled for each
+NIGHT = pytest.mark.night  # a kernel is compiled for each
 PLAIN = {"FATTN_PROBE_SIM_IN_STEP": "1", "FATTN_PROBE_SIM_PORTABLE": "1"}
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
@@ -27,9 +27,8 @@ def output(session, case, device):
     ("device", "name"),
     [
         ("h200", "gqa"),
-        pytest.param("rtx2060", "gqa", marks=SLOW),
         *(pytest.param("h200", name, marks=NIGHT) for name in ("mha", "mla", "softcap", "sinks", "prefill")),
-        *(pytest.param(device, "gqa", marks=NIGHT) for device in ("rtx4070", "a100", "rtx5090")),
+        *(pytest.param(device, "gqa", marks=NIGHT) for device in ("rtx2060", "rtx4070", "a100", "rtx5090")),
     ],
 )
 def test_bits_do_not_depend_on_how_the_simulator_runs(session, monkeypatch, device, name):

@@ -3,10 +3,11 @@
 import functools
 import re
 import shutil
+import zlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from fattn_probe.base.cache import Growth, part
+from fattn_probe.base.cache import Growth, Kind, part, read_document, write_document
 from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import BuildError
 from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents, kernels_apart
@@ -29,6 +30,7 @@ SHARED = "fattn-common.cuh"
 """The header of the kernels that run beside those of every family."""
 WITHOUT_BODIES = Style(bodies=False)
 WHOLE = Style(apart=False)
+REWRITTEN = Kind("rewritten", "the rewritten file")
 CALLED = re.compile(r"\b(\w+)\s*\(")
 
 
@@ -168,8 +170,16 @@ def rewrite_files(paths: Iterable[Path], *, apart: bool) -> None:
 
 @functools.lru_cache(maxsize=1000)
 def rewritten(text: str, name: str, known_ptx: frozenset[str], style: Style) -> str:
-    """The text of one file for the simulator; the builds that a process makes for several GPUs share it."""
-    return rewrite(text, name, known_ptx, style).text
+    """The text of one file for the simulator.
+
+    Rewriting all files takes a second, so what is unchanged in a patched or edited tree is read from the cache.
+    """
+    key = hexdigest((f"{own_stamp()}\0{name}\0{style}\0", text))
+    if (kept := read_document(REWRITTEN, key)) is not None:
+        return zlib.decompress(kept).decode(errors=ERRORS)
+    made = rewrite(text, name, known_ptx, style).text
+    write_document(REWRITTEN, key, zlib.compress(made.encode(errors=ERRORS)))
+    return made
 
 
 def settle(growth: Growth, fresh: Path) -> None:

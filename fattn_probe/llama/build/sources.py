@@ -136,7 +136,8 @@ def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
     """ggml-cpu's portable files and those of the processor's architecture.
 
     The first list of its CMakeLists is the portable one; without it, the result is empty. Excluded: llamafile's matrix
-    product, which attention does not use, and `cpu-feats.cpp`, which is for loadable variants.
+    product, which attention does not use, `cpu-feats.cpp`, which is for loadable variants, and both `repack.cpp`, a
+    quarter of the compile time, whose buffers of weights only a build with GGML_USE_CPU_REPACK has.
     """
     cmake, source = text_of(tree, f"{GGML}/ggml-cpu/CMakeLists.txt"), tree.root / GGML
     match = re.search(r"list\s*\(APPEND GGML_CPU_SOURCES\s([^)]*)\)", cmake)
@@ -145,7 +146,8 @@ def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
     portable = re.findall(r"ggml-cpu/[\w/-]+\.(?:cpp|c)\b", match.group(1))
     arch = "arm" if machine in ("aarch64", "arm64") else "x86"
     own = [path for path in sorted((source / "ggml-cpu/arch" / arch).glob("*.c*")) if path.stem != "cpu-feats"]
-    return (*portable, *(path.relative_to(source).as_posix() for path in own))
+    every = (*portable, *(path.relative_to(source).as_posix() for path in own))
+    return tuple(name for name in every if not name.endswith("/repack.cpp"))
 
 
 def addable(tree: Tree) -> list[Path]:

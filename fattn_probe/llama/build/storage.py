@@ -14,6 +14,7 @@ from fattn_probe.base.scratch import sweep
 from fattn_probe.base.seal import SEAL
 from fattn_probe.llama.build.ccache import Usage, ccache_folder, find_ccache, store_env, usage
 from fattn_probe.llama.build.key import MANIFEST, MANIFESTS
+from fattn_probe.llama.build.overlay import REWRITTEN
 from fattn_probe.llama.build.stamp import own_stamp
 
 DAY = 86400.0
@@ -80,8 +81,8 @@ def builds() -> Iterator[CacheEntry]:
 def prune(days: float) -> tuple[CacheEntry, ...]:
     """Remove builds and shared objects that have not been used for this many days; returns the removed builds.
 
-    Unfinished builds are removed too, and what killed processes and earlier versions of fattn-probe left. A build that
-    another process is changing stays.
+    Rewritten files go by their age, since a build makes them again. Unfinished builds are removed too, and what killed
+    processes and earlier versions of fattn-probe left. A build that another process is changing stays.
     """
     if parts().is_dir():
         sweep(parts())
@@ -92,6 +93,9 @@ def prune(days: float) -> tuple[CacheEntry, ...]:
         folder = cache_dir() / "builds" / entry.name
         if (entry.days is None or entry.days >= days) and remove(folder):
             gone.append(entry)
+    for path in contents(REWRITTEN.root):
+        if (days_since(path) or 0.0) >= days:
+            remove_tree(path)
     if ccache := find_ccache():
         run([ccache, "--evict-older-than", f"{int(days * DAY)}s"], env=store_env())
     return tuple(gone)

@@ -98,8 +98,10 @@ def stub(index: int, symbol: str) -> str:
 
 
 def nm(*words: str) -> str:
-    """The output of nm."""
-    return subprocess.run(["nm", *words], check=True, capture_output=True, text=True, errors="replace").stdout
+    """The output of nm, which sorts nothing."""
+    return subprocess.run(
+        ["nm", "--no-sort", *words], check=True, capture_output=True, text=True, errors="replace"
+    ).stdout
 
 
 def library_paths(compiler: str, names: Iterable[str]) -> list[str]:
@@ -124,9 +126,11 @@ def main() -> None:
     options = parser.parse_args()
     sanitizers = [SANITIZER_LIBRARIES[name] for name in options.sanitize.split(",") if name]
     system = library_paths(options.compiler, (*SYSTEM_LIBRARIES, *LOADERS, *sanitizers))
-    libraries = [nm("-D", "--defined-only", path) for path in (*options.library, *system)]
     archives = library_paths(options.compiler, SYSTEM_ARCHIVES)
-    libraries.append(nm("-g", "--defined-only", *options.provided, *archives))
+    libraries = [
+        nm("-D", "--defined-only", *options.library, *system),
+        nm("-g", "--defined-only", *options.provided, *archives),
+    ]
     text = render_stubs(missing_symbols(nm("-g", *options.objects), libraries))
     if not options.output.is_file() or options.output.read_text() != text:
         options.output.write_text(text)

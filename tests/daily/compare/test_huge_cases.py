@@ -9,14 +9,13 @@ from tests.cli.test_cli import answer
 HUGE = Path(__file__).parents[3] / "scenarios/huge"
 PARTS = {"rows", "of", "blocks", "of_blocks", "complete"}
 
-pytestmark = [pytest.mark.build, pytest.mark.network]
+pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.night]
 
 
 def rows_of(scenario, *words, on="sim:h200", code=0):
     return answer("compare", str(scenario), "--on", on, "--no-maps", *words, code=code)["rows"]
 
 
-@pytest.mark.slow
 def test_a_stride_of_the_mask_in_32_bits_is_found():
     """llama.cpp#24945."""
     (row,) = rows_of(HUGE / "mask-sequences.yaml", "--patch", "fault-mask-scan", code=5)
@@ -25,7 +24,6 @@ def test_a_stride_of_the_mask_in_32_bits_is_found():
     assert "of mask (allocation 0), which has 17179869184 bytes" in row["finding"]["message"]
 
 
-@pytest.mark.night
 @pytest.mark.parametrize(
     ("name", "patch", "what"),
     [
@@ -40,7 +38,6 @@ def test_offsets_in_32_bits_are_found(name, patch, what):
         assert what in row["finding"]["message"]
 
 
-@pytest.mark.night
 @pytest.mark.parametrize("name", ["dst", "kv-offsets", "mask-rows", "mask-sequences"])
 def test_correct_kernels_pass(name):
     rows = rows_of(HUGE / f"{name}.yaml")
@@ -49,13 +46,11 @@ def test_correct_kernels_pass(name):
     assert all(row["sampled"]["blocks"] < row["sampled"]["of_blocks"] for row in rows)
 
 
-@pytest.mark.night
 def test_the_correct_tile_kernel_passes():
     (row,) = rows_of(HUGE / "tile.yaml")
     assert row["status"] == "pass"
 
 
-@pytest.mark.night
 def test_a_long_case_is_judged_by_some_blocks_in_every_bit():
     (row,) = rows_of(HUGE.parent / "examples/long-cache.yaml", on="sim:rtx4090")
     assert row["status"] == "pass"

@@ -108,7 +108,7 @@ def test_fractional_tiles(inspector):
     assert len(facts.blocks) == 264
 
 
-@pytest.mark.slow
+@pytest.mark.night  # CI has such facts in test_coverage.py
 def test_a_fault_in_the_arithmetic_of_kbc_is_reported():
     coverage = check(facts_of(inspector_of(patch="fault-stream-k-seam"), CASES["streamk-fractional"]))
     assert not coverage.passes

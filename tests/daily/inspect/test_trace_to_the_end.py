@@ -116,11 +116,11 @@ FAULTS = {
 }
 """The first quantity that each fault's line changes; the mma kernel's come first, then those of tile and of vec."""
 BY_NAME = {fault.patch.name: fault for fault in corpus()}
-CHEAP = ("15091-vec-sinks-each-block", "21159-fixup-first-block")
+IN_CI = "15091-vec-sinks-each-block"
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in CHEAP else pytest.mark.night) for name in FAULTS]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == IN_CI else pytest.mark.night) for name in FAULTS]
 )
 def test_a_fault_is_placed_at_its_line_or_after_it(name):
     fault = BY_NAME[name]

@@ -30,6 +30,7 @@ def assert_same(found, again, again_launches):
 
 
 @pytest.mark.build
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen2", pytest.param("gemma2", marks=pytest.mark.night)])
 def test_a_model_on_a_simulated_gpu(name, tmp_path):
     """Stands in for a real GPU: the scheduler gives the matrix products to the CPU."""

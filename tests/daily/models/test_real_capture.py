@@ -1,6 +1,7 @@
 """Small models of each kind run with libllama, and their attention ops recorded, read and run again."""
 
 import errno
+import functools
 import json
 import os
 import signal
@@ -30,7 +31,7 @@ from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, referen
 from tests.as_user import fattn_probe
 from tests.daily.models.make import MODELS, make_model
 
-pytestmark = pytest.mark.build
+pytestmark = [pytest.mark.build, pytest.mark.slow]
 CPU = Target("cpu")
 # ggml's CPU backend sums V in f16: 300 rows lose 1e-5 of the variance. For a quantised K it rounds Q to q8_0.
 NMSE = {"f16": 2e-5, "q8_0": 5e-5}
@@ -59,6 +60,19 @@ def captures(index, folder):
     return [read_capture(folder / entry.file) for entry in index.entries]
 
 
+@pytest.fixture(scope="module")
+def recorded(session, models, tmp_path_factory):
+    """The index and the captures of a model by its name, recorded once."""
+
+    @functools.cache
+    def once(name):
+        folder = tmp_path_factory.mktemp(name)
+        index = record(session, models[name], folder)
+        return index, captures(index, folder)
+
+    return once
+
+
 def check_output(session, found):
     """The output is the exact answer as far as the CPU backend rounds, and the op alone gives the same bits."""
     exact = reference_of(found.op, found.inputs, found.name)
@@ -70,17 +84,17 @@ def check_output(session, found):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.night if name == "qwen3" else ()) for name in MODELS]
+    "name", [pytest.param(name, marks=pytest.mark.night if name in ("qwen3", "jamba") else ()) for name in MODELS]
 )
-def test_the_ops_of_a_model(session, models, name, tmp_path):
-    index = record(session, models[name], tmp_path)
+def test_the_ops_of_a_model(session, recorded, name):
+    index, found_ops = recorded(name)
     model = MODELS[name]
     layers = [1] if name == "jamba" else [0, 1]
     assert index.complete and index.run["finite"] is True
     assert [(entry.offer.layer, entry.offer.step) for entry in index.entries] == [
         (layer, step) for step in (1, 2) for layer in layers
     ]
-    for found in captures(index, tmp_path):
+    for found in found_ops:
         sizes = found.op.sizes
         assert (sizes.n_head, sizes.hsk) == (model.n_head, model.head_size)
         assert sizes.n_head_kv == model.n_head_kv
@@ -88,29 +102,26 @@ def test_the_ops_of_a_model(session, models, name, tmp_path):
         check_output(session, found)
 
 
-def first_ops(session, models, name, folder):
-    return {
-        entry.offer.layer: read_capture(folder / entry.file) for entry in record(session, models[name], folder).entries
-    }
+def ops_of(index, found):
+    """The last op of each layer."""
+    return {entry.offer.layer: capture for entry, capture in zip(index.entries, found, strict=True)}
 
 
-def test_gemma_has_a_softcap_and_a_window(session, models, tmp_path):
-    ops = first_ops(session, models, "gemma2", tmp_path)
+def test_gemma_has_a_softcap_and_a_window(recorded):
+    ops = ops_of(*recorded("gemma2"))
     assert {found.op.params.logit_softcap for found in ops.values()} == {50.0}
     seen = [np.isfinite(mask_of(ops[layer])).sum(axis=-1).max() for layer in (0, 1)]
     assert seen == [64, 201]
 
 
-def test_gpt_oss_has_sinks(session, models, tmp_path):
-    sinks = [
-        found.inputs["sinks"].view(np.float32) for found in first_ops(session, models, "gpt-oss", tmp_path).values()
-    ]
+def test_gpt_oss_has_sinks(recorded):
+    sinks = [found.inputs["sinks"].view(np.float32) for found in ops_of(*recorded("gpt-oss")).values()]
     assert [values.shape for values in sinks] == [(16,), (16,)]
     assert not np.array_equal(*sinks)
 
 
-def test_mla_has_V_in_Ks_rows_and_stores_them_once(session, models, tmp_path):
-    for found in first_ops(session, models, "deepseek2", tmp_path).values():
+def test_mla_has_V_in_Ks_rows_and_stores_them_once(recorded):
+    for found in ops_of(*recorded("deepseek2")).values():
         assert found.op.V_is_K_view
         assert set(found.inputs) == {"Q", "K", "mask"}
         assert found.op.sizes.hsv == 512
@@ -180,9 +191,9 @@ def test_the_same_run_gives_the_same_files(session, models, tmp_path):
 
 
 def test_a_folder_with_captures_is_not_mixed_with_others(session, models, tmp_path):
-    record(session, models["jamba"], tmp_path, prompt=Prompt(tokens=3))
+    record(session, models["llama"], tmp_path, prompt=Prompt(tokens=3))
     with pytest.raises(InputError, match="holds captured ops: choose another folder"):
-        record(session, models["jamba"], tmp_path)
+        record(session, models["llama"], tmp_path)
 
 
 ABSURD: dict[str, tuple[str, dict[str, int], type[Exception], str]] = {
@@ -301,18 +312,13 @@ THREE = "sim:h200,sim:rtx4090,sim:rtx2060"
 
 
 @pytest.mark.network
-@pytest.mark.parametrize(
-    ("name", "on"),
-    [
-        pytest.param("qwen2", "sim:h200", marks=pytest.mark.slow),
-        *(pytest.param(name, THREE, marks=pytest.mark.night) for name in MODELS),
-    ],
-)
-def test_the_ops_of_a_model_pass(name, on, tmp_path):
+@pytest.mark.night  # CI triages a healthy model
+@pytest.mark.parametrize("name", MODELS)
+def test_the_ops_of_a_model_pass(name, tmp_path):
     model = make_model(MODELS[name], tmp_path / f"{name}.gguf")
     fattn_probe("capture", model, "--tokens", 100, "--out", tmp_path / "ops")
-    done = fattn_probe("compare", tmp_path / "ops", "--on", on, "--json")
+    done = fattn_probe("compare", tmp_path / "ops", "--on", THREE, "--json")
     rows = json.loads(done.stdout)["rows"]
-    assert len(rows) == len(on.split(",")) * len(list((tmp_path / "ops").glob("*.gguf"))) > 0
+    assert len(rows) == 3 * len(list((tmp_path / "ops").glob("*.gguf"))) > 0
     assert {row["status"] for row in rows} == {"pass"}
     assert all(row["design"]["equal_bits"] == 1.0 for row in rows)

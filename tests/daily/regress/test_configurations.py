@@ -87,10 +87,8 @@ def test_the_suite_names_an_architecture_of_each_table():
 
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.parametrize(
-    "arch",
-    [pytest.param(arch, marks=pytest.mark.slow if arch == 90 else pytest.mark.night) for arch in ARCHITECTURES],
-)
+@pytest.mark.night
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_row_has_a_case(tree, arch):
     constants = constants_of(tree)
     mma, tile = launched(tree, arch)

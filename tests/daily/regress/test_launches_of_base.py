@@ -40,6 +40,7 @@ def test_what_is_said_of_a_base():
 
 @pytest.mark.build
 @pytest.mark.network
+@pytest.mark.night
 def test_compare_names_the_launches_that_a_patch_changes():
     found = answer("compare", "gqa", "decode", "--on", "sim:h200", "--patch", PATCH)["launches"]
     assert (found["base"], found["compared"], found["missing"]) == (BASE, 2, None)
@@ -57,7 +58,7 @@ def test_compare_of_a_release_has_no_base():
 
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.night
 def test_regress_stores_the_launches_that_a_patch_changes(tmp_path):
     suite, history = tmp_path / "two.yaml", tmp_path / "h.db"
     suite.write_text(SUITE.format(root=ROOT))

@@ -42,8 +42,8 @@ def probe(*words, history, code=0):
 @pytest.mark.parametrize(
     ("earlier", "on", "also"),
     [
-        # Other tests need these two builds too. The two releases choose other kernels.
-        pytest.param("pypi:xllamacpp==0.2.8", "sim:rtx4070", OTHER_KERNELS, marks=pytest.mark.slow),
+        # Other tests need these builds too. The two releases choose other kernels.
+        pytest.param("pypi:xllamacpp==0.2.8", "sim:h200", OTHER_KERNELS, marks=pytest.mark.slow),
         pytest.param("pypi:xllamacpp==2026.9.11063", "sim:h200", [], marks=pytest.mark.night),
     ],
 )

@@ -209,13 +209,13 @@ def another_compiler(place, tree):
     in_the_history(place, compilers=["g++ 1"])
 
 
-CHANGES = (
-    *(an_edited_source, a_patch_with_other_text, other_checks, cases_of_another_size),
-    *(another_fattn_probe, another_compiler),
+AT_NIGHT = (a_patch_with_other_text, cases_of_another_size, another_fattn_probe, another_compiler)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [an_edited_source, other_checks, *(pytest.param(change, marks=pytest.mark.night) for change in AT_NIGHT)],
 )
-
-
-@pytest.mark.parametrize("change", CHANGES)
 def test_results_of_something_else_are_made_again(place, tree, change):
     changing = change(place, tree)
     why, both, *words = next(changing)

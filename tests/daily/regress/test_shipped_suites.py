@@ -29,8 +29,6 @@ FAULTS = {
     "rows-to-convert": ("", "sim:h200", "long-rows-type_K=bf16"),
     "latent-strides": ("pascal", "sim:gtx1060", LATENT),
 }
-IN_CI = "first-of-two-queries"
-"""The others take the same path, each with kernels of its own to compile twice."""
 CHECKS = Checks(roundings=True)
 CLASSES = {
     "kernels of one function, more than 48 KB": ("one-process", "sim:h200-5", "siblings-logit_softcap=10"),
@@ -77,9 +75,8 @@ def test_quick_has_a_case_of_each_class(entry, on, case):
 
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.parametrize(
-    "fault", [pytest.param(name, marks=pytest.mark.slow if name == IN_CI else pytest.mark.night) for name in FAULTS]
-)
+@pytest.mark.night  # each has kernels of its own, to compile twice
+@pytest.mark.parametrize("fault", FAULTS)
 def test_the_case_shows_a_fault_of_its_class(tree, fault):
     entry, on, name = FAULTS[fault]
     case, target = case_of(entry, name), parse_target(on, load_devices())

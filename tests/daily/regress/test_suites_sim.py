@@ -70,11 +70,11 @@ def workers_of(pid):
             for child, words in found.items() if "fattn-runner --batch" in words}  # fmt: skip
 
 
-SLOW = pytest.mark.slow  # ggml's CPU backend is compiled for upstream's program, which lists the cases
+NIGHT = pytest.mark.night  # upstream's program, which lists the cases, and ggml's CPU backend are compiled
 PART = r"hsk=64,.*nr23=\[4,1\],kv=512,nb=3,mask=1,sinks=.,max_bias=0"  # 36 cases of one kernel, 4 not supported
 
 
-@SLOW
+@NIGHT  # CI has upstream's program as a stand-in in test_drive.py
 def test_a_part_of_the_list_runs_and_is_judged(tmp_path):
     code, out, said = regress("--on", "sim:h200", "--filter", PART, "--json", history=tmp_path / "h.db")
     (run,) = json.loads(out)["runs"]
@@ -102,7 +102,7 @@ def test_a_crash_costs_its_own_case(tmp_path):
     assert code == 0  # the crash is a known defect of llama.cpp
 
 
-@SLOW
+@NIGHT  # CI has test_runner.py, and test_workers.py
 @pytest.mark.parametrize("victim", ["runner", "worker"])
 def test_a_killed_worker_or_runner_loses_no_case(tmp_path, victim):
     history = tmp_path / "h.db"
@@ -125,13 +125,8 @@ def test_a_killed_worker_or_runner_loses_no_case(tmp_path, victim):
     assert {name for name, number in run["counts"].items() if number} == {"pass", "unsupported"}
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        pytest.param(signal.SIGTERM, 143, marks=SLOW),
-        *(pytest.param(*each, marks=pytest.mark.night) for each in ((signal.SIGINT, 4), (signal.SIGHUP, 129))),
-    ],
-)
+@NIGHT  # CI has test_resume.py, and test_signals.py
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 4), (signal.SIGHUP, 129)])
 def test_a_signal_leaves_what_was_done_and_resume_goes_on(tmp_path, number, code):
     history = tmp_path / "h.db"
     running = regress("--on", "sim:h200", "--filter", PART, history=history, wait=False)

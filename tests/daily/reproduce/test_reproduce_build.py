@@ -24,7 +24,8 @@ from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import RunOptions, Session
 from tests.as_user import fattn_probe
 
-pytestmark = [pytest.mark.build, pytest.mark.slow, pytest.mark.network]
+pytestmark = [pytest.mark.build, pytest.mark.network]
+NIGHT = pytest.mark.night  # test-backend-ops and ggml's CPU backend are compiled, each fault's kernels twice
 
 H200 = parse_target("sim:h200", load_devices())
 FIXUP = "faults/14628-fixup-layout"
@@ -93,6 +94,7 @@ def upstream_line(folder):
     return next(line for line in readme_lines(folder) if line[0] == "build/bin/test-backend-ops")
 
 
+@NIGHT
 def test_a_case_of_upstreams_list_is_a_line(tmp_path):
     case = tmp_path / "case.yaml"
     case.write_text(fattn_probe("scenario", "from-ops", OF_UPSTREAM).stdout)
@@ -105,7 +107,7 @@ def test_a_case_of_upstreams_list_is_a_line(tmp_path):
     assert "0/1 tests passed" in faulty.stdout and "1/1 tests passed" in clean.stdout
 
 
-@pytest.mark.night
+@NIGHT
 def test_a_shape_that_the_list_lacks_is_a_patch(tmp_path):
     out, gqa = tmp_path / "out", Path("scenarios/gqa.yaml")
     made = reproduce("gqa", out, "--patch", FIXUP)
@@ -122,15 +124,12 @@ def test_a_shape_that_the_list_lacks_is_a_patch(tmp_path):
     assert "0/1 tests passed" in faulty.stdout and "1/1 tests passed" in clean.stdout
 
 
+@NIGHT
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
         ("faults/14500-mask-rows", "patch: test_flash_attn_ext has no parameters for this op"),
-        pytest.param(
-            "faults/17610-no-maximum-shift",
-            "patch: upstream's test failed in 0 of 3 runs",
-            marks=pytest.mark.night,
-        ),
+        ("faults/17610-no-maximum-shift", "patch: upstream's test failed in 0 of 3 runs"),
     ],
 )
 def test_what_upstreams_test_cannot_show_is_a_file(fault, reason, tmp_path):
@@ -149,6 +148,7 @@ def check_file(out, case, fault):
     assert faulty.stdout.splitlines()[-1] == "FAIL" and clean.stdout.splitlines()[-1] == "PASS"
 
 
+@NIGHT
 def test_a_recorded_case(tmp_path):
     fault, out = "faults/14500-mask-rows", tmp_path / "out"
     done = fattn_probe("run", scenario_of(fault), "--on", "sim:h200", "--captures", tmp_path / "ops")
@@ -176,7 +176,7 @@ def test_the_output_in_a_capture_is_judged(tmp_path):
     assert "Nothing\nwas run on a real GPU." in (tmp_path / "wrong/README.md").read_text()
 
 
-@pytest.mark.night
+@NIGHT
 def test_a_rounding_that_only_the_model_shows(tmp_path):
     """Its error is within the bounds of the exact answer, so the file compares with the rounding model."""
     fault, out = "faults/16540-tile-f16-scale", tmp_path / "out"
@@ -186,6 +186,7 @@ def test_a_rounding_that_only_the_model_shows(tmp_path):
     check_file(out, case, fault)
 
 
+@NIGHT
 def test_a_case_that_passes_is_written_too(tmp_path):
     made = reproduce("gqa", tmp_path / "out")
     assert (made["status"], made["way"], made["judged_by"]) == ("pass", "file", "prediction")

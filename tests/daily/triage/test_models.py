@@ -12,9 +12,8 @@ from tests.as_user import fattn_probe
 from tests.daily.models.fault import ROPE, fault_in
 from tests.daily.models.make import MODELS, make_model
 
-pytestmark = [pytest.mark.build, pytest.mark.network]
+pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.slow]
 ON = "sim:h200"
-AT_NIGHT = [pytest.param(name, marks=pytest.mark.night) for name in MODELS if name not in ("qwen2", "jamba")]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +50,8 @@ def test_a_healthy_model(tmp_path):
     assert all(layer["ran"] > 0 and layer["share"] < 0.5 for layer in found["layers"])
 
 
-@pytest.mark.parametrize("name", [pytest.param("jamba", marks=pytest.mark.slow), *AT_NIGHT])
+@pytest.mark.night
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "qwen2"])
 def test_healthy_models_of_other_architectures(name, tmp_path):
     found = triage(tmp_path, model_of(tmp_path, name), code=0)
     assert found["verdict"] == "Innocent"
@@ -73,7 +73,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "patch", [next(iter(FAULTS)), *(pytest.param(patch, marks=pytest.mark.night) for patch in list(FAULTS)[1:])]
 )
@@ -95,7 +94,6 @@ def test_a_fault_in_attention(patch, tmp_path):
     assert cause in shown.stdout
 
 
-@pytest.mark.slow
 def test_a_fault_in_rope(tree, tmp_path):
     patch = fault_in(tree, tmp_path, *ROPE)
     found = triage(tmp_path, model_of(tmp_path), "--patch", patch)
@@ -107,7 +105,6 @@ def test_a_fault_in_rope(tree, tmp_path):
     assert "attention is right, in 4 of 4 judged ops" in found["sentence"]
 
 
-@pytest.mark.slow
 def test_a_fault_in_the_graph_with_flash_attention(tree, tmp_path):
     old = "ggml_flash_attn_ext(ctx0, q, k, v, kq_mask, kq_scale,"
     patch = fault_in(tree, tmp_path, "src/llama-graph.cpp", old, old.replace("kq_scale", "4.0f*kq_scale"))
@@ -160,7 +157,6 @@ def test_a_model_that_is_none_leaves_no_folder(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 
-@pytest.mark.slow
 def test_two_gpus_and_an_op_that_none_of_them_supports(tmp_path):
     model = make_model(replace(MODELS["llama"], head_size=48), tmp_path / "odd.gguf")
     done = fattn_probe("triage", model, "--tokens", 9, "--on", "sim:h200,sim:h100", "--out", tmp_path / "out", code=5)

@@ -253,7 +253,7 @@ def test_fates(changes, fate):
 
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_small_suite_kills_some_mutants_and_goes_on_where_it_was(tmp_path):
     words = ["mutate", str(suite(tmp_path)), "--file", "fattn-vec.cuh", "--results", str(tmp_path / "results.jsonl")]
     first = json.loads(probe(*words, "--sample", "8", "--json").stdout)

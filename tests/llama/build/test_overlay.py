@@ -10,6 +10,7 @@ from fattn_probe.base.errors import BuildError
 from fattn_probe.llama.build import overlay
 from fattn_probe.llama.build.key import BuildRequest, Contents
 from fattn_probe.llama.build.overlay import ERRORS, prepare
+from fattn_probe.llama.build.rewrite import rewrite
 from fattn_probe.llama.build.sources import CUDA, read_sources
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.tree import digest_tree
@@ -99,6 +100,22 @@ def test_an_overlay_as_it_was_made_is_not_made_again(tmp_path, monkeypatch):
     (cuda / "convert.cu").unlink()
     with pytest.raises(TypeError):
         prepared(tmp_path / "tree", tmp_path / "build")
+
+
+def test_only_what_differs_from_an_earlier_tree_is_rewritten(tmp_path, monkeypatch):
+    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+    overlay.rewritten.cache_clear()
+    first, again = prepared(tmp_path / "one", tmp_path / "build"), list[str]()
+
+    def watched(text, name, *words):
+        again.append(name)
+        return rewrite(text, name, *words)
+
+    monkeypatch.setattr(overlay, "rewrite", watched)
+    overlay.rewritten.cache_clear()  # as another process
+    second = prepared(tmp_path / "two", tmp_path / "patched", patches=(Patch("two", tmp_path, "", (), DIFF),))
+    assert (again, (second / "convert.cu").read_text()) == (["convert.cu"], "int two;\n")
+    assert (second / "fattn.cu").read_text() == (first / "fattn.cu").read_text()
 
 
 @pytest.mark.parametrize("data", [b"text", b"// caf\xe9"])

@@ -126,7 +126,7 @@ def test_an_exported_build_runs(build, tmp_path):
     assert says(copy.runner).startswith("fattn-runner: usage:")
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_cuda_engine_links_without_a_gpu(tree):
     if not any((root / "bin/nvcc").is_file() and find_library(root, CUDART) for root in cuda_roots()):
         pytest.skip("no nvcc here")

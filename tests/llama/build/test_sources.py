@@ -58,6 +58,11 @@ def test_upstreams_test_of_a_tree_without_it_is_one_sentence(tmp_path):
         check_contents(tree, contents, sources)
 
 
+def test_the_cpu_backend_has_what_attention_and_models_call(tmp_path):
+    files = read_sources(make_tree(tmp_path), (), "x86_64").cpu
+    assert files == ("ggml-cpu/ggml-cpu.c", "ggml-cpu/amx/amx.cpp", "ggml-cpu/arch/x86/quants.c")
+
+
 def test_a_cpu_backend_without_a_list_of_its_files_is_one_sentence_where_it_is_needed(tmp_path):
     tree = make_tree(tmp_path)
     (tmp_path / "ggml/src/ggml-cpu/CMakeLists.txt").write_text("add_library(ggml-cpu ggml-cpu.c)\n")

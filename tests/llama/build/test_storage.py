@@ -46,9 +46,14 @@ def test_each_part_is_measured(cache):
 
 
 def test_old_and_unfinished_builds_go(cache):
+    (cache / "rewritten").mkdir()
+    for name, days in (("recent", 1), ("old", 40)):
+        (cache / "rewritten" / name).touch()
+        os.utime(cache / "rewritten" / name, (time.time() - days * DAY,) * 2)
     assert [entry.name for entry in prune(30)] == ["old", "broken"]
     assert sorted(path.name for path in (cache / "builds").iterdir()) == ["new", "new.lock"]
     assert (cache / "sources/llama/ggml.c").exists()
+    assert [path.name for path in (cache / "rewritten").iterdir()] == ["recent"]
 
 
 def test_a_build_that_is_being_changed_stays(cache):

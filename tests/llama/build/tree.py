@@ -22,11 +22,12 @@ add_library(ggml
         f"ggml/src/{name}": ""
         for name in ("ggml.c", "ggml-quants.c", "gguf.cpp", "ggml-backend-dl.cpp", "ggml-backend-reg.cpp")
     },
-    **{f"ggml/src/ggml-cpu/{name}": "" for name in ("ggml-cpu.c", "amx/amx.cpp")},
+    **{f"ggml/src/ggml-cpu/{name}": "" for name in ("ggml-cpu.c", "repack.cpp", "amx/amx.cpp")},
     "ggml/src/ggml-version.h.in": '#define GGML_VERSION "@GGML_VERSION@"\n',
     "ggml/src/ggml-cpu/CMakeLists.txt": """
     list (APPEND GGML_CPU_SOURCES
         ggml-cpu/ggml-cpu.c
+        ggml-cpu/repack.cpp
         ggml-cpu/amx/amx.cpp
         ggml-cpu/amx/amx.h
         )
@@ -34,6 +35,7 @@ add_library(ggml
         ggml-cpu/llamafile/sgemm.cpp)
 """,
     "ggml/src/ggml-cpu/arch/x86/quants.c": "",
+    "ggml/src/ggml-cpu/arch/x86/repack.cpp": "",
     "ggml/src/ggml-cpu/arch/x86/cpu-feats.cpp": "",
     "ggml/src/ggml-cpu/arch/arm/quants.c": "",
     "ggml/src/ggml-cuda/ggml-cuda.cu": "int backend;\n",

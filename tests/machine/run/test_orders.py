@@ -128,7 +128,7 @@ def test_no_order_of_the_release_makes_a_difference(session):
 
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.night
 def test_one_flag_for_several_kernels_is_found_and_shrunk(tree):
     patch = find_patch(str(PATCHES / "one-flag-for-all-kernels.patch"), tree)
     cases = [*shipped("gqa", "decode", "sinks"), *(case for case in shipped("masked-tiles") if case.name == LARGE)]

@@ -38,7 +38,10 @@ def case_of(name):
     return case
 
 
-@pytest.mark.parametrize("name", RECORDED)
+# 64 heads of 3,072 rows take 15 s
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.night if name == "vec-mask-step" else ()) for name in RECORDED]
+)
 def test_the_first_cause_is_the_true_one(name):
     recorded, case = read(FOLDER / f"{name}.npz"), case_of(name)
     assert recorded.patch == patches.load(FOLDER / f"{name}.patch").changes, "record its output again"
@@ -47,11 +50,9 @@ def test_the_first_cause_is_the_true_one(name):
 
 
 @pytest.mark.build
+@pytest.mark.night
 @pytest.mark.network
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name == "vec-race-maximum" else pytest.mark.night) for name in RACES],
-)
+@pytest.mark.parametrize("name", RACES)
 def test_a_second_run_tells_a_race(name):
     assert labels_of(name) == ["nondeterministic"]
     assert planted(name) == "nondeterministic"

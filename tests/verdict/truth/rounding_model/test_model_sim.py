@@ -44,22 +44,17 @@ def test_other_shapes(session, number):
     assert found.nmse <= 1e-12
 
 
-SLOW = [(device, "gqa") for device in ("rtx2060", "rtx4070")]
 # "unaligned" is not for v100: the launch chooses a kernel for 16 columns, which traps there
 NIGHT = [
+    *((device, "gqa") for device in ("rtx2060", "rtx4070")),
     *((device, "unaligned") for device in ("t4", "rtx4070")),
     *(("rtx3060", name) for name in ("gqa", "unaligned")),
     *((device, name) for device in ("t4", "rtx3060", "v100", "gtx1060") for name in ("mla", "softcap", "sinks", "mha")),
 ]
 
 
-@pytest.mark.parametrize(
-    ("device", "name"),
-    [
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW),
-        *(pytest.param(*each, marks=pytest.mark.night) for each in NIGHT),
-    ],
-)
+@pytest.mark.night
+@pytest.mark.parametrize(("device", "name"), NIGHT)
 def test_other_generations(session, device, name):
     case = expand(load(SCENARIOS / f"{name}.yaml"))[-1]
     found = likeness(session, case, f"sim:{device}")
