@@ -199,13 +199,17 @@ def test_of_the_kept_random_cases_nearly_all_are_as_wrong_as_predicted():
     assert max(case["worst"] for case in cases) < 1
 
 
-def test_the_bound_allows_for_the_conversion_of_the_only_row_of_v():
-    entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 1, "n_q": 1, "n_kv": 1, "type_K": "f32"}
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_bound_allows_for_the_conversion_of_the_only_row_of_v_that_counts(rows):
+    """The others are its negative, so the mean error is 0, and zeros."""
+    entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 1, "n_q": 1, "n_kv": rows, "type_K": "f32"}
     (case,) = expand(Scenario.model_validate(entry).named("converted"))
     line = '{"order":0,"kernel":"flash_attn_tile<64,64,2,1,false>","grid":[1,1,1],"block":[32,2,1],"shared":0}'
-    values = values_of(case)
+    v = np.asarray(values_of(case)["V"])[:, :, :1]
+    k = np.array([1, -1, -1], np.float32)[None, None, :rows, None] * np.ones_like(v)
+    values = {"Q": np.full_like(v, 8), "K": k, "V": np.concatenate([v, -v, 0 * v], axis=2)[:, :, :rows]}
     bound = predicted(case.op, values, [parse_launch(line)], 61).bound.ravel()
-    error = np.abs(values["V"].astype(np.float16).astype(np.float64) - values["V"]).ravel()
+    error = np.abs(v.astype(np.float16).astype(np.float64) - v).ravel()
     assert error.any()
     assert (error <= bound).all()
     assert (bound < 0.001).all()
