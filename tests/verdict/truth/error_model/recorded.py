@@ -29,6 +29,7 @@ from tests.verdict.truth.models import kernel_of, predicted
 
 RECORDED = Path(__file__).parents[3] / "data/error-model.json"
 V1 = "data: {V: {kind: uniform, mean: 1, scale: 0.1}}"
+V_1_0003 = "data: {V: {kind: uniform, mean: 1.0003, scale: 1.0e-9}}"
 SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform, mean: 0.5}}"
 SCATTERED = "data: {Q: {kind: normal, scale: 3}, V: {kind: normal, scale: 2}}"
 LARGE = {"q8_0": 256}
@@ -129,7 +130,7 @@ CASES = {
         *("flash_attn_tile<128, 128, 8, 2, true>", 4, [1, 1, 1], 70),
     ),
     "mma, one value of V and sinks": (
-        shape(64, 2, 1, 3, 64, "type_V: f32\nsinks: true\ndata: {V: {kind: uniform, mean: 1.0003, scale: 1.0e-9}}"),
+        shape(64, 2, 1, 3, 64, "scale: 0.125030517578125\ntype_V: f32\nsinks: true", V_1_0003),
         *("flash_attn_ext_f16<64, 64, 8, 2, {}>", 4, [1, 1, 1], 90),
     ),
     "mma, equal logits": (
