@@ -22,7 +22,6 @@ from fattn_probe.verdict.truth.error_model.rounding import HALF
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 
 Tensors = Mapping[str, Any]
-NONE = np.array([], np.intp)
 
 BLOCK = 1 << 20
 """Logits that are processed at once."""
@@ -30,6 +29,8 @@ MOST = 1 << 21
 """The default for the total number of evaluated logits: well below a second."""
 MOST_VALUES = 1 << 27
 """The total number of evaluated values of V."""
+NO_ROWS = np.array([], np.intp)
+"""Index that leaves only the moments by head and channel, without the large arrays by KV row."""
 LARGEST = 1e15
 """The largest |K| or |V| that a row with a prediction may see: the errors' squares are float32."""
 
@@ -52,7 +53,7 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
     found = np.full((len(fields(RowErrors)), op.sizes.n_seq, len(queries), op.sizes.n_head), np.nan)
     heads: dict[tuple[int, int], KVMoments] = {}
     for job in _jobs(op, tensors, kernel, list(product(range(op.sizes.n_seq), kv_heads.tolist()))):
-        heads[job.seq, job.kv_head] = job.kv.some(NONE)
+        heads[job.seq, job.kv_head] = job.kv.some(NO_ROWS)
         for some, rows in job.evaluated(product(range(op.sizes.group), queries.tolist())):
             at = (job.seq, np.searchsorted(queries, [q for _, q in some]), [job.first + h for h, _ in some])
             for array, field in zip(found, fields(RowErrors), strict=True):
@@ -89,7 +90,7 @@ def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: i
         here = [
             (head - job.first, query) for seq, query, head in places if (seq, head // group) == (job.seq, job.kv_head)
         ]
-        moment = job.kv.some(NONE)
+        moment = job.kv.some(NO_ROWS)
         for some, values in job.evaluated(here):
             at = [places[job.seq, query, job.first + within] for within, query in some]
             for array, field in zip(found, fields(RowErrors), strict=True):
