@@ -232,9 +232,9 @@ def sinks():
     rng = np.random.default_rng(1)
     below = [[0.5, -1.0], [-8.0, -12.5], [-21.0, -19.0], [-20.1, -3.0], [-3e38, -3.0], [-1200.0, -30.0], [-20.0, -0.5]]
     maximum, varied = np.array(below)[:, :, None, None], np.arange(7)[:, None, None, None] < 6
-    maximum = maximum + np.where(varied, 0.3 * rng.random((7, 2, 2, 2)), 0.0)
+    maximum = maximum + np.where(varied, 0.3 * rng.random((7, 2, 1, 3)), 0.0)
     share = np.where(maximum < -1000, 0.0, rng.random(maximum.shape))
-    spread = np.array([1e-8, 0.5, 1e-7, 1e-7, 1e-8, 1e-7, 1e-7])[:, None, None, None] * share**2
+    spread = np.array([1e-8, 0.7, 1e-7, 1e-7, 1e-8, 1e-7, 1e-7])[:, None, None, None] * share**2
     held = Contribution(2.0 + maximum, share, share / 3, spread)
     total = np.array([0.2, 0.9, 0.9999, 0.8, 1.0, 0.9, 0.0])
     for mean, largest in ((0.7, (0.0, 0.03, 4.0)), (0.0, (2.0, 1e-6))):
