@@ -213,12 +213,12 @@ def sums():
     top = np.where(rng.random(shape) < 0.2, weight / 2, 0).astype(np.float32)
     square = (0.02 * weight**2).astype(np.float32)
     chains = Chains(weight, square, (1e-4 * weight**2).astype(np.float32), top, square * (top > 0) / 4, scale, raised)
-    even = np.full((4, 2, 2079), 0.125, np.float32)
+    even = np.full((5, 2, 2079), 0.125, np.float32)
     even[1] *= np.linspace(0, 2, 2079, dtype=np.float32)  # a sum that stagnates late
-    even[2, 1], even[2, 0, 64:], even[1, 1], even[3, :, 1000:] = 0, 0, 0, 0
-    scatter = np.array([1e-6, 1e-6, 1e-6, 1e-2], np.float32)[:, None, None]  # the last sum loses little
+    even[2, 1], even[2, 0, 64:], even[1, 1], even[3, :, 1000:], even[4, :, 1500:] = 0, 0, 0, 0, 0
+    scatter = np.array([1e-6, 1e-6, 1e-6, 1e-2, 1e-2], np.float32)[:, None, None]  # the last two lose little
     nothing, once = np.zeros_like(even), np.ones_like(even)
-    stagnant = Chains(even, scatter * even**2, nothing, nothing, nothing, once, np.zeros((4, 2, 2), np.bool_))
+    stagnant = Chains(even, scatter * even**2, nothing, nothing, nothing, once, np.zeros((5, 2, 2), np.bool_))
     one = rng.random((6, 4, 1), np.float32)
     small, largest = (1e-8 * one**2).astype(np.float32), (0.8 * one).astype(np.float32)
     first = Chains(one, small, small, largest, small / 5, np.ones_like(one), one[:, :, 1:] < 0)
