@@ -73,8 +73,9 @@ def test_a_mutant_is_the_whole_module_with_one_change(root):
 
 def test_a_mutant_is_tried_with_the_tests_that_run_it(root):
     at = {number: frozenset({("mine/limits.py", number)}) for number in (8, 10, 15)}
-    tests = (Traced("slow", 2.0, at[10]), Traced("fast", 0.1, at[10] | at[8]), Traced("other", 0.1, at[15]))
-    sources = {"mine/limits.py": SOURCE.splitlines()}
+    own = Traced("own", 0.2, frozenset({("test_mine.py", 11)}))  # of a constant, too
+    tests = (Traced("slow", 2.0, at[10]), Traced("fast", 0.1, at[10] | at[8]), Traced("other", 0.1, at[15]), own)
+    sources = {"mine/limits.py": SOURCE.splitlines(), "test_mine.py": TESTS.splitlines()}
     found = {
         now: [test.name for test in those_that_run(mutant, tests, sources)]
         for (_, now), mutant in changes(root).items()
@@ -82,7 +83,7 @@ def test_a_mutant_is_tried_with_the_tests_that_run_it(root):
     assert found["return value > MOST or not value < least"] == ["fast", "slow"]
     assert found["if value is not None:"] == ["fast"]
     assert found["min(values) +"] == ["other"]
-    assert found["MOST = 4.0"] == ["fast", "slow"]  # of a constant, the lines that name it
+    assert found["MOST = 4.0"] == ["fast", "own", "slow"]  # of a constant, the lines that name it
 
 
 TESTS = """

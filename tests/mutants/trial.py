@@ -21,7 +21,7 @@ def tried(
     mutants: Sequence[Mutant], modules: Sequence[str], files: Sequence[str], root: Path, jobs: int
 ) -> Generator[tuple[Mutant, bool]]:
     """Each mutant, as it is known whether a test of some files notices it: fails, does not end, cannot be imported."""
-    sources = {module: (root / module).read_text().splitlines() for module in modules}
+    sources = {path: (root / path).read_text().splitlines() for path in (*modules, *files)}
     with Workers[Task, Any](partial(working, root=root, kind=partial(Collected, modules, files)), jobs) as pool:
         ((_, names),) = known(pool, [partial(Collected.names)])
         tests = [test for _, test in known(pool, [partial(Collected.traced, name=name) for name in names])]
@@ -63,10 +63,11 @@ def those_that_run(mutant: Mutant, tests: Iterable[Traced], sources: Mapping[str
 
 
 def lines_of(mutant: Mutant, sources: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, int]]:
-    """The lines that bring a mutant to light: of a constant, those that name it; of a class, all of its module."""
+    """The lines that bring a mutant to light: its own; of a constant, those that name it; of a class, its module's."""
+    yield from ((mutant.module, line) for line in mutant.lines)
     if mutant.names is None:
-        yield from ((mutant.module, line) for line in mutant.lines)
-    elif mutant.names:
+        return
+    if mutant.names:
         word = re.compile(rf"\b({'|'.join(mutant.names)})\b")
         for module, lines in sources.items():
             yield from ((module, number) for number, line in enumerate(lines, 1) if word.search(line))

@@ -175,7 +175,7 @@ class Collected(Worker):
         config.hook.pytest_sessionstart(session=self.session)
         config.hook.pytest_collection(session=self.session)
         self.items = {item.nodeid: item for item in self.session.items}
-        self.modules = {str(Path(module).absolute()): module for module in modules}
+        self.followed = {str(Path(path).absolute()): path for path in (*modules, *files)}
         self.functions, self.lines = Functions(modules), set[tuple[str, int]]()
 
     def names(self) -> list[str]:
@@ -219,8 +219,8 @@ class Collected(Worker):
         return Traced(name, float(seconds), frozenset((module, int(line)) for module, line in places))
 
     def trace(self, frame: FrameType, event: str, argument: object) -> object:
-        """Python's trace function: keeps the lines of the modules."""
-        module = self.modules.get(frame.f_code.co_filename)
+        """Python's trace function: keeps the lines of the modules and of the tests."""
+        module = self.followed.get(frame.f_code.co_filename)
         if module is None:
             return None
         self.lines.add((module, frame.f_lineno))

@@ -108,6 +108,7 @@ def arithmetic_of(op: Op, name: str, keys: int) -> Kernel:
         converts_V=False,
         chain=(s.hsk / 3, s.hsk / 6),
         shares_maximum=RUNNING,
+        sparse=False,
     )
 
 

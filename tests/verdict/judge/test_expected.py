@@ -38,6 +38,14 @@ def test_the_expected_error_is_as_designed_and_says_so():
     assert verdict.design.why == "mma-f16 sums P.V in f16"
 
 
+def test_only_what_is_beyond_its_bound_is_wrong():
+    dst = REFERENCE.astype(np.float32)
+    dst[0, 3, 1, :3] += np.array([0.9e-2, 1.1e-2, -0.9e-2], np.float32)
+    verdict = judge(dst, REFERENCE, DEFAULT, expected=Expected(predicted(SHAPE, bound=1e-2, sampled=False)))
+    assert verdict.status is Status.FAIL
+    assert np.argwhere(verdict.deviation.wrong).tolist() == [[0, 3, 1, 1]]
+
+
 def test_an_output_below_every_bound_but_unlike_the_model_fails():
     dst = output(0.5 * RMSE, (slice(None), slice(None), 3))
     assert judge(dst, REFERENCE, DEFAULT, expected=PREDICTED).status is Status.PASS

@@ -34,7 +34,7 @@ class Chains:
     p^2 times V's variance. `weight_variance` is the variance of `weight`, which comes from the errors of the logits.
     `top` and `top_square` are the maximum's parts in `weight` and `square`: its rounded weight is the power of two
     exp(-3 ln 2), so its product with V is exact. `scale` makes them relative to the row's final maximum.
-    `raised` (rows, accumulators, KV steps) marks the steps at whose start the running maximum rose.
+    `raised` (rows, accumulators, KV steps - 1) marks the steps after the first at whose start the running maximum rose.
     """
 
     weight: F32
@@ -100,9 +100,7 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float) -> Sums:
     )
     variance, loss = _roundings(chains, number, held, mean_square_V)
     powers = _power(held, mean_square_V)
-    # A risen maximum multiplies the accumulator by a factor in the same format: two roundings of its content.
-    ends, raised = powers.reshape(*chains.raised.shape, -1)[..., -1], chains.raised[:, :, 1:]
-    variance += 2 * number.relative * _total(np.where(raised, ends[:, :, :-1], 0))
+    variance += 2 * number.relative * _rescaled(powers, chains.raised)
     power = _total(np.where(held.active, powers, 0))
     back, mean = _inverse(chains.scale), float(np.sqrt(mean_square_V))
     largest = mean * held.weight * back + SURELY * np.sqrt(held.square) * back
@@ -125,9 +123,17 @@ def _worst(chains: Chains, number: Format, held: _Held) -> F64:
     never exceeds twice its exact value.
     """
     added, ulp = chains.weight * chains.scale, 2 * number.half_ulp * held.weight
-    ends = held.weight.reshape(*chains.raised.shape, -1)[..., -1]
-    rescaled = 4 * number.half_ulp * _total(np.where(chains.raised[:, :, 1:], ends[:, :, :-1], 0))
+    rescaled = 4 * number.half_ulp * _rescaled(held.weight, chains.raised)
     return _total(np.where(held.active, np.minimum(added, ulp), 0)) + rescaled
+
+
+def _rescaled(held: F32, raised: Bools) -> F64:
+    """What accumulators hold whenever their maximum rises, summed up.
+
+    A risen maximum multiplies the accumulator by a factor in the same format: two roundings of its content.
+    """
+    rows, accumulators, steps = raised.shape
+    return _total(np.where(raised, held.reshape(rows, accumulators, steps + 1, -1)[:, :, :-1, -1], 0))
 
 
 def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
@@ -137,9 +143,10 @@ def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F
     """
     if number is not HALF or mean_square == 0.0:
         return np.zeros(len(held.weight))
-    added, counted = np.where(held.active, chains.weight * chains.scale, 0), held.active.sum(axis=2, keepdims=True)
-    mean = added.sum(axis=2, keepdims=True) / np.maximum(counted, 1)
-    scatter = np.where(held.active, (added - mean) ** 2, 0).sum(axis=2, keepdims=True) / np.maximum(counted, 1)
+    added = np.where(held.active, chains.weight * chains.scale, 0)
+    counted = np.maximum(held.active.sum(axis=2, keepdims=True), 1)
+    mean = added.sum(axis=2, keepdims=True) / counted
+    scatter = np.where(held.active, (added - mean) ** 2, 0).sum(axis=2, keepdims=True) / counted
     ulp = 2 * number.half_ulp * np.sqrt(_power(held, mean_square))
     spread = np.sqrt(chains.square * chains.scale**2 + mean_square * scatter)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -18,6 +18,8 @@ Number = TypeVar("Number", np.float32, np.bool_)
 
 TANH_ERROR = np.float32(5e-7)
 """Relative error of tanh.approx around the measured mean in `tanh.json`."""
+LOWEST = np.finfo(np.float32).min
+"""The maximum before a row sees a logit; it is finite, as in the kernels."""
 ALL = tuple(range(1, 8))
 ADDED = (2, 4, 6, 7)
 """The axes along which one accumulator adds."""
@@ -139,8 +141,9 @@ class Block:
 
     @cached_property
     def maximum(self) -> F32:
-        """The running maximum at each KV step, size 1 along the axes that share it; -inf until a logit is seen."""
-        return np.asarray(np.maximum.accumulate(self.x.max(axis=self.kernel.shares_maximum, keepdims=True), axis=2))
+        """The running maximum at each KV step, size 1 along the axes that share it."""
+        largest = self.x.max(axis=self.kernel.shares_maximum, keepdims=True, initial=LOWEST)
+        return np.asarray(np.maximum.accumulate(largest, axis=2))
 
     @property
     def _offset(self) -> np.float32:
@@ -149,14 +152,12 @@ class Block:
     @cached_property
     def p(self) -> F32:
         """The weights relative to the running maximum, before they are rounded."""
-        return np.asarray(np.exp(self.x - (_finite(self.maximum) + self._offset)))
+        return np.asarray(np.exp(self.x - (self.maximum + self._offset)))
 
     @cached_property
     def scale(self) -> F32:
         """The factor that makes the weights relative to the row's final maximum."""
-        final = self.maximum.max(axis=ALL, keepdims=True)
-        scale = np.exp(_finite(self.maximum) + self._offset - _finite(final))
-        return np.where(np.isneginf(self.maximum), np.float32(0), scale)
+        return np.asarray(np.exp(self.maximum + self._offset - self.maximum.max(axis=ALL, keepdims=True)))
 
     @cached_property
     def total(self) -> F64:
@@ -169,8 +170,7 @@ class Block:
         """The sink's weight relative to the final maximum."""
         if self.sink is None:
             return np.zeros(len(self.p))
-        final = _finite(self.maximum.max(axis=ALL)).astype(np.float64)
-        return np.asarray(np.exp(np.minimum(self.sink - final, 300.0)))
+        return np.asarray(np.exp(np.minimum(self.sink - self.maximum.max(axis=ALL), 300.0)))
 
     @cached_property
     def share(self) -> F32:
@@ -198,8 +198,8 @@ class Block:
         weight_variance = (self.p * deviation) ** 2 + (HALF.ulp(self.p) ** 2 / 12 if self.kernel.weights is HALF else 0)
         top = np.where(self.x == self.maximum, self.p, np.float32(0))
         weight, square = self.p.sum(axis=7), (self.p**2 * spread).sum(axis=7)
-        raised = np.zeros(self.maximum.shape, np.bool_)
-        raised[:, :, 1:] = (self.maximum[:, :, 1:] > self.maximum[:, :, :-1]) & ~np.isneginf(self.maximum[:, :, :-1])
+        raised = self.maximum[:, :, 1:] > self.maximum[:, :, :-1]
+        shape = (*weight.shape[:2], raised.shape[2], weight.shape[3], 1, weight.shape[5], 1)
         chains = Chains(
             weight=_chains(weight),
             square=_chains(square),
@@ -207,7 +207,7 @@ class Block:
             top=_chains(top.sum(axis=7)),
             top_square=_chains((top**2 * spread).sum(axis=7)),
             scale=_chains(np.broadcast_to(self.scale[..., 0], weight.shape)),
-            raised=_chains(np.broadcast_to(raised[..., 0], (*weight.shape[:4], 1, weight.shape[5], 1))),
+            raised=_chains(np.broadcast_to(raised[..., 0], shape)),
         )
         return accumulate(chains, self.kernel.accumulator, self.kv.mean_square_V)
 
@@ -217,7 +217,7 @@ class Block:
             return Sunk(*[np.zeros(len(self.p))] * 4)
         share = self.share.sum(axis=ADDED, dtype=np.float64)
         held = Contribution(
-            maximum=np.broadcast_to(self.maximum[:, :, -1:].max(axis=ADDED) + self._offset, share.shape),
+            maximum=np.broadcast_to(self.maximum.max(axis=ADDED) + self._offset, share.shape),
             share=share,
             largest=self.share.max(axis=ADDED).astype(np.float64),
             spread=np.asarray(
@@ -236,8 +236,9 @@ class Block:
             return np.zeros(len(self.p)), np.zeros(len(self.p)), np.zeros(len(self.p))
         p, ulp = self.p, HALF.ulp(self.p)
         ulp[p == 0] = 0
-        known = (self.x == self.maximum) | (p < 2.0**-22)
-        error = np.where(known, (p.astype(np.float16) - p) * self.scale, 0)
+        rounded = p.astype(np.float16)
+        known = (self.x == self.maximum) | (rounded < 2.0**-22)
+        error = np.where(known, (rounded - p) * self.scale, 0)
         noise = np.where(known, 0, ulp * self.scale) ** 2 / 12
         spread = self._by_row(self.kv.spread_V)
         square = _total(noise * (spread + np.float32(self.kv.mean_square_V)) + error**2 * spread)
@@ -265,7 +266,7 @@ class Block:
             if self.kv.V_in_K:
                 # An error of Q raises the weights of the K that point along it. V is K, so the output moves the same
                 # way: the errors are correlated, and are computed instead of treated as random.
-                final = _finite(self.maximum.max(axis=ALL))[:, None]
+                final = self.maximum.max(axis=ALL)[:, None]
                 share = np.exp(self.logits.values - final) / self.total[:, None].astype(np.float32)
                 moved = (share * (off - centre.reshape(-1, 1))) @ self.kv.k[:, : self.kv.V_in_K]
                 return _total(square) + np.square(moved, dtype=np.float64).mean(axis=1), loss, np.sqrt(error)
@@ -280,18 +281,13 @@ class Block:
         error = np.float32(SINGLE.relative) * (along * raw**2 + scatter * likely)
         if self.kernel.products_f16:
             error += np.float32(HALF.relative) * likely
-        x = np.where(np.isneginf(self.x), np.float32(0), self.x)
+        seen = self.share > 0
+        x, below = np.where(seen, self.x, raw), np.where(seen, self.x - self.maximum, np.float32(0))
         if self.logits.slope is not None:
             slope = self._cut(self.logits.slope, 0.0)
             error = error * slope**2 + (TANH_ERROR * x) ** 2
-        with np.errstate(invalid="ignore"):
-            below = np.where(self.share > 0, x - _finite(self.maximum), np.float32(0))
         added = np.where(x == raw, np.float32(0), x)
         return np.asarray(error + np.float32(EXP_ERROR) + np.float32(SINGLE.relative) * (2 * below**2 + added**2))
-
-
-def _finite(values: F32) -> F32:
-    return np.where(np.isneginf(values), np.float32(0), values)
 
 
 def _total(values: F32) -> F64:

@@ -23,7 +23,7 @@ def tanh_error(x: F32) -> F32:
     """tanh.approx(x) - tanh(x), as a mean over 1/64 of a binade."""
     table = _table()
     significand, exponent = np.frexp(np.abs(x))
-    binade, part = exponent - 1 - LEAST, ((2 * significand - 1) * table.shape[1]).astype(np.intp)
-    inside = (binade >= 0) & (binade < len(table))
-    error = np.where(inside, table[np.where(inside, binade, 0), np.minimum(part, table.shape[1] - 1)], 0)
-    return np.asarray(np.where(binade < 0, x**3 / 3, error * np.sign(x)).astype(np.float32))
+    binade = exponent - 1 - LEAST
+    part = ((binade + 2 * significand - 1) * table.shape[1]).astype(np.intp)
+    error = np.where(binade < len(table), table.take(part, mode="clip") * np.sign(x), 0)
+    return np.asarray(np.where(binade < 0, x**3 / 3, error).astype(np.float32))

@@ -17,6 +17,7 @@ from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE, Format
 EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
 """Mean square of ex2.approx's relative error: its table's (measured on Hopper) and its argument's truncation."""
 QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
+Pieces = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,10 @@ class Kernel:
     converts_V: bool
     chain: tuple[float, float]
     shares_maximum: tuple[int, ...]
+    sparse: bool
     products_f16: bool = False
     sinking: Sinking | None = None
     max_offset: float = 0.0
-    sparse: bool = False
 
     @property
     def largest_weight(self) -> float:
@@ -160,7 +161,7 @@ def _vec(op: Op, geometry: Geometry, arch: int) -> Kernel:
     return Kernel(
         name=launched.family.name.replace("_", "-"),
         cut=geometry,
-        split=Split(launched.nbatch_fa // 32, 32 // lanes, lanes, 1, 1),
+        split=Split(launched.warps, 32 // lanes, lanes, 1, 1),
         accumulator=SINGLE,
         weights=SINGLE,
         q="f32" if own_K else "q8_1",
@@ -188,13 +189,13 @@ def _lanes_chain(length: int, lanes: int) -> tuple[float, float]:
     return along, each / 6 + each / 3 * (1 - 1 / lanes) + sum(1 - 1 / number for number in pairs)
 
 
-def pieces_of(cut: Cut, tile: Tile) -> tuple[tuple[int, ...], ...]:
+def pieces_of(cut: Cut, tile: Tile) -> Pieces:
     """The KV steps that each CUDA block does in an output tile, in order; blocks without any are left out."""
     shares = (range(part.start, part.stop, part.every) for part in cut.parts_of(tile))
     return tuple(tuple(share) for share in shares if share)
 
 
-def steps_of(pieces: tuple[tuple[int, ...], ...], absent: int) -> npt.NDArray[np.intp]:
+def steps_of(pieces: Pieces, absent: int) -> npt.NDArray[np.intp]:
     """The pieces as one array (pieces, longest), filled with `absent`."""
     longest = max(len(piece) for piece in pieces)
     steps = np.full((len(pieces), longest), absent, dtype=np.intp)

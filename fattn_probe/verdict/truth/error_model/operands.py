@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from fattn_probe.base.arrays import F32, F64, Floats
+from fattn_probe.base.arrays import F32, F64, Floats, Indices
 from fattn_probe.verdict.truth.error_model.kernel import Kernel, QForm
 from fattn_probe.verdict.truth.error_model.rounding import HALF
 
@@ -61,7 +60,7 @@ class KVMoments:
     By KV row, means over the head's dimensions: `square_K` of K^2, `spread_V` of (V - its channel's mean)^2, `error_V`
     of the conversion error's square about its channel's mean. By head: `mean_V` is the mean of V, `mean_square_V` the
     mean of the squared channel means; `mean_error_V` and `mean_square_error_V` are the same for the conversion error.
-    By channel: `channel_square` is the mean of V^2, `channel_mean` the mean, `channel_largest` the largest |V|.
+    By channel: `channel_square` is the sum of V^2, `channel_mean` the mean, `channel_largest` the largest |V|.
     `V_in_K`: the number of dimensions at the start of K's rows that are V; 0 if V is not a view of K.
     """
 
@@ -78,12 +77,10 @@ class KVMoments:
     channel_square: F64
     channel_mean: F64
     channel_largest: F64
-    V_in_K: int = 0
+    V_in_K: int
 
     @classmethod
-    def of(
-        cls, k: Floats, v: Floats, kernel: Kernel, types: tuple[str, str], *, V_is_K_view: bool = False
-    ) -> "KVMoments":
+    def of(cls, k: Floats, v: Floats, kernel: Kernel, types: tuple[str, str], *, V_is_K_view: bool) -> "KVMoments":
         """From k (n_kv, hsk) and v (n_kv, hsv), whose stored types are `types`."""
         converts_K, converts_V = kernel.converts_K and types[0] != "f16", kernel.converts_V and types[1] != "f16"
         k = np.asarray(k, np.float32)
@@ -106,21 +103,17 @@ class KVMoments:
             mean_square_V=mean_square,
             mean_error_V=float(error[0].mean()),
             mean_square_error_V=error[2],
-            channel_square=power / len(v),
+            channel_square=power,
             channel_mean=mean,
             channel_largest=largest,
             V_in_K=v.shape[1] if V_is_K_view else 0,
         )
 
-    def without_rows(self) -> "KVMoments":
-        """The moments by head and channel, without the large arrays by KV row."""
-        none, nothing = np.empty((0, 0), np.float32), np.empty(0)
-        return replace(self, k=none, kernel_k=none, offset_K=None, square_K=nothing, spread_V=nothing, error_V=nothing)
-
-    def some(self, rows: npt.NDArray[np.intp]) -> "KVMoments":
-        """The moments for some of the KV rows."""
+    def some(self, rows: Indices) -> "KVMoments":
+        """The moments by head and channel, with copies of the arrays for some of the KV rows."""
         names = ("k", "kernel_k", "square_K", "spread_V", "error_V")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+        offset_K = None if self.offset_K is None else self.offset_K[rows]
+        return replace(self, offset_K=offset_K, **{name: getattr(self, name)[rows] for name in names})
 
 
 def _about_mean(rows: Floats, of: Callable[[F64], F64]) -> tuple[F64, F64, float]:
@@ -134,13 +127,12 @@ def _about_mean(rows: Floats, of: Callable[[F64], F64]) -> tuple[F64, F64, float
     for part in parts:
         off = of(rows[part].astype(np.float64)) - mean
         spread[part] = np.einsum("nd,nd->n", off, off) / len(mean)
-    chance = float(spread.mean()) / len(rows) if len(rows) > 1 else 0.0
-    return mean, spread, max(0.0, float(np.square(mean).mean()) - chance)
+    return mean, spread, max(0.0, float(np.square(mean).mean()) - float(spread.mean()) / len(rows))
 
 
 def parts_of(length: int) -> list[slice]:
     """Slices of rows that are processed at once, small enough for the CPU's cache."""
-    return [slice(first, first + AT_ONCE) for first in range(0, length, AT_ONCE)]
+    return [slice(first, min(first + AT_ONCE, length)) for first in range(0, length, AT_ONCE)]
 
 
 def _offset(k: F32, type_K: str) -> F32 | None:
@@ -149,7 +141,7 @@ def _offset(k: F32, type_K: str) -> F32 | None:
     if type_K in {"q4_1", "q5_1"}:
         return np.asarray(-blocks.min(axis=2))
     if type_K in {"q4_0", "q5_0"}:
-        return -np.take_along_axis(blocks, np.abs(blocks).argmax(axis=2)[..., None], axis=2)[..., 0]
+        return -np.take_along_axis(blocks, np.abs(blocks).argmax(axis=2)[..., None], axis=2).squeeze(2)
     return None
 
 

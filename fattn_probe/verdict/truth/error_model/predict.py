@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.base.arrays import F64, I64, Floats, Indices, above
-from fattn_probe.cases.op import Op, TensorView
+from fattn_probe.cases.op import Op
 from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.verdict.truth.error_model.block import Block, RowErrors, RowLogits
 from fattn_probe.verdict.truth.error_model.hyperbolic import tanh_error
-from fattn_probe.verdict.truth.error_model.kernel import Kernel, pieces_of, steps_of
+from fattn_probe.verdict.truth.error_model.kernel import Kernel, Pieces, pieces_of, steps_of
 from fattn_probe.verdict.truth.error_model.operands import QK8_1, KVMoments, QRows, parts_of
 from fattn_probe.verdict.truth.error_model.prediction import Heads, Prediction, largest_unsampled_loss, why
 from fattn_probe.verdict.truth.error_model.rounding import HALF
@@ -29,6 +29,8 @@ MOST = 1 << 21
 """The default for the total number of evaluated logits: well below a second."""
 MOST_VALUES = 1 << 27
 """The total number of evaluated values of V."""
+NO_ROWS = np.array([], np.intp)
+"""Index that leaves only the moments by head and channel, without the large arrays by KV row."""
 LARGEST = 1e15
 """The largest |K| or |V| that a row with a prediction may see: the errors' squares are float32."""
 
@@ -48,10 +50,10 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
     kv_heads = _spaced(np.arange(op.sizes.n_head_kv), number)
     number = max(2, most // (op.sizes.n_kv * len(kv_heads) * op.sizes.group * op.sizes.n_seq))
     queries = _spaced(np.arange(op.sizes.n_q), number)
-    found = np.zeros((len(fields(RowErrors)), op.sizes.n_seq, len(queries), op.sizes.n_head))
+    found = np.full((len(fields(RowErrors)), op.sizes.n_seq, len(queries), op.sizes.n_head), np.nan)
     heads: dict[tuple[int, int], KVMoments] = {}
     for job in _jobs(op, tensors, kernel, list(product(range(op.sizes.n_seq), kv_heads.tolist()))):
-        heads[job.seq, job.kv_head] = job.kv.without_rows()
+        heads[job.seq, job.kv_head] = job.kv.some(NO_ROWS)
         for some, rows in job.evaluated(product(range(op.sizes.group), queries.tolist())):
             at = (job.seq, np.searchsorted(queries, [q for _, q in some]), [job.first + h for h, _ in some])
             for array, field in zip(found, fields(RowErrors), strict=True):
@@ -79,7 +81,7 @@ def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: i
         number = min(number, max(1, MOST_VALUES // (op.sizes.n_kv * op.sizes.hsv)))
     of_pairs = np.isin(pair, _spaced(np.arange(int(pair.max()) + 1), number))
     chosen = _spaced(np.flatnonzero(of_pairs), max(2, number, most // op.sizes.n_kv))
-    found = np.zeros((len(fields(RowErrors)), len(chosen)))
+    found = np.full((len(fields(RowErrors)), len(chosen)), np.nan)
     moments: list[Any] = [None] * len(chosen)
     places = {tuple(rows[index].tolist()): place for place, index in enumerate(chosen)}
     group = op.sizes.group
@@ -88,7 +90,7 @@ def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: i
         here = [
             (head - job.first, query) for seq, query, head in places if (seq, head // group) == (job.seq, job.kv_head)
         ]
-        moment = job.kv.without_rows()
+        moment = job.kv.some(NO_ROWS)
         for some, values in job.evaluated(here):
             at = [places[job.seq, query, job.first + within] for within, query in some]
             for array, field in zip(found, fields(RowErrors), strict=True):
@@ -109,7 +111,8 @@ def _spaced(places: Indices, number: int) -> Indices:
 def _jobs(op: Op, tensors: Tensors, kernel: Kernel, pairs: Iterable[tuple[int, int]]) -> "Iterator[_Head]":
     """The rows of each (sequence, K/V head), one after the other."""
     for seq, kv_head in pairs:
-        k, v = (_head(tensors[name], seq, kv_head, op.sizes.n_kv) for name in "KV")
+        parts = parts_of(op.sizes.n_kv)  # of a tensor whose rows are made when they are read
+        k, v = (np.concatenate([tensors[name][seq, kv_head, part] for part in parts]) for name in "KV")
         k, v = without_hidden_large_values(k, v, tensors.get("mask"), seq)
         large = rows_beyond(LARGEST, k, v)
         k, v = _without_rows(k, large), _without_rows(v, large)
@@ -150,13 +153,6 @@ def _without_rows(values: Floats, rows: Indices) -> Floats:
     return values
 
 
-def _head(tensor: Any, seq: int, kv_head: int, n_kv: int) -> Floats:  # noqa: ANN401 (an array, or what makes its rows)
-    """The rows of one head; a lazy tensor's rows are made in slices."""
-    if isinstance(tensor, np.ndarray):
-        return np.asarray(tensor[seq, kv_head])
-    return np.concatenate([tensor[seq, kv_head, slice(p.start, min(p.stop, n_kv))] for p in parts_of(n_kv)])
-
-
 def _nearest(places: Indices, length: int) -> Indices:
     """The index of the nearest place, for each of 0..length."""
     return np.searchsorted((places[1:] + places[:-1]) / 2, np.arange(length))
@@ -184,21 +180,20 @@ class _Head:
 
     def evaluated(self, rows: Iterable[tuple[int, int]]) -> Iterator[tuple[list[tuple[int, int]], RowErrors]]:
         """The expected errors of rows, in groups whose KV rows the kernel divides in the same way."""
-        alike: dict[object, list[tuple[int, int]]] = {}
-        tiles: dict[Tile, object] = {}
+        alike: dict[tuple[Pieces, int | None], list[tuple[int, int]]] = {}
+        tiles: dict[Tile, Pieces] = {}
         for within, query in rows:
             tile = self.kernel.cut.tile_of(self.seq, query, self.first + within)
             if tile not in tiles:
                 tiles[tile] = pieces_of(self.kernel.cut, tile)
-            key = (tiles[tile], tile[3]) if self.kernel.sparse else tiles[tile]
-            alike.setdefault(key, []).append((within, query))
+            alike.setdefault((tiles[tile], tile[3] if self.kernel.sparse else None), []).append((within, query))
         most = max(1, BLOCK // self.op.sizes.n_kv)
-        for group in alike.values():
+        for (pieces, _), group in alike.items():
             for some in (group[start : start + most] for start in range(0, len(group), most)):
-                yield some, self._of_alike(some)
+                yield some, self._of_alike(some, pieces)
 
     @np.errstate(over="ignore", under="ignore", invalid="ignore")
-    def _of_alike(self, rows: list[tuple[int, int]]) -> RowErrors:
+    def _of_alike(self, rows: list[tuple[int, int]], pieces: Pieces) -> RowErrors:
         """The expected errors of one such group; non-finite values mean no prediction."""
         within, query = (np.array(part) for part in zip(*rows, strict=True))
         heads, op = self.first + within, self.op
@@ -211,15 +206,13 @@ class _Head:
             seen = np.flatnonzero(~np.isneginf(logits.values).all(axis=0))
             logits = logits.some(seen)
             kv = kv.some(seen)
-        pieces = pieces_of(self.kernel.cut, self.kernel.cut.tile_of(self.seq, int(query[0]), int(heads[0])))
         absent = -(-logits.values.shape[1] // self.kernel.split.rows)
         steps = np.minimum(steps_of(pieces, absent), absent)
         sinks = self.tensors.get("sinks")
         sink = None if sinks is None else np.asarray(sinks, np.float64).ravel()[heads]
         found, times = Block(self.kernel, steps, logits, q, kv, sink).rows(), _repeats(op)
-        if times != 1.0:  # equal rows have equal errors, which add up instead of averaging
-            noise = ("logits", "weights", "sums", "values", "walk")
-            found = replace(found, **{name: times * getattr(found, name) for name in noise})
+        noise = ("logits", "weights", "sums", "values", "walk")  # equal rows have equal errors, which add up
+        found = replace(found, **{name: times * getattr(found, name) for name in noise})
         return RowErrors(*(np.where(unknown, np.nan, getattr(found, field.name)) for field in fields(RowErrors)))
 
     def _logits(self, q: QRows, heads: npt.NDArray[np.intp], query: npt.NDArray[np.intp]) -> RowLogits:
@@ -244,13 +237,13 @@ class _Head:
 
 def _repeats(op: Op) -> float:
     """How often a K/V row repeats in a head whose memory repeats."""
-
-    def distinct(view: TensorView) -> int:
+    times = [1.0]
+    for view in (op.tensors[name] for name in "KV"):
         root = op.roots[view.root]
-        rows = (root.period or root.nbytes) // root.nb[1]
-        return rows if root.period is None else rows // math.gcd(view.nb[1] // root.nb[1], rows)
-
-    return max(1.0, *(op.sizes.n_kv / distinct(op.tensors[name]) for name in "KV"))
+        if root.period is not None:
+            rows = root.period // root.nb[1]
+            times.append(op.sizes.n_kv / (rows // math.gcd(view.nb[1] // root.nb[1], rows)))
+    return max(times)
 
 
 def _moments(heads: Sequence[KVMoments], shape: tuple[int, ...]) -> Heads:

@@ -52,8 +52,8 @@ def sunk(held: Contribution, sinking: Sinking | None, sink: F64, share: F64, kv:
 
     A scaled sum is stored in f16 relative to the sink's share: 1 in f16 is `share` in the output.
     """
-    mean, one = np.sqrt(kv.mean_square_V), _of_rows(np.maximum(share, 1e-300))
-    below = np.where(np.isneginf(held.maximum), -np.inf, np.minimum(held.maximum - _of_rows(sink), 0.0))
+    mean, one = np.sqrt(kv.mean_square_V), _of_rows(share)
+    below = np.minimum(held.maximum - _of_rows(sink), 0.0)
     own = np.zeros(below.shape, np.bool_)
     if sinking is not None:
         own[:, sinking.block, :, sinking.warps] = True
@@ -61,23 +61,22 @@ def sunk(held: Contribution, sinking: Sinking | None, sink: F64, share: F64, kv:
     factor = np.where(own, exact.astype(np.float16).astype(np.float64), exact)
     if sinking is not None and sinking.flushes:
         elsewhere = np.ones((below.shape[1], 1, 1), np.bool_)
-        elsewhere[sinking.block] = False
-        block = below.max(axis=(2, 3), keepdims=True)
-        factor[(own & (below < FLUSH)) | (elsewhere & (block < FLUSH))] = 0.0
+        elsewhere[sinking.block] = False  # in f16, exp(-20) is 0 anyway
+        factor = np.where(elsewhere & (below.max(axis=(2, 3), keepdims=True) < FLUSH), 0.0, factor)
     off = np.divide(factor, exact, out=np.zeros_like(exact), where=exact > 0) - 1  # each factor's relative error
-    exp = np.where(below < 0, np.sqrt(EXP_ERROR + SINGLE.relative * np.maximum(below, -1e3) ** 2), 0.0)
+    exp = np.where(below < 0, np.sqrt(EXP_ERROR + SINGLE.relative * below**2), 0.0)
     common = (exp * mean * held.share).sum(axis=(2, 3)) ** 2 + (exp**2 * held.spread).sum(axis=(2, 3))
-    own &= (below < 0) & (off > -1)
-    content, deviation = mean * held.share, np.sqrt(held.spread)
-    scaled = np.divide(np.hypot(content, deviation), one, out=np.zeros_like(content), where=own)
-    ulp = np.where(own, HALF.ulp(scaled) * one, 0.0)
+    own &= (below < 0) & (off > -1) & (one > 0)
+    content, deviation, unit = (mean * held.share)[own], np.sqrt(held.spread)[own], np.broadcast_to(one, own.shape)[own]
+    ulp = HALF.ulp(np.hypot(content, deviation) / unit) * unit
+    first, second = added_error(content / ulp, deviation / ulp)
     bias, noise = np.zeros(below.shape), np.zeros(below.shape)
-    bias[own], noise[own] = added_error(content[own] / ulp[own], deviation[own] / ulp[own])
+    bias[own], noise[own] = ulp * first, ulp**2 * (second - first**2)
     least_V = kv.channel_largest[kv.channel_largest > 0].min(initial=np.inf)
     rounded = np.where(own, np.maximum(held.share * HALF.half_ulp, LEAST_ULP / 2 * one / least_V), 0.0)
     return Sunk(
-        variance=_total(ulp**2 * (noise - bias**2) + off**2 * held.spread) + common.sum(axis=1),
-        loss=_total(off * held.share + ulp * bias / (mean or 1.0)),
+        variance=_total(noise + off**2 * held.spread) + common.sum(axis=1),
+        loss=_total(off * held.share + bias / (mean or 1.0)),
         single=np.asarray((np.abs(off) * held.largest + FAR * exp * held.share + rounded).max(axis=(1, 2, 3))),
         worst=_total((np.abs(off) + FAR * exp) * held.share + rounded),
     )

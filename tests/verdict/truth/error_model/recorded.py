@@ -29,8 +29,10 @@ from tests.verdict.truth.models import kernel_of, predicted
 
 RECORDED = Path(__file__).parents[3] / "data/error-model.json"
 V1 = "data: {V: {kind: uniform, mean: 1, scale: 0.1}}"
+V_1_0003 = "data: {V: {kind: uniform, mean: 1.0003, scale: 1.0e-9}}"
 SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform, mean: 0.5}}"
 SCATTERED = "data: {Q: {kind: normal, scale: 3}, V: {kind: normal, scale: 2}}"
+LARGE = {"q8_0": 256}
 VEC = "flash_attn_ext_vec<{}, 1, GGML_TYPE_{}, GGML_TYPE_{}, {}>"
 MLA = "scale: 0.0625\nhsk: 576\nhsv: 512\nn_head: 16\nn_head_kv: 1\nn_q: 2\nn_kv: 200\nlayout: {V: {kind: view_of_K}}"
 
@@ -119,11 +121,31 @@ CASES = {
         shape(64, 2, 2, 4, 90, "mask: {kind: masked_rows, every: 2}", SCATTERED),
         *(VEC.format(64, "F16", "F16", "false"), 4, [4, 1, 2], 90),
     ),
+    "mma, softcap of a converted K": (
+        shape(128, 2, 1, 3, 200, "type_K: q8_0\ntype_V: f16\nscale: 0.078125\nlogit_softcap: 10", SCATTERED),
+        *("flash_attn_ext_f16<128, 128, 8, 2, true, false, false>", 4, [2, 1, 1], 90),
+    ),
+    "tile in f16, softcap": (
+        shape(128, 2, 1, 3, 200, "scale: 0.078125\nlogit_softcap: 10", SCATTERED),
+        *("flash_attn_tile<128, 128, 8, 2, true>", 4, [1, 1, 1], 70),
+    ),
+    "mma, one value of V and sinks": (
+        shape(64, 2, 1, 3, 64, "scale: 0.125030517578125\ntype_V: f32\nsinks: true", V_1_0003),
+        *("flash_attn_ext_f16<64, 64, 8, 2, {}>", 4, [1, 1, 1], 90),
+    ),
+    "mma, equal logits": (
+        shape(64, 2, 1, 3, 100, "data: {Q: {kind: uniform, scale: 1.0e-9}, V: {kind: uniform, mean: 1, scale: 0.01}}"),
+        *("flash_attn_ext_f16<64, 64, 8, 2, {}>", 4, [1, 1, 1], 90),
+    ),
+    "mma, sparse": (
+        shape(128, 8, 1, 20, 256, "scale: 0.125\nn_kv_max: 64\nmask: {kind: sparse, finite: 64}", V1),
+        *("flash_attn_ext_f16<128, 128, 8, 8, false, false, true>", 4, [1, 1, 1], 90),
+    ),
     "MLA": (MLA, "flash_attn_ext_f16<576, 512, 4, 16, false, true, false>", 8, [1, 1, 1], 90),
     **{
         f"vec, {k} and {v}": (
-            shape(64, 2, 1, 1, 256, f"type_K: {k}\ntype_V: {v}", V1),
-            *(VEC.format(64, k.upper(), v.upper(), "false"), 4, [1, 1, 2], 90),
+            shape(LARGE.get(k, 64), 2, 1, 1, 256, f"type_K: {k}\ntype_V: {v}", V1),
+            *(VEC.format(LARGE.get(k, 64), k.upper(), v.upper(), "false"), 4, [1, 1, 2], 90),
         )
         for k, v in (("q4_0", "q4_0"), ("q4_1", "q5_1"), ("q5_0", "q8_0"), ("q8_0", "f16"), ("bf16", "bf16"))
     },
@@ -181,44 +203,48 @@ def kept(array: np.ndarray) -> list[float]:
     return [float(f"{value:.8g}") for value in (flat[0], flat[-1], finite.sum(), np.abs(finite).max(initial=0.0))]
 
 
-def sums_of(rng):
+def sums():
     """The errors of sums whose maximum rises, without weights, with scales of 0, and of sums that stagnate."""
+    rng: Any = np.random.default_rng(0)
     shape, steps = (4, 2, 48), (4, 2, 6)
-    weight, raised = rng.random(shape, np.float32) / 8, rng.random(steps) < 0.5
+    weight, raised = rng.random(shape, np.float32) / 8, (rng.random(steps) < 0.5)[:, :, 1:]
     scale = np.repeat(np.sort(rng.random(steps, np.float32), axis=2), 8, axis=2)
     scale[1, :, :8], scale[1, 0, 8:16], weight[2], weight[3, 1, ::3] = 0, 1e-16, 0, 0
     top = np.where(rng.random(shape) < 0.2, weight / 2, 0).astype(np.float32)
     square = (0.02 * weight**2).astype(np.float32)
     chains = Chains(weight, square, (1e-4 * weight**2).astype(np.float32), top, square * (top > 0) / 4, scale, raised)
-    even = np.full((3, 2, 2048), 0.125, np.float32)
-    even[1] *= np.linspace(0, 2, 2048, dtype=np.float32)  # a sum that stagnates late
-    even[2, 1], even[2, 0, 64:], even[1, 1] = 0, 0, 0
-    nothing, once = np.zeros_like(even), np.ones((3, 2, 2048), np.float32)
-    stagnant = Chains(even, 1e-6 * even**2, nothing, nothing, nothing, once, np.zeros((3, 2, 4), np.bool_))
+    even = np.full((5, 2, 2079), 0.125, np.float32)
+    even[1] *= np.linspace(0, 2, 2079, dtype=np.float32)  # a sum that stagnates late
+    even[2, 1], even[2, 0, 64:], even[1, 1], even[3, :, 1000:], even[4, :, 1500:] = 0, 0, 0, 0, 0
+    scatter = np.array([1e-6, 1e-6, 1e-6, 1e-2, 1e-2], np.float32)[:, None, None]  # the last two lose little
+    nothing, once = np.zeros_like(even), np.ones_like(even)
+    stagnant = Chains(even, scatter * even**2, nothing, nothing, nothing, once, np.zeros((5, 2, 2), np.bool_))
     one = rng.random((6, 4, 1), np.float32)
     small, largest = (1e-8 * one**2).astype(np.float32), (0.8 * one).astype(np.float32)
-    first = Chains(one, small, small, largest, small / 5, np.ones_like(one), one < 0)
-    for number, mean_square in ((HALF, 0.9), (HALF, 0.0), (HALF, 1e-4), (SINGLE, 0.9)):
+    first = Chains(one, small, small, largest, small / 5, np.ones_like(one), one[:, :, 1:] < 0)
+    for number, mean_square in ((HALF, 0.9), (HALF, 0.1), (HALF, 0.0), (HALF, 1e-4), (SINGLE, 0.9)):
         for name, one in (("rising", chains), ("stagnant", stagnant), ("first", first)):
             yield f"sums {name} {number.fraction} {mean_square}", vars(accumulate(one, number, mean_square))
 
 
-def sunk_of(rng):
+def sinks():
     """The errors of scaling to sinks that are below, above and far above the maximum of each block."""
-    shape = (5, 2, 2, 2)
-    below = np.array([[0.5, -1.0], [-8.0, -12.5], [-21.0, -19.0], [-np.inf, -3.0], [-1200.0, -30.0]])
-    maximum = below[:, :, None, None] + 0.3 * rng.random(shape)
-    share = rng.random(shape) * np.exp(np.minimum(maximum, 0))
-    held = Contribution(2.0 + maximum, share, share / 3, 0.1 * share**2)
-    total = np.array([0.2, 0.9, 0.9999, 1.0, 0.0])
+    rng = np.random.default_rng(1)
+    below = [[0.5, -1.0], [-8.0, -12.5], [-21.0, -19.0], [-20.1, -3.0], [-3e38, -3.0], [-1200.0, -30.0], [-20.0, -0.5]]
+    maximum, varied = np.array(below)[:, :, None, None], np.arange(7)[:, None, None, None] < 6
+    maximum = maximum + np.where(varied, 0.3 * rng.random((7, 2, 1, 3)), 0.0)
+    share = np.where(maximum < -1000, 0.0, rng.random(maximum.shape))
+    spread = np.array([1e-8, 0.7, 1e-7, 1e-7, 1e-8, 1e-7, 1e-7])[:, None, None, None] * share**2
+    held = Contribution(2.0 + maximum, share, share / 3, spread)
+    total = np.array([0.2, 0.9, 0.9999, 0.8, 1.0, 0.9, 0.0])
     for mean, largest in ((0.7, (0.0, 0.03, 4.0)), (0.0, (2.0, 1e-6))):
         kv: Any = SimpleNamespace(mean_square_V=mean, channel_largest=np.array(largest))
         sinkings = {"none": None, "mma": Sinking(-1, slice(1), True), "tile": Sinking(0, slice(None), False)}
         for name, sinking in sinkings.items():
-            yield f"sunk {name} {mean}", vars(sunk(held, sinking, np.full(5, 2.0), total, kv))
+            yield f"sunk {name} {mean}", vars(sunk(held, sinking, np.full(7, 2.0), total, kv))
 
 
-def kernels_of():
+def kernels():
     """The arithmetic of the kernels of the cases on each generation of GPUs."""
     for name in CASES:
         op, launch = op_and_values(name)[0], launch_of(name)[0]
@@ -229,25 +255,32 @@ def kernels_of():
                 yield f"kernel {name} {arch}", {"": [*vars(kernel.split).values(), *kernel.chain, *formats, *flags]}
 
 
-@cache
-def parts():
-    """Numbers of parts of the model, for inputs that reach each of their branches."""
-    rng = np.random.default_rng(0)
+def functions():
+    """Of one rounding, and of tanh."""
     means, deviations = (
         axis.ravel() for axis in np.meshgrid(np.linspace(-1.6, 2.7, 18), [0, 1e-10, 0.05, 0.24, NARROW, 0.4, 0.6, WIDE])
     )
     powers = [2.0 ** np.arange(-10, 6) * sign * part for sign in (-1, 1) for part in (1, 1.99)]
     x = np.concatenate([[0.0], *powers, [1e9]])
-    added = dict(zip(("mean", "square"), added_error(means, deviations), strict=True))
-    tanh = {"": tanh_error(x.astype(np.float32))}
-    labelled = {"added": added, "bias": {"": largest_bias(np.linspace(0, 0.8, 30))}, "tanh": tanh}
-    every = (*labelled.items(), *sums_of(rng), *sunk_of(rng), *kernels_of())
-    return {name: {key: [float(f"{x:.8g}") for x in np.ravel(v)] for key, v in found.items()} for name, found in every}
+    yield "added", dict(zip(("mean", "square"), added_error(means, deviations), strict=True))
+    yield "bias", {"": largest_bias(np.linspace(0, 0.8, 30))}
+    yield "tanh", {"": tanh_error(x.astype(np.float32))}
+
+
+PARTS = {"functions": functions, "sums": sums, "sinks": sinks, "kernels": kernels}
+"""Parts of the model, for inputs that reach each of their branches."""
+
+
+def numbers_of_part(part):
+    """All numbers of a part."""
+    made = PARTS[part]()
+    return {name: {key: [float(f"{x:.8g}") for x in np.ravel(v)] for key, v in found.items()} for name, found in made}
 
 
 def every():
     """All numbers by case and field, and those of parts."""
-    return {label: numbers_of(found) for name in CASES for label, found in predictions(name)} | {"parts": parts()}
+    of_cases = {label: numbers_of(found) for name in CASES for label, found in predictions(name)}
+    return of_cases | {part: numbers_of_part(part) for part in PARTS}
 
 
 if __name__ == "__main__":

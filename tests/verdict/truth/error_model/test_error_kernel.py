@@ -9,6 +9,7 @@ from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.launch.tiles import Grid, tile_at, tiles_of
+from fattn_probe.verdict.truth.error_model import kernel
 from fattn_probe.verdict.truth.error_model.kernel import Split, pieces_of, steps_of
 from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
 from tests.verdict.truth.models import kernel_of
@@ -59,8 +60,10 @@ def test_what_is_rounded_to_what():
     assert [k.converts_K for k in (mma, vec, pascal, q8, fallback)] == [True, False, True, False, True]
 
 
-def test_no_prediction_for_a_kernel_that_is_not_known():
+def test_no_prediction_for_a_kernel_that_is_not_known(monkeypatch):
     assert kernel_of(op_of(), [launch("mul_mat_vec<1>", 128)], 90) is None
+    monkeypatch.setattr(kernel, "BY_FAMILY", {})
+    assert kernel_of(op_of(), [launch("flash_attn_tile<128, 128, 4, 1, false>", 128)], 61) is None
 
 
 def test_stream_k_seams_are_those_of_the_inspected_arithmetic():

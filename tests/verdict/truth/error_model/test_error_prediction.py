@@ -1,6 +1,7 @@
 """Predictions compared with measurements on an H200 and on the simulator."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,11 +126,12 @@ def test_a_sampled_query_is_the_same_whatever_the_others():
         (3, {}, [0, 2, 5]),
         (0.5, {}, [0]),
         (3, {"n_seq": 2}, [0]),  # V's values of all sequences count
-        (3, {"max_bias": 8, "mask": {"kind": "causal"}}, range(6)),  # then heads differ
+        (3, {"max_bias": 1, "mask": {"kind": "causal"}}, range(6)),  # then heads differ
         (3, {"sinks": True}, range(6)),
     ],
 )
 def test_evenly_spaced_heads_represent_alike_ones(heads, more, seen, monkeypatch):
+    assert predict.MOST_VALUES == 1 << 27
     monkeypatch.setattr(predict, "MOST_VALUES", int(heads * 40 * 64))
     entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 12, "n_head_kv": 6, "n_q": 3, "n_kv": 40} | more
     (case,) = expand(Scenario.model_validate(entry).named("heads"))
@@ -197,13 +199,17 @@ def test_of_the_kept_random_cases_nearly_all_are_as_wrong_as_predicted():
     assert max(case["worst"] for case in cases) < 1
 
 
-def test_the_bound_allows_for_the_conversion_of_the_only_row_of_v():
-    entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 1, "n_q": 1, "n_kv": 1, "type_K": "f32"}
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_bound_allows_for_the_conversion_of_the_only_row_of_v_that_counts(rows):
+    """The others are its negative, so the mean error is 0, and zeros."""
+    entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 1, "n_q": 1, "n_kv": rows, "type_K": "f32"}
     (case,) = expand(Scenario.model_validate(entry).named("converted"))
     line = '{"order":0,"kernel":"flash_attn_tile<64,64,2,1,false>","grid":[1,1,1],"block":[32,2,1],"shared":0}'
-    values = values_of(case)
+    v = np.asarray(values_of(case)["V"])[:, :, :1]
+    k = np.array([1, -1, -1], np.float32)[None, None, :rows, None] * np.ones_like(v)
+    values = {"Q": np.full_like(v, 8), "K": k, "V": np.concatenate([v, -v, 0 * v], axis=2)[:, :, :rows]}
     bound = predicted(case.op, values, [parse_launch(line)], 61).bound.ravel()
-    error = np.abs(values["V"].astype(np.float16).astype(np.float64) - values["V"]).ravel()
+    error = np.abs(v.astype(np.float16).astype(np.float64) - v).ravel()
     assert error.any()
     assert (error <= bound).all()
     assert (bound < 0.001).all()
@@ -218,9 +224,9 @@ def hidden_value(**changes):
     return case, [parse_launch(line)]
 
 
-@pytest.mark.parametrize("type_V", ["f32", "f16"])
-def test_a_value_beyond_f16_in_a_row_that_the_mask_hides_is_no_error(type_V):
-    case, launches = hidden_value(type_V=type_V)
+@pytest.mark.parametrize("changes", [{}, {"type_V": "f16"}, {"layout": {"mask": {"per_sequence": False}}}])
+def test_a_value_beyond_f16_in_a_row_that_the_mask_hides_is_no_error(changes):
+    case, launches = hidden_value(**changes)
     values = values_of(case)
     v = np.array(values["V"], np.float32)
     v[1, 2, 250, 7] = 0
@@ -230,6 +236,83 @@ def test_a_value_beyond_f16_in_a_row_that_the_mask_hides_is_no_error(type_V):
     found = predicted(case.op, values | {"V": huge}, launches, 61)
     assert np.isfinite(found.bound).all()
     assert found.rmse == pytest.approx(usual.rmse, rel=0.02)
+
+
+def test_a_large_row_counts_as_zero_where_every_query_of_its_sequence_has_it_hidden():
+    k = np.array([[-1e5, 1.0], [-1e5, 1.0], [1e5, 1.0], [-65504.0, 1.0]], np.float32)
+    mask = np.zeros((2, 1, 2, 4), np.float16)
+    mask[0, 0, :, 0] = mask[0, 0, :, 3] = mask[0, 0, 1, 1] = mask[1, 0, :, 2] = -np.inf
+    for seq, hidden in enumerate((0, 2, 0)):
+        expected = np.where(np.arange(4)[:, None] == hidden, np.float32(0), k)
+        for found in predict.without_hidden_large_values(k, k, mask, seq):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("size", "known"), [(0.9e15, True), (1.1e15, False)])
+def test_only_the_rows_that_see_a_value_beyond_all_squares_have_no_prediction(size, known):
+    case, launches = hidden_value(mask={"kind": "causal"})
+    values = values_of(case)
+    huge = np.array(values["V"], np.float32)
+    huge[1, 2, -1, 7] = size  # the last query alone sees it
+    found = predicted(case.op, values | {"V": huge}, launches, 61).known
+    assert found[1, -1, 2] == known and found.sum() == found.size - (not known)
+
+
+@pytest.mark.parametrize(("value", "arch", "overflows"), [(4094, 90, False), (4096, 90, True), (65504, 61, False)])
+def test_f16_overflows_above_its_largest_number(value, arch, overflows):
+    """15 rows of equal weight 1, and one more as an outlier, are 65504 or 65536; sums in f32 only convert V."""
+    case, launches = hidden_value(n_kv=15, n_seq=1, mask={"kind": "none"})
+    values = values_of(case)
+    values |= {"Q": 0 * values["Q"], "V": np.full_like(values["V"], value)}
+    kernel = replace(kernel_of(case.op, launches, arch), max_offset=0.0)
+    assert (predict.predict(case.op, values, kernel).may_overflow == overflows).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "step", "times"), [("K", 24, 3, 5), ("V", 30, 1, 4 / 3), ("V", 64, 1, 1), ("K", None, 3, 1)]
+)
+def test_the_errors_of_rows_that_repeat_add_up(name, rows, step, times):
+    """The memory has so many rows, of which a view of 40 takes every third, or all."""
+    case, launches = hidden_value(n_kv=40, n_seq=1, mask={"kind": "none"})
+    op, values = case.op, values_of(case)
+    view, root = op.tensors[name], op.roots[name]
+    view = replace(view, nb=(view.nb[0], step * view.nb[1], *view.nb[2:]))
+    root = replace(root, period=rows and rows * root.nb[1])
+    if rows:
+        assert times == max(1, 40 / len({row * view.nb[1] % root.period for row in range(40)}))
+    repeated = replace(op, tensors={**op.tensors, name: view}, roots={**op.roots, name: root})
+    usual, found = (predicted(one, values, launches, 61).rows for one in (op, repeated))
+    for cause in ("logits", "weights", "sums", "values", "walk"):
+        np.testing.assert_allclose(getattr(found, cause), times * getattr(usual, cause), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("block", "most"), [(80, 2), (79, 1), (39, 1)])
+def test_as_many_rows_are_evaluated_at_once_as_have_so_many_logits(block, most, monkeypatch):
+    case, launches = hidden_value(n_kv=40, n_seq=1, mask={"kind": "none"})
+    rows, evaluated = [], predict._Head.evaluated
+
+    def counted(*args):
+        for some, found in evaluated(*args):
+            rows.append(len(some))
+            yield some, found
+
+    monkeypatch.setattr(predict._Head, "evaluated", counted)
+    monkeypatch.setattr(predict, "BLOCK", block)
+    found = predicted(case.op, values_of(case), launches, 61)
+    assert max(rows) == most and sum(rows) == found.known.sum() == 20
+
+
+def test_of_weights_with_one_bit_or_none_in_f16_the_actual_error_is_known():
+    """Weights from 0.3 to 9.4 times the least number of f16, beside one of 1, which is exact."""
+    case, launches = hidden_value(n_kv=11, n_seq=1, n_q=1, n_head=1, scale=1.0, mask={"kind": "none"})
+    kernel, values = replace(kernel_of(case.op, launches, 90), max_offset=0.0), values_of(case)
+    k = np.zeros_like(values["K"])
+    k[0, 0, 1:, 0] = np.log(2.0**-24 * np.array([0.3, 0.6, 1.3, 1.6, 2.6, 3.4, 4.2, 5.3, 6.6, 9.4]))
+    p = np.exp(k[0, 0, :, 0].astype(np.float64))
+    q = np.where(np.arange(64) == 0, np.float32(1), 0)[None, None, None].astype(np.float32)
+    found = predict.predict(case.op, values | {"Q": q, "K": k}, kernel).rows
+    rounded = p.astype(np.float16).astype(np.float64)
+    assert found.loss_weights.item() == pytest.approx((rounded - p)[rounded < 2.0**-22].sum() / p.sum(), rel=1e-3)
 
 
 def test_a_value_beyond_f16_that_a_query_sees_has_no_bound():

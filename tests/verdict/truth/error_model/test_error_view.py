@@ -36,6 +36,21 @@ LAUNCHES = [
 ]
 
 
+def test_an_error_of_q_moves_the_output_as_the_softmax_says():
+    """Q times the scale is rounded to f16; V is the first 512 dimensions of K, of which the first 64 are large."""
+    text = "version: 1\nabout: x\nhsk: 576\nhsv: 512\nn_head: 16\nn_head_kv: 1\nn_q: 1\nn_kv: 64\nscale: 0.3\n"
+    (case,) = expand(loads(text + "layout: {V: {kind: view_of_K}}\n", "mla.yaml"))
+    line = '"flash_attn_ext_f16<576, 512, 4, 16, false, true, false>","grid":[1,1,1],"block":[32,8,1],"shared":0}'
+    values = operand_values(case.op, make_inputs(case))
+    k = np.asarray(values["K"]) * np.where(np.arange(576) < 64, 2, 1).astype(np.float16)
+    found = predicted(case.op, values | {"K": k, "V": k[..., :512]}, [parse_launch(f'{{"order":0,"kernel":{line}')], 90)
+    q, rows = np.asarray(values["Q"])[0, :, 0], k[0, 0].astype(np.float64)
+    logits = (q.astype(np.float64) * 0.3 @ rows.T, (q.astype(np.float16) * np.float16(0.3)) @ rows.T)
+    weights = [np.exp(x - x.max(axis=1, keepdims=True)) for x in logits]
+    exact, moved = (p / p.sum(axis=1, keepdims=True) @ rows[:, :512] for p in weights)
+    np.testing.assert_allclose(found.rows.logits[0, 0], np.square(moved - exact).mean(axis=1), rtol=0.03)
+
+
 @pytest.mark.parametrize("V", ["{kind: view_of_K}", "{kind: view}"])
 def test_the_rmse_is_as_predicted_whether_or_not_v_is_k(V):
     square, expected = 0.0, 0.0
