@@ -17,7 +17,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.cli.options import SIMULATED, BuildFlags, Simulate, Where
 from fattn_probe.llama.build import open_build
 from fattn_probe.llama.build.command import announced, status_line, steps_done
-from fattn_probe.llama.build.key import Flavour
+from fattn_probe.llama.build.key import Flavour, Manifest
 from fattn_probe.llama.build.ninja import Progress, Report
 from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, resolve
@@ -73,6 +73,9 @@ def run_options(
 ) -> RunOptions:
     """The options of a session; a build given by `--build` brings its own source."""
     flavour, made = flavour_of(build), open_build(build.folder) if build.folder else None
+    if made and (other := lacking(made.manifest, build)):
+        has = f"a {made.manifest.flavour} build of {made.manifest.source}"
+        raise InputError(f"--build {build.folder}: it is {has} and is used unchanged, not with {', '.join(other)}")
     tree = made.tree if made else tree_of(build, models=models)
     return RunOptions(
         tree=tree,
@@ -86,6 +89,19 @@ def run_options(
         timeout=where.timeout,
         build=made,
     )
+
+
+def lacking(manifest: Manifest, build: BuildFlags) -> list[str]:
+    """The flags that ask for a different build than that of a manifest; the flavour release is the default."""
+    flavour = flavour_of(build)
+    different = {
+        f"--{flavour}": flavour not in ("release", manifest.flavour),
+        "--source": build.source not in (None, manifest.source),
+        "--patch": not set(build.patch) <= set(manifest.patches),
+        "--sanitize": not set(words(build.sanitize)) <= set(manifest.sanitize),
+        "--quants": not set(words(build.quants)) <= set(manifest.quants),
+    }
+    return [flag for flag, is_different in different.items() if is_different]
 
 
 def simulation_of(simulate: Simulate) -> Simulation:

@@ -138,6 +138,13 @@ def test_what_another_process_makes_is_not_swept(get, cache):
     assert list((cache / "parts").iterdir()) == []
 
 
+def test_a_relative_path_is_that_of_the_folder_where_the_command_starts(tmp_path, monkeypatch):
+    """gdb, which runs in another folder, could not load a program."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FATTN_PROBE_CACHE", "cache")
+    assert caches.cache_dir() == tmp_path / "cache"
+
+
 def test_two_versions_of_a_format_are_two_folders(cache):
     first, second = (get_or_make(Kind("things", "it", number), "key", lambda folder: None) for number in (1, 2))
     assert first != second

@@ -5,11 +5,14 @@ import io
 import pytest
 from rich.console import Console
 
-from fattn_probe.base.errors import BuildError
+from fattn_probe.base.errors import BuildError, InputError
+from fattn_probe.base.seal import seal
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cli import setup
 from fattn_probe.cli.options import BuildFlags, Where
+from fattn_probe.llama.build.key import MANIFESTS
 from fattn_probe.llama.source import DEFAULT_SOURCE
+from tests.llama.build.test_key import MANIFEST
 
 OP = "version: 1\nabout: x\nhsk: 64\nn_head: 1\nn_q: 1\nn_kv: 64\n"
 
@@ -92,3 +95,25 @@ def test_in_a_checkout_it_is_the_source_and_one_line_says_so(notes, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     setup.tree_of(BuildFlags())
     assert seen[3:] == ["git:b11549", DEFAULT_SOURCE] and len(notes.getvalue().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [
+        ({"check": True}, "--check"),
+        ({"debug": True}, "--debug"),
+        ({"patch": ["seed", "other"], "source": "pypi:x==1"}, "--source, --patch"),
+        ({"sanitize": "address", "quants": "all"}, "--sanitize, --quants"),
+        ({"patch": ["seed"], "source": "path:small"}, ""),
+    ],
+)
+def test_flags_for_another_build_than_the_given_one_are_refused(tmp_path, flags, refused):
+    """They were ignored: `--check` on a release build passed, and nothing was checked."""
+    (tmp_path / "manifest.json").write_text(MANIFESTS.text(MANIFEST))
+    seal(tmp_path)
+    build = BuildFlags(folder=tmp_path, **flags)
+    if refused:
+        with pytest.raises(InputError, match=f"release build of path:small and is used unchanged, not with {refused}$"):
+            setup.run_options(build)
+    else:
+        assert setup.lacking(MANIFEST, build) == []

@@ -52,7 +52,7 @@ def find_ccache() -> Path | None:
 def ccache_folder() -> Path:
     """The folder of the shared objects: $CCACHE_DIR, or a part of fattn-probe's cache."""
     chosen = os.environ.get("CCACHE_DIR")
-    return Path(chosen) if chosen else cache_dir() / "ccache"
+    return Path(chosen).absolute() if chosen else cache_dir() / "ccache"
 
 
 def store_env() -> dict[str, str]:

@@ -157,7 +157,7 @@ def is_complete(manifest: Manifest, wanted: Contents) -> bool:
 def open_build(folder: Path) -> Build:
     """Open the build in a folder made by `export`, or in the cache."""
     try:
-        build = Build(folder, MANIFESTS.read(folder / MANIFEST), None)
+        build = Build(folder.absolute(), MANIFESTS.read(folder / MANIFEST), None)  # gdb runs in another folder
     except InputError as error:
         raise InputError(f"{folder} is not a build of fattn-probe: it has no whole {MANIFEST}: {error}") from None
     sealed = read_seal(folder)

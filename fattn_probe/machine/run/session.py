@@ -90,8 +90,13 @@ class Session:
 
     def build_for(self, target: Target, program: str | None = None) -> Build:
         """The build with a target's programs; made if it does not exist."""
-        if self.options.build is not None:
-            return self.options.build
+        if (made := self.options.build) is not None:
+            has, arch = made.manifest, arch_of(target) if target.device is not None else ""
+            if target.engine != "cpu" and (has.engine != target.engine or arch not in ("", has.arch)):
+                needed = f"{target.engine}, sm_{arch}" if arch else target.engine
+                is_for = f"{made.folder} is a build for {has.engine}, sm_{has.arch}"
+                raise InputError(f"{is_for}, and {target} needs a build for {needed}")
+            return made
         wanted = program or (CPU_RUNNER if target.engine == "cpu" else RUNNER)
         key = f"{target}/{wanted}"
         if key not in self.builds:

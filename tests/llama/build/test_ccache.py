@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.base.cache import Growth
-from fattn_probe.llama.build.ccache import Objects, ccache_env, find_ccache, read_objects
+from fattn_probe.llama.build.ccache import Objects, ccache_env, ccache_folder, find_ccache, read_objects
 from fattn_probe.llama.build.key import RUNNER, Contents
 from fattn_probe.llama.build.make import build_env
 from fattn_probe.llama.build.ninja import run_ninja
@@ -86,6 +86,8 @@ def test_the_log_of_a_build_is_counted(tmp_path):
 
 
 def test_the_user_s_own_ccache_is_used(monkeypatch):
+    monkeypatch.setenv("CCACHE_DIR", "ccache")
+    assert ccache_folder() == Path("ccache").absolute()
     monkeypatch.setenv("CCACHE_DIR", "/big/ccache")
     monkeypatch.setenv("CCACHE_MAXSIZE", "50G")
     env = ccache_env(("g++ 12",))

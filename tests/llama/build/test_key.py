@@ -117,8 +117,9 @@ def exported(tmp_path):
 
 
 @pytest.mark.usefixtures("exported")
-def test_an_exported_build_is_opened_elsewhere(tmp_path):
-    copy = open_build(tmp_path / "copy")
+def test_an_exported_build_is_opened_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copy = open_build(Path("copy"))
     assert copy.manifest == MANIFEST
     assert copy.runner == tmp_path / "copy/bin/fattn-runner"
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [
