@@ -35,7 +35,7 @@ NICE = 3
 
 MOST_IN_A_WAVE = 32
 HOST, UNKNOWN = 4, 64
-"""What a build costs before its first kernel, and one whose kernels are not known yet, in kernels."""
+"""The cost of a build before its first kernel, and of one whose kernels are not known yet, in kernels."""
 LAST = 10**9
 """More cases than any suite has."""
 
@@ -68,7 +68,7 @@ class BesideBase:
 
 
 Found = tuple[int, Case | Result | BesideBase] | BaseException | None
-"""What is found out about a lane, by its number: a case that can be judged, one that is lost, the launches of the base.
+"""News of a lane, by its number: a case that can be judged, one that is lost, the launches of the base.
 
 An error ends the run, and None is the end of a thread.
 """
@@ -123,7 +123,7 @@ class GrowingBuild:
         return self.broken is not None or (self.exact and not self.pending)
 
     def needs(self, number: int, case: Case) -> tuple[str, ...]:
-        """The kernels of a lane's case, as far as they are known."""
+        """The known kernels of a lane's case."""
         return self.names.get((number, op_digest(case.op)), ())
 
     def wave(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, list[str]]:

@@ -38,12 +38,12 @@ class Orders:
 
 
 Event = Result | Orders | BesideBase
-"""What is now known of a lane."""
+"""News of a lane."""
 
 
 @dataclass
 class Ordering:
-    """What the orders of a lane need and show: each case's output alone, and each order's differences by its seed."""
+    """The orders of a lane: each case's output alone, and each order's differences by its seed."""
 
     outputs: dict[str, Output] = field(default_factory=dict)
     differences: dict[int, list[OrderDifference]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Schedule:
                 end_programs()
 
     def _known(self) -> list[tuple[int, Event]]:
-        """What has become known since the last call."""
+        """The events since the last call."""
         events, self._events = self._events, []
         return events
 
