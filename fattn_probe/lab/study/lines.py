@@ -1,25 +1,37 @@
-"""The lines of llama.cpp that are each step of attention, found in a tree by what the code says (`lines.yaml`)."""
+"""The lines of llama.cpp that are each step of attention, found in a tree by what the code says."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
-
-import yaml
 
 from fattn_probe.base.tables import Table
 from fattn_probe.daily.inspect.anchors import COMMON, Anchor, locate
+from fattn_probe.daily.inspect.replay.make import line_patterns
 from fattn_probe.llama.launch.families import MMA_F16, TILE, VEC
 from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA
 
-KERNELS: Mapping[str, str] = {
-    "mma": MMA_F16.file,
-    "tile": TILE.file,
-    "vec": VEC.file,
-    "fixup": COMMON,
-    "combine": COMMON,
+STEPS = (
+    "S = Q K^T",
+    "m = max(m, S)",
+    "P = e^(S - m)",
+    "rescale = e^(m_old - m)",
+    "l = rescale l + sum of P",
+    "O = rescale O",
+    "O = O + P V",
+    "O = O / l, undivided tile",
+    "store m, l of a part",
+    "store O of a part",
+    "add parts",
+    "O = O / l",
+)
+KERNELS: Mapping[str, tuple[str, str]] = {
+    "mma": (MMA_F16.name, MMA_F16.file),
+    "tile": (TILE.name, TILE.file),
+    "vec": (VEC.name, VEC.file),
+    "fixup": (MMA_F16.name, COMMON),
+    "combine": (TILE.name, COMMON),
 }
-"""Files in ggml-cuda/."""
+"""The family of a kernel, or of those that it runs after, and its file in ggml-cuda/."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +44,17 @@ class StepLines:
 
 def step_lines_of(tree: Tree) -> tuple[StepLines, ...]:
     """Find each step in a tree."""
-    steps = yaml.safe_load((files("fattn_probe.lab.study") / "lines.yaml").read_text(encoding="utf-8"))
+    patterns = {(what, family, file): pattern for family, _, what, file, pattern in line_patterns()}
+    of_step = {step: [name for name, where in KERNELS.items() if (step, *where) in patterns] for step in STEPS}
     anchors = tuple(
-        Anchor(f"{step}: {kernel}", KERNELS[kernel], pattern, "")
-        for step, patterns in steps.items()
-        for kernel, pattern in patterns.items()
+        Anchor(f"{step}: {name}", KERNELS[name][1], patterns[step, *KERNELS[name]], "")
+        for step, names in of_step.items()
+        for name in names
     )
     found = locate(tree.root / CUDA, anchors).locations
     return tuple(
-        StepLines(step, {kernel: next(iter(found[f"{step}: {kernel}"]), None) for kernel in patterns})
-        for step, patterns in steps.items()
+        StepLines(step, {name: next(iter(found[f"{step}: {name}"]), None) for name in names})
+        for step, names in of_step.items()
     )
 
 

@@ -24,11 +24,11 @@ LINES = {
     "tile": (*SOFTMAX, "O = rescale O", "O = O + P V"),
     "S = QK^T": SOFTMAX[:1],
     "store O, L": ("O = O / l, undivided tile",),
-    "store part": ("store a part",),
+    "store part": ("store m, l of a part", "store O of a part"),
     "combine": ("add parts",),
     "store O": ("O = O / l",),
 }
-"""The steps of `lines.yaml` that a step does."""
+"""The steps of llama.cpp that a step of an algorithm does."""
 PARALLEL = ("fa2", "fa3")
 """Algorithms whose query tiles are independent blocks."""
 

@@ -152,8 +152,8 @@ def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, first:
 
 
 @cache
-def _patterns() -> tuple[tuple[str, ...], ...]:
-    """The lines of the source that belong to steps: family, kind, what, file, pattern."""
+def line_patterns() -> tuple[tuple[str, ...], ...]:
+    """The lines of the source that belong to steps: family, kind, what, file, pattern. `what` is the papers' step."""
     lines = (files("fattn_probe.daily.inspect.replay") / "source_lines.csv").read_text(encoding="utf-8").splitlines()
     return tuple(tuple(row) for row in csv.reader(lines[1:]))
 
@@ -165,7 +165,7 @@ def kinds_of(family: Family, tree: Tree | None, patches: Sequence[Patch] = ()) -
         assert tree is not None
         changed = plan(patch, tree.root, changed)
     lines: dict[str, list[SourceLine]] = {}
-    for name, kind, what, file, pattern in _patterns():
+    for name, kind, what, file, pattern in line_patterns():
         if name == family.name:
             path = (tree.root if tree else Path()) / CUDA / file
             if path not in changed:
