@@ -24,7 +24,7 @@ LINES = {
     "tile": (*SOFTMAX, "O = rescale O", "O = O + P V"),
     "S = QK^T": SOFTMAX[:1],
     "store O, L": ("O = O / l, undivided tile",),
-    "store part": ("store a part",),
+    "store part": ("store m, l of a part", "store O of a part"),
     "combine": ("add parts",),
     "store O": ("O = O / l",),
 }
