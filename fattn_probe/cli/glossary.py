@@ -47,7 +47,7 @@ def folded(name: str) -> str:
 
 
 def entry_of(term: str) -> Entry:
-    """The entry of a word, or else of a name that a meaning explains; InputError with the nearest words if there is none."""
+    """The entry of a word, or else of a name in a meaning; InputError with the nearest words if there is none."""
     every = [(name, entry) for entry in entries() for name in entry.names]
     found = {folded(name): entry for name, entry in [*reversed(every), *((one.word, one) for one in entries())]}
     if entry := found.get(folded(term)):
