@@ -30,8 +30,8 @@ class Entry:
 
     @property
     def names(self) -> list[str]:
-        """The word, and the names of llama.cpp in its meaning."""
-        return [self.word, *re.findall(r"`(\w+)`", self.meaning)]
+        """The word, and the names of llama.cpp (`code`) and other words (*emphasis*) that its meaning explains."""
+        return [self.word, *re.findall(r"[`*](\w[\w ]*)[`*]", self.meaning)]
 
 
 @functools.cache

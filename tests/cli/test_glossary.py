@@ -26,7 +26,10 @@ def printed(*words):
 
 @pytest.mark.parametrize(
     ("term", "word"),
-    [("kbc", "share"), ("stream k", "stream-K"), ("Bank Conflicts", "bank conflict"), ("S", "score"), ("row", "row")],
+    [
+        *[("kbc", "share"), ("stream k", "stream-K"), ("Bank Conflicts", "bank conflict"), ("S", "score")],
+        *[("row", "row"), ("tile", "tile"), ("head size", "row"), ("GQA", "group"), ("flavours", "build")],
+    ],
 )
 def test_an_entry_is_found_by_its_word_or_by_a_name_in_its_meaning(term, word):
     assert entry_of(term).word == word

@@ -32,6 +32,7 @@ def test_every_step_has_a_line_in_every_kernel(tree):
     assert "mma(VKQ_C" in said["O = O + P V", "mma"]
     assert "KQ_sum[j]*KQ_max_scale + KQ_reg[j]" in said["l = rescale l + sum of P", "vec"]
     assert "scale_add*dst_add" in said["add parts", "fixup"]
+    assert "thread_should_write" in said["store m, l of a part", "mma"]  # of the branch with 16 columns a warp
 
 
 def test_a_line_is_found_by_what_it_says(tree, tmp_path):
