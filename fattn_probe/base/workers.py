@@ -29,6 +29,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
+from fattn_probe.base.errors import MachineError
 from fattn_probe.base.host import SHARE, cores
 from fattn_probe.base.process import describe_code, end_programs
 from fattn_probe.base.scratch import scratch
@@ -45,6 +46,8 @@ END_SECONDS = 5.0
 """Seconds until a stopping worker kills itself and its programs; then until the parent does."""
 FEW = 3e7
 CONTEXT = multiprocessing.get_context("forkserver")
+LONGEST_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")
+"""What multiprocessing makes of the path of $TMPDIR is the name of a socket, which has at most 107 characters."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,11 @@ def prepare_workers(*modules: str) -> None:
 
     The server and its workers inherit blocked signals: a terminal signals every process, but the parent decides.
     """
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TMPDIR:
+        raise MachineError(
+            f"{tempfile.gettempdir()}: this path of the folder for temporary files is too long for a socket; "
+            f"set TMPDIR to one of at most {LONGEST_TMPDIR} characters"
+        )
     if modules:
         CONTEXT.set_forkserver_preload(list(modules))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)

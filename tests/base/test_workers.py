@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable
@@ -15,9 +16,9 @@ from typing import Any
 import pytest
 
 from fattn_probe.base import workers
-from fattn_probe.base.errors import TimedOutError
+from fattn_probe.base.errors import MachineError, TimedOutError
 from fattn_probe.base.host import cores
-from fattn_probe.base.workers import Died, Workers
+from fattn_probe.base.workers import LONGEST_TMPDIR, Died, Workers, prepare_workers
 from tests.base.test_signals import marked, nothing_left, started
 from tests.base.worker_functions import half, words
 
@@ -26,6 +27,14 @@ ROOT = Path(__file__).parents[2]
 
 def answers(pool: Workers[Any, Any], tasks: Iterable[Any]) -> Any:
     return list(pool.answers(tasks))
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_named(tmp_path, monkeypatch):
+    folder = tmp_path / ("x" * LONGEST_TMPDIR)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with pytest.raises(MachineError, match="set TMPDIR to one of at most 75 characters"):
+        prepare_workers()
 
 
 def test_every_task_has_its_answer_from_a_few_workers():

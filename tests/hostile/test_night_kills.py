@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import sqlite3
+import tempfile
 from contextlib import closing
 from dataclasses import replace
 from datetime import date
@@ -32,8 +33,8 @@ def test_a_regress_that_is_killed(number, tmp_path, monkeypatch):
 
     After a call that was not killed in time, the next one begins anew.
     """
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp").symlink_to(temporary := tempfile.mkdtemp())  # a socket's path is at most 107 characters long
+    monkeypatch.setenv("TMPDIR", temporary)
     chance = random.Random(f"{SEED} regress {number}")
     place = Place(tmp_path)
     place.write(more=range(100, 100 + CASES))

@@ -20,6 +20,7 @@ import ninja
 
 from fattn_probe.base.cache import Growth
 from fattn_probe.base.errors import BuildError, MachineError
+from fattn_probe.base.files import remove_tree
 from fattn_probe.base.host import cores
 from fattn_probe.base.process import describe_code, log, run
 
@@ -31,6 +32,9 @@ LOG_TAIL = 15
 TICK_SECONDS = 1.0
 CACHED_SECONDS = 0.5
 """A faster compile was a hit in ccache."""
+RECORDS = (".ninja_log", ".ninja_deps")
+"""Ninja's own files in a folder. It crashes on damaged ones; without them it asks the compilers again."""
+CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)
 GIB = 2**30
 GIB_A_COMPILE = 1.5  # memory of nvcc for the heaviest kernel instances
 
@@ -189,6 +193,7 @@ def run_ninja(
     an interrupt first ends ninja and its compilers.
     """
     folder, before, variables = growth.folder, logged(growth.folder), dict(env or {})
+    records = [path for path in map(folder.joinpath, RECORDS) if path.exists()]
     argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), *targets]
     if isinstance(jobs, JobSlots):
         number, variables = jobs.number, variables | jobs.variables
@@ -211,6 +216,11 @@ def run_ninja(
         for output, row in logged(folder).items():
             if before.get(output) != row:
                 growth.changed.update((output, f"{output}.log", f"{output.removesuffix('.o')}.gcno"))
+    if code in CRASHES and records:
+        log.warning("%s: ninja was %s: its records are damaged, and made again", folder, describe_code(code))
+        for path in records:
+            remove_tree(path)
+        return run_ninja(growth, report, jobs, env, known, targets=targets)
     output = "\n".join(lines)
     (folder / "build.log").write_text(output + "\n")
     if code != 0 and (full := os.strerror(errno.ENOSPC)) in output:

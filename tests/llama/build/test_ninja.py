@@ -3,7 +3,9 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
+import ninja
 import pytest
 
 from fattn_probe.base.cache import Growth
@@ -137,6 +139,25 @@ def test_a_ninja_that_is_killed_is_called_so(tmp_path):
     (tmp_path / "build.ninja").write_text(Plan((script("a", "import os; os.kill(os.getsid(0), 9)"),)).render())
     with pytest.raises(BuildError, match=r"^building a step failed:\nninja was killed by SIGKILL\n"):
         run_ninja(Growth(tmp_path), jobs=1)
+
+
+CRASHES = """\
+#!/bin/sh
+test -e {folder}/.ninja_deps && kill -SEGV $$
+exec {ninja} "$@"
+"""
+
+
+def test_a_ninja_that_crashes_on_its_own_records_begins_without_them(tmp_path, monkeypatch, caplog):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ninja").write_text(CRASHES.format(folder=tmp_path, ninja=Path(ninja.BIN_DIR) / "ninja"))
+    (tmp_path / "bin/ninja").chmod(0o755)
+    monkeypatch.setattr(ninja, "BIN_DIR", str(tmp_path / "bin"))
+    (tmp_path / "build.ninja").write_text(Plan((script("a", WRITE),)).render())
+    (tmp_path / ".ninja_deps").write_bytes(b"damaged")
+    run_ninja(Growth(tmp_path), jobs=1)
+    assert (tmp_path / "a").is_file()
+    assert "ninja was killed by SIGSEGV: its records are damaged, and made again" in caplog.text
 
 
 def test_a_failed_step_is_a_build_error_with_a_log(tmp_path):
