@@ -47,7 +47,7 @@ END_SECONDS = 5.0
 FEW = 3e7
 CONTEXT = multiprocessing.get_context("forkserver")
 LONGEST_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")
-"""What multiprocessing makes of the path of $TMPDIR is the name of a socket, which has at most 107 characters."""
+"""The path of a socket has at most 107 characters; multiprocessing makes one from that of $TMPDIR."""
 
 
 @dataclass(frozen=True)
