@@ -30,7 +30,7 @@ from fattn_probe.daily.inspect.replay.replay import (
 )
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, numbers_of
 from fattn_probe.daily.inspect.trace.fragments import LANES
-from fattn_probe.daily.inspect.trace.model import ModelledRows, Row, largest_of
+from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, TracedStep
 from fattn_probe.daily.inspect.trace.show import headline, words_of
 from fattn_probe.daily.inspect.trace.stages import Stage
@@ -201,7 +201,7 @@ def _traced(trace: JudgedTrace, geometry: Geometry, facts: Facts) -> Iterator[Tr
     for place, who, read in _places(trace, geometry, facts):
         some = found.setdefault((place, who), [])
         if isinstance(read, Stage):
-            largest, error = largest_of(read.found), float(read.error.max(initial=0.0))
+            largest, error = (float(np.abs(values).max(initial=0.0)) for values in (read.found, read.error))
             some.append((read.quantity, largest, error, int(read.differs.sum())))
         else:
             beyond = {deviation.quantity: deviation.count for deviation in read.deviations}

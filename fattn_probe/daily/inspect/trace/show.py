@@ -7,7 +7,6 @@ from rich.text import Text
 
 from fattn_probe.base.arrays import Indices
 from fattn_probe.base.tables import Table
-from fattn_probe.daily.inspect.trace.model import largest_of
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, StepDeviation, TracedStep, TracedTile
 from fattn_probe.daily.inspect.trace.stages import StageDeviation
 from fattn_probe.daily.inspect.trace.tables import lane_tables, step_tables
@@ -81,7 +80,7 @@ def stage_table(trace: JudgedTrace, *, verbose: bool = True) -> Table:
     for stage in trace.stages:
         if not verbose and stage.stored and stage.deviation is None:
             continue
-        largest, error = f"{largest_of(stage.found):.3g}", f"{stage.error.max(initial=0.0):.1g}"
+        largest, error = f"{np.abs(stage.found).max(initial=0.0):.3g}", f"{stage.error.max(initial=0.0):.1g}"
         rows.append(
             (stage.where, stage.quantity, str(stage.found.size), largest, error, str(stage.differs.sum() or "-"))
         )
