@@ -14,13 +14,11 @@ from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.base.tables import Table
 from fattn_probe.daily.inspect.trace.model import Row
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace
+from fattn_probe.daily.inspect.trace.show import NOTHING_SEEN
 from fattn_probe.daily.inspect.trace.stages import StoredRow
 from fattn_probe.daily.inspect.trace.tracer import Tracer
 from fattn_probe.lab.study.problem import StudyHead, exp_below
 from fattn_probe.llama.launch.families import TILE
-
-SEEN = -1e37
-"""A kernel's maximum is smaller only before its first unmasked KV row."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def against_lines(found: Against, O: F64) -> Iterator[RenderableType]:
     lines = []
     for one in found.states:
         numbers = (one.m, one.kernel_m, one.l, one.kernel_l, one.rescale, one.kernel_rescale)
-        words = ("" if number is None else "-inf" if number < SEEN else f"{number:.4g}" for number in numbers)
+        words = ("" if number is None else "-inf" if number < NOTHING_SEEN else f"{number:.4g}" for number in numbers)
         lines.append((one.where, f"{one.kv[0]}-{one.kv[1] - 1}", *words))
     yield Text(f"{found.kernel} on {found.on}: sequence {found.row[0]}, query {found.row[1]}, head {found.row[2]}")
     yield Table(columns, tuple(lines), frozenset(columns[1:]))

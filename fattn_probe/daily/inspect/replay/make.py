@@ -48,7 +48,6 @@ from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.adapter import Inputs
 
-Read = TracedStep | Stage
 MOST_ROWS, MOST_BYTES = 32, 4_500_000
 
 

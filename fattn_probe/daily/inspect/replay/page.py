@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from fattn_probe.base.arrays import F64
 from fattn_probe.daily.inspect.replay.pictures import pictures_of
-from fattn_probe.daily.inspect.replay.replay import Replay
+from fattn_probe.daily.inspect.replay.replay import Replay, Traffic
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, RowSums
 from fattn_probe.daily.inspect.trace.document import spelled
 from fattn_probe.daily.inspect.view.page import environment
@@ -36,7 +36,7 @@ def replay_page(replays: Sequence[Replay], title: str) -> str:
 
 def document_of(replay: Replay) -> dict[str, Any]:
     """The data of a replay for the page's script."""
-    traffics: dict[tuple[tuple[str, int, int], ...], int] = {}
+    traffics: dict[Traffic, int] = {}
     lanes = []
     for lane in replay.lanes:
         runs = []

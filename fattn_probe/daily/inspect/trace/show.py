@@ -22,6 +22,7 @@ FOLLOWED = (
     " with what follows from the stored parts."
 )
 NOTHING_SEEN = -1e37
+"""A kernel's maximum is smaller only before its first unmasked KV row."""
 
 
 def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None = None) -> RenderableType:
