@@ -112,7 +112,7 @@ def compare(
     if kernel and (plot is not None or html is not None or judge.repeat > 1 or judge.batch_invariance):
         raise InputError("--kernel does not go with --plot, --html, --repeat and --batch-invariance")
     checks = judge.checks
-    work = setup.work_of(cases_of(paths), where, amd=bool(kernel)) if paths or kernel else []
+    work = setup.work_of(cases_of(paths), where) if paths or kernel else []
     if kernel:
         from fattn_probe.cli.kernel import compare_kernels  # a later room, which only --kernel needs
         from fattn_probe.lab.kernels.contender import How

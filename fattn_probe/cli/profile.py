@@ -54,7 +54,7 @@ def profile(
         raise InputError(f"--plot {plot}: the file's name must end in .png or .svg")
     if plot is not None:
         setup.require_matplotlib()
-    targets = setup.targets_of(where, amd=True)
+    targets = setup.targets_of(where)
     check_targets(targets)
     if is_program(words[0]):
         given = [f"--{flag}" for flag in OF_BUILD if is_given(context, flag)]

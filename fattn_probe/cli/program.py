@@ -60,7 +60,7 @@ def program(
     """Compile and run your own CUDA or HIP program on a simulated or a real GPU."""
     fast_math = compiling.fast_math
     chosen = Program(file, (*compiling.include, CUDA), tuple(compiling.define), fast_math)
-    targets = setup.targets_of(where, amd=True)
+    targets = setup.targets_of(where)
     for target in targets:
         if target.engine == "cpu":
             raise InputError("program --on cpu: a CUDA program needs a GPU, simulated (sim:ID) or real (gpu)")

@@ -12,7 +12,7 @@ from rich.text import Text
 from fattn_probe.base.activity import MINUTE, Activity
 from fattn_probe.base.console import NOTES, SHOWN_AFTER, rewrite
 from fattn_probe.base.errors import BuildError, InputError, MachineError
-from fattn_probe.cases.device import Target, every_device, load_devices, parse_targets
+from fattn_probe.cases.device import Target, load_devices, parse_targets
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cli.options import SIMULATED, BuildFlags, Simulate, Where
 from fattn_probe.llama.build import open_build
@@ -114,14 +114,12 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def work_of(
-    cases: Sequence[Case], where: Where, *, simulated: bool = False, amd: bool = False
-) -> list[tuple[Case, list[Target]]]:
+def work_of(cases: Sequence[Case], where: Where, *, simulated: bool = False) -> list[tuple[Case, list[Target]]]:
     """Each case with its targets: those of `--on`, or the scenario's device, or this machine's default.
 
-    With `simulated`, the default is a simulated GPU on every machine. With `amd`, AMD GPUs are allowed too.
+    With `simulated`, the default is a simulated GPU on every machine.
     """
-    catalogue = (every_device if amd else load_devices)(where.devices)
+    catalogue = load_devices(where.devices)
     if where.on:
         targets = list(parse_targets(where.on, catalogue))
         return [(case, targets) for case in cases]
@@ -129,9 +127,9 @@ def work_of(
     return [(case, list(parse_targets(case.device or choose(), catalogue, f"{case.name}: device"))) for case in cases]
 
 
-def targets_of(where: Where, *, amd: bool = False) -> list[Target]:
+def targets_of(where: Where) -> list[Target]:
     """The targets of `--on`, or this machine's default."""
-    return list(parse_targets(where.on or chooser()(), (every_device if amd else load_devices)(where.devices)))
+    return list(parse_targets(where.on or chooser()(), load_devices(where.devices)))
 
 
 def chooser(*, simulated: bool = False) -> Callable[[], str]:

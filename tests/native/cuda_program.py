@@ -19,7 +19,6 @@ from fattn_probe.llama.build.rewrite import rewrite
 from fattn_probe.llama.build.simulator_flags import SIMULATOR, SimulatorFlags
 from fattn_probe.llama.build.steps import BuildStep, Plan, compile_step
 from fattn_probe.llama.build.toolchain import find_toolchain
-from fattn_probe.llama.launch.architecture import cuda_arch
 from fattn_probe.machine.run.frames import symbolised
 from fattn_probe.machine.run.outcome import checker_fault
 from fattn_probe.machine.run.simulator import Simulation
@@ -36,7 +35,7 @@ def flags(flavour, arch="90", folder=None):
     toolchain = find_toolchain("sim")
     if folder is not None:
         toolchain = replace(toolchain, cuda_include=Path(os.path.relpath(toolchain.cuda_include, folder)))
-    return SimulatorFlags(toolchain, cuda_arch(arch), "check" if flavour == "check" else "release", sanitize)
+    return SimulatorFlags(toolchain, arch, "check" if flavour == "check" else "release", sanitize)
 
 
 def compile_programs(texts, flavour, arch="90", sim=SIMULATOR):

@@ -21,6 +21,8 @@ OTHER_FIELDS = ("id", "name", "sources", "gfx", "assumed")
 TOP_KEYS = ("documents", "limits", "devices")
 HIGHEST = {"totalGlobalMem": 2**63 - 1, "integrated": 1}
 ID, CC, NAME = r"[a-z0-9][a-z0-9_-]*", r"\d{1,2}\.\d", r"[^\x00-\x1f\x7f]{1,255}"
+GFX = re.compile(r"gfx(\d{1,2})([0-9a-f])([0-9a-f])")
+"""An AMD architecture: major version, minor version, stepping."""
 ZERO_ALLOWED = ("reservedSharedMemPerBlock", "integrated", "clockRate", "l2CacheSize")
 Entry = dict[str, Any]
 
@@ -54,8 +56,8 @@ class Device:
     """One GPU in the names of cudaDeviceProp: sizes in bytes, `clockRate` in kHz, `integrated` 0 or 1.
 
     `sources` maps a field to the document with its figure (none for fields from a user's file). `gfx` is the name of an
-    AMD GPU's architecture, empty for NVIDIA's. `assumed` are figures not known for this GPU: nominal memory, and
-    figures copied from the product after `like`, other than the limits of the compute capability.
+    AMD GPU's architecture ("gfx90a"), empty for NVIDIA's. `assumed` are figures not known for this GPU: nominal
+    memory, and figures copied from the product after `like`, other than the limits of the architecture.
     """
 
     id: str
@@ -88,13 +90,13 @@ class Device:
 
     @property
     def arch(self) -> str:
-        """The compute capability as nvcc writes it: `89`, `121`."""
-        return f"{self.major}{self.minor}"
+        """The architecture as its compiler writes it: `89`, `121` for nvcc, `gfx90a` for clang."""
+        return self.gfx or f"{self.major}{self.minor}"
 
     @property
-    def cuda_arch(self) -> int:
-        """`__CUDA_ARCH__` of code compiled for just this device: 890, 1210."""
-        return 100 * self.major + 10 * self.minor
+    def cuda_arch(self) -> int | None:
+        """`__CUDA_ARCH__` of code compiled for just this device: 890, 1210; None for AMD, where the source sets it."""
+        return None if self.gfx else 100 * self.major + 10 * self.minor
 
     def properties(self) -> dict[str, int]:
         """The integer fields, in cudaDeviceProp's names."""
@@ -113,39 +115,35 @@ LIMIT_KEYS = (*GIVEN, "sources")
 
 @cache
 def shipped() -> Mapping[str, Device]:
-    """The shipped catalogue of NVIDIA GPUs."""
-    return MappingProxyType(_parse(_document("catalogue.yaml"), {}, {}))
-
-
-@cache
-def amd_devices() -> Mapping[str, Device]:
-    """The shipped AMD GPUs: for HIP programs, not for llama.cpp's kernels."""
-    return MappingProxyType(_parse(_document("amd.yaml"), {}, {}))
+    """The shipped catalogue: NVIDIA's GPUs, then AMD's."""
+    return MappingProxyType({**_parse(_document("catalogue.yaml"), {}, {}), **_parse(_document("amd.yaml"), {}, {})})
 
 
 def load_devices(user_file: Path | str | None = None) -> dict[str, Device]:
-    """Every NVIDIA GPU by its id: the shipped ones, then those of `user_file`, or of $FATTN_PROBE_DEVICES.
+    """Every GPU by its id: the shipped ones, then those of `user_file`, or of $FATTN_PROBE_DEVICES.
 
     InputError with every problem and its line if a file is invalid.
     """
     chosen = user_file or os.environ.get(USER_FILE_VARIABLE)
     if not chosen:
         return dict(shipped())
-    limits = _limits(_document("catalogue.yaml").table("limits"))
+    limits = {
+        arch: entry
+        for name in ("catalogue.yaml", "amd.yaml")
+        for arch, entry in _limits(_document(name).table("limits")).items()
+    }
     return {**shipped(), **_parse(read(Path(chosen)), shipped(), limits)}
 
 
-def every_device(user_file: Path | str | None = None) -> dict[str, Device]:
-    """Every GPU by its id, including AMD GPUs."""
-    return {**load_devices(user_file), **amd_devices()}
+def arch_name(arch: str) -> str:
+    """An architecture as its compiler takes it: `sm_89`, `gfx90a`."""
+    return arch if GFX.fullmatch(arch) else f"sm_{arch}"
 
 
 def find_device(devices: Mapping[str, Device], identifier: str) -> Device:
     """One device by its id; InputError with the nearest ids if it is unknown."""
     if identifier in devices:
         return devices[identifier]
-    if identifier in amd_devices():
-        raise InputError(f"sim:{identifier} is an AMD GPU: it is for HIP programs (`fattn-probe program`)")
     raise InputError(f"no device {identifier!r}{nearest(identifier, devices)}; devices: {', '.join(devices)}")
 
 
@@ -221,7 +219,8 @@ def _problems(document: CatalogueFile, known: Mapping[str, Device]) -> Iterator[
             else:
                 yield document.problem(key, f"{entry!r}, expected a mapping of {', '.join(keys)}")
     # Ids are for `sim:ID`, compute capabilities for `sm_XY`, names for one line.
-    for section, pattern, form in (("devices", ID, "lower-case letters, digits, - and _"), ("limits", CC, '"8.9"')):
+    arch = rf"{CC}|{GFX.pattern}"
+    for section, pattern, form in (("devices", ID, "lower-case letters, digits, - and _"), ("limits", arch, '"8.9"')):
         for name in document.table(section):
             if name != "every" and not re.fullmatch(pattern, name):
                 yield document.problem((section, name), f"expected {form}")
@@ -251,21 +250,26 @@ def _wrong_values(document: CatalogueFile, key: tuple[str, ...], entry: Entry) -
 
 
 def _device(
-    document: CatalogueFile, identifier: str, entry: Entry, known: Mapping[str, Device], limits_by_cc: dict[str, Entry]
+    document: CatalogueFile,
+    identifier: str,
+    entry: Entry,
+    known: Mapping[str, Device],
+    limits_of: dict[str, Entry],
 ) -> Device | str:
-    """A device, or the problem with its entry; its own figures override those of `like` and of its cc."""
+    """A device, or the problem with its entry; its own figures override those of `like` and of its architecture."""
     key = ("devices", identifier)
     like = entry.get("like")
     base = known.get(str(like))
     if like is not None and base is None:
         return document.problem((*key, "like"), f"no device {like!r}{nearest(str(like), known)}")
-    cc = str(entry["cc"]) if "cc" in entry else base.cc if base else "missing"
-    if cc not in limits_by_cc:
-        allowed = ", ".join(f'"{each}"' for each in limits_by_cc)
-        return document.problem((*key, "cc"), f"{cc}, allowed: {allowed}")
-    limits = limits_by_cc[cc]
+    given = "gfx" if "gfx" in entry or (base and base.gfx) else "cc"
+    arch = str(entry[given]) if given in entry else (base.gfx or base.cc) if base else "missing"
+    if arch not in limits_of:
+        allowed = ", ".join(f'"{each}"' for each in limits_of if each.startswith("gfx") == (given == "gfx"))
+        return document.problem((*key, given), f"{arch}, allowed: {allowed}")
+    limits = limits_of[arch]
     inherited: Entry = {**base.properties(), "name": base.name} if base else {"integrated": 0}
-    later = limits if "cc" in entry else {}
+    later = limits if given in entry else {}
     merged: Entry = {**limits, **inherited, **later, **entry}
     missing = [name for name in ("name", *GIVEN) if name not in merged]
     if missing:
@@ -277,7 +281,8 @@ def _device(
     kept = {name: text for name, text in sources.items() if name not in entry or name in sourced}
     copied = [name for name in GIVEN if base and name not in {**entry, **later}]
     not_own = {*map(str, entry.get("assumed", [])), *(name for name in copied if merged[name] != limits.get(name))}
-    major, minor = map(int, cc.split("."))
+    amd = GFX.fullmatch(arch)
+    major, minor = map(int, amd.groups()[:2] if amd else arch.split("."))
     return Device(
         identifier,
         str(merged["name"]),
@@ -285,6 +290,6 @@ def _device(
         minor=minor,
         **{name: int(merged[name]) for name in GIVEN},
         sources=MappingProxyType(kept),
-        gfx=str(entry.get("gfx", base.gfx if base else "")),
+        gfx=arch if amd else "",
         assumed=tuple(name for name in GIVEN if name in not_own),
     )

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.base.tables import Table
-from fattn_probe.cases.device.catalogue import Device
+from fattn_probe.cases.device.catalogue import Device, arch_name
 
 GIB, KIB = 2**30, 2**10
 COLUMNS = ("id", "name", "cc", "SMs", "shared KiB", "threads", "blocks", "GiB")
@@ -23,7 +23,7 @@ def device_show(device: Device) -> dict[str, object]:
     return {
         "id": device.id,
         "name": device.name,
-        "arch": f"sm_{device.arch}",
+        "arch": arch_name(device.arch),
         "__CUDA_ARCH__": device.cuda_arch,
         "properties": device.properties(),
         "sources": dict(device.sources),
@@ -49,7 +49,8 @@ def _row(device: Device) -> Iterable[str]:
 def render_show(device: Device) -> Group:
     """One device: each figure with cudaDeviceProp's name, and the number of its document (listed below)."""
     documents = list(dict.fromkeys(device.sources.values()))
-    title = f"{device.id}: {device.name}, sm_{device.arch}, __CUDA_ARCH__ {device.cuda_arch}"
+    macro = f", __CUDA_ARCH__ {device.cuda_arch}" if device.cuda_arch else ""
+    title = f"{device.id}: {device.name}, {arch_name(device.arch)}{macro}"
     notes = [f"[{number}] {text}" for number, text in enumerate(documents, 1)]
     notes += ["(assumed): nominal memory, or the figure of the GPU that this one is `like`"] if device.assumed else []
     rows = (

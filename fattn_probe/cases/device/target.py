@@ -26,11 +26,13 @@ class Target:
     @property
     def backend(self) -> str:
         """ggml's name of the backend device of this target."""
-        return "CPU" if self.engine == "cpu" else "CUDA0"
+        if self.engine == "cpu":
+            return "CPU"
+        return "ROCm0" if self.device is not None and self.device.gfx else "CUDA0"
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment variables that make CUDA0 this target."""
+        """The environment variables that make the first GPU this target."""
         if self.engine == "sim" and self.device is not None:
             return {"FATTN_PROBE_DEVICE": self.device.spec()}
         return {"CUDA_VISIBLE_DEVICES": str(self.gpu)} if self.engine == "cuda" else {}

@@ -13,7 +13,7 @@ from fattn_probe.cases.device import Target
 from fattn_probe.cases.op.gguf_file import read_gguf
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.cases import Recording
-from fattn_probe.llama.launch.architecture import arch_number, is_nvcc_arch
+from fattn_probe.llama.launch.architecture import arch_number, is_arch
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.machine.run.capture import Capture, read_capture
 from fattn_probe.machine.run.provenance import versions
@@ -101,7 +101,7 @@ def found_in_capture(case: Case, capture: Capture) -> Found:
     """The judgement of a recorded output by its own launches."""
     reference, on = reference_of(case.op, capture.inputs, case.name), capture.provenance.get("device", capture.device)
     expected, arch = None, capture.provenance.get("arch", "")
-    if capture.launches and is_nvcc_arch(arch):
+    if capture.launches and is_arch(arch):
         geometry = geometry_of(case.op, capture.launches, arch_number(arch))
         expected = expected_of(case, capture.inputs, geometry, arch_number(arch), "auto")
     masked = fully_masked_of(case.op, capture.inputs)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from fattn_probe.cases.device import arch_name
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
 from fattn_probe.lab.fuzz.run import Judged
@@ -25,7 +26,7 @@ def features(judged: Judged, tree: Tree | None) -> tuple[str, ...]:
     arch = arch_of(judged.drawn.target)
     names = [launch.spelling for launch in launches]
     geometry = geometry_of(op, launches, arch_number(arch), known_constants(tree) or SHIPPED)
-    found = [f"sm_{arch}", f"kernel {attention_kernel(names)}"]
+    found = [arch_name(arch), f"kernel {attention_kernel(names)}"]
     found += sorted({f"with {launch.kernel}" for launch in launches if not ATTENTION_KERNEL.search(launch.spelling)})
     return (*found, *(() if geometry is None else division(op, geometry)), *of_case(judged.drawn.case))
 

@@ -20,18 +20,16 @@ from fattn_probe.llama.build.key import Flavour
 from fattn_probe.llama.build.ninja import Report, run_ninja, silent
 from fattn_probe.llama.build.overlay import ERRORS, known_ptx, write_native
 from fattn_probe.llama.build.rewrite import Rewritten, Style, rewrite
-from fattn_probe.llama.build.simulator_flags import SIMULATOR, WARP, SimulatorFlags
+from fattn_probe.llama.build.simulator_flags import HIP_HEADERS, SIMULATOR, SimulatorFlags
 from fattn_probe.llama.build.stamp import NATIVE, own_stamp
 from fattn_probe.llama.build.steps import BuildStep, Plan, compile_step
 from fattn_probe.llama.build.toolchain import Toolchain, find_toolchain
-from fattn_probe.llama.launch.architecture import cuda_arch
+from fattn_probe.llama.launch.architecture import is_amd
 from fattn_probe.machine.run.session import arch_of
 
 WHAT = "the folder of programs"
 GENERATED = Kind("generated", "the generated program")
 RECORDER = "native/cuda/record_launches.cpp"
-HIP_HEADERS = "sim/program/hip_include"
-DEFAULT_ARCH = "90"
 PRELUDE = "native/sim/program/prelude.h"
 NVCC_FLAGS = {"release": ("-O3", "-lineinfo"), "debug": ("-G", "-g", "-O0")}
 # libcu++ (cuda/std/) would read CUDA's own cuda_fp16.h for its overloads, beside the simulator's.
@@ -67,13 +65,12 @@ class Executable:
 class Maker:
     """Compiles programs for one architecture and flavour; they share a folder and the simulator.
 
-    `arch` is nvcc's number, or the name of an AMD GPU's architecture ("gfx942"), whose warps have `warp_size` lanes.
+    `arch` is nvcc's number, or the name of an AMD GPU's architecture ("gfx942").
     """
 
     arch: str
     flavour: Flavour
     cuda: bool = False
-    warp_size: int = WARP
 
     @functools.cached_property
     def toolchain(self) -> Toolchain:
@@ -90,7 +87,7 @@ class Maker:
     @property
     def amd(self) -> bool:
         """Whether it is for an AMD GPU."""
-        return self.arch.startswith("gfx")
+        return is_amd(self.arch)
 
     def make(self, program: Program, report: Report = silent) -> Executable:
         """The compiled program; it is compiled if it has changed. BuildError with the compiler's errors."""
@@ -144,9 +141,8 @@ class Maker:
         include = os.path.relpath(self.toolchain.cuda_include, self.folder)
         flags = SimulatorFlags(
             replace(self.toolchain, cuda_include=Path(include)),
-            cuda_arch(DEFAULT_ARCH if self.amd else self.arch),  # AMD's matrix instructions are not simulated
+            self.arch,
             self.flavour,
-            warp_size=self.warp_size,
         )
         own = self.compile_step(
             copy_of(program.path.resolve()),
@@ -154,8 +150,7 @@ class Maker:
             (
                 *flags.device(prelude=f"obj/{Path(target).name}.h"),
                 "-Inative/sim/program/include",
-                *((f"-Inative/{HIP_HEADERS}", "-DSIMT_HIP") if program.hip else ()),
-                *((f'-DSIMT_GFX="{self.arch}"', f"-D__{self.arch}__") if program.hip and self.amd else ()),
+                *((f"-Inative/{HIP_HEADERS}", "-DSIMT_HIP") if program.hip and not self.amd else ()),
                 *LIBCUXX,
                 *("-isystem", f"{include}/cccl"),
                 *(() if program.fast_math else ("-DSIMT_PRECISE",)),
@@ -218,8 +213,7 @@ def maker(target: Target, flavour: Flavour) -> Maker:
     """The compilers for programs on a target."""
     if target.device is None:
         return Maker(arch_of(target), flavour, cuda=True)
-    device = target.device
-    return Maker(device.gfx or device.arch, flavour, warp_size=device.warpSize)
+    return Maker(target.device.arch, flavour)
 
 
 def written(text: str, name: str, suffix: str) -> Path:

@@ -12,12 +12,13 @@ import yaml
 
 from fattn_probe.base.digest import short
 from fattn_probe.base.errors import InputError
+from fattn_probe.llama.build.simulator_flags import HIP_HEADERS
 from fattn_probe.llama.build.stamp import NATIVE
 from fattn_probe.llama.cxx.includes import INCLUDE, included
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 
 HIP = "hip/hip_runtime.h"
-SIMULATED = (NATIVE / "sim/program/include", NATIVE / "sim/program/hip_include")
+SIMULATED = (NATIVE / "sim/program/include", NATIVE / HIP_HEADERS)
 C_HEADERS = (
     "assert complex ctype errno float inttypes limits locale math setjmp signal stdarg stddef stdint stdio stdlib"
 )

@@ -10,6 +10,7 @@ from rich.text import Text
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.figures import clock
 from fattn_probe.base.tables import labelled
+from fattn_probe.cases.device import arch_name
 from fattn_probe.llama.build.key import Build, BuildRequest
 from fattn_probe.llama.build.ninja import Progress, Report
 from fattn_probe.llama.build.plan import kernel_of
@@ -68,7 +69,7 @@ def announced(console: Console, title: str) -> Report:
 def title_of(request: BuildRequest) -> str:
     """A description of what is being built."""
     patches = f" with {', '.join(patch.name for patch in request.applied)}" if request.applied else ""
-    return f"Building {request.tree.spec}{patches} for {request.engine}, sm_{request.arch}, {request.flavour}"
+    return f"Building {request.tree.spec}{patches} for {request.engine}, {arch_name(request.arch)}, {request.flavour}"
 
 
 def build_data(made: Build) -> dict[str, Any]:
@@ -99,7 +100,7 @@ def build_table(made: Build) -> RenderableType:
     made_now = f"{objects.compiled} compiled, {objects.reused} from ccache" if objects else "up to date"
     words = {
         "source": f"{data['source']} (llama.cpp b{data['build_number']})",
-        "engine": f"{data['engine']}, sm_{data['arch']}, {data['flavour']}",
+        "engine": f"{data['engine']}, {arch_name(data['arch'])}, {data['flavour']}",
         "kernels": kernels,
         "objects": made_now,
         "folder": data["folder"],

@@ -9,12 +9,15 @@ from fattn_probe.llama.build.precompiled import HEADERS, QUICK_HEADERS
 from fattn_probe.llama.build.simulator_flags import COUNTED, PRELUDE, UNOPTIMISED, SimulatorFlags
 from fattn_probe.llama.build.sources import BACKEND, LAUNCHES_PREFIX, Sources
 from fattn_probe.llama.build.toolchain import Toolchain
+from fattn_probe.llama.launch.architecture import is_amd
 
 GGML_INCLUDES = ("-Ioverlay/ggml/include", "-Ioverlay/ggml/src")
 # ggml/src/CMakeLists.txt's own
 GGML_DEFINES = ("-D_GNU_SOURCE", "-D_XOPEN_SOURCE=600", "-DGGML_SCHED_MAX_COPIES=4")
 # ggml-cuda/CMakeLists.txt's; without GGML_CUDA_USE_GRAPHS, and NO_VMM because that links libcuda
 CUDA_DEFINES = ("-DGGML_CUDA_PEER_MAX_BATCH_SIZE=128", "-DGGML_CUDA_NO_VMM")
+# ggml-hip/CMakeLists.txt's; NO_VMM is its default
+HIP_DEFINES = ("-DGGML_USE_HIP", "-DGGML_HIP_NO_VMM")
 # ggml's host code is not under test: -O1 compiles in half the time of -O2, and all flavours share the objects
 HOST_OPTIMISATION = ("-O1", "-g1")
 MODEL_OPTIMISATION = ("-O1",)  # libllama only makes graphs: without debug information it compiles and links faster
@@ -47,7 +50,7 @@ class Flags:
     @property
     def simulator(self) -> SimulatorFlags:
         """The commands for the simulator of this build."""
-        return SimulatorFlags(self.toolchain, self.request.cuda_arch, self.request.flavour, self.request.sanitize)
+        return SimulatorFlags(self.toolchain, self.request.arch, self.request.flavour, self.request.sanitize)
 
     def host(self, source: str, optimisation: tuple[str, ...] = ()) -> tuple[str, ...]:
         """gcc or g++ for one file of ggml, the runner or test-backend-ops."""
@@ -124,7 +127,8 @@ class Flags:
     def cuda_common(self) -> tuple[str, ...]:
         """Definitions and include folders of ggml-cuda."""
         folders = ("-Inative/cublas", "-Ioverlay/ggml/src/ggml-cuda", *GGML_INCLUDES)
-        return (*GGML_DEFINES, *CUDA_DEFINES, *self.sources.quant_defines, *folders)
+        defines = (*CUDA_DEFINES, *HIP_DEFINES) if is_amd(self.request.arch) else CUDA_DEFINES
+        return (*GGML_DEFINES, *defines, *self.sources.quant_defines, *folders)
 
     def link(self, output: str) -> tuple[str, ...]:
         """The link command without inputs: for a shared library in lib/, or a program in bin/."""

@@ -11,9 +11,10 @@ from fattn_probe.base.cache import cache_dir
 from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.fingerprint import Fingerprint, Named
+from fattn_probe.cases.device import arch_name
 from fattn_probe.llama.build.ccache import Objects
 from fattn_probe.llama.build.stamp import own_stamp
-from fattn_probe.llama.launch.architecture import cuda_arch, is_nvcc_arch, not_an_architecture
+from fattn_probe.llama.launch.architecture import is_amd, is_arch, not_an_architecture
 from fattn_probe.llama.source import KernelCase, Tree, digest_models, has_models
 from fattn_probe.llama.source.features import probe
 from fattn_probe.llama.source.patches import Patch, needed
@@ -40,9 +41,9 @@ OVERLAY = "overlay"  # the source as compiled, in a build folder
 class BuildRequest:
     """The build to make or find.
 
-    `arch` is nvcc's number without sm_ ("90", "120a"). `patches` are unified diffs, applied to the overlay in order.
-    `quants` are K-V type pairs ("q8_0-f16"), or ("all",): fattn.cu then dispatches to their vec kernels too. They
-    change which kernel is chosen, so they make a separate build.
+    `arch` is nvcc's number without sm_ ("90", "120a"), or AMD's name ("gfx942"). `patches` are unified diffs, applied
+    to the overlay in order. `quants` are K-V type pairs ("q8_0-f16"), or ("all",): fattn.cu then dispatches to their
+    vec kernels too. They change which kernel is chosen, so they make a separate build.
     """
 
     tree: Tree
@@ -57,8 +58,10 @@ class BuildRequest:
         unknown = [name for name in self.sanitize if name not in SANITIZERS]
         problems = [f"sanitizer {unknown[0]!r} is not one of {', '.join(SANITIZERS)}"] if unknown else []
         problems += filter(None, [not_with_address(self.flavour, self.sanitize)])
-        if not is_nvcc_arch(self.arch):
+        if not is_arch(self.arch):
             problems.append(not_an_architecture(self.arch))
+        if self.engine != "sim" and is_amd(self.arch):
+            problems.append(f"{self.arch} is an AMD architecture: only the sim engine compiles for it")
         if self.engine != "sim" and self.sanitize:
             problems.append("--sanitize is for the sim engine (on a GPU there is compute-sanitizer)")
         if self.engine != "sim" and self.flavour not in ("release", "debug"):
@@ -84,11 +87,6 @@ class BuildRequest:
             sanitize=self.sanitize,
             quants=self.quants,
         )
-
-    @property
-    def cuda_arch(self) -> int:
-        """`__CUDA_ARCH__` of this arch: 900 for "90"."""
-        return cuda_arch(self.arch)
 
 
 def kernels_apart(engine: str, flavour: str) -> bool:
@@ -134,7 +132,9 @@ def folder_of(request: BuildRequest, key: Fingerprint) -> Path:
     """The folder of a build in the cache."""
     marks = [request.flavour, *sorted(request.sanitize), *(patch.name for patch in request.applied)]
     number = f"b{request.tree.build_number}" if request.tree.build_number.isdigit() else "local"
-    name = re.sub(r"[^\w.+-]", "_", "-".join([number, request.engine, f"sm{request.arch}", *marks]))
+    name = re.sub(
+        r"[^\w.+-]", "_", "-".join([number, request.engine, arch_name(request.arch).replace("_", ""), *marks])
+    )
     return cache_dir() / "builds" / f"{name[:100]}-{key.build}"
 
 

@@ -14,6 +14,7 @@ from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents, kernels
 from fattn_probe.llama.build.plan import STUBS_SCRIPT, body_text, case_file, case_text, launches_text
 from fattn_probe.llama.build.precompiled import HEADERS, QUICK_HEADERS, TEXT, digest_line
 from fattn_probe.llama.build.rewrite import UPSTREAM, Style, rewrite
+from fattn_probe.llama.build.simulator_flags import HIP_HEADERS
 from fattn_probe.llama.build.sources import BODY_PREFIX, CONVERSIONS, CUDA, INSTANCES, LAUNCHES, Sources
 from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.llama.cxx.includes import included
@@ -31,6 +32,9 @@ SHARED = "fattn-common.cuh"
 WITHOUT_BODIES = Style(bodies=False)
 WHOLE = Style(apart=False)
 REWRITTEN = Kind("rewritten", "the rewritten file")
+VENDOR = "hip.h"
+"""In vendors/: CUDA's names, for hipcc."""
+NAME = re.compile(r"^#define (\w+)[ \t]+(\w+)$", re.MULTILINE)
 CALLED = re.compile(r"\b(\w+)\s*\(")
 
 
@@ -168,6 +172,22 @@ def rewrite_files(paths: Iterable[Path], *, apart: bool) -> None:
                 (path.parent / LAUNCHES / path.name).write_text(launches, errors=ERRORS)
 
 
+@functools.cache
+def hip_names() -> dict[str, str]:
+    """CUDA's names for HIP's, as the simulator's HIP headers define them."""
+    texts = (path.read_text() for path in (NATIVE / HIP_HEADERS).rglob("*.h"))
+    return {hip: cuda for text in texts for hip, cuda in NAME.findall(text)}
+
+
+def without_circles(text: str) -> str:
+    """vendors/hip.h without the lines that define a name of CUDA as HIP's, where HIP's is defined as CUDA's.
+
+    A macro does not expand within itself, so neither name would remain one of CUDA.
+    """
+    names = hip_names()
+    return NAME.sub(lambda match: "" if names.get(match[2]) == match[1] else match[0], text)
+
+
 @functools.lru_cache(maxsize=1000)
 def rewritten(text: str, name: str, known_ptx: frozenset[str], style: Style) -> str:
     """The text of one file for the simulator.
@@ -177,7 +197,7 @@ def rewritten(text: str, name: str, known_ptx: frozenset[str], style: Style) -> 
     key = hexdigest((f"{own_stamp()}\0{name}\0{style}\0", text))
     if (kept := read_document(REWRITTEN, key)) is not None:
         return zlib.decompress(kept).decode(errors=ERRORS)
-    made = rewrite(text, name, known_ptx, style).text
+    made = rewrite(without_circles(text) if name == VENDOR else text, name, known_ptx, style).text
     write_document(REWRITTEN, key, zlib.compress(made.encode(errors=ERRORS)))
     return made
 

@@ -17,6 +17,7 @@ from fattn_probe.llama.build.rewrite_checker import rewrite_conversions, rewrite
 from fattn_probe.llama.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewrite_launches, rewrite_pointers
 from fattn_probe.llama.build.rewrite_products import rewrite_products
 from fattn_probe.llama.build.rewrite_shared import rewrite_shared
+from fattn_probe.llama.build.rewrite_vectors import rewrite_vectors
 from fattn_probe.llama.cxx.functions import device_spans
 from fattn_probe.llama.cxx.tokens import Draft, draft_of, tokenize
 
@@ -114,6 +115,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     rewrite_pool(draft)
     rewrite_products(draft, device)
     rewrite_shuffles(draft, device)
+    rewrite_vectors(draft)
     unknown_ptx = rewrite_asm(draft, known_ptx)
     kernels = rewrite_kernels(
         draft, bodies=style.bodies, split=style.apart and SPLIT.match(Path(path).name) is not None

@@ -8,15 +8,17 @@ from pathlib import Path
 from fattn_probe.llama.build.key import Flavour
 from fattn_probe.llama.build.toolchain import Toolchain
 from fattn_probe.llama.cxx.includes import included
+from fattn_probe.llama.launch.architecture import cuda_arch, is_amd, wave_size
 
 SIM = Path(__file__).parents[2] / "native/sim"
-MACRO = re.compile(r"\bSIMT_(?:AHEAD|ARCH|CHECK|COUNT|WARP)\b")
+MACRO = re.compile(r"\bSIMT_(?:AHEAD|ARCH|CHECK|COUNT|GFX_NUMBER|WARP)\b")
 TURING = 750  # `__CUDA_ARCH__`
-WARP = 32
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # SIM_HOST has no loop over data, and compiles in half the time of -O1.
 UNOPTIMISED = ("-O0", "-g1")
 PRELUDE = "native/sim/prelude.h"
+HIP_HEADERS = "sim/hip"
+"""HIP's headers, in native/, by CUDA's names."""
 DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
 # The rest of the simulator. Without SIM_KERNELS a kernel can be launched, but not run.
 SIM_HOST = "sim/units/sim_host.cpp"
@@ -58,18 +60,17 @@ def macros_of(name: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class SimulatorFlags:
-    """The g++ commands for one `__CUDA_ARCH__`, flavour and set of sanitizers, without input and output.
+    """The g++ commands for one architecture, flavour and set of sanitizers, without input and output.
 
-    `lanes_apart`: a lane may pass a loop of matrix instructions alone (native/sim/ahead.h), where that is possible.
-    `warp_size` is the number of lanes of a warp.
+    `arch` is nvcc's number, or the name of an AMD architecture, whose sources are HIP. `lanes_apart`: a lane may pass a
+    loop of matrix instructions alone (native/sim/ahead.h), where that is possible.
     """
 
     toolchain: Toolchain
-    cuda_arch: int
+    arch: str
     flavour: Flavour = "release"
     sanitize: tuple[str, ...] = ()
     lanes_apart: bool = True
-    warp_size: int = WARP
 
     @property
     def sanitizers(self) -> tuple[str, ...]:
@@ -96,15 +97,28 @@ class SimulatorFlags:
         """
         ahead = (
             self.lanes_apart
-            and self.warp_size == WARP
+            and not is_amd(self.arch)
             and self.flavour not in ("debug", "count")
             and not self.sanitize
-            and self.cuda_arch >= TURING
+            and cuda_arch(self.arch) >= TURING
         )
-        macros = {"SIMT_ARCH": f"={self.cuda_arch}"} | ({"SIMT_AHEAD": ""} if ahead else {})
-        macros |= {} if self.warp_size == WARP else {"SIMT_WARP": f"={self.warp_size}"}
+        macros = {"SIMT_ARCH": f"={cuda_arch(self.arch)}"} | ({"SIMT_AHEAD": ""} if ahead else {})
+        if is_amd(self.arch):
+            macros |= {
+                "SIMT_GFX_NUMBER": f"=0x{self.arch.removeprefix('gfx')}",
+                "SIMT_WARP": f"={wave_size(self.arch)}",
+            }
         watching = {"check": "SIMT_CHECK", "count": "SIMT_COUNT"}.get(self.flavour)
         return macros | ({watching: ""} if watching else {})
+
+    @property
+    def hip(self) -> tuple[str, ...]:
+        """The macros that clang defines for an AMD architecture (`__gfx942__`, `__GFX9__`), and HIP's headers."""
+        if not is_amd(self.arch):
+            return ()
+        family = self.arch[:-2].upper()
+        named = (f'-DSIMT_GFX="{self.arch}"', f"-D__{self.arch}__", f"-D__{family}__")
+        return ("-DSIMT_HIP", *named, f"-Inative/{HIP_HEADERS}")
 
     @property
     def headers(self) -> tuple[str, ...]:
@@ -139,7 +153,8 @@ class SimulatorFlags:
             "-fstack-clash-protection",  # a stack that overflows reaches its guard page, not another thread's stack
             "-fPIC",
             "-w",
-            f"-D__CUDA_ARCH_LIST__={self.cuda_arch}",
+            f"-D__CUDA_ARCH_LIST__={cuda_arch(self.arch)}",
+            *self.hip,
             *("-include", prelude),
             *self.headers,
             *("-x", "c++"),

@@ -1,19 +1,30 @@
-"""GPU architectures by nvcc's number, and the properties that the attention kernels' arithmetic depends on.
+"""GPU architectures by number, and the properties that the attention kernels' arithmetic depends on.
 
 The number is an integer: 61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90 Hopper, 100 and 120 Blackwell.
+For AMD it is ggml's: `AMD` plus the hexadecimal digits of gfx906, gfx90a, gfx1100 and so on.
 """
 
 import re
 from dataclasses import dataclass
 
 from fattn_probe.base.errors import InputError
+from fattn_probe.cases.device.catalogue import GFX
 
+AMD = 0x1000000
+"""`GGML_CUDA_CC_OFFSET_AMD` of common.cuh."""
+HIP_CUDA_ARCH = 1300
+"""`__CUDA_ARCH__` of every AMD GPU (vendors/hip.h)."""
 NVCC_ARCH = re.compile(r"(\d{2,3})[af]?")
 COMPUTE_CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
 
 
 def arch_number(text: str) -> int:
-    """The architecture's number: 90 for `90` or `9.0`, 120 for `120a` or `12.0`; InputError for anything else."""
+    """The architecture's number: 90 for `90` or `9.0`, 120 for `120a` or `12.0`; InputError for anything else.
+
+    AMD + 0x90a for `gfx90a`.
+    """
+    if GFX.fullmatch(text.strip()):
+        return AMD + int(text.strip().removeprefix("gfx"), 16)
     match = NVCC_ARCH.fullmatch(text.strip()) or COMPUTE_CAPABILITY.fullmatch(text.strip())
     if match is None:
         raise InputError(not_an_architecture(text))
@@ -22,17 +33,28 @@ def arch_number(text: str) -> int:
 
 def cuda_arch(text: str) -> int:
     """`__CUDA_ARCH__` of an architecture: 900 for `90`."""
-    return 10 * arch_number(text)
+    number = arch_number(text)
+    return HIP_CUDA_ARCH if number >= AMD else 10 * number
 
 
-def is_nvcc_arch(text: str) -> bool:
-    """Whether nvcc accepts the text after `sm_`: `90`, `120a`."""
-    return NVCC_ARCH.fullmatch(text) is not None
+def is_amd(arch: str) -> bool:
+    """Whether an architecture is AMD's: `gfx90a`."""
+    return GFX.fullmatch(arch) is not None
+
+
+def wave_size(arch: str) -> int:
+    """The lanes of a warp: 64 on AMD's GCN and CDNA (`ggml_cuda_get_physical_warp_size`), else 32."""
+    return 64 if is_amd(arch) and arch.startswith("gfx9") else 32
+
+
+def is_arch(text: str) -> bool:
+    """Whether nvcc accepts the text after `sm_` (`90`, `120a`), or it is AMD's name of an architecture (`gfx1100`)."""
+    return NVCC_ARCH.fullmatch(text) is not None or is_amd(text)
 
 
 def not_an_architecture(text: str) -> str:
     """The message for text that names no architecture."""
-    return f"arch {text!r} is not a compute capability such as 90 or 120a"
+    return f"arch {text!r} is not a compute capability such as 90 or 120a, or an AMD architecture such as gfx1100"
 
 
 def nvcc_arch(compute_capability: str) -> str:

@@ -11,7 +11,7 @@ from fattn_probe.base.arrays import Bytes
 from fattn_probe.base.errors import BuildError, InputError
 from fattn_probe.base.host import cores
 from fattn_probe.base.scratch import scratch
-from fattn_probe.cases.device import Target
+from fattn_probe.cases.device import Target, arch_name
 from fattn_probe.cases.op.case_file import Named, write_case
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import CPU_RUNNER, RUNNER, Build, BuildRequest, Manifest, ensure
@@ -93,8 +93,8 @@ class Session:
         if (made := self.options.build) is not None:
             has, arch = made.manifest, arch_of(target) if target.device is not None else ""
             if target.engine != "cpu" and (has.engine != target.engine or arch not in ("", has.arch)):
-                needed = f"{target.engine}, sm_{arch}" if arch else target.engine
-                is_for = f"{made.folder} is a build for {has.engine}, sm_{has.arch}"
+                needed = f"{target.engine}, {arch_name(arch)}" if arch else target.engine
+                is_for = f"{made.folder} is a build for {has.engine}, {arch_name(has.arch)}"
                 raise InputError(f"{is_for}, and {target} needs a build for {needed}")
             return made
         wanted = program or (CPU_RUNNER if target.engine == "cpu" else RUNNER)

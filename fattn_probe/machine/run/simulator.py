@@ -15,7 +15,7 @@ from fattn_probe.base.arrays import F32, I8, Bytes
 from fattn_probe.base.cache import Kind, cache_dir, get_or_make
 from fattn_probe.base.digest import short
 from fattn_probe.base.host import cores
-from fattn_probe.cases.device import Device
+from fattn_probe.cases.device import Device, arch_name
 from fattn_probe.cases.device.resources import Figures, figures_of
 
 TABLES = Kind("tables", "the folder of tables")
@@ -129,7 +129,7 @@ def _resources_in(_cache: Path, arch: str, build_number: str, released: bool) ->
     def write(folder: Path) -> None:
         (folder / FIGURES).write_text(text)
 
-    return get_or_make(RESOURCES, f"sm{arch}-{short(text, 12)}", write) / FIGURES
+    return get_or_make(RESOURCES, f"{arch_name(arch)}-{short(text, 12)}", write) / FIGURES
 
 
 def resource_lines(figures: Mapping[str, Figures]) -> Iterator[str]:

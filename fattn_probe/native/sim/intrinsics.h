@@ -125,6 +125,7 @@ template <class Operation> unsigned bytewise(unsigned a, unsigned b, Operation o
 
 } // namespace simt
 
+#if !defined(SIMT_GFX) // AMD's compiler has none of these
 inline unsigned __vsub4(unsigned a, unsigned b) {
     return simt::bytewise(a, b, [](int x, int y) { return x - y; });
 }
@@ -140,6 +141,7 @@ inline unsigned __vcmpeq4(unsigned a, unsigned b) {
 inline unsigned __vcmpne4(unsigned a, unsigned b) {
     return simt::bytewise(a, b, [](int x, int y) { return x != y ? 0xFF : 0; });
 }
+#endif
 
 // Bits and numbers.
 inline float __uint_as_float(unsigned bits) {

@@ -104,6 +104,25 @@ using simt::gridDim;
 #define cudaOccupancyMaxActiveBlocksPerMultiprocessor simt::occupancy
 #define cudaFuncGetAttributes simt::function_attributes
 #define cudaFuncSetAttribute simt::set_function_attribute
+
+#if defined(SIMT_HIP) // the macros of hipcc
+#undef __CUDA_ARCH__
+#define __HIPCC__ 1
+#define __HIP__ 1
+#define __HIP_DEVICE_COMPILE__ 1
+#define __AMDGCN_WAVEFRONT_SIZE SIMT_WARP
+#if defined(SIMT_GFX)
+#define __HIP_PLATFORM_AMD__ 1
+#define _Float16 __half
+#define __bf16 __nv_bfloat16
+#include "amd/intrinsics.h"
+#include "amd/matrix.h"
+#include "amd/vector.h"
+#else
+#define __HIP_PLATFORM_NVIDIA__ 1
+#endif
+#endif
+
 // Programmatic dependent launch: kernels of a stream run one after the other here, so only the checker takes notice.
 #define cudaGridDependencySynchronize() simt::wait_for_kernels()
 #define cudaTriggerProgrammaticLaunchCompletion() simt::trigger_dependents()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from fattn_probe.base.errors import BuildError, InputError
-from fattn_probe.cases.device import every_device, parse_target
+from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Scenario
@@ -36,7 +36,7 @@ def case_of(**fields):
 
 
 def target(name):
-    return parse_target(name, every_device())
+    return parse_target(name, load_devices())
 
 
 def rows(contenders, case, on="sim:h200", how=None):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device import every_device, parse_targets
+from fattn_probe.cases.device import load_devices, parse_targets
 from fattn_probe.lab.kernels.contender import Timing
 from fattn_probe.lab.kernels.extras import Arrays, device_for, load, seconds_of, sizes_of
 
@@ -98,12 +98,12 @@ def stand_in(cuda) -> Any:
     ("name", "device"), [("sim:h200", "cpu"), ("cpu", "cpu"), ("gpu", "cuda:0"), ("gpu:1", "cuda:1")]
 )
 def test_only_a_real_gpu_is_pytorchs(name, device):
-    (target,) = parse_targets(name, every_device(None))
+    (target,) = parse_targets(name, load_devices(None))
     assert device_for(stand_in(Gpu(2)), target) == device
 
 
 def test_a_gpu_that_pytorch_does_not_see():
-    (target,) = parse_targets("gpu:2", every_device(None))
+    (target,) = parse_targets("gpu:2", load_devices(None))
     with pytest.raises(InputError, match="PyTorch sees 2 GPUs, so it has no gpu:2"):
         device_for(stand_in(Gpu(2)), target)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import ComparisonError, InputError
-from fattn_probe.cases.device import every_device, parse_targets
+from fattn_probe.cases.device import load_devices, parse_targets
 from fattn_probe.cases.op import Sizes
 from fattn_probe.lab.kernels import tilelang_attention
 from fattn_probe.lab.kernels.contender import UNTIMED, How
@@ -28,7 +28,7 @@ SIZES = Sizes(1, 2, 1, 100, 200, 64, 64)
 
 
 def on(name):
-    (target,) = parse_targets(name, every_device(None))
+    (target,) = parse_targets(name, load_devices(None))
     return target
 
 
@@ -130,7 +130,7 @@ def test_the_text_launches_it_on_arrays_of_these_bytes():
 
 
 def run(lowered, *, check=False):
-    (target,) = parse_targets("sim:h200", every_device(None))
+    (target,) = parse_targets("sim:h200", load_devices(None))
     how = How(simulation=Simulation(1), check=check)
     return run_lowered(lowered, {"x": X}, OUTPUTS, includes=(), target=target, how=how)
 

@@ -32,18 +32,7 @@ SIMT_INITIALISED_GUARD_MEMORY(static, behind_static)
 #undef __managed__
 #define __managed__
 #undef __cluster_dims__
-#if defined(SIMT_HIP)
-#undef __CUDA_ARCH__
-#define __HIPCC__ 1
-#define __HIP__ 1
-#define __HIP_DEVICE_COMPILE__ 1
-#define __AMDGCN_WAVEFRONT_SIZE SIMT_WARP
-#if defined(SIMT_GFX)
-#define __HIP_PLATFORM_AMD__ 1
-#else
-#define __HIP_PLATFORM_NVIDIA__ 1
-#endif
-#else
+#if !defined(SIMT_HIP)
 #define __CUDACC__
 #define __NVCC__
 #define __CUDACC_VER_MAJOR__ (CUDART_VERSION / 1000)

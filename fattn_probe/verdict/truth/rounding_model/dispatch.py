@@ -4,6 +4,7 @@ import numpy as np
 
 from fattn_probe.base.arrays import F32, Bools
 from fattn_probe.cases.scenario import Case
+from fattn_probe.llama.launch.architecture import AMD
 from fattn_probe.llama.launch.constants import SHIPPED, Constants
 from fattn_probe.llama.launch.families import MMA_F16, TILE, VEC
 from fattn_probe.llama.launch.kernel import AttentionKernel
@@ -26,12 +27,13 @@ def model_of(
     constants: Constants = SHIPPED,
     wanted: Bools | None = None,
 ) -> F32 | None:
-    """The output that a run's kernel should give, bit for bit, (n_seq, n_q, n_head, hsv); None if no model fits.
+    """The output that a run's kernel should give, bit for bit, (n_seq, n_q, n_head, hsv); None if no model fits, as
+    on AMD's GPUs, whose arithmetic is not published.
 
     `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are undefined. `arch` is nvcc's number of the
     GPU's architecture (90); `constants` are those of the source (`constants_of`).
     """
-    if kernel.family not in MODELLED:
+    if kernel.family not in MODELLED or arch >= AMD:
         return None
     operands = operands_of(case, inputs)
     if kernel.family is MMA_F16:

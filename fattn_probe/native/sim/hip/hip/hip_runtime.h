@@ -8,6 +8,13 @@
 #include <map>
 #include <string>
 
+#if defined(SIMT_ARCH)
+#include "program/arithmetic.h"
+#include "program/warp_functions.h"
+#endif
+
+#define HIP_VERSION 70000000 // of ROCm 7.0
+
 // HIP's name of an error, from CUDA's.
 inline const char *hip_error_name(cudaError_t error) {
     if (error == cudaErrorMemoryAllocation) {
@@ -92,10 +99,7 @@ inline const char *hip_error_name(cudaError_t error) {
 #define hipEventQuery cudaEventQuery
 #define hipEventElapsedTime cudaEventElapsedTime
 #define hipFuncAttributes cudaFuncAttributes
-#define hipFuncGetAttributes cudaFuncGetAttributes
-#define hipFuncSetAttribute cudaFuncSetAttribute
 #define hipFuncAttributeMaxDynamicSharedMemorySize cudaFuncAttributeMaxDynamicSharedMemorySize
-#define hipOccupancyMaxActiveBlocksPerMultiprocessor cudaOccupancyMaxActiveBlocksPerMultiprocessor
 #define hipOccupancyMaxPotentialBlockSize cudaOccupancyMaxPotentialBlockSize
 #define hipHostMallocDefault cudaHostAllocDefault
 #define hipHostMallocMapped cudaHostAllocMapped
@@ -125,6 +129,28 @@ inline const char *hip_error_name(cudaError_t error) {
 #define hipDeviceGetPCIBusId cudaDeviceGetPCIBusId
 #define hipDeviceCanAccessPeer cudaDeviceCanAccessPeer
 #define hipMemcpyPeerAsync cudaMemcpyPeerAsync
+#define hipDeviceEnablePeerAccess cudaDeviceEnablePeerAccess
+#define hipDeviceDisablePeerAccess cudaDeviceDisablePeerAccess
+#define hipErrorPeerAccessAlreadyEnabled cudaErrorPeerAccessAlreadyEnabled
+#define hipErrorPeerAccessNotEnabled cudaErrorPeerAccessNotEnabled
+#define hipErrorNotSupported cudaErrorNotSupported
+#define hipErrorInvalidDeviceFunction cudaErrorInvalidDeviceFunction
+#define hipStreamPerThread cudaStreamPerThread
+#define hipStreamCaptureModeRelaxed cudaStreamCaptureModeRelaxed
+#define hipStreamBeginCapture cudaStreamBeginCapture
+#define hipStreamEndCapture cudaStreamEndCapture
+#define hipGraph_t cudaGraph_t
+#define hipGraphExec_t cudaGraphExec_t
+#define hipGraphDestroy cudaGraphDestroy
+#define hipGraphExecDestroy cudaGraphExecDestroy
+#define hipGraphInstantiate cudaGraphInstantiate
+#define hipGraphLaunch cudaGraphLaunch
+#define hipGraphExecUpdate cudaGraphExecUpdate
+#define hipErrorGraphExecUpdateFailure cudaErrorGraphExecUpdateFailure
+#define hipHostRegisterPortable cudaHostRegisterPortable
+#define hipHostRegisterReadOnly cudaHostRegisterReadOnly
+#define hipDeviceAttributeCooperativeLaunch cudaDevAttrCooperativeLaunch
+#define hipLaunchCooperativeKernel cudaLaunchCooperativeKernel
 
 // The figures of a device, with the name of its architecture: "gfx942", or "sm_90".
 struct hipDeviceProp_t : cudaDeviceProp {
@@ -144,6 +170,10 @@ inline hipError_t hipGetDeviceProperties(hipDeviceProp_t *properties, int device
 #endif
     return error;
 }
+
+// A hint about caches.
+enum hipMemoryAdvise { hipMemAdviseSetCoarseGrain = 100 };
+inline hipError_t hipMemAdvise(const void *, size_t, hipMemoryAdvise, int) { return cudaSuccess; }
 
 template <class T> hipError_t hipHostMalloc(T **pointer, size_t bytes, unsigned flags = 0) {
     return cudaHostAlloc(reinterpret_cast<void **>(pointer), bytes, flags);
@@ -165,6 +195,9 @@ template <class T> hipError_t hipHostMalloc(T **pointer, size_t bytes, unsigned 
 #define HIP_KERNEL_NAME(...) __VA_ARGS__
 #define HIP_SYMBOL(variable) variable
 #if defined(SIMT_ARCH)
+#define hipFuncGetAttributes simt::function_attributes
+#define hipFuncSetAttribute simt::set_function_attribute
+#define hipOccupancyMaxActiveBlocksPerMultiprocessor simt::occupancy
 inline unsigned __lane_id() { return simt::self->lane; }
 inline long long wall_clock64() { return simt::ticks(); }
 template <class T> inline T unsafeAtomicAdd(T *address, T value) { return atomicAdd(address, value); }
@@ -173,6 +206,9 @@ template <class T> inline T unsafeAtomicAdd(T *address, T value) { return atomic
     simt::launch_kernel([=](auto... simt_a) { kernel(SIMT_ARGUMENT(simt_a)...); }, grid, block, shared,                \
                         stream)(__VA_ARGS__)
 #else
+#define hipFuncGetAttributes cudaFuncGetAttributes
+#define hipFuncSetAttribute cudaFuncSetAttribute
+#define hipOccupancyMaxActiveBlocksPerMultiprocessor cudaOccupancyMaxActiveBlocksPerMultiprocessor
 __device__ inline unsigned __lane_id() {
     unsigned lane;
     asm("mov.u32 %0, %%laneid;" : "=r"(lane));

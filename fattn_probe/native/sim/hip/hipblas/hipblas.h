@@ -1,0 +1,41 @@
+// hipBLAS by cuBLAS's names. vendors/hip.h maps these names back, and a macro does not expand in its own expansion.
+#pragma once
+
+#include <cublas_v2.h>
+
+#define hipblasHandle_t cublasHandle_t
+#define hipblasStatus_t cublasStatus_t
+#define hipblasOperation_t cublasOperation_t
+#define hipblasComputeType_t cublasComputeType_t
+#define hipDataType cudaDataType_t
+#define hipblasCreate cublasCreate_v2
+#define hipblasDestroy cublasDestroy_v2
+#define hipblasSetStream cublasSetStream_v2
+#define hipblasSgemm cublasSgemm_v2
+#define hipblasSgemmBatched cublasSgemmBatched
+#define hipblasSgemmStridedBatched cublasSgemmStridedBatched
+#define hipblasGemmEx cublasGemmEx
+#define hipblasGemmBatchedEx cublasGemmBatchedEx
+#define hipblasGemmStridedBatchedEx cublasGemmStridedBatchedEx
+#define hipblasStrsmBatched cublasStrsmBatched
+#define HIPBLAS_GEMM_DEFAULT CUBLAS_GEMM_DEFAULT
+#define HIPBLAS_OP_N CUBLAS_OP_N
+#define HIPBLAS_OP_T CUBLAS_OP_T
+#define HIPBLAS_SIDE_RIGHT CUBLAS_SIDE_RIGHT
+#define HIPBLAS_FILL_MODE_UPPER CUBLAS_FILL_MODE_UPPER
+#define HIPBLAS_DIAG_NON_UNIT CUBLAS_DIAG_NON_UNIT
+#define HIPBLAS_COMPUTE_16F CUBLAS_COMPUTE_16F
+#define HIPBLAS_COMPUTE_32F CUBLAS_COMPUTE_32F
+#define HIPBLAS_COMPUTE_32F_FAST_16F CUBLAS_COMPUTE_32F_FAST_16F
+#define HIPBLAS_R_16F CUDA_R_16F
+#define HIPBLAS_R_16B CUDA_R_16BF
+#define HIPBLAS_R_32F CUDA_R_32F
+#define HIPBLAS_STATUS_SUCCESS CUBLAS_STATUS_SUCCESS
+#define HIPBLAS_STATUS_NOT_INITIALIZED CUBLAS_STATUS_NOT_INITIALIZED
+#define HIPBLAS_STATUS_ALLOC_FAILED CUBLAS_STATUS_ALLOC_FAILED
+#define HIPBLAS_STATUS_INVALID_VALUE CUBLAS_STATUS_INVALID_VALUE
+#define HIPBLAS_STATUS_ARCH_MISMATCH CUBLAS_STATUS_ARCH_MISMATCH
+#define HIPBLAS_STATUS_MAPPING_ERROR CUBLAS_STATUS_MAPPING_ERROR
+#define HIPBLAS_STATUS_EXECUTION_FAILED CUBLAS_STATUS_EXECUTION_FAILED
+#define HIPBLAS_STATUS_INTERNAL_ERROR CUBLAS_STATUS_INTERNAL_ERROR
+#define HIPBLAS_STATUS_NOT_SUPPORTED CUBLAS_STATUS_NOT_SUPPORTED
