@@ -113,7 +113,7 @@ def environment(target: Target, simulation: Simulation, *, fast_math: bool) -> d
     env = {"DEBUGINFOD_URLS": "", **target.env}
     if target.device is None:
         return env
-    env |= simulation.env(target.device, "") | {"FATTN_PROBE_PROGRAM": "1", "FATTN_PROBE_GFX": target.device.gfx}
+    env |= simulation.env(target.device, "") | {"FATTN_PROBE_PROGRAM": "1"}
     return env | ({} if fast_math else {"FATTN_PROBE_SIM_DENORMALS": "1"})
 
 

@@ -55,6 +55,8 @@ class Simulation:
             "FATTN_PROBE_RESOURCES": str(_resources_in(cache_dir(), device.arch, build_number, released)),
             "FATTN_PROBE_SCHEDULE": str(self.schedule),
         }
+        if device.gfx:
+            env["FATTN_PROBE_GFX"] = device.gfx
         if self.counters is not None:
             env["GCOV_PREFIX"] = str(self.counters)
         if self.reached is not None:

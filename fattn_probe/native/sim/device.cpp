@@ -1,5 +1,7 @@
 #include "device.h"
 
+#include "amd/occupancy.h"
+
 #include "device_limits.h"
 #include "environment.h"
 #include "finding.h"
@@ -177,6 +179,9 @@ Resources resources_of(const Description &kernel) {
         return assumed(unknown_registers);
     }
     const int blocks = std::max(1, kernel.launch_bounds.min_blocks);
+    if (!environment().gfx.empty()) {
+        return assumed(amd::most_registers(threads, blocks));
+    }
     const int warps = (threads + 31) / 32;
     return assumed(std::min(255, device_properties().regsPerMultiprocessor / (blocks * warps * 32) / 8 * 8));
 }
@@ -241,6 +246,9 @@ namespace {
 // The threads whose registers fit into an SM: it gives them to whole warps, eight registers a thread at a time, from
 // the four parts of its register file.
 int threads_with(int registers) {
+    if (!environment().gfx.empty()) {
+        return amd::resident_threads(registers);
+    }
     constexpr int parts = 4, unit = 8;
     const int warp = (registers + unit - 1) / unit * unit * device_properties().warpSize;
     return device_properties().regsPerBlock / parts / warp * parts * device_properties().warpSize;
@@ -267,25 +275,14 @@ cudaError_t attributes_of(cudaFuncAttributes *attributes, const Description &ker
     return cudaSuccess;
 }
 
-namespace {
-
-// Of an AMD GPU: what its compute unit has of wavefronts, local memory and workgroups.
-int occupancy_by_figures(const cudaDeviceProp &device, int threads, size_t shared) {
-    const int rounded = (threads + device.warpSize - 1) / device.warpSize * device.warpSize;
-    const int by_threads = device.maxThreadsPerMultiProcessor / std::max(1, rounded);
-    const size_t by_memory = shared == 0 ? SIZE_MAX : device.sharedMemPerMultiprocessor / shared;
-    return static_cast<int>(
-        std::min({static_cast<size_t>(by_threads), by_memory, static_cast<size_t>(device.maxBlocksPerMultiProcessor)}));
-}
-
-} // namespace
-
 cudaError_t occupancy_of(int *blocks, const Description &kernel, int threads, size_t shared) {
     if (blocks == nullptr || threads <= 0) {
         return set_last_error(cudaErrorInvalidValue);
     }
     if (!environment().gfx.empty()) {
-        *blocks = occupancy_by_figures(device_properties(), threads, shared + resources_of(kernel).shared);
+        const Resources resources = resources_of(kernel);
+        *blocks =
+            amd::occupancy(resources.registers_known ? resources.registers : 0, threads, shared + resources.shared);
         return cudaSuccess;
     }
     // NVIDIA's own occupancy calculator, a header of the CUDA runtime.

@@ -56,7 +56,8 @@ def attention_launches(device):
 @pytest.mark.build
 @pytest.mark.network
 @pytest.mark.parametrize(
-    "device", [pytest.param(name, marks=SLOW if name in IN_CI else NIGHT) for name in load_devices()]
+    "device",
+    [pytest.param(name, marks=SLOW if name in IN_CI else NIGHT) for name, it in load_devices().items() if not it.gfx],
 )
 def test_planned_blocks_per_sm_are_the_occupancy_calculators(device):
     gpu = load_devices()[device]

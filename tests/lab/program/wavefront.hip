@@ -16,5 +16,9 @@ int main() {
     hipDeviceProp_t properties;
     hipGetDeviceProperties(&properties, 0);
     printf("%s %llx %llu %llu\n", properties.gcnArchName, votes[0], votes[1], votes[2]);
+    int whole = 0, shared = 0;
+    hipOccupancyMaxActiveBlocksPerMultiprocessor(&whole, lanes, 256, 0);
+    hipOccupancyMaxActiveBlocksPerMultiprocessor(&shared, lanes, 256, 20000);
+    printf("%s: %d, %d\n", properties.gcnArchName, whole, shared);
     printf("%s %s\n", hipGetErrorName(hipErrorOutOfMemory), hipGetErrorName(hipErrorInvalidValue));
 }

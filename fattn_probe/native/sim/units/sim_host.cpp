@@ -2,6 +2,7 @@
 // all GPUs and flavours.
 //
 // One unit, because half of the time to compile these files alone is that of the C++ library's headers.
+#include "amd/occupancy.cpp"
 #include "copies.cpp"
 #include "cudart.cpp"
 #include "device.cpp"
