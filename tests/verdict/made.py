@@ -19,6 +19,7 @@ class Prediction(StandIn):
     sampled: np.ndarray
     mean_error: float = 0.0
     why: str = "mma-f16 sums P.V in f16"
+    assumed: str = ""
     known, row_mean_error = property(vars(RealPrediction)["known"].func), 0.0
 
     @property

@@ -12,6 +12,10 @@ from fattn_probe.cases.device.catalogue import GFX
 
 AMD = 0x1000000
 """`GGML_CUDA_CC_OFFSET_AMD` of common.cuh."""
+GFX906, CDNA1, CDNA2, CDNA3, RDNA1, RDNA2, RDNA3, RDNA4 = (
+    AMD + number for number in (0x906, 0x908, 0x90A, 0x942, 0x1010, 0x1030, 0x1100, 0x1200)
+)
+"""The first architecture of each of AMD's generations, as in common.cuh: gfx908 is CDNA1, gfx1100 is RDNA3."""
 HIP_CUDA_ARCH = 1300
 """`__CUDA_ARCH__` of every AMD GPU (vendors/hip.h)."""
 NVCC_ARCH = re.compile(r"(\d{2,3})[af]?")
@@ -82,7 +86,15 @@ class Generation:
 
 
 def generation_of(arch: int) -> Generation:
-    """The generation of an architecture. Assumed: Ada is like Ampere, Blackwell like Hopper."""
+    """The generation of an architecture. Assumed: Ada is like Ampere, Blackwell like Hopper.
+
+    CDNA's sums are as published (MMA-Sim, arXiv 2511.10909). RDNA's are not: assumed is that its WMMA adds one product
+    after the other, and rounds each time to the format of the accumulators.
+    """
+    if arch >= AMD:
+        if is_cdna(arch):
+            return Generation(8 if arch >= CDNA3 else 4, 0, 16, 16, 16, "cdna")
+        return Generation(1, 0, 1, 16, 16, "rdna")
     if arch >= 90:
         return Generation(16, 2, 16, 16, 16, "ampere")
     if arch >= 80:
@@ -90,6 +102,28 @@ def generation_of(arch: int) -> Generation:
     if arch >= 75:
         return Generation(4, 0, 8, 16, 16, "turing")
     return Generation(4, 0, 4, 32, 8, "volta")
+
+
+def is_cdna(arch: int) -> bool:
+    """Whether an architecture has AMD's matrix instructions MFMA (`amd_mfma_available`)."""
+    return CDNA1 <= arch < RDNA1
+
+
+def has_wmma(arch: int) -> bool:
+    """Whether an architecture has AMD's matrix instructions WMMA (`amd_wmma_available`)."""
+    return arch >= RDNA3
+
+
+def has_dot2(arch: int) -> bool:
+    """Whether an architecture has AMD's dot product of two f16 in f32 (`V_DOT2_F32_F16_AVAILABLE`)."""
+    return arch == GFX906 or is_cdna(arch) or arch >= RDNA2
+
+
+def tile_configuration(arch: int) -> str:
+    """The end of the name of the function of fattn-tile.cuh with the sizes of an architecture."""
+    if arch >= AMD:
+        return "amd_rdna" if arch >= RDNA1 else "amd"
+    return "fp16" if fast_f16(arch) else "fp32"
 
 
 def fast_f16(arch: int) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fattn_probe.llama.launch.architecture import fast_f16, generation_of
+from fattn_probe.llama.launch.architecture import AMD, fast_f16, generation_of, tile_configuration
 from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA, read_code
 
@@ -31,8 +31,9 @@ class Constants:
     """The constants of one source.
 
     `max_offset` is added to every maximum (FATTN_KQ_MAX_OFFSET), so that P is at most 1/8. `mma` is keyed by
-    configuration: ampere has all sizes, turing and volta those that differ. `tile` is keyed by arithmetic: fp16, fp32.
-    A warp works on 8 columns if (DKQ, ncols) is in `narrow` or ncols is 8, otherwise on 16; on Volta always on 32.
+    configuration: ampere, rdna and cdna have all sizes, turing and volta those that differ from ampere. `tile` is keyed
+    by configuration: fp16, fp32, amd, amd_rdna. AMD's are empty in releases without them. A warp works on 8 columns if
+    (DKQ, ncols) is in `narrow` or ncols is 8, otherwise on 16; on Volta always on 32, on AMD always on 16.
     """
 
     max_offset: float
@@ -42,13 +43,13 @@ class Constants:
 
     def mma_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
         """`nbatch_fa` and 2 * `nbatch_K2` of fattn-mma-f16 for (DKQ, DV, ncols); None for unsupported sizes."""
-        own = self.mma[generation_of(arch).configuration]
-        return own.get(sizes) or self.mma["ampere"].get(sizes)
+        own = self.mma[generation_of(arch).configuration].get(sizes)
+        return own if own or arch >= AMD else self.mma["ampere"].get(sizes)
 
     def tile_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
         """`nbatch_fa` and `nbatch_K` of fattn-tile for (DKQ, DV, ncols); None for unsupported sizes."""
         DKQ, _, ncols = sizes
-        return self.tile["fp16" if fast_f16(arch) else "fp32"].get((DKQ, ncols))
+        return self.tile[tile_configuration(arch)].get((DKQ, ncols))
 
 
 @functools.cache
@@ -73,15 +74,17 @@ def constants_of(tree: Tree) -> Constants:
     }
     return Constants(
         max_offset=float(np.float32(max_offset(texts["common"]))),
-        mma={name: mma[name] for name in ("ampere", "turing", "volta")},
+        mma={name: mma[name] for name in ("ampere", "turing", "volta")}
+        | {name: mma.get(name, {}) for name in ("rdna", "cdna")},
         narrow=frozenset((int(DKQ), int(ncols)) for DKQ, ncols in _NARROW.findall(texts["mma-f16"])),
-        tile={name: tile[name] for name in ("fp16", "fp32")},
+        tile={name: tile[name] for name in ("fp16", "fp32")}
+        | {name: tile.get(name, {}) for name in ("amd", "amd_rdna")},
     )
 
 
 def vec_adds_in_f16(tree: Tree, arch: int) -> bool:
-    """Whether the vec kernel of a source adds the rows of V in f16, as on most GPUs until the end of 2025 (b7079)."""
-    return fast_f16(arch) and bool(_F16_VEC.search(read_code(tree.root / CUDA / "fattn-vec.cuh")))
+    """Whether the vec kernel adds the rows of V in f16, as on most NVIDIA GPUs until the end of 2025 (b7079)."""
+    return arch < AMD and fast_f16(arch) and bool(_F16_VEC.search(read_code(tree.root / CUDA / "fattn-vec.cuh")))
 
 
 def max_offset(header: str) -> float:
@@ -141,16 +144,54 @@ _FP32 = {
     512: dict.fromkeys(_ALL[:4], (32, 64)),
     576: dict.fromkeys(_ALL[1:4], (32, 64)),
 }
+_RDNA = {
+    (64, 64): {8: (64, 64), 16: (64, 64), 32: (64, 64), 64: (64, 64)},
+    **{
+        (D, V): {8: (32, D), 16: (32, D), 32: (64, D), 64: (64, D)}
+        for D, V in ((80, 80), (96, 96), (112, 112), (128, 128), (192, 128), (256, 256))
+    },
+    (320, 256): {32: (32, 320), 64: (32, 320)},
+    (512, 512): {8: (64, 192), 16: (64, 192), 32: (32, 256), 64: (32, 256)},
+    (576, 512): {8: (64, 192), 16: (64, 192), 32: (32, 320), 64: (32, 320)},
+}
+_CDNA = {
+    **{(D, D): dict.fromkeys((8, 16, 32, 64), (64, min(D, 256))) for D in (64, 80, 96, 112, 128, 256, 512)},
+    (192, 128): dict.fromkeys((8, 16, 32, 64), (64, 128)),
+    (320, 256): dict.fromkeys((32, 64), (64, 320)),
+    (576, 512): {8: (64, 256), 16: (64, 256), 32: (64, 320), 64: (64, 320)},
+}
+_AMD_ALIKE = {
+    **{D: dict.fromkeys((*_ALL, 64), (32, K)) for D, K in ((40, 40), (72, 72), (80, 40), (96, 48), (112, 56))},
+    320: {32: (128, 64)},
+    512: {**dict.fromkeys(_ALL[:4], (64, 64)), 32: (128, 64)},
+    576: {**dict.fromkeys(_ALL[1:4], (64, 64)), 32: (128, 64)},
+}
+_AMD = {
+    **_AMD_ALIKE,
+    64: {2: (32, 64), 4: (64, 64), 8: (32, 64), 16: (128, 64), 32: (64, 64), 64: (64, 64)},
+    128: {2: (128, 64), 4: (64, 128), 8: (64, 128), 16: (64, 128), 32: (64, 64), 64: (64, 32)},
+    192: {2: (128, 64), 4: (64, 64), 8: (64, 64), 16: (32, 64), 32: (32, 64)},
+    256: {2: (128, 64), 4: (64, 128), 8: (64, 128), 16: (32, 128), 32: (32, 128)},
+}
+_AMD_RDNA = {
+    **_AMD_ALIKE,
+    64: {2: (32, 64), 4: (32, 64), 8: (128, 64), 16: (128, 64), 32: (64, 64), 64: (64, 64)},
+    128: {2: (32, 64), 4: (64, 64), 8: (64, 64), 16: (128, 128), 32: (128, 64), 64: (64, 64)},
+    192: {2: (32, 64), 4: (32, 64), 8: (32, 64), 16: (32, 64), 32: (64, 64)},
+    256: {2: (32, 64), 4: (32, 256), 8: (32, 256), 16: (32, 256), 32: (64, 128)},
+}
+_MMA = {"ampere": _AMPERE, "turing": _TURING, "volta": _VOLTA, "rdna": _RDNA, "cdna": _CDNA}
+_TILE = {"fp16": _FP16, "fp32": _FP32, "amd": _AMD, "amd_rdna": _AMD_RDNA}
 
 SHIPPED = Constants(
     max_offset=float(np.float32(3) * np.float32(0.6931)),
     mma={
         name: {(*head, ncols): pair for head, sizes in table.items() for ncols, pair in sizes.items()}
-        for name, table in (("ampere", _AMPERE), ("turing", _TURING), ("volta", _VOLTA))
+        for name, table in _MMA.items()
     },
     narrow=frozenset({(256, 16), (512, 16), (512, 32)}),
     tile={
         name: {(DKQ, ncols): pair for DKQ, sizes in table.items() for ncols, pair in sizes.items()}
-        for name, table in (("fp16", _FP16), ("fp32", _FP32))
+        for name, table in _TILE.items()
     },
 )

@@ -10,7 +10,7 @@ import numpy as np
 from fattn_probe.base.arrays import Indices
 from fattn_probe.cases.device import Device, Origin
 from fattn_probe.cases.op import Op, Sizes
-from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.architecture import AMD, arch_number, has_wmma
 from fattn_probe.llama.launch.constants import SHIPPED, Constants
 from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.kernel import AttentionKernel, attention_of
@@ -117,7 +117,8 @@ def division_origin(launches: Sequence[LaunchRecord], device: Device, found: Geo
 
     `launch_fattn` (fattn-common.cuh) limits the blocks of a grid to those that fit on the GPU at once. A tile with only
     one KV step is not divided. Stream-K uses a block for each step if they fit with one block on each SM; GPUs before
-    Ada, and a DGX Spark (compute capability 12.1), may choose whole tiles, depending on occupancy.
+    Ada, a DGX Spark (compute capability 12.1), and AMD's except RDNA3 and RDNA4 with heads of 64 may choose whole
+    tiles, depending on occupancy.
     """
     launch = next((launch for launch in launches if launch.kernel in BY_KERNEL), None)
     if launch is None:
@@ -125,7 +126,8 @@ def division_origin(launches: Sequence[LaunchRecord], device: Device, found: Geo
     if found is None:
         return launch.origin
     arch, steps = arch_number(device.arch), ntiles(found.grid) * found.grid.iter_k
-    always_divides = found.kernel.family.stream_k and arch >= ADA and arch != DGX_SPARK
+    divides = has_wmma(arch) and found.kernel.DKQ == 64 if arch >= AMD else arch >= ADA and arch != DGX_SPARK
+    always_divides = found.kernel.family.stream_k and divides
     if found.grid.iter_k == 1 or (always_divides and launch.grid[0] == steps <= device.multiProcessorCount):
         return None
     return launch.origin

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fattn_probe.llama.launch.architecture import Generation, generation_of
+from fattn_probe.llama.launch.architecture import AMD, generation_of
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.families import BY_KERNEL, MMA_F16, Family
 from fattn_probe.llama.launch.record import Dim3, LaunchRecord
@@ -17,10 +17,10 @@ class AttentionKernel:
 
     An output tile is `ncols1` queries x `ncols2` heads; a step is `nbatch_fa` KV rows. `type_K` and `type_V` are the
     types that the kernel reads (`f16`, `q8_0`), perhaps from converted copies of the tensors. `sparse`: it gathers the
-    KV rows that are not masked (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps, of which
-    `warps_per_column` (upstream's `np`) share each column. A warp works on `columns` columns. `max_offset` is added to
-    a column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: a previous kernel has found where the mask hides all remaining
-    KV rows.
+    KV rows that are not masked (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps (blockDim.y: for tile and
+    vec, half of an AMD wave of 64 is one), of which `warps_per_column` (upstream's `np`) share each column. A warp
+    works on `columns` columns. `max_offset` is added to a column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: a previous
+    kernel has found where the mask hides all remaining KV rows.
     """
 
     family: Family
@@ -79,8 +79,8 @@ def attention_of(launches: Sequence[LaunchRecord], arch: int, constants: Constan
         sparse=named.get("use_sparse") == "true",
         nbatch_fa=rows,
         blocks=launch.grid,
-        warps=launch.block[0] * launch.block[1] // 32,
-        columns=_columns(family, (DKQ, ncols1 * ncols2), generation_of(arch), constants),
+        warps=launch.block[1],
+        columns=_columns(family, (DKQ, ncols1 * ncols2), arch, constants),
         max_offset=constants.max_offset,
         scanned=any(launch.kernel == MASK_SCAN for launch in launches),
     )
@@ -97,12 +97,13 @@ def _columns_of_tile(named: Mapping[str, str]) -> tuple[int, int]:
     return int(named.get("ncols1") or named["ncols"]), int(named.get("ncols2", 1))
 
 
-def _columns(family: Family, sizes: tuple[int, int], generation: Generation, constants: Constants) -> int:
+def _columns(family: Family, sizes: tuple[int, int], arch: int, constants: Constants) -> int:
     """Columns that one warp works on."""
     if family is not MMA_F16:
         return 1
-    narrow = generation.columns == 16 and (sizes[1] == 8 or sizes in constants.narrow)
-    return 8 if narrow else generation.columns
+    columns = generation_of(arch).columns
+    narrow = arch < AMD and columns == 16 and (sizes[1] == 8 or sizes in constants.narrow)
+    return 8 if narrow else columns
 
 
 def _type(enumerator: str) -> str:

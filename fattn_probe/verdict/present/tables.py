@@ -52,8 +52,10 @@ def explanations(rows: Sequence[Judgement], maps: bool = True) -> Iterator[Rende
     drawn = [row for row in told if row.diagnosis is not None][:MOST_MAPS] if maps else []
     for row in told:
         yield from _explanation(row, any(row is one for one in drawn))
-    for reason in dict.fromkeys(row.missing for row in rows if row.missing):  # each reason once
-        yield Text(f"{_first_of([row for row in rows if row.missing == reason])}: {reason}", "dim")
+    designs = ((row, row.verdict.design) for row in rows)
+    notes = [(row, row.missing) for row in rows] + [(row, design.assumed) for row, design in designs if design]
+    for note in dict.fromkeys(note for _, note in notes if note):  # each once
+        yield Text(f"{_first_of([row for row, said in notes if said == note])}: {note}", "dim")
     yield from (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
     yield from _divided(rows)
     yield from (Text(line, "yellow") for line in by_defect(row.known for row in rows))

@@ -86,6 +86,8 @@ def vec(*grid):
         (mma(8, 1, 1), 256, "h200", False),  # a block for each of 8 KV steps, which fit in any case
         (mma(8, 1, 1), 256, "a100", True),  # before Ada, whole tiles are an alternative
         (mma(8, 1, 1), 256, "gb10", True),
+        (mma(8, 1, 1), 256, "rx7900xtx", False),  # heads of 64 on RDNA3 and 4
+        (mma(8, 1, 1), 256, "mi300x", True),
         (mma(2, 1, 1), 64, "a100", False),  # one KV step a tile
         (mma(92, 1, 1), 256, "rtx4070", True),  # releases of 2025 launch as many blocks as fit, whatever the work
         (vec(1, 3, 16), 4096, "h200", True),

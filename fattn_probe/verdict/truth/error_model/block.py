@@ -99,7 +99,7 @@ class Block:
         """The expected errors."""
         weights, flushed, coarse = self._weights()
         logits, shifted, deviation = self._logit_errors()
-        sums, total, sunk = self._sums(deviation), self.total, self._sunk()
+        sums, total, sunk, joined = self._sums(deviation), self.total, self._sunk(), self._joined()
         seen = _total(self.share)
         mean, spread, step = self.kv.mean_square_V * seen**2, self.spread_left, SINGLE.relative
         # adding up accumulators, blocks and row sums in f32, and the division
@@ -110,7 +110,7 @@ class Block:
         return RowErrors(
             logits=logits,
             weights=weights / total**2,
-            sums=sums.variance / total**2 + combined + sunk.variance,
+            sums=sums.variance / total**2 + combined + sunk.variance + joined[0],
             values=_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V * seen**2,
             size=np.sqrt(self.kv.mean_square_V * seen**2 + self.spread_left),
             loss_logits=shifted,
@@ -119,11 +119,12 @@ class Block:
             loss_sink=sunk.loss,
             walk=sums.walk / total**2,
             peak=self.share.max(axis=ALL).astype(np.float64),
-            single=np.maximum(single.max(axis=ALL).astype(np.float64), sunk.single),
+            single=np.maximum(single.max(axis=ALL).astype(np.float64), np.maximum(sunk.single, joined[1])),
             worst=(coarse + sums.worst) / total
             + (self._parts + 8) * 2 * SINGLE.half_ulp
             + _total(self.share * (converted + 2 * FAR * deviation))
-            + sunk.worst,
+            + sunk.worst
+            + joined[2],
             stuck=sums.stuck / total,
             largest=sums.largest,
             roundings=sums.roundings,
@@ -211,12 +212,11 @@ class Block:
         )
         return accumulate(chains, self.kernel.accumulator, self.kv.mean_square_V)
 
-    def _sunk(self) -> Sunk:
-        """The error of scaling the sums to a sink above them."""
-        if self.sink is None:
-            return Sunk(*[np.zeros(len(self.p))] * 4)
+    @cached_property
+    def _held(self) -> Contribution:
+        """What each accumulator holds at the end."""
         share = self.share.sum(axis=ADDED, dtype=np.float64)
-        held = Contribution(
+        return Contribution(
             maximum=np.broadcast_to(self.maximum.max(axis=ADDED) + self._offset, share.shape),
             share=share,
             largest=self.share.max(axis=ADDED).astype(np.float64),
@@ -224,25 +224,52 @@ class Block:
                 (np.square(self.share, dtype=np.float64) * self._by_row(self.kv.spread_V)).sum(axis=ADDED)
             ),
         )
-        return sunk(held, self.kernel.sinking, self.sink, self._sink_weight / self.total, self.kv)
+
+    def _sunk(self) -> Sunk:
+        """The error of scaling the sums to a sink above them, or to the maximum of the block."""
+        sinking = self.kernel.sinking
+        if sinking is not None and sinking.to_maximum:
+            to = self._held.maximum.max(axis=(2, 3))
+            if self.sink is not None:
+                to[:, sinking.block] = np.maximum(to[:, sinking.block], self.sink)
+            unit = np.exp(to - self.maximum.max(axis=ALL)[:, None]) / self.total[:, None]
+            return sunk(self._held, sinking, to, unit, self.kv)
+        if self.sink is None:
+            return Sunk(*[np.zeros(len(self.p))] * 4)
+        return sunk(self._held, sinking, self.sink, self._sink_weight / self.total, self.kv)
+
+    def _joined(self) -> tuple[F64, F64, F64]:
+        """Adding up a block's sums in f16: the mean square error, the largest of one rounding and the largest possible.
+
+        One after the other is added to the first; or each is rounded, and added in f32.
+        """
+        if self.kernel.joining == "f32":
+            return np.zeros(len(self.p)), np.zeros(len(self.p)), np.zeros(len(self.p))
+        share, spread = self._held.share, self._held.spread
+        if self.kernel.joining == "f16":
+            share, spread = (np.cumsum(part, axis=3)[..., 1:] for part in (share, spread))
+        square = HALF.relative * (self.kv.mean_square_V * share**2 + spread).sum(axis=(1, 2, 3))
+        off = HALF.half_ulp * share
+        return square, off.max(axis=(1, 2, 3), initial=0.0), off.sum(axis=(1, 2, 3))
 
     def _weights(self) -> tuple[F64, F64, F64]:
         """The error of rounding P to f16: mean square, loss and largest possible; not divided by the row sum.
 
         A row's largest weight is always the same number, so its error is known. Below 2^-22, where P has one bit or
-        none left, the actual error of each weight is used. The other errors are treated as random.
+        none left, and where it is flushed, the actual error of each weight is used. The others are treated as random.
         """
         if self.kernel.weights is not HALF:
             return np.zeros(len(self.p)), np.zeros(len(self.p)), np.zeros(len(self.p))
         p, ulp = self.p, HALF.ulp(self.p)
         ulp[p == 0] = 0
-        rounded = p.astype(np.float16)
-        known = (self.x == self.maximum) | (rounded < 2.0**-22)
+        rounded, least = p.astype(np.float16), max(2.0**-22, self.kernel.least_weight)
+        known = (self.x == self.maximum) | (rounded < least)
+        rounded[rounded < self.kernel.least_weight] = 0
         error = np.where(known, (rounded - p) * self.scale, 0)
         noise = np.where(known, 0, ulp * self.scale) ** 2 / 12
         spread = self._by_row(self.kv.spread_V)
         square = _total(noise * (spread + np.float32(self.kv.mean_square_V)) + error**2 * spread)
-        return square, _total(error), _total(ulp * self.scale) / 2
+        return square, _total(error), _total(np.maximum(ulp / 2, np.abs(rounded - p)) * self.scale)
 
     def _logit_errors(self) -> tuple[F64, F64, F32]:
         """The effect of the logits' errors: mean square, loss, and each logit's root mean square error.

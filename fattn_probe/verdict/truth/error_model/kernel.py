@@ -9,14 +9,30 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.cases.op import Op
-from fattn_probe.llama.launch.architecture import copy_bytes, fast_f16, generation_of
+from fattn_probe.llama.launch.architecture import (
+    AMD,
+    CDNA2,
+    RDNA1,
+    RDNA4,
+    copy_bytes,
+    fast_f16,
+    generation_of,
+    has_dot2,
+    is_cdna,
+)
 from fattn_probe.llama.launch.geometry import Geometry, TilePart
 from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE, Format
 
 EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
-"""Mean square of ex2.approx's relative error: its table's (measured on Hopper) and its argument's truncation."""
+"""Mean square of ex2.approx's relative error: its table's (measured on Hopper) and its argument's truncation.
+
+That of AMD's v_exp_f32, which is right to 1 ulp, is not larger.
+"""
 QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
+Joining = Literal["f32", "f16", "f32 from f16"]
+"""How the sums of a block's accumulators are added: in f32, in f16, or in f32 after they are rounded to f16."""
+WMMA_ASSUMED = "AMD does not publish the order and the rounding of WMMA's sums: assumed is one product after the other"
 Pieces = tuple[tuple[int, ...], ...]
 
 
@@ -50,12 +66,15 @@ class Sinking:
     """Which f16 sums a kernel scales to a sink: those of some warps of one of the CUDA blocks that share a tile.
 
     `block` is 0 for the first, -1 for the last. With `flushes`, their sums become 0 if they are more than 20 below the
-    sink, and so do those of the other blocks.
+    sink, and so do those of the other blocks. `factor` is the format of the factor; products are rounded to f16. With
+    `to_maximum`, all f16 sums of each block are scaled to the largest maximum of the block, or to a sink above it.
     """
 
     block: int
     warps: slice
     flushes: bool
+    factor: Format = HALF
+    to_maximum: bool = False
 
 
 class Cut(Protocol):
@@ -77,7 +96,9 @@ class Kernel:
     each q*k is rounded to f16 before it is summed. `chain` is the sum of the mean squares of a logit's partial sums in
     f32, in two units: of the logit's square, for partial sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their
     scatter. `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a running maximum.
-    `sinking`: how f16 sums are scaled to a sink, None for f32.
+    `sinking`: how f16 sums are scaled to a sink, None for f32. `joining`: how a block's sums are added. `least_weight`
+    is the smallest P that is not flushed to 0. `approximates`: tanh is NVIDIA's approximation. `assumed` says what of
+    this is an assumption; empty for nothing.
     """
 
     name: str
@@ -93,7 +114,11 @@ class Kernel:
     sparse: bool
     products_f16: bool = False
     sinking: Sinking | None = None
+    joining: Joining = "f32"
+    least_weight: float = 0.0
+    approximates: bool = True
     max_offset: float = 0.0
+    assumed: str = ""
 
     @property
     def largest_weight(self) -> float:
@@ -111,29 +136,38 @@ def kernel_of(op: Op, geometry: Geometry | None, arch: int) -> Kernel | None:
 
 
 def _mma_f16(op: Op, geometry: Geometry, arch: int) -> Kernel:
+    """The sums of P*V are f16, on AMD only with WMMA; on RDNA3, its tiles of 32 V fit only some heads."""
     launched, generation = geometry.kernel, generation_of(arch)
-    group, np_ = generation.k_half, launched.warps_per_column
+    in_f16 = arch < AMD or not (is_cdna(arch) or (arch < RDNA4 and launched.DV % 32))
+    group, np_ = generation.k_half if in_f16 else generation.group, launched.warps_per_column
+    length = launched.DKQ / (group if arch < AMD else generation.group)
+    truncated = 4 if arch < AMD else 1  # times the mean square of rounding to nearest
     return Kernel(
         name=launched.family.name.replace("_", "-"),
         cut=geometry,
         split=Split(1, launched.nbatch_fa // (np_ * generation.chunk), np_, generation.chunk // group, group),
-        accumulator=HALF,
+        accumulator=HALF if in_f16 else SINGLE,
         weights=HALF,
         q="f16 twice",
         converts_K=True,
         converts_V=True,
-        chain=(4 / 3 * launched.DKQ / group, 4 / 6 * launched.DKQ / group),  # truncated: four times the mean square
+        chain=(truncated / 3 * length, truncated / 6 * length),
         shares_maximum=(4, 6, 7),
-        sinking=Sinking(block=-1, warps=slice(1), flushes=True),
+        sinking=Sinking(block=-1, warps=slice(1), flushes=True, factor=HALF if in_f16 else SINGLE),
+        joining="f32" if in_f16 else "f32 from f16",
+        least_weight=2.0**HALF.least if arch == CDNA2 else 0.0,
+        approximates=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,
+        assumed="" if arch < AMD or is_cdna(arch) else WMMA_ASSUMED,
     )
 
 
 def _tile(op: Op, geometry: Geometry, arch: int) -> Kernel:
     launched = geometry.kernel
-    fast, np_ = fast_f16(arch), launched.warps_per_column
+    fast, dot2, np_ = fast_f16(arch), has_dot2(arch), launched.warps_per_column
     number: Format = HALF if fast else SINGLE
+    additions = launched.DKQ / (2 if dot2 else 1)
     return Kernel(
         name=launched.family.name.replace("_", "-"),
         cut=geometry,
@@ -143,32 +177,39 @@ def _tile(op: Op, geometry: Geometry, arch: int) -> Kernel:
         q="f16" if fast else "f32",
         converts_K=True,
         converts_V=True,
-        chain=(launched.DKQ / 3, launched.DKQ / 6),
+        chain=(additions / 3, additions / 6),
         shares_maximum=(3, 4, 5, 6, 7),
-        products_f16=fast,
+        products_f16=fast and not dot2,
         sinking=Sinking(block=0, warps=slice(None), flushes=False) if fast else None,
+        joining="f16" if fast else "f32",
+        approximates=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,
     )
 
 
 def _vec(op: Op, geometry: Geometry, arch: int) -> Kernel:
-    launched = geometry.kernel
+    """With AMD's dot product of two f16 (`V_DOT2_F32_F16_AVAILABLE`), Q, P, V and the sums of P*V are f16."""
+    launched, dot2 = geometry.kernel, has_dot2(arch)
     D, floats = launched.DKQ, {"f16", "bf16"}
-    threads = {True: 128 // copy_bytes(arch), False: min(32, D // 4)}  # that share a row of K or V
-    lanes = 32 // threads[launched.type_V in floats]
-    own_K = launched.type_K in floats
+    own_K, of_floats = launched.type_K in floats, 128 // copy_bytes(arch)
+    of_quants = min(32, D // 4)  # threads that share a row of V; so many share one of K on NVIDIA
+    threads_K = of_floats if own_K else of_quants if arch < AMD else 2 if arch >= RDNA1 else 4
+    lanes = 32 // (of_floats if launched.type_V in floats else of_quants)
+    additions = D // 4 if not own_K else D // 2 if dot2 and launched.type_K == "f16" else D
     return Kernel(
         name=launched.family.name.replace("_", "-"),
         cut=geometry,
         split=Split(launched.warps, 32 // lanes, lanes, 1, 1),
-        accumulator=SINGLE,
-        weights=SINGLE,
-        q="f32" if own_K else "q8_1",
+        accumulator=HALF if dot2 else SINGLE,
+        weights=HALF if dot2 else SINGLE,
+        q="q8_1" if not own_K else "f16 twice" if dot2 else "f32",
         converts_K=launched.type_K != op.type_K,
-        converts_V=launched.type_V != op.type_V,
-        chain=_lanes_chain(D if own_K else D // 4, threads[own_K]),
+        converts_V=launched.type_V != op.type_V or dot2,
+        chain=_lanes_chain(additions, threads_K),
         shares_maximum=(4, 5, 6, 7),
+        sinking=Sinking(block=0, warps=slice(None), flushes=False, to_maximum=True) if dot2 else None,
+        approximates=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,
     )

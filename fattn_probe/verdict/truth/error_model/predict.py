@@ -226,7 +226,9 @@ class _Head:
         if cap:
             tanh = np.tanh(raw)
             values, slope = cap * tanh, cap * (1 - tanh**2)
-            off = cap * tanh_error(raw) + (0 if off is None else slope * off)
+            off = None if off is None else slope * off
+            if self.kernel.approximates:
+                off = cap * tanh_error(raw) + (0 if off is None else off)
         if "mask" in self.tensors:
             mask = self.tensors["mask"]
             planes = mask[self.seq % mask.shape[0], heads % mask.shape[1], query].astype(np.float32)
@@ -271,4 +273,5 @@ def _prediction(op: Op, kernel: Kernel, moments: Heads, rows: RowErrors, sampled
     overflows = sums_overflow | (kernel.converts_V & (largest > HALF.largest))
     seen = np.broadcast_to(sampled, rows.loss.shape)
     explain = partial(why, op, kernel, rows)
-    return Prediction(rows, moments, number.half_ulp, seen, overflows, largest_unsampled_loss(rows), explain)
+    loss = largest_unsampled_loss(rows)
+    return Prediction(rows, moments, number.half_ulp, seen, overflows, loss, explain, kernel.assumed)

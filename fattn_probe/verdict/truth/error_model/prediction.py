@@ -53,7 +53,7 @@ class Prediction:
     and a row without a prediction has NaN.
     `sampled` (n_seq, n_q, n_head) marks the rows that the model evaluated. `half_ulp` is the accumulators' unit
     roundoff. `unsampled_loss` (n_seq, 1, n_head) bounds the loss of an unsampled row, as a share of V's mean. `explain`
-    puts the kernel and the largest of the `causes` into words.
+    puts the kernel and the largest of the `causes` into words; `assumed` says what of its arithmetic is an assumption.
     """
 
     rows: RowErrors
@@ -63,6 +63,7 @@ class Prediction:
     may_overflow: npt.NDArray[np.bool_]
     unsampled_loss: F64
     explain: Callable[[dict[str, float]], str]
+    assumed: str = ""
 
     @cached_property
     def row_rmse(self) -> F64:

@@ -1,4 +1,4 @@
-"""The error of scaling sums to an attention sink above all logits of a CUDA block.
+"""The error of scaling sums to an attention sink above all logits of a CUDA block, or to another warp's maximum.
 
 With the sink as the new maximum, a kernel multiplies its sums by exp(maximum - sink), whose argument is rounded to f32.
 Where sums are f16, factor and product are rounded to f16: below 2^-14 they have few bits, or none. mma-f16 also flushes
@@ -48,7 +48,7 @@ class Sunk:
 
 
 def sunk(held: Contribution, sinking: Sinking | None, sink: F64, share: F64, kv: KVMoments) -> Sunk:
-    """The error for rows with a sink of this logit and this share of the row sum.
+    """The error for rows with a sink of this logit and this share of the row sum, (rows,) or (rows, blocks).
 
     A scaled sum is stored in f16 relative to the sink's share: 1 in f16 is `share` in the output.
     """
@@ -56,12 +56,14 @@ def sunk(held: Contribution, sinking: Sinking | None, sink: F64, share: F64, kv:
     below = np.minimum(held.maximum - _of_rows(sink), 0.0)
     own = np.zeros(below.shape, np.bool_)
     if sinking is not None:
-        own[:, sinking.block, :, sinking.warps] = True
+        own[:, slice(None) if sinking.to_maximum else sinking.block, :, sinking.warps] = True
     exact = np.exp(below)
-    factor = np.where(own, exact.astype(np.float16).astype(np.float64), exact)
+    in_f16 = own if sinking is not None and sinking.factor is HALF else np.zeros_like(own)
+    factor = np.where(in_f16, exact.astype(np.float16).astype(np.float64), exact)
     if sinking is not None and sinking.flushes:
         elsewhere = np.ones((below.shape[1], 1, 1), np.bool_)
-        elsewhere[sinking.block] = False  # in f16, exp(-20) is 0 anyway
+        elsewhere[sinking.block] = False
+        factor = np.where(own & (below < FLUSH), 0.0, factor)  # as in f16 anyway
         factor = np.where(elsewhere & (below.max(axis=(2, 3), keepdims=True) < FLUSH), 0.0, factor)
     off = np.divide(factor, exact, out=np.zeros_like(exact), where=exact > 0) - 1  # each factor's relative error
     exp = np.where(below < 0, np.sqrt(EXP_ERROR + SINGLE.relative * below**2), 0.0)
@@ -83,7 +85,7 @@ def sunk(held: Contribution, sinking: Sinking | None, sink: F64, share: F64, kv:
 
 
 def _of_rows(values: F64) -> F64:
-    return values[:, None, None, None]
+    return values.reshape(len(values), -1, 1, 1)
 
 
 def _total(values: F64) -> F64:

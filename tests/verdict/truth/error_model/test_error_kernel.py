@@ -5,6 +5,7 @@ import pytest
 
 from fattn_probe.cases.scenario import expand
 from fattn_probe.cases.scenario.schema import Scenario
+from fattn_probe.llama.launch.architecture import CDNA1, CDNA2, CDNA3, GFX906, RDNA2, RDNA3, RDNA4
 from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.record import parse_launch
@@ -15,6 +16,7 @@ from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
 from tests.verdict.truth.models import kernel_of
 
 F16_TYPES = "(ggml_type)1, (ggml_type)1"
+NO = "false, false, false"
 Q8_TYPES = "(ggml_type)8, (ggml_type)8"
 
 
@@ -23,11 +25,12 @@ def op_of(**fields):
     return expand(Scenario.model_validate(entry | fields).named("test"))[0].op
 
 
-def launch(kernel, threads, grid=(64, 1, 1)):
+def launch(kernel, threads, grid=(64, 1, 1), wave=32):
+    block = [wave, threads // wave, 1]
     line = (
-        f'{{"order": 0, "kernel": "void {kernel}(char const*)", "grid": {list(grid)}, "block": [32, {threads // 32}, 1]'
+        f'{{"order": 0, "kernel": "void {kernel}(char const*)", "grid": {list(grid)}, "block": {block}, "shared": 0}}'
     )
-    return parse_launch(line + ', "shared": 0}')
+    return parse_launch(line)
 
 
 @pytest.mark.parametrize(
@@ -41,10 +44,35 @@ def launch(kernel, threads, grid=(64, 1, 1)):
         ("flash_attn_tile<40, 40, 1, 2, false>", 128, 90, Split(1, 64, 2, 1, 1)),
         (f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128, 90, Split(4, 8, 4, 1, 1)),
         (f"flash_attn_ext_vec<128, 1, {Q8_TYPES}, false>", 128, 90, Split(4, 32, 1, 1, 1)),
+        ("flash_attn_tile<128, 128, 1, 2, false>", 256, GFX906, Split(1, 32, 4, 1, 1)),
+        ("flash_attn_tile<128, 128, 1, 2, false>", 64, RDNA2, Split(1, 32, 1, 1, 1)),
+        (f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128, GFX906, Split(4, 8, 4, 1, 1)),
+        ("flash_attn_ext_f16<128, 128, 2, 8, false, false, false>", 64, RDNA3, Split(1, 1, 2, 16, 1)),
+        ("flash_attn_ext_f16<128, 128, 4, 8, false, false, false>", 128, RDNA4, Split(1, 2, 2, 16, 1)),
+        ("flash_attn_ext_f16<128, 128, 4, 8, false, false, false>", 256, CDNA1, Split(1, 2, 2, 4, 4)),
+        ("flash_attn_ext_f16<64, 64, 2, 8, false, false, false>", 256, CDNA3, Split(1, 1, 4, 2, 8)),
     ],
 )
 def test_a_launch_says_how_kv_rows_go_to_accumulators(kernel, threads, arch, split):
-    assert kernel_of(op_of(), [launch(kernel, threads)], arch).split == split
+    wave = 64 if "f16<" in kernel and arch in (CDNA1, CDNA3) else 32
+    assert kernel_of(op_of(), [launch(kernel, threads, wave=wave)], arch).split == split
+
+
+def test_what_is_rounded_to_what_on_amd():
+    def mma(D, arch, wave=32):
+        return kernel_of(op_of(hsk=D), [launch(f"flash_attn_ext_f16<{D}, {D}, 8, 2, {NO}>", 128, wave=wave)], arch)
+
+    tile = kernel_of(op_of(), [launch("flash_attn_tile<128, 128, 4, 1, false>", 128)], GFX906)
+    vec = kernel_of(op_of(), [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128)], RDNA2)
+    q8 = kernel_of(op_of(type_V="q8_0"), [launch(f"flash_attn_ext_vec<128, 1, {Q8_TYPES}, false>", 128)], RDNA2)
+    assert [k.accumulator for k in (tile, vec, q8)] == [HALF, HALF, HALF]
+    assert [k.q for k in (tile, vec, q8)] == ["f16", "f16 twice", "q8_1"]
+    assert not tile.products_f16 and q8.converts_V and vec.sinking.to_maximum
+    kernels = [mma(128, RDNA3), mma(80, RDNA3), mma(80, RDNA4), mma(128, CDNA2, 64)]
+    assert [k.accumulator for k in kernels] == [HALF, SINGLE, HALF, SINGLE]
+    assert [k.joining for k in kernels] == ["f32", "f32 from f16", "f32", "f32 from f16"]
+    assert [bool(k.assumed) for k in kernels] == [True, True, True, False]
+    assert [k.least_weight for k in kernels] == [0, 0, 0, 2.0**-14]
 
 
 def test_what_is_rounded_to_what():

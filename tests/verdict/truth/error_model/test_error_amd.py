@@ -1,0 +1,105 @@
+"""On AMD's GPUs, the output of a simulated kernel is as wrong as predicted.
+
+`python -m tests.verdict.truth.error_model.test_error_amd` simulates the cases and writes their outputs anew.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+from fattn_probe.machine.run.capture import Capture
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
+from tests.verdict.truth.models import predicted
+
+RECORDED = Path(__file__).parents[3] / "data/amd.npz"
+SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform, mean: 0.5}}"
+FAR_SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 30}}"
+WIDE = "data: {Q: {kind: normal, scale: 3}}"
+
+
+def shape(hsk: int, n_head: int, n_head_kv: int, n_q: int, n_kv: int, *more: str) -> str:
+    """A scenario."""
+    sizes = f"hsk: {hsk}\nn_head: {n_head}\nn_head_kv: {n_head_kv}\nn_q: {n_q}\nn_kv: {n_kv}"
+    return "\n".join(("version: 1\nabout: x", sizes, *more)) + "\n"
+
+
+CAUSAL = "mask: {kind: causal}"
+DECODE = shape(128, 4, 2, 1, 2048, CAUSAL)
+GROUPED = shape(64, 4, 1, 8, 512, CAUSAL)
+CASES = {
+    "tile, four warps a column": (DECODE, "mi50"),
+    "tile, RDNA": (DECODE, "rx6800xt"),
+    "tile, biased V": (shape(128, 2, 1, 2, 2048, "data: {V: {kind: uniform, mean: 1, scale: 0.1}}"), "mi50"),
+    "tile, sinks": (shape(64, 2, 1, 2, 256, CAUSAL, SINKS), "mi50"),
+    "tile, softcap": (shape(128, 2, 1, 4, 512, "logit_softcap: 10", CAUSAL, WIDE), "rx6800xt"),
+    "vec": (shape(64, 4, 4, 1, 1024, CAUSAL), "mi50"),
+    "vec, wide logits": (shape(64, 4, 4, 1, 1024, CAUSAL, WIDE), "rx6800xt"),
+    "vec, sinks": (shape(64, 4, 4, 1, 512, CAUSAL, SINKS), "mi50"),
+    "vec, far sinks": (shape(64, 4, 4, 1, 512, CAUSAL, FAR_SINKS), "rx6800xt"),
+    "vec, q8_0": (shape(128, 4, 4, 2, 512, "type_K: q8_0\ntype_V: q8_0", CAUSAL), "rx6800xt"),
+    "vec, q4_0": (shape(128, 4, 4, 1, 512, "type_K: q4_0\ntype_V: q4_0", CAUSAL), "mi50"),
+    "vec, bf16": (shape(64, 4, 4, 1, 512, "type_K: bf16\ntype_V: bf16", CAUSAL), "mi50"),
+    "mma, RDNA3": (GROUPED, "rx7900xtx"),
+    "mma, RDNA3, heads of 80": (shape(80, 4, 1, 8, 512, CAUSAL), "rx7900xtx"),
+    "mma, RDNA4": (GROUPED, "rx9070xt"),
+    "mma, RDNA4, sinks": (shape(64, 4, 1, 8, 512, CAUSAL, SINKS), "rx9070xt"),
+    "mma, CDNA1": (GROUPED, "mi100"),
+    "mma, CDNA2 flushes": (shape(64, 2, 1, 16, 512, CAUSAL, WIDE), "mi210"),
+    "mma, CDNA3": (GROUPED, "mi300x"),
+    "mma, CDNA3, sinks": (shape(64, 4, 1, 8, 512, CAUSAL, SINKS), "mi300x"),
+    "mma, CDNA3, far sinks": (shape(64, 4, 1, 8, 512, CAUSAL, FAR_SINKS), "mi300x"),
+}
+
+
+def case_of(name):
+    (case,) = expand(loads(CASES[name][0], "case.yaml"))
+    return case
+
+
+@cache
+def recorded():
+    """The output and the launches of each case."""
+    with np.load(RECORDED) as kept:
+        launches = json.loads(str(kept["launches"]))
+        return {name: (kept[name], tuple(map(parse_launch, launches[name]))) for name in launches}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_output_is_as_wrong_as_predicted(name):
+    case, (dst, launches) = case_of(name), recorded()[name]
+    inputs, arch = make_inputs(case), arch_number(load_devices()[CASES[name][1]].arch)
+    found = predicted(case.op, operand_values(case.op, inputs), launches, arch)
+    error = np.abs(dst - reference_of(case.op, inputs))
+    ratio = np.sqrt(np.square(error).mean()) / found.rmse
+    assert found.known.all() and (error <= found.bound).all()
+    assert 0.8 <= ratio <= 1.25, ratio
+    assert (error / found.bound).max() > 0.02  # the bound says something
+
+
+def record():
+    """Simulate the cases; the launches are kept as lines of JSON."""
+    session, lines = Session(RunOptions(resolve(DEFAULT_SOURCE))), {}
+    kept: dict[str, Any] = {}
+    for name, (_, device) in CASES.items():
+        case = case_of(name)
+        capture = session.capture(case, make_inputs(case), parse_target(f"sim:{device}", load_devices()))
+        assert isinstance(capture, Capture), capture
+        kept[name] = capture.dst
+        lines[name] = [launch.to_json() for launch in capture.launches]
+        print(name, lines[name][0])
+    np.savez_compressed(RECORDED, launches=json.dumps(lines), **kept)
+
+
+if __name__ == "__main__":
+    record()
