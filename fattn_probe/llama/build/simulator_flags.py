@@ -118,7 +118,7 @@ class SimulatorFlags:
             return ()
         family = self.arch[:-2].upper()
         named = (f'-DSIMT_GFX="{self.arch}"', f"-D__{self.arch}__", f"-D__{family}__")
-        return ("-DSIMT_HIP", *named, f"-Inative/{HIP_HEADERS}")
+        return ("-DSIMT_HIP", "-DSIMT_PRECISE", *named, f"-Inative/{HIP_HEADERS}")
 
     @property
     def headers(self) -> tuple[str, ...]:
