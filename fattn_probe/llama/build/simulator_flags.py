@@ -22,7 +22,8 @@ HIP_HEADERS = "sim/hip"
 DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
 # The rest of the simulator. Without SIM_KERNELS a kernel can be launched, but not run.
 SIM_HOST = "sim/units/sim_host.cpp"
-SIM_KERNELS = ("sim/units/sim_kernels.cpp", "sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp")
+MATRIX_CORES = "sim/amd/matrix_cores.cpp"
+SIM_KERNELS = ("sim/units/sim_kernels.cpp", "sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp", MATRIX_CORES)
 SIMULATOR = (SIM_HOST, DEBUGGED, *SIM_KERNELS)
 # Calls of two lines stay two: else a finding names the other line, and two instructions count as one.
 HOOKED = ("--param=tsan-instrument-func-entry-exit=0", "-fno-crossjumping", "-fno-tree-tail-merge")

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Record what AMD's matrix instructions do, as two public models say it. Run apart from the tests.
 
     python record_amd.py layouts CALCULATOR  writes amd_layouts.npz; needs tabulate

@@ -57,6 +57,8 @@ template <int N> using Floats = ext_vector<float, N>;
 template <int N> using Halves = ext_vector<__half, N>;
 template <int N> using Bfloats = ext_vector<__nv_bfloat16, N>;
 
+} // namespace simt::amd
+
 #if SIMT_GFX_NUMBER >= 0x1100
 namespace simt::amd {
 // A and B of iu8 are any vectors of 32-bit words that have `bytes` bytes. `clamp`: an overflow saturates.
