@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from fattn_probe.base.console import width_for
-from fattn_probe.cases.device import load_devices
+from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.device.show import render_list, render_show
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.command import Listing
@@ -70,7 +70,7 @@ OP = "FLASH_ATTN_EXT(hsk=128,hsv=128,nh=4,nr23=[4,1],kv=4096,nb=1,mask=1,sinks=0
 
 
 def plan():
-    return [Done(CASE, "sim:rtx4070", Ran(None, (parse_launch(LAUNCH),), "", 0.1))]
+    return [Done(CASE, parse_target("sim:rtx4070", load_devices()), Ran(None, (parse_launch(LAUNCH),), "", 0.1))]
 
 
 def diff():

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from fattn_probe.base.documents import Document
-from fattn_probe.cases.device import Device
+from fattn_probe.cases.device import Device, cc_order
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.records import Result, Run, StoredCase
 from fattn_probe.llama.source.releases import releases
@@ -167,7 +167,7 @@ def ordered(cells: Iterable[MatrixCell]) -> list[MatrixCell]:
     age = dict(zip(RELEASES, range(len(RELEASES)), strict=True))
     return sorted(
         newest.values(),
-        key=lambda cell: (age.get(cell.source, len(age)), cell.source, float(cell.cc), cell.device),
+        key=lambda cell: (age.get(cell.source, len(age)), cell.source, cc_order(cell.cc), cell.device),
     )
 
 
@@ -186,7 +186,7 @@ def page(cells: Iterable[MatrixCell]) -> str:
 
 def _table(found: Sequence[MatrixCell], sources: Sequence[str]) -> Iterator[str]:
     at = {(cell.source, cell.device): str(cell) for cell in found}
-    devices = sorted({(float(cell.cc), cell.device, cell.cc) for cell in found})
+    devices = sorted({(cc_order(cell.cc), cell.device, cell.cc) for cell in found})
     yield f"| GPU | cc | {' | '.join(map(release_of, sources))} |"
     yield "| --- | --- |" + " --- |" * len(sources)
     for _, device, cc in devices:

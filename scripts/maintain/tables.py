@@ -4,7 +4,8 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from fattn_probe.verdict.judge.support import EVERY, NONE, Supported
+from fattn_probe.cases.device import cc_order
+from fattn_probe.verdict.judge.support import NONE, Supported
 
 
 def kernels_as_text(choices: Mapping[str, Mapping[str, str]], capabilities: Sequence[str]) -> str:
@@ -18,18 +19,20 @@ def kernels_as_text(choices: Mapping[str, Mapping[str, str]], capabilities: Sequ
     return out.getvalue()
 
 
-def support_as_text(support: Mapping[str, Supported], every: frozenset[str]) -> str:
+def support_as_text(support: Mapping[str, Supported], groups: Mapping[str, frozenset[str]]) -> str:
     """`support.csv`, its rows in order of the cases' names."""
     numbers = sorted({number for known in support.values() for number in known.on})
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["op", "case", *numbers])
     for op, known in sorted(support.items(), key=lambda item: (item[1].case, item[0])):
-        writer.writerow([op, known.case, *(_cell(known.on.get(number), every) for number in numbers)])
+        writer.writerow([op, known.case, *(_cell(known.on.get(number), groups) for number in numbers)])
     return out.getvalue()
 
 
-def _cell(on: frozenset[str] | None, every: frozenset[str]) -> str:
+def _cell(on: frozenset[str] | None, groups: Mapping[str, frozenset[str]]) -> str:
     if on is None:
         return ""
-    return EVERY if on == every else " ".join(sorted(on, key=float)) or NONE
+    words = [name for name, members in groups.items() if members and members <= on]
+    rest = on.difference(*(groups[name] for name in words))
+    return " ".join([*words, *sorted(rest, key=cc_order)]) or NONE

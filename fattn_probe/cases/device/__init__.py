@@ -1,6 +1,6 @@
 """Devices: the catalogue of GPUs for the simulator, and the targets on which a case can run."""
 
-from fattn_probe.cases.device.catalogue import Device, arch_name, find_device, load_devices
+from fattn_probe.cases.device.catalogue import Device, arch_name, cc_order, find_device, load_devices, units_of
 from fattn_probe.cases.device.origin import Origin
 from fattn_probe.cases.device.resources import Resources, figures_of
 from fattn_probe.cases.device.target import Target, parse_target, parse_targets
@@ -11,9 +11,11 @@ __all__ = [
     "Resources",
     "Target",
     "arch_name",
+    "cc_order",
     "figures_of",
     "find_device",
     "load_devices",
     "parse_target",
     "parse_targets",
+    "units_of",
 ]

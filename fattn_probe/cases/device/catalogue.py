@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
@@ -85,8 +85,8 @@ class Device:
 
     @property
     def cc(self) -> str:
-        """The compute capability with a dot: `8.9`, `12.1`."""
-        return f"{self.major}.{self.minor}"
+        """The compute capability with a dot: `8.9`, `12.1`; of an AMD GPU the architecture: `gfx90a`."""
+        return self.gfx or f"{self.major}.{self.minor}"
 
     @property
     def arch(self) -> str:
@@ -97,6 +97,11 @@ class Device:
     def cuda_arch(self) -> int | None:
         """`__CUDA_ARCH__` of code compiled for just this device: 890, 1210; None for AMD, where the source sets it."""
         return None if self.gfx else 100 * self.major + 10 * self.minor
+
+    @property
+    def unit(self) -> str:
+        """What a multiprocessor is called: AMD's compute unit, of which an RDNA GPU counts pairs (WGPs)."""
+        return "SM" if not self.gfx else "CU" if self.gfx.startswith("gfx9") else "WGP"
 
     def properties(self) -> dict[str, int]:
         """The integer fields, in cudaDeviceProp's names."""
@@ -138,6 +143,16 @@ def load_devices(user_file: Path | str | None = None) -> dict[str, Device]:
 def arch_name(arch: str) -> str:
     """An architecture as its compiler takes it: `sm_89`, `gfx90a`."""
     return arch if GFX.fullmatch(arch) else f"sm_{arch}"
+
+
+def units_of(devices: Iterable[Device | None]) -> str:
+    """What the multiprocessors of some GPUs are called: `SM`, or `SM/CU` for GPUs of both vendors."""
+    return "/".join(dict.fromkeys("SM" if device is None else device.unit for device in devices))
+
+
+def cc_order(cc: str) -> tuple[bool, float]:
+    """The order of `Device.cc`: compute capabilities, then AMD's architectures, each from old to new."""
+    return GFX.fullmatch(cc) is not None, int(cc[3:], 16) if cc.startswith("gfx") else float(cc)
 
 
 def find_device(devices: Mapping[str, Device], identifier: str) -> Device:
@@ -263,7 +278,7 @@ def _device(
     if like is not None and base is None:
         return document.problem((*key, "like"), f"no device {like!r}{nearest(str(like), known)}")
     given = "gfx" if "gfx" in entry or (base and base.gfx) else "cc"
-    arch = str(entry[given]) if given in entry else (base.gfx or base.cc) if base else "missing"
+    arch = str(entry[given]) if given in entry else base.cc if base else "missing"
     if arch not in limits_of:
         allowed = ", ".join(f'"{each}"' for each in limits_of if each.startswith("gfx") == (given == "gfx"))
         return document.problem((*key, given), f"{arch}, allowed: {allowed}")

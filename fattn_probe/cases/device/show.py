@@ -6,15 +6,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.base.tables import Table
-from fattn_probe.cases.device.catalogue import Device, arch_name
+from fattn_probe.cases.device.catalogue import Device, arch_name, cc_order
 
 GIB, KIB = 2**30, 2**10
-COLUMNS = ("id", "name", "cc", "SMs", "shared KiB", "threads", "blocks", "GiB")
+COLUMNS = ("id", "name", "cc", "SMs,\nCUs", "shared KiB", "threads", "blocks", "GiB")
 
 
 def device_list(devices: Mapping[str, Device]) -> list[dict[str, object]]:
-    """The data of `device list --json`: one mapping per device, oldest compute capability first."""
-    ordered = sorted(devices.values(), key=lambda device: (device.major, device.minor, device.multiProcessorCount))
+    """The data of `device list --json`: one mapping per device, NVIDIA's first, oldest architecture first."""
+    ordered = sorted(devices.values(), key=lambda device: (cc_order(device.cc), device.multiProcessorCount))
     return [{"id": device.id, "name": device.name, "cc": device.cc, **device.properties()} for device in ordered]
 
 
@@ -33,10 +33,13 @@ def device_show(device: Device) -> dict[str, object]:
 
 
 def render_list(devices: Mapping[str, Device]) -> RenderableType:
-    """The catalogue as a table; shared memory per SM and per block, threads and blocks per SM."""
+    """The catalogue as a table; shared memory (LDS) per SM or CU and per block, threads and blocks per SM or CU."""
     rows = tuple(tuple(_row(devices[str(item["id"])])) for item in device_list(devices))
     table = Table(COLUMNS, rows, frozenset(COLUMNS[2:]), heading=COLUMNS[:2])
-    return Group(Text("--on sim:ID simulates one of these"), table)
+    pairs = [Text("CUs: AMD's compute units; of RDNA GPUs (from gfx10 on), pairs of them")] * any(
+        device.gfx for device in devices.values()
+    )
+    return Group(Text("--on sim:ID simulates one of these"), table, *pairs)
 
 
 def _row(device: Device) -> Iterable[str]:

@@ -1,5 +1,6 @@
 """Targets, on which a case runs: `sim:ID`, `gpu`, `gpu:N` or `cpu`."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -7,6 +8,7 @@ from typing import Literal
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device.catalogue import Device, find_device
 
+MUSA = re.compile("musa|mtt", re.IGNORECASE)
 ALLOWED = "allowed: sim:ID (see `fattn-probe device list`), gpu, gpu:N, cpu"
 
 
@@ -40,6 +42,8 @@ class Target:
 
 def parse_target(text: str, devices: Mapping[str, Device], given: str = "--on") -> Target:
     """Parse one target; InputError with the allowed ones, and the flag or key that gave it, if it is invalid."""
+    if MUSA.search(text):
+        raise InputError(f"{given} {text!r}: MUSA (Moore Threads) is not simulated; NVIDIA's and AMD's GPUs are")
     kind, colon, rest = text.strip().partition(":")
     match kind, colon, rest:
         case "sim", ":", identifier if identifier:

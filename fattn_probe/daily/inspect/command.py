@@ -1,6 +1,7 @@
 """`fattn-probe inspect`: runs cases on targets under a debugger, and prints tables, JSON and pages."""
 
-from collections.abc import Iterator, Sequence
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,8 +12,7 @@ from fattn_probe.base.errors import ComparisonError, InputError, LostError
 from fattn_probe.daily.inspect.breakpoints import WatchResult
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.examine import Examined
-from fattn_probe.daily.inspect.expect import mismatches
-from fattn_probe.daily.inspect.facts import Facts
+from fattn_probe.daily.inspect.facts import Facts, Value
 from fattn_probe.daily.inspect.tensor_values import as_text
 from fattn_probe.daily.inspect.tensors import TensorReading
 from fattn_probe.daily.inspect.view.show import facts_json, render
@@ -21,6 +21,7 @@ from fattn_probe.machine.run.command import describe
 from fattn_probe.machine.run.outcome import Failed, Fault, Lost
 
 TOUR = "docs/guide/tour.md"
+AXES = {"x": 0, "y": 1, "z": 2}
 
 
 def render_examined(done: Sequence[Examined], verbose: bool) -> RenderableType:
@@ -161,3 +162,26 @@ def _problems(item: Examined) -> Iterator[str]:
         yield f"{item.label}: the traced values deviate from those of a correct kernel"
     if item.output is not None and item.output_fails:
         yield f"{item.label}: the output is wrong: {item.output.reason}"
+
+
+def mismatches(expect: Mapping[str, Value], facts: Facts) -> list[str]:
+    """In words, the entries of `expect` that do not hold; for a fact that does not exist, the most similar name.
+
+    `blocks_num.x` is the first number of `blocks_num`.
+    """
+    known, said = facts.flat(), []
+    for fact, expected in expect.items():
+        name, _, axis = fact.rpartition(".")
+        values = known.get(name)
+        if fact in known:
+            found = known[fact]
+        elif axis in AXES and isinstance(values, list) and AXES[axis] < len(values):
+            found = values[AXES[axis]]
+        else:
+            nearest = difflib.get_close_matches(fact, known, 1, 0.0)
+            why = f"but there is no such fact; the nearest is {nearest[0]}" if nearest else "found None"
+            said.append(f"{fact}: expected {expected}, {why}")
+            continue
+        if found != expected:
+            said.append(f"{fact}: expected {expected}, found {found}")
+    return said

@@ -1,16 +1,17 @@
 """Inspect one case: build, run the program under a debugger, read it, and assemble the facts."""
 
+import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fattn_probe.base.arrays import Bytes
-from fattn_probe.base.errors import InputError, MachineError
+from fattn_probe.base.errors import FattnProbeError, InputError, LostError, MachineError
 from fattn_probe.base.process import Completed
 from fattn_probe.base.scratch import scratch
 from fattn_probe.base.workers import threads
@@ -24,7 +25,6 @@ from fattn_probe.daily.inspect.dispatch.explain import explain
 from fattn_probe.daily.inspect.dispatch.records import Dispatch
 from fattn_probe.daily.inspect.dispatch.remembered import remembered_dispatch
 from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch
-from fattn_probe.daily.inspect.undisturbed import undisturbed
 from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, Build
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.debug.procedure import run_procedure
@@ -42,6 +42,8 @@ Document = dict[str, Any]
 SUPPORT = "get_best_fattn_kernel"
 READ_OP = "fattn_probe.daily.inspect.procedures.op:read_op"
 DEBUGGERS = {"sim": "gdb", "cuda": "cuda-gdb"}
+Result = TypeVar("Result")
+MOST_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,36 @@ class Read:
 
     result: Facts | Ended
     decisions: tuple[Decision, ...]
+
+
+def undisturbed(folder: Path, attempt: Callable[[], Result]) -> Result:
+    """The result of an attempt during which no other process extended the build in `folder`.
+
+    A debugger reads a library after the program has loaded it. If the library is replaced in between, the breakpoints
+    are in wrong places and the program seems to launch no kernel; or the debugger, which opens the file by its name,
+    finds unexpected contents and refuses. LostError after MOST_ATTEMPTS.
+    """
+    for _ in range(MOST_ATTEMPTS):
+        before = linked(folder)
+        try:
+            result = attempt()
+        except FattnProbeError:
+            if linked(folder) == before:
+                raise
+            continue
+        if linked(folder) == before:
+            return result
+    raise LostError(f"another process extended {folder} during each of {MOST_ATTEMPTS} inspections: try again")
+
+
+def linked(folder: Path) -> frozenset[tuple[str, int, int]]:
+    """The libraries and programs of a build: name, inode, and time of the last change in ns."""
+    found = set()
+    for path in (*folder.glob("lib/*"), *folder.glob("bin/*")):
+        with contextlib.suppress(FileNotFoundError):  # linking has just finished, and its output has been renamed
+            stat = path.stat()
+            found.add((path.name, stat.st_ino, stat.st_mtime_ns))
+    return frozenset(found)
 
 
 @dataclass

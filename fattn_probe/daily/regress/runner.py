@@ -372,7 +372,7 @@ def identity_of(session: Session, target: Target) -> Identity:
     return Identity(
         machine=platform.node(),
         device=gpu_name(target.gpu) if real else str(target),
-        cc=f"{target.device.major}.{target.device.minor}" if target.device else manifest.arch,
+        cc=target.device.cc if target.device else manifest.arch,
         driver=(driver() or "unknown") if real else "",
         engine=target.engine,
         flavour="+".join((manifest.flavour, *manifest.sanitize)),

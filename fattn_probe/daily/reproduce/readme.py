@@ -11,10 +11,11 @@ from fattn_probe.daily.ops.options import OP
 from fattn_probe.daily.reproduce.found import Found
 from fattn_probe.daily.reproduce.program import INPUTS, PROGRAM
 from fattn_probe.daily.reproduce.ways import ADDED, Chosen, pattern_of
+from fattn_probe.llama.launch.architecture import is_amd
 from fattn_probe.verdict.measure.limits import By
 
-BUILD = "cmake -B build -DGGML_CUDA=ON && cmake --build build --target test-backend-ops"
-TEST = f"build/bin/test-backend-ops test -b CUDA0 -o {OP}"
+BUILD = "cmake -B build {option} && cmake --build build --target test-backend-ops"
+TEST = f"build/bin/test-backend-ops test -b {{device}} -o {OP}"
 NAMES = ("source", "build_number", "patches", "device", "arch", "driver", "engine", "compilers", "fattn-probe")
 EXACT = "The expected output is exact attention in float64, rounded to float32."
 YARDSTICKS: dict[By, str] = {
@@ -37,6 +38,9 @@ def readme(case: Case, found: Found, chosen: Chosen, probe: str) -> str:
     """The text, in Markdown; `probe` is the fattn-probe command that shows the same, or empty."""
     judgement = found.judgement
     diagnosis = None if judgement is None else judgement.diagnosis
+    arch = found.provenance.get("arch", "")
+    amd = is_amd(arch)
+    option, device = (f"-DGGML_HIP=ON -DGPU_TARGETS={arch}", "ROCm0") if amd else ("-DGGML_CUDA=ON", "CUDA0")
     words: dict[str, Any] = {
         "case": case.name,
         "fails": found.fails,
@@ -48,12 +52,16 @@ def readme(case: Case, found: Found, chosen: Chosen, probe: str) -> str:
         "simulated": judgement is not None and found.provenance.get("device", "").startswith("sim:"),
         "facts": list(facts(found)),
         "way": chosen.way,
-        "build": BUILD,
-        "test": "" if chosen.way == "file" else f"{TEST} -p {shlex.quote(pattern_of(chosen.case))}",
+        "option": option,
+        "api": "HIP" if amd else "CUDA",
+        "build": BUILD.format(option=option),
+        "test": ""
+        if chosen.way == "file"
+        else f"{TEST.format(device=device)} -p {shlex.quote(pattern_of(chosen.case))}",
         "patch": ADDED,
         "program": PROGRAM,
         "inputs": INPUTS,
-        "backend": "CPU" if found.provenance.get("device") == "cpu" else "CUDA0",
+        "on_cpu": found.provenance.get("device") == "cpu",
         "shown": "" if chosen.shown is None else sentence(str(chosen.shown)).rstrip("."),
         "other": OTHER_DEVICE[found.limits.by],
         "expected": YARDSTICKS[found.limits.by],

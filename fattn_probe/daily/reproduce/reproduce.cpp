@@ -3,8 +3,8 @@
 //
 //   reproduce [inputs.gguf [DEVICE]]
 //
-// DEVICE is a ggml device such as CUDA0; default: the first GPU. Exit status: 0 the output is right, 1 it is wrong,
-// 2 the op could not be run.
+// DEVICE is a ggml device such as CUDA0 or ROCm0; default: the first GPU. Exit status: 0 the output is right, 1 it is
+// wrong, 2 the op could not be run.
 #include "ggml-backend.h"
 #include "ggml.h"
 #include "gguf.h"

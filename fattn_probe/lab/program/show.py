@@ -9,16 +9,16 @@ from rich.text import Text
 from fattn_probe.base.figures import number_of
 from fattn_probe.base.process import describe_code
 from fattn_probe.base.tables import Table
-from fattn_probe.cases.device import Device, Target
+from fattn_probe.cases.device import Device, Target, units_of
 from fattn_probe.lab.program.execute import ProgramRun
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.frames import describe_fault
 
-COLUMNS = ("kernel", "launches", "grid", "block", "shared memory", "regs", "blocks\non an SM")
+COLUMNS = ("kernel", "launches", "grid", "block", "shared memory", "regs", "blocks\non an {unit}")
 HOST_TIME = (
     "The times that this program measured with events belong to this computer: the simulator has no notion of time."
 )
-NO_REGISTERS = "Blocks on an SM: at most, since the registers of these kernels are not known."
+NO_REGISTERS = "Blocks on an {unit}: at most, since the registers of these kernels are not known."
 
 
 def render(run: ProgramRun, target: Target, *, checked: bool) -> RenderableType:
@@ -36,7 +36,7 @@ def render(run: ProgramRun, target: Target, *, checked: bool) -> RenderableType:
     elif checked and (run.launches or not run.refused):
         shown.append(Text("the checker found nothing" + (" in the launches that ran" if run.refused else ""), "green"))
     if device is not None and run.launches:
-        shown.append(Text(NO_REGISTERS, "dim"))
+        shown.append(Text(NO_REGISTERS.format(unit=device.unit), "dim"))
     if device is not None and run.host_time:
         shown.append(Text(HOST_TIME, "dim"))
     ended = "stopped by the simulator" if run.fault is not None else describe_code(run.code)
@@ -50,10 +50,11 @@ def launch_table(launches: tuple[LaunchRecord, ...], device: Device | None) -> T
         groups.setdefault((launch.spelling, launch.block, launch.shared, launch.static_shared), []).append(launch)
     columns = [place for place, name in enumerate(COLUMNS) if name != "regs" or device is None]
     rows = [row(group, device) for group in groups.values()]
+    unit = units_of([device])
     return Table(
-        tuple(COLUMNS[place] for place in columns),
+        tuple(COLUMNS[place].format(unit=unit) for place in columns),
         tuple(tuple(cells[place] for place in columns) for cells in rows),
-        numbers=frozenset({"launches", "shared memory", "regs", "blocks\non an SM"}),
+        numbers=frozenset({"launches", "shared memory", "regs", f"blocks\non an {unit}"}),
     )
 
 

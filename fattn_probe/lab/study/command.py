@@ -22,10 +22,9 @@ from fattn_probe.lab.study.algorithms import (
     formula,
     run_all,
 )
-from fattn_probe.lab.study.backward import backward, standard_backward
 from fattn_probe.lab.study.formulas import Formula, FormulaSizes
 from fattn_probe.lab.study.formulas import backward as backward_formula
-from fattn_probe.lab.study.papers import A100_SRAM, block_sizes
+from fattn_probe.lab.study.papers import A100_SRAM, backward, block_sizes, standard_backward
 from fattn_probe.lab.study.precisions import Rounded, errors
 from fattn_probe.lab.study.problem import OpArrays, StudyResult, op_arrays
 from fattn_probe.lab.study.schedules import Scheduled, schedule_head

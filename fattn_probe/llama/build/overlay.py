@@ -5,6 +5,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from fattn_probe.base.cache import Growth, Kind, part, read_document, write_document
@@ -13,11 +14,12 @@ from fattn_probe.base.errors import BuildError
 from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents, kernels_apart
 from fattn_probe.llama.build.plan import STUBS_SCRIPT, body_text, case_file, case_text, launches_text
 from fattn_probe.llama.build.precompiled import HEADERS, QUICK_HEADERS, TEXT, digest_line
-from fattn_probe.llama.build.rewrite import UPSTREAM, Style, rewrite
+from fattn_probe.llama.build.rewrite import Style, rewrite
 from fattn_probe.llama.build.simulator_flags import HIP_HEADERS
 from fattn_probe.llama.build.sources import BODY_PREFIX, CONVERSIONS, CUDA, INSTANCES, LAUNCHES, Sources
 from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.llama.cxx.includes import included
+from fattn_probe.llama.launch.architecture import is_amd
 from fattn_probe.llama.source import KernelCase, kept_files, model_files, patches
 from fattn_probe.llama.source.features import kernel_parameters
 from fattn_probe.llama.source.tree import digest_tree
@@ -29,8 +31,6 @@ CUDA_SUFFIXES = (".cu", ".cuh", ".h")
 ATTENTION = "fattn"
 SHARED = "fattn-common.cuh"
 """The header of the kernels that run beside those of every family."""
-WITHOUT_BODIES = Style(bodies=False)
-WHOLE = Style(apart=False)
 REWRITTEN = Kind("rewritten", "the rewritten file")
 VENDOR = "hip.h"
 """In vendors/: CUDA's names, for hipcc."""
@@ -135,7 +135,9 @@ def make_overlay(
     if request.engine == "sim":
         cuda = overlay / CUDA  # of which the attention kernels include a third
         paths = included([cuda / name for name in compiled], (cuda, cuda.parent), cuda)
-        rewrite_files(paths, apart=kernels_apart(request.engine, request.flavour))
+        hip = is_amd(request.arch)  # for which ggml's CMakeLists.txt does not ask for -ffast-math
+        style = Style(not hip, apart=kernels_apart(request.engine, request.flavour), hip=hip)
+        rewrite_files(paths, style)
 
 
 def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
@@ -153,8 +155,8 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
                 file.write("\n" + "".join(declarations))
 
 
-def rewrite_files(paths: Iterable[Path], *, apart: bool) -> None:
-    """Rewrite CUDA files to C++, in place; of attention kernels that are compiled `apart`, a second file launches them.
+def rewrite_files(paths: Iterable[Path], style: Style) -> None:
+    """Rewrite CUDA files to C++, in place; of attention kernels that are compiled apart, a second file launches them.
 
     In the second file of a header, kernels have no bodies, so that a change in one does not change it. It has the name
     and the lines of the first for debuggers and compilers.
@@ -163,12 +165,11 @@ def rewrite_files(paths: Iterable[Path], *, apart: bool) -> None:
     for path in paths:
         if path.suffix in CUDA_SUFFIXES:
             text = path.read_text(errors=ERRORS)
-            path.write_text(rewritten(text, path.name, known, UPSTREAM if apart else WHOLE), errors=ERRORS)
-            if apart and path.name.startswith(ATTENTION):
-                style = WITHOUT_BODIES if path.suffix == ".cuh" else UPSTREAM
+            path.write_text(rewritten(text, path.name, known, style), errors=ERRORS)
+            if style.apart and path.name.startswith(ATTENTION):
                 name = f'#line 1 "{OVERLAY}/{CUDA}/{path.name}"\n'
                 (path.parent / LAUNCHES).mkdir(exist_ok=True)
-                launches = name + rewritten(text, path.name, known, style)
+                launches = name + rewritten(text, path.name, known, replace(style, bodies=path.suffix != ".cuh"))
                 (path.parent / LAUNCHES / path.name).write_text(launches, errors=ERRORS)
 
 

@@ -9,6 +9,7 @@ from fattn_probe.llama.build.rewrite_arithmetic import (
     EXACT,
     FUNCTIONS,
     replace_calls,
+    rewrite_assertions,
     rewrite_divisions,
     rewrite_outputs,
 )
@@ -36,7 +37,7 @@ COMMENT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/")
 
 @dataclass(frozen=True)
 class Style:
-    """How nvcc would compile a file: with `fast_math` (-use_fast_math) or exactly.
+    """How nvcc would compile a file: with `fast_math` (-use_fast_math) or exactly; with `hip`, how clang would for AMD.
 
     A `whole` program has host code too, and its kernels may print. `unrolls` is whether g++ unrolls the loops that nvcc
     is told to unroll; it does in the kernels of UNROLLED anyway. With `apart`, kernels of SPLIT headers call bodies
@@ -48,10 +49,11 @@ class Style:
     unrolls: bool = False
     apart: bool = True
     bodies: bool = True
+    hip: bool = False
 
 
 UPSTREAM = Style()
-"""ggml's CMakeLists.txt asks for -use_fast_math."""
+"""ggml's CMakeLists.txt asks nvcc for -use_fast_math."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,9 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     replace_calls(draft, device, FUNCTIONS if style.fast_math else EXACT)
     if style.whole:
         rewrite_outputs(draft, device_spans(draft, host_too=True))
+    if style.hip:
+        rewrite_assertions(draft, device)
+        rewrite_vectors(draft)
     rewrite_shared(draft, device)
     rewrite_conversions(draft, device)
     rewrite_copies(draft, device)
@@ -115,7 +120,6 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     rewrite_pool(draft)
     rewrite_products(draft, device)
     rewrite_shuffles(draft, device)
-    rewrite_vectors(draft)
     unknown_ptx = rewrite_asm(draft, known_ptx)
     kernels = rewrite_kernels(
         draft, bodies=style.bodies, split=style.apart and SPLIT.match(Path(path).name) is not None

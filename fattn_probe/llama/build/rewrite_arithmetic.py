@@ -64,6 +64,16 @@ def rewrite_outputs(draft: Draft, device: Spans) -> None:
             draft.after(stop - 1, ")")
 
 
+def rewrite_assertions(draft: Draft, device: Spans) -> None:
+    """Turn `static_assert` in device code into a check when it is reached.
+
+    g++ before 13 refuses one that fails in a branch of `if constexpr` that is not taken; clang does not.
+    """
+    for index in draft.where.get("static_assert", ()):
+        if index in device:
+            draft.replace(index, "simt::assert_constant")
+
+
 def replace_calls(draft: Draft, device: Spans, names: Mapping[str, str]) -> None:
     """Replace the names of functions where device code calls them: of those that nvcc compiles otherwise than g++."""
     for name, replacement in names.items():

@@ -22,7 +22,8 @@ HIP_HEADERS = "sim/hip"
 DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
 # The rest of the simulator. Without SIM_KERNELS a kernel can be launched, but not run.
 SIM_HOST = "sim/units/sim_host.cpp"
-SIM_KERNELS = ("sim/units/sim_kernels.cpp", "sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp")
+MATRIX_CORES = "sim/amd/matrix_cores.cpp"
+SIM_KERNELS = ("sim/units/sim_kernels.cpp", "sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp", MATRIX_CORES)
 SIMULATOR = (SIM_HOST, DEBUGGED, *SIM_KERNELS)
 # Calls of two lines stay two: else a finding names the other line, and two instructions count as one.
 HOOKED = ("--param=tsan-instrument-func-entry-exit=0", "-fno-crossjumping", "-fno-tree-tail-merge")
@@ -118,7 +119,7 @@ class SimulatorFlags:
             return ()
         family = self.arch[:-2].upper()
         named = (f'-DSIMT_GFX="{self.arch}"', f"-D__{self.arch}__", f"-D__{family}__")
-        return ("-DSIMT_HIP", *named, f"-Inative/{HIP_HEADERS}")
+        return ("-DSIMT_HIP", "-DSIMT_PRECISE", *named, f"-Inative/{HIP_HEADERS}")
 
     @property
     def headers(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from fattn_probe.base.errors import ComparisonError, InputError, LostError
 from fattn_probe.base.files import make_folder
 from fattn_probe.base.scratch import scratch
 from fattn_probe.base.tables import Table
-from fattn_probe.cases.device import Target
+from fattn_probe.cases.device import Target, units_of
 from fattn_probe.cases.device.origin import legend
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.record import LaunchRecord
@@ -28,9 +28,14 @@ class Done:
     """One case on one target: its capture, or the outcome if there is no capture."""
 
     case: Case
-    on: str
+    target: Target
     result: Capture | RunOutcome
     file: Path | None = None
+
+    @property
+    def on(self) -> str:
+        """The target, as on a command line."""
+        return str(self.target)
 
     @property
     def launches(self) -> tuple[LaunchRecord, ...]:
@@ -84,7 +89,7 @@ def run_cases(session: Session, work: Work, folder: Path | None = None) -> Itera
                         make_folder(folder, "--captures")
                         path = folder / f"{case.name}@{str(target).replace(':', '-')}.gguf"
                         write_capture(result, path)
-                    yield Done(case, str(target), result, path)
+                    yield Done(case, target, result, path)
 
 
 def plan_cases(session: Session, work: Work) -> Iterator[Done]:
@@ -93,7 +98,7 @@ def plan_cases(session: Session, work: Work) -> Iterator[Done]:
         for case, targets in work:
             inputs = make_dry_file(case, folder / "case.gguf")
             for target in targets:
-                yield Done(case, str(target), session.run(case, inputs, target))
+                yield Done(case, target, session.run(case, inputs, target))
 
 
 def check_simulated(work: Work) -> None:
@@ -122,14 +127,15 @@ def render_run(done: Sequence[Done]) -> RenderableType:
 
 
 def render_plan(done: Sequence[Done]) -> RenderableType:
-    """A table of the launches on each device, with registers and blocks per SM; marked if not known."""
+    """A table of the launches on each device, with registers and blocks per SM or CU; marked if not known."""
 
     def occupied(item: Done, place: int) -> tuple[str, ...]:
         taken = [(one.origin.marked(one.regs), one.origin.marked(one.max_blocks_per_sm)) for one in item.launches]
         return taken[place] if taken else ("", "")
 
     origins = legend(launch.origin for item in done for launch in item.launches)
-    table = launch_table(done, ("regs", "blocks\nper SM"), occupied)
+    unit = units_of(item.target.device for item in done)
+    table = launch_table(done, ("regs", f"blocks\nper {unit}"), occupied)
     return Group(table, *(Text(line, "dim") for line in origins), *remarks(done))
 
 
@@ -146,7 +152,7 @@ def launch_table(
         names = (item.case.name, item.on)
         for place, launch in enumerate(launches):
             rows.append((*(("", "") if place else names), *launch, *cells(item, place)))
-    numbers = frozenset({"shared", "time", "regs", "blocks\nper SM"})
+    numbers = frozenset({"shared", *columns})
     columns = ("case", "on", "kernels", "grid", "block", "shared", *columns)
     return Table(columns, tuple(rows), numbers, heading=("case", "on"))
 

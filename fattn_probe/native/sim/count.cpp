@@ -233,7 +233,9 @@ void count_instruction(Instruction kind, uint32_t times) {
 
 void count_matrix_product(const char *name) {
     unsigned m = 0, n = 0, k = 0;
-    sscanf(name, "mma.m%un%uk%u", &m, &n, &k);
+    if (sscanf(name, "mma.m%un%uk%u", &m, &n, &k) != 3) {
+        sscanf(name, "v_%*[^_]_%*[^_]_%ux%ux%u", &m, &n, &k); // AMD's, "v_wmma_f32_16x16x16_f16"
+    }
     count_instruction(Instruction::tensor, 1);
     own().tally.tensor_flops += 2ull * m * n * k;
 }

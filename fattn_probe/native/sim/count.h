@@ -21,7 +21,7 @@ enum class Instruction : uint8_t { tensor, movmatrix, shuffle, vote, barrier };
 #if defined(SIMT_COUNT)
 constexpr bool counting = true;
 void count_instruction(Instruction kind, uint32_t times);
-void count_matrix_product(const char *name);    // "mma.m16n8k16.f32.f16"
+void count_matrix_product(const char *name);    // "mma.m16n8k16.f32.f16", "v_wmma_f32_16x16x16_f16"
 void count_group_instruction(const char *name); // of some lanes, "shfl.sync.bfly"
 void count_ldmatrix(const void *const *rows, int tiles);
 void count_access(const void *address, size_t bytes, AccessKind kind, const void *place);

@@ -30,7 +30,7 @@ Environment read() {
         text("FATTN_PROBE_COUNTS"),
         number("FATTN_PROBE_DRY", 0) != 0,
         number("FATTN_PROBE_SIM_IN_STEP", 0) != 0,
-        number("FATTN_PROBE_SIM_DENORMALS", 0) != 0,
+        number("FATTN_PROBE_SIM_DENORMALS", text("FATTN_PROBE_GFX").empty() ? 0 : 1) != 0,
         number("FATTN_PROBE_PROGRAM", 0) != 0,
         number("FATTN_PROBE_SIM_PORTABLE", 0) != 0,
     };

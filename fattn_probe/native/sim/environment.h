@@ -18,9 +18,11 @@ struct Environment {
     std::string counts;     // FATTN_PROBE_COUNTS: the file that a build with counters appends its counts to
     bool dry;               // FATTN_PROBE_DRY=1: record launches, run no kernel
     bool in_step;           // FATTN_PROBE_SIM_IN_STEP=1: lanes wait for each other at every warp instruction
-    bool denormals;         // FATTN_PROBE_SIM_DENORMALS=1: kernels keep denormal float32, as without -use_fast_math
-    bool program;           // FATTN_PROBE_PROGRAM=1: a whole program, whose kernels' registers nobody has measured
-    bool portable;          // FATTN_PROBE_SIM_PORTABLE=1: no instructions that only some processors have
+    // FATTN_PROBE_SIM_DENORMALS=1: kernels keep denormal float32, as without -use_fast_math. On AMD they always do,
+    // unless it is 0: that is clang's default for HIP.
+    bool denormals;
+    bool program;  // FATTN_PROBE_PROGRAM=1: a whole program, whose kernels' registers nobody has measured
+    bool portable; // FATTN_PROBE_SIM_PORTABLE=1: no instructions that only some processors have
 };
 
 const Environment &environment();

@@ -69,7 +69,7 @@ void sync_block(const char *file, int line);
 // __trap(): ends the case with a finding.
 [[noreturn]] void trap(const char *file, int line);
 
-// A PTX instruction the simulator does not know: ends the case, naming it.
+// An instruction, of PTX or of AMD, that the simulator does not know: ends the case, naming it.
 [[noreturn]] void unknown_ptx(const char *mnemonic, const char *file, int line);
 
 // Something of CUDA that the simulator does not have: ends the case, naming it.

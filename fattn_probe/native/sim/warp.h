@@ -9,11 +9,17 @@
 
 namespace simt {
 
+#if defined(SIMT_GFX_NUMBER) // AMD's matrix instructions have 24 operands at most, and 16 results
+constexpr int most_operands = 24, most_results = 16;
+#else
+constexpr int most_operands = 12, most_results = 8;
+#endif
+
 // Registers of one warp instruction, [register][lane]: for the fragments of matrix instructions this order is that of
 // the 8x8 tiles themselves (PTX ISA, "Matrix Fragments"), row by row, two f16 in each word.
 struct Registers {
-    alignas(64) uint32_t in[12][warp_size];
-    alignas(64) uint32_t out[8][warp_size];
+    alignas(64) uint32_t in[most_operands][warp_size];
+    alignas(64) uint32_t out[most_results][warp_size];
     const void *address[warp_size];
     LaneMask lanes; // that took part
 };

@@ -479,7 +479,7 @@ void trap(const char *file, int line) {
 
 void unknown_ptx(const char *mnemonic, const char *file, int line) {
     report({"unknown-ptx",
-            std::string("PTX the simulator does not know: ") + mnemonic + " in " + file + ":" + std::to_string(line)});
+            std::string("instruction that the simulator does not know: ") + mnemonic + " in " + file + ":" + std::to_string(line)});
 }
 
 void report_unsupported(const char *what, const char *file, int line) {

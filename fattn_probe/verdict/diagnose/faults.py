@@ -81,6 +81,7 @@ class RowFault:
     """A fault, and its effect on a row: errors (`Moves`), different outputs, or a cause that is certain.
 
     A cause without its own kind or words has those of the fault. The name of an output is the detail of the words.
+    `constant`: it can be told even if V is constant, whose every multiple is the output of many weights.
     """
 
     kind: str
@@ -88,6 +89,7 @@ class RowFault:
     makes: Callable[[WrongRow], Iterable[Moves | Named | Cause]]
     search: Search = Search.OUTPUT
     rarity: float = 0.0
+    constant: bool = False
 
     def candidates(self, wrong: WrongRow, columns: Bools | None = None) -> list[Candidate]:
         """The causes that explain a row, or its errors in some columns."""
@@ -123,14 +125,14 @@ FAULTS = (
     RowFault("v-elsewhere", "two rows of V are swapped", read.swapped),
     RowFault("mask-ignored", "", read.no_mask),
     RowFault("mask-elsewhere", "the mask is read at another place", read.next_steps),
-    RowFault("v-elsewhere", "V is read at another place", read.other_V),
+    RowFault("v-elsewhere", "V is read at another place", read.other_V, constant=True),
     RowFault("q-elsewhere", "Q is read at another place", read.other_Q, rarity=4.0),  # or another row's answer
     RowFault("k-elsewhere", "K is read at another place", read.other_K),
     RowFault("k-elsewhere", "K and V are read at another place", read.other_K_and_V),
     RowFault("k-values", "K's values are unpacked wrongly", read.zero_points),
     RowFault("tile-layout", "", read.swizzled),
     RowFault("mask-elsewhere", "the mask is read at another place", read.other_masks),
-    RowFault("output-scale", "the output is scaled", score.output_scaled),
+    RowFault("output-scale", "the output is scaled", score.output_scaled, constant=True),
     RowFault("sink", "the sink is ignored", score.no_sink),
     RowFault("sink", "the sink of another head counts", score.other_sinks),
     RowFault("sink", "the sink counts a wrong number of times", score.sink_often),
@@ -138,10 +140,10 @@ FAULTS = (
     RowFault("softcap", "", score.softcaps),
     RowFault("rounding", "", score.rounded, rarity=2.0),
     # Weights that lose everything are not a better cause.
-    RowFault("zero", "the output is zero", score.zeros, rarity=-UNLIKELY),
+    RowFault("zero", "the output is zero", score.zeros, rarity=-UNLIKELY, constant=True),
     RowFault("row-elsewhere", "another row's answer stands there", lambda wrong: wrong.others),
-    RowFault("zero", "some columns of the output are zero", score.zeros, Search.COLUMNS, -UNLIKELY),
-    RowFault("v-elsewhere", "V is read at another place", read.other_V, Search.COLUMNS),
+    RowFault("zero", "some columns of the output are zero", score.zeros, Search.COLUMNS, -UNLIKELY, constant=True),
+    RowFault("v-elsewhere", "V is read at another place", read.other_V, Search.COLUMNS, constant=True),
     RowFault("row-elsewhere", "another row's answer stands there, scaled", algebra.other_answer, Search.ALGEBRA),
     RowFault("weights", "KV rows have the weights of others", algebra.other_rows, Search.ALGEBRA),
     RowFault(
@@ -170,7 +172,8 @@ FAULTS = (
 def candidates_of(wrong: WrongRow, columns: Bools | None = None) -> list[Candidate]:
     """The faults that explain a row's error, or that in some columns, most likely first."""
     search = Search.OUTPUT if columns is None else Search.COLUMNS
-    found = [one for fault in FAULTS if fault.search is search for one in fault.candidates(wrong, columns)]
+    faults = (fault for fault in FAULTS if fault.search is search and (fault.constant or not wrong.constant))
+    found = [one for fault in faults for one in fault.candidates(wrong, columns)]
     return sorted(found, key=lambda candidate: candidate.score)
 
 

@@ -251,6 +251,12 @@ class WrongRow:
         """The number of KV rows that each change the output by more than rounding."""
         return int((self.row.p * np.linalg.norm(self.row.V, axis=1) > self.rounding).sum())
 
+    @cached_property
+    def constant(self) -> bool:
+        """Whether all rows of V that count are the same: then the output shows the sum of the weights, and no more."""
+        V = self.row.V[self.row.p > 0]
+        return len(V) > 1 and bool((V[0] == V).all())
+
     def affords(self, times: int) -> bool:
         """Whether a search can afford this many passes over K or V."""
         return times * max(self.row.K.size, self.row.V.size) <= WORK

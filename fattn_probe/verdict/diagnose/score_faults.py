@@ -19,10 +19,14 @@ LOWER = "or a far lower one is read"
 
 
 def output_scaled(wrong: WrongRow) -> Iterator[Moves]:
-    """The output is scaled."""
+    """The output is scaled; all wrong weights do that to a constant V."""
 
     def say(_: int, a: float) -> Cause | None:
-        return None if abs(1 + a) < 0.01 else Cause("", "", f"by {factor_of(1 + a)}", factor=1 + a)
+        if abs(1 + a) < 0.01:
+            return None
+        if wrong.constant:
+            return Cause("row-sum", "the sum of the weights is wrong; V is constant, so no more can be told", "")
+        return Cause("", "", f"by {factor_of(1 + a)}", factor=1 + a)
 
     yield Moves(wrong.row.out[None], say, free=True, rarity=2.0)  # a sink has the same effect
 

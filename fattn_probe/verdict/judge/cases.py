@@ -13,7 +13,7 @@ from fattn_probe.base.errors import LostError, NoAnswerError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
-from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.architecture import AMD, arch_number, is_amd
 from fattn_probe.llama.launch.constants import SHIPPED, Constants, known_constants, vec_adds_in_f16
 from fattn_probe.llama.launch.families import VEC
 from fattn_probe.llama.launch.geometry import Geometry, division_origin, geometry_of
@@ -106,7 +106,9 @@ class JudgedCase:
 
     @property
     def cc(self) -> str:
-        """The compute capability, such as 9.0."""
+        """The compute capability, such as 9.0, or AMD's architecture, such as gfx906."""
+        if self.arch >= AMD:
+            return f"gfx{self.arch - AMD:x}"
         major, minor = divmod(self.arch, 10)
         return f"{major}.{minor}"
 
@@ -293,12 +295,13 @@ def refused(subject: JudgedCase, verdict: Verdict) -> tuple[Verdict, tuple[Check
     origin, op, cc = origin_in(subject.session, subject.target), subject.case.op, subject.cc
     last = None if origin.is_of_unknown_age else supporting(op, cc, origin.build_number)
     if last is not None:
-        said = f"{LOST}: b{last} supports this op on compute capability {cc}: {verdict.reason}"
+        gpu = cc if is_amd(cc) else f"compute capability {cc}"
+        said = f"{LOST}: b{last} supports this op on {gpu}: {verdict.reason}"
         return Verdict(Status.FAIL, said), ()
     if taken_without_patches(subject.session, subject.case, subject.target):
         said = f"{LOST}: without the patches the source supports this op: {verdict.reason}"
         return Verdict(Status.FAIL, said), ()
-    if origin.is_of_unknown_age or last_known(op, origin.build_number) is None:
+    if origin.is_of_unknown_age or last_known(op, cc, origin.build_number) is None:
         return verdict, (not_made("support", "whether earlier releases take this op is not known"),)
     return verdict, ()
 

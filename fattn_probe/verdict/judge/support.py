@@ -7,7 +7,7 @@ Other ops and, for kernels, other releases are not judged.
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -24,13 +24,14 @@ from fattn_probe.verdict.judge.bitwise import Check, not_made
 TABLE, KERNELS = "support.csv", "kernels.csv"
 LOST = "support lost"
 """The beginning of the reason for an op that is no longer supported."""
-EVERY, NONE = "yes", "no"
+NVIDIA, AMD, NONE = "yes", "amd", "no"
+"""Words of a cell: for all of NVIDIA's compute capabilities, all of AMD's architectures, and nothing."""
 BETWEEN = "; "  # kernels of an op
 
 
 @dataclass
 class Supported:
-    """The support for the op of `case`: for each build number, the compute capabilities that support it."""
+    """The support for the op of `case`: for each build number, the capabilities (`Device.cc`) that support it."""
 
     case: str
     on: dict[int, frozenset[str]] = field(default_factory=dict)
@@ -39,16 +40,19 @@ class Supported:
 Support = dict[str, Supported]
 """By `op_digest`."""
 Choices = dict[str, dict[str, str]]
-"""For each `op_digest` and compute capability, the names of the kernel cases; and the columns `case` and `build`."""
+"""For each `op_digest` and capability, the names of the kernel cases; and the columns `case` and `build`."""
 
 
-def support_of(text: str, every: frozenset[str]) -> Support:
-    """Read a table; `every` is what `yes` stands for."""
-    words = {EVERY: every, NONE: frozenset[str]()}
+def support_of(text: str, groups: Mapping[str, frozenset[str]]) -> Support:
+    """Read a table; `groups` are what words of a cell stand for."""
+    words = {**groups, NONE: frozenset[str]()}
     found: Support = {}
     for row in csv.DictReader(io.StringIO(text)):
         builds = {int(name): cell for name, cell in row.items() if name.isdecimal() and cell}
-        on = {number: words.get(cell, frozenset(cell.split())) for number, cell in builds.items()}
+        on = {
+            number: frozenset[str]().union(*(words.get(word, {word}) for word in cell.split()))
+            for number, cell in builds.items()
+        }
         found[row["op"]] = Supported(row["case"], on)
     return found
 
@@ -59,17 +63,23 @@ def supporting(op: Op, cc: str, build_number: str) -> int | None:
     None if that release refuses it or the table has nothing. A source without a number (`?`), such as a checkout
     without history, counts as newer than all releases.
     """
-    last = last_known(op, build_number)
+    last = last_known(op, cc, build_number)
     return last if last is not None and cc in shipped()[op_digest(op)].on[last] else None
 
 
-def last_known(op: Op, build_number: str) -> int | None:
-    """The last release up to `build_number` that the table knows about this op; None if it has nothing."""
+def last_known(op: Op, cc: str, build_number: str) -> int | None:
+    """The last release up to `build_number` that was asked about this op on this GPU; None if none was."""
     known = shipped().get(op_digest(op))
     if known is None:
         return None
     limit = int(build_number) if build_number.isdecimal() else max(known.on, default=0)
-    return max((number for number in known.on if number <= limit), default=None)
+    return max((number for number in known.on if number <= limit and number in asked(cc)), default=None)
+
+
+@cache
+def asked(cc: str) -> frozenset[int]:
+    """The releases that were asked about this GPU: those that support an op of the table on it."""
+    return frozenset(number for known in shipped().values() for number, on in known.on.items() if cc in on)
 
 
 def taken_without_patches(session: Session, case: Case, target: Target) -> bool:
@@ -87,9 +97,10 @@ def shipped() -> Support:
     return support_of((files(__package__) / TABLE).read_text(encoding="utf-8"), capabilities())
 
 
-def capabilities() -> frozenset[str]:
-    """The compute capabilities of the catalogue."""
-    return frozenset(f"{device.major}.{device.minor}" for device in load_devices().values())
+def capabilities() -> dict[str, frozenset[str]]:
+    """The capabilities of the catalogue, by the words for them in a cell."""
+    found = {device.cc: AMD if device.gfx else NVIDIA for device in load_devices().values()}
+    return {word: frozenset(cc for cc, whose in found.items() if whose == word) for word in (NVIDIA, AMD)}
 
 
 def choices_of(text: str) -> Choices:

@@ -10,6 +10,7 @@ from fattn_probe.cases.device import load_devices, parse_target, parse_targets
         ("sim:h200", "sim", "CUDA0", "sim:h200"),
         ("gpu", "cuda", "CUDA0", "gpu:0"),
         ("gpu:1", "cuda", "CUDA0", "gpu:1"),
+        ("sim:mi50", "sim", "ROCm0", "sim:mi50"),
         (" cpu ", "cpu", "CPU", "cpu"),
     ],
 )
@@ -28,6 +29,12 @@ def test_environment_of_a_target():
 @pytest.mark.parametrize("text", ["", "sim:", "sim", "gpu:-1", "gpu:x", "cpu:0", "cuda", "gpu:"])
 def test_invalid_targets_list_the_allowed_ones(text):
     with pytest.raises(InputError, match="allowed: sim:ID"):
+        parse_target(text, load_devices())
+
+
+@pytest.mark.parametrize("text", ["musa", "MUSA0", "sim:mtt-s80"])
+def test_moore_threads_gpus_are_refused(text):
+    with pytest.raises(InputError, match=r"MUSA \(Moore Threads\) is not simulated"):
         parse_target(text, load_devices())
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from fattn_probe.daily.inspect.expect import mismatches
+from fattn_probe.daily.inspect.command import mismatches
 from fattn_probe.daily.inspect.facts import Choice, Facts
 
 FACTS = Facts(

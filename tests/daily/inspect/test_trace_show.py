@@ -6,9 +6,8 @@ from xml.etree import ElementTree
 import numpy as np
 from rich.console import Console
 
-from fattn_probe.daily.inspect.pages import trace_section
+from fattn_probe.daily.inspect.pages import trace_picture, trace_section
 from fattn_probe.daily.inspect.trace.document import trace_json
-from fattn_probe.daily.inspect.trace.picture import trace_picture
 from fattn_probe.daily.inspect.trace.show import render_trace
 from fattn_probe.daily.inspect.trace.stages import Stage
 from tests.daily.inspect.traced import (

@@ -1,7 +1,7 @@
 import pytest
 
 from fattn_probe.base.errors import LostError, MachineError
-from fattn_probe.daily.inspect.undisturbed import MOST_ATTEMPTS, undisturbed
+from fattn_probe.daily.inspect.inspector import MOST_ATTEMPTS, undisturbed
 
 
 def extended(folder, times):

@@ -16,10 +16,13 @@ from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.cli.reproduce import file_name
+from fattn_probe.daily.reproduce.found import Found
 from fattn_probe.daily.reproduce.program import program_text, setters_of, write_inputs
+from fattn_probe.daily.reproduce.readme import readme
+from fattn_probe.daily.reproduce.ways import Chosen
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.verdict.measure.expected import Expected
-from fattn_probe.verdict.measure.limits import choose_limits, limits_of_model, limits_of_prediction
+from fattn_probe.verdict.measure.limits import Limits, choose_limits, limits_of_model, limits_of_prediction
 from fattn_probe.verdict.measure.verdict import judge
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 from tests.as_user import fattn_probe
@@ -98,6 +101,27 @@ def test_where_the_model_is_not_finite_the_output_need_not_be():
     limits = limits_of_model(reference, model)
     assert limits.hold(model) and not limits.hold(reference.astype(np.float32))
     assert not limits_of_prediction(reference, made_prediction()).hold(model)
+
+
+@pytest.mark.parametrize(
+    ("arch", "way", "parts"),
+    [
+        (
+            "gfx906",
+            "file",
+            ["built with\n`-DGGML_HIP=ON -DGPU_TARGETS=gfx906`", "`hipcc` takes", "a HIP error ends it"],
+        ),
+        ("90", "file", ["built with\n`-DGGML_CUDA=ON`", "`nvcc` takes the same words, but", "a CUDA error ends it"]),
+        ("gfx1100", "line", ["cmake -B build -DGGML_HIP=ON -DGPU_TARGETS=gfx1100 &&", "test -b ROCm0 -o FLASH"]),
+        ("89", "line", ["cmake -B build -DGGML_CUDA=ON &&", "test -b CUDA0 -o FLASH"]),
+    ],
+)
+def test_the_readme_builds_for_the_vendor_of_the_gpu(arch, way, parts):
+    case = case_of("")
+    none = np.zeros(SHAPE)
+    found = Found(none, Limits("tolerance", none, 0.0), None, {"arch": arch, "device": "sim:x"})
+    text = readme(case, found, Chosen(way, case="FLASH_ATTN_EXT(hsk=64)" if way == "line" else ""), "")
+    assert [part for part in parts if part not in text] == []
 
 
 NEW_H = "bool ggml_prec_set_acc(\nvoid ggml_flash_attn_ext_set_prec(\nggml_flash_attn_ext_add_sinks( set_n_kv_max"

@@ -84,6 +84,11 @@ def test_a_header_that_is_missing_is_named_with_its_line(written, tmp_path):
     assert [line for line, _ in missing_headers(program, tmp_path / "main.cu")] == [2, 3]
 
 
+def test_a_program_for_moore_threads_is_refused(written):
+    with pytest.raises(InputError, match=r"<musa_runtime.h>: MUSA \(Moore Threads\) is not simulated"):
+        check_supported(written("#include <musa_runtime.h>\n"))
+
+
 def test_asynchronous_copies_by_groups_and_pipelines_are_named_and_their_primitives_are_there(written, tmp_path):
     names = ("cooperative_groups/memcpy_async.h", "cuda_pipeline.h", "cuda_pipeline_primitives.h")
     program = written("".join(f"#include <{name}>\n" for name in names))

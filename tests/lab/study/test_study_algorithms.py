@@ -20,9 +20,15 @@ from fattn_probe.lab.study.algorithms import (
     run,
     run_all,
 )
-from fattn_probe.lab.study.backward import backward, standard_backward
 from fattn_probe.lab.study.formulas import FormulaSizes
-from fattn_probe.lab.study.papers import A100_SRAM, block_sizes, flash_attention_2, split_ranges
+from fattn_probe.lab.study.papers import (
+    A100_SRAM,
+    backward,
+    block_sizes,
+    flash_attention_2,
+    split_ranges,
+    standard_backward,
+)
 from fattn_probe.lab.study.problem import RowState, StudyStep, op_arrays, rows_of, summary_of
 from fattn_probe.lab.study.stream_k import divide, launch_of, pieces_of, stream_k
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, tiles_in_turn, tiles_of

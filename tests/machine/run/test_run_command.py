@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
+from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run.capture import Capture
@@ -17,6 +18,7 @@ from fattn_probe.machine.run.required_kernels import device_of, kernel_key
 (CASE,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n", "case.yaml"))
 NAMES = {"flash_attn_ext_f16": ["DKQ", "DV", "ncols1", "ncols2", "softcap"]}
 FRAMES = ("f<3>(int) at a.cu:7",)
+H200, MI50, RX = (parse_target(f"sim:{name}", load_devices()) for name in ("h200", "mi50", "rx7900xtx"))
 FAULT = Fault("race", "two warps write it", "void f<3>(int)", (1, 2, 3), (4, 5, 6), FRAMES, "a.cu", 7)
 
 
@@ -25,11 +27,11 @@ def launch(kernel="flash_attn_ext_f16<64, 64, 8, 2, false>"):
     return parse_launch(line, names=NAMES)
 
 
-def captured():
+def captured(target=H200):
     dst = np.zeros((1, 3, 2, 64), np.float32)
     return Done(
         CASE,
-        "sim:h200",
+        target,
         Capture(
             CASE.name, CASE.digest, CASE.op, {}, dst, (launch(),), "wall", (0.004, 0.002, 0.003), "CUDA0", "H200", {}
         ),
@@ -52,8 +54,15 @@ def test_a_plan_shows_registers():
     assert "168" in shown(render_plan([captured()]))
 
 
+@pytest.mark.parametrize(
+    ("targets", "unit"), [([H200], "SM"), ([MI50], "CU"), ([RX], "WGP"), ([MI50, H200, MI50], "CU/SM")]
+)
+def test_a_plan_names_a_multiprocessor_as_its_vendor_does(targets, unit):
+    assert f"per {unit}\n" in shown(render_plan([captured(target) for target in targets]))
+
+
 def test_a_fault_shows_where_and_its_stack():
-    text = shown(render_run([Done(CASE, "sim:h200", FAULT)]))
+    text = shown(render_run([Done(CASE, H200, FAULT)]))
     for part in ("two warps write it", "f<3>", "block (1, 2, 3)", "thread (4, 5, 6)", "f<3> at a.cu:7"):
         assert part in text
 
@@ -62,7 +71,7 @@ def test_json_has_template_arguments_by_name():
     (run,) = run_json([captured()])["runs"]
     assert (run["status"], run["seconds"]) == ("ran", [0.004, 0.002, 0.003])
     assert run["launches"][0]["template_args"]["ncols2"] == "2"
-    (run,) = run_json([Done(CASE, "sim:h200", FAULT)])["runs"]
+    (run,) = run_json([Done(CASE, H200, FAULT)])["runs"]
     assert (run["status"], run["launches"], run["frames"]) == ("fault", [], ["f<3>(int) at a.cu:7"])
     assert run["finding"] == {
         "earlier": (),
@@ -86,11 +95,11 @@ def test_json_has_template_arguments_by_name():
 )
 def test_the_worst_case_decides_the_exit(results, error):
     with pytest.raises(error):
-        raise_if_failed([captured(), *(Done(CASE, "sim:h200", result) for result in results)])
+        raise_if_failed([captured(), *(Done(CASE, H200, result) for result in results)])
 
 
 def test_unsupported_is_no_failure():
-    raise_if_failed([Done(CASE, "sim:h200", Unsupported("no"))])
+    raise_if_failed([Done(CASE, H200, Unsupported("no"))])
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ def evidence(wrong_rows):
     wrong = np.zeros((*ROWS, 8), bool)
     wrong[0, :wrong_rows] = True
     base = np.ones((*ROWS, 8))
-    dst = (base + wrong).astype(np.float32)
-    return Evidence(None, {}, dst, Deviation(wrong, base, np.ones(ROWS)), None)
+    return Evidence(None, {}, (base + wrong).astype(np.float32), Deviation(wrong, base, np.ones(ROWS)), None)
 
 
 @pytest.mark.parametrize(("kinds", "needs"), [((), True), (("columns", "scale"), True), (("scale", "columns"), False)])

@@ -1,11 +1,6 @@
 """Make the replay of a run from its facts, its judgement and, if there is one, a trace."""
 
-import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 
@@ -14,14 +9,10 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.figures import number_of
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
-from fattn_probe.daily.inspect.anchors import matching
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.replay.replay import (
-    KINDS,
     Marked,
     Replay,
-    SourceLine,
-    StepKind,
     StepPlace,
     Traced,
     lanes_of,
@@ -29,6 +20,7 @@ from fattn_probe.daily.inspect.replay.replay import (
     names_of_tiles,
 )
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, numbers_of
+from fattn_probe.daily.inspect.replay.source_lines import kinds_of
 from fattn_probe.daily.inspect.trace.fragments import LANES
 from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, TracedStep
@@ -37,12 +29,8 @@ from fattn_probe.daily.inspect.trace.stages import Stage
 from fattn_probe.daily.inspect.view.error_tiles import divided
 from fattn_probe.llama.launch.architecture import arch_number, generation_of
 from fattn_probe.llama.launch.constants import SHIPPED, known_constants
-from fattn_probe.llama.launch.families import Family
 from fattn_probe.llama.launch.geometry import Geometry, geometry_of
 from fattn_probe.llama.launch.tiles import index_of, ntiles
-from fattn_probe.llama.source import Tree
-from fattn_probe.llama.source.features import CUDA
-from fattn_probe.llama.source.patches import Patch, plan
 from fattn_probe.machine.run.session import Session, arch_of
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status
@@ -148,32 +136,6 @@ def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, first:
     size = 11 * (geometry.grid.iter_k * (geometry.rows + geometry.kernel.DV))  # kernel and error, as base64
     for row in list(found.values())[: max(1, MOST_BYTES // size)]:
         yield numbers_of(modelled, geometry, row)
-
-
-@cache
-def line_patterns() -> tuple[tuple[str, ...], ...]:
-    """The lines of the source that belong to steps: family, kind, what, file, pattern. `what` is the papers' step."""
-    lines = (files("fattn_probe.daily.inspect.replay") / "source_lines.csv").read_text(encoding="utf-8").splitlines()
-    return tuple(tuple(row) for row in csv.reader(lines[1:]))
-
-
-def kinds_of(family: Family, tree: Tree | None, patches: Sequence[Patch] = ()) -> tuple[StepKind, ...]:
-    """The kinds of steps of a family's kernels, with their lines of the patched tree."""
-    changed: dict[Path, str | None] = {}
-    for patch in patches:
-        assert tree is not None
-        changed = plan(patch, tree.root, changed)
-    lines: dict[str, list[SourceLine]] = {}
-    for name, kind, what, file, pattern in line_patterns():
-        if name == family.name:
-            path = (tree.root if tree else Path()) / CUDA / file
-            if path not in changed:
-                changed[path] = path.read_text(errors="replace") if tree and path.is_file() else ""
-            text = (changed[path] or "").splitlines()
-            at = next(matching(text, pattern), 0)
-            found = SourceLine(what, f"{file}:{at}", text[at - 1].strip()) if at else SourceLine(what, "", "")
-            lines.setdefault(kind, []).append(found)
-    return tuple(replace(kind, lines=tuple(lines.get(kind.name, ()))) for kind in KINDS)
 
 
 def _places(

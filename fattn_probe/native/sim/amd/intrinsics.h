@@ -1,10 +1,13 @@
 #pragma once
 #include <cstdint>
 inline int __builtin_amdgcn_sdot4(int a, int b, int c, bool) {
-    for (int i = 0; i < 4; i++) c += int8_t(a >> (8 * i)) * int8_t(b >> (8 * i));
+    for (int i = 0; i < 4; i++)
+        c += int8_t(a >> (8 * i)) * int8_t(b >> (8 * i));
     return c;
 }
-inline int __builtin_amdgcn_sudot4(bool, int a, bool, int b, int c, bool) { return __builtin_amdgcn_sdot4(a, b, c, false); }
+inline int __builtin_amdgcn_sudot4(bool, int a, bool, int b, int c, bool) {
+    return __builtin_amdgcn_sdot4(a, b, c, false);
+}
 inline void __builtin_amdgcn_sched_group_barrier(int, int, int) {}
 
 inline uint32_t __builtin_amdgcn_perm(uint32_t a, uint32_t b, uint32_t select) {
@@ -12,7 +15,10 @@ inline uint32_t __builtin_amdgcn_perm(uint32_t a, uint32_t b, uint32_t select) {
     uint32_t result = 0;
     for (int i = 0; i < 4; i++) {
         const uint32_t s = select >> (8 * i) & 0xFF;
-        uint32_t byte = s >= 13 ? 0xFF : s == 12 ? 0 : s >= 8 ? ((bytes >> (16 * (s - 8) + 15) & 1) ? 0xFF : 0) : (bytes >> (8 * s) & 0xFF);
+        uint32_t byte = s >= 13   ? 0xFF
+                        : s == 12 ? 0
+                        : s >= 8  ? ((bytes >> (16 * (s - 8) + 15) & 1) ? 0xFF : 0)
+                                  : (bytes >> (8 * s) & 0xFF);
         result |= byte << (8 * i);
     }
     return result;

@@ -1,8 +1,36 @@
+// clang's vectors, `T __attribute__((ext_vector_type(N)))`, which g++ does not have.
 #pragma once
+
+#include <cstddef>
+
 namespace simt {
-template <class T, int N> struct alignas(sizeof(T) * N) ext_vector {
-    T x[N];
-    T &operator[](int i) { return x[i]; }
-    const T &operator[](int i) const { return x[i]; }
+
+// As large as clang's for the N that it is used with, but aligned as its elements: mma.cuh casts arrays of them to
+// vectors, and g++ would read those with instructions that need more.
+template <class T, int N> struct ext_vector {
+    static_assert(N > 0 && (N & (N - 1)) == 0, "clang pads other vectors to a power of two");
+    T elements[N];
+
+    T &operator[](size_t i) { return elements[i]; }
+    const T &operator[](size_t i) const { return elements[i]; }
 };
+
+template <class T, int N, class Operation>
+inline ext_vector<T, N> elementwise(const ext_vector<T, N> &a, const ext_vector<T, N> &b, Operation operation) {
+    ext_vector<T, N> result;
+    for (int i = 0; i < N; i++) {
+        result[i] = operation(a[i], b[i]);
+    }
+    return result;
+}
+template <class T, int N> inline ext_vector<T, N> operator+(const ext_vector<T, N> &a, const ext_vector<T, N> &b) {
+    return elementwise(a, b, [](const T &x, const T &y) { return x + y; });
+}
+template <class T, int N> inline ext_vector<T, N> operator-(const ext_vector<T, N> &a, const ext_vector<T, N> &b) {
+    return elementwise(a, b, [](const T &x, const T &y) { return x - y; });
+}
+template <class T, int N> inline ext_vector<T, N> operator*(const ext_vector<T, N> &a, const ext_vector<T, N> &b) {
+    return elementwise(a, b, [](const T &x, const T &y) { return x * y; });
+}
+
 } // namespace simt
