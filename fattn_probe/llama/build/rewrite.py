@@ -32,6 +32,7 @@ UNROLL_TURNS = re.compile(UNROLL.pattern + r"[ \t]*\(?[ \t]*(\d+)[ \t]*\)?[ \t]*
 ALL_TURNS = 64
 UNROLL_IN_MACRO = re.compile(r"#[ \t]*pragma[ \t]+unroll\b[^\n\\]*")
 DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)")
+WITHOUT_HIP = re.compile(r"[ \t]*#[ \t]*(?:ifndef[ \t]+|if[ \t]+!defined\()GGML_USE_HIP\b")
 COMMENT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/")
 
 
@@ -96,6 +97,15 @@ def _rewrite_directives(draft: Draft, *, unrolls: bool) -> None:
                 draft.out[place] = "".join((head, hash_sign, *body.out))
 
 
+def _rewrite_lockstep(draft: Draft) -> None:
+    """Keep each `__syncwarp()` that upstream leaves out for HIP: an AMD wave runs in step, but its fibers do not."""
+    for index in draft.where.get("__syncwarp", ()):
+        before = reversed(range(draft.places[index]))
+        place = next((place for place in before if draft.tokens[place].kind not in ("space", "comment")), 0)
+        if draft.tokens[place].kind == "directive" and WITHOUT_HIP.match(draft.tokens[place].text):
+            draft.out[place] = "#if 1"
+
+
 def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPSTREAM) -> Rewritten:
     """Rewrite the CUDA C++ of `path` to C++17 that compiles after the simulator's prelude.
 
@@ -113,6 +123,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     if style.hip:
         rewrite_assertions(draft, device)
         rewrite_vectors(draft)
+        _rewrite_lockstep(draft)
     rewrite_shared(draft, device)
     rewrite_conversions(draft, device)
     rewrite_copies(draft, device)

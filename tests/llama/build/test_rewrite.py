@@ -191,6 +191,14 @@ def test_text_keeps_its_lines_and_what_is_no_part_of_cuda(text, expected):
     assert rewritten(text) == expected
 
 
+@pytest.mark.parametrize("hip", [True, False])
+def test_lanes_of_an_amd_wave_wait_where_upstream_relies_on_their_lockstep(hip):
+    text = "#ifndef GGML_USE_HIP // why\n    // none\n    __syncwarp();\n#endif\n#ifndef GGML_USE_HIP\nf();\n#endif\n"
+    first, *rest = rewrite(text, "common.cuh", PTX, Style(hip=hip)).text.split("\n")
+    assert first == ("#if 1" if hip else "#ifndef GGML_USE_HIP // why")
+    assert rest == text.split("\n")[1:]
+
+
 @pytest.mark.parametrize(
     ("asm", "call"),
     [
