@@ -1,6 +1,6 @@
 // How the matrix instructions of CDNA round sums, as the authors of MMA-Sim measured it on an MI100, an MI210 and an
-// MI300X (Xie, Wang, Yang, Yang, arXiv 2511.10909). Each function takes a[k] of a row of A, b[k] of 16 columns of B, and
-// what is in C for these.
+// MI300X (Xie, Wang, Yang, Yang, arXiv 2511.10909). Each function takes a[k] of a row of A, b[k] of 16 columns of B,
+// and what is in C for these.
 #pragma once
 
 #include "factors.h"
@@ -86,9 +86,9 @@ template <int K, int group> Words fused(const ScaledNumber *a, const Scaled *b, 
                 strange |= convert<HalfOfInts>(!(term < 0x1p128 && term > -0x1p128));
                 total += convert<HalfOfInts>(term * scale);
             }
-            set_part(next, part,
-                     add_aligned(total, of_part, part_of<HalfOfFloats>(sum, part),
-                                 part_of<HalfOfInts>(c_exponent, part)));
+            set_part(
+                next, part,
+                add_aligned(total, of_part, part_of<HalfOfFloats>(sum, part), part_of<HalfOfInts>(c_exponent, part)));
             set_part(unusual, part, strange);
         }
         for (int column = 0; column < 16; column++) {

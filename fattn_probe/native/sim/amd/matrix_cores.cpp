@@ -51,7 +51,11 @@ template <int width, int K, int bits> struct FactorLayout {
 };
 // Of C and D.
 template <int width, int bits = 32>
-using ResultLayout = Layout<width, rdna3 || rdna4 ? 2 : 64 / width, rdna3 ? 1 : rdna4 ? 8 : 4, bits>;
+using ResultLayout = Layout<width, rdna3 || rdna4 ? 2 : 64 / width,
+                            rdna3   ? 1
+                            : rdna4 ? 8
+                                    : 4,
+                            bits>;
 
 [[maybe_unused]] float at(const Floats &values, int i) { return values[i]; }
 [[maybe_unused]] int at(const Ints &values, int i) { return values[i]; }

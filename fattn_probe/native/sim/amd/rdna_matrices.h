@@ -84,9 +84,9 @@ template <class Reals, int K, bool packed> Words in_steps(const ScaledNumber *a,
                 of_terms[i] = a[first + i].exponent + part_of<Integers>(b[first + i].exponent, part);
                 strange |= convert<Integers>(terms[i] - terms[i] != 0.0f);
             }
-            set_part(next, part,
-                     after_step<packed>(terms, of_terms, part_of<Singles>(sum, part),
-                                        part_of<Integers>(c_exponent, part)));
+            set_part(
+                next, part,
+                after_step<packed>(terms, of_terms, part_of<Singles>(sum, part), part_of<Integers>(c_exponent, part)));
             set_part(unusual, part, strange);
         }
         for (int column = 0; column < 16; column++) {

@@ -1,5 +1,6 @@
-// How RDNA3 and RDNA4 round sums of f16 and bf16 products: v_dot2_f32_f16 and WMMA. The rules are those of AMD's emulator
-// rocjitsu (ROCm/rocm-systems, emulation/rocjitsu), found on a gfx1100 and a gfx1201, and for gfx1151 of its issue 12056.
+// How RDNA3 and RDNA4 round sums of f16 and bf16 products: v_dot2_f32_f16 and WMMA. The rules are those of AMD's
+// emulator rocjitsu (ROCm/rocm-systems, emulation/rocjitsu), found on a gfx1100 and a gfx1201, and for gfx1151 of its
+// issue 12056.
 //
 // A step aligns its terms to a common grid, adds the units exactly and rounds once. RDNA3's has two products and c,
 // RDNA4's four and c. `Reals` hold a product exactly (floats, for bf16 doubles), `Integers` count units.
