@@ -273,5 +273,5 @@ def _prediction(op: Op, kernel: Kernel, moments: Heads, rows: RowErrors, sampled
     overflows = sums_overflow | (kernel.converts_V & (largest > HALF.largest))
     seen = np.broadcast_to(sampled, rows.loss.shape)
     explain = partial(why, op, kernel, rows)
-    loss = largest_unsampled_loss(rows)
-    return Prediction(rows, moments, number.half_ulp, seen, overflows, loss, explain, kernel.assumed)
+    loss, zero_below = largest_unsampled_loss(rows), -math.log(max(2.0**-25, kernel.least_weight)) - kernel.max_offset
+    return Prediction(rows, moments, number.half_ulp, seen, overflows, loss, explain, kernel.assumed, zero_below)
