@@ -1,5 +1,6 @@
-// amd_matrix INSTRUCTION: matrix instructions from stdin, the registers of C, A and B of each; those of D to stdout.
-// Exit code 3: this architecture does not have it.
+// amd_matrix INSTRUCTION: instructions from stdin, the registers of C, A and B of each, [register][lane]; those of D to
+// stdout. Exit code 3: this architecture does not have it.
+#include "amd/intrinsics.h"
 #include "amd/matrix_cores.h"
 
 #include <cstdio>
@@ -19,11 +20,38 @@ template <int of_c, int of_a, class Work> int run(Work work) {
     return 0;
 }
 
+// An instruction that each lane executes for itself.
+template <class Operation> int run_lanes(Operation operation) {
+    return run<1, 1>([=](const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
+        for (int lane = 0; lane < simt::warp_size; lane++) {
+            d[0][lane] = operation(a[0][lane], b[0][lane], c[0][lane]);
+        }
+    });
+}
+
 } // namespace
 
 int main(int, char **words) {
     using namespace simt::amd;
     const auto asks_for = [&](const char *name) { return strcmp(words[1], name) == 0; };
+    if (asks_for("v_dot2_f32_f16")) {
+        return run_lanes([](uint32_t a, uint32_t b, uint32_t c) {
+            float sum = simt::float_of_bits(c);
+            simt::ptx::v_dot2_f32_f16(sum, __half2::of_bits(a), __half2::of_bits(b));
+            return simt::bits_of_float(sum);
+        });
+    }
+    if (asks_for("v_perm_b32")) {
+        return run_lanes(__builtin_amdgcn_perm);
+    }
+    for (const bool clamp : {false, true}) {
+        if (asks_for(clamp ? "v_dot4_i32_i8/clamp" : "v_dot4_i32_i8")) {
+            return run_lanes([=](int a, int b, int c) { return __builtin_amdgcn_sdot4(a, b, c, clamp); });
+        }
+        if (asks_for(clamp ? "v_dot4_i32_iu8/clamp" : "v_dot4_i32_iu8")) {
+            return run_lanes([=](int a, int b, int c) { return __builtin_amdgcn_sudot4(true, a, false, b, c, clamp); });
+        }
+    }
 #if SIMT_GFX_NUMBER >= 0x1100
     constexpr bool rdna4 = SIMT_GFX_NUMBER >= 0x1200;
     const auto bytes = [](bool a_signed, bool b_signed, bool clamp) {

@@ -1,5 +1,6 @@
 """AMD's matrix instructions: where their elements lie, and the bits of their results."""
 
+import csv
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,7 @@ pytestmark = pytest.mark.build
 HERE = Path(__file__).parent
 LAYOUTS = np.load(HERE / "data/amd_layouts.npz")  # as AMD's matrix instruction calculator says (data/record_amd.py)
 RESULTS = np.load(HERE / "data/amd_results.npz")  # as MMA-Sim's models compute
+HARDWARE = list(csv.DictReader((HERE / "data/amd_hardware.csv").read_text().splitlines()))  # data/record_amd.py
 INSTRUCTIONS = sorted({key.rsplit("/", 1)[0] for key in LAYOUTS})
 MODELLED = sorted({key.rsplit("/", 1)[0] for key in RESULTS})
 RDNA = ("gfx1100", "gfx1201")
@@ -96,7 +98,8 @@ def shapes(instruction):
 def assert_right_of_small_integers(run, instruction):
     of_factors, of_sums = types(instruction)
     rng = np.random.default_rng(1)
-    a, b, c = (rng.integers(-9, 10, (3, *shape)) for shape in shapes(instruction))
+    least = 0 if of_sums.startswith("f") else -9  # RDNA3's sums of different signs are not exact
+    a, b, c = (rng.integers(least, 10, (3, *shape)) for shape in shapes(instruction))
     bits = (encode(a, of_factors), encode(b, of_factors), encode(c, of_sums))
     out = decode(compute(run, instruction, *bits, variant="/110" if of_factors == "iu8" else ""), of_sums)
     np.testing.assert_array_equal(out, a @ b + c)
@@ -133,25 +136,85 @@ def test_sums_on_cdna_have_the_bits_of_the_published_model(cores, instruction):
     np.testing.assert_array_equal(np.isnan(out.view(np.float32)), ~numbers)
 
 
-def spread(rng, shape, kind):
-    values = np.ldexp(rng.normal(size=shape), rng.integers(-9, 5, shape))
-    return decode(encode(values, kind) << (16 if kind == "bf16" else 0), kind)
+def words(text):
+    return np.array([int(word, 16) for word in text.split()], np.uint32)
+
+
+def assert_same(out, expected, is_number):
+    np.testing.assert_array_equal(out[is_number], expected[is_number])
+    assert np.isnan(out[~is_number].view(np.float32)).all()
 
 
 @pytest.mark.parametrize("gfx", RDNA)
-@pytest.mark.parametrize("name", ["v_wmma_f32_16x16x16_f16", "v_wmma_f32_16x16x16_bf16", "v_wmma_f16_16x16x16_f16"])
-def test_sums_on_rdna_round_after_each_product_in_order(cores, gfx, name):
-    instruction = f"{gfx}/{name}"
-    of_factors, of_sums = types(instruction)
+def test_dot_products_on_rdna_have_the_bits_of_the_hardware(cores, gfx):
+    rows = [row for row in HARDWARE if (row["instruction"], row["gfx"]) == ("v_dot2_f32_f16", gfx)]
+    a, b, c, d = (words(" ".join(row[name] for row in rows)) for name in "abcd")
+    operands = np.stack([np.resize(operand, (2, 32)) for operand in (c, a, b)], axis=1)
+    out = cores[gfx]("v_dot2_f32_f16", operands)[: len(rows)]
+    assert_same(out, d, ~np.isnan(d.view(np.float32)))
+
+
+@pytest.mark.parametrize("gfx", RDNA)
+def test_sums_on_rdna_have_the_bits_of_the_hardware(cores, gfx):
+    rows = [row for row in HARDWARE if row["gfx"] == gfx and "wmma" in row["instruction"]]
+    i, j = np.mgrid[:16, :16]
+    integers = ((16 * i + j) * 7 % 17 - 8, (16 * i + j) * 11 % 17 - 8, (16 * i + j) * 13 % 129 - 64)
+    # The registers of a lane of a gfx1201 have k 0 to 3 and 8 to 11, or the others; the file has them lane by lane.
+    k = np.arange(16) if gfx == "gfx1100" else np.array([0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15])
+    for row in rows:
+        instruction = f"{gfx}/{row['instruction']}"
+        of_factors, of_sums = types(instruction)
+        d = words(row["d"])
+        if row["a"] == "integers":
+            a, b, c = (encode(x, kind) for x, kind in zip(integers, (of_factors, of_factors, of_sums), strict=True))
+        else:
+            a, b, c = (words(row[name]) for name in "abc")
+            if d.size == 1:  # each row and each column are the same
+                a, b = np.tile(a, (16, 1)), np.tile(b[:, None], (1, 16))
+            a, b = a.reshape(-1, 16), b.reshape(16, 16)
+            a, b = a[:, np.argsort(k)], b[np.argsort(k)]
+            c = np.resize(c, (len(a), 16))
+        operands = [np.zeros((1, 16, 16), np.uint32) for _ in "abc"]
+        for operand, values in zip(operands, (a, b, c), strict=True):
+            operand[0, : len(values)] = values
+        out = compute(cores[gfx], instruction, *operands)[0, : len(a)]
+        np.testing.assert_array_equal(out, np.resize(d, out.shape))
+
+
+@pytest.mark.parametrize("gfx", ["gfx90a", "gfx1100", "gfx1201"])
+def test_dot_products_of_f16_are_near_the_exact_ones(cores, gfx):
     rng = np.random.default_rng(1)
-    a, b = (spread(rng, (20, 16, 16), of_factors) for _ in "ab")
-    c = spread(rng, (20, 16, 16), of_sums)
-    expected = c
-    for k in range(16):
-        exact = expected.astype(np.longdouble) + a[:, :, k, None].astype(np.longdouble) * b[:, None, k, :]
-        expected = exact.astype(np.float64).astype(c.dtype)  # NumPy rounds to f16 by way of f32 else
-    bits = (encode(a, of_factors), encode(b, of_factors), encode(c, of_sums))
-    np.testing.assert_array_equal(compute(cores[gfx], instruction, *bits), encode(expected, of_sums))
+    factors = rng.normal(size=(50, 2, 2, lanes(gfx))).astype(np.float16)
+    c = rng.normal(size=(50, 1, lanes(gfx))).astype(np.float32)
+    pairs = np.ascontiguousarray(np.moveaxis(factors, 2, 3)).view(np.uint32)[..., 0]
+    operands = np.concatenate([c.view(np.uint32), pairs], axis=1)
+    out = cores[gfx]("v_dot2_f32_f16", operands).view(np.float32).reshape(50, -1)
+    exact = c[:, 0] + factors.astype(float).prod(1).sum(1)
+    size = np.abs(c[:, 0]) + np.abs(factors.astype(float).prod(1)).sum(1)
+    assert (np.abs(out - exact) <= 2**-23 * size).all()
+
+
+def test_instructions_on_bytes(cores):
+    rng = np.random.default_rng(1)
+    operands = rng.integers(0, 2**32, (50, 3, 64), np.uint32)
+    operands[:, 0] = rng.choice(np.array([0, 0x7FFFFF00, 0x800000F0], np.uint32), (50, 64))
+    c, a, b = operands.transpose(1, 0, 2)
+    signed_a, signed_b = (np.ascontiguousarray(x).view(np.int8).reshape(50, 64, 4).astype(int) for x in (a, b))
+    for name, factors in (("v_dot4_i32_i8", signed_b), ("v_dot4_i32_iu8", signed_b & 255)):
+        exact = (signed_a * factors).sum(2) + c.view(np.int32)
+        assert (abs(exact) > 2**31).any()
+        out = cores["gfx942"](name, operands).view(np.int32).reshape(50, 64)
+        np.testing.assert_array_equal(out, exact.astype(np.int32))
+        out = cores["gfx942"](f"{name}/clamp", operands).view(np.int32).reshape(50, 64)
+        np.testing.assert_array_equal(out, exact.clip(-(2**31), 2**31 - 1))
+
+
+def test_bytes_are_permuted(cores):
+    operands = np.zeros((1, 3, 64), np.uint32)
+    operands[0, 1], operands[0, 2] = 0x80_11_92_13, 0x04_95_06_17  # bytes 4 to 7, and 0 to 3
+    operands[0, 0, :5] = 0x03020100, 0x07060504, 0x0B0A0908, 0x0CFF0D0C, 0x00040703
+    out = cores["gfx942"]("v_perm_b32", operands[:, [0, 1, 2]])[:5]
+    np.testing.assert_array_equal(out, words("04950617 80119213 ffff0000 00ffff00 17138004"))
 
 
 def test_the_other_half_of_a_register_stays_on_rdna3(cores):

@@ -3,8 +3,8 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device.origin import Method, Origin
 
 TABLE = "resources.csv"
+AMD_TABLE = "amd-resources.csv"
+NO_CODE = "-"
 CELL = re.compile(r"(\d+)/(\d+)/(\d+)")
 ESTIMATED = frozenset({"61", "70"})
 """Architectures that nvcc 13 has dropped; their figures in the table are estimates of `scripts/resources --ptxas`."""
@@ -27,6 +29,26 @@ class Resources:
 
     def __str__(self) -> str:
         return f"{self.registers}/{self.shared}/{self.local}"
+
+
+@dataclass(frozen=True)
+class AmdResources:
+    """The resources of a kernel as clang compiles it for an AMD GPU; `None` stands for a kernel without code.
+
+    `vgprs` counts all vector registers of a thread, `agprs` those of them (from gfx90a on) or beside them (gfx908) that
+    only matrix instructions use. `shared` is the static LDS of a block and `local` the scratch of a thread, in bytes.
+    `waves` is what fits on a SIMD by these figures.
+    """
+
+    vgprs: int
+    agprs: int
+    sgprs: int
+    shared: int
+    local: int
+    waves: int
+
+    def __str__(self) -> str:
+        return "/".join(map(str, astuple(self)))
 
 
 @dataclass(frozen=True)
@@ -97,3 +119,30 @@ def read_table(path: Path | None = None, only: str = "") -> Iterator[Compiled]:
         for at, number, arch in chosen:
             if match := CELL.fullmatch(row[at]):
                 yield Compiled(number, arch, row[0], Resources(*map(int, match.groups())))
+
+
+def merge_amd(build_number: int, gfx: str, found: Mapping[str, AmdResources | None], path: Path) -> str:
+    """The text of AMD's table with a column added or replaced: a build and an architecture (`11549/gfx1100`)."""
+    column = f"{build_number}/{gfx}"
+    rows = {row["kernel"]: row for row in csv.DictReader(io.StringIO(path.read_text() if path.exists() else ""))}
+    names = sorted({name for row in rows.values() for name in row if name not in ("kernel", column)} | {column})
+    for kernel in {*rows, *found}:
+        row = rows.setdefault(kernel, {"kernel": kernel})
+        row[column] = str(found[kernel] or NO_CODE) if kernel in found else ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["kernel", *names], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[kernel] for kernel in sorted(rows))
+    return text.getvalue()
+
+
+def read_amd(gfx: str, build_number: int, path: Path | None = None) -> dict[str, AmdResources | None]:
+    """What clang made of each kernel of a build for an architecture (`gfx1100`); None for a kernel without code."""
+    source = path or files("fattn_probe.cases.device") / AMD_TABLE
+    rows = csv.DictReader(io.StringIO(source.read_text()))
+    cells = {row["kernel"]: row.get(f"{build_number}/{gfx}", "") for row in rows}
+    return {
+        kernel: None if cell == NO_CODE else AmdResources(*map(int, cell.split("/")))
+        for kernel, cell in cells.items()
+        if cell
+    }

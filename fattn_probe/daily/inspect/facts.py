@@ -6,10 +6,16 @@ from typing import Any
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device.origin import UNKNOWN, Origin
+from fattn_probe.llama.launch.architecture import AMD
 from fattn_probe.llama.launch.tiles import BlockWork, Grid
 
 Value = Any
 """A fact's value in JSON: bool, int, float, str, or a list of them."""
+
+
+def cc_text(cc: int) -> str:
+    """Ggml's number of a GPU: `900` as it is, an AMD GPU's as the name of its architecture, `gfx906`."""
+    return str(cc) if cc < AMD else f"gfx{cc - AMD:x}"
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,8 @@ class Inspector:
         )
         assert isinstance(read, Read)
         parameters = self.dispatch(self.session.build_for(target, started.program)).parameters
-        reasons = tuple(explain(read.decisions, parameters))
+        amd = target.device is not None and bool(target.device.gfx)
+        reasons = tuple(explain(read.decisions, parameters, amd=amd))
         return Inspection(started.name, str(target), read.result, time.monotonic() - began, reasons)
 
     def procedure(self, procedure: str, plan: Document, folder: Path, target: Target) -> Document | Ended:

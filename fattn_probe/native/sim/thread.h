@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lanes.h"
+#include "unchecked.h"
 
 #include <vector_types.h>
 
@@ -57,11 +58,11 @@ extern SIMT_THREAD_LOCAL dim3 gridDim;
 
 // The second test of `a || b`, where nvcc knows the first: evaluating it counts as a branch, which ends a basic block
 // (build/rewrite_products.py).
-inline bool branch(bool test) {
+SIMT_UNCHECKED inline bool branch(bool test) {
     ++self->branches;
     return test;
 }
-inline uint32_t branches() { return self->branches; }
+SIMT_UNCHECKED inline uint32_t branches() { return self->branches; }
 
 // __syncthreads(); file and line are the caller's.
 void sync_block(const char *file, int line);

@@ -5,7 +5,15 @@ import pytest
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Origin, Resources, figures_of
 from fattn_probe.cases.device.origin import MEASURED, Method
-from fattn_probe.cases.device.resources import Compiled, Figures, merge, read_table
+from fattn_probe.cases.device.resources import (
+    AmdResources,
+    Compiled,
+    Figures,
+    merge,
+    merge_amd,
+    read_amd,
+    read_table,
+)
 
 KERNEL = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 
@@ -105,3 +113,18 @@ def test_a_gpu_without_fast_f16_needs_more_static_shared_memory():
     kernel = "flash_attn_tile<128,128,8,1,false>"
     pascal, volta, turing = (figures_of(arch, "11549")[kernel].resources.shared for arch in ("61", "70", "75"))
     assert pascal > volta == turing
+
+
+def test_a_column_of_amd_s_table_is_added_and_replaced(tmp_path):
+    table, full = tmp_path / "amd.csv", AmdResources(100, 0, 46, 2304, 0, 12)
+    table.write_text(merge_amd(11549, "gfx1100", {"a<1,2>": full, "b": None}, table))
+    table.write_text(merge_amd(11549, "gfx90a", {"b": full}, table))
+    assert table.read_text().splitlines() == [
+        "kernel,11549/gfx1100,11549/gfx90a",
+        '"a<1,2>",100/0/46/2304/0/12,',
+        "b,-,100/0/46/2304/0/12",
+    ]
+    assert read_amd("gfx1100", 11549, table) == {"a<1,2>": full, "b": None}
+    table.write_text(merge_amd(11549, "gfx1100", {"b": full}, table))
+    assert read_amd("gfx1100", 11549, table) == {"b": full}
+    assert read_amd("gfx1201", 11549, table) == {}

@@ -223,6 +223,31 @@ def test_sentences():
     ]
 
 
+def test_only_what_this_vendors_gpus_could_run_is_explained():
+    cc = {"cc": "16779526"}
+    found = [
+        decision("turing_mma_available(cc)", False, "return MMA", terms={"turing_mma_available(cc)": "false"} | cc),
+        decision("amd_mfma_available(cc)", False, "return MMA", terms={"amd_mfma_available(cc)": "false"} | cc),
+        decision("CC_IS_NVIDIA(cc)", False, "nvidia = true", terms={"CC_IS_NVIDIA(cc)": "false"} | cc),
+        decision("nvidia && n == 1", False, "return VEC", terms={"nvidia": "false", "n == 1": "true"}),
+        decision("n <= 8 || (CC_IS_NVIDIA(cc) && cc == X)", False, "return SMALL", terms={"n": "9"} | cc),
+        decision("otherwise", True, "return TILE"),
+    ]
+    assert explain(found, {}, amd=True) == [
+        "nothing else held, so TILE",
+        "MMA needed amd_mfma_available(cc); cc is gfx906",
+        "VEC needed nvidia",
+        "SMALL needed n <= 8; it is 9",
+    ]
+    assert explain(found, {}) == [
+        "nothing else held, so TILE",
+        "nvidia is false: it needs CC_IS_NVIDIA(cc); cc is gfx906",
+        "MMA needed turing_mma_available(cc); cc is gfx906",
+        "VEC needed nvidia",
+        "SMALL needed n <= 8 || (CC_IS_NVIDIA(cc) && cc == X) (n = 9, cc = gfx906)",
+    ]
+
+
 def test_a_false_bool_is_explained_where_it_was_missed():
     missed = decision("ok && n == 1", False, "return VEC", terms={"ok": "false", "n == 1": "true", "n": "1"})
     value = decision("r % 2 == 0", False, "ok = true", terms={"r % 2 == 0": "false", "r": "3"})

@@ -7,6 +7,10 @@
 CALCULATOR is a checkout of github.com/ROCm/amd_matrix_instruction_calculator (recorded with 2ef9189), MMA_SIM one of
 github.com/microsoft/MMA-Sim (recorded with c785138). MMA-Sim runs on NumPy in place of torch, of which its AMD models
 use little. Its sums in pairs assert that factors are float32: they get f16 and bf16 converted, which is exact.
+
+amd_hardware.csv is not made here: these are some of the results that the tests of AMD's emulator rocjitsu have from a
+Radeon Pro W7900 (gfx1100) and a Radeon AI Pro R9700 (gfx1201): github.com/ROCm/rocm-systems, MIT,
+emulation/rocjitsu/tests/fixtures/float_dot. They are bits, in the order of the lanes; `integers`: a formula of its tests.
 """
 
 import re

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fattn_probe.daily.inspect.dispatch.decide import OTHERWISE
-from fattn_probe.daily.inspect.facts import Decision
+from fattn_probe.daily.inspect.facts import Decision, cc_text
 from fattn_probe.llama.cxx.expressions import Reader
 from fattn_probe.llama.cxx.logic import Logic, Truths, lacking
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
@@ -17,13 +17,16 @@ SWITCH = re.compile(r"switch \((.*)\) case (.*)$")
 QUOTIENT = re.compile(r"(\d+)\s*([*/])\s*(\d+)$")
 COMPARED = re.compile(r" (==|!=|<|>|<=|>=) ")
 NO_KERNEL = re.compile(r"GGML_ABORT|return \w+_NONE$")
-AMD = re.compile(r"\bamd_|_IS_(AMD|RDNA|CDNA|GCN)")
+OF_AMD = re.compile(r"\bamd_|_IS_(AMD|RDNA|CDNA|GCN)|_CC_(RDNA|CDNA|GCN)")
+OF_NVIDIA = re.compile(r"\b(volta|turing|ampere|blackwell)_|_IS_NVIDIA|_CC_(PASCAL|VOLTA|TURING|AMPERE|ADA|BLACK|DGX)")
 RETURN = "return "
 Parameters = Mapping[str, Sequence[str]]
 
 
-def explain(decisions: Iterable[Decision], parameters: Parameters) -> list[str]:
+def explain(decisions: Iterable[Decision], parameters: Parameters, *, amd: bool = False) -> list[str]:
     """One sentence per choice: for each function, first the conditions that decided, then the rejected choices.
+
+    Choices that only the other vendor's GPUs can have are left out; `amd`: this is an AMD GPU.
 
     `parameters` are the template parameters by function (`Dispatch.parameters`); they name what a call chooses:
     `ncols2 = 8`.
@@ -33,7 +36,7 @@ def explain(decisions: Iterable[Decision], parameters: Parameters) -> list[str]:
         functions.setdefault(decision.function, []).append(_read(decision))
     said: list[str] = []
     for read in functions.values():
-        function = _Function(read, parameters)
+        function = _Function(read, parameters, OF_NVIDIA if amd else OF_AMD)
         said += [*function.why(), *function.why_not()]
     return list(dict.fromkeys(said))
 
@@ -58,14 +61,18 @@ def _read(decision: Decision) -> _Read:
     truths = {"true": True, "false": False}
     known = {term.text: truths.get(term.value or "") for term in decision.terms}
     values = {term.text: term.value for term in decision.terms if term.value and term.value not in truths}
+    values |= {"cc": cc_text(int(values["cc"]))} if values.get("cc", "").isdecimal() else {}
     return _Read(decision, Reader(draft, {}).logic(0, len(draft.words)), known, values)
 
 
 class _Function:
-    """The decisions of one function. `final` is its last effect, `bound` its own template arguments."""
+    """The decisions of one function. `final` is its last effect, `bound` its own template arguments.
 
-    def __init__(self, read: Sequence[_Read], parameters: Parameters) -> None:
-        self.read, self.parameters = read, parameters
+    `foreign` matches a condition that only the other vendor's GPUs fulfil.
+    """
+
+    def __init__(self, read: Sequence[_Read], parameters: Parameters, foreign: re.Pattern[str]) -> None:
+        self.read, self.parameters, self.foreign = read, parameters, foreign
         ends = [item.decision.leads_to for item in read if item.decision.held and item.decision.leads_to]
         self.final = ends[-1] if ends else ""
         self.bound = {name: value for item in read for name, value in item.values.items() if name.isidentifier()}
@@ -91,10 +98,10 @@ class _Function:
         missed = {part.text for item in every for part in lacking(item.logic, item.known)}
         for item in every:
             match = ASSIGNED.match(item.decision.leads_to)
-            if match and _is_bool(item.decision.leads_to) and match[1] in missed:
-                yield f"{match[1]} is false: it needs {_needs(item, '')}"
+            if match and _is_bool(item.decision.leads_to) and match[1] in missed and not self.needs_other_gpu(item):
+                yield f"{match[1]} is false: it needs {self.needs(item, '')}"
         for item, effect, inner in self.passed_over():
-            yield f"{effect} needed {_needs(item, inner)}"
+            yield f"{effect} needed {self.needs(item, inner)}"
 
     def overruled(self, item: _Read) -> bool:
         """Whether a condition held, but a different statement in its body decided first."""
@@ -118,8 +125,31 @@ class _Function:
         lacks = lacking(item.logic, item.known)
         variables = {part.text for piece in lacks for atom in piece.atoms() for part in atom.variables}
         own = self.parameters.get(item.decision.function, ())
-        amd = any(part.kind != "or" and AMD.search(part.text) for part in lacks)
-        return amd or bool(variables and variables.issubset(own))
+        return self.needs_other_gpu(item) or bool(variables and variables.issubset(own))
+
+    def needs_other_gpu(self, item: _Read) -> bool:
+        """Whether the condition needs another vendor's GPU."""
+        lacks = lacking(item.logic, item.known)
+        return any(part.kind != "or" and self.foreign.search(part.text) for part in lacks)
+
+    def needs(self, item: _Read, inner: str) -> str:
+        """`Q->ne[1] == 1; it is 7`."""
+        parts, texts = list[Sequence[Logic]](), list[str]()
+        lacks = lacking(item.logic, item.known)
+        for part in lacks:
+            every = part.children if part.kind == "or" else (part,)
+            children = [child for child in every if not self.foreign.search(child.text)] or every
+            several = len(children) > 1
+            text = " || ".join(f"({one.text})" if one.kind == "and" and several else one.text for one in children)
+            texts.append(f"({text})" if several and (len(lacks) > 1 or inner) else text)
+            parts.append(children)
+        texts += [inner] * bool(inner)
+        text, shown = " and ".join(texts), item.shown(child for part in parts for child in part)
+        if len(shown) != 1:
+            return text + _listed(shown)
+        ((name, value),) = shown.items()
+        plain = len(texts) == 1 and text.startswith(name) and COMPARED.match(text, len(name))
+        return f"{text}; {'it' if plain else name} is {value}"
 
     def effect(self, leads_to: str, new: bool = False) -> str:
         """The choice of a statement: an enumerator, template arguments, a variable; with `new`, only a new one."""
@@ -151,26 +181,6 @@ def _held(item: _Read) -> str:
     text, shown = item.decision.condition, item.shown([item.logic])
     news = {name: value for name, value in shown.items() if f"{name} == {value}" not in text}
     return f"{text} held{_listed(news)}"
-
-
-def _needs(item: _Read, inner: str) -> str:
-    """`Q->ne[1] == 1; it is 7`."""
-    parts, texts = list[Sequence[Logic]](), list[str]()
-    lacks = lacking(item.logic, item.known)
-    for part in lacks:
-        every = part.children if part.kind == "or" else (part,)
-        children = [child for child in every if not AMD.search(child.text)] or every
-        several = len(children) > 1
-        text = " || ".join(f"({one.text})" if one.kind == "and" and several else one.text for one in children)
-        texts.append(f"({text})" if several and (len(lacks) > 1 or inner) else text)
-        parts.append(children)
-    texts += [inner] * bool(inner)
-    text, shown = " and ".join(texts), item.shown(child for part in parts for child in part)
-    if len(shown) != 1:
-        return text + _listed(shown)
-    ((name, value),) = shown.items()
-    plain = len(texts) == 1 and text.startswith(name) and COMPARED.match(text, len(name))
-    return f"{text}; {'it' if plain else name} is {value}"
 
 
 def _listed(values: Mapping[str, str]) -> str:

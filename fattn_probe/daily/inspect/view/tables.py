@@ -7,7 +7,7 @@ from rich.text import Text
 from fattn_probe.base.tables import Flow, Table
 from fattn_probe.cases.device.origin import legend
 from fattn_probe.daily.inspect.coverage import Coverage
-from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch, TensorFacts, Value
+from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch, TensorFacts, Value, cc_text
 from fattn_probe.llama.launch.tiles import BlockWork, TileWork
 
 GROUPS = {
@@ -83,6 +83,8 @@ def grouped(facts: Facts) -> dict[str, dict[str, Value]]:
     launch = dict(facts.launch)
     if OCCUPANCY in launch:
         launch[OCCUPANCY] = facts.occupancy.marked(launch[OCCUPANCY])
+    if isinstance(cc := launch.get("cc"), int):
+        launch["cc"] = cc_text(cc)
     names = {group: [name for name in names.split() if name in launch] for group, names in GROUPS.items()}
     known = {name for group in names.values() for name in group}
     names["other"] = [name for name in launch if name not in known]

@@ -53,9 +53,9 @@ SIMT_UNCHECKED CD matrix_instruction(const char *name, const AB &a, const AB &b,
     return d;
 }
 
-template <int N> using Floats = ext_vector<float, N>;
-template <int N> using Halves = ext_vector<__half, N>;
-template <int N> using Bfloats = ext_vector<__nv_bfloat16, N>;
+template <int N> using FloatVector = ext_vector<float, N>;
+template <int N> using HalfVector = ext_vector<__half, N>;
+template <int N> using BfloatVector = ext_vector<__nv_bfloat16, N>;
 
 } // namespace simt::amd
 
@@ -74,19 +74,18 @@ SIMT_PART inline CD wmma_iu8(bool a_signed, const AB &a, bool b_signed, const AB
 #endif
 
 #if SIMT_GFX_NUMBER >= 0x1200
-SIMT_PART inline simt::amd::Floats<8> __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(const simt::amd::Halves<8> &a,
-                                                                                       const simt::amd::Halves<8> &b,
-                                                                                       const simt::amd::Floats<8> &c) {
+SIMT_PART inline simt::amd::FloatVector<8>
+__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(const simt::amd::HalfVector<8> &a, const simt::amd::HalfVector<8> &b,
+                                                 const simt::amd::FloatVector<8> &c) {
     return simt::amd::matrix_instruction("v_wmma_f32_16x16x16_f16", a, b, c, simt::amd::wmma_f32_16x16x16_f16);
 }
-SIMT_PART inline simt::amd::Floats<8> __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(const simt::amd::Bfloats<8> &a,
-                                                                                        const simt::amd::Bfloats<8> &b,
-                                                                                        const simt::amd::Floats<8> &c) {
+SIMT_PART inline simt::amd::FloatVector<8> __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(
+    const simt::amd::BfloatVector<8> &a, const simt::amd::BfloatVector<8> &b, const simt::amd::FloatVector<8> &c) {
     return simt::amd::matrix_instruction("v_wmma_f32_16x16x16_bf16", a, b, c, simt::amd::wmma_f32_16x16x16_bf16);
 }
-SIMT_PART inline simt::amd::Halves<8> __builtin_amdgcn_wmma_f16_16x16x16_f16_w32_gfx12(const simt::amd::Halves<8> &a,
-                                                                                       const simt::amd::Halves<8> &b,
-                                                                                       const simt::amd::Halves<8> &c) {
+SIMT_PART inline simt::amd::HalfVector<8>
+__builtin_amdgcn_wmma_f16_16x16x16_f16_w32_gfx12(const simt::amd::HalfVector<8> &a, const simt::amd::HalfVector<8> &b,
+                                                 const simt::amd::HalfVector<8> &c) {
     return simt::amd::matrix_instruction("v_wmma_f16_16x16x16_f16", a, b, c, simt::amd::wmma_f16_16x16x16_f16);
 }
 template <class AB, class CD>
@@ -95,21 +94,20 @@ SIMT_PART inline CD __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(bool a_sign
     return simt::amd::wmma_iu8<8>(a_signed, a, b_signed, b, c, clamp);
 }
 #elif SIMT_GFX_NUMBER >= 0x1100
-SIMT_PART inline simt::amd::Floats<8> __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(const simt::amd::Halves<16> &a,
-                                                                                 const simt::amd::Halves<16> &b,
-                                                                                 const simt::amd::Floats<8> &c) {
+SIMT_PART inline simt::amd::FloatVector<8>
+__builtin_amdgcn_wmma_f32_16x16x16_f16_w32(const simt::amd::HalfVector<16> &a, const simt::amd::HalfVector<16> &b,
+                                           const simt::amd::FloatVector<8> &c) {
     return simt::amd::matrix_instruction("v_wmma_f32_16x16x16_f16", a, b, c, simt::amd::wmma_f32_16x16x16_f16);
 }
-SIMT_PART inline simt::amd::Floats<8> __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(const simt::amd::Bfloats<16> &a,
-                                                                                  const simt::amd::Bfloats<16> &b,
-                                                                                  const simt::amd::Floats<8> &c) {
+SIMT_PART inline simt::amd::FloatVector<8>
+__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(const simt::amd::BfloatVector<16> &a, const simt::amd::BfloatVector<16> &b,
+                                            const simt::amd::FloatVector<8> &c) {
     return simt::amd::matrix_instruction("v_wmma_f32_16x16x16_bf16", a, b, c, simt::amd::wmma_f32_16x16x16_bf16);
 }
 // Element 2*i + high of C and D is a result; the others pass from C to D.
-SIMT_PART inline simt::amd::Halves<16> __builtin_amdgcn_wmma_f16_16x16x16_f16_w32(const simt::amd::Halves<16> &a,
-                                                                                  const simt::amd::Halves<16> &b,
-                                                                                  const simt::amd::Halves<16> &c,
-                                                                                  bool high) {
+SIMT_PART inline simt::amd::HalfVector<16>
+__builtin_amdgcn_wmma_f16_16x16x16_f16_w32(const simt::amd::HalfVector<16> &a, const simt::amd::HalfVector<16> &b,
+                                           const simt::amd::HalfVector<16> &c, bool high) {
     const auto work = [=](const simt::LaneWords *x, const simt::LaneWords *y, const simt::LaneWords *old,
                           simt::LaneWords *made) { simt::amd::wmma_f16_16x16x16_f16(high, x, y, old, made); };
     return simt::amd::matrix_instruction("v_wmma_f16_16x16x16_f16", a, b, c, work);
@@ -132,21 +130,22 @@ SIMT_PART inline CD mfma(const char *name, MatrixWork work, const AB &a, const A
 }
 } // namespace simt::amd
 
-SIMT_PART inline simt::amd::Floats<4>
-__builtin_amdgcn_mfma_f32_16x16x4f32(float a, float b, const simt::amd::Floats<4> &c, int cbsz, int abid, int blgp) {
+SIMT_PART inline simt::amd::FloatVector<4> __builtin_amdgcn_mfma_f32_16x16x4f32(float a, float b,
+                                                                                const simt::amd::FloatVector<4> &c,
+                                                                                int cbsz, int abid, int blgp) {
     return simt::amd::mfma("v_mfma_f32_16x16x4_f32", simt::amd::mfma_f32_16x16x4_f32, a, b, c, cbsz, abid, blgp);
 }
-SIMT_PART inline simt::amd::Floats<4> __builtin_amdgcn_mfma_f32_16x16x16f16(const simt::amd::Halves<4> &a,
-                                                                            const simt::amd::Halves<4> &b,
-                                                                            const simt::amd::Floats<4> &c, int cbsz,
-                                                                            int abid, int blgp) {
+SIMT_PART inline simt::amd::FloatVector<4> __builtin_amdgcn_mfma_f32_16x16x16f16(const simt::amd::HalfVector<4> &a,
+                                                                                 const simt::amd::HalfVector<4> &b,
+                                                                                 const simt::amd::FloatVector<4> &c,
+                                                                                 int cbsz, int abid, int blgp) {
     return simt::amd::mfma("v_mfma_f32_16x16x16_f16", simt::amd::mfma_f32_16x16x16_f16, a, b, c, cbsz, abid, blgp);
 }
 #if SIMT_GFX_NUMBER == 0x942
-SIMT_PART inline simt::amd::Floats<4> __builtin_amdgcn_mfma_f32_16x16x8_xf32(const simt::amd::Floats<2> &a,
-                                                                             const simt::amd::Floats<2> &b,
-                                                                             const simt::amd::Floats<4> &c, int cbsz,
-                                                                             int abid, int blgp) {
+SIMT_PART inline simt::amd::FloatVector<4> __builtin_amdgcn_mfma_f32_16x16x8_xf32(const simt::amd::FloatVector<2> &a,
+                                                                                  const simt::amd::FloatVector<2> &b,
+                                                                                  const simt::amd::FloatVector<4> &c,
+                                                                                  int cbsz, int abid, int blgp) {
     return simt::amd::mfma("v_mfma_f32_16x16x8_xf32", simt::amd::mfma_f32_16x16x8_xf32, a, b, c, cbsz, abid, blgp);
 }
 template <class CD>
@@ -162,10 +161,10 @@ SIMT_PART inline CD __builtin_amdgcn_mfma_i32_32x32x16_i8(int64_t a, int64_t b, 
     return simt::amd::mfma("v_mfma_i32_32x32x16_i8", simt::amd::mfma_i32_32x32x16_i8, a, b, c, cbsz, abid, blgp);
 }
 #else
-SIMT_PART inline simt::amd::Floats<4> __builtin_amdgcn_mfma_f32_16x16x8bf16(const simt::amd::Bfloats<2> &a,
-                                                                            const simt::amd::Bfloats<2> &b,
-                                                                            const simt::amd::Floats<4> &c, int cbsz,
-                                                                            int abid, int blgp) {
+SIMT_PART inline simt::amd::FloatVector<4> __builtin_amdgcn_mfma_f32_16x16x8bf16(const simt::amd::BfloatVector<2> &a,
+                                                                                 const simt::amd::BfloatVector<2> &b,
+                                                                                 const simt::amd::FloatVector<4> &c,
+                                                                                 int cbsz, int abid, int blgp) {
     return simt::amd::mfma("v_mfma_f32_16x16x8_bf16", simt::amd::mfma_f32_16x16x8_bf16, a, b, c, cbsz, abid, blgp);
 }
 template <class CD>
@@ -180,10 +179,9 @@ SIMT_PART inline CD __builtin_amdgcn_mfma_i32_32x32x8i8(int a, int b, const CD &
 }
 #endif
 #if SIMT_GFX_NUMBER != 0x908
-SIMT_PART inline simt::amd::Floats<4> __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(const simt::amd::Bfloats<4> &a,
-                                                                                const simt::amd::Bfloats<4> &b,
-                                                                                const simt::amd::Floats<4> &c, int cbsz,
-                                                                                int abid, int blgp) {
+SIMT_PART inline simt::amd::FloatVector<4>
+__builtin_amdgcn_mfma_f32_16x16x16bf16_1k(const simt::amd::BfloatVector<4> &a, const simt::amd::BfloatVector<4> &b,
+                                          const simt::amd::FloatVector<4> &c, int cbsz, int abid, int blgp) {
     return simt::amd::mfma("v_mfma_f32_16x16x16_bf16", simt::amd::mfma_f32_16x16x16_bf16, a, b, c, cbsz, abid, blgp);
 }
 #endif

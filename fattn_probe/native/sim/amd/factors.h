@@ -1,0 +1,89 @@
+// Factors of matrix instructions: their bits as numbers.
+#pragma once
+
+#include "../half_bits.h"
+#include "vectors_of_16.h"
+
+namespace simt::amd {
+
+// `smallest` is the exponent of the smallest normal number.
+struct Half {
+    static constexpr int bits = 16, smallest = -14;
+    static Floats decode(Words words) {
+        typedef uint16_t Halves __attribute__((vector_size(32)));
+        const Halves halves = convert<Halves>(words);
+        Floats values;
+#if defined(__F16C__)
+        for (int part = 0; part < 2; part++) {
+            set_part<HalfOfFloats>(values, part, __builtin_ia32_vcvtph2ps256(part_of<HalfBits>(halves, part)));
+        }
+#else
+        for (int i = 0; i < 16; i++) {
+            values[i] = float_of_half(halves[i]);
+        }
+#endif
+        return values;
+    }
+    static Words encode(Floats values) { // rounded to nearest even
+        typedef uint16_t Halves __attribute__((vector_size(32)));
+        Halves halves;
+#if defined(__F16C__)
+        for (int part = 0; part < 2; part++) {
+            set_part<HalfBits>(halves, part, __builtin_ia32_vcvtps2ph256(part_of<HalfOfFloats>(values, part), 0));
+        }
+#else
+        for (int i = 0; i < 16; i++) {
+            halves[i] = half_of_float(values[i]);
+        }
+#endif
+        return convert<Words>(halves);
+    }
+};
+struct Bfloat {
+    static constexpr int bits = 16, smallest = -126;
+    static Floats decode(Words words) { return as<Floats>(words << 16); }
+};
+struct Float {
+    static constexpr int bits = 32, smallest = -126;
+    static Floats decode(Words words) { return as<Floats>(words); }
+};
+struct ShortFloat { // xf32: of the fraction 10 bits count
+    static constexpr int bits = 32, smallest = -126;
+    static Floats decode(Words words) { return as<Floats>(words & ~0x1FFFu); }
+};
+template <bool is_signed> struct Byte {
+    static constexpr int bits = 8;
+    static Ints decode(Words words) { return is_signed ? as<Ints>(words << 24) >> 24 : as<Ints>(words & 0xFF); }
+};
+
+// A denormal factor becomes a zero, of its sign or positive.
+template <class Type, bool keeps_sign> struct Flushed : Type {
+    static Floats decode(Words words) {
+        const Floats values = Type::decode(words);
+        const float normal = Type::smallest == -14 ? 0x1p-14f : 0x1p-126f;
+        const Ints bits = as<Ints>(values), zeros = keeps_sign ? bits & INT32_MIN : Ints{};
+        return as<Floats>(values < normal && values > -normal ? zeros : bits);
+    }
+};
+
+// A factor with its exponent as an adder sees it: a denormal's is that of the smallest normal number.
+struct Scaled {
+    Floats value;
+    Ints exponent;
+};
+struct ScaledNumber {
+    float value;
+    int exponent;
+};
+template <int of_zero> inline Ints exponents(Floats values, int smallest) {
+    const Ints bits = as<Ints>(values) & INT32_MAX;
+    return bits == 0 ? Ints{} + of_zero : larger((bits >> 23) - 127, Ints{} + smallest);
+}
+template <class Type, int of_zero> struct WithExponent : Type {
+    static Scaled decode(Words words) {
+        const Floats values = Type::decode(words);
+        return {values, exponents<of_zero>(values, Type::smallest)};
+    }
+};
+
+} // namespace simt::amd

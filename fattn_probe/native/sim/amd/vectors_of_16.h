@@ -1,0 +1,67 @@
+// Vectors of 16 numbers, and what they and single numbers have in common.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#pragma GCC diagnostic ignored "-Wpsabi" // these vectors are passed only between functions of one file
+
+namespace simt::amd {
+
+typedef float Floats __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+typedef uint32_t Words __attribute__((vector_size(64)));
+typedef double Doubles __attribute__((vector_size(64)));
+typedef int64_t Longs __attribute__((vector_size(64)));
+typedef float HalfOfFloats __attribute__((vector_size(32)));
+typedef int32_t HalfOfInts __attribute__((vector_size(32)));
+
+template <class To, class From> inline To as(From value) {
+    static_assert(sizeof(To) == sizeof(From), "the same bits");
+    To result;
+    memcpy(&result, &value, sizeof(To));
+    return result;
+}
+template <class Part, class Whole> inline Part part_of(const Whole &whole, int i) {
+    Part part;
+    memcpy(&part, reinterpret_cast<const char *>(&whole) + i * sizeof(part), sizeof(part));
+    return part;
+}
+template <class Part, class Whole> inline void set_part(Whole &whole, int i, const Part &part) {
+    memcpy(reinterpret_cast<char *>(&whole) + i * sizeof(part), &part, sizeof(part));
+}
+
+template <class To, class From> inline To convert(From value) {
+    if constexpr (std::is_arithmetic_v<From>) {
+        return static_cast<To>(value);
+    } else {
+        return __builtin_convertvector(value, To);
+    }
+}
+
+inline float power_of_two(int32_t exponent) { return as<float>((exponent + 127) << 23); }
+inline Floats power_of_two(Ints exponent) { return as<Floats>((exponent + 127) << 23); }
+inline Doubles power_of_two(Longs exponent) { return as<Doubles>((exponent + 1023) << 52); }
+inline Doubles power_of_two(HalfOfInts exponent) { return power_of_two(convert<Longs>(exponent)); }
+
+// Where the sign bit is set.
+inline bool negative(float value) { return as<int32_t>(value) < 0; }
+inline Ints negative(Floats values) { return as<Ints>(values) < 0; }
+inline HalfOfInts negative(HalfOfFloats values) { return as<HalfOfInts>(values) < 0; }
+inline HalfOfInts negative(Doubles values) { return convert<HalfOfInts>(as<Longs>(values) < 0); }
+
+// The result of a comparison, to choose between `Integers`.
+template <class Integers, class Condition> inline auto mask(Condition condition) {
+    if constexpr (std::is_arithmetic_v<Condition>) {
+        return condition;
+    } else {
+        return convert<Integers>(condition);
+    }
+}
+
+template <class Number> inline Number larger(Number a, Number b) { return a > b ? a : b; }
+template <class Number> inline Number smaller(Number a, Number b) { return a < b ? a : b; }
+template <class Reals> inline Reals magnitude(Reals value) { return value < 0 ? -value : value; }
+
+} // namespace simt::amd
