@@ -13,6 +13,7 @@ from fattn_probe.llama.launch.architecture import (
     AMD,
     CDNA2,
     RDNA1,
+    RDNA3,
     RDNA4,
     copy_bytes,
     fast_f16,
@@ -32,7 +33,8 @@ That of AMD's v_exp_f32, which is right to 1 ulp, is not larger.
 QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
 Joining = Literal["f32", "f16", "f32 from f16"]
 """How the sums of a block's accumulators are added: in f32, in f16, or in f32 after they are rounded to f16."""
-WMMA_ASSUMED = "AMD does not publish the order and the rounding of WMMA's sums: assumed is one product after the other"
+ASSUMED_DOT2 = "how v_dot2_f32_f16 rounds on this GPU is not published: assumed is after each product"
+ASSUMED_WMMA = "how WMMA rounds on this GPU is not published: assumed is as measured on a gfx1201"
 Pieces = tuple[tuple[int, ...], ...]
 
 
@@ -159,7 +161,7 @@ def _mma_f16(op: Op, geometry: Geometry, arch: int) -> Kernel:
         approximates=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,
-        assumed="" if arch < AMD or is_cdna(arch) else WMMA_ASSUMED,
+        assumed=ASSUMED_WMMA if arch == RDNA4 else "",
     )
 
 
@@ -167,7 +169,7 @@ def _tile(op: Op, geometry: Geometry, arch: int) -> Kernel:
     launched = geometry.kernel
     fast, dot2, np_ = fast_f16(arch), has_dot2(arch), launched.warps_per_column
     number: Format = HALF if fast else SINGLE
-    additions = launched.DKQ / (2 if dot2 else 1)
+    additions = launched.DKQ / (2 if arch >= RDNA3 else 1)
     return Kernel(
         name=launched.family.name.replace("_", "-"),
         cut=geometry,
@@ -185,6 +187,7 @@ def _tile(op: Op, geometry: Geometry, arch: int) -> Kernel:
         approximates=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,
+        assumed=ASSUMED_DOT2 if dot2 and arch < RDNA3 else "",
     )
 
 
@@ -196,7 +199,7 @@ def _vec(op: Op, geometry: Geometry, arch: int) -> Kernel:
     of_quants = min(32, D // 4)  # threads that share a row of V; so many share one of K on NVIDIA
     threads_K = of_floats if own_K else of_quants if arch < AMD else 2 if arch >= RDNA1 else 4
     lanes = 32 // (of_floats if launched.type_V in floats else of_quants)
-    additions = D // 4 if not own_K else D // 2 if dot2 and launched.type_K == "f16" else D
+    additions = D // 4 if not own_K else D // 2 if arch >= RDNA3 and launched.type_K == "f16" else D
     return Kernel(
         name=launched.family.name.replace("_", "-"),
         cut=geometry,
@@ -212,6 +215,7 @@ def _vec(op: Op, geometry: Geometry, arch: int) -> Kernel:
         approximates=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,
+        assumed=ASSUMED_DOT2 if dot2 and arch < RDNA3 and launched.type_K == "f16" else "",
     )
 
 
