@@ -98,9 +98,9 @@ class Kernel:
     each q*k is rounded to f16 before it is summed. `chain` is the sum of the mean squares of a logit's partial sums in
     f32, in two units: of the logit's square, for partial sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their
     scatter. `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a running maximum.
-    `sinking`: how f16 sums are scaled to a sink, None for f32. `joining`: how a block's sums are added. `least_weight`
-    is the smallest P that is not flushed to 0. `approximates`: tanh is NVIDIA's approximation. `assumed` says what of
-    this is an assumption; empty for nothing.
+    `sinking`: how f16 sums are scaled to a sink, None for f32. `joining`: how a block's sums are added. `least_factor`
+    is the smallest Q, K, P or V in f16 that a matrix instruction does not take as 0. `approximates`: tanh is NVIDIA's
+    approximation. `assumed` says what of this is an assumption; empty for nothing.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Kernel:
     products_f16: bool = False
     sinking: Sinking | None = None
     joining: Joining = "f32"
-    least_weight: float = 0.0
+    least_factor: float = 0.0
     approximates: bool = True
     max_offset: float = 0.0
     assumed: str = ""
@@ -157,7 +157,7 @@ def _mma_f16(op: Op, geometry: Geometry, arch: int) -> Kernel:
         shares_maximum=(4, 6, 7),
         sinking=Sinking(block=-1, warps=slice(1), flushes=True, factor=HALF if in_f16 else SINGLE),
         joining="f32" if in_f16 else "f32 from f16",
-        least_weight=2.0**HALF.least if arch == CDNA2 else 0.0,
+        least_factor=2.0**HALF.least if arch == CDNA2 else 0.0,
         approximates=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,

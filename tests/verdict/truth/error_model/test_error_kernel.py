@@ -73,7 +73,7 @@ def test_what_is_rounded_to_what_on_amd():
     assert [k.joining for k in kernels] == ["f32", "f32 from f16", "f32", "f32 from f16"]
     assert [k.assumed.split()[1] for k in (tile, vec)] == ["v_dot2_f32_f16"] * 2 and not q8.assumed
     assert [bool(k.assumed) for k in kernels] == [False, False, True, False]  # RDNA4 is a gfx1200
-    assert [k.least_weight for k in kernels] == [0, 0, 0, 2.0**-14]
+    assert [k.least_factor for k in kernels] == [0, 0, 0, 2.0**-14]
 
 
 def test_what_is_rounded_to_what():
