@@ -16,8 +16,8 @@ class Arithmetic:
     """One instruction of one architecture, as the simulator executes it.
 
     `products` are added before the sum is rounded to the format of the results; 0 for integers, which are exact.
-    `flushes`: denormal factors count as 0. `source` says whether AMD has published this, or others have measured it in
-    a paper, named by `document`; `assumed`: nobody has.
+    `flushes`: denormal factors count as 0. `source` says whether AMD has published this, or a paper, named by
+    `document`; without either it is `assumed`.
     """
 
     products: int

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.device.arithmetic import Source, amd_arithmetic
+from fattn_probe.llama.launch.architecture import AMD, generation_of
 
 LAYOUTS = Path(__file__).parents[2] / "native/data/amd_layouts.npz"
 GFX = ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx1201")
@@ -23,14 +24,12 @@ def test_sources_and_products():
         assert (how.products == 0) == ("i32" in name)
 
 
-def test_how_the_gpus_sum():
-    products = {gfx: how.products for (gfx, name), how in amd_arithmetic().items() if name.endswith("_16x16x16_f16")}
-    assert products == {
-        **{"gfx908": 4, "gfx90a": 4, "gfx942": 8},
-        **{"gfx1100": 2, "gfx1151": 2, "gfx1200": 4, "gfx1201": 4},
-    }
-    assert [gfx for gfx in GFX if amd_arithmetic()[gfx, "v_dot2_f32_f16"].source == "AMD"] == [
-        "gfx1100",
-        "gfx1151",
-        "gfx1201",
-    ]
+@pytest.mark.parametrize("gfx", [gfx for gfx in GFX if gfx not in ("gfx906", "gfx1030")])
+def test_the_error_model_adds_as_many_products(gfx):
+    name = "v_mfma_f32_16x16x16_f16" if gfx.startswith("gfx9") else "v_wmma_f32_16x16x16_f16"
+    assert amd_arithmetic()[gfx, name].products == generation_of(AMD + int(gfx[3:], 16)).group
+
+
+def test_dot_products_are_published_for_rdna3_and_4():
+    published = [gfx for gfx in GFX if amd_arithmetic()[gfx, "v_dot2_f32_f16"].source == "AMD"]
+    assert published == ["gfx1100", "gfx1151", "gfx1201"]
