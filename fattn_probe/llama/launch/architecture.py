@@ -88,13 +88,14 @@ class Generation:
 def generation_of(arch: int) -> Generation:
     """The generation of an architecture. Assumed: Ada is like Ampere, Blackwell like Hopper.
 
-    CDNA's sums are as published (MMA-Sim, arXiv 2511.10909). RDNA's are not: assumed is that its WMMA adds one product
-    after the other, and rounds each time to the format of the accumulators.
+    The sums of CDNA are as measured on an MI100, an MI210 and an MI300X (MMA-Sim, arXiv 2511.10909), those of RDNA as
+    AMD's emulator rocjitsu has them from a gfx1100 and a gfx1201.
     """
+    if is_cdna(arch):
+        return Generation(8 if arch >= CDNA3 else 4, 0, 16, 16, 16, "cdna")
     if arch >= AMD:
-        if is_cdna(arch):
-            return Generation(8 if arch >= CDNA3 else 4, 0, 16, 16, 16, "cdna")
-        return Generation(1, 0, 1, 16, 16, "rdna")
+        group = 4 if arch >= RDNA4 else 2
+        return Generation(group, 0, group, 16, 16, "rdna")
     if arch >= 90:
         return Generation(16, 2, 16, 16, 16, "ampere")
     if arch >= 80:

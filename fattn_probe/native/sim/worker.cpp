@@ -289,6 +289,13 @@ __attribute__((always_inline)) inline bool Worker::next_lane_or_warp() {
     return go_on_as(warp.lanes[highest_lane(below)]);
 }
 
+// An AMD wave is at a barrier with those of its lanes that are left: s_barrier counts waves, whatever their lanes.
+#if defined(SIMT_GFX_NUMBER)
+constexpr bool lanes_leave_barriers = true;
+#else
+constexpr bool lanes_leave_barriers = false;
+#endif
+
 void Worker::finish_fiber() {
     Warp &warp = *self->warp;
     self->wait = Wait::done;
@@ -308,8 +315,8 @@ void Worker::finish_fiber() {
         }
     }
     release_groups(warp);
-    if (warp.alive == 0) {
-        block.gone += count_lanes(warp.existing);
+    if (lanes_leave_barriers || warp.alive == 0) {
+        block.gone += lanes_leave_barriers ? 1 : count_lanes(warp.existing);
         if (block.arrived > 0 && block.arrived + block.gone == block.threads) {
             release_block();
         }
@@ -444,7 +451,7 @@ void check_place([[maybe_unused]] Block &block, [[maybe_unused]] const char *fil
 } // namespace
 
 // A warp that has returned as a whole no longer counts (the tile kernel's combine relies on it); lanes that returned
-// from the midst of their warp leave the barrier unreached, as compute-sanitizer's synccheck has it.
+// from the midst of their warp leave the barrier unreached, as compute-sanitizer's synccheck has it. Not so on AMD.
 void sync_block(const char *file, int line) {
     Block &block = worker->block;
     check_place(block, file, line);
@@ -478,8 +485,8 @@ void trap(const char *file, int line) {
 }
 
 void unknown_ptx(const char *mnemonic, const char *file, int line) {
-    report({"unknown-ptx",
-            std::string("instruction that the simulator does not know: ") + mnemonic + " in " + file + ":" + std::to_string(line)});
+    report({"unknown-ptx", std::string("instruction that the simulator does not know: ") + mnemonic + " in " + file +
+                               ":" + std::to_string(line)});
 }
 
 void report_unsupported(const char *what, const char *file, int line) {

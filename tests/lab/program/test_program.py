@@ -131,6 +131,7 @@ def test_a_wavefront_has_64_lanes_or_32():
     # HIP's runtime counts 8 waves on each of a GCN compute unit's four SIMDs, which have room for 10.
     assert all(f"{gfx}: 8, 3\n" in said for gfx in ("gfx906", "gfx942", "gfx1100"))
     assert said.count("hipErrorOutOfMemory hipErrorInvalidValue\n") == 3
+    assert said.count("6 of half a wave\n") == 3
 
 
 @pytest.mark.parametrize("schedule", [0, 3])

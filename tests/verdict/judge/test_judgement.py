@@ -238,6 +238,13 @@ def test_the_reason_for_missing_expectations_is_given_once():
     assert shown(render(found)).count("gqa on a and 1 more: no model of it") == 1
 
 
+def test_an_assumption_on_which_a_prediction_rests_is_said_once():
+    expected = Expected(predicted(REFERENCE.shape, 1e-2, assumed="how it rounds is not published"))
+    found = [row_of(Case(), on, good(), expected=expected) for on in ("a", "b")]
+    assert shown(render(found)).count("gqa on a and 1 more: how it rounds is not published") == 1
+    assert rows_as_json(found)["rows"][1]["design"]["assumed"] == "how it rounds is not published"
+
+
 def test_a_repeat_with_other_bits_fails_a_passing_case():
     check = repeated(good().dst, [bad().dst], "")
     row = replace(rows(h200=good())[0], checks=(check,))

@@ -106,6 +106,8 @@ class Block:
         combined = step * ((self._parts / 3 + 6) * mean + (self._parts / 2 + 6) * spread)
         combined = combined + (EXP_ERROR + step * self._parts / 3) * spread
         converted = HALF.half_ulp if self.kv.error_V.any() or self.kv.mean_square_error_V else 0.0
+        if converted and self.kernel.least_factor:
+            converted = max(converted, min(1.0, self.kernel.least_factor / self.kv.channel_largest.max()))
         single = self.share * (converted + self.kernel.weights.half_ulp + FAR * deviation)
         return RowErrors(
             logits=logits,
@@ -262,9 +264,9 @@ class Block:
             return np.zeros(len(self.p)), np.zeros(len(self.p)), np.zeros(len(self.p))
         p, ulp = self.p, HALF.ulp(self.p)
         ulp[p == 0] = 0
-        rounded, least = p.astype(np.float16), max(2.0**-22, self.kernel.least_weight)
+        rounded, least = p.astype(np.float16), max(2.0**-22, self.kernel.least_factor)
         known = (self.x == self.maximum) | (rounded < least)
-        rounded[rounded < self.kernel.least_weight] = 0
+        rounded[rounded < self.kernel.least_factor] = 0
         error = np.where(known, (rounded - p) * self.scale, 0)
         noise = np.where(known, 0, ulp * self.scale) ** 2 / 12
         spread = self._by_row(self.kv.spread_V)

@@ -13,6 +13,7 @@ from fattn_probe.llama.launch.architecture import (
     AMD,
     CDNA2,
     RDNA1,
+    RDNA3,
     RDNA4,
     copy_bytes,
     fast_f16,
@@ -32,7 +33,8 @@ That of AMD's v_exp_f32, which is right to 1 ulp, is not larger.
 QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
 Joining = Literal["f32", "f16", "f32 from f16"]
 """How the sums of a block's accumulators are added: in f32, in f16, or in f32 after they are rounded to f16."""
-WMMA_ASSUMED = "AMD does not publish the order and the rounding of WMMA's sums: assumed is one product after the other"
+ASSUMED_DOT2 = "how v_dot2_f32_f16 rounds on this GPU is not published: assumed is after each product"
+ASSUMED_WMMA = "how WMMA rounds on this GPU is not published: assumed is as measured on a gfx1201"
 Pieces = tuple[tuple[int, ...], ...]
 
 
@@ -96,9 +98,9 @@ class Kernel:
     each q*k is rounded to f16 before it is summed. `chain` is the sum of the mean squares of a logit's partial sums in
     f32, in two units: of the logit's square, for partial sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their
     scatter. `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a running maximum.
-    `sinking`: how f16 sums are scaled to a sink, None for f32. `joining`: how a block's sums are added. `least_weight`
-    is the smallest P that is not flushed to 0. `approximates`: tanh is NVIDIA's approximation. `assumed` says what of
-    this is an assumption; empty for nothing.
+    `sinking`: how f16 sums are scaled to a sink, None for f32. `joining`: how a block's sums are added. `least_factor`
+    is the smallest Q, K, P or V in f16 that a matrix instruction does not take as 0. `approximates`: tanh is NVIDIA's
+    approximation. `assumed` says what of this is an assumption; empty for nothing.
     """
 
     name: str
@@ -115,7 +117,7 @@ class Kernel:
     products_f16: bool = False
     sinking: Sinking | None = None
     joining: Joining = "f32"
-    least_weight: float = 0.0
+    least_factor: float = 0.0
     approximates: bool = True
     max_offset: float = 0.0
     assumed: str = ""
@@ -155,11 +157,11 @@ def _mma_f16(op: Op, geometry: Geometry, arch: int) -> Kernel:
         shares_maximum=(4, 6, 7),
         sinking=Sinking(block=-1, warps=slice(1), flushes=True, factor=HALF if in_f16 else SINGLE),
         joining="f32" if in_f16 else "f32 from f16",
-        least_weight=2.0**HALF.least if arch == CDNA2 else 0.0,
+        least_factor=2.0**HALF.least if arch == CDNA2 else 0.0,
         approximates=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,
-        assumed="" if arch < AMD or is_cdna(arch) else WMMA_ASSUMED,
+        assumed=ASSUMED_WMMA if arch == RDNA4 else "",
     )
 
 
@@ -167,7 +169,7 @@ def _tile(op: Op, geometry: Geometry, arch: int) -> Kernel:
     launched = geometry.kernel
     fast, dot2, np_ = fast_f16(arch), has_dot2(arch), launched.warps_per_column
     number: Format = HALF if fast else SINGLE
-    additions = launched.DKQ / (2 if dot2 else 1)
+    additions = launched.DKQ / (2 if arch >= RDNA3 else 1)
     return Kernel(
         name=launched.family.name.replace("_", "-"),
         cut=geometry,
@@ -185,6 +187,7 @@ def _tile(op: Op, geometry: Geometry, arch: int) -> Kernel:
         approximates=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,
+        assumed=ASSUMED_DOT2 if dot2 and arch < RDNA3 else "",
     )
 
 
@@ -196,7 +199,7 @@ def _vec(op: Op, geometry: Geometry, arch: int) -> Kernel:
     of_quants = min(32, D // 4)  # threads that share a row of V; so many share one of K on NVIDIA
     threads_K = of_floats if own_K else of_quants if arch < AMD else 2 if arch >= RDNA1 else 4
     lanes = 32 // (of_floats if launched.type_V in floats else of_quants)
-    additions = D // 4 if not own_K else D // 2 if dot2 and launched.type_K == "f16" else D
+    additions = D // 4 if not own_K else D // 2 if arch >= RDNA3 and launched.type_K == "f16" else D
     return Kernel(
         name=launched.family.name.replace("_", "-"),
         cut=geometry,
@@ -212,6 +215,7 @@ def _vec(op: Op, geometry: Geometry, arch: int) -> Kernel:
         approximates=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,
+        assumed=ASSUMED_DOT2 if dot2 and arch < RDNA3 and launched.type_K == "f16" else "",
     )
 
 

@@ -14,8 +14,8 @@ AT_ONCE = 2048
 """KV rows that are converted to float64 at once."""
 
 
-def kernel_q(q: Floats, factor: float, form: QForm) -> F64:
-    """Q times the factor as the kernel computes it, for q (rows, hsk) f32.
+def kernel_q(q: Floats, factor: float, form: QForm, least: float = 0.0) -> F64:
+    """Q times the factor as the kernel computes it, for q (rows, hsk) f32; less than `least` in f16 is 0.
 
     `f16 twice`: half2(q) * half2(scale), so a scale that is not a power of two puts a systematic factor on every
     logit. `q8_1`: blocks of 32 with a common step of their largest/127 (quantize_q8_1_to_shared).
@@ -27,7 +27,7 @@ def kernel_q(q: Floats, factor: float, form: QForm) -> F64:
         return scaled.astype(np.float16).astype(np.float64)
     if form == "f16 twice":
         halves = q.astype(np.float16) * np.float16(factor)
-        return halves.astype(np.float64)
+        return _without_less(halves.astype(np.float64), least)
     blocks = scaled.reshape(len(q), -1, QK8_1).astype(np.float64)
     step = np.abs(blocks).max(axis=2, keepdims=True) / 127
     whole = np.rint(blocks / np.where(step == 0.0, 1.0, step))
@@ -43,10 +43,10 @@ class QRows:
     square: F64
 
     @classmethod
-    def of(cls, q: Floats, factor: float, form: QForm) -> "QRows":
+    def of(cls, q: Floats, factor: float, kernel: Kernel) -> "QRows":
         """Of q (rows, hsk)."""
         exact = q.astype(np.float64) * factor
-        own = kernel_q(q, factor, form)
+        own = kernel_q(q, factor, kernel.q, kernel.least_factor)
         return cls(exact.astype(np.float32), own.astype(np.float32), np.einsum("rk,rk->r", exact, exact))
 
 
@@ -82,11 +82,13 @@ class KVMoments:
     @classmethod
     def of(cls, k: Floats, v: Floats, kernel: Kernel, types: tuple[str, str], *, V_is_K_view: bool) -> "KVMoments":
         """From k (n_kv, hsk) and v (n_kv, hsv), whose stored types are `types`."""
-        converts_K, converts_V = kernel.converts_K and types[0] != "f16", kernel.converts_V and types[1] != "f16"
+        least = kernel.least_factor
+        converts_K = kernel.converts_K and (types[0] != "f16" or least > 0)
+        converts_V = kernel.converts_V and (types[1] != "f16" or least > 0)
         k = np.asarray(k, np.float32)
         mean, spread, mean_square = _about_mean(v, lambda values: values)
         none = (np.zeros(v.shape[1]), np.zeros(len(v)), 0.0)
-        error = _about_mean(v, lambda values: _in_f16(values) - values) if converts_V else none
+        error = _about_mean(v, lambda values: _in_f16(values, least) - values) if converts_V else none
         power, largest = np.zeros(v.shape[1]), np.zeros(v.shape[1])
         for part in parts_of(len(v)):
             block = v[part].astype(np.float64)
@@ -94,7 +96,7 @@ class KVMoments:
             np.maximum(largest, np.abs(block).max(axis=0), out=largest)
         return cls(
             k=k,
-            kernel_k=_in_f16(k).astype(np.float32) if converts_K else k,
+            kernel_k=_in_f16(k, least).astype(np.float32) if converts_K else k,
             offset_K=_offset(k, types[0]) if kernel.q == "q8_1" else None,
             square_K=np.einsum("nk,nk->n", k, k).astype(np.float64) / k.shape[1],
             spread_V=spread,
@@ -145,5 +147,11 @@ def _offset(k: F32, type_K: str) -> F32 | None:
     return None
 
 
-def _in_f16(values: Floats) -> F64:
-    return np.clip(values, -HALF.largest, HALF.largest).astype(np.float16).astype(np.float64)
+def _in_f16(values: Floats, least: float) -> F64:
+    halves = np.clip(values, -HALF.largest, HALF.largest).astype(np.float16)
+    return _without_less(halves.astype(np.float64), least)
+
+
+def _without_less(values: F64, least: float) -> F64:
+    """The values, those of a smaller magnitude replaced by 0."""
+    return np.where(np.abs(values) < least, 0.0, values) if least else values

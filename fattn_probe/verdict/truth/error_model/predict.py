@@ -199,7 +199,7 @@ class _Head:
         heads, op = self.first + within, self.op
         scale = np.float32(op.params.scale)
         factor = float(scale / np.float32(op.params.logit_softcap) if op.params.logit_softcap else scale)
-        q = QRows.of(self.tensors["Q"][self.seq, heads, query], factor, self.kernel.q)
+        q = QRows.of(self.tensors["Q"][self.seq, heads, query], factor, self.kernel)
         logits, kv = self._logits(q, heads, query), self.kv
         unknown = ~np.isneginf(logits.values[:, self.large]).all(axis=1)
         if self.kernel.sparse:
@@ -273,5 +273,5 @@ def _prediction(op: Op, kernel: Kernel, moments: Heads, rows: RowErrors, sampled
     overflows = sums_overflow | (kernel.converts_V & (largest > HALF.largest))
     seen = np.broadcast_to(sampled, rows.loss.shape)
     explain = partial(why, op, kernel, rows)
-    loss = largest_unsampled_loss(rows)
-    return Prediction(rows, moments, number.half_ulp, seen, overflows, loss, explain, kernel.assumed)
+    loss, zero_below = largest_unsampled_loss(rows), -math.log(max(2.0**-25, kernel.least_factor)) - kernel.max_offset
+    return Prediction(rows, moments, number.half_ulp, seen, overflows, loss, explain, kernel.assumed, zero_below)

@@ -54,6 +54,7 @@ class Prediction:
     `sampled` (n_seq, n_q, n_head) marks the rows that the model evaluated. `half_ulp` is the accumulators' unit
     roundoff. `unsampled_loss` (n_seq, 1, n_head) bounds the loss of an unsampled row, as a share of V's mean. `explain`
     puts the kernel and the largest of the `causes` into words; `assumed` says what of its arithmetic is an assumption.
+    Weights `zero_below` and more below the maximum are zero in f16.
     """
 
     rows: RowErrors
@@ -64,6 +65,7 @@ class Prediction:
     unsampled_loss: F64
     explain: Callable[[dict[str, float]], str]
     assumed: str = ""
+    zero_below: float = 15.2
 
     @cached_property
     def row_rmse(self) -> F64:
@@ -199,7 +201,8 @@ def accuracy_warning(prediction: Prediction) -> str:
     """
     words = []
     if abs(prediction.bias) >= WORTH_A_WARNING:
-        lost, reason = prediction.rows, "weights 15.2 and more below the maximum are zero in f16"
+        lost = prediction.rows
+        reason = f"weights {prediction.zero_below:.1f} and more below the maximum are zero in f16"
         if np.nanmean(np.abs(lost.loss_sums)) >= np.nanmean(np.abs(lost.loss_weights)):
             reason = "increments below half an ulp of the f16 accumulator are lost"
         words.append(f"mean error {100 * prediction.bias:+.2g} %: {reason}")

@@ -47,8 +47,8 @@ def launch(kernel, threads, grid=(64, 1, 1), wave=32):
         ("flash_attn_tile<128, 128, 1, 2, false>", 256, GFX906, Split(1, 32, 4, 1, 1)),
         ("flash_attn_tile<128, 128, 1, 2, false>", 64, RDNA2, Split(1, 32, 1, 1, 1)),
         (f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128, GFX906, Split(4, 8, 4, 1, 1)),
-        ("flash_attn_ext_f16<128, 128, 2, 8, false, false, false>", 64, RDNA3, Split(1, 1, 2, 16, 1)),
-        ("flash_attn_ext_f16<128, 128, 4, 8, false, false, false>", 128, RDNA4, Split(1, 2, 2, 16, 1)),
+        ("flash_attn_ext_f16<128, 128, 2, 8, false, false, false>", 64, RDNA3, Split(1, 1, 2, 8, 2)),
+        ("flash_attn_ext_f16<128, 128, 4, 8, false, false, false>", 128, RDNA4, Split(1, 2, 2, 4, 4)),
         ("flash_attn_ext_f16<128, 128, 4, 8, false, false, false>", 256, CDNA1, Split(1, 2, 2, 4, 4)),
         ("flash_attn_ext_f16<64, 64, 2, 8, false, false, false>", 256, CDNA3, Split(1, 1, 4, 2, 8)),
     ],
@@ -71,8 +71,9 @@ def test_what_is_rounded_to_what_on_amd():
     kernels = [mma(128, RDNA3), mma(80, RDNA3), mma(80, RDNA4), mma(128, CDNA2, 64)]
     assert [k.accumulator for k in kernels] == [HALF, SINGLE, HALF, SINGLE]
     assert [k.joining for k in kernels] == ["f32", "f32 from f16", "f32", "f32 from f16"]
-    assert [bool(k.assumed) for k in kernels] == [True, True, True, False]
-    assert [k.least_weight for k in kernels] == [0, 0, 0, 2.0**-14]
+    assert [k.assumed.split()[1] for k in (tile, vec)] == ["v_dot2_f32_f16"] * 2 and not q8.assumed
+    assert [bool(k.assumed) for k in kernels] == [False, False, True, False]  # RDNA4 is a gfx1200
+    assert [k.least_factor for k in kernels] == [0, 0, 0, 2.0**-14]
 
 
 def test_what_is_rounded_to_what():

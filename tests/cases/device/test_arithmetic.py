@@ -1,0 +1,35 @@
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from fattn_probe.cases.device.arithmetic import Source, amd_arithmetic
+from fattn_probe.llama.launch.architecture import AMD, generation_of
+
+LAYOUTS = Path(__file__).parents[2] / "native/data/amd_layouts.npz"
+GFX = ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx1201")
+
+
+@pytest.mark.parametrize("gfx", GFX)
+def test_every_instruction_has_an_arithmetic(gfx):
+    matrices = {tuple(key.split("/")[:2]) for key in np.load(LAYOUTS)}
+    wanted = {name for of, name in matrices if of == gfx} | {"v_dot2_f32_f16"}
+    assert wanted <= {name for of, name in amd_arithmetic() if of == gfx}
+
+
+def test_sources_and_products():
+    for (_, name), how in amd_arithmetic().items():
+        assert how.source in get_args(Source) and how.document and how.sums
+        assert (how.products == 0) == ("i32" in name)
+
+
+@pytest.mark.parametrize("gfx", [gfx for gfx in GFX if gfx not in ("gfx906", "gfx1030")])
+def test_the_error_model_adds_as_many_products(gfx):
+    name = "v_mfma_f32_16x16x16_f16" if gfx.startswith("gfx9") else "v_wmma_f32_16x16x16_f16"
+    assert amd_arithmetic()[gfx, name].products == generation_of(AMD + int(gfx[3:], 16)).group
+
+
+def test_dot_products_are_published_for_rdna3_and_4():
+    published = [gfx for gfx in GFX if amd_arithmetic()[gfx, "v_dot2_f32_f16"].source == "AMD"]
+    assert published == ["gfx1100", "gfx1151", "gfx1201"]
