@@ -10,7 +10,8 @@ use little. Its sums in pairs assert that factors are float32: they get f16 and 
 
 amd_hardware.csv is not made here: these are some of the results that the tests of AMD's emulator rocjitsu have from a
 Radeon Pro W7900 (gfx1100) and a Radeon AI Pro R9700 (gfx1201): github.com/ROCm/rocm-systems, MIT,
-emulation/rocjitsu/tests/fixtures/float_dot. They are bits, in the order of the lanes; `integers`: a formula of its tests.
+emulation/rocjitsu/tests/fixtures/float_dot. They are bits, in the order of the lanes; `integers`: a formula of its
+tests.
 """
 
 import re
