@@ -84,9 +84,9 @@ def test_an_output_is_as_wrong_as_predicted(name):
     inputs, arch = make_inputs(case), arch_number(load_devices()[CASES[name][1]].arch)
     found = predicted(case.op, operand_values(case.op, inputs), launches, arch)
     error = np.abs(dst - reference_of(case.op, inputs))
-    ratio = np.sqrt(np.square(error).mean()) / found.rmse
+    ratio = np.sqrt(np.square(error / found.row_rmse[..., None]).mean())  # far sinks: rows differ by powers of ten
     assert found.known.all() and (error <= found.bound).all()
-    assert 0.8 <= ratio <= 1.25, ratio
+    assert 0.85 <= ratio <= 1.15, ratio
     assert (error / found.bound).max() > 0.02  # the bound says something
 
 
