@@ -54,7 +54,7 @@ def test_the_backend_supports_and_launches_what_the_source_says(device):
     target = parse_target(f"sim:{device.id}", load_devices())
     session = Session(RunOptions(tree))
     program = session.build_for(target, TEST_BACKEND_OPS).test_backend_ops
-    words = [program, "support", "-b", target.backend, "-o", "FLASH_ATTN_EXT"]
+    words: list[str | Path] = [program, "support", "-b", target.backend, "-o", "FLASH_ATTN_EXT"]
     listed = dict(LISTED.findall(run(words, env=session.env(target, TEST_BACKEND_OPS)).stdout))
     assert len(listed) > 5_000
     cases = {case.name: case for case in cases_of(listed, tree.root)}
