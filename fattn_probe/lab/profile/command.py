@@ -65,7 +65,9 @@ def check_targets(targets: Sequence[Target]) -> None:
     if any(target.engine == "cpu" for target in targets):
         raise InputError("profile --on cpu: ggml's CPU backend has no kernels to count")
     if amd := [target for target in targets if target.device is not None and target.device.gfx]:
-        raise InputError(f"profile --on {amd[0]}: sectors, bank conflicts and occupancy are counted by NVIDIA's rules only")
+        raise InputError(
+            f"profile --on {amd[0]}: sectors, bank conflicts and occupancy are counted by NVIDIA's rules only"
+        )
     if any(target.engine == "cuda" for target in targets):
         find_ncu()
 
