@@ -39,9 +39,9 @@ COLUMNS, ROWS = 64, 512
 class TilePlan:
     """One launch.
 
-    `half`: f16 arithmetic is fast. `dot2`: an instruction adds two products of f16 to a float32 sum, as AMD GPUs
-    do; it is assumed to round each sum. `fused`: VKQ is rescaled by the multiply-add that adds a step's first row, except in
-    the last step of a kernel that checks the end of K (kernels of one head).
+    `half`: f16 arithmetic is fast. `dot2`: an instruction adds two products of f16 to a float32 sum, as AMD GPUs do;
+    it is assumed to round each sum. `fused`: VKQ is rescaled by the multiply-add that adds a step's first row, except
+    in the last step of a kernel that checks the end of K (kernels of one head).
     """
 
     kernel: AttentionKernel
