@@ -27,6 +27,7 @@ def plan(**more):
         "warp": 0,
         "simulated": True,
         "wave": 32,
+        "matrix": "",
         "tiles": 1,
         "kb0": None,
         "until_not_finite": False,

@@ -41,7 +41,6 @@ ABOUT = ("case", "source", "build_number", "device")
 TRACE_OP = "fattn_probe.daily.inspect.procedures.warp:trace_op"
 READ_LANES = "fattn_probe.daily.inspect.procedures.stages:read_lanes"
 READ_ROW = "fattn_probe.daily.inspect.procedures.stages:read_row"
-NOT_ON_AMD = "on AMD's GPUs only the rows of flash_attn_tile are traced"
 STAGES_A_PART = 3  # KQ_max, row sum and VKQ that a block stores
 
 
@@ -119,7 +118,7 @@ class Tracer:
         if self.target.engine != "sim":
             return None, "what follows the last KV step is read on simulated GPUs only"
         if self.amd and not self._runs(TILE):
-            return None, NOT_ON_AMD
+            return None, "what follows the last KV step needs a rounding model, which AMD GPUs have for the tile kernel"
         session = self.inspector.session
         arch, constants = arch_number(arch_of(self.target)), known_constants(session.options.tree)
         launches = launches or dry_launches(session, self.case, self.target)
@@ -181,7 +180,7 @@ class Tracer:
         found = in_inputs(self.case, self.inputs)
         if found is not None:
             return found
-        if self.amd or (self.facts.choice is not None and not self._runs(MMA_F16)):
+        if self.facts.choice is not None and not self._runs(MMA_F16):
             return self._not_finite_in_lanes(dst)
 
         def read(block: BlockWork, warp: int, tiles: int) -> Document:
@@ -217,10 +216,11 @@ class Tracer:
 
     def _read(self, block: BlockWork, warp: int, plan: dict[str, Any]) -> Document:
         choice = self.facts.choice
-        if not self._runs(MMA_F16) or self.amd:
+        if not self._runs(MMA_F16):
             kernel = "no kernel" if choice is None else choice.kernel
             if self.amd:
-                raise InputError(f"case {self.case.name} on {self.target}: {NOT_ON_AMD}, and this op runs {kernel}")
+                said = f"case {self.case.name} on {self.target}: {kernel} is not traced on an AMD GPU"
+                raise InputError(f"{said}, only flash_attn_ext_f16 and the rows of flash_attn_tile")
             raise InputError(
                 f"case {self.case.name} on {self.target}: only flash_attn_ext_f16 is traced on a real GPU or written by"
                 f" --npz, but this op runs {kernel}"
