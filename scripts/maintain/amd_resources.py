@@ -38,6 +38,6 @@ def read_assembly(text: str) -> Iterator[tuple[str, AmdResources | None]]:
         if line.lstrip(" -").startswith(".vgpr_count:"):  # the last key of a kernel, as they are sorted
             mangled = kernel.pop("name")
             figures = [int(kernel.pop(key, 0)) for key in KEYS]
-            yield mangled, None if mangled in without else AmdResources(*figures, waves[mangled])
+            yield mangled, None if mangled in without else AmdResources(*(*figures, waves[mangled]))
     if not waves:
         raise InputError("this assembly has no kernel")

@@ -91,7 +91,7 @@ class TestOnTheSimulator:
         assert row["status"] == "pass"
         assert 1e-7 < row["metrics"]["nmse"] < 2e-7  # 1.294e-7 on an H200
 
-    @pytest.mark.slow
+    @pytest.mark.night  # CI has test_compare_shows_a_race_with_its_line, whose build other tests need
     def test_a_real_race_is_found_with_its_line(self):
         """Two lanes of upstream's q8_1 quantisation write one place unordered."""
         done = probe("compare", "scenarios/known-faults/q8-race.yaml", "--on", "sim:h200", "--check", code=5)

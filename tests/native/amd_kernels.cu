@@ -101,6 +101,20 @@ INSTRUCTION(f32_bf16, "v_mfma_f32_16x16x16_bf16", bfloats, floats, __builtin_amd
 #endif
 #endif
 
+// Half of a wave is at each of two instructions.
+static __global__ void in_branches(const unsigned * in, unsigned * out) {
+    const halves a = load<halves>(in);
+    floats c = load<floats>(in);
+    if (threadIdx.x % 32 < 16) {
+        c = f32_f16::result(a, a, c); // one
+    } else {
+        c = f32_f16::result(a, a, c); // other
+        c[0] += 1;
+    }
+    store<floats>(out, c);
+}
+static const bool in_branches_entered = (entries().push_back({"in_branches", in_branches, sizeof(halves) + sizeof(floats), sizeof(floats)}), true);
+
 int main(int, char ** words) {
     for (const Entry & entry : entries()) {
         if (strcmp(words[1], entry.name) != 0) {

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.native.cuda_program import Program, compile_programs
+from tests.native.cuda_program import Program, compile_programs, place
 
 pytestmark = pytest.mark.build
 
@@ -39,7 +39,7 @@ def kernels(gfx, flavour):
     name = "amd_kernels.cu"
     text = (HERE / name).read_text()
     (path,) = compile_programs({name: text}, flavour, gfx)
-    return lambda instruction, words: Program(path, text).output(instruction, stdin=words, device=DEVICES[gfx])
+    return Program(path, text)
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +120,18 @@ def test_elements_lie_where_amd_says(cores, instruction):
     ],
 )
 def test_kernels_execute_them_by_clang_s_names(gfx, flavour):
-    run = kernels(gfx, flavour)
+    program = kernels(gfx, flavour)
+
+    def run(instruction, words):
+        return program.output(instruction, stdin=words, device=DEVICES[gfx])
+
     for instruction in INSTRUCTIONS:
         if instruction.startswith(f"{gfx}/"):
             assert_right_of_small_integers(run, instruction)
+    if flavour == "check":
+        found = program.fault("in_branches", stdin=bytes(4096), device=DEVICES[gfx])
+        assert found.kind == "warp-divergence"
+        assert {place(found.frames[1])[1], place(found.earlier[1])[1]} == {program.line("one"), program.line("other")}
 
 
 @pytest.mark.parametrize("instruction", MODELLED)

@@ -56,7 +56,7 @@ class Device:
     """One GPU in the names of cudaDeviceProp: sizes in bytes, `clockRate` in kHz, `integrated` 0 or 1.
 
     `sources` maps a field to the document with its figure (none for fields from a user's file). `gfx` is the name of an
-    AMD GPU's architecture ("gfx90a"), empty for NVIDIA's. `assumed` are figures not known for this GPU: nominal
+    AMD GPU's architecture ("gfx90a"), empty for an NVIDIA GPU. `assumed` are figures not known for this GPU: nominal
     memory, and figures copied from the product after `like`, other than the limits of the architecture.
     """
 
@@ -100,7 +100,7 @@ class Device:
 
     @property
     def unit(self) -> str:
-        """What a multiprocessor is called: AMD's compute unit, of which an RDNA GPU counts pairs (WGPs)."""
+        """The name of a multiprocessor: for AMD the compute unit, of which an RDNA GPU counts pairs (WGPs)."""
         return "SM" if not self.gfx else "CU" if self.gfx.startswith("gfx9") else "WGP"
 
     def properties(self) -> dict[str, int]:
@@ -120,7 +120,7 @@ LIMIT_KEYS = (*GIVEN, "sources")
 
 @cache
 def shipped() -> Mapping[str, Device]:
-    """The shipped catalogue: NVIDIA's GPUs, then AMD's."""
+    """The shipped catalogue: NVIDIA GPUs, then AMD GPUs."""
     return MappingProxyType({**_parse(_document("catalogue.yaml"), {}, {}), **_parse(_document("amd.yaml"), {}, {})})
 
 
@@ -146,7 +146,7 @@ def arch_name(arch: str) -> str:
 
 
 def units_of(devices: Iterable[Device | None]) -> str:
-    """What the multiprocessors of some GPUs are called: `SM`, or `SM/CU` for GPUs of both vendors."""
+    """The name of the multiprocessors of some GPUs: `SM`, or `SM/CU` for GPUs of both vendors."""
     return "/".join(dict.fromkeys("SM" if device is None else device.unit for device in devices))
 
 

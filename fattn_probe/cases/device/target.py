@@ -43,7 +43,7 @@ class Target:
 def parse_target(text: str, devices: Mapping[str, Device], given: str = "--on") -> Target:
     """Parse one target; InputError with the allowed ones, and the flag or key that gave it, if it is invalid."""
     if MUSA.search(text):
-        raise InputError(f"{given} {text!r}: MUSA (Moore Threads) is not simulated; NVIDIA's and AMD's GPUs are")
+        raise InputError(f"{given} {text!r}: MUSA (Moore Threads) is not simulated, only NVIDIA and AMD GPUs")
     kind, colon, rest = text.strip().partition(":")
     match kind, colon, rest:
         case "sim", ":", identifier if identifier:

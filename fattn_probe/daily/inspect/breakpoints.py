@@ -11,13 +11,14 @@ from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.schema import TracePlace
 from fattn_probe.daily.inspect.anchors import matching, overlay_lines
-from fattn_probe.daily.inspect.inspector import Ended, Inspector
+from fattn_probe.daily.inspect.inspector import Ended, Inspector, wave_of
+from fattn_probe.daily.inspect.procedures.warp import fiber
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.source.features import CUDA
 
 SHOWN = 12  # the number of names in a refusal
 WATCH = "fattn_probe.daily.inspect.procedures.watch:watch"
-THREAD = "simt::self == 0 || (simt::self->warp->index == {warp} && simt::self->lane == {lane})"
+THREAD = "simt::self == 0 || ({} == {} && {} == {})"
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,12 @@ def watch(
     if not lines:
         raise InputError(f"--break: no line of {CUDA / wanted.file} matches {wanted.pattern!r}")
     simulated = target.engine == "sim"
+    warp, lane = fiber(wave_of(target))
     plan = {
         "locations": [f"{wanted.file}:{line}" for line in lines],
         "expressions": list(wanted.expressions),
         "stops": wanted.stops,
-        "condition": THREAD.format(warp=at.warp, lane=at.lane or 0) if simulated else "",
+        "condition": THREAD.format(warp, at.warp, lane, at.lane or 0) if simulated else "",
         "at_launch": [f"set var simt::focus.block = {at.block}"] if simulated else [],
         "thread": [] if simulated else [at.block, at.warp, at.lane or 0],
     }

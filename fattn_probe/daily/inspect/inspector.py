@@ -25,6 +25,7 @@ from fattn_probe.daily.inspect.dispatch.explain import explain
 from fattn_probe.daily.inspect.dispatch.records import Dispatch
 from fattn_probe.daily.inspect.dispatch.remembered import remembered_dispatch
 from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch
+from fattn_probe.daily.inspect.procedures.warp import LANES
 from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, Build
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.debug.procedure import run_procedure
@@ -125,6 +126,11 @@ def linked(folder: Path) -> frozenset[tuple[str, int, int]]:
     return frozenset(found)
 
 
+def wave_of(target: Target) -> int:
+    """The lanes of a warp of a target's GPU."""
+    return target.device.warpSize if target.device is not None else LANES
+
+
 @dataclass
 class Inspector:
     """Inspects cases; keeps the data that it has read from each source tree."""
@@ -186,7 +192,8 @@ class Inspector:
     def _plan(self, build: Build, target: Target) -> Document:
         anchors = {name: list(found) for name, found in self.located(build).locations.items()}
         dispatch = plan_of(self.dispatch(build))
-        return {"anchors": anchors, "dispatch": dispatch, "simulated": target.engine == "sim"}
+        simulated = target.engine == "sim"
+        return {"anchors": anchors, "dispatch": dispatch, "simulated": simulated, "wave": wave_of(target)}
 
     def environment(self, target: Target) -> dict[str, str]:
         """The complete environment for an interactive debugger."""

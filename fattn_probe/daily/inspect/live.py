@@ -21,7 +21,8 @@ from fattn_probe.cases.scenario.schema import TracePlace
 from fattn_probe.daily.inspect.anchors import matching, overlay_lines
 from fattn_probe.daily.inspect.command import TOUR
 from fattn_probe.daily.inspect.facts import Facts, block_at
-from fattn_probe.daily.inspect.inspector import DEBUGGERS, Inspector
+from fattn_probe.daily.inspect.inspector import DEBUGGERS, Inspector, wave_of
+from fattn_probe.daily.inspect.procedures.warp import fiber
 from fattn_probe.daily.inspect.view.show import launch_lines
 from fattn_probe.daily.inspect.view.tables import block_table, occupancy_legend, steps_in_words, tensor_table
 from fattn_probe.daily.inspect.view.work_picture import TerminalMap
@@ -44,7 +45,7 @@ TILE = ("sequence", "z_KV", "zt_gqa", "jt")
 SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set print static-members off")
 SIMULATED = {"block": "simt::blockIdx", "thread": "simt::self->thread_idx"}
 REAL = {"block": "blockIdx", "thread": "threadIdx"}
-FIBER = "simt::self != 0 && simt::self->warp->index == {warp} && simt::self->lane == {lane}"
+FIBER = "simt::self != 0 && {own[0]} == {warp} && {own[1]} == {lane}"
 THREAD = "blockIdx.x == {0} && blockIdx.y == {1} && blockIdx.z == {2} && threadIdx.y == {warp} && threadIdx.x == {lane}"
 ENTER = (
     "set cuda break_on_launch application",
@@ -99,7 +100,9 @@ def plan_of(inspector: Inspector, facts: Facts, target: Target, at: TracePlace) 
         },
         "work": {", ".join(map(str, item.blockIdx)): list(work_lines(item)) for item in facts.blocks},
         "steps": steps,
-        "condition": (FIBER if simulated else THREAD).format(*block, warp=at.warp, lane=at.lane or 0),
+        "condition": (FIBER if simulated else THREAD).format(
+            *block, warp=at.warp, lane=at.lane or 0, own=fiber(wave_of(target))
+        ),
         "launch": inspector.located(build).locations["launch"][0],
         "before": [
             "set breakpoint pending on",

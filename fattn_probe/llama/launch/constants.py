@@ -22,6 +22,10 @@ TileSizes = Mapping[tuple[int, int], tuple[int, int]]
 _FUNCTION = re.compile(r"get_config(?:_nvidia)?_(\w+)\s*\([^)]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
 _CASE = re.compile(r"CONFIG_CASE\(([\d\s,]+)")
 _NARROW = re.compile(r"template<> struct mma_tile_sizes<\s*(\d+)\s*,\s*(\d+)\s*>")
+_F32_SUMS = re.compile(
+    r"^#elif defined\(AMD_MFMA_AVAILABLE\)\s+template<[^{]*struct mma_tile_sizes \{[^}]*T_C_VKQ = tile<[\d, ]*float",
+    re.MULTILINE,
+)
 _F16_VEC = re.compile(r"^#ifdef FAST_FP16_AVAILABLE\s+half2\s+VKQ\[", re.MULTILINE)
 _OFFSET = re.compile(r"^#define FATTN_KQ_MAX_OFFSET \(?([\d.]+)f?(?:\s*\*\s*([\d.]+)f?)?\)?\s*$", re.MULTILINE)
 
@@ -34,11 +38,13 @@ class Constants:
     configuration: ampere, rdna and cdna have all sizes, turing and volta those that differ from ampere. `tile` is keyed
     by configuration: fp16, fp32, amd, amd_rdna. AMD's are empty in releases without them. A warp works on 8 columns if
     (DKQ, ncols) is in `narrow` or ncols is 8, otherwise on 16; on Volta always on 32, on AMD always on 16.
+    `cdna_in_f32`: mma adds P*V in float32 on CDNA, as from September 2026 on (b11063).
     """
 
     max_offset: float
     mma: Mapping[str, MmaSizes]
     narrow: frozenset[tuple[int, int]]
+    cdna_in_f32: bool
     tile: Mapping[str, TileSizes]
 
     def mma_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
@@ -77,6 +83,7 @@ def constants_of(tree: Tree) -> Constants:
         mma={name: mma[name] for name in ("ampere", "turing", "volta")}
         | {name: mma.get(name, {}) for name in ("rdna", "cdna")},
         narrow=frozenset((int(DKQ), int(ncols)) for DKQ, ncols in _NARROW.findall(texts["mma-f16"])),
+        cdna_in_f32=bool(_F32_SUMS.search(texts["mma-f16"])),
         tile={name: tile[name] for name in ("fp16", "fp32")}
         | {name: tile.get(name, {}) for name in ("amd", "amd_rdna")},
     )
@@ -190,6 +197,7 @@ SHIPPED = Constants(
         for name, table in _MMA.items()
     },
     narrow=frozenset({(256, 16), (512, 16), (512, 32)}),
+    cdna_in_f32=True,
     tile={
         name: {(DKQ, ncols): pair for DKQ, sizes in table.items() for ncols, pair in sizes.items()}
         for name, table in _TILE.items()

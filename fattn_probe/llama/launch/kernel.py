@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fattn_probe.llama.launch.architecture import AMD, generation_of
+from fattn_probe.llama.launch.architecture import AMD, RDNA4, generation_of, is_cdna
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.families import BY_KERNEL, MMA_F16, Family
 from fattn_probe.llama.launch.record import Dim3, LaunchRecord
@@ -19,8 +19,9 @@ class AttentionKernel:
     types that the kernel reads (`f16`, `q8_0`), perhaps from converted copies of the tensors. `sparse`: it gathers the
     KV rows that are not masked (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps (blockDim.y: for tile and
     vec, half of an AMD wave of 64 is one), of which `warps_per_column` (upstream's `np`) share each column. A warp
-    works on `columns` columns. `max_offset` is added to a column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: a previous
-    kernel has found where the mask hides all remaining KV rows.
+    works on `columns` columns. `sums_in_f32`: mma_f16 adds P*V in float32, not in f16. `max_offset` is added to a
+    column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: a previous kernel has found where the mask hides all remaining
+    KV rows.
     """
 
     family: Family
@@ -37,6 +38,7 @@ class AttentionKernel:
     blocks: Dim3
     warps: int
     columns: int
+    sums_in_f32: bool
     max_offset: float
     scanned: bool
 
@@ -81,6 +83,7 @@ def attention_of(launches: Sequence[LaunchRecord], arch: int, constants: Constan
         blocks=launch.grid,
         warps=launch.block[1],
         columns=_columns(family, (DKQ, ncols1 * ncols2), arch, constants),
+        sums_in_f32=family is MMA_F16 and _sums_in_f32(DV, arch, constants),
         max_offset=constants.max_offset,
         scanned=any(launch.kernel == MASK_SCAN for launch in launches),
     )
@@ -104,6 +107,13 @@ def _columns(family: Family, sizes: tuple[int, int], arch: int, constants: Const
     columns = generation_of(arch).columns
     narrow = arch < AMD and columns == 16 and (sizes[1] == 8 or sizes in constants.narrow)
     return 8 if narrow else columns
+
+
+def _sums_in_f32(DV: int, arch: int, constants: Constants) -> bool:
+    """Whether mma_f16 sums P*V in float32, only on AMD: CDNA does, and RDNA3 where its f16 tiles of 32 V do not fit."""
+    if is_cdna(arch):
+        return constants.cdna_in_f32
+    return AMD <= arch < RDNA4 and DV % 32 != 0
 
 
 def _type(enumerator: str) -> str:

@@ -25,6 +25,8 @@ FAMILIES = (
     "latent attention",
     "quantised K and V",
     "sparse gather",
+    "waves of 64",
+    "AMD's matrix layouts",
 )
 _NAME = re.compile(r"(?P<number>\d+)-[a-z0-9_]+(-[a-z0-9_]+)*")
 _REFERENCE = re.compile(r"Modelled on [\w.-]+/[\w.-]+#(?P<number>\d+)\.$")

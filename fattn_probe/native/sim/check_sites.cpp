@@ -1,7 +1,6 @@
 #include "check_sites.h"
 
 #include "device.h"
-#include "environment.h"
 #include "finding.h"
 #include "worker.h"
 
@@ -52,7 +51,7 @@ bool are_one_line(const void *a, const void *b) {
 void report_site(const void *first, const char *instruction) {
     constexpr int volta = 7;
     const bool must_be_one = needs_all_lanes(instruction) || device_properties().major < volta;
-    if (!must_be_one || !environment().gfx.empty() || are_one_line(first, self->site)) {
+    if (!must_be_one || are_one_line(first, self->site)) {
         return;
     }
     Finding finding = {"warp-divergence", std::string("a lane executes ") + instruction +

@@ -26,6 +26,7 @@ def plan(**more):
         "block": [2, 0, 0],
         "warp": 0,
         "simulated": True,
+        "wave": 32,
         "tiles": 1,
         "kb0": None,
         "until_not_finite": False,
@@ -47,6 +48,7 @@ class Fibers(StandIn):
         self.points = {}
         self.now = None
         self.settings = []
+        self.lane = "simt::self->lane"
 
     def execute(self, command):
         self.settings.append(command)
@@ -92,7 +94,7 @@ class Fibers(StandIn):
     def value(self, expression):
         if expression == "kb0":
             return None if self.now["kb0"] is None else str(self.now["kb0"])
-        if expression == "simt::self->lane":
+        if expression == self.lane:
             return str(self.now["lane"])
         if expression == "indices != 0":
             return "false"
@@ -143,7 +145,14 @@ def test_lanes_may_come_in_any_order_and_past_one_another():
     assert len(trace.tiles[0].steps[-1].checked) == 7 + 3
 
 
-def test_only_the_warp_asked_for_stops_and_the_breakpoints_are_taken_back(monkeypatch):
+THREAD = "(simt::self->thread_idx.x + simt::blockDim.x * simt::self->thread_idx.y)"
+
+
+@pytest.mark.parametrize(
+    ("wave", "warp"),
+    [(32, "simt::self->warp->index"), (64, f"{THREAD} / (simt::blockDim.x < 64 ? simt::blockDim.x : 64)")],
+)
+def test_only_the_warp_asked_for_stops_and_the_breakpoints_are_taken_back(monkeypatch, wave, warp):
     debugger = Fibers(Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), whole()).document())
     conditions = []
     insert = debugger.insert_near
@@ -153,8 +162,9 @@ def test_only_the_warp_asked_for_stops_and_the_breakpoints_are_taken_back(monkey
         return insert(location, condition)
 
     monkeypatch.setattr(debugger, "insert_near", noted)
-    read_trace(debugger, plan(warp=3, block=[5, 1, 0]))
-    asked = "simt::self->warp->index == 3 && simt::blockIdx.x == 5 && simt::blockIdx.y == 1 && simt::blockIdx.z == 0"
+    debugger.lane = warp.replace("/", "%") if wave == 64 else debugger.lane
+    read_trace(debugger, plan(warp=3, block=[5, 1, 0]) | {"wave": wave})
+    asked = f"{warp} == 3 && simt::blockIdx.x == 5 && simt::blockIdx.y == 1 && simt::blockIdx.z == 0"
     assert set(conditions) == {asked}
     assert not debugger.points
 

@@ -24,6 +24,12 @@ def test_the_vec_kernel_added_in_f16_until_the_end_of_2025():
     assert not vec_adds_in_f16(newer, 90) and not vec_adds_in_f16(resolve(DEFAULT_SOURCE), 90)
 
 
+@pytest.mark.network
+def test_on_cdna_the_mma_kernel_added_in_f16_until_september_2026():
+    releases = ("0.2.14", "2026.8.10566", "2026.9.11063")
+    assert [constants_of(resolve(f"pypi:xllamacpp=={one}")).cdna_in_f32 for one in releases] == [False, False, True]
+
+
 @pytest.mark.parametrize(
     ("line", "value"),
     [

@@ -11,6 +11,7 @@ from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
 from fattn_probe.machine.run.outcome import Failed, Fault
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
+from tests.as_user import fattn_probe
 
 pytestmark = [pytest.mark.build, pytest.mark.slow, pytest.mark.network]
 
@@ -70,6 +71,13 @@ def test_a_planted_fault_is_found_where_it_is(session, fault):
     assert isinstance(outcome, Fault), outcome
     assert outcome.kind == kind, outcome.message
     assert f"fattn-vec.cuh:{line_of(marker)}" in outcome.frames[0]
+
+
+def test_compare_shows_a_race_with_its_line(tmp_path):
+    path, (kind, marker) = tmp_path / "race.yaml", FAULTS[5]
+    path.write_text(SCENARIO.format(fault=5))
+    done = fattn_probe("compare", path, "--on", "sim:h200", "--check", "--patch", "fault-many", code=5)
+    assert f"{kind}: " in done.stdout and f"fattn-vec.cuh:{line_of(marker)}" in "".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,19 @@ TEMPLATE_NAMES = ("DKQ", "DV", "ncols1", "ncols2", "nwarps")
 SETTINGS = ("static-members off", "repeats unlimited", "elements unlimited", "pretty off")
 
 
+def fiber(wave: int) -> tuple[str, str]:
+    """Expressions for the warp and the lane of the simulator's running thread, as llama.cpp's kernels count them.
+
+    `wave` is the number of lanes that the GPU's warps have. With 64 of them, the tile and vec kernels still count warps
+    of 32, the threads of `blockDim.x`.
+    """
+    if wave == LANES:
+        return "simt::self->warp->index", "simt::self->lane"
+    width = f"(simt::blockDim.x < {wave} ? simt::blockDim.x : {wave})"
+    thread = "(simt::self->thread_idx.x + simt::blockDim.x * simt::self->thread_idx.y)"
+    return f"{thread} / {width}", f"{thread} % {width}"
+
+
 class Lanes:
     """The lanes of a warp of a block at a breakpoint, and how to read one of them.
 
@@ -49,6 +62,7 @@ class Lanes:
     def __init__(self, debugger: Debugger, plan: Document) -> None:
         self._debugger, self._simulated = debugger, plan["simulated"]
         self._block, self._warp = plan["block"], plan["warp"]
+        self._fiber = fiber(plan["wave"])
 
     def insert(self, location: str, steps: Sequence[int]) -> list[int]:
         """Set breakpoints at which only this block and warp stops, if possible only in these KV steps (empty: all).
@@ -60,12 +74,12 @@ class Lanes:
         if not self._simulated:
             return [self._debugger.insert(location, f"{where} && threadIdx.y == {self._warp}")]
         at = f"({' || '.join(f'kb0 == {step}' for step in steps)}) && " if steps else ""
-        return self._debugger.insert_near(location, f"{at}simt::self->warp->index == {self._warp} && {where}")
+        return self._debugger.insert_near(location, f"{at}{self._fiber[0]} == {self._warp} && {where}")
 
     def standing(self) -> Sequence[int]:
         """The lanes at the stop: that of the running fiber, or the active lanes of this warp if it has the focus."""
         if self._simulated:
-            (lane,) = self._debugger.evaluate(["simt::self->lane"])
+            (lane,) = self._debugger.evaluate([self._fiber[1]])
             return () if lane is None else (int(lane),)
         names = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.y")
         if self._debugger.evaluate(names) != [str(number) for number in (*self._block, self._warp)]:

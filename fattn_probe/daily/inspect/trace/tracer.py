@@ -25,7 +25,7 @@ from fattn_probe.daily.inspect.trace.stages import FINISHED, Stage, StoredRow
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.constants import known_constants, max_offset
-from fattn_probe.llama.launch.families import MMA_F16
+from fattn_probe.llama.launch.families import MMA_F16, TILE, Family
 from fattn_probe.llama.launch.geometry import Geometry, geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.tiles import BlockWork
@@ -41,6 +41,7 @@ ABOUT = ("case", "source", "build_number", "device")
 TRACE_OP = "fattn_probe.daily.inspect.procedures.warp:trace_op"
 READ_LANES = "fattn_probe.daily.inspect.procedures.stages:read_lanes"
 READ_ROW = "fattn_probe.daily.inspect.procedures.stages:read_row"
+NOT_ON_AMD = "on AMD's GPUs only the rows of flash_attn_tile are traced"
 STAGES_A_PART = 3  # KQ_max, row sum and VKQ that a block stores
 
 
@@ -117,6 +118,8 @@ class Tracer:
         """The rounding model of the launch (default: by a dry run), and its geometry; or the reason for none."""
         if self.target.engine != "sim":
             return None, "what follows the last KV step is read on simulated GPUs only"
+        if self.amd and not self._runs(TILE):
+            return None, NOT_ON_AMD
         session = self.inspector.session
         arch, constants = arch_number(arch_of(self.target)), known_constants(session.options.tree)
         launches = launches or dry_launches(session, self.case, self.target)
@@ -178,7 +181,7 @@ class Tracer:
         found = in_inputs(self.case, self.inputs)
         if found is not None:
             return found
-        if self.facts.choice is not None and self.facts.choice.family != MMA_F16.name:
+        if self.amd or (self.facts.choice is not None and not self._runs(MMA_F16)):
             return self._not_finite_in_lanes(dst)
 
         def read(block: BlockWork, warp: int, tiles: int) -> Document:
@@ -214,8 +217,10 @@ class Tracer:
 
     def _read(self, block: BlockWork, warp: int, plan: dict[str, Any]) -> Document:
         choice = self.facts.choice
-        if choice is None or choice.family != MMA_F16.name:
+        if not self._runs(MMA_F16) or self.amd:
             kernel = "no kernel" if choice is None else choice.kernel
+            if self.amd:
+                raise InputError(f"case {self.case.name} on {self.target}: {NOT_ON_AMD}, and this op runs {kernel}")
             raise InputError(
                 f"case {self.case.name} on {self.target}: only flash_attn_ext_f16 is traced on a real GPU or written by"
                 f" --npz, but this op runs {kernel}"
@@ -230,6 +235,15 @@ class Tracer:
                 f"case {self.case.name} ended under the debugger before its kernel was launched: {document}"
             )
         return document
+
+    @property
+    def amd(self) -> bool:
+        """Whether the target is an AMD GPU."""
+        return self.target.device is not None and bool(self.target.device.gfx)
+
+    def _runs(self, family: Family) -> bool:
+        """Whether the op runs a kernel of a family."""
+        return self.facts.choice is not None and self.facts.choice.family == family.name
 
     def _block(self, block: int, warp: int, kb0: int | None) -> BlockWork:
         """The block to trace; InputError if the block, warp or step does not exist."""

@@ -19,7 +19,6 @@ from fattn_probe.llama.launch.architecture import (
     fast_f16,
     generation_of,
     has_dot2,
-    is_cdna,
 )
 from fattn_probe.llama.launch.geometry import Geometry, TilePart
 from fattn_probe.llama.launch.tiles import Tile
@@ -138,9 +137,8 @@ def kernel_of(op: Op, geometry: Geometry | None, arch: int) -> Kernel | None:
 
 
 def _mma_f16(op: Op, geometry: Geometry, arch: int) -> Kernel:
-    """The sums of P*V are f16, on AMD only with WMMA; on RDNA3, its tiles of 32 V fit only some heads."""
     launched, generation = geometry.kernel, generation_of(arch)
-    in_f16 = arch < AMD or not (is_cdna(arch) or (arch < RDNA4 and launched.DV % 32))
+    in_f16 = not launched.sums_in_f32
     group, np_ = generation.k_half if in_f16 else generation.group, launched.warps_per_column
     length = launched.DKQ / (group if arch < AMD else generation.group)
     truncated = 4 if arch < AMD else 1  # times the mean square of rounding to nearest

@@ -17,7 +17,7 @@ import numpy as np
 
 from fattn_probe.base.arrays import F32, Bools, Indices
 from fattn_probe.base.workers import spread
-from fattn_probe.llama.launch.architecture import fast_f16
+from fattn_probe.llama.launch.architecture import AMD, fast_f16
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.reference.engine import slices
@@ -39,13 +39,15 @@ COLUMNS, ROWS = 64, 512
 class TilePlan:
     """One launch.
 
-    `half`: f16 arithmetic is fast. `fused`: VKQ is rescaled by the multiply-add that adds a step's first row, except in
-    the last step of a kernel that checks the end of K (kernels of one head).
+    `half`: f16 arithmetic is fast. `dot2`: an instruction adds two products of f16 to a float32 sum, as AMD GPUs
+    do; it is assumed to round each sum. `fused`: VKQ is rescaled by the multiply-add that adds a step's first row,
+    except in the last step of a kernel that checks the end of K (kernels of one head).
     """
 
     kernel: AttentionKernel
     half: bool
     fused: bool
+    dot2: bool = False
 
     @property
     def checks_end(self) -> bool:
@@ -62,7 +64,7 @@ def tile_plan_of(kernel: AttentionKernel, arch: int, constants: Constants) -> Ti
     """The plan of a launch."""
     sizes = constants.tile_of((kernel.DKQ, kernel.DV, kernel.ncols), arch)
     assert sizes is not None
-    return TilePlan(kernel, fast_f16(arch), _loads_V_without_branch(kernel, sizes[1], arch))
+    return TilePlan(kernel, fast_f16(arch), _loads_V_without_branch(kernel, sizes[1], arch), arch >= AMD)
 
 
 def _loads_V_without_branch(kernel: AttentionKernel, nbatch_K: int, arch: int) -> bool:
@@ -126,13 +128,13 @@ class TileMachine:
     def logits(self, Q: F32, K: F32) -> F32:
         """Q K, (columns, rows)."""
         if self.plan.half:
-            Q = half_of(as_half(Q) * 0.25)
+            Q = as_half(Q) if self.plan.dot2 else half_of(as_half(Q) * 0.25)
         return np.concatenate([self.dot(Q, K[part]) for part in slices(len(K), ROWS)], axis=1)
 
     def dot(self, Q: F32, K: F32) -> F32:
         """Q K of some rows: element by element in float32, or by pairs of f16 products."""
         found = np.zeros((len(Q), len(K)), np.float32)
-        if not self.plan.half:
+        if not self.plan.half or self.plan.dot2:
             for k in range(Q.shape[1]):
                 found = fma(Q[:, None, k], K[None, :, k], found)
             return found

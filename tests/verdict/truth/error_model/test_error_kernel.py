@@ -74,6 +74,9 @@ def test_what_is_rounded_to_what_on_amd():
     assert [k.assumed.split()[1] for k in (tile, vec)] == ["v_dot2_f32_f16"] * 2 and not q8.assumed
     assert [bool(k.assumed) for k in kernels] == [False, False, True, False]  # RDNA4 is a gfx1200
     assert [k.least_factor for k in kernels] == [0, 0, 0, 2.0**-14]
+    one = launch(f"flash_attn_ext_f16<128, 128, 8, 2, {NO}>", 128, wave=64)
+    older = kernel_of(op_of(), [one], CDNA3, replace(SHIPPED, cdna_in_f32=False))
+    assert (older.accumulator, older.joining, older.split.group) == (HALF, "f32", 16)
 
 
 def test_what_is_rounded_to_what():

@@ -79,6 +79,15 @@ def test_vkq_is_rescaled_by_a_multiply_add_where_no_branch_lies_between(arch, he
     assert plans == {ncols: is_fused for ncols, (_, is_fused) in fused.items()}
 
 
+def test_amd_adds_exact_products_of_f16_to_a_float32_sum():
+    """Where NVIDIA's kernel scales Q down, and rounds the products to f16."""
+    Q, K = np.full((1, 2), 1 + 2**-10, np.float32), np.full((1, 2), 1 + 2**-9, np.float32)
+    kernel = tile(64, 2, 1, 128)
+    exact = Q.astype(np.float64) @ K.T
+    found = [TileMachine(replace(kernel, dot2=dot2), None).logits(Q, K) for dot2 in (True, False)]
+    assert [logits == exact for logits in found] == [True, False]
+
+
 def last_steps(mask, *, scanned, n_kv=512, n_q=3):
     plan = tile(72, 2, 1, 128)
     plan = replace(plan, kernel=replace(plan.kernel, scanned=scanned))
