@@ -1,5 +1,5 @@
 // How the matrix instructions of CDNA round sums, as the authors of MMA-Sim measured it on an MI100, an MI210 and an
-// MI300X (Xie, Wang, Yang, Yang, arXiv 2511.10909). Each function takes a[k] of a row of A, b[k] of 16 columns of B,
+// MI300X (Xie, Wang, Yang, Yang, arXiv 2511.10909). Each function takes a[k] of a row of A, b[k] of 8 columns of B,
 // and what is in C for these.
 #pragma once
 
@@ -91,7 +91,7 @@ template <int K, int group> Words fused(const ScaledNumber *a, const Scaled *b, 
                 add_aligned(total, of_part, part_of<HalfOfFloats>(sum, part), part_of<HalfOfInts>(c_exponent, part)));
             set_part(unusual, part, strange);
         }
-        for (int column = 0; column < 16; column++) {
+        for (int column = 0; column < columns; column++) {
             if (__builtin_expect(unusual[column] != 0, 0)) {
                 next[column] = plain_sum(a + first, b + first, group, column, sum[column]);
             }

@@ -2,41 +2,36 @@
 #pragma once
 
 #include "../half_bits.h"
-#include "vectors_of_16.h"
+#include "vectors.h"
 
 namespace simt::amd {
 
 // `smallest` is the exponent of the smallest normal number.
 struct Half {
+    typedef uint16_t Halves __attribute__((vector_size(2 * columns)));
     static constexpr int bits = 16, smallest = -14;
     static Floats decode(Words words) {
-        typedef uint16_t Halves __attribute__((vector_size(32)));
-        const Halves halves = convert<Halves>(words);
-        Floats values;
+        const auto halves = convert<Halves>(words);
 #if defined(__F16C__)
-        for (int part = 0; part < 2; part++) {
-            set_part<HalfOfFloats>(values, part, __builtin_ia32_vcvtph2ps256(part_of<HalfBits>(halves, part)));
-        }
+        return __builtin_ia32_vcvtph2ps256(as<HalfBits>(halves));
 #else
-        for (int i = 0; i < 16; i++) {
+        Floats values;
+        for (int i = 0; i < columns; i++) {
             values[i] = float_of_half(halves[i]);
         }
-#endif
         return values;
+#endif
     }
     static Words encode(Floats values) { // rounded to nearest even
-        typedef uint16_t Halves __attribute__((vector_size(32)));
-        Halves halves;
 #if defined(__F16C__)
-        for (int part = 0; part < 2; part++) {
-            set_part<HalfBits>(halves, part, __builtin_ia32_vcvtps2ph256(part_of<HalfOfFloats>(values, part), 0));
-        }
+        return convert<Words>(as<Halves>(__builtin_ia32_vcvtps2ph256(values, 0)));
 #else
-        for (int i = 0; i < 16; i++) {
+        Halves halves;
+        for (int i = 0; i < columns; i++) {
             halves[i] = half_of_float(values[i]);
         }
-#endif
         return convert<Words>(halves);
+#endif
     }
 };
 struct Bfloat {

@@ -17,8 +17,6 @@ constexpr bool rdna4 = !rdna3;
 constexpr bool rdna3 = false, rdna4 = false;
 #endif
 
-constexpr int columns = 16; // computed at once
-
 // Where element (x, y) of a matrix lies: of A (row, k), of B (column, k), of C and D (column, row). x runs along the
 // lanes. `chunk` consecutive y lie in the registers of one lane, `bits` each; the next chunk lies in the next of
 // `groups` groups of lanes; behind the last group follow the further registers of the first.
@@ -61,28 +59,28 @@ using ResultLayout = Layout<width, rdna3 || rdna4 ? 2 : 64 / width,
 [[maybe_unused]] int at(const Ints &values, int i) { return values[i]; }
 [[maybe_unused]] ScaledNumber at(const Scaled &values, int i) { return {values.value[i], values.exponent[i]}; }
 
-// D of `width` x `width` results; A and B are K deep. `multiply(a, b, c)` is what becomes of c, the words of 16 columns
+// D of `width` x `width` results; A and B are K deep. `multiply(a, b, c)` is what becomes of c, the words of 8 columns
 // of C, given a[k] of their row and b[k] of their columns.
 template <class A, class B, int width, int K, class Results, class Multiply>
 void product(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d, Multiply multiply) {
     using Factors = typename FactorLayout<width, K, A::bits>::type;
     using Vector = decltype(A::decode(Words{}));
-    constexpr int parts = rdna3 ? 2 : width / columns; // of 16 rows and columns; of RDNA3 the same ones twice
-    Vector of_a[parts][K], of_b[parts][K];
-    for (int part = 0; part < parts; part++) {
+    constexpr int parts = width / columns, lanes = rdna3 ? 2 * width : width; // on RDNA3, odd rows are made from copies
+    Vector of_a[lanes / columns][K], of_b[lanes / columns][K];
+    for (int part = 0; part < lanes / columns; part++) {
         for (int k = 0; k < K; k++) {
             of_a[part][k] = A::decode(Factors::load(a, k, columns * part));
             of_b[part][k] = B::decode(Factors::load(b, k, columns * part));
         }
     }
     for (int row = 0; row < width; row++) {
+        const int copy = rdna3 ? row % 2 * parts : 0;
         decltype(at(Vector{}, 0)) of_row[K];
         for (int k = 0; k < K; k++) {
-            of_row[k] = at(of_a[rdna3 ? row % 2 : row / columns][k], row % columns);
+            of_row[k] = at(of_a[copy + row / columns][k], row % columns);
         }
         for (int x = 0; x < width; x += columns) {
-            const Vector *const of_columns = of_b[rdna3 ? row % 2 : x / columns];
-            Results::store(d, row, x, multiply(of_row, of_columns, Results::load(c, row, x)));
+            Results::store(d, row, x, multiply(of_row, of_b[copy + x / columns], Results::load(c, row, x)));
         }
     }
 }

@@ -8,7 +8,7 @@ namespace simt::amd {
 constexpr bool rdna3 = SIMT_GFX_NUMBER < 0x1200;
 constexpr int step = rdna3 ? 2 : 4; // products
 
-template <class Reals> struct Part; // of 16 columns
+template <class Reals> struct Part; // of the columns
 template <> struct Part<Floats> {
     using Integers = Ints;
     using Singles = Floats;
@@ -89,7 +89,7 @@ template <class Reals, int K, bool packed> Words in_steps(const ScaledNumber *a,
                 after_step<packed>(terms, of_terms, part_of<Singles>(sum, part), part_of<Integers>(c_exponent, part)));
             set_part(unusual, part, strange);
         }
-        for (int column = 0; column < 16; column++) {
+        for (int column = 0; column < columns; column++) {
             if (__builtin_expect(unusual[column] != 0, 0)) { // infinities and NaNs spread as in any sum
                 double plain = sum[column];
                 for (int i = first; i < first + step; i++) {

@@ -1,4 +1,5 @@
-// Vectors of 16 numbers, and what they and single numbers have in common.
+// Vectors of 8 numbers, as wide as AVX2's, and what they and single numbers have in common. g++ compares and chooses
+// between the elements of wider ones one by one.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +10,15 @@
 
 namespace simt::amd {
 
-typedef float Floats __attribute__((vector_size(64)));
-typedef int32_t Ints __attribute__((vector_size(64)));
-typedef uint32_t Words __attribute__((vector_size(64)));
-typedef double Doubles __attribute__((vector_size(64)));
-typedef int64_t Longs __attribute__((vector_size(64)));
-typedef float HalfOfFloats __attribute__((vector_size(32)));
-typedef int32_t HalfOfInts __attribute__((vector_size(32)));
+constexpr int columns = 8; // of a matrix, computed at once
+
+typedef float Floats __attribute__((vector_size(4 * columns)));
+typedef int32_t Ints __attribute__((vector_size(4 * columns)));
+typedef uint32_t Words __attribute__((vector_size(4 * columns)));
+typedef double Doubles __attribute__((vector_size(4 * columns)));
+typedef int64_t Longs __attribute__((vector_size(4 * columns)));
+typedef float HalfOfFloats __attribute__((vector_size(2 * columns)));
+typedef int32_t HalfOfInts __attribute__((vector_size(2 * columns)));
 
 template <class To, class From> inline To as(From value) {
     static_assert(sizeof(To) == sizeof(From), "the same bits");
