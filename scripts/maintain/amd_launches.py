@@ -4,7 +4,6 @@ Nothing here comes from the simulator or the package's own model of launches, so
 Only small ops, which leave most of a GPU idle: the grid then does not depend on how many blocks fit on it.
 """
 
-import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -160,9 +159,10 @@ def _lds(row: list[int], choice: Chosen, size: int, wave: int) -> int:
 
 def _arguments(op: Op, at: Pointers, dst: int) -> Iterator[bytes]:
     sizes, params = op.sizes, op.params
-    Q, K, V, mask = (op.tensors.get(name) for name in ("Q", "K", "V", "mask"))
+    Q, K, V = (op.tensors[name] for name in ("Q", "K", "V"))
+    mask = op.tensors.get("mask")
     scale = np.float32(params.scale) / np.float32(params.logit_softcap or 1)
-    heads = 1 << int(math.floor(math.log2(sizes.n_head)))
+    heads = 1 << (sizes.n_head.bit_length() - 1)
     bases = (np.float32(2.0 ** (-params.max_bias / part / heads)) for part in (1, 2))
     yield from (_pointer(at.get(name, 0)) for name in ("Q", "K", "V", "mask", "sinks"))
     yield from map(_pointer, (0, dst, at["meta"]))  # no KV_max: the mask of a small op is not scanned

@@ -16,7 +16,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +32,9 @@ COMMIT = "a9069c177a"
 PATCH = Path(__file__).with_name("tinygrad.patch")
 FAMILY = {"gfx942": "cdna", "gfx1100": "rdna3", "gfx1201": "rdna4"}
 """The instruction sets that the emulator has, of the architectures that the attention kernels are compiled for."""
-NOTHING = frozenset(
-    "buffer_gl0_inv buffer_gl1_inv buffer_inv buffer_wbl2 global_inv global_wb global_wbinv s_barrier_signal s_clause "
-    "s_delay_alu s_nop s_sendmsg s_set_inst_prefetch_distance s_setprio s_sleep s_wait_alu s_wait_dscnt s_wait_kmcnt "
-    "s_wait_loadcnt s_wait_loadcnt_dscnt s_wait_storecnt s_wait_storecnt_dscnt s_waitcnt s_waitcnt_depctr "
-    "s_waitcnt_vscnt v_nop".split()
+NOTHING = re.compile(
+    r"buffer_(gl[01]_inv|inv|wbl2)|global_(inv|wb|wbinv)|v_nop"
+    r"|s_(barrier_signal|clause|delay_alu|nop|sendmsg|set_inst_prefetch_distance|setprio|sleep|wait(cnt)?(_\w+)?)"
 )
 DISASSEMBLED = re.compile(r"^\t(.*?) *// (\w+): (.*)$", re.MULTILINE)
 PAIR = re.compile(r"\bv\[(\d+):(\d+)\]")
@@ -61,6 +60,16 @@ USER_REGISTERS = (
 PRIVATE_SIZE = 64
 
 
+class WaveState(Protocol):
+    """The registers of a wave, as the emulator has them."""
+
+    sgpr_buf: Any
+    vgpr_buf: Any
+    accvgpr_buf: Any
+    _sgpr_mv: memoryview
+    _vgpr_mv: memoryview
+
+
 @dataclass(frozen=True)
 class Instruction:
     """A decoded instruction: its words as LLVM writes them, its size in bytes, and the emulator's function."""
@@ -76,7 +85,7 @@ class Instruction:
         return self.text.split(maxsplit=1)[0]
 
 
-def load_tinygrad(folder: Path) -> Any:
+def load_tinygrad(folder: Path) -> ModuleType:
     """tinygrad's emulator, from a clone that is made if it is not there, with our corrections."""
     if not folder.exists():
         run(["git", "clone", "-q", TINYGRAD, folder])
@@ -132,7 +141,8 @@ class Launch:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The kernel's metadata."""
-        return self.code.kernels[self.kernel]
+        found: Mapping[str, Any] = self.code.kernels[self.kernel]
+        return found
 
     def kernarg(self) -> bytes:
         """The memory of the arguments: the kernel's own, then those that the runtime adds."""
@@ -210,11 +220,10 @@ class Emulator:
         words = np.frombuffer(launch.kernarg(), np.uint32)
         yield from map(int, words[preload >> 7 :][: preload & 0x7F])
 
-    def _wave(self, code: CodeObject, family: str, state: Any, private: "Private") -> Iterator[int]:
+    def _wave(self, code: CodeObject, family: str, state: WaveState, private: "Private") -> Iterator[int]:
         """Run a wave; yields the number of instructions at each barrier, and at its end."""
-        address = lambda buffer: buffer._buf.va_addr  # noqa: E731
-        places = (address(state.sgpr_buf), address(state.vgpr_buf), 0, private.lds.ctypes.data)
-        places += (private.scratch.ctypes.data, address(state.accvgpr_buf))
+        places = [buffer._buf.va_addr for buffer in (state.sgpr_buf, state.vgpr_buf)]
+        places += [0, private.lds.ctypes.data, private.scratch.ctypes.data, state.accvgpr_buf._buf.va_addr]
         buffers, scalars, steps = [ctypes.c_uint64(place) for place in places], state._sgpr_mv, 0
         vectors = np.frombuffer(state._vgpr_mv, np.uint32).reshape(-1, private.wave)
         while (at := scalars[PC] | scalars[PC + 1] << 32) != END:
@@ -266,10 +275,10 @@ class Private:
         return kept
 
 
-def jump(item: Instruction, at: int, scalars: Any) -> int | None:
+def jump(item: Instruction, at: int, scalars: memoryview) -> int | None:
     """Where the program goes on after an instruction that the emulator lacks; None for the others."""
     following, mnemonic = at + item.size, item.mnemonic
-    if mnemonic in NOTHING:
+    if NOTHING.fullmatch(mnemonic):
         return following
     if aperture := APERTURES.get(item.text.rpartition(" ")[2]):
         if mnemonic != "s_mov_b64":
