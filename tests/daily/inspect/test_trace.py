@@ -125,14 +125,6 @@ def test_readings_equal_the_registers(kind, ncols1):
         assert ours["values"].keys() == theirs["values"].keys()
 
 
-def test_a_trace_from_debugger_to_verdict():
-    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
-    found = read_trace(Fibers(document), plan())
-    trace = judge(found, work)
-    assert trace.deviation is None
-    assert len(trace.tiles[0].steps) == 5
-
-
 def test_lanes_may_come_in_any_order_and_past_one_another():
     document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
     # Between two warp instructions each lane runs on alone: softmax and rescaled of a lane follow one another

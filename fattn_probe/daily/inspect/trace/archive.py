@@ -33,8 +33,12 @@ def block_arrays(
     arrays["warp"] = np.array(sorted(documents), np.int32)
     arrays["about"] = np.array(json.dumps(about))
     table = [[read[warp].get(key) for warp in sorted(documents)] for key in keys]
+    # The KV rows of each step, [step][row], for a kernel that gathers them.
+    gathered = [next((step.indices for step in line if step and step.indices is not None), None) for line in table]
+    if gathered and all(rows is not None for rows in gathered):
+        arrays["indices"] = np.array(gathered, np.int64)
     half = all(document["VKQ"]["T"] == "half2" for document in documents.values())
-    return arrays | _registers(table, half=half) | _indices(table) | _layout(documents, table)
+    return arrays | _registers(table, half=half) | _layout(documents, table)
 
 
 def _registers(table: Sequence[Sequence[Step | None]], *, half: bool) -> dict[str, Array]:
@@ -53,13 +57,6 @@ def _registers(table: Sequence[Sequence[Step | None]], *, half: bool) -> dict[st
                 assert step is not None
                 arrays[name][at, warp] = step[name]
     return arrays
-
-
-def _indices(table: Sequence[Sequence[Step | None]]) -> dict[str, Array]:
-    """The KV rows of each step, [step][row], for a kernel that gathers them."""
-    rows = [next((step.indices for step in line if step and step.indices is not None), None) for line in table]
-    found = [row for row in rows if row is not None]
-    return {"indices": np.array(found, np.int64)} if found and len(found) == len(rows) else {}
 
 
 def _layout(documents: Mapping[int, Mapping[str, Any]], table: Sequence[Sequence[Step | None]]) -> dict[str, Array]:

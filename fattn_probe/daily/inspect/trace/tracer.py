@@ -32,7 +32,6 @@ from fattn_probe.llama.launch.tiles import BlockWork
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.run.prepare import dry_launches
 from fattn_probe.machine.run.session import arch_of
-from fattn_probe.verdict.diagnose.diagnosis import Element
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.adapter import Inputs
@@ -86,8 +85,8 @@ class Tracer:
         if place is not None:
             candidates = [(place.block, place.warp)]
         else:
-            at = next((at for at, stage in enumerate(stages) if stage.stored and stage.deviation), 0)
-            block = stored.parts[at // STAGES_A_PART].block
+            first = next((number for number, stage in enumerate(stages) if stage.stored and stage.deviation), 0)
+            block = stored.parts[first // STAGES_A_PART].block
             fails = output.status is Status.FAIL or any(stage.deviation for stage in stages)
             candidates = [(block, warp) for warp in (stored.warps if fails else stored.warps[:1])]
         for block, warp in candidates:
@@ -97,8 +96,12 @@ class Tracer:
         stopped = traced.stopped or ended
         traced = replace(traced, stages=(*traced.stages, *stages), row=row, stopped=stopped)
         if traced.deviation is None and not stopped and output.status is Status.FAIL and output.diagnosis:
-            wrong = tuple(_wrong(element, self._places[FINISHED]) for element in output.diagnosis.worst[:1])
-            traced = replace(traced, stages=(*traced.stages, *wrong))
+            for worst in output.diagnosis.worst[:1]:  # every value that was read is within its bound
+                at = {name: np.array(index) for name, index in asdict(worst.at).items()}
+                value, expected = (np.array([number], np.float32) for number in (worst.value, worst.expected))
+                place_of_dst = self._places[FINISHED]
+                wrong = Stage("dst, by the verdict", "output", value, expected, np.zeros(1), at, place_of_dst)
+                traced = replace(traced, stages=(*traced.stages, wrong))
         return traced
 
     def warp(self, model: tuple[ModelledRows, Geometry], block: int, warp: int, kb0: int | None = None) -> JudgedTrace:
@@ -258,10 +261,3 @@ class Tracer:
             does = ", ".join(f"{tile.kb0_start} to {tile.kb0_stop - 1}" for tile in work.tiles)
             raise InputError(f"{where}.kb0: block {block} does not do step {kb0}, only {does}")
         return work
-
-
-def _wrong(element: Element, place: str) -> Stage:
-    """The wrong element that the verdict found, if every value that was read is within its bound."""
-    at = {name: np.array(index) for name, index in asdict(element.at).items()}
-    found, expected = (np.array([value], np.float32) for value in (element.value, element.expected))
-    return Stage("dst, by the verdict", "output", found, expected, np.zeros(1), at, place)
