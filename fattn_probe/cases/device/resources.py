@@ -14,7 +14,7 @@ from fattn_probe.cases.device.origin import Method, Origin
 TABLE = "resources.csv"
 AMD_TABLE = "amd-resources.csv"
 NO_CODE = "-"
-CELL = re.compile(r"(\d+)/(\d+)/(\d+)")
+CELL = re.compile(r"\d+(/\d+){2}|\d+(/\d+){5}")
 ESTIMATED = frozenset({"61", "70"})
 """Architectures that nvcc 13 has dropped; their figures in the table are estimates of `scripts/resources --ptxas`."""
 
@@ -46,6 +46,11 @@ class AmdResources:
     shared: int
     local: int
     waves: int
+
+    @property
+    def resources(self) -> Resources:
+        """What decides how many blocks fit on a compute unit; scalar registers never do (`scripts/amd-resources`)."""
+        return Resources(self.vgprs, self.shared, self.local)
 
     def __str__(self) -> str:
         return "/".join(map(str, astuple(self)))
@@ -107,18 +112,21 @@ def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
 
 
 def read_table(path: Path | None = None, only: str = "") -> Iterator[Compiled]:
-    """The table, or its columns of one arch.
+    """NVIDIA's table, or the columns of one arch, which may be AMD's.
 
-    It has a row per kernel, and a column per llama.cpp build and arch (`11549/89`) with `registers/shared/local`.
+    It has a row per kernel, and a column per llama.cpp build and arch (`11549/89`) with `registers/shared/local`, or
+    the fields of `AmdResources`.
     """
-    source = path or files("fattn_probe.cases.device") / TABLE
+    source = path or files("fattn_probe.cases.device") / (AMD_TABLE if only.startswith("gfx") else TABLE)
     rows = csv.reader(io.StringIO(source.read_text()))
     columns = [column.split("/") for column in next(rows)[1:]]
     chosen = [(at, int(number), arch) for at, (number, arch) in enumerate(columns, 1) if only in ("", arch)]
     for row in rows:
         for at, number, arch in chosen:
-            if match := CELL.fullmatch(row[at]):
-                yield Compiled(number, arch, row[0], Resources(*map(int, match.groups())))
+            if CELL.fullmatch(row[at]):
+                figures = [int(word) for word in row[at].split("/")]
+                found = Resources(*figures) if len(figures) == 3 else AmdResources(*figures).resources
+                yield Compiled(number, arch, row[0], found)
 
 
 def merge_amd(build_number: int, gfx: str, found: Mapping[str, AmdResources | None], path: Path) -> str:
