@@ -182,6 +182,10 @@ def test_why_names_converted_operands_and_the_largest_cause():
     assert said.endswith(
         "Q in f32, P in f32, K (q8_0) converted to f16; 75 % of the expected square error is P rounded to f16"
     )
+    rows.loss_weights, rows.loss_sums = np.array([-3.0, np.nan]), np.array([2.0, np.nan])
+    assert why(op, kernel, rows, {"loss": 1.0}).endswith("error is small weights that are zero in f16")
+    rows.loss_sums = np.array([4.0, np.nan])
+    assert why(op, kernel, rows, {"loss": 1.0}).endswith("error is increments lost below half an ulp")
     kernel.converts_K = False
     assert "converted to f16;" not in why(op, kernel, rows, {"logits": 0.0})
 
