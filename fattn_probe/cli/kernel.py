@@ -58,11 +58,6 @@ def known() -> RenderableType:
     return Table(("kernel", "what it is", "runs on"), (*rows, own), prose=frozenset({"what it is"}))
 
 
-def llamas(work: Work) -> Work:
-    """The work without AMD GPUs, on which llama.cpp's kernels do not run here."""
-    return [(case, [one for one in targets if one.device is None or not one.device.gfx]) for case, targets in work]
-
-
 def compare_kernels(
     kernel: str, build: BuildFlags, work: Work, checks: Checks, how: How, *, maps: bool, as_json: bool
 ) -> None:
@@ -75,7 +70,9 @@ def compare_kernels(
         options = RunOptions(None)
         if llama:
             options = replace(setup.run_options(build), simulation=how.simulation, timeout=how.timeout)
-        session = setup.prepared_session(options, llamas(work) if llama else (), activity)
+        # llama.cpp's kernels do not run on AMD GPUs here.
+        ours = [(case, [one for one in on if one.device is None or not one.device.gfx]) for case, on in work]
+        session = setup.prepared_session(options, ours if llama else (), activity)
         rows = []
         for row in Contest(session, contenders, how, checks, activity.step).rows(work):
             activity.count(row.judgement.status)

@@ -140,7 +140,9 @@ def regress(
     ):
         session, standing = setup.session_of(replace(options, beside_base=base is None), activity), Standing()
         targets = frozenset(str(target) for _, target in pairs)
-        call = Call(suite_file.stem, named_source(options), chosen.only, targets)
+        source = [options.tree.spec if options.tree else "", *(patch.name for patch in options.patches)]
+        source += [str(options.build.folder)] if options.build else []
+        call = Call(suite_file.stem, " ".join(source), chosen.only, targets)
         part = RunPart(share, divided.night or night_of(history, call, resume=divided.resume))
         runner = SuiteRunner(
             history,
@@ -182,12 +184,6 @@ def likely_in(options: RunOptions) -> Likely:
     if base is None or found is None:
         return Likely()
     return Likely({name: place for place, name in enumerate(found.noticed)}, found.kernels, base.options.tree)
-
-
-def named_source(options: RunOptions) -> str:
-    """The source that the user named, with its patches, or the folder of a build."""
-    names = [options.tree.spec if options.tree else "", *(patch.name for patch in options.patches)]
-    return " ".join([*names, *([str(options.build.folder)] if options.build else [])])
 
 
 def accepted(history: History, outcome: Outcome, why: str) -> Outcome:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fattn_probe.base.process import run
 
-TAG = "rocm-6.2.2"
-"""The headers' release: of those with HIP's bf16 type (6.1 and newer, as llama.cpp demands) the newest with a tag."""
-REPOSITORIES = {"clr": "hipamd/include", "HIP": "include"}
+COMMITS = {"clr": "f9f995c6d0", "HIP": "c5e11fcac8"}
+"""The headers' repositories, at HIP 6.3.0. Those of 6.2 read the low half of two bf16 values as an integer."""
+HEADERS = {"clr": "hipamd/include", "HIP": "include"}
 CLANG = "clang++-19"
 ARCHITECTURES = ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx1201")
 DEFINES = (
@@ -20,7 +20,7 @@ DEFINES = (
 )
 """Those of a release build of ggml-hip (ggml/src/ggml-hip/CMakeLists.txt), and CMake's own for HIP."""
 ISA_VERSION = "@__oclc_ISA_version = linkonce_odr protected local_unnamed_addr addrspace(4) constant i32 {}\n"
-HIP_VERSION = {"HIP_VERSION_MAJOR": 6, "HIP_VERSION_MINOR": 2, "HIP_VERSION_PATCH": 0}
+HIP_VERSION = {"HIP_VERSION_MAJOR": 6, "HIP_VERSION_MINOR": 3, "HIP_VERSION_PATCH": 0}
 HIP_VERSION_SUM = (
     "#define HIP_VERSION (HIP_VERSION_MAJOR * 10000000 + HIP_VERSION_MINOR * 100000 + HIP_VERSION_PATCH)\n"
 )
@@ -43,20 +43,21 @@ def isa_version(gfx: str) -> int:
     return int(digits[:-2]) * 1000 + int(digits[-2]) * 100 + int(digits[-1], 16)
 
 
-def make_rocm(folder: Path, github: str = "https://github.com/ROCm") -> None:
+def make_rocm(folder: Path) -> None:
     """Make the folder for clang's `--rocm-path`, from the network: ROCm's repositories and a Debian package.
 
-    `github` may be a local mirror. The device library (5.2.3) is older than some architectures; a file that names
-    the architecture is all that they lack.
+    The device library (5.2.3) is older than some architectures; a file that names the architecture is all that they
+    lack.
     """
     include, bitcode = folder / "include", folder / "amdgcn/bitcode"
     for path in (include / "hip", include / "hipblas", bitcode, folder / "share/hip", folder / "download"):
         path.mkdir(parents=True, exist_ok=True)
-    for name, headers in REPOSITORIES.items():
+    for name, commit in COMMITS.items():
         clone = folder / "download" / name
         if not clone.exists():
-            run(["git", "clone", "-q", "--depth", "1", "--branch", TAG, f"{github}/{name}", clone])
-        run(["cp", "-r", f"{clone / headers}/.", include])
+            run(["git", "clone", "-q", f"https://github.com/ROCm/{name}", clone])
+        run(["git", "-C", clone, "checkout", "-q", commit])
+        run(["cp", "-r", f"{clone / HEADERS[name]}/.", include])
     run(["apt-get", "download", "rocm-device-libs"], cwd=folder / "download")
     for package in (folder / "download").glob("rocm-device-libs_*.deb"):
         run(["dpkg", "-x", package, folder / "download/libs"])

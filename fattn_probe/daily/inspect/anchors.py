@@ -52,7 +52,11 @@ ANCHORS = (
     ),
     Anchor("logits", MMA, r"^\s*float KQ_max_new\[", "KQ before the mask"),
     Anchor(
-        "softmax", MMA, r"^\s*(const )?half2 KQ_max_scale_h2 = make_half2\(", "P and the rescale factor", every=True
+        "softmax",  # the second form: with sums in float32, as on CDNA
+        MMA,
+        r"^\s*((const )?half2 KQ_max_scale_h2 = make_half2\(|VKQ_C\[i\]\.x\[l\] \*= KQ_max_scale\[0\];)",
+        "P and the rescale factor",
+        every=True,
     ),
     Anchor("rescaled", MMA, r"^\s*T_B_VKQ B\[", "VKQ after the rescale"),
     Anchor("accumulated", MMA, r"// Finally, sum up partial KQ rowsums", "the last step's VKQ", skip_comment=True),

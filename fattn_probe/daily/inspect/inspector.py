@@ -131,6 +131,12 @@ def wave_of(target: Target) -> int:
     return target.device.warpSize if target.device is not None else LANES
 
 
+def matrix_of(target: Target) -> str:
+    """The layout of the sums of an AMD GPU's matrix instructions (`trace.fragments.AMD_ROWS`); empty for NVIDIA."""
+    gfx = target.device.gfx if target.device is not None else ""
+    return {"gfx9": "mfma", "gfx11": "rdna3", "gfx12": "rdna4"}.get(gfx[:-2], "") if gfx else ""
+
+
 @dataclass
 class Inspector:
     """Inspects cases; keeps the data that it has read from each source tree."""
@@ -193,7 +199,8 @@ class Inspector:
         anchors = {name: list(found) for name, found in self.located(build).locations.items()}
         dispatch = plan_of(self.dispatch(build))
         simulated = target.engine == "sim"
-        return {"anchors": anchors, "dispatch": dispatch, "simulated": simulated, "wave": wave_of(target)}
+        gpu = {"simulated": simulated, "wave": wave_of(target), "matrix": matrix_of(target)}
+        return {"anchors": anchors, "dispatch": dispatch} | gpu
 
     def environment(self, target: Target) -> dict[str, str]:
         """The complete environment for an interactive debugger."""

@@ -48,7 +48,12 @@ def case_of_op(name: str, described: Mapping[str, Any], raw: Bytes) -> CaseFile:
 
     InputError for a type that fattn-probe does not know.
     """
-    views = {key: view_of(key, view) for key, view in described["views"].items()}
+    views = {}
+    for key, view in described["views"].items():
+        if view["type"] not in TYPE_NAMES:
+            raise InputError(f"{key} has type {view['type']}, allowed: {', '.join(TYPE_NAMES)}")
+        place = view["root"], tuple(view["ne"]), tuple(view["nb"]), view["offset"]
+        views[key] = TensorView(key, view["type"], *place)
     roots = {key: Root(key, root["type"], tuple(root["ne"])) for key, root in described["roots"].items()}
     inputs = {key: stored_bytes(root, raw) for key, root in described["roots"].items()}
     op_params = described["params"]
@@ -62,13 +67,6 @@ def capture_of_op(case: CaseFile, described: Mapping[str, Any], raw: Bytes, prov
     dst = stored_bytes(described["dst"], raw).view(np.float32).reshape(described["dst"]["ne"][::-1])
     backend = described["backend"]
     return Capture(case.name, case.digest, case.op, case.inputs, dst, (), "wall", (), backend, backend, provenance)
-
-
-def view_of(name: str, view: Mapping[str, Any]) -> TensorView:
-    """An operand."""
-    if view["type"] not in TYPE_NAMES:
-        raise InputError(f"{name} has type {view['type']}, allowed: {', '.join(TYPE_NAMES)}")
-    return TensorView(name, view["type"], view["root"], tuple(view["ne"]), tuple(view["nb"]), view["offset"])
 
 
 def stored_bytes(place: Mapping[str, Any], raw: Bytes) -> Bytes:

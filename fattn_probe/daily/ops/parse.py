@@ -59,7 +59,7 @@ class CheckerReport:
 Event = OpResult | OpsSummary | Backend | Missing | CheckerReport
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-FATAL = re.compile(r"GGML_ASSERT|GGML_ABORT|CUDA error|fatal error|ERROR: AddressSanitizer|runtime error")
+FATAL = re.compile(r"GGML_ASSERT|GGML_ABORT|(CUDA|ROCm) error|fatal error|ERROR: AddressSanitizer|runtime error")
 TAIL = 40
 """Last lines of output that are kept."""
 SCALE = {"T": 1e3, "G": 1.0, "M": 1e-3, "k": 1e-6}

@@ -22,18 +22,18 @@ OnResult = Callable[[Result, int, int], None]
 """Called with a result, the number of results so far, and the planned number."""
 
 
-def result_of(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Result:
-    """Run and judge one case as `compare` does; an error on the way makes it lost."""
+def result_of(
+    session: Session, case: Case, target: Target, checks: Checks | None = None, *, timed: bool = True
+) -> Result:
+    """Run and judge one case as `compare` does; an error on the way makes it lost.
+
+    `timed` is False if other processes share the GPU: its times are meaningless then.
+    """
     try:
         judgement = judge_case(session, case, target, checks)
     except (BuildError, InputError, LostError) as error:
         return Result.lost(case, str(error))
-    return recorded(judgement, timed=target.engine == "cuda")
-
-
-def result_without_times(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Result:
-    """`result_of` without times, which are meaningless if other processes share the GPU."""
-    return replace(result_of(session, case, target, checks), seconds=())
+    return recorded(judgement, timed=timed and target.engine == "cuda")
 
 
 def recorded(judgement: Judgement, *, timed: bool) -> Result:

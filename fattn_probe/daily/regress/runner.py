@@ -31,7 +31,7 @@ from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night
 from fattn_probe.daily.regress.pool import Job
 from fattn_probe.daily.regress.records import ORDER, WHOLE, Identity, Result, Run, RunPart, Settings, StoredCase
-from fattn_probe.daily.regress.results import result_of, result_without_times
+from fattn_probe.daily.regress.results import result_of
 from fattn_probe.daily.regress.resume import take_over
 from fattn_probe.daily.regress.schedule import Event, Orders, Schedule
 from fattn_probe.daily.regress.selection import CaseSelection, matching
@@ -334,8 +334,8 @@ class SuiteRunner:
         repeat = options.repeat if target.engine == "cuda" else 1  # the simulator's times are meaningless
         threads = max(1, cores() // workers) if workers else 1
         options = replace(options, simulation=replace(options.simulation, threads=threads), repeat=repeat)
-        judge = result_of if workers in (None, 1) else result_without_times
-        return Job(partial(judge, checks=planned.checks), options, planned.session.builds if workers else {}, target)
+        judge = partial(result_of, checks=planned.checks, timed=workers in (None, 1))
+        return Job(judge, options, planned.session.builds if workers else {}, target)
 
     def workers_on(self, planned: Planned) -> int:
         """Number of processes for an entry on a target: one if a GPU's repeats are timed."""

@@ -13,7 +13,7 @@ from fattn_probe.base.workers import prepare_workers, threads
 from fattn_probe.cases.device import Target
 from fattn_probe.daily.regress.pool import Job, judged
 from fattn_probe.daily.regress.records import Result
-from fattn_probe.daily.regress.results import result_without_times
+from fattn_probe.daily.regress.results import result_of
 from fattn_probe.lab.fuzz.lanes import Drawn, Lane, LaneBatch, lanes
 from fattn_probe.llama.build.ninja import Progress, Report
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -100,7 +100,7 @@ class Fuzzer:
 
     def _judged(self, batch: LaneBatch) -> Iterator[Judged]:
         simulation = replace(self.options.simulation, threads=1)
-        judge = functools.partial(result_without_times, checks=self.checks)
+        judge = functools.partial(result_of, checks=self.checks, timed=False)
         for target, cases in batch.by_target:
             by_name = {drawn.case.name: drawn for drawn in cases}
             job = Job(judge, replace(self.options, simulation=simulation), batch.builds, target)

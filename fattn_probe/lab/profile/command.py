@@ -61,14 +61,13 @@ class Profiled:
 
 
 def check_targets(targets: Sequence[Target]) -> None:
-    """InputError if a target has no kernels, or another memory system than NVIDIA's; MachineError without ncu."""
-    for target in targets:
-        if target.engine == "cpu":
-            raise InputError("profile --on cpu: ggml's CPU backend has no kernels to count")
-        if target.device is not None and target.device.gfx:
-            raise InputError(
-                f"profile --on {target}: it counts by the rules of NVIDIA's memory, which AMD's does not have"
-            )
+    """InputError if a target has no kernels, or is an AMD GPU; MachineError for a GPU without ncu."""
+    if any(target.engine == "cpu" for target in targets):
+        raise InputError("profile --on cpu: ggml's CPU backend has no kernels to count")
+    if amd := [target for target in targets if target.device is not None and target.device.gfx]:
+        raise InputError(
+            f"profile --on {amd[0]}: sectors, bank conflicts and occupancy are counted by NVIDIA's rules only"
+        )
     if any(target.engine == "cuda" for target in targets):
         find_ncu()
 

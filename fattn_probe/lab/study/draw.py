@@ -15,9 +15,9 @@ from fattn_probe.daily.inspect.view.work_picture import TerminalMap
 from fattn_probe.lab.study.algorithms import Subject
 from fattn_probe.lab.study.problem import StepRow, count
 from fattn_probe.lab.study.problem import tiles as cut
-from fattn_probe.lab.study.schedules import Scheduled, Taken
+from fattn_probe.lab.study.schedules import Scheduled
 from fattn_probe.lab.study.warpgroups import EXPONENTIALS, RINGS, SCHEDULES, TENSOR_CORES, TMA, Event, actor
-from fattn_probe.llama.launch.tiles import BlockWork, Grid, index_of
+from fattn_probe.llama.launch.tiles import Grid, index_of
 
 MOST_ROWS = 10
 ROSE, HIDDEN = "↑", "╱"
@@ -112,18 +112,15 @@ def stream_k_facts(subject: Subject) -> Facts:
     grid = Grid(launch.grid.iter_k, launch.grid.iter_j, 1, 1, 1)
     kv_head, place = divmod(subject.head, subject.op.shape.group)
     first = index_of((subject.sequence, kv_head, place // launch.ncols2, 0), launch.grid) * grid.iter_k
-    blocks = tuple(_restricted(block, subject, grid, first) for block in launch.blocks)
+    blocks = []
+    for block in launch.blocks:  # each with the tiles of this head alone, and its share renumbered to match
+        tiles = tuple(replace(work, sequence=0, z_KV=0, zt_gqa=0) for work in block.tiles if subject.covers(work.tile))
+        if tiles:
+            shares = ((at or 0) - first for at in (block.kbc, block.kbc_stop))
+            kbc, kbc_stop = (min(max(at, 0), grid.iter_j * grid.iter_k) for at in shares)
+            blocks.append(replace(block, kbc=kbc, kbc_stop=kbc_stop, tiles=tiles))
     choice = Choice("mma_f16", "flash_attn_ext_f16", {}, {"nbatch_fa": launch.nbatch_fa})
-    working = tuple(block for block in blocks if block.tiles)
-    return Facts({}, choice=choice, grid=grid, blocks=working)
-
-
-def _restricted(block: BlockWork, subject: Subject, grid: Grid, first: int) -> BlockWork:
-    """A block restricted to the tiles of this head, with its share renumbered to match."""
-    tiles = tuple(replace(work, sequence=0, z_KV=0, zt_gqa=0) for work in block.tiles if subject.covers(work.tile))
-    most = grid.iter_j * grid.iter_k
-    kbc, kbc_stop = (min(max((at or 0) - first, 0), most) for at in (block.kbc, block.kbc_stop))
-    return replace(block, kbc=kbc, kbc_stop=kbc_stop, tiles=tiles)
+    return Facts({}, choice=choice, grid=grid, blocks=tuple(blocks))
 
 
 def interval(rows: tuple[int, int]) -> str:
@@ -187,12 +184,6 @@ def _word(event: Event) -> str:
     return event.what + ("" if event.tile is None else str(event.tile))
 
 
-def _taken_word(taken: Taken) -> Word:
-    if taken.slots is None or taken.busy is None:
-        return Text("deadlock", "red")
-    return f"{taken.slots} ({taken.busy:.0%})"
-
-
 def schedule_lines(scheduled: Scheduled, most: int) -> Iterator[RenderableType]:
     """The whole section."""
     plan, registers = scheduled.plan, scheduled.registers
@@ -221,10 +212,15 @@ def schedule_lines(scheduled: Scheduled, most: int) -> Iterator[RenderableType]:
     else:
         yield Text.assemble(("No buffer is read before it is full or filled before it is empty.", "green"))
     yield Text(f"\nSlots of {plan.T_c} KV tiles with {plan.stages} stage{'s' if plan.stages > 1 else ''}", "bold")
-    found = {(one.schedule, one.ring, one.producer): one for one in scheduled.table}
+    found: dict[tuple[str, str, bool], Word] = {
+        (one.schedule, one.ring, one.producer): Text("deadlock", "red")
+        if one.slots is None
+        else f"{one.slots} ({one.busy:.0%})"
+        for one in scheduled.table
+    }
     pairs = [(ring, producer) for ring in reversed(RINGS) for producer in (True, False)]
     heads = [f"{ring},\n{'producer' if producer else 'WG1 loads'}" for ring, producer in pairs]
-    taken = [(name, *(_taken_word(found[(name, *pair)]) for pair in pairs)) for name in SCHEDULES]
+    taken = [(name, *(found[(name, *pair)] for pair in pairs)) for name in SCHEDULES]
     yield Table(("schedule", *heads), tuple(taken), frozenset(heads))
     yield Text(
         "In brackets: how much of the time the tensor cores work. Without a producer, WG1 issues the loads.", "dim"

@@ -81,17 +81,16 @@ def heads_of_tile(group: int) -> int:
 
 def pieces_of(launch: StudyLaunch, shape: Sizes) -> tuple[StudyPiece, ...]:
     """The parts of all blocks, block by block, without the padding beyond the tensors."""
-    works = ((block.block, work) for block in launch.blocks for work in block.tiles)
-    return tuple(_piece(b, work, launch, shape) for b, work in works if in_grid(work.tile, launch.grid))
-
-
-def _piece(block: int, work: TileWork, launch: StudyLaunch, shape: Sizes) -> StudyPiece:
-    first = work.z_KV * shape.group + work.zt_gqa * launch.ncols2
-    heads = slice(first, min(first + launch.ncols2, (work.z_KV + 1) * shape.group))
-    queries = slice(work.jt * launch.ncols1, min((work.jt + 1) * launch.ncols1, shape.n_q))
-    start = work.kb0_start * launch.nbatch_fa
-    stop = max(start, min(work.kb0_stop * launch.nbatch_fa, shape.n_kv))
-    return StudyPiece(block, work, heads, queries, slice(start, stop))
+    found = []
+    for number, work in ((block.block, work) for block in launch.blocks for work in block.tiles):
+        if in_grid(work.tile, launch.grid):
+            first = work.z_KV * shape.group + work.zt_gqa * launch.ncols2
+            heads = slice(first, min(first + launch.ncols2, (work.z_KV + 1) * shape.group))
+            queries = slice(work.jt * launch.ncols1, min((work.jt + 1) * launch.ncols1, shape.n_q))
+            start = work.kb0_start * launch.nbatch_fa
+            stop = max(start, min(work.kb0_stop * launch.nbatch_fa, shape.n_kv))
+            found.append(StudyPiece(number, work, heads, queries, slice(start, stop)))
+    return tuple(found)
 
 
 def stream_k(op: OpArrays, launch: StudyLaunch, wanted: Callable[[Tile], bool] | None = None) -> StudyResult:

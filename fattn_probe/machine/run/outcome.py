@@ -14,6 +14,7 @@ from fattn_probe.machine.run.result import RunResult
 FAULT_CODE, MISSING_CODE, LINKER_CODE, SIGABRT = 86, 87, 127, -6
 FINDING = "fattn-probe: finding: "
 FRAME = "fattn-runner: frame "
+DEVICE_ERROR = re.compile(r"\b(CUDA|ROCm) error: ")
 GRAPH_FAILED = "fattn-runner: ggml_backend_graph_compute: "
 MISSING = re.compile(r"fattn-probe: missing symbol: (?P<symbol>\S+)|undefined symbol: (?P<linker>[^\s,]+)")
 ABORT = re.compile(r"^(?P<place>\S.*?:\d+): (?P<what>.+)$")
@@ -165,9 +166,9 @@ def ggml_failure(done: Completed) -> Failed | None:
 
 
 def cuda_error(lines: list[str]) -> list[str]:
-    """ggml's message of a CUDA error: the error, then indented lines with the place and the call."""
+    """ggml's message of a CUDA or ROCm error: the error, then indented lines with the place and the call."""
     for i, line in enumerate(lines):
-        if "CUDA error: " in line:
+        if DEVICE_ERROR.search(line):
             return [line.strip(), *(more.strip() for more in lines[i + 1 : i + 3] if more.startswith("  "))]
     return []
 

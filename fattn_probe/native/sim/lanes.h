@@ -14,6 +14,13 @@ constexpr int warp_size = SIMT_WARP;
 using LaneMask = std::conditional_t<warp_size == 64, uint64_t, uint32_t>;
 constexpr LaneMask full_mask = ~LaneMask{0};
 
+// An AMD wave is at a barrier with those of its lanes that are left: s_barrier counts waves, whatever their lanes.
+#if defined(SIMT_GFX_NUMBER)
+constexpr bool lanes_leave_barriers = true;
+#else
+constexpr bool lanes_leave_barriers = false;
+#endif
+
 using LaneWords = uint32_t[warp_size]; // a register of each lane
 
 constexpr LaneMask lane_bit(uint32_t lane) { return LaneMask{1} << lane; }

@@ -289,13 +289,6 @@ __attribute__((always_inline)) inline bool Worker::next_lane_or_warp() {
     return go_on_as(warp.lanes[highest_lane(below)]);
 }
 
-// An AMD wave is at a barrier with those of its lanes that are left: s_barrier counts waves, whatever their lanes.
-#if defined(SIMT_GFX_NUMBER)
-constexpr bool lanes_leave_barriers = true;
-#else
-constexpr bool lanes_leave_barriers = false;
-#endif
-
 void Worker::finish_fiber() {
     Warp &warp = *self->warp;
     self->wait = Wait::done;

@@ -11,11 +11,12 @@ from fattn_probe.machine.run.frames import (
     short_kernel,
     short_path,
 )
-from fattn_probe.machine.run.outcome import Failed, Fault, Index, Lost, Missing, Unsupported
+from fattn_probe.machine.run.outcome import DEVICE_ERROR, Failed, Fault, Index, Lost, Missing, Unsupported
 from fattn_probe.verdict.measure.verdict import Status, Verdict
 
 PLACE = re.compile(r"(?:^| at )(?P<file>[^\s:]+):(?P<line>\d+)(?=:|$)", re.MULTILINE)
 CUDA_ERROR = "CUDA error"
+"""The kind of ggml's CUDA errors, and of its ROCm errors on AMD GPUs."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,6 @@ def finding_of(outcome: object) -> Finding | None:
         case Failed(message=message, stack=stack):
             found = PLACE.search(message)
             file, line = (short_path(found["file"]), int(found["line"])) if found else ("", 0)
-            kind = CUDA_ERROR if CUDA_ERROR in message else "abort"
+            kind = CUDA_ERROR if DEVICE_ERROR.search(message) else "abort"
             return Finding(kind, message.partition("\n")[0], file=file, line=line, frames=short_frames(stack))
     return None

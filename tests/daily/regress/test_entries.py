@@ -153,6 +153,7 @@ def test_a_filter_may_leave_an_entry_without_cases_but_not_all(suite):
         ("sanitize: [address]", "sanitize: [thread]", "sanitize.0: found 'thread', allowed: address, undefined$"),
         ("    flavour: check", "    flavour: check\n    sanitize: [address]", r":6: entries.0: flavour check cannot"),
         ("about: three entries", "about: three\nabout: four", r"three.yaml:3: "),
+        ("version: 1", "version: [", r"three.yaml:\d+: not YAML"),
     ],
 )
 def test_mistakes_of_entries_are_named(suite, before, after, message):
@@ -162,11 +163,16 @@ def test_mistakes_of_entries_are_named(suite, before, after, message):
         load_suite(suite)
 
 
-def test_a_name_that_no_scenario_has(suite):
-    suite.write_text(SUITE.replace("n_kv=128]", "n_kv=129]"))
-    with pytest.raises(
-        InputError, match=r"the suite: its scenarios have no case 'a-n_q=2-n_kv=129'; did you mean 'a-n_q=2-n_kv=\d+'"
-    ):
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("n_kv=128]", "n_kv=129]", "its scenarios have no case 'a-n_q=2-n_kv=129'; did you mean 'a-n_q=2-n_kv=\\d+'"),
+        ("[a.yaml]\ncases", "[no/*.yaml]\ncases", r"no scenario matches 'no/\*\.yaml'"),
+    ],
+)
+def test_a_name_or_a_pattern_of_no_scenario(suite, before, after, message):
+    suite.write_text(SUITE.replace(before, after))
+    with pytest.raises(InputError, match=f"the suite: {message}"):
         cases_of(load_suite(suite), suite.parent)
 
 

@@ -77,20 +77,6 @@ def test_three_nights(suite, tmp_path, earlier, on, also):
     probe("history", "judge", history=history, code=6)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("version: 1\nabout: x\nscenarios: [nothing/*.yaml]\n", "no scenario matches 'nothing/*.yaml'"),
-        ("version: 1\nabout: x\nscenario: [a.yaml]\n", ":3: scenario: unknown key, allowed: about, cases, "),
-        ("version: [\n", "not YAML"),
-    ],
-)
-def test_a_suite_with_a_mistake(tmp_path, text, said):
-    path = tmp_path / "suite.yaml"
-    path.write_text(text)
-    assert said in probe("regress", path, history=tmp_path / "history.db", code=2).stderr
-
-
 def test_a_history_that_is_not_there(tmp_path):
     assert "there is no history" in probe("history", "list", history=tmp_path / "none.db", code=2).stderr
 

@@ -340,15 +340,18 @@ class Choice:
             self.compiled[key] = compile(expression(draft, *span), "llama.cpp", "eval")
         return eval(self.compiled[key], {"__builtins__": {}}, names)
 
+    def supports(self, op: Op) -> bool:
+        """Whether the backend accepts an op."""
+        return bool(self.call("ggml_cuda_flash_attn_ext_supported", (), (0, tensor_of(op))))
+
     def kernel(self, op: Op) -> str:
-        """The kernel and its template arguments, `mma 64,64,8,8`; empty if the op is not supported."""
-        dst = tensor_of(op)
-        if not self.call("ggml_cuda_flash_attn_ext_supported", (), (0, dst)):
-            return ""
+        """The kernel and its template arguments, `mma 64,64,8,8`; empty if the op is refused, or ends the program."""
         try:
-            self.call("ggml_cuda_flash_attn_ext", (), (SimpleNamespace(device=0), dst))
+            self.call("ggml_cuda_flash_attn_ext", (), (SimpleNamespace(device=0), tensor_of(op)))
         except Chosen as chosen:
             return str(chosen)
+        except Abort:
+            return ""
         raise AssertionError("no kernel was chosen")
 
 

@@ -154,7 +154,7 @@ def test_a_setter_that_the_source_lacks_is_unsupported(go, request):
 
 @pytest.mark.slow
 def test_the_oldest_release_lacks_a_setter_on_a_simulated_gpu_too(tmp_path):
-    session, target = Session(RunOptions(source.resolve(ERA_A))), parse_target("sim:rtx4070", load_devices())
+    session, target = Session(RunOptions(source.resolve(ERA_A))), parse_target("sim:h200", load_devices())
     gqa = toy.gqa(np.random.default_rng(1))
     write_case(gqa.record(n_kv_max=toy.N_KV), gqa.inputs, tmp_path / "case.gguf")
     runner, env = session.build_for(target).runner, session.env(target)

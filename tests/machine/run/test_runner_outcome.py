@@ -116,6 +116,11 @@ def test_a_failure_has_its_message_and_its_stack(code, stderr, stdout, message, 
     assert ended(code, stderr, stdout) == Failed(message, stack)
 
 
+def test_the_hip_backend_says_rocm():
+    found = ended(-6, CUDA_ERROR.replace("CUDA error", "ROCm error"), "")
+    assert found.message.splitlines()[0] == "ROCm error: an illegal memory access was encountered"
+
+
 @pytest.mark.parametrize(
     ("code", "stderr", "words"),
     [

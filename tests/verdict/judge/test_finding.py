@@ -23,8 +23,9 @@ def test_an_abort_has_the_place_in_its_message():
     found = finding_of(Failed("/x/ggml/src/ggml-cuda/fattn.cu:284: fatal error\nmore", ()))
     assert (found.kind, found.line) == ("abort", 284) and found.file.endswith("fattn.cu")
     assert found.message.endswith("fatal error")
-    error = finding_of(Failed("CUDA error: invalid argument", ()))
-    assert (error.kind, error.file, error.line) == ("CUDA error", "", 0)
+    for api in ("CUDA", "ROCm"):
+        error = finding_of(Failed(f"{api} error: invalid argument", ()))
+        assert (error.kind, error.file, error.line) == ("CUDA error", "", 0)
     assert finding_of(Unsupported("no")) is None
 
 

@@ -225,6 +225,7 @@ RECOGNISED = {
     "gqa-ratio-abort": [
         RATIO,
         replace(RATIO, op=grouped(576, 6), build_number="8156"),
+        replace(RATIO, cc="gfx1100"),
         replace(
             RATIO, op=grouped(512, 2), cc="7.0", finding=replace(ABORTED, message="a/../fattn.cu:234: fatal error")
         ),

@@ -109,7 +109,8 @@ class Extract:
         body = self._body(statement.body)
         kind: Kind = statement.kind  # type: ignore[assignment]
         if kind in ("if", "if constexpr", "while"):
-            if any(self._matters(child) for part in (statement.body, statement.orelse) for child in part):
+            inside = (inner for part in (statement.body, statement.orelse) for child in part for inner in child.all())
+            if any(one.kind == "macro" or self._outcome(one) or self._sets(one) or self._jumps(one) for one in inside):
                 leads_to = self._leads(statement.body)
                 yield self._condition(kind, block, headed, asked=statement.head, leads_to=leads_to, body=body)
         elif kind == "switch":
@@ -195,13 +196,6 @@ class Extract:
                 plain = draft.is_name(index - 1) and draft.word(index - 2) not in (".", "->")
                 return (index + 1, statement.head[1]) if plain else None
         return None
-
-    def _matters(self, statement: Statement) -> bool:
-        """Whether a statement, or one inside it, affects the choice."""
-        return any(
-            self._outcome(inner) or self._sets(inner) or self._jumps(inner) or inner.kind == "macro"
-            for inner in statement.all()
-        )
 
     def _leads(self, body: Sequence[Statement]) -> str:
         """The effect of a body: its first outcome, else its first assignment.

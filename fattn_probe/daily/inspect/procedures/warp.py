@@ -26,7 +26,9 @@ ANCHORS = (LOGITS, SOFTMAX, RESCALED, ACCUMULATED, SUNK)
 AFTER = frozenset((ACCUMULATED, SUNK))
 """Anchors after a tile's last step."""
 ITERATION = "flash_attn_ext_f16_iter"
-TILE_TYPE = re.compile(r"\btile<\s*(\d+),\s*(\d+),\s*(\w+)")
+TILE_TYPE = re.compile(r"\btile<\s*(\d+),\s*(\d+),\s*(\w+)[^>]*?(\d*)\s*>")
+SCRAMBLED = "40"
+"""DATA_LAYOUT_I_MAJOR_SCRAMBLED of mma.cuh."""
 TEMPLATE = re.compile(r"<\s*(\d+),\s*(\d+),\s*(\d+),\s*(\d+),\s*(\d+)\s*,")
 TOKEN = re.compile(
     r"\w+ = (?=[{\d.naif+-])"  # a member's name
@@ -133,8 +135,9 @@ def run_to_launch(debugger: Debugger, plan: Document) -> list[str]:
 def read_trace(debugger: Debugger, plan: Document) -> Document:
     """Follow one warp through its block's tiles; the program has stopped at the kernel's launch.
 
-    `plan`: `anchors` (gdb locations by name), `block` (x, y, z), `warp`, `tiles` (their number; None: until the program
-    stops for another reason), `kb0` (the one step to read, in the first tile that has it; None: all steps),
+    `plan`: `anchors` (gdb locations by name), `wave` (the lanes of a warp), `matrix` (how AMD's matrix instructions lay
+    out their sums, empty for NVIDIA), `block` (x, y, z), `warp`, `tiles` (their number; None: until the program stops
+    for another reason), `kb0` (the one step to read, in the first tile that has it; None: all steps),
     `until_not_finite` (stop after the first anchor with a NaN or infinity).
 
     Returns `function` (with template arguments), `template` (DKQ, DV, ncols1, ncols2, nwarps by name), `KQ` and `VKQ`
@@ -177,7 +180,8 @@ class _Reader:
         self._kernel: Document = {"variables": {}, "places": {}}
         self._readings: list[Document] = []
         self._seen: defaultdict[Key, set[int]] = defaultdict(set)
-        self._tile = [0] * LANES
+        self._number = plan["wave"]
+        self._tile = [0] * self._number
         self._not_finite: Key | None = None
 
     def read(self) -> Document:
@@ -229,7 +233,7 @@ class _Reader:
         if (ITERATION in stop.function) == bool(AFTER & anchors):
             return  # the rescale for the sinks, after the last step, has the same line as an iteration's
         if ITERATION in stop.function and not self._kernel["variables"]:
-            self._kernel |= _kernel(self._debugger, stop.function)
+            self._kernel |= _kernel(self._debugger, stop.function, self._plan)
         for lane in self._lanes.standing():
             self._lanes.focus(lane)
             for anchor in ANCHORS:
@@ -248,31 +252,36 @@ class _Reader:
         self._seen[key].add(lane)
         self._tile[lane] += anchor == SUNK
         read = {name: numbers(value) for (_, name), value in zip(names, values, strict=True) if value is not None}
-        if "VKQ_C" in read:
+        half = self._kernel["VKQ"]["T"] == "half2"
+        if "VKQ_C" in read and half:
             read["VKQ_C"] = self._lanes.bits(read["VKQ_C"])
         self._readings.append({"anchor": anchor, "lane": lane, "tile": key[0], "kb0": kb0, "values": read})
-        if self._not_finite is None and not _finite(read):
+        if self._not_finite is None and not _finite(read, half=half):
             self._not_finite = key
         return True
 
     def _complete(self) -> bool:
         tiles = self._plan["tiles"]
-        if self._not_finite and self._plan["until_not_finite"] and len(self._seen[self._not_finite]) == LANES:
+        if self._not_finite and self._plan["until_not_finite"] and len(self._seen[self._not_finite]) == self._number:
             return True
         if not self._one_step or min(self._tile) == tiles:
             return tiles is not None and min(self._tile) == tiles
-        read = [(tile, kb0, anchor) for (tile, kb0, anchor), lanes in self._seen.items() if len(lanes) == LANES]
+        read = [(tile, kb0, anchor) for (tile, kb0, anchor), lanes in self._seen.items() if len(lanes) == self._number]
         done = {tile for tile, _, anchor in read if anchor == SOFTMAX}
         return any(tile in done and (kb0 == self._plan["kb0"] + 1 or kb0 is None) for tile, kb0, _ in read)
 
 
-def _kernel(debugger: Debugger, function: str) -> Document:
+def _kernel(debugger: Debugger, function: str, plan: Document) -> Document:
     """The kernel of the newest frame, an iteration: template arguments, fragments, expressions for its registers."""
     template = TEMPLATE.search(function)
     values = [int(value) for value in template.groups()] if template else [0] * 5
-    KQ, VKQ = (_fragment(debugger, name) for name in ("KQ_C[0]", "VKQ_C[0]"))
-    VKQ_C = f"*VKQ_C@{values[1] // (16 if VKQ['I'] == 16 else 8)}"
-    state = (("*KQ_max@2", "KQ_max"), ("*KQ_rowsum@2", "KQ_rowsum"))
+    KQ, VKQ = (_fragment(debugger, name, plan) for name in ("KQ_C[0]", "VKQ_C[0]"))
+    d_of_a_tile = 16 if VKQ["I"] == 16 else 8
+    if plan["matrix"] and VKQ["T"] == "half2":
+        d_of_a_tile = 2 * VKQ["J"]
+    VKQ_C = f"*VKQ_C@{values[1] // d_of_a_tile}"
+    columns = 1 if plan["matrix"] else 2
+    state = ((f"*KQ_max@{columns}", "KQ_max"), (f"*KQ_rowsum@{columns}", "KQ_rowsum"))
     (gathers,) = debugger.evaluate(["indices != 0"], level=1)
     rows = (("*(indices + kb0*nbatch_fa)@nbatch_fa", "indices"),) if gathers == "true" else ()
     return {
@@ -290,20 +299,25 @@ def _kernel(debugger: Debugger, function: str) -> Document:
     }
 
 
-def _fragment(debugger: Debugger, name: str) -> Document:
-    """I, J and T from `type = ggml_cuda_mma::tile<16, 8, __half2, ...>` or from a typedef of it, `@local T_C_KQ`."""
+def _fragment(debugger: Debugger, name: str, plan: Document) -> Document:
+    """I, J and T from `type = ggml_cuda_mma::tile<16, 8, __half2, ...>` or from a typedef of it, `@local T_C_KQ`.
+
+    With the lanes of a warp, and AMD's layout.
+    """
     answer = debugger.execute(f"whatis {name}")
     if "<" not in answer:
         answer = debugger.execute(f"whatis {answer.split()[-1]}")
     found = TILE_TYPE.search(answer)
-    return {"I": int(found[1]), "J": int(found[2]), "T": found[3].strip("_")} if found else {"I": 0, "J": 0, "T": ""}
+    layout = f"{plan['matrix']} scrambled" if found and found[4] == SCRAMBLED else plan["matrix"]
+    size = {"I": int(found[1]), "J": int(found[2]), "T": found[3].strip("_")} if found else {"I": 0, "J": 0, "T": ""}
+    return size | {"lanes": plan["wave"], "layout": layout}
 
 
-def _finite(read: dict[str, Registers]) -> bool:
-    """Whether all registers are finite; VKQ_C has bits, which are finite if the exponent is not all ones."""
+def _finite(read: dict[str, Registers], *, half: bool) -> bool:
+    """Whether all registers are finite; a VKQ_C of halves has bits, finite if the exponent is not all ones."""
     return all(
         all(value & 0x7C00 != 0x7C00 for value in values if isinstance(value, int))
-        if name == "VKQ_C"
+        if name == "VKQ_C" and half
         else all(map(math.isfinite, values))
         for name, values in read.items()
     )

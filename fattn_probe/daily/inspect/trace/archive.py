@@ -15,7 +15,7 @@ from fattn_probe.llama.launch.tiles import TileWork
 
 Array = npt.NDArray[Any]
 TILE = ("sequence", "z_KV", "zt_gqa", "jt")
-HALVES = "VKQ_C"  # the only f16 registers
+HALVES = "VKQ_C"  # the only registers that may be f16
 
 
 def block_arrays(
@@ -33,15 +33,22 @@ def block_arrays(
     arrays["warp"] = np.array(sorted(documents), np.int32)
     arrays["about"] = np.array(json.dumps(about))
     table = [[read[warp].get(key) for warp in sorted(documents)] for key in keys]
-    return arrays | _registers(table) | _indices(table) | _layout(documents, table)
+    # The KV rows of each step, [step][row], for a kernel that gathers them.
+    gathered = [next((step.indices for step in line if step and step.indices is not None), None) for line in table]
+    if gathered and all(rows is not None for rows in gathered):
+        arrays["indices"] = np.array(gathered, np.int64)
+    half = all(document["VKQ"]["T"] == "half2" for document in documents.values())
+    return arrays | _registers(table, half=half) | _layout(documents, table)
 
 
-def _registers(table: Sequence[Sequence[Step | None]]) -> dict[str, Array]:
+def _registers(table: Sequence[Sequence[Step | None]], *, half: bool) -> dict[str, Array]:
     """Registers, [step][warp][lane][register], by phase and variable."""
     steps = [step for line in table for step in line if step is not None]
     shapes = {name: values.shape for step in steps for name, values in step.registers.items() if "indices" not in name}
     arrays = {
-        name: np.full((len(table), len(table[0]), *shape), np.nan, np.float16 if HALVES in name else np.float32)
+        name: np.full(
+            (len(table), len(table[0]), *shape), np.nan, np.float16 if half and HALVES in name else np.float32
+        )
         for name, shape in shapes.items()
     }
     for at, line in enumerate(table):
@@ -50,13 +57,6 @@ def _registers(table: Sequence[Sequence[Step | None]]) -> dict[str, Array]:
                 assert step is not None
                 arrays[name][at, warp] = step[name]
     return arrays
-
-
-def _indices(table: Sequence[Sequence[Step | None]]) -> dict[str, Array]:
-    """The KV rows of each step, [step][row], for a kernel that gathers them."""
-    rows = [next((step.indices for step in line if step and step.indices is not None), None) for line in table]
-    found = [row for row in rows if row is not None]
-    return {"indices": np.array(found, np.int64)} if found and len(found) == len(rows) else {}
 
 
 def _layout(documents: Mapping[int, Mapping[str, Any]], table: Sequence[Sequence[Step | None]]) -> dict[str, Array]:

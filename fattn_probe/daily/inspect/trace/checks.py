@@ -76,6 +76,11 @@ class WarpStep:
         return self.own_rows + self.step.kb0 * self.nbatch_fa
 
     @property
+    def half(self) -> bool:
+        """Whether VKQ is f16."""
+        return self.fragments.VKQ.T == "half2"
+
+    @property
     def nbatch_fa(self) -> int:
         """KV rows of a step, for all warps together."""
         return self.fragments.nbatch_fa(self.step["before.KQ_C"].shape[1])
@@ -155,13 +160,14 @@ def logits(inputs: WarpInputs, rows: Indices) -> tuple[F64, F64]:
     return inputs.softcap * capped, inputs.softcap * (bound + TANH_APPROX * np.abs(capped))
 
 
-def accumulate(start: F64, P: F64, V: F64, roundings: int) -> tuple[F64, F64]:
-    """start + P @ V, and an error bound for f16 accumulators with `roundings` roundings per 16 KV rows."""
+def accumulate(start: F64, P: F64, V: F64, roundings: int, *, half: bool = True) -> tuple[F64, F64]:
+    """start + P @ V, and an error bound for f16 or float32 sums with `roundings` roundings per 16 KV rows."""
     total, bound = start, np.zeros_like(start)
     for first in range(0, P.shape[1], 16):
         part = P[:, None, first : first + 16] * V.T[None, :, first : first + 16]
         sums = total[:, :, None] + np.cumsum(part, axis=2)
-        bound += roundings * half_ulp(np.abs(sums).max(axis=2) * 1.001)
+        largest = np.abs(sums).max(axis=2) * 1.001
+        bound += roundings * (half_ulp(largest) if half else ULP_F32 * largest)
         total = sums[:, :, -1]
     return total, bound
 
@@ -223,20 +229,23 @@ def _softmax(step: WarpStep) -> Iterator[Quantity]:
 
 
 def _VKQ(step: WarpStep) -> Iterator[Quantity]:
-    """VKQ rescaled, and then plus V times P (rounded to f16); an overflow may be an infinity."""
+    """VKQ rescaled, and then plus V times P (rounded to f16); an overflow of f16 may be an infinity."""
     read, places = step.step.registers, step.VKQ_places
     rescaled, scale = read.get("rescaled.VKQ_C"), read.get("softmax.KQ_max_scale")
     if rescaled is not None and scale is not None:
-        halves = step.by_column(scale).astype(np.float16).astype(np.float64)
-        expected = read["before.VKQ_C"] * halves[step.at_VKQ[0]]
-        yield _f16(Quantity("VKQ rescaled", "rescaled", rescaled, expected, half_ulp(expected), places))
+        factors = step.by_column(scale)
+        factors = factors.astype(np.float16).astype(np.float64) if step.half else factors
+        expected = read["before.VKQ_C"] * factors[step.at_VKQ[0]]
+        bound = half_ulp(expected) if step.half else ULP_F32 * np.abs(expected)
+        yield _f16(Quantity("VKQ rescaled", "rescaled", rescaled, expected, bound, places))
     P, after = read.get("softmax.KQ_C"), read.get("after.VKQ_C")
     if rescaled is not None and P is not None and after is not None:
         rows, valid = step.inputs.rows(step.kv_rows)
         halves = step.KQ_matrix(P).astype(np.float16).astype(np.float64)
         V = step.inputs.V[rows] * valid[:, None]
-        roundings = 4 if step.fragments.KQ.I == 32 else 2  # per 16 KV rows: Volta, and at most on later GPUs
-        total, bound = accumulate(step.VKQ_matrix(rescaled), halves, V, roundings)
+        # per 16 KV rows: AMD, whose order of sums is an assumption; Volta; and at most on later GPUs
+        roundings = 16 if step.fragments.KQ.layout else 4 if step.fragments.KQ.I == 32 else 2
+        total, bound = accumulate(step.VKQ_matrix(rescaled), halves, V, roundings, half=step.half)
         yield _f16(Quantity("VKQ", "accumulated", after, total[step.at_VKQ], bound[step.at_VKQ], places))
 
 

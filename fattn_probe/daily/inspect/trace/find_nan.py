@@ -199,7 +199,7 @@ class InWarp:
         for reading in sorted(readings, key=order):
             for name in MADE.get(reading["anchor"], LEFT):
                 if name in reading["values"]:
-                    values = numbers_of(name, reading["values"][name])
+                    values = numbers_of(name, reading["values"][name], self.fragments.VKQ)
                     places = self.fragments.places(name, len(values))
                     column = places.column[reading["lane"]] - self.fragments.first_column
                     bad = np.flatnonzero(~np.isfinite(values) & inputs.exists[column])

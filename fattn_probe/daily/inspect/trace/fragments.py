@@ -1,6 +1,7 @@
 """The layout of a warp's fragments: from (lane, register) to (column, KV row) and (column, d).
 
-Source: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "for mma.m8n8k4", as ggml_cuda_mma::tile lays them out. A
+Source: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "for mma.m8n8k4", and AMD's matrix instruction calculator, as
+ggml_cuda_mma::tile lays them out. A
 column is one query of one head: column jc = j*ncols2 + c of a block's tile is its query j and head c.
 """
 
@@ -30,6 +31,15 @@ LAYOUTS: Mapping[tuple[int, int, str], Place] = {
 }
 """(i, j) of element `at` of a lane, for a tile<I, J, T>; in half2 tiles j counts pairs. 32 rows are Volta's."""
 
+AMD_ROWS: Mapping[str, Callable[[Indices, Indices, int], Indices]] = {
+    "mfma": lambda lane, at, ne: ne * (lane // 16) + at,
+    "rdna3": lambda lane, at, ne: 2 * at + lane // 16,
+    "rdna4": lambda lane, at, ne: ne * (lane // 16) + at,
+}
+"""J of element `at` of the `ne` of a lane, in the sums of AMD's matrix instructions; i is the lane modulo 16."""
+SCRAMBLED = "rdna4 scrambled"
+"""The even d of a tile are in the first half of a lane's registers, the odd ones in the second."""
+
 
 @dataclass(frozen=True)
 class Fragment:
@@ -38,21 +48,39 @@ class Fragment:
     I: int  # noqa: E741 - as upstream has it
     J: int
     T: str
+    lanes: int = LANES
+    layout: str = ""
+    """AMD's: mfma, rdna3, rdna4; empty for NVIDIA."""
 
     @property
     def ne(self) -> int:
         """Registers per lane."""
-        return self.I * self.J // LANES
+        return self.I * self.J // self.lanes
 
     @property
     def known(self) -> bool:
-        """Whether the layout is known, as those of NVIDIA GPUs are."""
-        return (self.I, self.J, self.T) in LAYOUTS
+        """Whether the layout is known."""
+        return self.I == 16 if self.layout else (self.I, self.J, self.T) in LAYOUTS
 
     def place(self) -> tuple[Indices, Indices]:
         """The places (i, j), each [lane][register]."""
-        lane, register = np.meshgrid(np.arange(LANES), np.arange(self.ne), indexing="ij")
-        return LAYOUTS[self.I, self.J, self.T](lane, register)
+        lane, register = np.meshgrid(np.arange(self.lanes), np.arange(self.ne), indexing="ij")
+        if not self.layout:
+            return LAYOUTS[self.I, self.J, self.T](lane, register)
+        return lane % 16, AMD_ROWS[self.layout.split()[0]](lane, register, self.ne)
+
+    def halves(self) -> tuple[Indices, Indices]:
+        """The places (i, along j) of all numbers, each [lane][number]: a half2 register is two."""
+        i, j = self.place()
+        if self.T != "half2":
+            return i, j
+        i, j = (np.repeat(part, 2, axis=1) for part in (i, j))
+        half = np.arange(i.shape[1]) % 2
+        if self.layout == SCRAMBLED:
+            at = np.arange(i.shape[1]) // 2
+            lane = np.arange(self.lanes)[:, None]
+            return i, 2 * (lane // 16 * self.ne + at % (self.ne // 2) * 2 + half) + at // (self.ne // 2)
+        return i, 2 * j + half
 
 
 @dataclass(frozen=True)
@@ -115,7 +143,9 @@ class WarpFragments:
     @property
     def d_per_tile(self) -> int:
         """Rows of V's transpose in one VKQ fragment."""
-        return self.VKQ.I if self.upright else 2 * self.VKQ.J
+        if self.upright:
+            return self.VKQ.I
+        return self.VKQ.J * (2 if self.VKQ.T == "half2" else 1)
 
     def nbatch_fa(self, numbers: int) -> int:
         """KV rows of a step, from the number of KQ values per lane."""
@@ -131,10 +161,9 @@ class WarpFragments:
 
     def VKQ_places(self, numbers: int) -> Places:
         """The places of `VKQ_C` along d, given its numbers per lane."""
-        i, j = (np.repeat(part, 2, axis=1) for part in self.VKQ.place())
-        half = np.arange(i.shape[1]) % 2
-        d, columns = (i, 2 * j + half) if self.upright else (2 * j + half, i)
-        start = np.arange(numbers // (2 * self.VKQ.ne)) * self.d_per_tile
+        i, j = self.VKQ.halves()
+        d, columns = (i, j) if self.upright else (j, i)
+        start = np.arange(numbers // i.shape[1]) * self.d_per_tile
         return Places(self.first_column + _repeat(columns, 0 * start), _repeat(d, start))
 
     def places(self, variable: str, numbers: int) -> Places:
@@ -147,12 +176,12 @@ class WarpFragments:
         return Places(columns, np.full_like(columns, -1))
 
     def state_columns(self) -> Indices:
-        """The column of each of a lane's two KQ_max and KQ_rowsum, [lane][index]."""
+        """The column of each KQ_max and KQ_rowsum of a lane, [lane][index]: one on AMD, two on NVIDIA."""
         i, j = self.KQ.place()
-        columns = j[:, :2] if self.upright else i[:, [0, 2]]
+        columns = j[:, :2] if self.upright else i[:, [0]] if self.KQ.layout else i[:, [0, 2]]
         return self.first_column + columns
 
 
 def _repeat(place: Indices, start: Indices) -> Indices:
     """The places of consecutive fragments, [lane][number]."""
-    return (start[None, :, None] + place[:, None, :]).reshape(LANES, -1)
+    return (start[None, :, None] + place[:, None, :]).reshape(len(place), -1)

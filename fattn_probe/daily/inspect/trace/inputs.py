@@ -72,9 +72,14 @@ def warp_inputs(operands: TracedOperands, work: TileWork, fragments: WarpFragmen
     head = work.z_KV * group + in_group
     heads, queries = np.where(exists, head, 0), np.where(exists, query, 0)
     Q = operands.Q[work.sequence, heads, queries] * exists[:, None]
+    scale = np.float32(case.op.params.scale)
+    if case.op.params.logit_softcap:
+        scale = scale / np.float32(case.op.params.logit_softcap)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = (np.float16(scale) * Q.astype(np.float16)).astype(np.float64)
     mask = None if operands.mask is None else _mask(operands, work.sequence, heads, queries)
     return WarpInputs(
-        _scaled(Q, case),
+        scaled,
         operands.K[work.sequence, work.z_KV],
         operands.V[work.sequence, work.z_KV],
         mask,
@@ -85,15 +90,6 @@ def warp_inputs(operands: TracedOperands, work: TileWork, fragments: WarpFragmen
         fragments.first_column,
         None if operands.sinks is None or work.is_fixup or fragments.warp % fragments.np else operands.sinks[heads],
     )
-
-
-def _scaled(Q: F64, case: Case) -> F64:
-    """half(scale) * half(Q), rounded to f16."""
-    scale = np.float32(case.op.params.scale)
-    if case.op.params.logit_softcap:
-        scale = scale / np.float32(case.op.params.logit_softcap)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return (np.float16(scale) * Q.astype(np.float16)).astype(np.float64)
 
 
 def _mask(operands: TracedOperands, sequence: int, heads: Indices, queries: Indices) -> F64:

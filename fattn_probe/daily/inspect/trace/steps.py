@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fattn_probe.base.arrays import F64
 from fattn_probe.daily.inspect.procedures.warp import ACCUMULATED, LOGITS, RESCALED, SOFTMAX, SUNK
-from fattn_probe.daily.inspect.trace.fragments import LANES
+from fattn_probe.daily.inspect.trace.fragments import Fragment
 
 Registers = Mapping[str, F64]
 
@@ -40,7 +40,8 @@ def steps_of(document: Mapping[str, Any]) -> list[Step]:
     found: defaultdict[tuple[int, int | None, str], dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for reading in document["readings"]:
         found[reading["tile"], reading["kb0"], reading["anchor"]][reading["lane"]] = reading["values"]
-    places = {key: _registers(lanes) for key, lanes in found.items()}
+    VKQ = Fragment(**document["VKQ"])
+    places = {key: _registers(lanes, VKQ) for key, lanes in found.items()}
     steps = sorted({(tile, kb0) for tile, kb0, anchor in found if anchor == SOFTMAX and kb0 is not None})
     read = [_step(places, tile, kb0) for tile, kb0 in steps]
     return [step for step in read if step.registers.keys() >= {"before.KQ_C", "before.VKQ_C"}]
@@ -62,17 +63,18 @@ def _step(places: Mapping[tuple[int, int | None, str], Registers], tile: int, kb
     return Step(tile, kb0, registers, indices)
 
 
-def _registers(lanes: Mapping[int, Mapping[str, Sequence[float]]]) -> Registers:
+def _registers(lanes: Mapping[int, Mapping[str, Sequence[float]]], VKQ: Fragment) -> Registers:
     """The variables that all lanes have, with equally many numbers, [lane][number]; half2 bits become numbers."""
-    if len(lanes) != LANES:
+    if len(lanes) != VKQ.lanes:
         return {}
     names = set.intersection(*(set(values) for values in lanes.values()))
-    arrays = {name: [lanes[lane][name] for lane in range(LANES)] for name in names}
+    arrays = {name: [lanes[lane][name] for lane in range(VKQ.lanes)] for name in names}
     even = {name: rows for name, rows in arrays.items() if len({len(row) for row in rows}) == 1}
-    return {name: numbers_of(name, rows) for name, rows in even.items()}
+    return {name: numbers_of(name, rows, VKQ) for name, rows in even.items()}
 
 
-def numbers_of(variable: str, values: Sequence[Any]) -> F64:
-    """A variable's numbers; those of VKQ_C are read as the bits of halves."""
-    bits = np.array(values, np.uint16).view(np.float16) if variable == "VKQ_C" else values
+def numbers_of(variable: str, values: Sequence[Any], VKQ: Fragment) -> F64:
+    """A variable's numbers; those of VKQ_C are read as the bits of halves if its fragments have these."""
+    half = variable == "VKQ_C" and VKQ.T == "half2"
+    bits = np.array(values, np.uint16).view(np.float16) if half else values
     return np.asarray(bits, np.float64)

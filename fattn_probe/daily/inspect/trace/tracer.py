@@ -32,7 +32,6 @@ from fattn_probe.llama.launch.tiles import BlockWork
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.run.prepare import dry_launches
 from fattn_probe.machine.run.session import arch_of
-from fattn_probe.verdict.diagnose.diagnosis import Element
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.adapter import Inputs
@@ -41,7 +40,6 @@ ABOUT = ("case", "source", "build_number", "device")
 TRACE_OP = "fattn_probe.daily.inspect.procedures.warp:trace_op"
 READ_LANES = "fattn_probe.daily.inspect.procedures.stages:read_lanes"
 READ_ROW = "fattn_probe.daily.inspect.procedures.stages:read_row"
-NOT_ON_AMD = "on AMD's GPUs only the rows of flash_attn_tile are traced"
 STAGES_A_PART = 3  # KQ_max, row sum and VKQ that a block stores
 
 
@@ -87,8 +85,8 @@ class Tracer:
         if place is not None:
             candidates = [(place.block, place.warp)]
         else:
-            at = next((at for at, stage in enumerate(stages) if stage.stored and stage.deviation), 0)
-            block = stored.parts[at // STAGES_A_PART].block
+            first = next((number for number, stage in enumerate(stages) if stage.stored and stage.deviation), 0)
+            block = stored.parts[first // STAGES_A_PART].block
             fails = output.status is Status.FAIL or any(stage.deviation for stage in stages)
             candidates = [(block, warp) for warp in (stored.warps if fails else stored.warps[:1])]
         for block, warp in candidates:
@@ -98,8 +96,12 @@ class Tracer:
         stopped = traced.stopped or ended
         traced = replace(traced, stages=(*traced.stages, *stages), row=row, stopped=stopped)
         if traced.deviation is None and not stopped and output.status is Status.FAIL and output.diagnosis:
-            wrong = tuple(_wrong(element, self._places[FINISHED]) for element in output.diagnosis.worst[:1])
-            traced = replace(traced, stages=(*traced.stages, *wrong))
+            for worst in output.diagnosis.worst[:1]:  # every value that was read is within its bound
+                at = {name: np.array(index) for name, index in asdict(worst.at).items()}
+                value, expected = (np.array([number], np.float32) for number in (worst.value, worst.expected))
+                place_of_dst = self._places[FINISHED]
+                wrong = Stage("dst, by the verdict", "output", value, expected, np.zeros(1), at, place_of_dst)
+                traced = replace(traced, stages=(*traced.stages, wrong))
         return traced
 
     def warp(self, model: tuple[ModelledRows, Geometry], block: int, warp: int, kb0: int | None = None) -> JudgedTrace:
@@ -119,7 +121,7 @@ class Tracer:
         if self.target.engine != "sim":
             return None, "what follows the last KV step is read on simulated GPUs only"
         if self.amd and not self._runs(TILE):
-            return None, NOT_ON_AMD
+            return None, "what follows the last KV step needs a rounding model, which AMD GPUs have for the tile kernel"
         session = self.inspector.session
         arch, constants = arch_number(arch_of(self.target)), known_constants(session.options.tree)
         launches = launches or dry_launches(session, self.case, self.target)
@@ -181,7 +183,7 @@ class Tracer:
         found = in_inputs(self.case, self.inputs)
         if found is not None:
             return found
-        if self.amd or (self.facts.choice is not None and not self._runs(MMA_F16)):
+        if self.facts.choice is not None and not self._runs(MMA_F16):
             return self._not_finite_in_lanes(dst)
 
         def read(block: BlockWork, warp: int, tiles: int) -> Document:
@@ -217,10 +219,11 @@ class Tracer:
 
     def _read(self, block: BlockWork, warp: int, plan: dict[str, Any]) -> Document:
         choice = self.facts.choice
-        if not self._runs(MMA_F16) or self.amd:
+        if not self._runs(MMA_F16):
             kernel = "no kernel" if choice is None else choice.kernel
             if self.amd:
-                raise InputError(f"case {self.case.name} on {self.target}: {NOT_ON_AMD}, and this op runs {kernel}")
+                said = f"case {self.case.name} on {self.target}: {kernel} is not traced on an AMD GPU"
+                raise InputError(f"{said}, only flash_attn_ext_f16 and the rows of flash_attn_tile")
             raise InputError(
                 f"case {self.case.name} on {self.target}: only flash_attn_ext_f16 is traced on a real GPU or written by"
                 f" --npz, but this op runs {kernel}"
@@ -258,10 +261,3 @@ class Tracer:
             does = ", ".join(f"{tile.kb0_start} to {tile.kb0_stop - 1}" for tile in work.tiles)
             raise InputError(f"{where}.kb0: block {block} does not do step {kb0}, only {does}")
         return work
-
-
-def _wrong(element: Element, place: str) -> Stage:
-    """The wrong element that the verdict found, if every value that was read is within its bound."""
-    at = {name: np.array(index) for name, index in asdict(element.at).items()}
-    found, expected = (np.array([value], np.float32) for value in (element.value, element.expected))
-    return Stage("dst, by the verdict", "output", found, expected, np.zeros(1), at, place)

@@ -118,15 +118,11 @@ def marked(value: Value, other: Value) -> Text:
     if value is None:
         return Text(ABSENT)
     if not (isinstance(value, list) and isinstance(other, list) and len(value) == len(other)):
-        return Text(_broken(value), "bold magenta")
+        # A kernel breaks before its template arguments, and several are on separate lines.
+        items = value if isinstance(value, list) and any(isinstance(item, str) for item in value) else [value]
+        return Text("\n".join(spell(item).replace("<", "\n  <", 1) for item in items), "bold magenta")
     pairs = zip(value, other, strict=True)
     return Text(" ").join(Text(spell(mine), "bold magenta" if mine != theirs else "") for mine, theirs in pairs)
-
-
-def _broken(value: Value) -> str:
-    """A value in short lines: a kernel breaks before its template arguments, and several are on separate lines."""
-    items = value if isinstance(value, list) and any(isinstance(item, str) for item in value) else [value]
-    return "\n".join(spell(item).replace("<", "\n  <", 1) for item in items)
 
 
 def side_by_side_json(both: SideBySide) -> dict[str, Any]:
