@@ -49,7 +49,10 @@ class AmdResources:
 
     @property
     def resources(self) -> Resources:
-        """What decides how many blocks fit on a compute unit; scalar registers never do (`scripts/amd-resources`)."""
+        """The figures that decide how many blocks fit on a compute unit.
+
+        The scalar registers of an attention kernel never do (tests/cases/device/test_resources.py).
+        """
         return Resources(self.vgprs, self.shared, self.local)
 
     def __str__(self) -> str:
@@ -112,7 +115,7 @@ def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
 
 
 def read_table(path: Path | None = None, only: str = "") -> Iterator[Compiled]:
-    """NVIDIA's table, or the columns of one arch, which may be AMD's.
+    """The table of NVIDIA GPUs, or the columns of one arch, which may be one of AMD.
 
     It has a row per kernel, and a column per llama.cpp build and arch (`11549/89`) with `registers/shared/local`, or
     the fields of `AmdResources`.
@@ -145,7 +148,7 @@ def merge_amd(build_number: int, gfx: str, found: Mapping[str, AmdResources | No
 
 
 def read_amd(gfx: str, build_number: int, path: Path | None = None) -> dict[str, AmdResources | None]:
-    """What clang made of each kernel of a build for an architecture (`gfx1100`); None for a kernel without code."""
+    """The resources of each kernel of a build for an architecture (`gfx1100`), as clang compiled it; None without code."""
     source = path or files("fattn_probe.cases.device") / AMD_TABLE
     rows = csv.DictReader(io.StringIO(source.read_text()))
     cells = {row["kernel"]: row.get(f"{build_number}/{gfx}", "") for row in rows}
