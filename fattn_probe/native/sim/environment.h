@@ -20,6 +20,7 @@ struct Environment {
     bool in_step;           // FATTN_PROBE_SIM_IN_STEP=1: lanes wait for each other at every warp instruction
     bool denormals;         // FATTN_PROBE_SIM_DENORMALS=1: kernels keep denormal float32, as without -use_fast_math
     bool program;           // FATTN_PROBE_PROGRAM=1: a whole program, whose kernels' registers nobody has measured
+    bool reuse;             // FATTN_PROBE_SIM_REUSE=1: a released address is allocated again, as on a GPU
     bool portable;          // FATTN_PROBE_SIM_PORTABLE=1: no instructions that only some processors have
 };
 
