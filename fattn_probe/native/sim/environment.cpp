@@ -32,6 +32,7 @@ Environment read() {
         number("FATTN_PROBE_SIM_IN_STEP", 0) != 0,
         number("FATTN_PROBE_SIM_DENORMALS", text("FATTN_PROBE_GFX").empty() ? 0 : 1) != 0,
         number("FATTN_PROBE_PROGRAM", 0) != 0,
+        number("FATTN_PROBE_SIM_REUSE", 0) != 0,
         number("FATTN_PROBE_SIM_PORTABLE", 0) != 0,
     };
 }

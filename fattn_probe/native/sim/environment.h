@@ -22,6 +22,7 @@ struct Environment {
     // unless it is 0: that is clang's default for HIP.
     bool denormals;
     bool program;  // FATTN_PROBE_PROGRAM=1: a whole program, whose kernels' registers nobody has measured
+    bool reuse;    // FATTN_PROBE_SIM_REUSE=1: a released address is allocated again, as on a GPU
     bool portable; // FATTN_PROBE_SIM_PORTABLE=1: no instructions that only some processors have
 };
 

@@ -2,6 +2,7 @@
 
 #include "check_host.h"
 #include "device.h"
+#include "environment.h"
 #include "finding.h"
 
 #include <algorithm>
@@ -98,6 +99,18 @@ bool fill_with_nan(char *pages, size_t bytes) {
     return map_repeatedly(pages, bytes, file, fill_bytes);
 }
 
+// Addresses without access, MAP_FAILED if there are none: those of a released allocation if they may come again.
+void *reserve_addresses(size_t bytes) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    for (auto &[reserve, released] : registry().by_reserve) {
+        if (environment().reuse && !released.live && released.reserved == bytes) {
+            released.reserved = 0; // taken
+            return reserve;
+        }
+    }
+    return mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
 // The live allocation that starts at an address; nullptr if none does. The registry is locked.
 Allocation *starting_at(void *pointer) {
     auto &all = registry().by_reserve;
@@ -134,31 +147,24 @@ void *allocate(size_t bytes) {
     }
     const size_t usable = round_up(bytes == 0 ? 1 : bytes, page);
     const size_t reserved = usable + 2 * distance;
-    void *const reserve = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *const reserve = reserve_addresses(reserved);
     if (reserve == MAP_FAILED) {
         return nullptr;
     }
     char *const memory = static_cast<char *>(reserve) + distance;
-    if (mprotect(memory, usable, PROT_READ | PROT_WRITE) != 0) {
+    if (mprotect(memory, usable, PROT_READ | PROT_WRITE) != 0 || !fill_with_nan(memory, usable)) {
         munmap(reserve, reserved);
         return nullptr;
     }
-    Allocation allocation;
-    allocation.start = memory + (usable - round_up(bytes, alignment));
-    allocation.bytes = bytes;
-    allocation.reserve = static_cast<char *>(reserve);
-    allocation.reserved = reserved;
-    if (!fill_with_nan(memory, usable)) {
-        munmap(reserve, reserved);
-        return nullptr;
-    }
+    char *const start = memory + (usable - round_up(bytes, alignment));
+    Allocation allocation{start, bytes, static_cast<char *>(reserve), reserved};
     if (checker != nullptr) {
-        checker->allocated(allocation.start, bytes);
+        checker->allocated(start, bytes);
     }
     const std::lock_guard<std::mutex> lock(registry().mutex);
     allocation.number = registry().count++;
     registry().by_reserve[allocation.reserve] = allocation;
-    return allocation.start;
+    return start;
 }
 
 bool release(void *pointer) {
@@ -167,7 +173,7 @@ bool release(void *pointer) {
     if (allocation == nullptr) {
         return false;
     }
-    // Its addresses stay reserved, so that a use after free is found too.
+    // Its addresses stay reserved, so that a use after free is found too, unless another allocation takes them.
     allocation->live = false;
     if (checker != nullptr) {
         checker->released(allocation->start);

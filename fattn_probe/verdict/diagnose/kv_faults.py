@@ -203,6 +203,9 @@ def seams(wrong: WrongRow) -> Iterator[Moves]:
         "the KV step after each seam of CUDA blocks": np.isin(steps, [part.start for part in parts[1:]]),
         "all but the last CUDA block's share": ~wrong.shares[-1][1],
     }
+    if tail := len(row.V) % wrong.step:  # the bounds of the last KV step, taken for those of another
+        after = np.isin(steps, ends[:-1]) & (np.arange(len(row.V)) % wrong.step >= tail)
+        sets["the end of the KV step before each seam, from where the last KV step ends,"] = after
     where = f"blocks {parts[0].block}..{parts[-1].block}"
     sums, weights = (np.array([part @ of for part in sets.values()]) for of in (row.pulls, row.p))
     yield _weighted(sums, weights, lambda index: Cause("share", [*sets][index], where), rarity=SEARCHED)

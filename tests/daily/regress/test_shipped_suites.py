@@ -32,22 +32,15 @@ FAULTS = {
 CHECKS = Checks(roundings=True)
 CLASSES = {
     "kernels of one function, more than 48 KB": ("one-process", "sim:h200-5", "siblings-logit_softcap=10"),
-    "another type of K, one launcher": (
-        "one-process",
-        "sim:h200-5",
-        "decode-type_K=q8_0-n_kv=512-n_head_kv=4",
-    ),
+    "another type of K, one launcher": ("one-process", "sim:h200-5", "decode-type_K=q8_0-n_kv=512-n_head_kv=4"),
+    "a type of V, one type of K": ("one-process", "sim:h200-5", "decode-type_K=q8_0-type_V=f16"),
     "Turing's row of head size 256, 8 columns": ("turing", "sim:rtx2060", "ungrouped-hsk=256-n_q=5"),
     "Turing's row of head size 256, 16 columns": ("turing", "sim:rtx2060", "ungrouped-hsk=256-n_q=12"),
     "Turing's row of head size 256, 32 columns": ("turing", "sim:rtx2060", "heads-hsk=256-n_q=9-n_kv=256"),
     "large logits under a softcap, Volta": ("volta", "sim:v100", "params-logit_softcap=10-n_q=1-Q=large_logits"),
     "large logits under a softcap, Pascal": ("pascal", "sim:gtx1060", "params-logit_softcap=10-n_q=1-Q=large_logits"),
     "the last visible row is a step's first": ("", "sim:h200", "scan-n_q=1-mask=masked_tiles+trailing255"),
-    "slopes of ALiBi that the host keeps": (
-        "one-process",
-        "sim:h200-5",
-        "siblings-hsk=64-n_head=12-n_head_kv=12-max_bias=8-mask=random",
-    ),
+    "kept ALiBi slopes": ("one-process", "sim:h200-5", "siblings-hsk=64-n_head=12-n_head_kv=12-max_bias=8-mask=random"),
     "sums in f16 of WMMA": ("rdna3", "sim:rx7900xtx", "softcap"),
     "sums in float32 of MFMA": ("cdna3", "sim:mi300x", "sinks"),
     "several tiles of a block, K's heads wider than V's": ("checked-few-sms", "sim:h200-5", "several-tiles-n_q=96"),
@@ -66,10 +59,7 @@ def case_of(name, case):
     return next(found for found in own_cases(entries[name], folder) if found.name == case)
 
 
-EVERY = FAULTS | CLASSES
-
-
-@pytest.mark.parametrize(("entry", "on", "case"), EVERY.values(), ids=EVERY)
+@pytest.mark.parametrize(("entry", "on", "case"), (FAULTS | CLASSES).values(), ids=FAULTS | CLASSES)
 def test_quick_has_a_case_of_each_class(entry, on, case):
     assert on in entries_of("quick")[0][entry].on
     assert case_of(entry, case)

@@ -346,6 +346,16 @@ def test_a_slope_that_is_wrong_in_the_shares_of_some_blocks(writes):
     assert (first.kind, first.words) == ("alibi", f"the slope of ALiBi is wrong in the shares of {whose}")
 
 
+def test_each_block_ends_as_if_its_last_kv_step_were_the_last_of_all():
+    (case,) = expand(loads(SHARED.replace("n_kv: 64", "n_kv: 60"), "shared.yaml"))
+    parts = (TilePart(0, 0, 2, 1, False), TilePart(1, 2, 4, 1, True))
+    lost = np.isin(np.arange(60), range(28, 32))  # the last step has 12 of 16 rows
+    wrong = wrong_row(
+        case, (0, 3, 1), lambda row: row.output(np.where(lost, -np.inf, row.logits)), step=16, parts=parts
+    )
+    assert candidates_of(wrong)[0].cause.words.startswith("the end of the KV step before each seam")
+
+
 def test_blocks_without_a_kv_step_have_no_share():
     """The vec kernel is launched with a block for each D rows, but a step of it has 128."""
     (case,) = expand(loads(IGNORING, "ignoring.yaml"))
