@@ -40,6 +40,8 @@ DISASSEMBLED = re.compile(r"^\t(.*?) *// (\w+): (.*)$", re.MULTILINE)
 PAIR = re.compile(r"\bv\[(\d+):(\d+)\]")
 SCALARS = re.compile(r"\bs\[(\d+):\d+\]")
 DESTINATION = re.compile(r"\S+ v\[?(\d+)(?::(\d+)\])?,")
+EXP = re.compile(r"v_exp_f32_e32 v(\d+), v(\d+)")
+EXEC = 126
 WORD = re.compile(r"\b[0-9A-F]{8}\b")
 BARRIERS = frozenset({"s_barrier", "s_barrier_wait"})
 APERTURES = {"src_private_base": 0xF0000001, "src_shared_base": 0xF0000002}
@@ -236,6 +238,9 @@ class Emulator:
                 (program, runtime), _ = self.emu._decode_at(at, family)
                 item = Instruction(item.text, item.size, runtime.fxn, tuple(program.arg.globals))
                 code.instructions[at] = item
+            if powers(item, scalars, vectors):
+                scalars[PC], scalars[PC + 1] = (at + item.size) & 0xFFFFFFFF, (at + item.size) >> 32
+                continue
             restored = private.addressed(item, vectors) if item.text.startswith("flat_") else {}
             item.function(*(buffers[index] for index in item.buffers))
             for register, values in restored.items():
@@ -273,6 +278,23 @@ class Private:
         kept = {register: vectors[register].copy() for register in (first, last) if register not in written}
         vectors[first], vectors[last] = found & np.uint64(0xFFFFFFFF), found >> np.uint64(32)
         return kept
+
+
+def powers(item: Instruction, scalars: memoryview, vectors: npt.NDArray[np.uint32]) -> bool:
+    """Compute v_exp_f32, correctly rounded; False for other instructions.
+
+    AMD says only that the hardware's is within 1 ulp; tinygrad's is a polynomial of its own.
+    """
+    match = EXP.fullmatch(item.text)
+    if match is None:
+        return False
+    active = np.arange(vectors.shape[1], dtype=np.uint64)
+    active = (np.uint64(scalars[EXEC] | scalars[EXEC + 1] << 32) >> active & np.uint64(1)).astype(bool)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        found = np.exp2(vectors[int(match[2])].view(np.float32).astype(np.float64)).astype(np.float32)
+    found[np.abs(found) < np.finfo(np.float32).tiny] = 0  # the hardware has no denormal results
+    vectors[int(match[1])][active] = found.view(np.uint32)[active]
+    return True
 
 
 def jump(item: Instruction, at: int, scalars: memoryview) -> int | None:

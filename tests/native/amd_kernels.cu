@@ -115,6 +115,18 @@ static __global__ void in_branches(const unsigned * in, unsigned * out) {
 }
 static const bool in_branches_entered = (entries().push_back({"in_branches", in_branches, sizeof(halves) + sizeof(floats), sizeof(floats)}), true);
 
+static __global__ void exponentials(const unsigned * in, unsigned * out) {
+    in += blockIdx.x * blockDim.x;
+    out += blockIdx.x * blockDim.x;
+    out[threadIdx.x] = __float_as_uint(expf(__uint_as_float(in[threadIdx.x])));
+}
+static __global__ void tangents(const unsigned * in, unsigned * out) {
+    in += blockIdx.x * blockDim.x;
+    out += blockIdx.x * blockDim.x;
+    out[threadIdx.x] = __float_as_uint(tanhf(__uint_as_float(in[threadIdx.x])));
+}
+static const bool functions_entered = (entries().push_back({"expf", exponentials, 4, 4}), entries().push_back({"tanhf", tangents, 4, 4}), true);
+
 int main(int, char ** words) {
     for (const Entry & entry : entries()) {
         if (strcmp(words[1], entry.name) != 0) {

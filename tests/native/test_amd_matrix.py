@@ -134,6 +134,23 @@ def test_kernels_execute_them_by_clang_s_names(gfx, flavour):
         assert {place(found.frames[1])[1], place(found.earlier[1])[1]} == {program.line("one"), program.line("other")}
 
 
+def test_functions_are_those_of_amd_s_library():
+    program = kernels("gfx942", "release")
+
+    def assert_near(name, x, exact, ulps):
+        out = program.output(name, stdin=x, device=DEVICES["gfx942"], dtype=np.float32)
+        expected = exact(x.astype(float)).astype(np.float32)
+        error = np.abs(out.astype(float) - exact(x.astype(float)))
+        assert (error <= ulps * np.spacing(np.abs(expected))).all()
+
+    x = np.linspace(-103, 88, 64 * 300, dtype=np.float32)
+    assert_near("expf", x, np.exp, 1)
+    assert_near("tanhf", np.concatenate([x, x / 100, x / 1e6]), np.tanh, 2)
+    extremes = np.resize(np.array([0, -0.0, 88.8, np.inf, -np.inf, -1e30, np.nan], np.float32), 64)
+    out = program.output("expf", stdin=extremes, device=DEVICES["gfx942"], dtype=np.float32)
+    np.testing.assert_array_equal(out[:7], np.array([1, 1, np.inf, np.inf, 0, 0, np.nan], np.float32))
+
+
 @pytest.mark.parametrize("instruction", MODELLED)
 def test_sums_on_cdna_have_the_bits_of_the_published_model(cores, instruction):
     a, b, c, d = (RESULTS[f"{instruction}/{name}"].astype(np.uint32) for name in "abcd")

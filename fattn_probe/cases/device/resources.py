@@ -14,7 +14,7 @@ from fattn_probe.cases.device.origin import Method, Origin
 TABLE = "resources.csv"
 AMD_TABLE = "amd-resources.csv"
 NO_CODE = "-"
-CELL = re.compile(r"(\d+)/(\d+)/(\d+)")
+CELL = re.compile(r"\d+(/\d+){2}|\d+(/\d+){5}")
 ESTIMATED = frozenset({"61", "70"})
 """Architectures that nvcc 13 has dropped; their figures in the table are estimates of `scripts/resources --ptxas`."""
 
@@ -46,6 +46,14 @@ class AmdResources:
     shared: int
     local: int
     waves: int
+
+    @property
+    def resources(self) -> Resources:
+        """The figures that decide how many blocks fit on a compute unit.
+
+        The scalar registers of an attention kernel never do (tests/cases/device/test_resources.py).
+        """
+        return Resources(self.vgprs, self.shared, self.local)
 
     def __str__(self) -> str:
         return "/".join(map(str, astuple(self)))
@@ -107,18 +115,21 @@ def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
 
 
 def read_table(path: Path | None = None, only: str = "") -> Iterator[Compiled]:
-    """The table, or its columns of one arch.
+    """The table of NVIDIA GPUs, or the columns of one arch, which may be one of AMD.
 
-    It has a row per kernel, and a column per llama.cpp build and arch (`11549/89`) with `registers/shared/local`.
+    It has a row per kernel, and a column per llama.cpp build and arch (`11549/89`) with `registers/shared/local`, or
+    the fields of `AmdResources`.
     """
-    source = path or files("fattn_probe.cases.device") / TABLE
+    source = path or files("fattn_probe.cases.device") / (AMD_TABLE if only.startswith("gfx") else TABLE)
     rows = csv.reader(io.StringIO(source.read_text()))
     columns = [column.split("/") for column in next(rows)[1:]]
     chosen = [(at, int(number), arch) for at, (number, arch) in enumerate(columns, 1) if only in ("", arch)]
     for row in rows:
         for at, number, arch in chosen:
-            if match := CELL.fullmatch(row[at]):
-                yield Compiled(number, arch, row[0], Resources(*map(int, match.groups())))
+            if CELL.fullmatch(row[at]):
+                figures = [int(word) for word in row[at].split("/")]
+                found = Resources(*figures) if len(figures) == 3 else AmdResources(*figures).resources
+                yield Compiled(number, arch, row[0], found)
 
 
 def merge_amd(build_number: int, gfx: str, found: Mapping[str, AmdResources | None], path: Path) -> str:
@@ -137,7 +148,7 @@ def merge_amd(build_number: int, gfx: str, found: Mapping[str, AmdResources | No
 
 
 def read_amd(gfx: str, build_number: int, path: Path | None = None) -> dict[str, AmdResources | None]:
-    """What clang made of each kernel of a build for an architecture (`gfx1100`); None for a kernel without code."""
+    """The resources of each kernel of a build for an architecture (`gfx1100`), as clang compiled it; None without code."""
     source = path or files("fattn_probe.cases.device") / AMD_TABLE
     rows = csv.DictReader(io.StringIO(source.read_text()))
     cells = {row["kernel"]: row.get(f"{build_number}/{gfx}", "") for row in rows}

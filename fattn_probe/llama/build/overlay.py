@@ -175,15 +175,16 @@ def rewrite_files(paths: Iterable[Path], style: Style) -> None:
 
 @functools.cache
 def hip_names() -> dict[str, str]:
-    """CUDA's names for HIP's, as the simulator's HIP headers define them."""
+    """The name in CUDA of each name in HIP, as the simulator's HIP headers define it."""
     texts = (path.read_text() for path in (NATIVE / HIP_HEADERS).rglob("*.h"))
     return {hip: cuda for text in texts for hip, cuda in NAME.findall(text)}
 
 
 def without_circles(text: str) -> str:
-    """vendors/hip.h without the lines that define a name of CUDA as HIP's, where HIP's is defined as CUDA's.
+    """vendors/hip.h without its definitions that the simulator's HIP headers reverse.
 
-    A macro does not expand within itself, so neither name would remain one of CUDA.
+    It defines a name in CUDA as a name in HIP, which the headers define as the name in CUDA. A macro does not expand
+    within itself, so a name in HIP would be left.
     """
     names = hip_names()
     return NAME.sub(lambda match: "" if names.get(match[2]) == match[1] else match[0], text)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fattn_probe.llama.build.rewrite_ahead import rewrite_ahead, rewrite_shuffles
 from fattn_probe.llama.build.rewrite_arithmetic import (
+    AMD,
     EXACT,
     FUNCTIONS,
     replace_calls,
@@ -117,7 +118,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     unrolls = style.unrolls or Path(path).name.startswith(UNROLLED)
     _rewrite_directives(draft, unrolls=unrolls and style.bodies)
     rewrite_divisions(draft, device)
-    replace_calls(draft, device, FUNCTIONS if style.fast_math else EXACT)
+    replace_calls(draft, device, FUNCTIONS if style.fast_math else AMD if style.hip else EXACT)
     if style.whole:
         rewrite_outputs(draft, device_spans(draft, host_too=True))
     if style.hip:

@@ -13,6 +13,8 @@ FUNCTIONS = {name: f"simt::{name.lstrip('_')}" for name in APPROXIMATED.split()}
 # Without it, only the intrinsics are approximated; these functions are then nvcc's own.
 EXACT = {name: replacement for name, replacement in FUNCTIONS.items() if name.startswith("__")}
 EXACT |= {name: f"simt::precise::{name}" for name in ("expf", "logf", "exp2f", "exp", "log")}
+# Clang's for AMD GPUs
+AMD = EXACT | {name: f"simt::{name}" for name in ("expf", "tanhf")}
 # What a whole program's device code prints, asserts, asks of the clock and allocates
 OUTPUTS = {"printf": "simt::print", "assert": "simt_assert", "clock": "simt::ticks", "clock64": "simt::ticks"}
 OUTPUTS |= {"malloc": "simt::allocate_in_kernel", "free": "simt::free_in_kernel"}

@@ -1,7 +1,7 @@
 """GPU architectures by number, and the properties that the attention kernels' arithmetic depends on.
 
 The number is an integer: 61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90 Hopper, 100 and 120 Blackwell.
-For AMD it is ggml's: `AMD` plus the hexadecimal digits of gfx906, gfx90a, gfx1100 and so on.
+For AMD it is `AMD`, an offset of ggml, plus the hexadecimal digits of gfx906, gfx90a, gfx1100 and so on.
 """
 
 import re
@@ -42,7 +42,7 @@ def cuda_arch(text: str) -> int:
 
 
 def is_amd(arch: str) -> bool:
-    """Whether an architecture is AMD's: `gfx90a`."""
+    """Whether an architecture is one of AMD, such as `gfx90a`."""
     return GFX.fullmatch(arch) is not None
 
 

@@ -128,3 +128,14 @@ def test_a_column_of_amd_s_table_is_added_and_replaced(tmp_path):
     table.write_text(merge_amd(11549, "gfx1100", {"b": full}, table))
     assert read_amd("gfx1100", 11549, table) == {"b": full}
     assert read_amd("gfx1201", 11549, table) == {}
+
+
+def test_vector_registers_limit_the_waves_of_amds_attention_kernels_and_scalar_registers_do_not():
+    """A SIMD of GCN and CDNA has 800 scalar registers, and gives a wave 16 at a time; RDNA has enough for all waves."""
+    for gfx, registers, unit in (("gfx906", 256, 4), ("gfx908", 256, 4), ("gfx90a", 512, 8), ("gfx942", 512, 8)):
+        kernels = {name: found for name, found in read_amd(gfx, 11549).items() if found and "mask_to" not in name}
+        assert len(kernels) > 1_000
+        for found in kernels.values():
+            assert 800 // (-(-found.sgprs // 16) * 16) >= min(8, registers // (-(-found.vgprs // unit) * unit))
+            assert found.resources == Resources(found.vgprs, found.shared, found.local)
+    assert figures_of("gfx942", "11549")["flash_attn_tile<64,64,8,1,false>"].origin.known

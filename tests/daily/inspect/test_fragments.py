@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,38 @@ def test_tiles_are_the_fragments_of_the_instruction(lane):
     assert {r: (b[0][lane, r], b[1][lane, r]) for r in PTX_B} == {
         r: (group + column, within + pair) for r, (column, pair) in PTX_B.items()
     }
+
+
+AMD = np.load(Path(__file__).parents[2] / "native/data/amd_layouts.npz")
+"""Register, lane and first bit of each element of the sums D, [row][column], as AMD's calculator has them."""
+
+
+@pytest.mark.parametrize(
+    ("fragment", "instructions"),
+    [
+        (Fragment(16, 16, "float", 64, "mfma"), ["gfx942/v_mfma_f32_16x16x16_f16"]),
+        (Fragment(16, 16, "float", 32, "rdna3"), ["gfx1100/v_wmma_f32_16x16x16_f16"]),
+        (Fragment(16, 16, "float", 32, "rdna4"), ["gfx1201/v_wmma_f32_16x16x16_f16"]),
+        # two products, of the even and of the odd rows of V's transpose
+        (
+            Fragment(16, 16, "half2", 32, "rdna3"),
+            ["gfx1100/v_wmma_f16_16x16x16_f16", "gfx1100/v_wmma_f16_16x16x16_f16/high"],
+        ),
+        (Fragment(16, 16, "half2", 32, "rdna4 scrambled"), ["gfx1201/v_wmma_f16_16x16x16_f16"] * 2),
+        (Fragment(16, 8, "half2", 32, "rdna4"), ["gfx1201/v_wmma_f16_16x16x16_f16"]),
+    ],
+    ids=str,
+)
+def test_sums_of_amd_lie_where_its_calculator_says(fragment, instructions):
+    columns, along = fragment.halves()
+    for product, instruction in enumerate(instructions):
+        register, lane, first = np.moveaxis(AMD[f"{instruction}/D"][0].astype(int), -1, 0)
+        number = 2 * register + first // 16 if fragment.T == "half2" else register
+        number += product * columns.shape[1] // 2 * (fragment.layout == "rdna4 scrambled")
+        row, column = np.mgrid[:16, :16]
+        assert (columns[lane, number] == column).all()
+        assert (along[lane, number] == row * len(instructions) + product).all()
+    assert fragment.known
 
 
 def test_a_product_through_the_fragments_is_the_product():

@@ -1,5 +1,6 @@
 """Traces of real kernels on simulated GPUs to their output: correct ones, and faults of the corpus."""
 
+import numpy as np
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
@@ -81,6 +82,18 @@ def test_a_correct_kernel_is_followed_to_dst(kind):
     if kind == "mma":
         (tile,) = trace.tiles
         assert {item.name for item in tile.steps[-1].checked} >= {"KQ", "P", "VKQ", "KQ_rowsum at the end"}
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("device", ["rx7900xtx", "rx9070xt", "mi300x"])
+def test_the_accumulators_of_amds_matrix_instructions_are_read(device):
+    trace, output = followed(CASES["sinks"], device, place=TracePlace(block=7, warp=1))
+    assert output.status == "pass"
+    assert (trace.deviation, trace.stopped) == (None, ())
+    assert "no rounding model of this kernel on an AMD GPU" in trace.missing
+    (tile,) = trace.tiles
+    assert {item.name for item in tile.steps[-1].checked} >= {"KQ", "P", "KQ_max", "VKQ rescaled", "VKQ"}
+    assert tile.exists.all() and np.abs(tile.steps[-1].VKQ).max() > 0.5
 
 
 @pytest.mark.night

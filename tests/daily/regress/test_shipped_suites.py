@@ -48,6 +48,8 @@ CLASSES = {
         "sim:h200-5",
         "siblings-hsk=64-n_head=12-n_head_kv=12-max_bias=8-mask=random",
     ),
+    "sums in f16 of WMMA": ("rdna3", "sim:rx7900xtx", "softcap"),
+    "sums in float32 of MFMA": ("cdna3", "sim:mi300x", "sinks"),
     "several tiles of a block, K's heads wider than V's": ("checked-few-sms", "sim:h200-5", "several-tiles-n_q=96"),
     "a conversion, checked": ("checked", "sim:h200", "steps-n_q=16-type_K=q8_0-mask=blocks+q1+kv128+fraction0.4"),
 }

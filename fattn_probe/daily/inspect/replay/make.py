@@ -22,7 +22,7 @@ from fattn_probe.daily.inspect.replay.replay import (
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, numbers_of
 from fattn_probe.daily.inspect.replay.source_lines import kinds_of
 from fattn_probe.daily.inspect.trace.fragments import LANES
-from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
+from fattn_probe.daily.inspect.trace.model import ModelledRows, Row, has_model
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, TracedStep
 from fattn_probe.daily.inspect.trace.show import headline, words_of
 from fattn_probe.daily.inspect.trace.stages import Stage
@@ -71,6 +71,8 @@ def replay_of(
     rows, row_errors = tuple[RowNumbers, ...](), _errors(output)
     if constants is None:
         notes.append("The numbers of rows are not shown: there is no rounding model of this source's kernels.")
+    elif not has_model(kernel, arch):
+        notes.append("The numbers of rows are not shown: there is no rounding model of this kernel on an AMD GPU.")
     elif kernel.sparse:
         notes.append("The numbers of rows are not shown: this kernel gathers its KV rows.")
     else:

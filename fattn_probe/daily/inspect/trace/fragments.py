@@ -50,7 +50,7 @@ class Fragment:
     T: str
     lanes: int = LANES
     layout: str = ""
-    """AMD's: mfma, rdna3, rdna4; empty for NVIDIA."""
+    """The layout on an AMD GPU: mfma, rdna3, rdna4; empty for NVIDIA."""
 
     @property
     def ne(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from fattn_probe.base.arrays import F32, F64
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.trace.checks import ULP_F32, half_ulp
-from fattn_probe.llama.launch.architecture import fast_f16
+from fattn_probe.llama.launch.architecture import AMD, fast_f16
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.families import MMA_F16, TILE
 from fattn_probe.llama.launch.kernel import AttentionKernel
@@ -31,6 +31,11 @@ Row = tuple[int, int, int]
 def largest_of(values: F32 | F64) -> float:
     """The largest finite magnitude; 0 without one."""
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+
+
+def has_model(kernel: AttentionKernel, arch: int) -> bool:
+    """Whether the stages of a kernel have a rounding model: on AMD GPUs only those of the tile kernel."""
+    return arch < AMD or kernel.family is TILE
 
 
 @dataclass(frozen=True)

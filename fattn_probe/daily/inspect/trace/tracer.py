@@ -19,13 +19,13 @@ from fattn_probe.daily.inspect.trace.archive import Array, block_arrays
 from fattn_probe.daily.inspect.trace.find_nan import Document, FirstNotFinite, NaNSearch, in_inputs, in_stages
 from fattn_probe.daily.inspect.trace.inputs import TracedOperands
 from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
-from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
+from fattn_probe.daily.inspect.trace.model import ModelledRows, Row, has_model
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, judge_trace
 from fattn_probe.daily.inspect.trace.stages import FINISHED, Stage, StoredRow
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.constants import known_constants, max_offset
-from fattn_probe.llama.launch.families import MMA_F16, TILE, Family
+from fattn_probe.llama.launch.families import MMA_F16, Family
 from fattn_probe.llama.launch.geometry import Geometry, geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.tiles import BlockWork
@@ -120,14 +120,14 @@ class Tracer:
         """The rounding model of the launch (default: by a dry run), and its geometry; or the reason for none."""
         if self.target.engine != "sim":
             return None, "what follows the last KV step is read on simulated GPUs only"
-        if self.amd and not self._runs(TILE):
-            return None, "what follows the last KV step needs a rounding model, which AMD GPUs have for the tile kernel"
         session = self.inspector.session
         arch, constants = arch_number(arch_of(self.target)), known_constants(session.options.tree)
         launches = launches or dry_launches(session, self.case, self.target)
         geometry = None if constants is None else geometry_of(self.case.op, launches, arch, constants)
         if geometry is None or constants is None:
             return None, "there is no rounding model of this kernel, which the end of a trace needs"
+        if not has_model(geometry.kernel, arch):
+            return None, "there is no rounding model of this kernel on an AMD GPU, which the end of a trace needs"
         return (ModelledRows(self.case, self.inputs, geometry.kernel, arch, constants), geometry), ""
 
     def _row(
