@@ -148,7 +148,7 @@ def merge_amd(build_number: int, gfx: str, found: Mapping[str, AmdResources | No
 
 
 def read_amd(gfx: str, build_number: int, path: Path | None = None) -> dict[str, AmdResources | None]:
-    """The resources of each kernel of a build for an architecture (`gfx1100`), as clang compiled it; None without code."""
+    """The resources of each kernel of a build for an architecture (`gfx1100`); None for a kernel without code."""
     source = path or files("fattn_probe.cases.device") / AMD_TABLE
     rows = csv.DictReader(io.StringIO(source.read_text()))
     cells = {row["kernel"]: row.get(f"{build_number}/{gfx}", "") for row in rows}

@@ -36,8 +36,8 @@ class Constants:
 
     `max_offset` is added to every maximum (FATTN_KQ_MAX_OFFSET), so that P is at most 1/8. `mma` is keyed by
     configuration: ampere, rdna and cdna have all sizes, turing and volta those that differ from ampere. `tile` is keyed
-    by configuration: fp16, fp32, amd, amd_rdna. The last two are empty in releases without them. A warp works on 8 columns if
-    (DKQ, ncols) is in `narrow` or ncols is 8, otherwise on 16; on Volta always on 32, on AMD always on 16.
+    by configuration: fp16, fp32, amd, amd_rdna. The last two are empty in releases without them. A warp works on 8
+    columns if (DKQ, ncols) is in `narrow` or ncols is 8, otherwise on 16; on Volta always on 32, on AMD always on 16.
     `cdna_in_f32`: mma adds P*V in float32 on CDNA, as from September 2026 on (b11063).
     """
 
