@@ -19,6 +19,7 @@ class Prediction(StandIn):
     sampled: np.ndarray
     mean_error: float = 0.0
     why: str = "mma-f16 sums P.V in f16"
+    lost: str = "increments below half an ulp of the f16 accumulator are lost"
     assumed: str = ""
     known, row_mean_error = property(vars(RealPrediction)["known"].func), 0.0
 

@@ -56,8 +56,9 @@ class Design:
     `by` is the basis: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of its element's
     bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction. `off_model` and
     `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is the share of
-    elements that equal the model in every bit. Unknown values are None. `assumed` says what of the kernel's arithmetic
-    is an assumption, if the prediction rests on one. ValueError for a pass with a NaN.
+    elements that equal the model in every bit. Unknown values are None. `lost` says where the predicted mean error is
+    from, `assumed` what of the kernel's arithmetic is an assumption, if the prediction rests on one. ValueError for a
+    pass with a NaN.
     """
 
     passes: bool
@@ -72,6 +73,7 @@ class Design:
     row_off_model: float | None = None
     equal_bits: float | None = None
     why: str = ""
+    lost: str = ""
     assumed: str = ""
 
     def __post_init__(self) -> None:
@@ -198,6 +200,7 @@ def _against_prediction(dst: F32, reference: F64, prediction: Prediction, rows: 
         predicted_rmse=predicted,
         predicted_mean_error=prediction.mean_error if np.isfinite(prediction.mean_error) else None,
         why=prediction.why,
+        lost=prediction.lost,
         assumed=prediction.assumed,
     )
     return design, Deviation(wrong, reference, row_rmse)

@@ -170,8 +170,8 @@ def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, 
         expected = None if design is None else design.predicted_mean_error
         foretold = expected is not None and 0.5 < expected / metrics.mean_error < 2
         why = "the kernel's known arithmetic does not explain it"
-        if foretold:
-            why = "increments below half an ulp of the f16 accumulator are lost"
+        if design is not None and foretold:
+            why = design.lost
         elif design is not None and design.by == "model" and design.passes:
             why = "it follows from the kernel's own arithmetic"
         if foretold or _is_systematic(dst - reference):

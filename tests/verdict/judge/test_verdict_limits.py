@@ -82,13 +82,13 @@ def test_a_bias_counts_beyond_five_standard_deviations_of_chance(noise, most):
 
 
 def foretold(mean, passes=True, by="prediction"):
-    return Design(passes, by, "", predicted_mean_error=mean)
+    return Design(passes, by, "", predicted_mean_error=mean, lost="increments are lost")
 
 
 @pytest.mark.parametrize(("factor", "explained"), [(0.5, False), (0.51, True), (1.99, True), (2.0, False), (-1, False)])
 def test_a_mean_error_is_foretold_within_a_factor_of_two(factor, explained):
     dst = (0.75 * ONES).astype(np.float32)
-    words = "increments below half an ulp" if explained else "the kernel's known arithmetic does not explain it"
+    words = "increments are lost" if explained else "the kernel's known arithmetic does not explain it"
     assert words in said(dst, design=foretold(-0.25 * factor)).reason
     noisy = (ONES + 2.0**-6 + 0.5 * np.where(np.arange(64) % 2, 1.0, -1.0)[None, :, None, None]).astype(np.float32)
     quiet = said(noisy, design=foretold(2.0**-6 * factor))

@@ -89,6 +89,15 @@ class Prediction:
         return self.explain(self.causes) if self.known.any() else ""
 
     @property
+    def lost(self) -> str:
+        """Where the expected mean error is from: from the sums, or from the weights, whichever loses more."""
+        if not self.known.any():
+            return ""
+        if np.nanmean(np.abs(self.rows.loss_sums)) >= np.nanmean(np.abs(self.rows.loss_weights)):
+            return "increments below half an ulp of the f16 accumulator are lost"
+        return f"weights {self.zero_below:.1f} and more below the maximum are zero in f16"
+
+    @property
     def rmse(self) -> float:
         """Expected root mean square error over the output; NaN without a prediction of any row."""
         return float(np.sqrt(self._mean(np.square(self.row_rmse))))
@@ -204,11 +213,7 @@ def accuracy_warning(prediction: Prediction) -> str:
     """
     words = []
     if abs(prediction.bias) >= WORTH_A_WARNING:
-        lost = prediction.rows
-        reason = f"weights {prediction.zero_below:.1f} and more below the maximum are zero in f16"
-        if np.nanmean(np.abs(lost.loss_sums)) >= np.nanmean(np.abs(lost.loss_weights)):
-            reason = "increments below half an ulp of the f16 accumulator are lost"
-        words.append(f"mean error {100 * prediction.bias:+.2g} %: {reason}")
+        words.append(f"mean error {100 * prediction.bias:+.2g} %: {prediction.lost}")
     if prediction.may_overflow.any():
         rows = int(prediction.may_overflow.sum())
         words.append(

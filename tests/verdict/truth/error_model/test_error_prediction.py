@@ -15,7 +15,7 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.llama.launch.record import parse_launch, parse_launches
 from fattn_probe.verdict.truth.error_model import predict
-from fattn_probe.verdict.truth.error_model.prediction import WORTH_A_WARNING, accuracy_warning, why
+from fattn_probe.verdict.truth.error_model.prediction import WORTH_A_WARNING, Prediction, accuracy_warning, why
 from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, operand_values, reference_of
 from maintain.agreement import stride_of
@@ -166,6 +166,8 @@ def test_evenly_spaced_heads_represent_alike_ones(heads, more, seen, monkeypatch
 def test_a_warning_names_the_larger_loss_and_counts_rows(bias, sums, weights, overflow, words):
     lost = SimpleNamespace(loss_sums=np.array([*sums, np.nan]), loss_weights=np.array([*weights, np.nan]))
     prediction: Any = SimpleNamespace(bias=bias, rows=lost, may_overflow=np.array(overflow), zero_below=15.24)
+    prediction.known, found = np.array([True]), vars(Prediction)["lost"]
+    prediction.lost = found.fget(prediction)
     said = accuracy_warning(prediction)
     assert said == "" if words is None else said.startswith(words)
 
