@@ -104,6 +104,13 @@ def test_blocks_without_work_are_counted():
     )
 
 
+def test_a_block_of_an_amd_gpu_is_no_cuda_block():
+    amd = replace(stops_early(), launch={"cc": 0x1000906})
+    assert any(" blocks on " in line for line in drawn(amd))
+    assert not any("CUDA" in line for line in drawn(amd)) and "CUDA" not in svg_of(amd)
+    assert any("CUDA blocks on" in line for line in drawn(stops_early()))
+
+
 def test_steps_done_twice():
     block = replace(gqa().blocks[2], kbc_stop=4, tiles=tiles_of(2, 4, gqa().grid))
     assert drawn(with_block(gqa(), block))[3] == "      0 │0          ┃1          ┃2          ############│"

@@ -231,6 +231,8 @@ class Choice:
             "ggml_cuda_get_device": lambda: 0,
             "ggml_cuda_highest_compiled_arch": lambda cc: cc,
             "ggml_is_quantized": lambda kind: kind.startswith("GGML_TYPE_Q"),
+            "ggml_type_name": lambda kind: kind,
+            "__func__": "",
             "template": self.template,
             "GGML_ASSERT": assert_holds,
             "GGML_ABORT": abort,
