@@ -79,10 +79,12 @@ def test_the_case_shows_a_fault_of_its_class(tree, fault):
     assert not found.known
 
 
-def test_nightly_checks_each_vec_kernel_that_a_build_can_have():
+def test_nightly_checks_what_quick_does_and_each_vec_kernel_that_a_build_can_have():
     (quick, _), (nightly, _) = entries_of("quick"), entries_of("nightly")
     assert nightly["checked-quants"].flavour == "check"
     assert set(nightly["checked-quants"].quants) == set(quick["quants"].quants)
+    checked = [{case.name for case in own_cases(entries["checked"], SUITES)} for entries in (quick, nightly)]
+    assert checked[0] <= checked[1]
 
 
 @pytest.mark.parametrize("name", ["quick", "nightly"])

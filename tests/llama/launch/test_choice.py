@@ -32,6 +32,11 @@ def case_of(kernel):
     return f"{family} {','.join(BY_CASE[family].case_arguments(tuple(values.split(','))))}" if kernel else ""
 
 
+def compared(kernel):
+    """A kernel; only the kernel case of mma, which the host function of the case chooses from."""
+    return case_of(kernel) if kernel.startswith("mma ") else kernel
+
+
 @pytest.mark.network
 @pytest.mark.parametrize("device", AMD, ids=lambda device: device.gfx)
 def test_the_shipped_tables_say_what_the_source_says(device):
@@ -65,6 +70,6 @@ def test_the_backend_supports_and_launches_what_the_source_says(device):
         name: not listed[name] for name in cases
     }
     launched = dry_runs(session, cases, target)
-    assert {name: case_of(choice.kernel(case.op)) for name, case in cases.items()} == {
-        name: next(iter(launched.get(name, ())), "") for name in cases
+    assert {name: compared(choice.kernel(case.op)) for name, case in cases.items()} == {
+        name: compared(next(iter(launched.get(name, ())), "")) for name in cases
     }

@@ -350,10 +350,8 @@ def test_each_block_ends_as_if_its_last_kv_step_were_the_last_of_all():
     (case,) = expand(loads(SHARED.replace("n_kv: 64", "n_kv: 60"), "shared.yaml"))
     parts = (TilePart(0, 0, 2, 1, False), TilePart(1, 2, 4, 1, True))
     lost = np.isin(np.arange(60), range(28, 32))  # the last step has 12 of 16 rows
-    wrong = wrong_row(
-        case, (0, 3, 1), lambda row: row.output(np.where(lost, -np.inf, row.logits)), step=16, parts=parts
-    )
-    assert candidates_of(wrong)[0].cause.words.startswith("the end of the KV step before each seam")
+    one = wrong_row(case, (0, 3, 1), lambda row: row.output(np.where(lost, -np.inf, row.logits)), step=16, parts=parts)
+    assert candidates_of(one)[0].cause.words.startswith("the end of the KV step before each seam")
 
 
 def test_blocks_without_a_kv_step_have_no_share():
