@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fattn_probe.cases.device import load_devices
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result
 from fattn_probe.llama.source import DEFAULT_SOURCE
@@ -49,7 +50,8 @@ def test_without_time_everything_is_left_but_what_the_history_has(tmp_path):
     history = recorded(tmp_path / "h.db", V100, TRAP)
     done = nightly("devices", "--seconds", 0, "--history", history, "--resume")
     assert done.returncode == 4
-    assert f"devices: {15 * len(RELEASES) - 1} of {15 * len(RELEASES)} runs are left" in done.stderr
+    runs = len(load_devices()) * len(RELEASES)
+    assert f"devices: {runs - 1} of {runs} runs are left" in done.stderr
     assert f"{DEFAULT_SOURCE} sim:v100: 0, 1 known" in done.stdout
 
 

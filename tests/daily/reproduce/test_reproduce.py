@@ -47,6 +47,8 @@ def made_prediction(rmse=1e-4):
         bound=np.full(SHAPE, 20 * rmse),
         known=np.ones(SHAPE[:3], np.bool_),
         why="",
+        lost="",
+        assumed="",
     )
 
 
