@@ -165,8 +165,9 @@ def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | N
         for result in results:
             done += 1
             by = killed_by(result)
-            if result.known and passes(next(case for case in batch.cases if case.name == result.name), plain, target):
-                by = how_it_failed(result)
+            if result.known:
+                case = next(case for case in batch.cases if case.name == result.name)
+                by = how_it_failed(result) if passes(case, plain, target, batch.entry.check.checks) else by
             launched = of_base[result.name]
             if launched is not None and result.output and not found and (words := changed(launched, result.kernels)):
                 found.append(Caught(str(target), result.name, LAUNCH, words))
@@ -197,10 +198,10 @@ def in_random_orders(batches: Iterable[CaseBatch], session: Session) -> Iterator
             yield Caught(str(target), difference.case, CHECK, f"not the same in every order: {difference}"), batch
 
 
-def passes(case: Case, session: Session, target: Target) -> bool:
-    """Whether a case passes."""
+def passes(case: Case, session: Session, target: Target, checks: Checks) -> bool:
+    """Whether a case passes with these checks."""
     prepare(session, [(case, [target])])
-    return judge_case(session, case, target).status == "pass"
+    return judge_case(session, case, target, checks).status == "pass"
 
 
 def killer_of(entry: Entry, target: Target, case: Case, checks: Checks) -> str:
