@@ -144,10 +144,12 @@ def tried_batch(monkeypatch, result):
     ],
 )
 def test_what_looks_like_a_known_defect_is_caught_by_what_it_shows(monkeypatch, result, by):
-    """The case passes without the fault, so the defect is news."""
-    monkeypatch.setattr(faults, "passes", lambda case, session, target: True)
+    """The case passes without the fault, with the checks of its entry, so the defect is news."""
+    monkeypatch.setattr(faults, "passes", lambda case, session, target, checks: checks == Entry().check.checks)
     (caught,), _ = tried_batch(monkeypatch, result)
     assert (caught.by, caught.cause) == (by, None)
+    monkeypatch.setattr(faults, "passes", lambda case, session, target, checks: False)
+    assert tried_batch(monkeypatch, result) == ([], 1)
 
 
 def launches(grid):
