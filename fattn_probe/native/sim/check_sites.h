@@ -5,8 +5,8 @@
 // and newer GPUs only want the same kind and mask, wherever the lanes are: CUDA's guide says so, and an H100 gives the
 // right values (2026-11-25). For older GPUs all lanes of the mask must be at one instruction.
 //
-// AMD's shuffles take the lanes that are at one place, and have no value of the others. Its matrix instructions read the
-// registers of all lanes, also of those that are elsewhere (EXEC is ignored: CDNA3 ISA, RDNA3 ISA).
+// AMD's shuffles take the lanes that are at one place, and have no value of the others. Its matrix instructions read
+// the registers of all lanes, also of those that are elsewhere (EXEC is ignored: CDNA3 ISA, RDNA3 ISA).
 #pragma once
 
 #include "thread.h"
