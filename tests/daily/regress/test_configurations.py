@@ -1,4 +1,4 @@
-"""The suite `nightly` launches every row of the kernels' configurations, on every architecture that it names."""
+"""The suite `nightly` launches every row of the kernels' configurations, on every NVIDIA architecture that it names."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.shipped import find
 from fattn_probe.daily.regress.entries import own_cases
 from fattn_probe.daily.regress.suite import load_suite
-from fattn_probe.llama.launch.architecture import arch_number, fast_f16, generation_of
+from fattn_probe.llama.launch.architecture import AMD, arch_number, fast_f16, generation_of
 from fattn_probe.llama.launch.constants import constants_of
 from fattn_probe.llama.launch.families import MMA_F16, TILE
 from fattn_probe.machine.run.base import Base
@@ -30,7 +30,8 @@ def suite_parts():
     return [(part, target) for part in parts if not part.devices for target in targets_of(part)], path.parent
 
 
-ARCHITECTURES = sorted({arch_number(target.device.arch) for _, target in suite_parts()[0]})
+EVERY = sorted({arch_number(target.device.arch) for _, target in suite_parts()[0]})
+ARCHITECTURES = [arch for arch in EVERY if arch < AMD]
 
 
 def mma_rows(constants, arch):
@@ -76,13 +77,11 @@ def launched(tree, arch):
 
 
 def test_the_suite_names_an_architecture_of_each_table():
-    assert {generation_of(arch).configuration for arch in ARCHITECTURES if arch >= VOLTA} == {
-        "ampere",
-        "turing",
-        "volta",
-    }
+    configurations = {generation_of(arch).configuration for arch in EVERY if arch >= VOLTA}
+    assert configurations == {"ampere", "turing", "volta", "rdna", "cdna"}
     assert {fast_f16(arch) for arch in ARCHITECTURES} == {True, False}
     assert {61, 70, 75, 80, 86, 89, 90, 100, 120, 121} == set(ARCHITECTURES)
+    assert {arch_number(device.arch) for device in load_devices().values() if device.gfx} <= {*EVERY}
 
 
 @pytest.mark.build
