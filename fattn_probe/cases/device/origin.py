@@ -11,8 +11,8 @@ from fattn_probe.base.errors import InputError
 class Method(StrEnum):
     """How figures were found.
 
-    From ptxas for the architecture, or from a GPU's driver; from an older ptxas for an architecture that nvcc has
-    dropped; from launch bounds; or unknown, because a launch record does not say.
+    From ptxas for the architecture, or from a GPU's driver; from a different compiler; from launch bounds; or unknown,
+    because a launch record does not say.
     """
 
     MEASURED = "measured"
@@ -24,7 +24,8 @@ class Method(StrEnum):
 SPELLING = re.compile(rf"(?P<method>{'|'.join(Method)})(?: b(?P<build>\d+))?")
 EXPLAINED = {
     Method.MEASURED: "",
-    Method.ESTIMATED: "an older ptxas's figures for code that nvcc made for sm_75, since nvcc 13 has no older GPUs",
+    Method.ESTIMATED: "another compiler's figures: clang 19 for AMD, where ROCm's may differ; an older ptxas for sm_61 "
+    "and sm_70, since nvcc 13 has no older GPUs",
     Method.ASSUMED: "without ptxas's figures, the most registers that __launch_bounds__ allows stand in, and no static "
     "shared memory",
     Method.UNKNOWN: "the launch record does not say where its figures are from",

@@ -89,7 +89,7 @@ def figures_of(arch: str, build_number: str, path: Path | None = None, *, releas
         table.setdefault(item.build_number, {})[item.kernel] = item.resources
     own = int(build_number) if build_number.isdigit() else None
     wanted = max(table, default=0) if own is None else own
-    method = Method.ESTIMATED if arch in ESTIMATED else Method.MEASURED
+    method = Method.ESTIMATED if arch in ESTIMATED or arch.startswith("gfx") else Method.MEASURED
     found: dict[str, Figures] = {}
     for number in sorted(table, key=lambda number: (abs(number - wanted), -number), reverse=True):
         origin = Origin(method, None if released and number == own else number)

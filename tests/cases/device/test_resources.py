@@ -138,4 +138,5 @@ def test_vector_registers_limit_the_waves_of_amds_attention_kernels_and_scalar_r
         for found in kernels.values():
             assert 800 // (-(-found.sgprs // 16) * 16) >= min(8, registers // (-(-found.vgprs // unit) * unit))
             assert found.resources == Resources(found.vgprs, found.shared, found.local)
-    assert figures_of("gfx942", "11549")["flash_attn_tile<64,64,8,1,false>"].origin.known
+    tile = figures_of("gfx942", "11549")["flash_attn_tile<64,64,8,1,false>"]
+    assert tile.origin == Origin(Method.ESTIMATED)  # ROCm's clang may use other registers
