@@ -70,9 +70,7 @@ def compare_kernels(
         options = RunOptions(None)
         if llama:
             options = replace(setup.run_options(build), simulation=how.simulation, timeout=how.timeout)
-        # llama.cpp's kernels do not run on AMD GPUs here.
-        ours = [(case, [one for one in on if one.device is None or not one.device.gfx]) for case, on in work]
-        session = setup.prepared_session(options, ours if llama else (), activity)
+        session = setup.prepared_session(options, work if llama else (), activity)
         rows = []
         for row in Contest(session, contenders, how, checks, activity.step).rows(work):
             activity.count(row.judgement.status)
