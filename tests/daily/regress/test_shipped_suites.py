@@ -1,5 +1,6 @@
 """The suites that come with fattn-probe, and the faults that `quick` once missed: its case of each class shows it."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.regex import compiled
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.shipped import find
-from fattn_probe.daily.regress.entries import own_cases
+from fattn_probe.daily.regress.entries import names_of, own_cases
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.selection import CaseSelection
 from fattn_probe.daily.regress.suite import Suite, cases_of, load_suite
@@ -79,12 +80,40 @@ def test_the_case_shows_a_fault_of_its_class(tree, fault):
     assert not found.known
 
 
-def test_nightly_checks_what_quick_does_and_each_vec_kernel_that_a_build_can_have():
-    (quick, _), (nightly, _) = entries_of("quick"), entries_of("nightly")
-    assert nightly["checked-quants"].flavour == "check"
-    assert set(nightly["checked-quants"].quants) == set(quick["quants"].quants)
-    checked = [{case.name for case in own_cases(entries["checked"], SUITES)} for entries in (quick, nightly)]
-    assert checked[0] <= checked[1]
+def jobs_of(suite):
+    """The checks of each case of a suite on each target, by build."""
+    entries, folder = entries_of(suite)
+    jobs = {}
+    for entry in entries.values():
+        for on, name in product(entry.on, names_of(entry, folder)):
+            build = on, entry.flavour, frozenset(entry.sanitize), frozenset(entry.quants)
+            jobs.setdefault((build, name), []).append(entry.check.model_dump())
+    return jobs
+
+
+def includes(checks, others):
+    """Whether checks include others: the same model and sample, at least as many runs, orders, further checks."""
+    same = {"model", "sample"}
+    return all(checks[name] == value if name in same else checks[name] >= value for name, value in others.items())
+
+
+def test_nightly_checks_what_quick_does():
+    """So it catches whatever quick catches: the same case in the same build, on the same GPU."""
+    quick, nightly = jobs_of("quick"), jobs_of("nightly")
+    assert len(quick) > 2_000
+    missing = [
+        job
+        for job, all_checks in quick.items()
+        for checks in all_checks
+        if not any(includes(more, checks) for more in nightly.get(job, ()))
+    ]
+    assert not missing
+
+
+def test_nightly_has_each_vec_kernel_that_a_build_can_have():
+    entries = entries_of("nightly")[0]
+    assert entries["checked-quants"].flavour == "check"
+    assert set(entries["checked-quants"].quants) == set(entries["quants"].quants)
 
 
 @pytest.mark.parametrize("name", ["quick", "nightly"])
