@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from fattn_probe.llama.build.rewrite import rewrite
+from fattn_probe.llama.build.rewrite import Style, rewrite
 from fattn_probe.llama.build.stamp import NATIVE
 
 SOFTCAP = "if (capped) { X = softcap*tanhf(X); }"
@@ -98,6 +98,36 @@ def test_the_numbers_of_a_float2_have_factors_of_their_own():
 def test_each_element_has_one_sum_that_is_fused():
     assert len(conditions("float X[2]; X[0] *= 2; X[1] *= 2; X[0] += a*b; X[1] += a*b;")) == 2
     assert len(conditions("float X = g(); X *= 2; X += a*b; X += c*d;")) == 1
+
+
+REDUCED = "float X[n]; X[0] *= f; X[0] = warp_reduce_sum(X[0]);"
+
+
+def test_clang_for_amd_fuses_a_product_with_the_first_addition_of_a_reduction():
+    """As in machine code of the vec kernel (docs/measurements/second-opinion.md); nvcc does not."""
+    text = f"__device__ void f() {{ {REDUCED} }}"
+    assert rewrite(text, "f.cu", frozenset()).text == text
+    fused = " ".join(rewrite(text, "f.cu", frozenset(), Style(hip=True)).text.split())
+    left, right = re.findall(r"simt_(?:left|right)_\d+", fused)[:2]
+    assert f"const float {left} = X [ 0 ], {right} = f; X[0] *= f;" in fused
+    first = f"__builtin_fmaf({left}, {right}, __shfl_xor_sync(0xFFFFFFFF, X[0], WARP_SIZE/2, WARP_SIZE))"
+    assert f"X[0] = warp_reduce_sum<WARP_SIZE/2>({first});" in fused
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "float X[n]; X[0] *= f; X[1] = warp_reduce_sum(X[1]);",
+        "float X[n]; X[0] *= f; X[0] = warp_reduce_sum<16>(X[0]);",
+        "float X[n]; X[0] += f; X[0] = warp_reduce_sum(X[0]);",
+        "float X[n]; X[0] *= f; g(); X[0] = warp_reduce_sum(X[0]);",
+        "float X[n]; if (n) X[0] *= f; X[0] = warp_reduce_sum(X[0]);",
+        "half2 X[n]; X[0] *= f; X[0] = warp_reduce_sum(X[0]);",
+    ],
+)
+def test_other_reductions_stay(body):
+    text = f"__device__ void f() {{ {body} }}"
+    assert rewrite(text, "f.cu", frozenset(), Style(hip=True)).text == text
 
 
 LOAD = "__device__ void load(int n) { if (n == 1 || j < n) { g(!n || j < 3 ? a : b); } }"

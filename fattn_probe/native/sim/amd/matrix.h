@@ -6,6 +6,7 @@
 #include "../check_quick.h"
 #include "../check_sites.h"
 #include "../count.h"
+#include "../finding.h"
 #include "../warp.h"
 #include "matrix_cores.h"
 #include "vector.h"
@@ -44,6 +45,13 @@ SIMT_UNCHECKED CD matrix_instruction(const char *name, const AB &a, const AB &b,
             count_matrix_product(name);
             work(r.in + of_c, r.in + of_c + of_a, r.in, r.out);
         });
+    if constexpr (checking && SIMT_GFX_NUMBER >= 0x1100 && SIMT_GFX_NUMBER < 0x1200) {
+        for (int i = of_c; i < of_c + 2 * of_a; i++) { // of these copies it makes odd rows of D
+            if (registers.in[i][self->lane] != registers.in[i][self->lane % 16]) {
+                report({"lanes-differ", std::string(name) + ": lane i has other factors than lane i - 16 (RDNA3)"});
+            }
+        }
+    }
     uint32_t own[of_c];
     for (int i = 0; i < of_c; i++) {
         own[i] = registers.out[i][self->lane];
