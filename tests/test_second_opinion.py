@@ -22,8 +22,8 @@ GPUS = {"gfx942": "mi300x", "gfx1100": "rx7900xtx", "gfx1201": "rx9070xt"}
 RECORDED = {gfx: json.loads((DATA / f"{gfx}.json").read_text())["cases"] for gfx in GPUS}
 ALL = [(gfx, name) for gfx, cases in RECORDED.items() for name in cases]
 IN_CI = {("gfx942", "vec-q8"), ("gfx942", "mma"), ("gfx1100", "tile")}
-PAGE = DATA.parents[2] / "docs/measurements/second-opinion.md"
-ROW = re.compile(r"^\| (gfx\w+) \| ([\w-]+) \| (?:all (\d+)|(\d+) of (\d+): (\w+)) \|$", re.MULTILINE)
+PAGE = (DATA.parents[2] / "docs/measurements/second-opinion.md").read_text()
+ROW = re.compile(r"^\| ([\w-]+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
 
 
 def output(gfx, name, change=""):
@@ -55,24 +55,16 @@ def test_the_launches_are_those_of_the_second_reading(gfx, name, tree):
     assert [plain(kernel) for kernel in found] == RECORDED[gfx][name]["launches"]
 
 
-def test_three_architectures_and_three_families_are_recorded():
-    kernels = {
-        (gfx, recorded["launches"][0]["kernel"].split("<")[0]) for gfx in GPUS for recorded in RECORDED[gfx].values()
-    }
-    assert len(kernels) == 9
-    assert len(ALL) >= 12
-
-
 def test_the_page_says_how_many_numbers_of_each_launch_are_equal():
-    """The simulator computes the last of a case's outputs (below): it is compared with the first."""
-    rows = []
+    """The simulator computes the last of a case's outputs (below)."""
+    cells = {}
     for gfx, name in ALL:
         change = change_of(gfx, name)
         same = output(gfx, name).view(np.uint32) == output(gfx, name, change).view(np.uint32)
         assert same.all() != bool(change)
-        part = ("", str(same.sum()), str(same.size), change) if change else (str(same.size), "", "", "")
-        rows.append((gfx, name, *part))
-    assert sorted(ROW.findall(PAGE.read_text())) == sorted(rows)
+        cells[gfx, name] = f"{same.sum()} of {same.size}: {change}" if change else f"all {same.size}"
+    rows = {(name, *(cells[gfx, name] for gfx in GPUS)) for name in CASES}
+    assert rows | {("launch", *GPUS), ("---",) * 4} == set(ROW.findall(PAGE))
 
 
 @pytest.mark.build

@@ -176,19 +176,20 @@ def _rewrite_shuffled(body: Body) -> set[Update]:
             draft.after(later.operator + 2, f"__builtin_fmaf({left}, {right}, __shfl_xor_sync(0xFFFFFFFF, ")
             draft.before(later.stop - 1, ", WARP_SIZE/2, WARP_SIZE))")
     for later in body.updates:
+        if words[later.start + 1 : later.operator + 2] != ["+=", "__shfl_xor_sync"] or not body.declarations(later):
+            continue
         name = body.base(later)
-        before = {it for it in body.updates if it.start < later.start and body.is_product(it)}
-        before = {
-            it for it in before if body.element(it) == [name] and body.declarations(it) == body.declarations(later)
-        }
-        if words[later.start + 1 : later.operator + 2] != ["+=", "__shfl_xor_sync"] or not before:
+        own = [it for it in body.updates if body.element(it) == [name] and it != later]
+        before = {it for it in own if it.start < later.start and body.is_product(it)}
+        before = {it for it in before if body.declarations(it) == body.declarations(later)}
+        if not before:
             continue
         flag = f"simt_is_product_{name}"
-        others = (it for it in body.updates if body.element(it) == [name] and it not in before and it != later)
-        for other in others:
-            draft.before(other.stop, f", {flag} = false")
-        draft.replace(later.operator, f"= simt::add_to({flag}, simt_left_{name}, simt_right_{name}, {name},")
-        draft.before(later.stop, f"), {flag} = false")
+        for other in own:
+            if other not in before:
+                draft.before(other.stop, f", {flag} = false")
+        draft.replace(later.operator, f"= simt::add({flag}, simt_left_{name}, simt_right_{name}, {name},")
+        draft.before(later.stop, f", 1.0f), {flag} = false")
         products |= before
     return products
 

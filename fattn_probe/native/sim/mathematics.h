@@ -60,10 +60,6 @@ template <typename T, typename A, typename B> inline T add(bool is_product, T le
         return is_product ? T(left * right + T(a * b)) : T(sum + a * b);
     }
 }
-// sum + other, where `sum` may be the product left*right, fused with what another lane has of it.
-inline float add_to(bool is_product, float left, float right, float sum, float other) {
-    return is_product ? __builtin_fmaf(left, right, other) : sum + other;
-}
 // sum + a*b for one of a thread's `elements`, where LLVM fuses if there are several.
 template <typename T, typename A, typename B> inline T add_one_of(int elements, T sum, A a, B b) {
     if constexpr (std::is_same_v<T, float> && std::is_same_v<A, float> && std::is_same_v<B, float>) {
