@@ -3,7 +3,8 @@
 tinygrad makes each instruction from AMD's own pseudocode, and holds it against hardware. Its emulator is written for
 what tinygrad's compiler makes. Here is the rest that clang's code needs: a kernel's registers at the start as its
 descriptor asks for them, jumps, and instructions about caches and timing, which do nothing. The values that an
-instruction computes are all tinygrad's.
+instruction computes are tinygrad's, corrected where tinygrad.patch says so, but for powers of two and, if the caller
+asks for it, sums (amd_sums.py).
 """
 
 import ctypes
@@ -13,7 +14,7 @@ import os
 import re
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -40,7 +41,7 @@ DISASSEMBLED = re.compile(r"^\t(.*?) *// (\w+): (.*)$", re.MULTILINE)
 PAIR = re.compile(r"\bv\[(\d+):(\d+)\]")
 SCALARS = re.compile(r"\bs\[(\d+):\d+\]")
 DESTINATION = re.compile(r"\S+ v\[?(\d+)(?::(\d+)\])?,")
-EXP = re.compile(r"v_exp_f32_e32 v(\d+), v(\d+)")
+EXP = re.compile(r"v_(?:exp_f32_e32|s_exp_f32) ([vs])(\d+), [vs](\d+)")
 EXEC = 126
 WORD = re.compile(r"\b[0-9A-F]{8}\b")
 BARRIERS = frozenset({"s_barrier", "s_barrier_wait"})
@@ -60,6 +61,12 @@ USER_REGISTERS = (
     (32, "flat", 2),
 )
 PRIVATE_SIZE = 64
+
+
+Registers = npt.NDArray[np.uint32]
+"""The vector registers of a wave, [register][lane]."""
+Executes = Callable[[str, memoryview, Registers], bool]
+"""Executes an instruction, given as LLVM writes it, on scalar and vector registers; False: it is another's."""
 
 
 class WaveState(Protocol):
@@ -165,10 +172,13 @@ class Launch:
 
 
 class Emulator:
-    """The emulator; instructions that were compiled once are kept in tinygrad's folder."""
+    """The emulator; instructions that were compiled once are kept in tinygrad's folder.
 
-    def __init__(self, tinygrad: Path) -> None:
-        self.emu = load_tinygrad(tinygrad)
+    What one of the functions in `own` executes, tinygrad does not.
+    """
+
+    def __init__(self, tinygrad: Path, own: Sequence[Executes]) -> None:
+        self.emu, self.own = load_tinygrad(tinygrad), own
 
     def run(self, launch: Launch) -> int:
         """Run all blocks of a launch, one after the other; returns the number of instructions."""
@@ -238,7 +248,7 @@ class Emulator:
                 (program, runtime), _ = self.emu._decode_at(at, family)
                 item = Instruction(item.text, item.size, runtime.fxn, tuple(program.arg.globals))
                 code.instructions[at] = item
-            if powers(item, scalars, vectors):
+            if any(executes(item.text, scalars, vectors) for executes in self.own):
                 scalars[PC], scalars[PC + 1] = (at + item.size) & 0xFFFFFFFF, (at + item.size) >> 32
                 continue
             restored = private.addressed(item, vectors) if item.text.startswith("flat_") else {}
@@ -260,7 +270,7 @@ class Private:
     size: int
     wave: int
 
-    def addressed(self, item: Instruction, vectors: npt.NDArray[np.uint32]) -> dict[int, npt.NDArray[np.uint32]]:
+    def addressed(self, item: Instruction, vectors: Registers) -> dict[int, Registers]:
         """Give a load by generic addresses those of this process; returns the address registers to restore after it."""
         if not item.text.startswith("flat_load_"):
             raise InputError(f"the emulator has no {item.text} in LDS or scratch")
@@ -280,21 +290,31 @@ class Private:
         return kept
 
 
-def powers(item: Instruction, scalars: memoryview, vectors: npt.NDArray[np.uint32]) -> bool:
-    """Compute v_exp_f32, correctly rounded; False for other instructions.
+def powers(text: str, scalars: memoryview, vectors: Registers) -> bool:
+    """Compute v_exp_f32 and v_s_exp_f32, correctly rounded; False for other instructions.
 
     AMD says only that the hardware's is within 1 ulp; tinygrad's is a polynomial of its own.
     """
-    match = EXP.fullmatch(item.text)
+    match = EXP.fullmatch(text)
     if match is None:
         return False
-    active = np.arange(vectors.shape[1], dtype=np.uint64)
-    active = (np.uint64(scalars[EXEC] | scalars[EXEC + 1] << 32) >> active & np.uint64(1)).astype(bool)
+    kind, to, source = match[1], int(match[2]), int(match[3])
+    bits = vectors[source] if kind == "v" else np.array([scalars[source]], np.uint32)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        found = np.exp2(vectors[int(match[2])].view(np.float32).astype(np.float64)).astype(np.float32)
+        found = np.exp2(bits.view(np.float32).astype(np.float64)).astype(np.float32)
     found[np.abs(found) < np.finfo(np.float32).tiny] = 0  # the hardware has no denormal results
-    vectors[int(match[1])][active] = found.view(np.uint32)[active]
+    if kind == "v":
+        active = active_lanes(scalars, vectors)
+        vectors[to][active] = found.view(np.uint32)[active]
+    else:
+        scalars[to] = int(found.view(np.uint32)[0])
     return True
+
+
+def active_lanes(scalars: memoryview, vectors: Registers) -> npt.NDArray[np.bool_]:
+    """The lanes of a wave that execute an instruction."""
+    lanes = np.arange(vectors.shape[1], dtype=np.uint64)
+    return (np.uint64(scalars[EXEC] | scalars[EXEC + 1] << 32) >> lanes & np.uint64(1)).astype(bool)
 
 
 def jump(item: Instruction, at: int, scalars: memoryview) -> int | None:

@@ -132,6 +132,9 @@ def test_kernels_execute_them_by_clang_s_names(gfx, flavour):
         found = program.fault("in_branches", stdin=bytes(4096), device=DEVICES[gfx])
         assert found.kind == "warp-divergence"
         assert {place(found.frames[1])[1], place(found.earlier[1])[1]} == {program.line("one"), program.line("other")}
+        words = np.eye(24, 32, dtype=np.uint32)  # registers of C, A and B
+        found = program.fault("v_wmma_f32_16x16x16_f16", stdin=words.tobytes(), device=DEVICES[gfx])
+        assert (found.kind, found.thread) == ("lanes-differ", (16, 0, 0))
 
 
 def test_functions_are_those_of_amd_s_library():

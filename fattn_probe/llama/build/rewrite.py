@@ -130,7 +130,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     rewrite_copies(draft, device)
     rewrite_ahead(draft, device)
     rewrite_pool(draft)
-    rewrite_products(draft, device)
+    rewrite_products(draft, device, hip=style.hip)
     rewrite_shuffles(draft, device)
     unknown_ptx = rewrite_asm(draft, known_ptx)
     kernels = rewrite_kernels(

@@ -14,7 +14,7 @@ count the second tests that they evaluate, and the sum asks whether the count ha
 the same rule.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -128,13 +128,17 @@ class Body:
         return {it for it in self.branching if any(start <= index < stop for index in self.draft.where[it])}
 
 
-def rewrite_products(draft: Draft, device: Spans) -> None:
-    """Fuse the sums of device code with products of earlier statements."""
+def rewrite_products(draft: Draft, device: Spans, *, hip: bool = False) -> None:
+    """Fuse the sums of device code with products of earlier statements; with `hip`, as clang does it for AMD."""
     found = [function for function in functions(draft) if function.start in device]
     branching = {
         it.name for it in found if any(index in range(it.start, it.stop) for index in draft.where.get("||", ()))
     }
-    called = set(chain(*(_rewrite(draft, function, frozenset(branching)) for function in found)))
+    called = set[str]()
+    for function in found:
+        body = _body(draft, function, frozenset(branching))
+        shuffled = _rewrite_shuffled(body) if hip else frozenset[Update]()
+        called |= _rewrite(body, shuffled)
     for function in found:
         if function.name in called:
             # Count the second tests of `||` that a function evaluates.
@@ -145,8 +149,7 @@ def rewrite_products(draft: Draft, device: Spans) -> None:
                     draft.before(stop, ")")
 
 
-def _rewrite(draft: Draft, function: Function, branching: frozenset[str]) -> set[str]:
-    """Rewrite a function's products and sums; the functions between them, whose branches are to be counted."""
+def _body(draft: Draft, function: Function, branching: frozenset[str]) -> Body:
     placed = tuple(_placed(parse(draft, function.start, function.stop), ()))
     updates = []
     for statement, around in placed:
@@ -154,8 +157,49 @@ def _rewrite(draft: Draft, function: Function, branching: frozenset[str]) -> set
             operator = draft.behind_variable(statement.start)
             if draft.word(operator) in UPDATES:
                 updates.append(Update(statement.start, operator, statement.stop - 1, around))
-    body = Body(draft, function, branching, placed, tuple(updates))
-    products: set[Update] = set()
+    return Body(draft, function, branching, placed, tuple(updates))
+
+
+def _rewrite_shuffled(body: Body) -> set[Update]:
+    """Fuse the products that another lane reads; those of them whose factors are to be kept."""
+    draft, words, products = body.draft, body.draft.words, set[Update]()
+    for product, later in pairwise(body.updates):
+        element = body.element(product)
+        reduction = [*element, "=", "warp_reduce_sum", "(", *element, ")"]
+        floats = {words[it] for it in body.declarations(product)} == {"float"} and product.around == later.around
+        if floats and words[product.operator] == "*=" and words[product.stop + 1 : later.stop] == reduction:
+            left, right = f"simt_left_{product.start}", f"simt_right_{product.start}"
+            value = draft.written(product.start, product.operator)
+            factor = draft.written(product.operator + 1, product.stop)
+            draft.before(product.start, f"const float {left} = {value}, {right} = {factor}; ")
+            draft.replace(later.operator + 1, "warp_reduce_sum<WARP_SIZE/2>")
+            draft.after(later.operator + 2, f"__builtin_fmaf({left}, {right}, __shfl_xor_sync(0xFFFFFFFF, ")
+            draft.before(later.stop - 1, ", WARP_SIZE/2, WARP_SIZE))")
+    for later in body.updates:
+        if words[later.start + 1 : later.operator + 2] != ["+=", "__shfl_xor_sync"] or not body.declarations(later):
+            continue
+        name = body.base(later)
+        own = [it for it in body.updates if body.element(it) == [name] and it != later]
+        before = {it for it in own if it.start < later.start and body.is_product(it)}
+        before = {it for it in before if body.declarations(it) == body.declarations(later)}
+        if not before:
+            continue
+        flag = f"simt_is_product_{name}"
+        for other in own:
+            if other not in before:
+                draft.before(other.stop, f", {flag} = false")
+        draft.replace(later.operator, f"= simt::add({flag}, simt_left_{name}, simt_right_{name}, {name},")
+        draft.before(later.stop, f", 1.0f), {flag} = false")
+        products |= before
+    return products
+
+
+def _rewrite(body: Body, kept: Set[Update]) -> set[str]:
+    """Rewrite a function's products and sums; the functions between them, whose branches are to be counted.
+
+    `kept`: products whose factors are to be kept anyway.
+    """
+    products = set(kept)
     called: dict[str, set[str]] = {}
     for later in body.updates:
         if addend := body.addend(later):

@@ -99,6 +99,12 @@ void report_missing_lane(const char *instruction, int lane) {
     report({"lanes-missing", std::string(instruction) + " reads lane " + std::to_string(lane) + why});
 }
 
+void check_copy(const char *instruction, const LaneWords &words) {
+    if (words[self->lane] != words[self->lane % 16]) {
+        report({"lanes-differ", std::string(instruction) + ": a lane has other factors than the one 16 before it"});
+    }
+}
+
 void check_butterfly(LaneMask lanes, int offset, int width) {
     for (int step = offset; step > 0; step >>= 1) {
         const int lane = static_cast<int>(self->lane), other = lane ^ step;

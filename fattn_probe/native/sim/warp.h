@@ -76,4 +76,6 @@ SIMT_PART inline Registers &warp_instruction(const char *name, Deposit deposit, 
     return registers;
 }
 
+void check_copy(const char *instruction, const LaneWords &words); // that lanes 16 to 31 have the words of 0 to 15
+
 } // namespace simt

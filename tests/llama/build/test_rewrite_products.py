@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from fattn_probe.llama.build.rewrite import rewrite
+from fattn_probe.llama.build.rewrite import Style, rewrite
 from fattn_probe.llama.build.stamp import NATIVE
 
 SOFTCAP = "if (capped) { X = softcap*tanhf(X); }"
@@ -98,6 +98,37 @@ def test_the_numbers_of_a_float2_have_factors_of_their_own():
 def test_each_element_has_one_sum_that_is_fused():
     assert len(conditions("float X[2]; X[0] *= 2; X[1] *= 2; X[0] += a*b; X[1] += a*b;")) == 2
     assert len(conditions("float X = g(); X *= 2; X += a*b; X += c*d;")) == 1
+
+
+def for_amd(body):
+    return " ".join(rewrite(f"__device__ void f() {{ {body} }}", "f.cu", frozenset(), Style(hip=True)).text.split())
+
+
+REDUCED = "float X[n]; X[0] *= f; X[0] = warp_reduce_sum(X[0]);"
+SHUFFLED = "float X; X = a*b; for (int i = 1; i < n; ++i) { X += c*d; } if (n) { X += __shfl_xor_sync(m, X, 8, 32); }"
+
+
+def test_clang_for_amd_fuses_a_product_that_another_lane_reads():
+    """As in machine code of the vec and mma kernels (docs/measurements/second-opinion.md); nvcc does not."""
+    left, right = re.findall(r"simt_(?:left|right)_\d+", for_amd(REDUCED))[:2]
+    assert f"const float {left} = X [ 0 ], {right} = f; X[0] *= f;" in for_amd(REDUCED)
+    first = f"__builtin_fmaf({left}, {right}, __shfl_xor_sync(0xFFFFFFFF, X[0], WARP_SIZE/2, WARP_SIZE))"
+    assert f"X[0] = warp_reduce_sum<WARP_SIZE/2>({first});" in for_amd(REDUCED)
+    assert "shfl" not in device(REDUCED) and "X += __shfl_xor_sync(m, X, 8, 32);" in device(SHUFFLED)
+    reset, factors = "simt_is_product_X = false", "simt_is_product_X, simt_left_X, simt_right_X"
+    assert f"simt_right_X, X, c,d), {reset}; }}" in for_amd(SHUFFLED)
+    assert f"X = simt::add({factors}, X, __shfl_xor_sync(m, X, 8, 32), 1.0f), {reset};" in for_amd(SHUFFLED)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "float X[n]; X[0] *= f; X[1] = warp_reduce_sum(X[1]);",
+        "half2 X[n]; X[0] *= f; X[0] = warp_reduce_sum(X[0]); float Y; Y = g(); Y += __shfl_xor_sync(m, Y, 8, 32);",
+    ],
+)
+def test_other_reductions_stay(body):
+    assert for_amd(body) == f"__device__ void f() {{ {body} }}"
 
 
 LOAD = "__device__ void load(int n) { if (n == 1 || j < n) { g(!n || j < 3 ? a : b); } }"

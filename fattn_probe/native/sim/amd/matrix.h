@@ -30,6 +30,7 @@ template <class T> SIMT_PART inline void deposit(LaneWords *words, uint32_t lane
 template <class AB, class CD, class Work>
 SIMT_UNCHECKED CD matrix_instruction(const char *name, const AB &a, const AB &b, const CD &c, Work work) {
     constexpr int of_a = sizeof(AB) / 4, of_c = sizeof(CD) / 4;
+    constexpr int of_copies = checking && SIMT_GFX_NUMBER >= 0x1100 && SIMT_GFX_NUMBER < 0x1200 ? 2 * of_a : 0;
     static_assert(2 * of_a + of_c <= most_operands && of_c <= most_results, "room in Registers");
     note_site();
     check_registers(AccessKind::read, a, b, c);
@@ -44,6 +45,9 @@ SIMT_UNCHECKED CD matrix_instruction(const char *name, const AB &a, const AB &b,
             count_matrix_product(name);
             work(r.in + of_c, r.in + of_c + of_a, r.in, r.out);
         });
+    for (int i = of_c; i < of_c + of_copies; i++) {
+        check_copy(name, registers.in[i]);
+    }
     uint32_t own[of_c];
     for (int i = 0; i < of_c; i++) {
         own[i] = registers.out[i][self->lane];
