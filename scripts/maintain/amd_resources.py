@@ -1,13 +1,22 @@
-"""Read the resources of AMD kernels from clang's assembly."""
+"""The resources of AMD kernels: reads them from clang's assembly, and keeps their table."""
 
+import csv
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device.resources import AmdResources
+from fattn_probe.cases.device.resources import AMD_TABLE
 
+TABLE = Path(__file__).resolve().parents[2] / "fattn_probe/cases/device" / AMD_TABLE
+NO_CODE = "-"
 KEYS = ("vgpr_count", "agpr_count", "sgpr_count", "group_segment_fixed_size", "private_segment_fixed_size")
-"""The figures in a kernel's metadata, in the order of `AmdResources`."""
+"""The figures in a kernel's metadata, in the order of a cell of the table, which the waves that fit on a SIMD follow.
+
+They are a thread's vector registers (all, then those of them, or beside them on gfx908, that only matrix instructions
+use), its scalar registers, a block's static LDS and a thread's scratch in bytes.
+"""
 EXTRACT = "; ".join(
     (
         "/ -- Begin function /p",
@@ -22,8 +31,8 @@ LINE = re.compile(
 )
 
 
-def read_assembly(text: str) -> Iterator[tuple[str, AmdResources | None]]:
-    """Each kernel's mangled name and resources; None if its only code is NO_DEVICE_CODE."""
+def read_assembly(text: str) -> Iterator[tuple[str, str]]:
+    """Each kernel's mangled name and its cell of the table; `-` if its only code is NO_DEVICE_CODE."""
     name, waves, without, kernel = "", dict[str, int](), set[str](), dict[str, str]()
     for line in text.splitlines():
         if "no_device_code" in line and "@rel32" in line:
@@ -37,7 +46,22 @@ def read_assembly(text: str) -> Iterator[tuple[str, AmdResources | None]]:
                 kernel[match["key"]] = match["value"]
         if line.lstrip(" -").startswith(".vgpr_count:"):  # the last key of a kernel, as they are sorted
             mangled = kernel.pop("name")
-            figures = [int(kernel.pop(key, 0)) for key in KEYS]
-            yield mangled, None if mangled in without else AmdResources(*(*figures, waves[mangled]))
+            figures = [kernel.pop(key, "0") for key in KEYS]
+            yield mangled, NO_CODE if mangled in without else "/".join((*figures, str(waves[mangled])))
     if not waves:
         raise InputError("this assembly has no kernel")
+
+
+def merge_amd(build_number: int, gfx: str, found: Mapping[str, str], path: Path) -> str:
+    """The text of AMD's table with a column added or replaced: a build and an architecture (`11549/gfx1100`)."""
+    column = f"{build_number}/{gfx}"
+    rows = {row["kernel"]: row for row in csv.DictReader(io.StringIO(path.read_text() if path.exists() else ""))}
+    names = sorted({name for row in rows.values() for name in row if name not in ("kernel", column)} | {column})
+    for kernel in {*rows, *found}:
+        row = rows.setdefault(kernel, {"kernel": kernel})
+        row[column] = found.get(kernel, "")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["kernel", *names], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[kernel] for kernel in sorted(rows))
+    return text.getvalue()

@@ -68,13 +68,23 @@ SIMT_UNCHECKED inline uint32_t branches() { return self->branches; }
 void sync_block(const char *file, int line);
 
 // __trap(): ends the case with a finding.
-[[noreturn]] void trap(const char *file, int line);
+[[noreturn]] void trap(const char *file = __builtin_FILE(), int line = __builtin_LINE());
 
 // An instruction, of PTX or of AMD, that the simulator does not know: ends the case, naming it.
 [[noreturn]] void unknown_ptx(const char *mnemonic, const char *file, int line);
 
 // Something of CUDA that the simulator does not have: ends the case, naming it.
 [[noreturn]] void report_unsupported(const char *what, const char *file, int line);
+
+// static_assert of HIP's device code, as a function: it is checked where it is reached. g++ before 13 refuses one that
+// fails in a branch of `if constexpr` that is not taken (CWG 2518); clang does not, and llama.cpp has such for waves of
+// 64.
+constexpr void assert_constant(bool holds, const char *message = "static_assert", const char *file = __builtin_FILE(),
+                               int line = __builtin_LINE()) {
+    if (!holds) {
+        report_unsupported(message, file, line);
+    }
+}
 
 // This block's dynamic shared memory, and room for one static shared variable (the same for every thread).
 void *dynamic_shared_memory();
