@@ -52,10 +52,11 @@ class JudgeFlags:
     ] = False
     roundings: Annotated[
         bool,
-        typer.Option("--roundings", help="Fail accurate outputs too, if their bits are not the model's."),
+        typer.Option("--roundings", help="Also fail accurate outputs whose bits differ from the model's."),
     ] = False
     kernels: Annotated[
-        bool, typer.Option("--kernels", help="Fail correct outputs too, if the default release has other kernels here.")
+        bool,
+        typer.Option("--kernels", help="Also fail correct outputs, if the default release runs other kernels here."),
     ] = False
     sample: Annotated[
         str, typer.Option(help="Rows to check exactly; auto: all, except in very large cases.", metavar="N|all|auto")
@@ -63,7 +64,7 @@ class JudgeFlags:
 
     @property
     def checks(self) -> Checks:
-        """What judges a case."""
+        """The checks for a case."""
         alone = QUERIES_ALONE if self.batch_invariance else 0
         return Checks(self.model, sample_of(self.sample), self.repeat, alone, self.roundings, self.kernels)
 
@@ -102,7 +103,7 @@ def compare(
     ] = "",
     as_json: flags.Json = False,
 ) -> None:
-    """Judge the output of scenarios by an exact float64 reference and the error model, or compare two captures."""
+    """Judge outputs with an exact float64 reference and the error model, or compare two captures."""
     paths = paths or []
     if len(paths) == 2 and not (where.on or kernel) and all(path.suffix == RECORDED for path in paths):
         compare_files(paths, as_json)

@@ -39,7 +39,7 @@ class MutantChoice:
         int, typer.Option(min=0, help="Of cases with the same launches, only the fastest N try a mutant; 0: all.")
     ] = 0
     upstream: Annotated[
-        bool, typer.Option("--upstream", help="Judge as llama.cpp's test does, only by its bound on the NMSE.")
+        bool, typer.Option("--upstream", help="Judge as llama.cpp's test does, only with its bound on the NMSE.")
     ] = False
 
 
@@ -58,7 +58,7 @@ def mutate(
     for name in tried.files:
         if name not in FILES:
             raise InputError(f"--file {name}: mutants are made in {', '.join(FILES)}")
-    given = Given(where.on, devices=where.devices)
+    given = Given(where.on, devices=where.devices, note=setup.note)
     pairs = on_simulated("mutate", suite_file, given)
     options = setup.run_options(build)
     with Activity(NOTES, words="finding the cases and their kernels") as activity:

@@ -33,7 +33,7 @@ from fattn_probe.machine.debug.protocol import DebuggerError
 from fattn_probe.machine.debug.session import DebugSession
 from fattn_probe.machine.debug.symbols import require_debug_info
 from fattn_probe.machine.run.frames import symbolised
-from fattn_probe.machine.run.outcome import Ending, Fault, Missing, Unsupported, parse_ending
+from fattn_probe.machine.run.outcome import Ending, Finding, Missing, Unsupported, parse_ending
 from fattn_probe.machine.run.result import read_result
 from fattn_probe.machine.run.runner import LAUNCHES_ENV, read_launches
 from fattn_probe.machine.run.session import Session
@@ -127,7 +127,7 @@ def linked(folder: Path) -> frozenset[tuple[str, int, int]]:
 
 
 def wave_of(target: Target) -> int:
-    """The lanes of a warp of a target's GPU."""
+    """The number of lanes in a warp of a target's GPU."""
     return target.device.warpSize if target.device is not None else LANES
 
 
@@ -230,8 +230,8 @@ class Inspector:
                 "source": manifest.source,
                 "build_number": manifest.build_number,
                 "patches": " ".join(manifest.patches),
-                "engine": manifest.engine,
-                "flavour": manifest.flavour,
+                "engine": manifest.fingerprint.engine,
+                "flavour": manifest.fingerprint.flavour,
                 "device": str(target),
                 "debugger": version,
             }
@@ -301,7 +301,7 @@ class Inspector:
         code = -int(signal.Signals[detail]) if reason == "signal" else int(detail or 0)
         done = Completed((started.program,), code, debugging.stdout, debugging.stderr, 0.0)
         ending = parse_ending(done)
-        if isinstance(ending, Fault):
+        if isinstance(ending, Finding):
             return symbolised(ending)
         if ending is not None:
             return ending
@@ -312,7 +312,7 @@ class Inspector:
         )
 
     def _assemble(self, raw: dict[str, Any], build: Build, launches: Path, about: Mapping[str, str]) -> Facts:
-        simulated = build.manifest.engine == "sim"
+        simulated = build.manifest.fingerprint.engine == "sim"
         types, names = self.session.kernel_words
         kernels = tuple(
             KernelLaunch(record.spelling, record.grid, record.block, record.shared, record.origin)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 from fattn_probe.daily.regress.changes import Change, ChangeKind
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Outcome
-from fattn_probe.verdict.judge.finding import Finding
+from fattn_probe.machine.run.outcome import Finding
 
 OF_IDENTITY = ("source", "build_number", "patches", "device", "driver", "engine", "flavour", "machine", "version")
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -85,9 +85,9 @@ def _test(outcome: Outcome, result: Result, alarms: Sequence[Change]) -> ET.Elem
 
 
 def _add_finding(test: ET.Element, finding: Finding | None, known: str) -> str:
-    """Add the place where a kernel was stopped to the test: properties, `file` and `line`, words for its message.
+    """Add the place where a kernel was stopped to the test; returns the place in words, for the test's message.
 
-    `known` is the known defect of llama.cpp that the failure is, a property too.
+    `known` is the known defect of llama.cpp behind the failure, which is added as well.
     """
     defect = {"known": known} if known else {}
     if finding is None:

@@ -16,9 +16,9 @@ from fattn_probe.cases.op.op import default_scale
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.packed_map import PackedMap
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
-from fattn_probe.verdict.judge.finding import Finding
 from fattn_probe.verdict.judge.known import named
 from fattn_probe.verdict.measure.sampled import Sampled
 
@@ -64,15 +64,13 @@ class Identity:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one case.
+    """The result of one case: its `Judgement` as the history stores it; fields of the same name mean the same.
 
-    `digest` is that of the op and its inputs, `output` the sha256 of dst, `seconds` the time of each repeat.
-    `launches` is the text of the launch records, one JSON line each; `error_map` is for a wrong output. `warning` is
-    about a passing but inaccurate output; `missing` names checks that could not be made. `sampled` is None if all rows
-    were checked. `finding` is the fault that ended a run without an output. `known` is the id of the known defect of
-    upstream's that a failure is; empty if it is none. `diagnosis` is the first cause of a wrong output, in words.
-    `unlike_base` says how the launches of an edited or patched llama.cpp differ from those of its base (`run/base.py`).
-    `fingerprint` is the case's (`case_fingerprint`), empty in runs of older versions.
+    `reason` is the first line of the judgement's reason, `failure` all of it. `metrics` come from
+    `results.metrics_of`; `error_map` is for a wrong output. `launches` is the text of the launch records, one JSON line
+    each. `diagnosis` is the first cause of a wrong output, in words. `unlike_base` says how the launches of an edited
+    or patched llama.cpp differ from those of its base (`run/base.py`). `fingerprint` is the case's
+    (`case_fingerprint`), empty in runs of older versions.
     """
 
     name: str
@@ -97,7 +95,7 @@ class Result:
 
     @classmethod
     def lost(cls, case: Case, why: str, failure: str = "") -> "Result":
-        """The result of a case that something kept from a verdict; the reason is the first line of `why`."""
+        """The result of a case that could not be judged; the reason is the first line of `why`."""
         return cls(case.name, case.digest, "lost", why.partition("\n")[0], failure=failure or why)
 
     @property
@@ -264,7 +262,7 @@ class Run:
 
     @property
     def only_baseline(self) -> bool:
-        """Whether it is the run of a merge base, to which another run is compared, and no result of its own."""
+        """Whether it is the run of a merge base, which only serves as the baseline of another run."""
         return self.night.startswith(MERGE_BASE)
 
     @property

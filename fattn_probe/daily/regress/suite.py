@@ -111,7 +111,7 @@ class Suite(Entry):
     about: str = Field(min_length=1, max_length=200)
     """One line: what the suite tests."""
     source: str = DEFAULT_SOURCE
-    """The llama.cpp to run; if the suite does not say, a checkout that holds the current folder comes first."""
+    """The llama.cpp to run; if the suite does not say, a checkout that contains the current folder comes first."""
     lost: float = Field(default=0.02, ge=0, le=1)
     """The share of cases that may be lost before a run has no verdict (exit 4)."""
     seconds: float = Field(default=0, ge=0)
@@ -153,7 +153,7 @@ def load_suite(path: Path) -> Suite:
 
 
 def _mistakes(path: Path, document: YamlDocument, error: ValidationError) -> Iterator[str]:
-    """The messages of pydantic's errors, one for each key: the alternatives of a value have an error each."""
+    """The messages of pydantic's errors, one for each key, though each alternative of a value has its own error."""
     by_key: dict[Key, list[str]] = {}
     for details in error.errors(include_url=False):
         key, said = explain(details, document.value, Suite)
@@ -192,7 +192,7 @@ def called(entry: Entry) -> str:
 
 @functools.lru_cache(maxsize=1000)
 def cases_in(path: Path, changed: int) -> tuple[Case, ...]:
-    """The cases of a scenario file that was `changed` last at that time; entries share most files."""
+    """The cases of a scenario file, last `changed` at that time; cached, because entries share most files."""
     return tuple(read_cases(path))
 
 

@@ -72,7 +72,7 @@ def said_of(guilty: Guilty) -> str:
 
 
 def how_wrong(guilty: OtherOpWrong) -> str:
-    """How far an op is off, or how it ended."""
+    """How large an op's error is, or how the op ended."""
     found = guilty.found
     if not isinstance(found, TensorDifference):
         return found.message
@@ -109,7 +109,7 @@ def attention_beside(result: TriageResult) -> str:
         return "; attention is wrong too, later"
     judged = [found for found in result.judgements if found.status is not Status.UNSUPPORTED]
     passed = [found for found in judged if found.status is Status.PASS]
-    return f"; attention is right, in {len(passed)} of {len(judged)} judged ops" if passed else ""
+    return f"; attention is correct, in {len(passed)} of {len(judged)} judged ops" if passed else ""
 
 
 def scope(result: TriageResult) -> str:

@@ -21,7 +21,7 @@ from fattn_probe.lab.profile.command import device_of
 from fattn_probe.lab.program.build import maker, written
 from fattn_probe.lab.program.execute import ProgramSettings, execute
 from fattn_probe.lab.program.source import Program
-from fattn_probe.machine.run.frames import describe_fault
+from fattn_probe.machine.run.frames import describe_finding
 from fattn_probe.machine.run.outcome import lost_message
 
 Array = tuple[np.dtype[np.generic], tuple[int, ...]]
@@ -68,8 +68,8 @@ def run_lowered(
         words = (str(folder), str(timing.warmup), str(timing.repeats))
         # Raise if a program did not run to its end.
         run = execute(made, target, ProgramSettings(words, how.timeout, keeps_output=True), how.simulation)
-        if run.fault is not None:
-            raise ComparisonError(describe_fault(run.fault))
+        if run.finding is not None:
+            raise ComparisonError(describe_finding(run.finding))
         if run.code:
             raise LostError(lost_message("the kernel's program", run.code, run.stderr))
         found = {name: np.fromfile(folder / name, dtype).reshape(shape) for name, (dtype, shape) in outputs.items()}
@@ -78,10 +78,9 @@ def run_lowered(
 
 def program_text(kernel: LoweredKernel, arrays: Mapping[str, Array], outputs: frozenset[str]) -> str:
     """A program that launches a kernel; its arguments are the folder of the arrays, and the number of runs."""
-    described = ", ".join(
-        f'{{"{name}", {bytes_of(arrays[name])}, {str(name in outputs).lower()}}}' for name in kernel.arguments
-    )
-    grid, block = (", ".join(map(str, sizes)) for sizes in (kernel.grid, kernel.block))
+    sizes = {name: dtype.itemsize * math.prod(shape) for name, (dtype, shape) in arrays.items()}
+    described = ", ".join(f'{{"{name}", {sizes[name]}, {str(name in outputs).lower()}}}' for name in kernel.arguments)
+    grid, block = (", ".join(map(str, size)) for size in (kernel.grid, kernel.block))
     launch = f"{kernel.name}, dim3({grid}), dim3({block}), {kernel.shared_bytes}"
     return f"""{kernel.source}
 #include <run_kernel.h>
@@ -90,12 +89,6 @@ int main(int, char **words) {{
     return run_kernel({launch}, words, {{{described}}});
 }}
 """
-
-
-def bytes_of(array: Array) -> int:
-    """The bytes of an array."""
-    dtype, shape = array
-    return dtype.itemsize * math.prod(shape)
 
 
 EXTRA = "tilelang"

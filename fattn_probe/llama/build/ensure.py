@@ -51,10 +51,10 @@ def ensure(
 ) -> Build:
     """The build of a request with at least these kernels and programs; makes or extends it if necessary.
 
-    `sources` are further files of ggml-cuda/ and ggml-base, `architectures` of libllama's src/models/; `full` compiles
-    all that upstream does, `dry` only what dry runs on a simulated GPU need. A complete build is returned after a check
-    of its manifest. A build that another process uses is extended under a lock. `again` compiles everything, and
-    replaces the objects that builds share.
+    `sources` are additional files of ggml-cuda/ and ggml-base, `architectures` of libllama's src/models/; `full`
+    compiles everything that upstream does, `dry` only what dry runs on a simulated GPU need. A complete build is
+    returned after a check of its manifest. A build that another process uses is extended under a lock. `again` compiles
+    everything, and replaces the objects that builds share.
     """
     names = tuple(case.name for case in kernels)
     wanted = Contents(
@@ -102,7 +102,7 @@ def finished_elsewhere(request: BuildRequest, wanted: Contents) -> Build | None:
     pattern = folder_of(request, key_of(request, ("*",)))
     for folder in sorted(pattern.parent.glob(f"{glob.escape(pattern.name.rpartition('-')[0])}-*")):
         build = existing(folder, request)
-        compilers = build.manifest.compilers if build else ()
+        compilers = build.manifest.fingerprint.compilers if build else ()
         if folder == folder_of(request, key_of(request, compilers)) and (build := finished(folder, request, wanted)):
             return build
     return None

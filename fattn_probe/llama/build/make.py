@@ -1,4 +1,4 @@
-"""Make a build: write its files, run ninja, and keep what ptxas reports of each kernel (`-Xptxas -v`)."""
+"""Make a build: write its files, run ninja, and store what ptxas reports about each kernel (`-Xptxas -v`)."""
 
 import functools
 import json
@@ -44,7 +44,6 @@ from fattn_probe.llama.build.sources import (
     product_instances,
     read_sources,
 )
-from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.build.steps import Plan
 from fattn_probe.llama.build.symbols import body_of, case_of, defining_class, defining_source, demangle, product_of
 from fattn_probe.llama.build.toolchain import Toolchain, find_toolchain
@@ -88,7 +87,7 @@ def extend(
     known = step_seconds(folder.parent.glob(f"*-{request.engine}-sm*-{request.flavour}-*"))
     contents = replace(contents, kernels=heaviest_first(contents.kernels, known))
     ninja = functools.partial(run_ninja, growth, report=progress, jobs=jobs, env=env, known=known)
-    stamp = own_stamp()
+    key = key_of(request, toolchain.versions)
     sources = read_sources(request.tree, request.quants, toolchain.machine)
     check_contents(request.tree, contents, sources)
     prepare(growth, request, sources, contents)
@@ -106,18 +105,18 @@ def extend(
     if request.engine == "cuda":
         resources = {name: str(found) for name, found in read_resources(folder).items()}
         growth.write(RESOURCES, json.dumps(resources, indent=1) + "\n")
-    manifest = new_manifest(request, toolchain.versions, contents, stamp)
+    manifest = new_manifest(request, key, contents)
     growth.write(MANIFEST, MANIFESTS.text(manifest))
     return Build(folder, manifest, request, read_objects(folder / STATS_LOG))
 
 
 def heaviest_first(kernels: Iterable[str], known: Mapping[str, float]) -> tuple[str, ...]:
-    """The names of kernel cases, those first that took longest in earlier builds; unknown ones before them."""
+    """The names of kernel cases: first unknown ones, then those that took longest in earlier builds."""
     return tuple(sorted(kernels, key=lambda name: -known.get(case_file(name), float("inf"))))
 
 
 def build_env(growth: Growth, toolchain: Toolchain, again: bool) -> dict[str, str]:
-    """The environment of a build's commands; removes what the last build left: ccache's report, objects to renew."""
+    """The environment of a build's commands; removes the last build's leftovers: ccache's report, objects to renew."""
     for name in (STATS_LOG, "obj", OVERLAY_STAMP) if again else (STATS_LOG,):
         growth.remove(name)
     shared = ccache_env(toolchain.versions) if toolchain.ccache else {}
@@ -195,7 +194,7 @@ def add_missing(build: Build, symbol: str, progress: Report = silent) -> Build:
 def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
     """The contents of a build that define a demangled function: one kernel or file; none if no file of the tree does.
 
-    A host function that launches kernels is in a file of its own if these are compiled apart.
+    A host function that launches kernels is in a separate file if the kernels are compiled apart.
     """
     tree, types = request.tree, ggml_types(request.tree)
     if case := case_of(name, sources.cases, types):

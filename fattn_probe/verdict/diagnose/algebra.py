@@ -151,7 +151,7 @@ def _blocks(wrong: WrongRow) -> Indices:
 
 
 def _by_factor(name: str, factors: F64, known: Indices) -> str:
-    """Sets of KV rows with known factors, those furthest from one first."""
+    """Sets of KV rows with known factors, those farthest from one first."""
     groups: list[list[int]] = []
     for number in known[np.argsort(factors[known], kind="stable")]:
         if groups and abs(factors[number] - factors[groups[-1][0]]) <= SAME * max(1.0, abs(factors[number])):
@@ -216,7 +216,7 @@ def single_rows(wrong: WrongRow) -> Iterator[Cause]:
         apart = np.abs(weights - p[rows])
         if wrong.explained(answer, many=True) and least * float(apart.max()) > rounding:
             off = rows[apart >= min(max(3 * rounding / least, 0.02 * float(apart.max())), float(apart.max()))]
-            yield Cause("", f"V is right, the weights are wrong{which}", f"KV rows {ranges(off.tolist())}")
+            yield Cause("", f"V is correct, the weights are wrong{which}", f"KV rows {ranges(off.tolist())}")
             return
 
 
@@ -285,7 +285,7 @@ def other_columns(rows: Sequence[WrongRow]) -> Iterator[list[list[Cause]]]:
 
 
 def _other_values(wrong: WrongRow, chosen: Bools) -> bool:
-    """Whether different values of Q in some columns explain a row; not if few KV rows count: any weights fit."""
+    """Whether different values of Q in some columns explain a row; not if few KV rows count: any weights then fit."""
     terms = _terms(wrong)
     if terms is None or chosen.sum() > min(MOST * len(wrong.out), wrong.rows_that_count / 2):
         return False

@@ -19,9 +19,9 @@ from fattn_probe.llama.launch.families import VEC
 from fattn_probe.llama.launch.geometry import Geometry, division_origin, geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.capture import Capture
-from fattn_probe.machine.run.command import Work
+from fattn_probe.machine.run.command import Work, describe
 from fattn_probe.machine.run.inputs import inputs_of
-from fattn_probe.machine.run.outcome import Ran, RunOutcome
+from fattn_probe.machine.run.outcome import Finding, Ran, RunOutcome
 from fattn_probe.machine.run.part import Part
 from fattn_probe.machine.run.prepare import dry_launches
 from fattn_probe.machine.run.session import Session, arch_of
@@ -38,7 +38,7 @@ from fattn_probe.verdict.judge.bitwise import (
 )
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.expectation import bit_exact, expected_of, uses_model
-from fattn_probe.verdict.judge.finding import Finding, finding_of, verdict_without_output
+from fattn_probe.verdict.judge.finding import finding_of, verdict_without_output
 from fattn_probe.verdict.judge.judgement import Judgement, attention_kernel, status_of
 from fattn_probe.verdict.judge.known import Failure, Known, known_defect
 from fattn_probe.verdict.judge.origin import origin_in
@@ -117,7 +117,7 @@ class JudgedCase:
         return replace(self, geometry=geometry_of(self.case.op, launches, self.arch, self.constants or SHIPPED))
 
     def run(self, number: int = 0) -> Capture | RunOutcome:
-        """Run the case, or the part of it; on a simulated GPU, each repeat uses a different order of warps."""
+        """Run the case, or its part; on a simulated GPU, each repeat uses a different order of warps."""
         if number:
             return self.session.reordered(number).capture(self.case, self.inputs, self.target, self.part)
         some = self.part is not None and self.target.engine == "sim"
@@ -314,7 +314,7 @@ def known_of(
     finding: Finding | None = None,
     capture: Capture | None = None,
 ) -> Known:
-    """The known defect of llama.cpp that a failure is, or may be; not searched if a wrong output fails checks."""
+    """The known defect of llama.cpp that causes a failure, or may cause it; none if a wrong output fails checks."""
     failed = tuple(check.name for check in checks if check.fails)
     odd = failed and (verdict.status is Status.FAIL or subject.target.engine != "sim")
     if status_of(verdict, checks) is not Status.FAIL or odd:
@@ -352,8 +352,8 @@ def bitwise_checks(subject: JudgedCase, capture: Capture) -> tuple[Check, ...]:
         for number in range(1, subject.checks.repeat):
             again = subject.run(number)
             if not isinstance(again, Capture):
-                ended = f"run {number + 1} did not end: {type(again).__name__.lower()}"
-                found.append(Check("deterministic", False, True, ended))
+                ended, _, _ = describe(again).partition("\n")
+                found.append(Check("deterministic", False, True, f"run {number + 1} did not end: {ended}"))
                 break
             others.append(read(again.dst))
         else:
@@ -378,7 +378,7 @@ def named_kernel(capture: Capture) -> str:
 
 
 def checks_of_correct(subject: JudgedCase, capture: Capture, design: Design | None) -> tuple[Check, ...]:
-    """The checks that only a correct output needs: whether its roundings and its kernels are the known ones."""
+    """The checks that only a correct output needs: whether its roundings and its kernels are as expected."""
     found: list[Check] = []
     if subject.checks.roundings:
         exact = is_bit_exact(subject, capture)

@@ -9,9 +9,9 @@ from fattn_probe.base.errors import ComparisonError, InputError, LostError, Unju
 from fattn_probe.cases.device import Origin
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
 from fattn_probe.verdict.judge.bitwise import Check
-from fattn_probe.verdict.judge.finding import Finding
 from fattn_probe.verdict.measure.sampled import Sampled
 from fattn_probe.verdict.measure.verdict import Status, UpstreamSays, Verdict
 
@@ -67,7 +67,7 @@ class Judgement:
 
     @property
     def reason(self) -> str:
-        """The reasons of the verdict and of the failed checks, after the doubt whether it is a known defect."""
+        """The reasons of the verdict and of the failed checks; first any doubt about a known defect."""
         reasons = "; ".join([self.verdict.reason, *(check.reason for check in self.checks if check.fails)])
         return f"{self.doubt}: {reasons}" if self.doubt else reasons
 
