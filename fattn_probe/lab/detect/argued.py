@@ -5,7 +5,7 @@ that no op reaches.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -44,6 +44,8 @@ class Equivalent(Argued):
     """The original text; empty for any."""
     after: str = ""
     """The mutated text; empty for any."""
+    nvidia: bool = False
+    """Whether the argument holds on NVIDIA GPUs only."""
     lines: list[int] = Field(default=[], min_length=2, max_length=2)
     """The first and last line, in the default release, if the same texts elsewhere are a different mutant."""
 
@@ -85,9 +87,10 @@ def matches(wanted: str, text: str) -> bool:
     return wanted in ("", text)
 
 
-def equivalents(path: Path = HERE / "equivalents.yaml") -> tuple[Equivalent, ...]:
-    """The equivalent mutants of a file."""
-    return tuple(map(Equivalent.model_validate, yaml.safe_load(path.read_text()) or ()))
+def equivalents(path: Path = HERE / "equivalents.yaml", *, amd: bool = False) -> tuple[Equivalent, ...]:
+    """The equivalent mutants of a file; with `amd`, only those that are so on AMD GPUs too."""
+    every = map(Equivalent.model_validate, yaml.safe_load(path.read_text()) or ())
+    return tuple(item for item in every if not (amd and item.nvidia))
 
 
 def unreachable(*, amd: bool = False) -> tuple[Unreachable, ...]:
@@ -108,17 +111,12 @@ def places(tree: Tree, known: Sequence[Unreachable]) -> dict[Place, str]:
         path = tree.root / CUDA / item.file
         text = path.read_text(errors="replace") if path.is_file() else ""
         lines = [line.strip() for line in text.splitlines()]
-        found |= {(item.file, number): item.because for number in numbers(item, lines)}
+        first = place(item.after, lines, 0) + 1 if item.after else 0
+        inside = lines[first : place(item.until, lines, first) if item.until else len(lines)]
+        for number, line in enumerate(inside, first + 1):
+            if any(matches(wanted, line) for wanted in item.lines):
+                found[item.file, number] = item.because
     return found
-
-
-def numbers(item: Unreachable, texts: Sequence[str]) -> Iterator[int]:
-    """The lines of a file that an entry matches."""
-    first = place(item.after, texts, 0) + 1 if item.after else 0
-    last = place(item.until, texts, first) if item.until else len(texts)
-    for number, text in enumerate(texts[first:last], first + 1):
-        if any(matches(line, text) for line in item.lines):
-            yield number
 
 
 def place(wanted: str, texts: Sequence[str], first: int) -> int:
