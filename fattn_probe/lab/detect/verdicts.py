@@ -13,14 +13,13 @@ from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.fingerprint import Fingerprint
 from fattn_probe.base.json_lines import append, numbered
-from fattn_probe.cases.device import Target
+from fattn_probe.cases.device import Target, is_amd
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.entries import session_for
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.selection import select
 from fattn_probe.daily.regress.suite import Entry
 from fattn_probe.lab.detect.mutants import Mutant
-from fattn_probe.llama.launch.architecture import is_amd
 from fattn_probe.machine.run.fingerprint import of_source, on_target
 from fattn_probe.machine.run.session import Session, arch_of
 from fattn_probe.verdict.judge import support
