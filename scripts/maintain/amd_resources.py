@@ -1,11 +1,17 @@
-"""Read the resources of AMD kernels from clang's assembly."""
+"""The resources of AMD kernels: reads them from clang's assembly, and keeps their table."""
 
+import csv
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device.resources import AmdResources
+from fattn_probe.cases.device.resources import AMD_TABLE
 
+TABLE = Path(__file__).resolve().parents[2] / "fattn_probe/cases/device" / AMD_TABLE
+NO_CODE = "-"
 KEYS = ("vgpr_count", "agpr_count", "sgpr_count", "group_segment_fixed_size", "private_segment_fixed_size")
 """The figures in a kernel's metadata, in the order of `AmdResources`."""
 EXTRACT = "; ".join(
@@ -20,6 +26,26 @@ EXTRACT = "; ".join(
 LINE = re.compile(
     r".* Begin function (?P<begin>\S+)|; Occupancy: (?P<waves>\d+)|  [- ] \.(?P<key>\w+): +(?P<value>\S+)"
 )
+
+
+@dataclass(frozen=True)
+class AmdResources:
+    """The resources of a kernel as clang compiles it for an AMD GPU; `None` stands for a kernel without code.
+
+    `vgprs` counts all vector registers of a thread, `agprs` those of them (from gfx90a on) or beside them (gfx908) that
+    only matrix instructions use. `shared` is the static LDS of a block and `local` the scratch of a thread, in bytes.
+    `waves` is what fits on a SIMD by these figures.
+    """
+
+    vgprs: int
+    agprs: int
+    sgprs: int
+    shared: int
+    local: int
+    waves: int
+
+    def __str__(self) -> str:
+        return "/".join(map(str, astuple(self)))
 
 
 def read_assembly(text: str) -> Iterator[tuple[str, AmdResources | None]]:
@@ -41,3 +67,29 @@ def read_assembly(text: str) -> Iterator[tuple[str, AmdResources | None]]:
             yield mangled, None if mangled in without else AmdResources(*(*figures, waves[mangled]))
     if not waves:
         raise InputError("this assembly has no kernel")
+
+
+def merge_amd(build_number: int, gfx: str, found: Mapping[str, AmdResources | None], path: Path) -> str:
+    """The text of AMD's table with a column added or replaced: a build and an architecture (`11549/gfx1100`)."""
+    column = f"{build_number}/{gfx}"
+    rows = {row["kernel"]: row for row in csv.DictReader(io.StringIO(path.read_text() if path.exists() else ""))}
+    names = sorted({name for row in rows.values() for name in row if name not in ("kernel", column)} | {column})
+    for kernel in {*rows, *found}:
+        row = rows.setdefault(kernel, {"kernel": kernel})
+        row[column] = str(found[kernel] or NO_CODE) if kernel in found else ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["kernel", *names], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[kernel] for kernel in sorted(rows))
+    return text.getvalue()
+
+
+def read_amd(gfx: str, build_number: int, path: Path = TABLE) -> dict[str, AmdResources | None]:
+    """The resources of each kernel of a build for an architecture (`gfx1100`); None for a kernel without code."""
+    rows = csv.DictReader(io.StringIO(path.read_text()))
+    cells = {row["kernel"]: row.get(f"{build_number}/{gfx}", "") for row in rows}
+    return {
+        kernel: None if cell == NO_CODE else AmdResources(*map(int, cell.split("/")))
+        for kernel, cell in cells.items()
+        if cell
+    }

@@ -4,8 +4,8 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.process import run
-from fattn_probe.cases.device.resources import AmdResources
-from maintain.amd_resources import EXTRACT, read_assembly
+from fattn_probe.cases.device import Resources, figures_of
+from maintain.amd_resources import EXTRACT, AmdResources, merge_amd, read_amd, read_assembly
 from maintain.rocm import isa_version
 
 ASSEMBLY = """\
@@ -67,3 +67,29 @@ def test_an_empty_file_is_an_error():
 )
 def test_the_device_library_s_number(gfx, number):
     assert isa_version(gfx) == number
+
+
+def test_a_column_of_amd_s_table_is_added_and_replaced(tmp_path):
+    table, full = tmp_path / "amd.csv", AmdResources(100, 0, 46, 2304, 0, 12)
+    table.write_text(merge_amd(11549, "gfx1100", {"a<1,2>": full, "b": None}, table))
+    table.write_text(merge_amd(11549, "gfx90a", {"b": full}, table))
+    assert table.read_text().splitlines() == [
+        "kernel,11549/gfx1100,11549/gfx90a",
+        '"a<1,2>",100/0/46/2304/0/12,',
+        "b,-,100/0/46/2304/0/12",
+    ]
+    assert read_amd("gfx1100", 11549, table) == {"a<1,2>": full, "b": None}
+    table.write_text(merge_amd(11549, "gfx1100", {"b": full}, table))
+    assert read_amd("gfx1100", 11549, table) == {"b": full}
+    assert read_amd("gfx1201", 11549, table) == {}
+
+
+def test_vector_registers_limit_the_waves_of_amds_attention_kernels_and_scalar_registers_do_not():
+    """A SIMD of GCN and CDNA has 800 scalar registers, and gives a wave 16 at a time; RDNA has enough for all waves."""
+    for gfx, registers, unit in (("gfx906", 256, 4), ("gfx908", 256, 4), ("gfx90a", 512, 8), ("gfx942", 512, 8)):
+        kernels = {name: found for name, found in read_amd(gfx, 11549).items() if found and "mask_to" not in name}
+        used = figures_of(gfx, "11549")
+        assert len(kernels) > 1_000
+        for name, found in kernels.items():
+            assert 800 // (-(-found.sgprs // 16) * 16) >= min(8, registers // (-(-found.vgprs // unit) * unit))
+            assert used[name].resources == Resources(found.vgprs, found.shared, found.local)

@@ -4,6 +4,9 @@
 #include <cstdio>
 #include <cstring>
 #include <vector>
+#if defined(__F16C__)
+#include <immintrin.h> // as ggml-impl.h of older releases
+#endif
 
 template <class T, int N> using vector = simt::ext_vector<T, N>;
 

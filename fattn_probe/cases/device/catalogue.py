@@ -140,9 +140,14 @@ def load_devices(user_file: Path | str | None = None) -> dict[str, Device]:
     return {**shipped(), **_parse(read(Path(chosen)), shipped(), limits)}
 
 
+def is_amd(arch: str) -> bool:
+    """Whether an architecture is one of AMD, such as `gfx90a`."""
+    return GFX.fullmatch(arch) is not None
+
+
 def arch_name(arch: str) -> str:
     """An architecture as its compiler takes it: `sm_89`, `gfx90a`."""
-    return arch if GFX.fullmatch(arch) else f"sm_{arch}"
+    return arch if is_amd(arch) else f"sm_{arch}"
 
 
 def units_of(devices: Iterable[Device | None]) -> str:
@@ -152,7 +157,7 @@ def units_of(devices: Iterable[Device | None]) -> str:
 
 def cc_order(cc: str) -> tuple[bool, float]:
     """The order of `Device.cc`: compute capabilities, then AMD's architectures, each from old to new."""
-    return GFX.fullmatch(cc) is not None, int(cc[3:], 16) if cc.startswith("gfx") else float(cc)
+    return is_amd(cc), int(cc[3:], 16) if is_amd(cc) else float(cc)
 
 
 def find_device(devices: Mapping[str, Device], identifier: str) -> Device:
@@ -280,7 +285,7 @@ def _device(
     given = "gfx" if "gfx" in entry or (base and base.gfx) else "cc"
     arch = str(entry[given]) if given in entry else base.cc if base else "missing"
     if arch not in limits_of:
-        allowed = ", ".join(f'"{each}"' for each in limits_of if each.startswith("gfx") == (given == "gfx"))
+        allowed = ", ".join(f'"{each}"' for each in limits_of if is_amd(each) == (given == "gfx"))
         return document.problem((*key, given), f"{arch}, allowed: {allowed}")
     limits = limits_of[arch]
     inherited: Entry = {**base.properties(), "name": base.name} if base else {"integrated": 0}

@@ -24,17 +24,17 @@ class Method(StrEnum):
 SPELLING = re.compile(rf"(?P<method>{'|'.join(Method)})(?: b(?P<build>\d+))?")
 EXPLAINED = {
     Method.MEASURED: "",
-    Method.ESTIMATED: "another compiler's figures: clang 19 for AMD, where ROCm's may differ; an older ptxas for sm_61 "
-    "and sm_70, since nvcc 13 has no older GPUs",
-    Method.ASSUMED: "without ptxas's figures, the most registers that __launch_bounds__ allows stand in, and no static "
-    "shared memory",
+    Method.ESTIMATED: "the figures are another compiler's (Debian's clang 19 for AMD GPUs, an older ptxas for sm_61 "
+    "and sm_70)",
+    Method.ASSUMED: "without the compiler's figures, the most registers that __launch_bounds__ allows stand in, and no "
+    "static shared memory",
     Method.UNKNOWN: "the launch record does not say where its figures are from",
 }
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a kernel's registers and static shared memory, and so of the number of blocks that fit on an SM.
+    """The origin of a kernel's registers and static shared memory, and so of how many blocks fit on an SM.
 
     `build_number` is the llama.cpp build that the figures are from, if that is not the source that runs.
     """
@@ -55,7 +55,7 @@ class Origin:
     @property
     def explained(self) -> str:
         """The meaning of the mark; empty if the figures are known."""
-        release = f"ptxas's figures in llama.cpp b{self.build_number}, not in the source that runs here"
+        release = f"the figures are llama.cpp b{self.build_number}'s, not those of the source that runs here"
         return "; ".join(filter(None, (release if self.build_number else "", EXPLAINED[self.method])))
 
     def marked(self, value: object) -> str:
@@ -78,5 +78,5 @@ def parse_origin(text: str) -> Origin:
 
 
 def legend(origins: Iterable[Origin]) -> list[str]:
-    """A line for each mark that appears among some figures: `(assumed): without ptxas's figures, ...`."""
+    """A line for each mark that appears among some figures: `(assumed): without the compiler's figures, ...`."""
     return [f"({origin.mark}): {origin.explained}" for origin in dict.fromkeys(origins) if not origin.known]

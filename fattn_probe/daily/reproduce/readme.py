@@ -6,12 +6,12 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from fattn_probe.cases.device import is_amd
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.ops.options import OP
 from fattn_probe.daily.reproduce.found import Found
 from fattn_probe.daily.reproduce.program import INPUTS, PROGRAM
 from fattn_probe.daily.reproduce.ways import ADDED, Chosen, pattern_of
-from fattn_probe.llama.launch.architecture import is_amd
 from fattn_probe.verdict.measure.limits import By
 
 BUILD = "cmake -B build {option} && cmake --build build --target test-backend-ops"

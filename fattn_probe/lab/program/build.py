@@ -12,7 +12,7 @@ from fattn_probe.base.cache import Growth, Kind, cache_dir, get_or_make, growing
 from fattn_probe.base.digest import short
 from fattn_probe.base.errors import BuildError, InputError
 from fattn_probe.base.seal import damage, read_seal
-from fattn_probe.cases.device import Target
+from fattn_probe.cases.device import Target, is_amd
 from fattn_probe.lab.program.source import HIP, Program, check_supported
 from fattn_probe.llama.build.ccache import ccache_env
 from fattn_probe.llama.build.ensure import is_unsealed, mark_used
@@ -24,7 +24,6 @@ from fattn_probe.llama.build.simulator_flags import HIP_HEADERS, SIMULATOR, Simu
 from fattn_probe.llama.build.stamp import NATIVE, own_stamp
 from fattn_probe.llama.build.steps import BuildStep, Plan, compile_step
 from fattn_probe.llama.build.toolchain import Toolchain, find_toolchain
-from fattn_probe.llama.launch.architecture import is_amd
 from fattn_probe.machine.run.session import arch_of
 
 WHAT = "the folder of programs"

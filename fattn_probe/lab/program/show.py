@@ -14,11 +14,11 @@ from fattn_probe.lab.program.execute import ProgramRun
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.frames import describe_fault
 
-COLUMNS = ("kernel", "launches", "grid", "block", "shared memory", "regs", "blocks\non an {unit}")
+COLUMNS = ("kernel", "launches", "grid", "block", "shared memory", "regs", "blocks\nper {unit}")
 HOST_TIME = (
     "The times that this program measured with events belong to this computer: the simulator has no notion of time."
 )
-NO_REGISTERS = "Blocks on an {unit}: at most, since the registers of these kernels are not known."
+NO_REGISTERS = "Blocks per {unit}: at most, since the registers of these kernels are not known."
 
 
 def render(run: ProgramRun, target: Target, *, checked: bool) -> RenderableType:
@@ -54,7 +54,7 @@ def launch_table(launches: tuple[LaunchRecord, ...], device: Device | None) -> T
     return Table(
         tuple(COLUMNS[place].format(unit=unit) for place in columns),
         tuple(tuple(cells[place] for place in columns) for cells in rows),
-        numbers=frozenset({"launches", "shared memory", "regs", f"blocks\non an {unit}"}),
+        numbers=frozenset({"launches", "shared memory", "regs", f"blocks\nper {unit}"}),
     )
 
 

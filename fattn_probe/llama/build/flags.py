@@ -4,12 +4,12 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fattn_probe.cases.device import is_amd
 from fattn_probe.llama.build.key import BuildRequest, kernels_apart
 from fattn_probe.llama.build.precompiled import HEADERS, QUICK_HEADERS
 from fattn_probe.llama.build.simulator_flags import COUNTED, PRELUDE, UNOPTIMISED, SimulatorFlags
 from fattn_probe.llama.build.sources import BACKEND, LAUNCHES_PREFIX, Sources
 from fattn_probe.llama.build.toolchain import Toolchain
-from fattn_probe.llama.launch.architecture import is_amd
 
 GGML_INCLUDES = ("-Ioverlay/ggml/include", "-Ioverlay/ggml/src")
 # ggml/src/CMakeLists.txt's own

@@ -11,10 +11,10 @@ from fattn_probe.base.cache import cache_dir
 from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.fingerprint import Fingerprint, Named
-from fattn_probe.cases.device import arch_name
+from fattn_probe.cases.device import arch_name, is_amd
 from fattn_probe.llama.build.ccache import Objects
 from fattn_probe.llama.build.stamp import own_stamp
-from fattn_probe.llama.launch.architecture import is_amd, is_arch, not_an_architecture
+from fattn_probe.llama.launch.architecture import is_arch, not_an_architecture
 from fattn_probe.llama.source import KernelCase, Tree, digest_models, has_models
 from fattn_probe.llama.source.features import probe
 from fattn_probe.llama.source.patches import Patch, needed

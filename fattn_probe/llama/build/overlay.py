@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from fattn_probe.base.cache import Growth, Kind, part, read_document, write_document
 from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import BuildError
+from fattn_probe.cases.device import is_amd
 from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents, kernels_apart
 from fattn_probe.llama.build.plan import STUBS_SCRIPT, body_text, case_file, case_text, launches_text
 from fattn_probe.llama.build.precompiled import HEADERS, QUICK_HEADERS, TEXT, digest_line
@@ -19,7 +20,6 @@ from fattn_probe.llama.build.simulator_flags import HIP_HEADERS
 from fattn_probe.llama.build.sources import BODY_PREFIX, CONVERSIONS, CUDA, INSTANCES, LAUNCHES, Sources
 from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.llama.cxx.includes import included
-from fattn_probe.llama.launch.architecture import is_amd
 from fattn_probe.llama.source import KernelCase, kept_files, model_files, patches
 from fattn_probe.llama.source.features import kernel_parameters
 from fattn_probe.llama.source.tree import digest_tree

@@ -13,11 +13,11 @@ FUNCTIONS = {name: f"simt::{name.lstrip('_')}" for name in APPROXIMATED.split()}
 # Without it, only the intrinsics are approximated; these functions are then nvcc's own.
 EXACT = {name: replacement for name, replacement in FUNCTIONS.items() if name.startswith("__")}
 EXACT |= {name: f"simt::precise::{name}" for name in ("expf", "logf", "exp2f", "exp", "log")}
-# Clang's for AMD GPUs
-AMD = EXACT | {name: f"simt::{name}" for name in ("expf", "tanhf")}
+# Clang's for AMD GPUs; `__trap` is a macro of vendors/hip.h, which calls abort()
+AMD = EXACT | {name: f"simt::{name}" for name in ("expf", "tanhf")} | {"__trap": "simt::trap"}
 # What a whole program's device code prints, asserts, asks of the clock and allocates
 OUTPUTS = {"printf": "simt::print", "assert": "simt_assert", "clock": "simt::ticks", "clock64": "simt::ticks"}
-OUTPUTS |= {"malloc": "simt::allocate_in_kernel", "free": "simt::free_in_kernel"}
+OUTPUTS |= {"malloc": "simt::allocate_in_kernel", "free": "simt::free_in_kernel", "abort": "simt::trap"}
 
 
 def _is_literal(draft: Draft, index: int) -> bool:

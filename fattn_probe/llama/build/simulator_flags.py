@@ -5,10 +5,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from fattn_probe.cases.device import is_amd
 from fattn_probe.llama.build.key import Flavour
 from fattn_probe.llama.build.toolchain import Toolchain
 from fattn_probe.llama.cxx.includes import included
-from fattn_probe.llama.launch.architecture import cuda_arch, is_amd, wave_size
+from fattn_probe.llama.launch.architecture import cuda_arch, wave_size
 
 SIM = Path(__file__).parents[2] / "native/sim"
 MACRO = re.compile(r"\bSIMT_(?:AHEAD|ARCH|CHECK|COUNT|GFX_NUMBER|WARP)\b")

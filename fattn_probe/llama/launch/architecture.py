@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device.catalogue import GFX
+from fattn_probe.cases.device import is_amd
 
 AMD = 0x1000000
 """`GGML_CUDA_CC_OFFSET_AMD` of common.cuh."""
@@ -27,7 +27,7 @@ def arch_number(text: str) -> int:
 
     AMD + 0x90a for `gfx90a`.
     """
-    if GFX.fullmatch(text.strip()):
+    if is_amd(text.strip()):
         return AMD + int(text.strip().removeprefix("gfx"), 16)
     match = NVCC_ARCH.fullmatch(text.strip()) or COMPUTE_CAPABILITY.fullmatch(text.strip())
     if match is None:
@@ -39,11 +39,6 @@ def cuda_arch(text: str) -> int:
     """`__CUDA_ARCH__` of an architecture: 900 for `90`."""
     number = arch_number(text)
     return HIP_CUDA_ARCH if number >= AMD else 10 * number
-
-
-def is_amd(arch: str) -> bool:
-    """Whether an architecture is one of AMD, such as `gfx90a`."""
-    return GFX.fullmatch(arch) is not None
 
 
 def wave_size(arch: str) -> int:

@@ -26,10 +26,11 @@ inline bool supports_built_op(ggml_backend_dev_t device, const ggml_tensor *op) 
     return built && device_ops().supports(device, op);
 }
 
-// The first device of ggml's CUDA backend, which from now on supports none but these ops: the others are not built, and
-// llama.cpp's scheduler gives them to the CPU, with the weights that only they use.
+// The first device of ggml's CUDA or HIP backend, which from now on supports none but these ops: the others are not
+// built, and llama.cpp's scheduler gives them to the CPU, with the weights that only they use.
 inline ggml_backend_dev_t restricted_device(const std::set<std::string> &ops) {
     ggml_backend_dev_t device = ggml_backend_dev_by_name("CUDA0");
+    device = device != nullptr ? device : ggml_backend_dev_by_name("ROCm0");
     if (device == nullptr) {
         throw LostError("ggml's CUDA backend has no device");
     }

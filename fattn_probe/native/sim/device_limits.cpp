@@ -1,6 +1,7 @@
 #include "device_limits.h"
 
 #include "device.h"
+#include "environment.h"
 #include "finding.h"
 #include "host_memory.h"
 
@@ -110,9 +111,11 @@ void check_static_shared(const Launch &launch, size_t bytes) {
     const DynamicLimit limit = dynamic_limit(launch.kernel);
     char text[300];
     if (bytes > device.sharedMemPerBlock) {
-        snprintf(text, sizeof(text),
-                 "the kernel uses too much shared data (0x%zx bytes, 0x%zx max): ptxas refuses to compile it", bytes,
-                 device.sharedMemPerBlock);
+        const char *const refusal =
+            environment().gfx.empty()
+                ? "the kernel uses too much shared data (0x%zx bytes, 0x%zx max): ptxas refuses to compile it"
+                : "local memory (%zu) exceeds limit (%zu): clang refuses to compile the kernel";
+        snprintf(text, sizeof(text), refusal, bytes, device.sharedMemPerBlock);
     } else if (limit.raised && bytes + limit.bytes > device.sharedMemPerBlockOptin) {
         snprintf(text, sizeof(text),
                  "%zu bytes of static shared memory and the %zu dynamic ones that cudaFuncSetAttribute asks for are "

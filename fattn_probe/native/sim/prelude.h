@@ -98,7 +98,7 @@ using simt::gridDim;
 #define __syncthreads() simt::sync_block(__FILE__, __LINE__)
 #define fmaxf simt::fmaxf
 #define fminf simt::fminf
-#define __trap() simt::trap(__FILE__, __LINE__)
+#define __trap() simt::trap()
 #define __builtin_assume(condition)
 #define cudaLaunchKernelEx simt::launch_kernel_ex
 #define cudaOccupancyMaxActiveBlocksPerMultiprocessor simt::occupancy
@@ -113,6 +113,9 @@ using simt::gridDim;
 #define __AMDGCN_WAVEFRONT_SIZE SIMT_WARP
 #if defined(SIMT_GFX)
 #define __HIP_PLATFORM_AMD__ 1
+#if defined(__ARM_NEON) // as ggml-impl.h; it uses the two types that are macros from here on
+#include <arm_neon.h>
+#endif
 #define _Float16 __half
 #define __bf16 __nv_bfloat16
 #include "amd/intrinsics.h"

@@ -68,7 +68,7 @@ SIMT_UNCHECKED inline uint32_t branches() { return self->branches; }
 void sync_block(const char *file, int line);
 
 // __trap(): ends the case with a finding.
-[[noreturn]] void trap(const char *file, int line);
+[[noreturn]] void trap(const char *file = __builtin_FILE(), int line = __builtin_LINE());
 
 // An instruction, of PTX or of AMD, that the simulator does not know: ends the case, naming it.
 [[noreturn]] void unknown_ptx(const char *mnemonic, const char *file, int line);

@@ -10,10 +10,10 @@ from functools import cached_property
 from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.arrays import F32, F64, I64, Bools, Bytes
 from fattn_probe.base.errors import LostError, NoAnswerError
-from fattn_probe.cases.device import Target
+from fattn_probe.cases.device import Target, is_amd
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
-from fattn_probe.llama.launch.architecture import AMD, arch_number, is_amd
+from fattn_probe.llama.launch.architecture import AMD, arch_number
 from fattn_probe.llama.launch.constants import SHIPPED, Constants, known_constants, vec_adds_in_f16
 from fattn_probe.llama.launch.families import VEC
 from fattn_probe.llama.launch.geometry import Geometry, division_origin, geometry_of

@@ -151,6 +151,14 @@ def test_amd_gpus_are_for_hip_programs():
     assert "is a CUDA program: AMD GPUs run HIP programs" in said
 
 
+def test_what_stops_a_kernel_of_hip_has_its_words():
+    said = program(HERE / "stopped.hip", "--on", "sim:mi300x,sim:rx7900xtx", code=5).stdout
+    assert said.count("trap: __trap() in") == 2
+    said = program(HERE / "stopped.hip", "--on", "sim:mi50", "--", "large", code=5).stdout
+    words = "local memory (70000) exceeds limit (65536): clang refuses to compile the kernel"
+    assert words in " ".join(said.split())
+
+
 def test_a_kernel_that_launches_another_is_named():
     said = program(HERE / "dynamic.cu", "--on", "sim:h200", code=5).stdout
     assert "unsupported: a kernel launches a kernel" in said
