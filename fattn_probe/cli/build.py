@@ -39,7 +39,12 @@ def build(
     engine: Annotated[
         Engine | None, typer.Option(help="sim or cuda; default: cuda if there is a GPU or --arch, else sim.")
     ] = None,
-    arch: Annotated[str, typer.Option(help="GPU architecture, such as 90 or 120a; default: this machine's GPU.")] = "",
+    arch: Annotated[
+        str,
+        typer.Option(
+            help="GPU architecture, such as 90, 120a, or (with --engine sim) gfx1100; default: this machine's GPU."
+        ),
+    ] = "",
     compiled: BuildContents,
     export: Annotated[
         Path | None,
