@@ -9,6 +9,7 @@ import typer
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.files import write_text
+from fattn_probe.cases.device import load_devices
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.expand import offered
 from fattn_probe.cli.options import BuildFlags, Where
@@ -51,9 +52,11 @@ def coverage(
         ]
     found = by_suite([*earlier, *found])
     tree = setup.tree_of(build)
-    argued, headers = places(tree, unreachable()), headers_of(tree)
+    amd = {str(target) for suite in suites for _, target in pairs[suite] if target.device and target.device.gfx}
+    amd |= {f"sim:{device.id}" for device in load_devices(where.devices).values() if device.gfx}  # of earlier runs
     for item in found:
-        item.coverage.unreachable, item.coverage.headers = argued, headers
+        item.coverage.unreachable = places(tree, unreachable(amd=not amd.isdisjoint(item.targets)))
+        item.coverage.headers = headers_of(tree)
     if html is not None:
         from fattn_probe.lab.detect.show import page  # only for a page
 

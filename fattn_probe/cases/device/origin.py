@@ -55,7 +55,7 @@ class Origin:
     @property
     def explained(self) -> str:
         """The meaning of the mark; empty if the figures are known."""
-        release = f"the figures are llama.cpp b{self.build_number}'s, not those of the source that runs here"
+        release = f"the figures are from llama.cpp b{self.build_number}, not from the source that runs here"
         return "; ".join(filter(None, (release if self.build_number else "", EXPLAINED[self.method])))
 
     def marked(self, value: object) -> str:

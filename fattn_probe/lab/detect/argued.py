@@ -1,7 +1,7 @@
 """Arguments about the attention sources, in two lists.
 
 equivalents.yaml: mutants that no case can distinguish from the original. unreachable.yaml: lines, or outcomes in them,
-that no op on an NVIDIA GPU reaches.
+that no op reaches.
 """
 
 import re
@@ -74,6 +74,8 @@ class Unreachable(Argued):
     """Only after the first line equal to this."""
     until: str = ""
     """Only before the next line equal to this."""
+    amd: bool = False
+    """Whether an op on an AMD GPU reaches them."""
 
 
 def matches(wanted: str, text: str) -> bool:
@@ -88,9 +90,10 @@ def equivalents(path: Path = HERE / "equivalents.yaml") -> tuple[Equivalent, ...
     return tuple(map(Equivalent.model_validate, yaml.safe_load(path.read_text()) or ()))
 
 
-def unreachable(path: Path = HERE / "unreachable.yaml") -> tuple[Unreachable, ...]:
-    """The unreachable lines of a file."""
-    return tuple(map(Unreachable.model_validate, yaml.safe_load(path.read_text())))
+def unreachable(*, amd: bool = False) -> tuple[Unreachable, ...]:
+    """The lines that NVIDIA GPUs do not reach; with `amd`, those that AMD GPUs do not reach either."""
+    every = map(Unreachable.model_validate, yaml.safe_load((HERE / "unreachable.yaml").read_text()))
+    return tuple(item for item in every if not (amd and item.amd))
 
 
 def argument(mutant: Mutant, known: Sequence[Equivalent]) -> str:

@@ -135,7 +135,7 @@ def summary(item: Measured) -> Iterator[str]:
     if len(item.lost) > 3:
         yield f"  not counted: {len(item.lost) - 3} more"
     if left := sum(len(item.coverage.left_out(file)) for file in item.coverage.files):
-        yield f"  left out: {left} lines that no NVIDIA GPU reaches, wholly or in part; --html and --json say why"
+        yield f"  left out: {left} lines that cannot be reached, wholly or in part; --html and --json say why"
     for file, line in refuted(item.coverage):
         yield f"  {file}:{line} was executed, but unreachable.yaml says that it cannot be"
 

@@ -101,7 +101,7 @@ Refusal check_limits(const Launch &launch) {
     if (threads > static_cast<uint64_t>(attributes.maxThreadsPerBlock)) {
         return {cudaErrorLaunchOutOfResources, "a block of " + std::to_string(threads) + " threads with " +
                                                    std::to_string(attributes.numRegs) +
-                                                   " registers each needs more than an SM has"};
+                                                   " registers each needs more than a multiprocessor has"};
     }
     return {};
 }

@@ -60,7 +60,7 @@ def test_only_figures_of_the_kernel_that_runs_are_shown_without_a_mark():
     assert [origin.marked(255) for origin in OTHERS] == [f"255 ({mark})" for mark in marks]
     assert [line.partition(":")[0] for line in legend([MEASURED, *OTHERS, *OTHERS])] == [f"({mark})" for mark in marks]
     assert not any(origin.known for origin in OTHERS)
-    assert all("b7551's, not those of the source that runs here" in OTHERS[place].explained for place in (0, 2))
+    assert all("b7551, not from the source that runs here" in OTHERS[place].explained for place in (0, 2))
 
 
 def op(n_kv, n_q=1, n_head=16):

@@ -232,6 +232,22 @@ def test_the_live_debugger_stops_at_the_kernel():
     assert "docs/guide/tour.md, step 5, explains the kernel; `fattn-probe glossary TERM` a word." in done.stdout
 
 
+@pytest.mark.night
+@pytest.mark.parametrize(
+    ("case", "on", "kernel", "work", "position"),
+    [
+        ("gqa", "rx7900xtx", "flash_attn_tile<64,64,8,1,false>", "28 blocks on 14 output tiles", "k_VKQ_0 = 0"),
+        ("prefill", "mi300x", "flash_attn_ext_f16<128,128,16,4,false,false,false>", "256 blocks on 32", "kb0_stop = 1"),
+    ],
+)
+def test_the_live_debugger_of_an_amd_gpu(case, on, kernel, work, position):
+    commands = "fattn tensors\nfattn launch\nfattn blocks\nfattn step\nfattn tile\nquit\n"
+    done = probe("debug", case, "--on", f"sim:{on}", input=commands)
+    assert done.returncode == 0
+    for said in (f"{kernel} of {case}, block 0", "K        f16", "cc gfx", work, position):
+        assert said in done.stdout
+
+
 @pytest.fixture
 def live():
     """Types commands into the live debugger of a block and warp of gqa, and gives what it answers to each."""
