@@ -4,7 +4,6 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from fattn_probe.base.errors import InputError
@@ -13,7 +12,11 @@ from fattn_probe.cases.device.resources import AMD_TABLE
 TABLE = Path(__file__).resolve().parents[2] / "fattn_probe/cases/device" / AMD_TABLE
 NO_CODE = "-"
 KEYS = ("vgpr_count", "agpr_count", "sgpr_count", "group_segment_fixed_size", "private_segment_fixed_size")
-"""The figures in a kernel's metadata, in the order of `AmdResources`."""
+"""The figures in a kernel's metadata, in the order of a cell of the table, which the waves that fit on a SIMD follow.
+
+They are a thread's vector registers (all, then those of them, or beside them on gfx908, that only matrix instructions
+use), its scalar registers, a block's static LDS and a thread's scratch in bytes.
+"""
 EXTRACT = "; ".join(
     (
         "/ -- Begin function /p",
@@ -28,28 +31,8 @@ LINE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class AmdResources:
-    """The resources of a kernel as clang compiles it for an AMD GPU; `None` stands for a kernel without code.
-
-    `vgprs` counts all vector registers of a thread, `agprs` those of them (from gfx90a on) or beside them (gfx908) that
-    only matrix instructions use. `shared` is the static LDS of a block and `local` the scratch of a thread, in bytes.
-    `waves` is what fits on a SIMD by these figures.
-    """
-
-    vgprs: int
-    agprs: int
-    sgprs: int
-    shared: int
-    local: int
-    waves: int
-
-    def __str__(self) -> str:
-        return "/".join(map(str, astuple(self)))
-
-
-def read_assembly(text: str) -> Iterator[tuple[str, AmdResources | None]]:
-    """Each kernel's mangled name and resources; None if its only code is NO_DEVICE_CODE."""
+def read_assembly(text: str) -> Iterator[tuple[str, str]]:
+    """Each kernel's mangled name and its cell of the table; `-` if its only code is NO_DEVICE_CODE."""
     name, waves, without, kernel = "", dict[str, int](), set[str](), dict[str, str]()
     for line in text.splitlines():
         if "no_device_code" in line and "@rel32" in line:
@@ -63,33 +46,22 @@ def read_assembly(text: str) -> Iterator[tuple[str, AmdResources | None]]:
                 kernel[match["key"]] = match["value"]
         if line.lstrip(" -").startswith(".vgpr_count:"):  # the last key of a kernel, as they are sorted
             mangled = kernel.pop("name")
-            figures = [int(kernel.pop(key, 0)) for key in KEYS]
-            yield mangled, None if mangled in without else AmdResources(*(*figures, waves[mangled]))
+            figures = [kernel.pop(key, "0") for key in KEYS]
+            yield mangled, NO_CODE if mangled in without else "/".join((*figures, str(waves[mangled])))
     if not waves:
         raise InputError("this assembly has no kernel")
 
 
-def merge_amd(build_number: int, gfx: str, found: Mapping[str, AmdResources | None], path: Path) -> str:
+def merge_amd(build_number: int, gfx: str, found: Mapping[str, str], path: Path) -> str:
     """The text of AMD's table with a column added or replaced: a build and an architecture (`11549/gfx1100`)."""
     column = f"{build_number}/{gfx}"
     rows = {row["kernel"]: row for row in csv.DictReader(io.StringIO(path.read_text() if path.exists() else ""))}
     names = sorted({name for row in rows.values() for name in row if name not in ("kernel", column)} | {column})
     for kernel in {*rows, *found}:
         row = rows.setdefault(kernel, {"kernel": kernel})
-        row[column] = str(found[kernel] or NO_CODE) if kernel in found else ""
+        row[column] = found.get(kernel, "")
     text = io.StringIO()
     writer = csv.DictWriter(text, ["kernel", *names], restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows[kernel] for kernel in sorted(rows))
     return text.getvalue()
-
-
-def read_amd(gfx: str, build_number: int, path: Path = TABLE) -> dict[str, AmdResources | None]:
-    """The resources of each kernel of a build for an architecture (`gfx1100`); None for a kernel without code."""
-    rows = csv.DictReader(io.StringIO(path.read_text()))
-    cells = {row["kernel"]: row.get(f"{build_number}/{gfx}", "") for row in rows}
-    return {
-        kernel: None if cell == NO_CODE else AmdResources(*map(int, cell.split("/")))
-        for kernel, cell in cells.items()
-        if cell
-    }

@@ -1,11 +1,13 @@
 """Reading the resources of AMD kernels from what the script keeps of clang's assembly."""
 
+import csv
+
 import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.process import run
 from fattn_probe.cases.device import Resources, figures_of
-from maintain.amd_resources import EXTRACT, AmdResources, merge_amd, read_amd, read_assembly
+from maintain.amd_resources import EXTRACT, TABLE, merge_amd, read_assembly
 from maintain.rocm import isa_version
 
 ASSEMBLY = """\
@@ -43,7 +45,7 @@ amdhsa.kernels:
 ...
 	.end_amdgpu_metadata
 """
-FOUND = {"_Z4fullv": AmdResources(100, 32, 46, 2304, 112, 5), "_Z5emptyv": None}
+FOUND = {"_Z4fullv": "100/32/46/2304/112/5", "_Z5emptyv": "-"}
 
 
 def test_figures_and_kernels_without_code():
@@ -70,26 +72,26 @@ def test_the_device_library_s_number(gfx, number):
 
 
 def test_a_column_of_amd_s_table_is_added_and_replaced(tmp_path):
-    table, full = tmp_path / "amd.csv", AmdResources(100, 0, 46, 2304, 0, 12)
-    table.write_text(merge_amd(11549, "gfx1100", {"a<1,2>": full, "b": None}, table))
+    table, full = tmp_path / "amd.csv", "100/0/46/2304/0/12"
+    table.write_text(merge_amd(11549, "gfx1100", {"a<1,2>": full, "b": "-"}, table))
     table.write_text(merge_amd(11549, "gfx90a", {"b": full}, table))
     assert table.read_text().splitlines() == [
         "kernel,11549/gfx1100,11549/gfx90a",
         '"a<1,2>",100/0/46/2304/0/12,',
         "b,-,100/0/46/2304/0/12",
     ]
-    assert read_amd("gfx1100", 11549, table) == {"a<1,2>": full, "b": None}
     table.write_text(merge_amd(11549, "gfx1100", {"b": full}, table))
-    assert read_amd("gfx1100", 11549, table) == {"b": full}
-    assert read_amd("gfx1201", 11549, table) == {}
+    assert table.read_text().splitlines()[1:] == ['"a<1,2>",,', f"b,{full},{full}"]
 
 
 def test_vector_registers_limit_the_waves_of_amds_attention_kernels_and_scalar_registers_do_not():
     """A SIMD of GCN and CDNA has 800 scalar registers, and gives a wave 16 at a time; RDNA has enough for all waves."""
+    rows = list(csv.DictReader(TABLE.read_text().splitlines()))
     for gfx, registers, unit in (("gfx906", 256, 4), ("gfx908", 256, 4), ("gfx90a", 512, 8), ("gfx942", 512, 8)):
-        kernels = {name: found for name, found in read_amd(gfx, 11549).items() if found and "mask_to" not in name}
+        cells = {row["kernel"]: row[f"11549/{gfx}"] for row in rows if "mask_to" not in row["kernel"]}
+        kernels = {name: list(map(int, cell.split("/"))) for name, cell in cells.items() if cell.strip("-")}
         used = figures_of(gfx, "11549")
         assert len(kernels) > 1_000
-        for name, found in kernels.items():
-            assert 800 // (-(-found.sgprs // 16) * 16) >= min(8, registers // (-(-found.vgprs // unit) * unit))
-            assert used[name].resources == Resources(found.vgprs, found.shared, found.local)
+        for name, (vgprs, _, sgprs, shared, local, _) in kernels.items():
+            assert 800 // (-(-sgprs // 16) * 16) >= min(8, registers // (-(-vgprs // unit) * unit))
+            assert used[name].resources == Resources(vgprs, shared, local)

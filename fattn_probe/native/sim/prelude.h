@@ -120,7 +120,6 @@ using simt::gridDim;
 #define __bf16 __nv_bfloat16
 #include "amd/intrinsics.h"
 #include "amd/matrix.h"
-#include "amd/static_assert.h"
 #include "amd/vector.h"
 #else
 #define __HIP_PLATFORM_NVIDIA__ 1

@@ -76,6 +76,16 @@ void sync_block(const char *file, int line);
 // Something of CUDA that the simulator does not have: ends the case, naming it.
 [[noreturn]] void report_unsupported(const char *what, const char *file, int line);
 
+// static_assert of HIP's device code, as a function: it is checked where it is reached. g++ before 13 refuses one that
+// fails in a branch of `if constexpr` that is not taken (CWG 2518); clang does not, and llama.cpp has such for waves of
+// 64.
+constexpr void assert_constant(bool holds, const char *message = "static_assert", const char *file = __builtin_FILE(),
+                               int line = __builtin_LINE()) {
+    if (!holds) {
+        report_unsupported(message, file, line);
+    }
+}
+
 // This block's dynamic shared memory, and room for one static shared variable (the same for every thread).
 void *dynamic_shared_memory();
 void *static_shared_memory(const void *site, size_t bytes, size_t alignment);
