@@ -84,8 +84,8 @@ def program(
     if as_json:
         show({"program": str(file), "runs": [document(run) for run in runs]}, str, as_json)
     for run in runs:  # the first failure: 5 for a finding, otherwise the program's code, 128 + n for a signal
-        if run.fault is not None:
-            raise ComparisonError(f"the simulator stopped the program: {run.fault.kind}")
+        if run.finding is not None:
+            raise ComparisonError(f"the simulator stopped the program: {run.finding.kind}")
         if run.code:
             sys.exit(run.code if run.code > 0 else 128 - run.code)
 

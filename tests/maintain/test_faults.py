@@ -18,10 +18,10 @@ from fattn_probe.llama.source.faults import corpus
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.machine.run.kernels_by_op import op_digest
 from fattn_probe.machine.run.orders import OrderDifference
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
-from fattn_probe.verdict.judge.finding import Finding
 from maintain import faults
 from maintain.corpus_page import page
 from maintain.fault_cases import SHOWS, CaseBatch, PlannedPart, SuiteCases, batches_of, by_kernels

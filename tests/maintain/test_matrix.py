@@ -7,7 +7,7 @@ from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result, Settings, StoredCase
-from fattn_probe.verdict.judge.finding import Finding
+from fattn_probe.machine.run.outcome import Finding
 from maintain.matrix import (
     LISTED,
     RELEASES,

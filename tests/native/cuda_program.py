@@ -20,7 +20,7 @@ from fattn_probe.llama.build.simulator_flags import SIMULATOR, SimulatorFlags
 from fattn_probe.llama.build.steps import BuildStep, Plan, compile_step
 from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.machine.run.frames import symbolised
-from fattn_probe.machine.run.outcome import checker_fault
+from fattn_probe.machine.run.outcome import checker_finding
 from fattn_probe.machine.run.simulator import Simulation
 from tests.native import sanitizer
 
@@ -109,7 +109,7 @@ class Program:
     def fault(self, *words, **options):
         """What the checker found, its frames symbolised; `options` are those of `run`."""
         done = self.run(*words, **options)
-        fault = checker_fault(done)
+        fault = checker_finding(done)
         assert fault is not None, (done.code, done.stderr)
         return symbolised(fault)
 

@@ -18,7 +18,7 @@ from fattn_probe.daily.inspect.tensors import TensorReading
 from fattn_probe.daily.inspect.view.show import facts_json, render
 from fattn_probe.daily.inspect.view.side_by_side import render_side_by_side, side_by_side, side_by_side_json
 from fattn_probe.machine.run.command import describe
-from fattn_probe.machine.run.outcome import Failed, Fault, Lost
+from fattn_probe.machine.run.outcome import Failed, Finding, Lost
 
 TOUR = "docs/guide/tour.md"
 AXES = {"x": 0, "y": 1, "z": 2}
@@ -145,7 +145,7 @@ def raise_if_wrong(done: Sequence[Examined]) -> None:
 
 
 def _problems(item: Examined) -> Iterator[str]:
-    if isinstance(item.inspection.result, Fault | Failed):
+    if isinstance(item.inspection.result, Finding | Failed):
         yield f"{item.label}: a kernel failed"
     if item.facts is not None:
         yield from [f"{item.label}: {item.facts.fault}"] * bool(item.facts.fault)

@@ -33,7 +33,7 @@ from fattn_probe.machine.debug.protocol import DebuggerError
 from fattn_probe.machine.debug.session import DebugSession
 from fattn_probe.machine.debug.symbols import require_debug_info
 from fattn_probe.machine.run.frames import symbolised
-from fattn_probe.machine.run.outcome import Ending, Fault, Missing, Unsupported, parse_ending
+from fattn_probe.machine.run.outcome import Ending, Finding, Missing, Unsupported, parse_ending
 from fattn_probe.machine.run.result import read_result
 from fattn_probe.machine.run.runner import LAUNCHES_ENV, read_launches
 from fattn_probe.machine.run.session import Session
@@ -301,7 +301,7 @@ class Inspector:
         code = -int(signal.Signals[detail]) if reason == "signal" else int(detail or 0)
         done = Completed((started.program,), code, debugging.stdout, debugging.stderr, 0.0)
         ending = parse_ending(done)
-        if isinstance(ending, Fault):
+        if isinstance(ending, Finding):
             return symbolised(ending)
         if ending is not None:
             return ending

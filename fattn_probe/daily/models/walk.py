@@ -23,7 +23,7 @@ from fattn_probe.daily.models.request import Prompt, Request
 from fattn_probe.llama.build import RUNNER, Build
 from fattn_probe.llama.build.key import CAPTURE
 from fattn_probe.machine.run.frames import symbolised
-from fattn_probe.machine.run.outcome import Failed, Fault, Missing, parse_ending
+from fattn_probe.machine.run.outcome import Failed, Finding, Missing, parse_ending
 from fattn_probe.machine.run.session import Session
 
 
@@ -68,7 +68,7 @@ class Node:
     inputs: tuple[str, ...]
     inputs_nan: int
     inputs_inf: int
-    on: Mapping[str, TensorDifference | Fault | Failed | None]
+    on: Mapping[str, TensorDifference | Finding | Failed | None]
 
 
 Nodes = tuple[Node, ...]
@@ -127,7 +127,7 @@ class Reached:
 
     nodes: Nodes
     op: str = ""
-    ending: Fault | Failed | None = None
+    ending: Finding | Failed | None = None
 
 
 @dataclass(frozen=True)
@@ -183,15 +183,15 @@ class Walk:
         env = self.session.env(self.target, CAPTURE)
         done = converse(argv, env, self.session.options.timeout, reader.answer)
         ending = parse_ending(done) if reader.running else None
-        if isinstance(ending, Fault | Failed):
-            shown = symbolised(ending) if isinstance(ending, Fault) else ending
+        if isinstance(ending, Finding | Failed):
+            shown = symbolised(ending) if isinstance(ending, Finding) else ending
             return Reached(tuple(reader.nodes), reader.running.partition(" ")[0], shown)
         return missing_or_error(done, str(self.request.model)) or Reached(tuple(reader.nodes))
 
 
-def blamed(ending: Fault | Failed) -> Fault | Failed | None:
+def blamed(ending: Finding | Failed) -> Finding | Failed | None:
     """The fault of an op that did not finish; None if the simulator does not support the op."""
-    return None if isinstance(ending, Fault) and ending.kind in LIMITS else ending
+    return None if isinstance(ending, Finding) and ending.kind in LIMITS else ending
 
 
 def node_of(said: Mapping[str, Any], target: Target) -> Node:

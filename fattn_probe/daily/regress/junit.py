@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 from fattn_probe.daily.regress.changes import Change, ChangeKind
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Outcome
-from fattn_probe.verdict.judge.finding import Finding
+from fattn_probe.machine.run.outcome import Finding
 
 OF_IDENTITY = ("source", "build_number", "patches", "device", "driver", "engine", "flavour", "machine", "version")
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -16,9 +16,9 @@ from fattn_probe.cases.op.op import default_scale
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.packed_map import PackedMap
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
-from fattn_probe.verdict.judge.finding import Finding
 from fattn_probe.verdict.judge.known import named
 from fattn_probe.verdict.measure.sampled import Sampled
 

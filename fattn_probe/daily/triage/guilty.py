@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from fattn_probe.daily.models.walk import Node, TensorDifference
 from fattn_probe.llama.launch.tiles import Tile
-from fattn_probe.machine.run.outcome import Failed, Fault
-from fattn_probe.verdict.judge.finding import Finding
+from fattn_probe.machine.run.outcome import Failed, Finding
 from fattn_probe.verdict.measure.metrics import Coordinate
 
 
@@ -62,7 +61,7 @@ class OtherOpWrong:
 
     node: Node
     target: str
-    found: TensorDifference | Fault | Failed
+    found: TensorDifference | Finding | Failed
     allowed: float
 
 

@@ -20,7 +20,7 @@ from fattn_probe.daily.triage.guilty import (
     PartsWithout,
     Unknown,
 )
-from fattn_probe.machine.run.outcome import Failed, Fault
+from fattn_probe.machine.run.outcome import Failed, Finding
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status
 
@@ -137,7 +137,7 @@ def allowed(node: Node, positions: int = 0) -> float:
     return arithmetic + step_nmse(node.type)
 
 
-def is_wrong(node: Node, found: TensorDifference | Fault | Failed, positions: int = 0) -> bool:
+def is_wrong(node: Node, found: TensorDifference | Finding | Failed, positions: int = 0) -> bool:
     """Whether a device computes an op wrongly, or crashes."""
     if not isinstance(found, TensorDifference):
         return True

@@ -13,7 +13,7 @@ from fattn_probe.lab.kernels.names import LLAMA
 from fattn_probe.lab.profile.command import device_of
 from fattn_probe.machine.run.command import Work
 from fattn_probe.machine.run.inputs import inputs_of
-from fattn_probe.machine.run.outcome import Failed, Fault, Lost, Unsupported
+from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Unsupported
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.diagnose.diagnosis import Evidence, diagnose
 from fattn_probe.verdict.judge.cases import Answers, judge_on
@@ -125,7 +125,7 @@ class Contest:
             return Lost(str(error))
 
 
-def ended(case: Case, target: Target, outcome: Unsupported | Fault | Failed | Lost) -> Judgement:
+def ended(case: Case, target: Target, outcome: Unsupported | Finding | Failed | Lost) -> Judgement:
     """The judgement on a kernel that computed nothing."""
     verdict, finding = verdict_without_output(outcome), finding_of(outcome)
     return Judgement(case.name, str(target), case.tolerance, verdict, finding=finding)

@@ -142,7 +142,7 @@ class CompiledContender:
             timing = how.timing_on(target)
             words = (str(asked), str(answered), str(timing.warmup), str(timing.repeats))
             run = execute(made, target, ProgramSettings(words, how.timeout, keeps_output=True), how.simulation)
-            fault = run.fault or (run.refused[-1] if run.code and run.refused else None)
+            fault = run.finding or (run.refused[-1] if run.code and run.refused else None)
             if fault is not None:
                 file = self.file.resolve()
                 own = [place for place, frame in enumerate(fault.frames) if f" at {file}:" in frame]

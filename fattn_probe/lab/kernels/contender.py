@@ -13,7 +13,7 @@ from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.values import row_bytes
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.machine.run.outcome import Failed, Fault, Lost, Unsupported
+from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Unsupported
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.machine.run.simulator import Simulation
 from fattn_probe.verdict.truth.error_model.kernel import Kernel
@@ -57,7 +57,7 @@ class Output:
     seconds: tuple[float, ...] = ()
 
 
-Outcome = Output | Unsupported | Fault | Failed | Lost
+Outcome = Output | Unsupported | Finding | Failed | Lost
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from fattn_probe.lab.profile.command import device_of
 from fattn_probe.lab.program.build import maker, written
 from fattn_probe.lab.program.execute import ProgramSettings, execute
 from fattn_probe.lab.program.source import Program
-from fattn_probe.machine.run.frames import describe_fault
+from fattn_probe.machine.run.frames import describe_finding
 from fattn_probe.machine.run.outcome import lost_message
 
 Array = tuple[np.dtype[np.generic], tuple[int, ...]]
@@ -68,8 +68,8 @@ def run_lowered(
         words = (str(folder), str(timing.warmup), str(timing.repeats))
         # Raise if a program did not run to its end.
         run = execute(made, target, ProgramSettings(words, how.timeout, keeps_output=True), how.simulation)
-        if run.fault is not None:
-            raise ComparisonError(describe_fault(run.fault))
+        if run.finding is not None:
+            raise ComparisonError(describe_finding(run.finding))
         if run.code:
             raise LostError(lost_message("the kernel's program", run.code, run.stderr))
         found = {name: np.fromfile(folder / name, dtype).reshape(shape) for name, (dtype, shape) in outputs.items()}

@@ -26,7 +26,7 @@ from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.command import describe
 from fattn_probe.machine.run.gpu import gpu_name
 from fattn_probe.machine.run.inputs import make_case_file
-from fattn_probe.machine.run.outcome import Failed, Fault, Ran, RunOutcome, Unsupported, lost_message
+from fattn_probe.machine.run.outcome import Failed, Finding, Ran, RunOutcome, Unsupported, lost_message
 from fattn_probe.machine.run.session import Session
 from fattn_probe.machine.run.simulator import Simulation
 
@@ -101,7 +101,7 @@ def reason(outcome: RunOutcome, name: str) -> str:
     match outcome:
         case Unsupported():
             return said
-        case Fault() | Failed():
+        case Finding() | Failed():
             raise ComparisonError(f"{name}: {said}")
     raise LostError(f"{name}: {said}")
 
@@ -154,8 +154,8 @@ def profiles_of_program(
         with scratch() as folder:
             counting = replace(simulation, counts=folder / "counts")
             run = execute(made, target, settings, counting, fast_math=program.fast_math)
-            if run.fault is not None:
-                raise ComparisonError(f"{program.path} on {target}: {describe(run.fault)}")
+            if run.finding is not None:
+                raise ComparisonError(f"{program.path} on {target}: {describe(run.finding)}")
             if run.code != 0:
                 raise LostError(lost_message(f"{program.path} on {target}", run.code, run.stderr))
             if target.engine == "sim":

@@ -12,8 +12,7 @@ from fattn_probe.cases.device import Target
 from fattn_probe.lab.program.build import Executable
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
 from fattn_probe.machine.run.frames import short_function, short_kernel, symbolised
-from fattn_probe.machine.run.outcome import FAULT_CODE, Fault, checker_fault
-from fattn_probe.machine.run.outcome import fault_of as fault_of_finding
+from fattn_probe.machine.run.outcome import FAULT_CODE, Finding, checker_finding, parse_finding
 from fattn_probe.machine.run.runner import LAUNCHES_ENV
 from fattn_probe.machine.run.simulator import Simulation
 
@@ -35,18 +34,18 @@ class ProgramRun:
     """The end of a program: `code` as in `subprocess`, `seconds` on this machine's clock.
 
     `host_time`: it asked CUDA how long something took, and got the host's time. `stdout` and `stderr` are empty unless
-    they were kept. `refused` are the launches that the simulator refused, as faults, one for each place.
+    they were kept. `refused` are the launches that the simulator refused, as findings, one for each place.
     """
 
     on: str
     code: int
     seconds: float
     launches: tuple[LaunchRecord, ...]
-    fault: Fault | None = None
+    finding: Finding | None = None
     host_time: bool = False
     stdout: str = ""
     stderr: str = ""
-    refused: tuple[Fault, ...] = ()
+    refused: tuple[Finding, ...] = ()
 
 
 def execute(
@@ -77,7 +76,7 @@ def execute(
             done.code,
             done.seconds,
             launches_of(text),
-            fault_of(done, findings),
+            finding_of(done, findings),
             '"note"' in text,
             done.stdout,
             done.stderr,
@@ -101,11 +100,10 @@ def timed_out(executable: Executable, settings: ProgramSettings, records: str, s
     return TimedOutError("\n".join([*parts, *said.strip().splitlines()[-TAIL_LINES:]]), said)
 
 
-def refusals_of(records: str) -> tuple[Fault, ...]:
+def refusals_of(records: str) -> tuple[Finding, ...]:
     """The refused launches, one for each place, with the frames out to main()."""
     lines = dict.fromkeys(line for line in records.splitlines() if line.startswith(REFUSED))
-    faults = (fault_of_finding(json.loads(line)["refused"]) for line in lines)
-    return tuple(within_kernel(symbolised(fault)) for fault in faults)
+    return tuple(within_kernel(symbolised(parse_finding(json.loads(line)["refused"]))) for line in lines)
 
 
 def environment(target: Target, simulation: Simulation, *, fast_math: bool) -> dict[str, str]:
@@ -122,20 +120,20 @@ def launches_of(text: str) -> tuple[LaunchRecord, ...]:
     return tuple({launch.order: launch for launch in parse_launches(text)}.values())
 
 
-def fault_of(done: Completed, findings: Path) -> Fault | None:
+def finding_of(done: Completed, findings: Path) -> Finding | None:
     """The simulator's finding, with its frames symbolised."""
     if done.code != FAULT_CODE or not findings.is_file():
         return None
-    fault = checker_fault(Completed(done.argv, done.code, "", findings.read_text(), done.seconds))
-    return within_kernel(symbolised(fault)) if fault else None
+    found = checker_finding(Completed(done.argv, done.code, "", findings.read_text(), done.seconds))
+    return within_kernel(symbolised(found)) if found else None
 
 
-def within_kernel(fault: Fault) -> Fault:
-    """The fault with the frames from its place out to the kernel, or to main(), without those around it."""
-    kernel = short_kernel(fault.kernel).partition("<")[0] if fault.kernel else "main"
-    functions = [short_function(frame.partition(" at ")[0]).partition("<")[0] for frame in fault.frames]
+def within_kernel(found: Finding) -> Finding:
+    """The finding with the frames from its place out to the kernel, or to main(), without those around it."""
+    kernel = short_kernel(found.kernel).partition("<")[0] if found.kernel else "main"
+    functions = [short_function(frame.partition(" at ")[0]).partition("<")[0] for frame in found.frames]
     named = [place for place, function in enumerate(functions) if function in (kernel, "main")]
-    return replace(fault, frames=fault.frames[: named[0] + 1]) if named else fault
+    return replace(found, frames=found.frames[: named[0] + 1]) if named else found
 
 
 def document(run: ProgramRun) -> dict[str, Any]:
@@ -146,8 +144,8 @@ def document(run: ProgramRun) -> dict[str, Any]:
         "seconds": run.seconds,
         "host_time": run.host_time,
         "launches": [{**launch.document(), "static_shared": launch.static_shared} for launch in run.launches],
-        "refused": [asdict(fault) for fault in run.refused],
-        "finding": asdict(run.fault) if run.fault else None,
+        "refused": [asdict(found) for found in run.refused],
+        "finding": asdict(run.finding) if run.finding else None,
         "stdout": run.stdout,
         "stderr": run.stderr,
     }

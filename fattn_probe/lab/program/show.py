@@ -12,7 +12,7 @@ from fattn_probe.base.tables import Table
 from fattn_probe.cases.device import Device, Target, units_of
 from fattn_probe.lab.program.execute import ProgramRun
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.machine.run.frames import describe_fault
+from fattn_probe.machine.run.frames import describe_finding
 
 COLUMNS = ("kernel", "launches", "grid", "block", "shared memory", "regs", "blocks\non an {unit}")
 HOST_TIME = (
@@ -30,16 +30,16 @@ def render(run: ProgramRun, target: Target, *, checked: bool) -> RenderableType:
     shown: list[RenderableType] = [Text(f"── {run.on}: {launches}{refused}", "dim")]
     if run.launches:
         shown.append(launch_table(run.launches, device))
-    shown += [Text(describe_fault(refusal), "yellow") for refusal in run.refused]
-    if run.fault is not None:
-        shown.append(Text(describe_fault(run.fault), "red"))
+    shown += [Text(describe_finding(refusal), "yellow") for refusal in run.refused]
+    if run.finding is not None:
+        shown.append(Text(describe_finding(run.finding), "red"))
     elif checked and (run.launches or not run.refused):
         shown.append(Text("the checker found nothing" + (" in the launches that ran" if run.refused else ""), "green"))
     if device is not None and run.launches:
         shown.append(Text(NO_REGISTERS.format(unit=device.unit), "dim"))
     if device is not None and run.host_time:
         shown.append(Text(HOST_TIME, "dim"))
-    ended = "stopped by the simulator" if run.fault is not None else describe_code(run.code)
+    ended = "stopped by the simulator" if run.finding is not None else describe_code(run.code)
     return Group(*shown, Text(f"{ended} after {run.seconds:.1f} s", "" if run.code == 0 else "red"))
 
 

@@ -17,9 +17,9 @@ from fattn_probe.cases.device.origin import legend
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.capture import Capture, write_capture
-from fattn_probe.machine.run.frames import brief_frames, describe_fault
+from fattn_probe.machine.run.frames import brief_frames, describe_finding
 from fattn_probe.machine.run.inputs import inputs_of, make_dry_file
-from fattn_probe.machine.run.outcome import Failed, Fault, Lost, Missing, Ran, RunOutcome, Unsupported
+from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Ran, RunOutcome, Unsupported
 from fattn_probe.machine.run.session import Session
 
 
@@ -45,6 +45,8 @@ class Done:
     @property
     def status(self) -> str:
         """`ran`, or the kind of outcome without an output."""
+        if isinstance(self.result, Finding):
+            return "fault"
         return "ran" if isinstance(self.result, Capture | Ran) else type(self.result).__name__.lower()
 
     @property
@@ -64,8 +66,8 @@ def describe(outcome: RunOutcome) -> str:
             return f"lost: the build lacks {symbol}"
         case Lost(message, frames):
             return "\n".join([f"lost: {message}", *stack(frames).splitlines()])
-        case Fault():
-            return f"fault: {describe_fault(outcome)}"
+        case Finding():
+            return f"fault: {describe_finding(outcome)}"
         case Failed(message, frames):
             return f"failed: {message}\n{stack(frames)}"
 
@@ -111,7 +113,7 @@ def check_simulated(work: Work) -> None:
 def raise_if_failed(done: Sequence[Done]) -> None:
     """Raise the error of the worst case, if any."""
     results = [item.result for item in done]
-    if any(isinstance(result, Fault | Failed) for result in results):
+    if any(isinstance(result, Finding | Failed) for result in results):
         raise ComparisonError("a kernel failed")
     if any(isinstance(result, Lost | Missing) for result in results):
         raise LostError("a run was lost")
@@ -173,7 +175,7 @@ def run_json(done: Sequence[Done]) -> dict[str, Any]:
         value |= {"status": item.status, "problem": item.problem or None, "file": str(item.file) if item.file else None}
         if isinstance(result, Capture):
             value |= {"seconds": list(result.seconds), "clock": result.clock, "device": result.device}
-        if isinstance(result, Fault):
+        if isinstance(result, Finding):
             finding = {name: value for name, value in asdict(result).items() if name != "frames"}
             value |= {"finding": finding, "frames": list(result.frames)}
         runs.append(value | {"launches": [launch.document() for launch in item.launches]})

@@ -14,7 +14,7 @@ from fattn_probe.base.process import run
 from fattn_probe.llama.cxx.functions import BODIES, functions
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.launch.name import parse_kernel_name
-from fattn_probe.machine.run.outcome import Fault
+from fattn_probe.machine.run.outcome import Finding
 
 FRAME = re.compile(r"^(?P<name>.*) at (?P<path>\S.*):(?P<line>\d+|\?)(?: \(discriminator \d+\))?$")
 CLONE = re.compile(r" \[clone [^\]]*\]")
@@ -36,19 +36,22 @@ def short_kernel(signature: str) -> str:
     return f"{name.base}<{values}>" if values else name.base
 
 
-def headline(fault: Fault) -> str:
-    """The fault in one line: `misaligned: a vector is accessed ...`; a sanitizer's message includes its kind."""
-    named = fault.kind and not fault.kind.endswith("Sanitizer")
-    return f"{fault.kind}: {fault.message}" if named else fault.message
+def headline(found: Finding) -> str:
+    """The finding in one line: `misaligned: a vector is accessed ...`; a sanitizer's message includes its kind."""
+    named = found.kind and not found.kind.endswith("Sanitizer")
+    return f"{found.kind}: {found.message}" if named else found.message
 
 
-def describe_fault(fault: Fault) -> str:
-    """The fault, then kernel, block and thread, then the stack, one line each."""
-    named = [short_kernel(fault.kernel)] if fault.kernel else []
-    indices = (("block", fault.block), ("thread", fault.thread))
-    named += [f"{name} ({', '.join(map(str, index))})" for name, index in indices if index is not None]
-    place = [f"in {', '.join(named)}"] if named else []
-    return "\n  ".join([headline(fault), *place, *brief_frames(fault.frames)])
+def shortened(found: Finding) -> Finding:
+    """The finding with its kernel as in the source, and the innermost frames as `function at file:line`."""
+    kernel = short_kernel(found.kernel) if found.kernel else ""
+    return replace(found, kernel=kernel, frames=short_frames(found.frames), earlier=short_frames(found.earlier))
+
+
+def describe_finding(found: Finding) -> str:
+    """The finding, then kernel, block and thread, then the stack, one line each."""
+    place = replace(shortened(found), file="").place
+    return "\n  ".join([headline(found), *[f"in {place}"] * bool(place), *brief_frames(found.frames)])
 
 
 def short_frames(frames: Sequence[str], most: int = 8) -> tuple[str, ...]:
@@ -104,20 +107,20 @@ def short_function(name: str) -> str:
     return head.rpartition("\0")[2]
 
 
-def symbolised(fault: Fault) -> Fault:
-    """The fault with symbolised frames (function and line), from the kernel's line outwards.
+def symbolised(found: Finding) -> Finding:
+    """The finding with symbolised frames (function and line), from the kernel's line outwards.
 
     Its message ends with the earlier place, if there is one.
     """
-    if not fault.frames:
-        return fault
-    frames = kernel_frames(symbolise(fault.frames))
+    if not found.frames:
+        return found
+    frames = kernel_frames(symbolise(found.frames))
     file, line = place_of(frames[0])
-    earlier = kernel_frames(symbolise(fault.earlier))
+    earlier = kernel_frames(symbolise(found.earlier))
     there = place_of(earlier[0]) if earlier else ("", 0)
-    message = f"{fault.message} at {there[0]}:{there[1]}" if there[0] else fault.message
+    message = f"{found.message} at {there[0]}:{there[1]}" if there[0] else found.message
     return replace(
-        fault, message=message, frames=frames, file=file or fault.file, line=line or fault.line, earlier=earlier
+        found, message=message, frames=frames, file=file or found.file, line=line or found.line, earlier=earlier
     )
 
 

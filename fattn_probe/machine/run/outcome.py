@@ -53,24 +53,32 @@ Index = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Fault:
-    """A fault in a kernel, found by the simulator or a sanitizer.
+class Finding:
+    """A fault that stopped a run, found by the simulator, a sanitizer or ggml.
 
-    `kind` is the simulator's word (`out-of-bounds`, `race`, ...) or the sanitizer's name. `kernel` is the signature as
-    the compiler writes it; `block` and `thread` are (x, y, z). `frames` start with the innermost, whose place is `file`
-    and `line`; `earlier` are the frames of the other place in a race between kernels, or of lanes at two instructions.
-    Unknown values are empty, None or 0.
+    `kind` is the simulator's word (`out-of-bounds`, `race`, ...), the sanitizer's name, `CUDA error` or `abort`.
+    `kernel` is the signature as the compiler writes it, or as in the source (`shortened`); `block` and `thread` are
+    (x, y, z). `frames` start with the innermost, whose place is `file` and `line`; `earlier` are the frames of the
+    other place in a race between kernels, or of lanes at two instructions. Unknown values are empty, None or 0.
     """
 
     kind: str
     message: str
     kernel: str = ""
+    file: str = ""
+    line: int = 0
     block: Index | None = None
     thread: Index | None = None
     frames: tuple[str, ...] = ()
-    file: str = ""
-    line: int = 0
     earlier: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """`KERNEL, block (0, 0, 0), thread (23, 2, 0), FILE:LINE`, without unknown parts."""
+        indices = (("block", self.block), ("thread", self.thread))
+        known = [f"{name} ({', '.join(map(str, index))})" for name, index in indices if index is not None]
+        source = [f"{self.file}:{self.line}"] if self.file else []
+        return ", ".join([*([self.kernel] if self.kernel else []), *known, *source])
 
 
 @dataclass(frozen=True)
@@ -89,8 +97,8 @@ class Lost:
     stack: tuple[str, ...] = ()
 
 
-RunOutcome = Ran | Unsupported | Missing | Fault | Failed | Lost
-Ending = Missing | Fault | Failed | Lost
+RunOutcome = Ran | Unsupported | Missing | Finding | Failed | Lost
+Ending = Missing | Finding | Failed | Lost
 
 
 def parse_ending(done: Completed) -> Ending | None:
@@ -106,7 +114,7 @@ def parse_ending(done: Completed) -> Ending | None:
     # The runner prints these frames when a signal kills it (native/runner/crash.h).
     crash = tuple(line.removeprefix(FRAME) for line in done.stderr.splitlines() if line.startswith(FRAME))
     lost = Lost(lost_message("the runner", done.code, done.stderr), crash)
-    return checker_fault(done) or sanitizer_fault(done) or ggml_failure(done) or lost
+    return checker_finding(done) or sanitizer_finding(done) or ggml_failure(done) or lost
 
 
 def missing_kernels(stderr: str) -> list[str]:
@@ -114,38 +122,38 @@ def missing_kernels(stderr: str) -> list[str]:
     return [match["symbol"] for match in MISSING.finditer(stderr) if match["symbol"]]
 
 
-def checker_fault(done: Completed) -> Fault | None:
+def checker_finding(done: Completed) -> Finding | None:
     """The simulator's finding (exit 86)."""
     if done.code != FAULT_CODE:
         return None
     for line in done.stderr.splitlines():
         if line.startswith(FINDING):
             try:
-                return fault_of(json.loads(line.removeprefix(FINDING)))
+                return parse_finding(json.loads(line.removeprefix(FINDING)))
             except json.JSONDecodeError:
                 return None
     return None
 
 
-def fault_of(finding: Mapping[str, Any]) -> Fault:
+def parse_finding(finding: Mapping[str, Any]) -> Finding:
     """A finding as the simulator prints it (`report` in native/sim/finding.cpp)."""
     kind = str(finding.get("kind", ""))
     message, kernel = str(finding.get("message", kind)), str(finding.get("kernel", ""))
     block, thread = (tuple(finding.get(name) or ()) or None for name in ("block", "thread"))
     frames, earlier = (tuple(finding.get(name, ())) for name in ("frames", "earlier"))
-    return Fault(kind, message, kernel, block, thread, frames, earlier=earlier)
+    return Finding(kind, message, kernel, block=block, thread=thread, frames=frames, earlier=earlier)
 
 
-def sanitizer_fault(done: Completed) -> Fault | None:
+def sanitizer_finding(done: Completed) -> Finding | None:
     """A report of AddressSanitizer or UndefinedBehaviorSanitizer."""
     if match := ASAN.search(done.stderr):
         frames = re.findall(r"^ +#\d+ 0x[0-9a-f]+ in (.+)$", done.stderr[match.end() :].split("\n\n")[0], re.MULTILINE)
         place = PLACE.search(frames[0]) if frames else None
         file, line = (place["file"], int(place["line"])) if place else ("", 0)
-        return Fault(match["kind"], f"{match['kind']}: {match['what']}", frames=tuple(frames), file=file, line=line)
+        return Finding(match["kind"], f"{match['kind']}: {match['what']}", frames=tuple(frames), file=file, line=line)
     if match := UBSAN.search(done.stderr):
         message = f"{match['file']}:{match['line']}{match['column'] or ''}: {match['what']}"
-        return Fault("UndefinedBehaviorSanitizer", message, file=match["file"], line=int(match["line"]))
+        return Finding("UndefinedBehaviorSanitizer", message, file=match["file"], line=int(match["line"]))
     return None
 
 

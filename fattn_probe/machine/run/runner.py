@@ -20,7 +20,7 @@ from fattn_probe.machine.run.frames import kernel_frames, symbolise, symbolised
 from fattn_probe.machine.run.outcome import (
     Ending,
     Failed,
-    Fault,
+    Finding,
     Lost,
     Missing,
     Ran,
@@ -292,7 +292,7 @@ def forked_runner(
 def ending_of(done: Completed) -> Ending | None:
     """The ending of a runner, with symbolised frames; None for success."""
     ending = parse_ending(done)
-    if isinstance(ending, Fault):
+    if isinstance(ending, Finding):
         return symbolised(ending)
     if isinstance(ending, Lost):
         return replace(ending, stack=kernel_frames(symbolise(ending.stack)))

@@ -19,9 +19,9 @@ from fattn_probe.llama.launch.families import VEC
 from fattn_probe.llama.launch.geometry import Geometry, division_origin, geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.capture import Capture
-from fattn_probe.machine.run.command import Work
+from fattn_probe.machine.run.command import Work, describe
 from fattn_probe.machine.run.inputs import inputs_of
-from fattn_probe.machine.run.outcome import Ran, RunOutcome
+from fattn_probe.machine.run.outcome import Finding, Ran, RunOutcome
 from fattn_probe.machine.run.part import Part
 from fattn_probe.machine.run.prepare import dry_launches
 from fattn_probe.machine.run.session import Session, arch_of
@@ -38,7 +38,7 @@ from fattn_probe.verdict.judge.bitwise import (
 )
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.expectation import bit_exact, expected_of, uses_model
-from fattn_probe.verdict.judge.finding import Finding, finding_of, verdict_without_output
+from fattn_probe.verdict.judge.finding import finding_of, verdict_without_output
 from fattn_probe.verdict.judge.judgement import Judgement, attention_kernel, status_of
 from fattn_probe.verdict.judge.known import Failure, Known, known_defect
 from fattn_probe.verdict.judge.origin import origin_in
@@ -352,8 +352,8 @@ def bitwise_checks(subject: JudgedCase, capture: Capture) -> tuple[Check, ...]:
         for number in range(1, subject.checks.repeat):
             again = subject.run(number)
             if not isinstance(again, Capture):
-                ended = f"run {number + 1} did not end: {type(again).__name__.lower()}"
-                found.append(Check("deterministic", False, True, ended))
+                ended, _, _ = describe(again).partition("\n")
+                found.append(Check("deterministic", False, True, f"run {number + 1} did not end: {ended}"))
                 break
             others.append(read(again.dst))
         else:

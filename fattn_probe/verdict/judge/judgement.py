@@ -9,9 +9,9 @@ from fattn_probe.base.errors import ComparisonError, InputError, LostError, Unju
 from fattn_probe.cases.device import Origin
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
 from fattn_probe.verdict.judge.bitwise import Check
-from fattn_probe.verdict.judge.finding import Finding
 from fattn_probe.verdict.measure.sampled import Sampled
 from fattn_probe.verdict.measure.verdict import Status, UpstreamSays, Verdict
 

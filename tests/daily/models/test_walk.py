@@ -25,7 +25,7 @@ from fattn_probe.daily.models.walk import (
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.patches import load
 from fattn_probe.machine.run.capture import read_capture
-from fattn_probe.machine.run.outcome import Failed, Fault
+from fattn_probe.machine.run.outcome import Failed, Finding
 from fattn_probe.machine.run.session import RunOptions, Session
 from tests.daily.models.fault import ROPE, SET_ROWS, fault_in
 from tests.daily.models.make import MODELS, make_model
@@ -93,9 +93,9 @@ def test_runs_with_several_devices_are_one_walk():
 
 
 def test_what_the_simulator_lacks_is_no_fault_of_the_op():
-    assert blamed(Fault("unsupported", "the simulator does not have a barrier of the whole grid")) is None
-    assert blamed(Fault("unknown-ptx", "instruction that the simulator does not know")) is None
-    for ending in (Fault("out-of-bounds", "global memory"), Failed("CUDA error", ())):
+    assert blamed(Finding("unsupported", "the simulator does not have a barrier of the whole grid")) is None
+    assert blamed(Finding("unknown-ptx", "instruction that the simulator does not know")) is None
+    for ending in (Finding("out-of-bounds", "global memory"), Failed("CUDA error", ())):
         assert blamed(ending) is ending
 
 
@@ -265,10 +265,10 @@ def test_an_op_that_ends_the_program_is_named_and_the_walk_goes_on(tree, tmp_pat
     nodes = walk(faulty, request_of(tmp_path), [H200])
     check_order(nodes)
     check_right(nodes)
-    (ended,) = [node for node in nodes if isinstance(node.on["sim:h200"], Fault)]
+    (ended,) = [node for node in nodes if isinstance(node.on["sim:h200"], Finding)]
     assert (ended.op, ended.name, ended.step) == ("SET_ROWS", "cache_k_l0 (view)", 0)
     fault = ended.on["sim:h200"]
-    assert isinstance(fault, Fault) and fault.kind == "out-of-bounds"
+    assert isinstance(fault, Finding) and fault.kind == "out-of-bounds"
     assert any("set-rows.cu" in frame for frame in fault.frames)
     others = [node for node in nodes if node.op == "SET_ROWS" and node is not ended]
     assert others and all(node.on["sim:h200"] is None for node in others)

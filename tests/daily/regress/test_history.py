@@ -23,9 +23,9 @@ from fattn_probe.daily.regress.packed_map import PackedMap
 from fattn_probe.daily.regress.records import Identity, Result, RunPart, Settings, Shard, StoredCase, parse_shard
 from fattn_probe.daily.regress.schema import MIGRATIONS, VERSION, transaction
 from fattn_probe.daily.regress.tables import run_json
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
-from fattn_probe.verdict.judge.finding import Finding
 from fattn_probe.verdict.measure.sampled import Sampled
 from tests.as_user import fattn_probe
 

@@ -8,8 +8,8 @@ from fattn_probe.daily.regress.junit import junit
 from fattn_probe.daily.regress.records import Identity, Result, Run, Settings
 from fattn_probe.daily.regress.runner import Outcome
 from fattn_probe.daily.regress.tables import markdown
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.checks import Checks
-from fattn_probe.verdict.judge.finding import Finding
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 RUN = Run(1, "ab" * 16, SIM, "nightly", "2026-01-02T03:04:05.678+00:00", None)

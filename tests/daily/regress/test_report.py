@@ -14,8 +14,8 @@ from fattn_probe.daily.regress.plots import HEIGHT, Square, picture_of, plot, st
 from fattn_probe.daily.regress.records import Identity, Result, Settings, StoredCase
 from fattn_probe.daily.regress.report import report, unjudged, verdict_of
 from fattn_probe.daily.regress.results import metrics_of
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.checks import Checks
-from fattn_probe.verdict.judge.finding import Finding
 from fattn_probe.verdict.measure.expected import Design
 from fattn_probe.verdict.measure.metrics import measure
 from fattn_probe.verdict.measure.verdict import Status, Verdict

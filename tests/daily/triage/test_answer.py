@@ -22,7 +22,7 @@ from fattn_probe.daily.triage.show import pasted, report
 from fattn_probe.daily.triage.verdict import AttentionOp, verdict_of
 from fattn_probe.daily.triage.words import layers_of, sentence
 from fattn_probe.machine.run.capture import read_capture, write_capture
-from fattn_probe.machine.run.outcome import Fault
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status, Verdict
 from tests.daily.triage.test_verdict import H200, WRONG, failed, nodes, op, ops, overflowing, passed, without
@@ -36,7 +36,7 @@ def result_of(judged, graph=(), other=()):
 
 
 FLAGS = TriageFlags(Path("out"), "git:master", ["fault-many"], Path("gpus.yaml"))
-FAULT = Fault("out-of-bounds", "a write is outside of its allocation")
+FAULT = Finding("out-of-bounds", "a write is outside of its allocation")
 CACHE = {"type": "f16", "inf": 4}
 SAID = {
     "innocent": (

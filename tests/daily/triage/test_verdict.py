@@ -19,11 +19,10 @@ from fattn_probe.daily.triage.guilty import (
     PartsWithout,
 )
 from fattn_probe.daily.triage.verdict import DEFAULT, AttentionOp, allowed, step_nmse, verdict_of
-from fattn_probe.machine.run.outcome import Fault
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis, Element
 from fattn_probe.verdict.diagnose.faults import Said
 from fattn_probe.verdict.diagnose.row import Cause
-from fattn_probe.verdict.judge.finding import Finding
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.expected import Design
 from fattn_probe.verdict.measure.metrics import Coordinate, measure
@@ -189,7 +188,7 @@ def test_another_op_on_a_device():
 
 
 def test_an_op_that_ended_the_run_is_wrong():
-    fault = Fault("out-of-bounds", "a write is outside of its allocation")
+    fault = Finding("out-of-bounds", "a write is outside of its allocation")
     guilty = verdict_of(ops(), nodes(cache_v_l0={"on": {H200: fault}})).guilty
     assert isinstance(guilty, OtherOpWrong) and guilty.found == fault
 

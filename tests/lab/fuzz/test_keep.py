@@ -14,8 +14,8 @@ from fattn_probe.lab.fuzz.lanes import Drawn
 from fattn_probe.lab.fuzz.report import Tally, document, summary, write_cases
 from fattn_probe.lab.fuzz.run import Judged
 from fattn_probe.lab.fuzz.scenarios import case_of, draw
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.bitwise import Check
-from fattn_probe.verdict.judge.finding import Finding
 
 H200 = parse_target("sim:h200", load_devices())
 GQA = {

@@ -18,7 +18,7 @@ from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, counts_of, 
 from fattn_probe.lab.profile.document import document
 from fattn_probe.lab.profile.show import render
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
-from fattn_probe.machine.run.outcome import Fault, Lost, Unsupported
+from fattn_probe.machine.run.outcome import Finding, Lost, Unsupported
 
 KERNEL = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 NAMES = {"flash_attn_ext_f16": ("DKQ", "DV", "ncols1", "ncols2", "use_logit_softcap", "V_is_K_view", "use_sparse")}
@@ -195,7 +195,7 @@ def test_the_document_has_occupancy_and_roofline():
 def test_an_op_that_is_not_supported_has_a_reason_and_a_fault_is_an_error():
     assert reason(Unsupported("no kernel"), "case on gpu:0") == "unsupported: no kernel"
     with pytest.raises(ComparisonError, match="case on gpu:0: fault: misaligned"):
-        reason(Fault("misaligned", "an access"), "case on gpu:0")
+        reason(Finding("misaligned", "an access"), "case on gpu:0")
     with pytest.raises(LostError, match="case on gpu:0: lost: gone"):
         reason(Lost("gone"), "case on gpu:0")
 

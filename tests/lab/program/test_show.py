@@ -18,7 +18,7 @@ from fattn_probe.lab.program.execute import (
     within_kernel,
 )
 from fattn_probe.lab.program.show import HOST_TIME, render
-from fattn_probe.machine.run.outcome import Fault
+from fattn_probe.machine.run.outcome import Finding
 
 H200 = parse_target("sim:h200", load_devices())
 RECORDS = (
@@ -71,7 +71,7 @@ def test_grids_of_one_kernel_share_a_row():
 
 
 def test_a_fault_of_no_kernel_is_shown():
-    fault = Fault("host-memory", "an argument", frames=("main at /a/b.cu:3", "start at libc.c:1"))
+    fault = Finding("host-memory", "an argument", frames=("main at /a/b.cu:3", "start at libc.c:1"))
     assert within_kernel(fault).frames == ("main at /a/b.cu:3",)
 
 
@@ -81,12 +81,13 @@ def test_the_frames_of_the_launch_are_left_out():
         "void sum<4>(float*) at /a/b.cu:7",
         "main::{lambda(auto)#1} at /a/b.cu:20",
     )
-    fault = Fault("race", "", "void sum(float*) [with int N = 4]", frames=frames)
+    fault = Finding("race", "", "void sum(float*) [with int N = 4]", frames=frames)
     assert within_kernel(fault).frames == frames[:2]
 
 
 def test_a_finding_ends_the_report():
-    fault = Fault("race", "byte 4 is written", "void sum(float*)", (1, 0, 0), (5, 0, 0), ("sum(float*) at /a/b.cu:7",))
+    frames = ("sum(float*) at /a/b.cu:7",)
+    fault = Finding("race", "byte 4 is written", "void sum(float*)", block=(1, 0, 0), thread=(5, 0, 0), frames=frames)
     text = shown(ProgramRun("sim:h200", 86, 0.1, (), fault), checked=True)
     assert "race: byte 4 is written" in text
     assert "sum at /a/b.cu:7" in text
@@ -139,7 +140,7 @@ def test_a_crash_of_the_host_is_named():
 
 
 def test_json_has_the_finding_and_the_static_memory():
-    fault = Fault("race", "byte 4 is written", file="/a/b.cu", line=7)
+    fault = Finding("race", "byte 4 is written", file="/a/b.cu", line=7)
     made = document(ProgramRun("sim:h200", 86, 0.1, launches_of(RECORDS), fault))
     assert made["finding"]["line"] == 7
     assert made["launches"][0]["static_shared"] == 65536

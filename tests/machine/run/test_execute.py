@@ -13,7 +13,7 @@ from fattn_probe.base.process import run
 from fattn_probe.cases.op.gguf_file import TensorData, array, string, write_gguf
 from fattn_probe.llama.build.stamp import NATIVE
 from fattn_probe.machine.run.frames import kernel_frames, parse_addr2line, short_frame, symbolise
-from fattn_probe.machine.run.outcome import Fault, Lost, Ran, Unsupported
+from fattn_probe.machine.run.outcome import Finding, Lost, Ran, Unsupported
 from fattn_probe.machine.run.runner import Command, RunFiles
 
 LAUNCH = '{"order":0,"kernel":"void f<2>(int)","grid":[1,1,1],"block":[32,1,1],"shared":0}'
@@ -142,6 +142,6 @@ def test_a_fault_s_frames_name_function_and_line(fake, tmp_path):
     finding = f'{{"kind":"race","message":"m","frames":["{library}+0x{int(address, 16):x}"]}}'
     runner = fake(f"print('fattn-probe: finding: ' + {finding!r}, file=sys.stderr); sys.exit(86)")
     outcome = Command(runner).run(RunFiles(tmp_path / "c", tmp_path / "out"))
-    assert isinstance(outcome, Fault)
+    assert isinstance(outcome, Finding)
     assert outcome.frames == (f"faulty at {os.fspath(source)}:2",)
     assert (outcome.file, outcome.line) == (os.fspath(source), 2)

@@ -2,14 +2,14 @@ import pytest
 
 from fattn_probe.machine.run.frames import (
     brief_frames,
-    describe_fault,
+    describe_finding,
     place_of,
     short_frame,
     short_frames,
     short_kernel,
     whole_kernels,
 )
-from fattn_probe.machine.run.outcome import Fault
+from fattn_probe.machine.run.outcome import Finding
 
 ROOT = "/home/me/.cache/fattn-probe/builds/b11549-sim-sm90-release-0ecd5d1e37bd/overlay/ggml/src/ggml-cuda"
 LOAD = (
@@ -68,7 +68,7 @@ def test_people_see_no_long_template_arguments():
     brief = (f"flash_attn_ext_f16_iter<...> at {place}", "flash_attn_ext_f16<64, 64, 8, 8, false> at b.cuh:3")
     frames = (ITERATION, "void flash_attn_ext_f16<64, 64, 8, 8, false>(char const*) at b.cuh:3")
     assert brief_frames(frames) == brief
-    assert describe_fault(Fault("race", "two writes", frames=frames)).splitlines()[1:] == [
+    assert describe_finding(Finding("race", "two writes", frames=frames)).splitlines()[1:] == [
         f"  {line}" for line in brief
     ]
     assert short_frames(frames)[0].count(TILE) == 6

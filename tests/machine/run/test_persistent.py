@@ -11,7 +11,7 @@ from fattn_probe.daily.regress.results import result_of
 from fattn_probe.llama.build import CPU_RUNNER
 from fattn_probe.llama.build.key import Build
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
-from fattn_probe.machine.run.outcome import Failed, Fault, Lost, Missing, Unsupported
+from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Unsupported
 from fattn_probe.machine.run.runner import RunnerEndedError, beside_others
 from fattn_probe.machine.run.session import RunOptions, Session
 
@@ -79,15 +79,15 @@ def test_a_case_that_fails_in_the_first_of_two_runs_has_no_case_before_it(result
     assert found[0].reason.startswith("fails in one run, passes in the next: the runner was killed by SIGSEGV")
 
 
-@pytest.mark.parametrize("alone", [Fault("race", "here"), Failed("there", ()), Lost("x"), Missing("f")])
+@pytest.mark.parametrize("alone", [Finding("race", "here"), Failed("there", ()), Lost("x"), Missing("f")])
 def test_a_case_that_fails_alone_is_what_it_is_alone(alone):
     assert beside_others(alone, RunnerEndedError("it ended", Failed("x", ())), "gqa") is alone
 
 
 def test_a_fault_keeps_its_place():
-    fault = Fault("race", "two writes", file="fattn.cu", line=7)
+    fault = Finding("race", "two writes", file="fattn.cu", line=7)
     found = beside_others(Unsupported("no"), RunnerEndedError("it ended", fault), "gqa")
-    assert isinstance(found, Fault)
+    assert isinstance(found, Finding)
     assert (found.message, found.line) == ("passes alone, fails after gqa: two writes", 7)
 
 

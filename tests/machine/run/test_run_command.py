@@ -12,14 +12,14 @@ from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.command import Done, raise_if_failed, render_plan, render_run, run_json
-from fattn_probe.machine.run.outcome import Failed, Fault, Lost, Unsupported
+from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Unsupported
 from fattn_probe.machine.run.required_kernels import device_of, kernel_key
 
 (CASE,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n", "case.yaml"))
 NAMES = {"flash_attn_ext_f16": ["DKQ", "DV", "ncols1", "ncols2", "softcap"]}
 FRAMES = ("f<3>(int) at a.cu:7",)
 H200, MI50, RX = (parse_target(f"sim:{name}", load_devices()) for name in ("h200", "mi50", "rx7900xtx"))
-FAULT = Fault("race", "two warps write it", "void f<3>(int)", (1, 2, 3), (4, 5, 6), FRAMES, "a.cu", 7)
+FAULT = Finding("race", "two warps write it", "void f<3>(int)", "a.cu", 7, (1, 2, 3), (4, 5, 6), FRAMES)
 
 
 def launch(kernel="flash_attn_ext_f16<64, 64, 8, 2, false>"):

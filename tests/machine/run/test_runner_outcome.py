@@ -6,7 +6,7 @@ import pytest
 
 from fattn_probe.base.errors import MachineError
 from fattn_probe.base.process import Completed
-from fattn_probe.machine.run.outcome import Failed, Fault, Lost, Missing, parse_ending
+from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, parse_ending
 
 GGML_ASSERT = "/src/ggml/src/ggml.c:5519: GGML_ASSERT(q->ne[3] == k->ne[3]) failed\n"
 GDB_STACK = """[Thread debugging using libthread_db enabled]
@@ -61,7 +61,7 @@ def test_a_left_out_function_is_named(code, said):
 
 def test_the_checker_s_finding():
     fault = ended(86, "ggml: a warning\n" + FINDING)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, Finding)
     assert (fault.message, fault.frames) == ("read of 16 bytes past K", ("/b/libggml-cuda.so+0x1234",))
     assert (fault.kind, fault.kernel) == ("out-of-bounds", "flash_attn_ext_f16")
     assert (fault.block, fault.thread) == ((1, 0, 0), (3, 1, 0))
@@ -84,7 +84,7 @@ def test_the_checker_s_finding():
 )
 def test_a_sanitizer_s_finding(said, message, frames, place):
     fault = ended(1, said)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, Finding)
     assert fault.message.startswith(message)
     assert (fault.frames, (fault.file, fault.line)) == (frames, place)
 

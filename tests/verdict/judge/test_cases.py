@@ -261,7 +261,7 @@ def test_a_second_run_is_asked_for_once(subject, made):
         (1, (), [0], None, ""),
         (2, (0,), [1, 0], True, "the same bits in 2 runs with different orders of warps"),
         (3, (0, 1), [1, 2, 0], False, "1 of 3 runs with different orders of warps"),
-        (3, (None, 0), [1, 0], False, "run 2 did not end: lost"),
+        (3, (None, 0), [1, 0], False, "run 2 did not end: lost: gone"),
     ],
 )
 def test_repeats_have_the_same_bits(subject, made, repeat, others, asked, passes, words):

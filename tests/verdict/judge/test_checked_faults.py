@@ -8,7 +8,7 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
-from fattn_probe.machine.run.outcome import Failed, Fault
+from fattn_probe.machine.run.outcome import Failed, Finding
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 from tests.as_user import fattn_probe
@@ -68,7 +68,7 @@ def outcome_of(session, fault):
 def test_a_planted_fault_is_found_where_it_is(session, fault):
     kind, marker = FAULTS[fault]
     outcome = outcome_of(session, fault)
-    assert isinstance(outcome, Fault), outcome
+    assert isinstance(outcome, Finding), outcome
     assert outcome.kind == kind, outcome.message
     assert f"fattn-vec.cuh:{line_of(marker)}" in outcome.frames[0]
 
@@ -97,14 +97,14 @@ def test_a_launch_that_a_driver_refuses_fails(session, fault, error):
 
 def test_an_argument_in_host_memory_is_found(session):
     outcome = outcome_of(session, 12)
-    assert isinstance(outcome, Fault), outcome
+    assert isinstance(outcome, Finding), outcome
     assert outcome.kind == "host-memory"
     assert "argument 6 of flash_attn_ext_vec" in outcome.message
 
 
 def test_an_argument_that_loses_bits_is_found(session):
     outcome = outcome_of(session, 22)
-    assert isinstance(outcome, Fault), outcome
+    assert isinstance(outcome, Finding), outcome
     assert outcome.kind == "overflow"
     assert "4294967424 is stored in 32 bits" in outcome.message  # nb11 of 64 halves
     assert "launch_fattn" in " ".join(outcome.frames)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from fattn_probe.machine.run.outcome import Failed, Fault, Lost, Missing, Unsupported
-from fattn_probe.verdict.judge.finding import Finding, finding_of, verdict_without_output
+from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Unsupported
+from fattn_probe.verdict.judge.finding import finding_of, verdict_without_output
 from fattn_probe.verdict.measure.verdict import Status
 
 KERNEL = "void flash_attn_tile<64, 64, 2, 1, false>(char const*)"
-FAULT = Fault("race", "byte 16 is read", KERNEL, (1, 2, 0), (3, 4, 0), ("f<1> at a.cuh:7",), "a.cuh", 7)
+FAULT = Finding("race", "byte 16 is read", KERNEL, "a.cuh", 7, (1, 2, 0), (3, 4, 0), ("f<1> at a.cuh:7",))
 
 
 def test_a_fault_has_its_kernel_and_its_place():
@@ -15,7 +15,7 @@ def test_a_fault_has_its_kernel_and_its_place():
     assert (found.kind, found.file, found.line, found.block, found.thread) == ("race", "a.cuh", 7, (1, 2, 0), (3, 4, 0))
     assert found.place == f"{found.kernel}, block (1, 2, 0), thread (3, 4, 0), a.cuh:7"
     assert found.kernel.startswith("flash_attn_tile<64")
-    bare = finding_of(Fault("race", "somewhere"))
+    bare = finding_of(Finding("race", "somewhere"))
     assert (bare.kernel, bare.place) == ("", "") and bare == Finding("race", "race: somewhere")
 
 
@@ -29,13 +29,13 @@ def test_an_abort_has_the_place_in_its_message():
     assert finding_of(Unsupported("no")) is None
 
 
-STOPPED = Fault(
+STOPPED = Finding(
     "out-of-bounds",
     "read of 16 bytes, 32 past the end of K",
     "flash_attn_ext_f16",
-    (3, 0, 0),
-    (5, 1, 0),
-    ("fattn-mma-f16.cuh:517 load_tile",),
+    block=(3, 0, 0),
+    thread=(5, 1, 0),
+    frames=("fattn-mma-f16.cuh:517 load_tile",),
 )
 
 
@@ -62,7 +62,7 @@ STOPPED = Fault(
             "\n  in flash_attn_ext_f16, block (3, 0, 0), thread (5, 1, 0)"
             "\n  fattn-mma-f16.cuh:517 load_tile",
         ),
-        (Fault("AddressSanitizer", "heap-buffer-overflow"), Status.FAIL, "heap-buffer-overflow"),
+        (Finding("AddressSanitizer", "heap-buffer-overflow"), Status.FAIL, "heap-buffer-overflow"),
     ],
 )
 def test_each_ending_has_its_status_and_its_own_words(outcome, status, reason):

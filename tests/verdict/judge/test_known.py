@@ -12,12 +12,12 @@ from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.cases.op.tensors import Root
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run.capture import Capture
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge import cases
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.cases import Answers, JudgedCase, known_of
 from fattn_probe.verdict.judge.checks import Checks
-from fattn_probe.verdict.judge.finding import Finding
 from fattn_probe.verdict.judge.known import CONDITIONS, Failure, Known, by_defect, defects, known_defect
 from fattn_probe.verdict.judge.origin import SourceOrigin
 from fattn_probe.verdict.measure.verdict import Status, Verdict

@@ -9,7 +9,7 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
-from fattn_probe.machine.run.outcome import Fault, Ran
+from fattn_probe.machine.run.outcome import Finding, Ran
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.metrics import nmse
 from fattn_probe.verdict.truth.reference.adapter import reference_of
@@ -37,7 +37,7 @@ def test_a_missing_barrier(flavour):
         assert isinstance(outcome, Ran)
         assert not wrong < 3e-5  # the tolerance of the shipped scenarios; NaN, of rows masked by mistake, is wrong too
     else:
-        assert isinstance(outcome, Fault)
+        assert isinstance(outcome, Finding)
         assert outcome.kind == "race"
         assert "flash_attn_ext_f16" in outcome.kernel
         assert "fattn-mma-f16.cuh:" in outcome.frames[0]
