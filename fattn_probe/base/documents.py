@@ -1,6 +1,7 @@
 """JSON documents: pydantic reads and writes each type, so records need no converters."""
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,13 +26,14 @@ class Document(Generic[T]):
 
     The `version` is the document's first key. Version 1 has no such key, so that an older fattn-probe, which may share
     the cache, can read it. Without a `version`, the place of the document determines it: the schema of the history, or
-    the path in the cache.
+    the path in the cache. `from_first` converts a document of version 1 that is still read.
     """
 
     what: str
     type: type[T]
     version: int | None = None
     indent: int | None = field(default=None, kw_only=True)
+    from_first: Callable[[dict[str, Any]], dict[str, Any]] | None = field(default=None, kw_only=True)
 
     @cached_property
     def _adapter(self) -> "TypeAdapter[T]":
@@ -62,14 +64,16 @@ class Document(Generic[T]):
         from pydantic import ValidationError
 
         try:
-            if self.version is not None and (found := json.loads(text).get(VERSION, 1)) != self.version:
+            if self.version is not None and (found := (read := json.loads(text)).get(VERSION, 1)) != self.version:
+                if found == 1 and self.from_first is not None:
+                    return self._adapter.validate_python(self.from_first(read))
                 newer = isinstance(found, int) and found > self.version
                 why = "made by a newer fattn-probe" if newer else "of an older format"
                 raise InputError(f"{place}: {self.what} of version {found}, {why}; this one knows {self.version}")
             return self._adapter.validate_json(text)
         except ValidationError as error:
             raise InputError(f"{place}: not {self.what}: {_first(error)}") from None
-        except (ValueError, AttributeError, RecursionError) as error:
+        except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"{place}: not {self.what}: {error}") from None
 
     def read(self, path: Path) -> T:

@@ -74,7 +74,7 @@ def run_options(
     """The options of a session; a build given by `--build` brings its own source."""
     flavour, made = flavour_of(build), open_build(build.folder) if build.folder else None
     if made and (other := lacking(made.manifest, build)):
-        has = f"a {made.manifest.flavour} build of {made.manifest.source}"
+        has = f"a {made.manifest.fingerprint.flavour} build of {made.manifest.source}"
         raise InputError(f"--build {build.folder}: it is {has} and is used unchanged, not with {', '.join(other)}")
     tree = made.tree if made else tree_of(build, models=models)
     return RunOptions(
@@ -93,13 +93,13 @@ def run_options(
 
 def lacking(manifest: Manifest, build: BuildFlags) -> list[str]:
     """The flags that ask for a different build than that of a manifest; the flavour release is the default."""
-    flavour = flavour_of(build)
+    flavour, built = flavour_of(build), manifest.fingerprint
     different = {
-        f"--{flavour}": flavour not in ("release", manifest.flavour),
+        f"--{flavour}": flavour not in ("release", built.flavour),
         "--source": build.source not in (None, manifest.source),
         "--patch": not set(build.patch) <= set(manifest.patches),
-        "--sanitize": not set(words(build.sanitize)) <= set(manifest.sanitize),
-        "--quants": not set(words(build.quants)) <= set(manifest.quants),
+        "--sanitize": not set(words(build.sanitize)) <= set(built.sanitize),
+        "--quants": not set(words(build.quants)) <= set(built.quants),
     }
     return [flag for flag, is_different in different.items() if is_different]
 

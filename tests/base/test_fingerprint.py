@@ -17,7 +17,6 @@ from fattn_probe.lab.detect.verdicts import judgement_of
 from fattn_probe.machine.run import fingerprint as fingerprints
 from fattn_probe.machine.run.fingerprint import on_target
 from fattn_probe.verdict.judge.checks import Checks
-from tests.llama.build.test_key import MANIFEST
 
 H200 = parse_target("sim:h200", load_devices())
 MADE = Fingerprint(
@@ -112,9 +111,3 @@ def test_every_shard_has_the_digest_of_all_cases():
     assert sum(len(part.cases) for part in parts) == 8
     assert {part.digest for part in parts} == {whole.digest}
     assert CaseSelection(cases[:-1]).of(Shard(1, 3)).digest != whole.digest
-
-
-def test_a_build_made_elsewhere_knows_the_text_of_its_patches():
-    manifest = replace(MANIFEST, patches=("seed",), patch_digests=("1",))
-    assert manifest.fingerprint != replace(manifest, patch_digests=("2",)).fingerprint
-    assert replace(manifest, patch_digests=()).fingerprint.patches == (("seed", ""),)

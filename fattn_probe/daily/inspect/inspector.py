@@ -230,8 +230,8 @@ class Inspector:
                 "source": manifest.source,
                 "build_number": manifest.build_number,
                 "patches": " ".join(manifest.patches),
-                "engine": manifest.engine,
-                "flavour": manifest.flavour,
+                "engine": manifest.fingerprint.engine,
+                "flavour": manifest.fingerprint.flavour,
                 "device": str(target),
                 "debugger": version,
             }
@@ -312,7 +312,7 @@ class Inspector:
         )
 
     def _assemble(self, raw: dict[str, Any], build: Build, launches: Path, about: Mapping[str, str]) -> Facts:
-        simulated = build.manifest.engine == "sim"
+        simulated = build.manifest.fingerprint.engine == "sim"
         types, names = self.session.kernel_words
         kernels = tuple(
             KernelLaunch(record.spelling, record.grid, record.block, record.shared, record.origin)

@@ -367,20 +367,20 @@ def in_order(outcome: Outcome, names: Sequence[str]) -> Outcome:
 
 def identity_of(session: Session, target: Target) -> Identity:
     """The identity of a session's results on a target; nothing is compiled for it."""
-    manifest = session.manifest_for(target)
+    manifest, fingerprint = session.manifest_for(target), fingerprint_of(session, target)
     real = target.engine == "cuda"
     return Identity(
         machine=platform.node(),
         device=gpu_name(target.gpu) if real else str(target),
-        cc=target.device.cc if target.device else manifest.arch,
+        cc=target.device.cc if target.device else fingerprint.arch,
         driver=(driver() or "unknown") if real else "",
         engine=target.engine,
-        flavour="+".join((manifest.flavour, *manifest.sanitize)),
+        flavour="+".join((fingerprint.flavour, *fingerprint.sanitize)),
         source=manifest.source,
         build_number=manifest.build_number,
         patches=" ".join(manifest.patches),
         version=version("fattn-probe"),
-        fingerprint=fingerprint_of(session, target),
+        fingerprint=fingerprint,
     )
 
 

@@ -74,17 +74,17 @@ def title_of(request: BuildRequest) -> str:
 
 def build_data(made: Build) -> dict[str, Any]:
     """A build as JSON."""
-    manifest = made.manifest
+    manifest, built = made.manifest, made.manifest.fingerprint
     return {
         "folder": str(made.folder),
         "source": manifest.source,
         "build_number": manifest.build_number,
-        "engine": manifest.engine,
-        "flavour": manifest.flavour,
-        "arch": manifest.arch,
-        "sanitize": list(manifest.sanitize),
+        "engine": built.engine,
+        "flavour": built.flavour,
+        "arch": built.arch,
+        "sanitize": list(built.sanitize),
         "patches": list(manifest.patches),
-        "compilers": list(manifest.compilers),
+        "compilers": list(built.compilers),
         "kernels": list(manifest.contents.kernels),
         "programs": [str(made.program(name)) for name in manifest.contents.programs],
         "full": manifest.contents.full,

@@ -102,7 +102,7 @@ def finished_elsewhere(request: BuildRequest, wanted: Contents) -> Build | None:
     pattern = folder_of(request, key_of(request, ("*",)))
     for folder in sorted(pattern.parent.glob(f"{glob.escape(pattern.name.rpartition('-')[0])}-*")):
         build = existing(folder, request)
-        compilers = build.manifest.compilers if build else ()
+        compilers = build.manifest.fingerprint.compilers if build else ()
         if folder == folder_of(request, key_of(request, compilers)) and (build := finished(folder, request, wanted)):
             return build
     return None

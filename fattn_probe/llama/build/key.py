@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fattn_probe.base.cache import cache_dir
 from fattn_probe.base.documents import Document
@@ -187,39 +187,19 @@ class Contents:
 class Manifest:
     """The contents of manifest.json; it is written last, so a folder that has one is complete.
 
-    `stamp` identifies the files of fattn-probe itself that the build was made from, `patch_digests` the patches' text.
+    `fingerprint` is that of the build: what was compiled, by which compilers and by which files of fattn-probe.
     """
 
     source: str
     build_number: str
-    tree: str
-    engine: str
-    flavour: str
-    arch: str
-    sanitize: tuple[str, ...]
-    patches: tuple[str, ...]
-    quants: tuple[str, ...]
-    compilers: tuple[str, ...]
+    fingerprint: Fingerprint
     contents: Contents
-    stamp: str
     date: str
-    patch_digests: tuple[str, ...] = ()
 
     @property
-    def fingerprint(self) -> Fingerprint:
-        """What was compiled; a build of an older fattn-probe does not know the text of its patches."""
-        digests = self.patch_digests or ("",) * len(self.patches)
-        return Fingerprint(
-            tree=self.tree,
-            patches=tuple(zip(self.patches, digests, strict=True)),
-            engine=self.engine,
-            flavour=self.flavour,
-            arch=self.arch,
-            sanitize=self.sanitize,
-            quants=self.quants,
-            compilers=self.compilers,
-            stamp=self.stamp,
-        )
+    def patches(self) -> tuple[str, ...]:
+        """The names of all applied patches."""
+        return tuple(name for name, _ in (*self.fingerprint.needed, *self.fingerprint.patches))
 
     @property
     def released(self) -> bool:
@@ -227,27 +207,20 @@ class Manifest:
         return not self.patches and is_release(self.source)
 
 
-def new_manifest(request: BuildRequest, compilers: tuple[str, ...], contents: Contents, stamp: str) -> Manifest:
+def new_manifest(request: BuildRequest, key: Fingerprint, contents: Contents) -> Manifest:
     """The manifest of a build that is finished now."""
-    return Manifest(
-        source=request.tree.spec,
-        build_number=request.tree.build_number,
-        tree=request.tree.digest,
-        engine=request.engine,
-        flavour=request.flavour,
-        arch=request.arch,
-        sanitize=request.sanitize,
-        patches=tuple(patch.name for patch in request.applied),
-        quants=request.quants,
-        compilers=compilers,
-        contents=contents,
-        stamp=stamp,
-        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        patch_digests=tuple(patch.digest for patch in request.applied),
-    )
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Manifest(request.tree.spec, request.tree.build_number, key, contents, now)
 
 
-MANIFESTS = Document("a build's manifest", Manifest, version=1, indent=2)
+def from_first_version(plain: dict[str, Any]) -> dict[str, Any]:
+    """A manifest of version 1, which had no fingerprint, as one of today; the oldest lack the text of their patches."""
+    names = plain.pop("patches")
+    digests = plain.pop("patch_digests", None) or [""] * len(names)
+    return plain | {"fingerprint": plain | {"patches": list(zip(names, digests, strict=True))}}
+
+
+MANIFESTS = Document("a build's manifest", Manifest, version=2, indent=2, from_first=from_first_version)
 
 
 @dataclass(frozen=True)
@@ -289,8 +262,8 @@ class Build:
     @property
     def tree(self) -> Tree | None:
         """The tree in `sources`."""
-        manifest, root = self.manifest, self.sources
-        return Tree(manifest.source, root, manifest.build_number, manifest.tree, probe(root)) if root else None
+        made, root = self.manifest, self.sources
+        return Tree(made.source, root, made.build_number, made.fingerprint.tree, probe(root)) if root else None
 
     def env(self) -> dict[str, str]:
         """The environment of the programs: no search for fusions, which would call operators that are not built."""

@@ -44,7 +44,6 @@ from fattn_probe.llama.build.sources import (
     product_instances,
     read_sources,
 )
-from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.build.steps import Plan
 from fattn_probe.llama.build.symbols import body_of, case_of, defining_class, defining_source, demangle, product_of
 from fattn_probe.llama.build.toolchain import Toolchain, find_toolchain
@@ -88,7 +87,7 @@ def extend(
     known = step_seconds(folder.parent.glob(f"*-{request.engine}-sm*-{request.flavour}-*"))
     contents = replace(contents, kernels=heaviest_first(contents.kernels, known))
     ninja = functools.partial(run_ninja, growth, report=progress, jobs=jobs, env=env, known=known)
-    stamp = own_stamp()
+    key = key_of(request, toolchain.versions)
     sources = read_sources(request.tree, request.quants, toolchain.machine)
     check_contents(request.tree, contents, sources)
     prepare(growth, request, sources, contents)
@@ -106,7 +105,7 @@ def extend(
     if request.engine == "cuda":
         resources = {name: str(found) for name, found in read_resources(folder).items()}
         growth.write(RESOURCES, json.dumps(resources, indent=1) + "\n")
-    manifest = new_manifest(request, toolchain.versions, contents, stamp)
+    manifest = new_manifest(request, key, contents)
     growth.write(MANIFEST, MANIFESTS.text(manifest))
     return Build(folder, manifest, request, read_objects(folder / STATS_LOG))
 

@@ -107,7 +107,7 @@ def remove_replaced(folder: Path) -> None:
         if other.name.rpartition("-")[0] == folder.name.rpartition("-")[0]:
             with contextlib.suppress(InputError, MachineError):  # no whole manifest: for `prune`; a read-only cache
                 days, made = days_since(other / SEAL), MANIFESTS.read(other / MANIFEST)
-                if days is not None and days >= REPLACED_DAYS and made.stamp != own_stamp():
+                if days is not None and days >= REPLACED_DAYS and made.fingerprint.stamp != own_stamp():
                     remove(other)
 
 

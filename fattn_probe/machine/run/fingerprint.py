@@ -35,9 +35,7 @@ def on_target(found: Fingerprint, target: Target) -> Fingerprint:
 
 def fingerprint_of(session: Session, target: Target) -> Fingerprint:
     """The fingerprint of a session on a target: its build, made or not, its device, and this fattn-probe."""
-    made = session.manifest_for(target).fingerprint
-    if session.options.build is None:
-        made = replace(session.request_for(target).fingerprint, compilers=made.compilers, stamp=made.stamp)
-    found = replace(made, engine=target.engine, version=version("fattn-probe"), own=package_stamp())
+    built = session.manifest_for(target).fingerprint
+    found = replace(built, engine=target.engine, version=version("fattn-probe"), own=package_stamp())
     real = target.engine == "cuda"
     return replace(on_target(found, target), driver=(driver() or "unknown") if real else "")

@@ -15,9 +15,8 @@ from fattn_probe.cases.device import Target, arch_name
 from fattn_probe.cases.op.case_file import Named, write_case
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import CPU_RUNNER, RUNNER, Build, BuildRequest, Manifest, ensure
-from fattn_probe.llama.build.key import Contents, Flavour, new_manifest
+from fattn_probe.llama.build.key import Contents, Flavour, key_of, new_manifest
 from fattn_probe.llama.build.ninja import JobSlots, Report, silent
-from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.launch.record import Names, Types
 from fattn_probe.llama.source import KernelCase, Tree, ggml_types, template_parameters
@@ -91,7 +90,7 @@ class Session:
     def build_for(self, target: Target, program: str | None = None) -> Build:
         """The build with a target's programs; made if it does not exist."""
         if (made := self.options.build) is not None:
-            has, arch = made.manifest, arch_of(target) if target.device is not None else ""
+            has, arch = made.manifest.fingerprint, arch_of(target) if target.device is not None else ""
             if target.engine != "cpu" and (has.engine != target.engine or arch not in ("", has.arch)):
                 needed = f"{target.engine}, {arch_name(arch)}" if arch else target.engine
                 is_for = f"{made.folder} is a build for {has.engine}, {arch_name(has.arch)}"
@@ -127,7 +126,7 @@ class Session:
             compilers = find_toolchain(request.engine).versions
         except BuildError:  # a finished build from a different machine's compiler
             return self.build_for(target).manifest
-        return new_manifest(request, compilers, Contents(), own_stamp())
+        return new_manifest(request, key_of(request, compilers), Contents())
 
     def add_kernels(
         self,
@@ -250,14 +249,15 @@ class Session:
     def provenance_of_build(self, target: Target, seed: int, program: str | None = None) -> dict[str, str]:
         """The provenance of a program's results on a target, with data from a seed."""
         manifest = self.build_for(target, program).manifest
+        built = manifest.fingerprint
         found = {
             "source": manifest.source,
             "build_number": manifest.build_number,
             "patches": " ".join(manifest.patches),
-            "engine": manifest.engine,
-            "flavour": manifest.flavour,
-            "arch": manifest.arch,
-            "compilers": " ".join(manifest.compilers),
+            "engine": built.engine,
+            "flavour": built.flavour,
+            "arch": built.arch,
+            "compilers": " ".join(built.compilers),
             "device": str(target),
             "seed": str(seed),
             "schedule": str(self.options.simulation.schedule),

@@ -181,7 +181,7 @@ def test_a_stripped_build(tmp_path):
     subprocess.run(["strip", *map(str, (copy / "lib").glob("*.so"))], check=True)
     assert "build is damaged (lib/libggml-" in inspect(GQA, "--on", "sim:h200", "--build", copy).stderr
     seal(copy)
-    assert open_build(copy).manifest.flavour == "debug"
+    assert open_build(copy).manifest.fingerprint.flavour == "debug"
     done = inspect(GQA, "--on", "sim:h200", "--build", copy)
     assert done.returncode == 3
     assert "libggml-cuda.so has no debug information" in done.stderr

@@ -63,7 +63,6 @@ def test_a_new_build_removes_those_of_another_fattn_probe_that_a_week_has_not_us
     folders = []
     for stamp in ("one", "two", "three"):
         monkeypatch.setattr("fattn_probe.llama.build.key.own_stamp", lambda stamp=stamp: stamp)
-        monkeypatch.setattr(make, "own_stamp", lambda stamp=stamp: stamp)
         folders.append(ensure(request_).folder)
         assert folders[0].is_dir()
         if stamp == "two":

@@ -1,9 +1,11 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fattn_probe.base.errors import InputError, MachineError
+from fattn_probe.base.fingerprint import Fingerprint
 from fattn_probe.base.seal import seal
 from fattn_probe.llama.build.ensure import export, is_complete, open_build
 from fattn_probe.llama.build.key import MANIFESTS, Build, BuildRequest, Contents, Manifest, folder_of, key_of
@@ -12,21 +14,34 @@ from tests.llama.build.tree import add_libllama, make_tree
 
 GXX = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/include"))
 CONTENTS = Contents(("mma 64,64,8,8", "tile 64,64"), (), ("fattn-runner",))
-MANIFEST = Manifest(
-    source="path:small",
-    build_number="11549",
-    tree="0" * 64,
-    engine="sim",
-    flavour="release",
-    arch="90",
-    sanitize=(),
-    patches=("seed",),
-    quants=(),
-    compilers=("g++ 12",),
-    contents=CONTENTS,
-    stamp="",
-    date="2026-10-01T00:00:00+00:00",
+COMPILED = Fingerprint(
+    tree="0" * 64, patches=(("seed", "1" * 64),), engine="sim", flavour="release", arch="90", compilers=("g++ 12",)
 )
+MANIFEST = Manifest("path:small", "11549", COMPILED, CONTENTS, "2026-10-01T00:00:00+00:00")
+FIRST_VERSION = {
+    "source": "path:small",
+    "build_number": "11549",
+    "tree": "0" * 64,
+    "engine": "sim",
+    "flavour": "release",
+    "arch": "90",
+    "sanitize": [],
+    "patches": ["seed"],
+    "quants": [],
+    "compilers": ["g++ 12"],
+    "contents": {"kernels": ["mma 64,64,8,8", "tile 64,64"], "programs": ["fattn-runner"]},
+    "stamp": "",
+    "date": "2026-10-01T00:00:00+00:00",
+}
+
+
+@pytest.mark.parametrize(("more", "text"), [({"patch_digests": ["1" * 64]}, "1" * 64), ({}, "")])
+def test_a_manifest_of_version_1_is_read(more, text):
+    expected = replace(MANIFEST, fingerprint=replace(COMPILED, patches=(("seed", text),)))
+    assert MANIFESTS.parse(json.dumps(FIRST_VERSION | more), "here") == expected
+    for damaged in (FIRST_VERSION | {"patches": 7}, {"version": 1}):
+        with pytest.raises(InputError, match="here: not a build's manifest"):
+            MANIFESTS.parse(json.dumps(damaged), "here")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +58,8 @@ MANIFEST = Manifest(
     ],
 )
 def test_only_a_release_without_patches_has_the_kernels_of_its_build_number(source, patches, released):
-    assert replace(MANIFEST, source=source, patches=patches).released is released
+    compiled = replace(COMPILED, patches=tuple((name, "") for name in patches))
+    assert replace(MANIFEST, source=source, fingerprint=compiled).released is released
 
 
 def folder(request, compilers=GXX.versions):

@@ -128,7 +128,7 @@ def test_tables_that_cannot_be_unpacked_end_the_run_before_its_first_case(cache,
 
 def test_a_build_made_elsewhere_and_the_cpu_need_no_kernels(cache, tree, built, planned):
     request = BuildRequest(tree)
-    manifest = new_manifest(request, ("12",), Contents(), "stamp")
+    manifest = new_manifest(request, request.fingerprint, Contents())
     prepare(Session(RunOptions(tree, build=Build(cache, manifest))), [(CASES[0], [H200])])
     prepare(Session(RunOptions(None)), [(CASES[0], [H200])])
     prepare(Session(RunOptions(tree)), [(CASES[0], [Target("cpu")])])
