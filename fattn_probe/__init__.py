@@ -1,1 +1,1 @@
-"""The microscope and the tripwire for llama.cpp's CUDA flash-attention kernels."""
+"""Tests and inspects llama.cpp's CUDA flash-attention kernels."""

@@ -94,7 +94,7 @@ class Wrong(Exception):
 
 
 class Unjudged(Exception):
-    """Nothing says whether the output is right."""
+    """There is no way to judge the output."""
 
 
 class LostItem(Exception):
@@ -117,7 +117,7 @@ def session_of(run: pytest.Session) -> "Session":
 
 
 def compile_kernels(session: "Session", items: Sequence[pytest.Item]) -> None:
-    """Compile what the items need, in one build; where that fails, the items report what concerns them."""
+    """Compile what the items need, in one build; if that fails, each item reports its own errors."""
     from fattn_probe.base.errors import BuildError
     from fattn_probe.machine.run.prepare import prepare
 

@@ -80,7 +80,7 @@ class Activity:
             yield item
 
     def beside(self, report: Callable[[Item], None], shows: Callable[[Item], bool]) -> Callable[[Item], None]:
-        """Wrap a report with its own line, such as that of a build; this line is hidden while that one `shows`."""
+        """Wrap a report that has its own line, such as a build's; this line is hidden while that one `shows`."""
 
         def both(item: Item) -> None:
             with self._lock:
@@ -123,7 +123,7 @@ class Activity:
                     shown = self._show(shown)
 
     def _show(self, shown: float) -> float:
-        """Show the line if it is time to; `shown` is when a different line, or this one permanently, was last shown."""
+        """Show the line if it is due; `shown` is the time at which it last changed, or was printed permanently."""
         now = time.monotonic()
         if self.console.is_terminal and (self._up or now - self.began >= SHOWN_AFTER):
             rewrite(self.console, Text(self.line))

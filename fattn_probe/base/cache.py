@@ -110,7 +110,7 @@ def named(files: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Growth:
-    """A change of a folder: its files from before, as recorded, and the names of those that it writes or removes."""
+    """A change to a folder: its files from before, as recorded, and the names of files that are written or removed."""
 
     folder: Path
     recorded: Mapping[str, Content] = field(default_factory=dict)
@@ -135,9 +135,9 @@ class Growth:
 
 @contextmanager
 def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterator[Growth]:
-    """Let the `with` block change a folder; at the end its changes are recorded, except in files to leave out.
+    """Let the `with` block change a folder; its changes are recorded at the end, except in excluded files.
 
-    Damaged files are removed first, or all files if there is no record. The record of a file that the block does not
+    Damaged files are removed first; without a record, all files are. The record of a file that the block does not
     change stays: MachineError if that file is damaged meanwhile. After an error or a kill, only new files that were
     recorded and unchanged ones are trusted. The caller holds the folder's lock.
     """
@@ -161,7 +161,7 @@ def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterat
 
 
 def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[str, Content]:
-    """Remove damaged files, and those of an interrupted change without a record; returns the recorded others."""
+    """Remove damaged files, and unrecorded files of an interrupted change; returns the records of the other files."""
     found = read_seal(folder)
     if found is None:
         if os.path.lexists(folder):

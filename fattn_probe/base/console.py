@@ -53,7 +53,7 @@ def escape(character: str) -> str:
 
 
 def readable_text(text: Text) -> Text:
-    """A styled text, made safe for a terminal in the same way."""
+    """A styled text, made safe for a terminal as by `readable`."""
     if UNPRINTABLE.search(text.plain) is None:
         return text
     found, end = text.blank_copy(), 0
@@ -71,7 +71,7 @@ def substitute(error: UnicodeError) -> tuple[str, int]:
 
 
 class Stream:
-    """stdout or stderr, as the object that it is at this moment.
+    """stdout or stderr, looked up at each use.
 
     An error on stdout is a MachineError. Errors on stderr are ignored: a note is no reason to stop a command.
     """
@@ -91,7 +91,7 @@ class Stream:
         return len(text)
 
     def flush(self) -> None:
-        """Write the buffered text; a full disk is noticed here."""
+        """Write the buffered text; this is where a full disk causes an error."""
         self._guarded(lambda stream: stream.flush())
 
     def isatty(self) -> bool:
@@ -164,7 +164,7 @@ def width_for(stream: TextIO | Stream) -> int | None:
 
 
 def environment() -> dict[str, str]:
-    """The environment without a terminal size that is not a number, on which rich would fail."""
+    """The environment, without terminal sizes that are not numbers, which would make rich fail."""
     sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
     odd = [name for name, value in sizes.items() if not re.fullmatch("0*[1-9][0-9]{0,8}", value)]
     return {name: value for name, value in os.environ.items() if name not in odd}

@@ -1,4 +1,4 @@
-"""Digests: sha256 in hex, of a text, of bytes, or of chunks one after another."""
+"""Digests: sha256 in hex, of a text, of bytes, or of a sequence of chunks."""
 
 import hashlib
 from collections.abc import Iterable

@@ -18,8 +18,9 @@ class Fingerprint:
 
     `tree`, and the second items of `patches` (requested) and `needed` (required for such a build to work), are the
     sha256 of contents. `device` has the figures of a simulated GPU, or the name of a real one. `version` is that of
-    fattn-probe, `stamp` the sha256 of those of its files that builds depend on, `own` of all. `cases` is the digest of
-    a case, or of all cases of a run. Unknown fields are empty: a build has no device, a dry run no compilers.
+    fattn-probe, `stamp` the sha256 of its files that builds depend on, `own` the sha256 of all its files. `cases` is
+    the digest of a case, or of all cases of a run. Unknown fields are empty: a build has no device, a dry run no
+    compilers.
     """
 
     tree: str = ""

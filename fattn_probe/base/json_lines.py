@@ -22,7 +22,7 @@ CHUNK = 1 << 12
 
 
 def read(path: Path, what: str) -> Iterator[dict[str, Any]]:
-    """The objects of a file, none if there is no file; `what` is the word for one in messages, such as `result`.
+    """The objects of a file, none if there is no file; `what` names an object in messages, such as `result`.
 
     A line or compressed member that a killed run did not finish is left out; InputError names any other bad line.
     """

@@ -136,7 +136,7 @@ class Dialogue:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether it is still running."""
         return self.process.poll() is None
 
     def wait(self, timeout: float) -> int:

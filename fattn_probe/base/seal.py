@@ -97,7 +97,7 @@ def status_of(path: str) -> Stat:
 
 
 def files_of(folder: Path) -> Iterator[str]:
-    """The files below a folder that a seal can have: no links, and not its own."""
+    """The files below a folder that a seal records: no links, and not the seal's own files."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = os.path.relpath(os.path.join(parent, name), folder)  # noqa: PTH118

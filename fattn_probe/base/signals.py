@@ -42,7 +42,7 @@ def heed() -> None:
 
 
 def end_at_once() -> None:
-    """End this process at Ctrl-C at once, with one line, until `interruptible`: imports have nothing to clean up.
+    """Until `interruptible`, Ctrl-C ends this process at once, with one line: imports have nothing to clean up.
 
     A KeyboardInterrupt in an import is lost if compiled code or a callback of Python's own catches it.
     """

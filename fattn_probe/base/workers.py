@@ -86,9 +86,9 @@ class _Worker(Generic[Task]):
 class Workers(Generic[Task, Answer]):
     """Up to `number` processes, started when there is work for them, and stopped at the end of the `with` block.
 
-    `told` receives the messages of workers. `threads` is the number of cores for each; if 0, they share this process's
-    cores equally, as many workers as there are tasks.
-    The files of a worker are in a folder that is removed at the end, even if the worker is killed.
+    `told` receives the messages of workers. `threads` is the number of cores for each; if 0, as many workers as there
+    are tasks share this process's cores equally. The files of a worker are in a folder that is removed at the end, even
+    if the worker is killed.
     """
 
     begin: Begin[Task, Answer]
@@ -121,9 +121,9 @@ class Workers(Generic[Task, Answer]):
     def rounds(
         self, tasks: Iterable[Task | None], news: "Connection[Any, Any] | None" = None
     ) -> Generator[list[tuple[Task, Answer | Died]]]:
-        """Yield all answers that have arrived, as a list, and an empty one when `news` can be read.
+        """Yield all answers that have arrived, as a list, and an empty list when `news` can be read.
 
-        Such news may be that there are tasks again.
+        Such news may be that there are new tasks.
         """
         source, over = iter(tasks), False
         most = min(self.number, max(1, len(tasks))) if isinstance(tasks, Sized) else self.number

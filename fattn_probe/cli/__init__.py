@@ -55,7 +55,7 @@ def everything(
 
 @contextlib.contextmanager
 def exit_codes(as_json: bool = False) -> Iterator[None]:
-    """Turn exceptions into exit codes, only here; with `as_json`, stdout gets the error as a document."""
+    """The only place that turns exceptions into exit codes; with `as_json`, the error goes to stdout as a document."""
     OUT.answered = False
     try:
         yield

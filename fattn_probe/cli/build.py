@@ -49,7 +49,7 @@ def build(
     chosen: Annotated[BuildFlags, offered("source", "patch", "debug", "check", "sanitize", "quants")],
     as_json: flags.Json = False,
 ) -> None:
-    """Build llama.cpp's CUDA backend, with the kernels that scenarios need; without scenarios, runs add theirs."""
+    """Build llama.cpp's CUDA backend with the kernels that scenarios need; without scenarios, runs add kernels."""
     tree = setup.tree_of(chosen)
     engine = engine or ("cuda" if arch or has_gpu() else "sim")
     request = BuildRequest(

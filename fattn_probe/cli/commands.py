@@ -51,7 +51,7 @@ class Single(TyperCommand):
     """A command, with its flags grouped by the objects that they make (`options.py`)."""
 
     def parse_args(self, ctx: Any, args: Any) -> Any:  # noqa: ANN401
-        """Read the words; InputError for an empty path, which Python reads as the current folder."""
+        """Parse the arguments; InputError for an empty path, which Python would read as the current folder."""
         words = "\0".join(("", *args, ""))
         rest = super().parse_args(ctx, args)
         for param in self.get_params(ctx):
@@ -89,7 +89,7 @@ class Group(TyperGroup):
         return with_our_help(super().get_help_option(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """List the commands with their full help, of which click shows only the beginning."""
+        """List the commands with their full help; click would show only its beginning."""
         rows = [(name, inspect.cleandoc(command.help or "")) for name, command in self.commands.items()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

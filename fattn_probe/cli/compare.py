@@ -63,7 +63,7 @@ class JudgeFlags:
 
     @property
     def checks(self) -> Checks:
-        """What judges a case."""
+        """The checks for a case."""
         alone = QUERIES_ALONE if self.batch_invariance else 0
         return Checks(self.model, sample_of(self.sample), self.repeat, alone, self.roundings, self.kernels)
 
@@ -102,7 +102,7 @@ def compare(
     ] = "",
     as_json: flags.Json = False,
 ) -> None:
-    """Judge the output of scenarios by an exact float64 reference and the error model, or compare two captures."""
+    """Judge outputs with an exact float64 reference and the error model, or compare two captures."""
     paths = paths or []
     if len(paths) == 2 and not (where.on or kernel) and all(path.suffix == RECORDED for path in paths):
         compare_files(paths, as_json)

@@ -42,7 +42,7 @@ def entries() -> tuple[Entry, ...]:
 
 
 def folded(name: str) -> str:
-    """A name without case, hyphens, blanks and plural, by which it is found."""
+    """A name in the form in which it is looked up: without case, hyphens, blanks and plural."""
     return re.sub(r"[-_\s]|(?<=.)s$", "", name.lower())
 
 

@@ -1,4 +1,4 @@
-"""The command line of `hook`: a suite before git pushes commits with other attention files."""
+"""The command line of `hook`, which runs a suite before git pushes commits that change attention files."""
 
 import os
 import shlex
@@ -72,7 +72,7 @@ def hook_run(
 
 
 def pushed() -> Iterator[tuple[str, str]]:
-    """Each pushed commit with that of the remote branch, all zeros for a new one; a deleted branch pushes none."""
+    """Each pushed commit with the remote branch's (all zeros for a new branch); none for a deleted branch."""
     if "PRE_COMMIT_TO_REF" in os.environ:
         yield os.environ["PRE_COMMIT_TO_REF"], os.environ.get("PRE_COMMIT_FROM_REF", "")
         return

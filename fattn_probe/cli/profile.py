@@ -49,7 +49,7 @@ def profile(
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Count what kernels do: instructions, bank conflicts, sectors, bytes; by the simulator, or by Nsight Compute."""
+    """Count a kernel's instructions, bank conflicts, sectors and bytes, with the simulator or Nsight Compute."""
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise InputError(f"--plot {plot}: the file's name must end in .png or .svg")
     if plot is not None:

@@ -178,7 +178,7 @@ def regress(
 
 
 def likely_in(options: RunOptions) -> Likely:
-    """The cases and kernels most likely to show a change of the source; none in particular for a release as it is."""
+    """The cases and kernels most likely to show a change of the source; none for an unchanged release."""
     base = base_of(replace(options, beside_base=True))
     found = telling(options, base) if base is not None else None
     if base is None or found is None:

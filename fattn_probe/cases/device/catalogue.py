@@ -85,7 +85,7 @@ class Device:
 
     @property
     def cc(self) -> str:
-        """The compute capability with a dot: `8.9`, `12.1`; of an AMD GPU the architecture: `gfx90a`."""
+        """The compute capability with a dot: `8.9`, `12.1`; for an AMD GPU, the architecture: `gfx90a`."""
         return self.gfx or f"{self.major}.{self.minor}"
 
     @property
@@ -100,7 +100,7 @@ class Device:
 
     @property
     def unit(self) -> str:
-        """The name of a multiprocessor: for AMD the compute unit, of which an RDNA GPU counts pairs (WGPs)."""
+        """The name of a multiprocessor: for AMD the compute unit; RDNA GPUs count them in pairs (WGPs)."""
         return "SM" if not self.gfx else "CU" if self.gfx.startswith("gfx9") else "WGP"
 
     def properties(self) -> dict[str, int]:
@@ -141,7 +141,7 @@ def load_devices(user_file: Path | str | None = None) -> dict[str, Device]:
 
 
 def arch_name(arch: str) -> str:
-    """An architecture as its compiler takes it: `sm_89`, `gfx90a`."""
+    """An architecture as its compiler spells it: `sm_89`, `gfx90a`."""
     return arch if GFX.fullmatch(arch) else f"sm_{arch}"
 
 

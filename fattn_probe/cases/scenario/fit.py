@@ -76,7 +76,7 @@ def extreme(found: Spread) -> Settings:
 
 
 def outliers(kurtosis: float, far: float) -> tuple[float, float]:
-    """Share and size of outliers with this kurtosis, and about this share of elements far out.
+    """Share and size of outliers with this kurtosis, and about this share of elements far from the mean.
 
     N(0, 1) + N(0, size^2) for a share p has variance 1 + p s^2 and fourth moment 3 (1 + 2 p s^2 + p s^4). That gives s
     for each p, which exists for p < 3/kurtosis; the tails choose p.
@@ -92,7 +92,7 @@ def size_of_outliers(kurtosis: float, share: float) -> float:
 
 
 def far_share(share: float, size: float) -> float:
-    """The share of these elements that are more than FAR standard deviations out."""
+    """The share of these elements that are more than FAR standard deviations from the mean."""
     limit = FAR * math.sqrt(1 + share * size**2) / math.sqrt(2)
     return (1 - share) * math.erfc(limit) + share * math.erfc(limit / math.sqrt(1 + size**2))
 

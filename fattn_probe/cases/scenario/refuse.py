@@ -177,7 +177,7 @@ def _data(op: Scenario) -> Iterator[Refusal]:
 def _memory(op: Scenario) -> Iterator[Refusal]:
     """Check the sizes of allocations as if all types were f32.
 
-    One that repeats cannot have special contents outside its view.
+    An allocation that repeats cannot have special contents outside its view.
     """
     hsv, n_head_kv = op.hsv or op.hsk, op.n_head_kv or op.n_head
     biggest = 4 * op.n_seq * max(op.n_kv, op.n_q) * op.n_head * max(op.hsk, hsv)

@@ -116,7 +116,7 @@ def distribution(os_release: str) -> tuple[str, ...]:
 
 
 def find_tool(name: str) -> Tool | None:
-    """A program on the PATH, of a CUDA toolkit or NVIDIA's wheels, or in the folder of this Python."""
+    """A program on the PATH, from a CUDA toolkit or NVIDIA's wheels, or in the folder of this Python."""
     tools = [str(root / "bin") for root in cuda_roots()]
     places = [*os.get_exec_path(), *tools, str(Path(sys.executable).parent)]
     path = shutil.which(name, path=os.pathsep.join(places))

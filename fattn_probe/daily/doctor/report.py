@@ -103,7 +103,7 @@ def install_line(tool: str, distribution: tuple[str, ...]) -> str:
 def _finding(
     name: str, needed_for: str, install: str, *, found: str = "", problem: str = "", absent: Status = "optional"
 ) -> DoctorFinding:
-    """A requirement that is `found`; with a `problem`, or not found, it is `absent`."""
+    """A requirement; if nothing is `found`, or there is a `problem`, its status is `absent`."""
     if found and not problem:
         return DoctorFinding(name, "ok", found, needed_for)
     return DoctorFinding(name, absent, problem or "not found", needed_for, install)
@@ -167,7 +167,7 @@ def _processor(facts: MachineFacts) -> DoctorFinding:
 
 
 def _tool(facts: MachineFacts, name: str, purpose: str, absent: Status = "optional") -> DoctorFinding:
-    """A tool of the system; without one, ninja and cmake may come from PyPI."""
+    """A system tool; ninja and cmake may come from PyPI instead."""
     tool, least, problem = facts.tools.get(name), MINIMUM.get(name, (0,)), ""
     found = f"{dotted(tool.version)} ({tool.path})" if tool else ""
     if name in facts.packages and not tool:

@@ -14,7 +14,7 @@ Value = Any
 
 
 def cc_text(cc: int) -> str:
-    """Ggml's number of a GPU: `900` as it is, that of an AMD GPU as the name of its architecture, `gfx906`."""
+    """ggml's number of a GPU: `900` for NVIDIA; for an AMD GPU the name of its architecture, `gfx906`."""
     return str(cc) if cc < AMD else f"gfx{cc - AMD:x}"
 
 

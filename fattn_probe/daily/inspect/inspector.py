@@ -127,7 +127,7 @@ def linked(folder: Path) -> frozenset[tuple[str, int, int]]:
 
 
 def wave_of(target: Target) -> int:
-    """The lanes of a warp of a target's GPU."""
+    """The number of lanes in a warp of a target's GPU."""
     return target.device.warpSize if target.device is not None else LANES
 
 

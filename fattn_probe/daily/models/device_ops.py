@@ -37,7 +37,7 @@ def device_ops(tree: Tree, *, cublas: bool = False) -> dict[str, str]:
 def files_of_device_ops(tree: Tree, *, cublas: bool) -> dict[str, tuple[str, ...]]:
     """The .cu files of ops that a model's run on a CUDA device may need: attention, those of `device_ops`, products.
 
-    Matrix products and the files that call cuBLAS need that library: what ggml's own functions for products call, and
+    With `cublas`, they include the files that call cuBLAS, those that ggml's functions for matrix products call, and
     the conversions for cuBLAS.
     """
     found: dict[str, tuple[str, ...]] = {ATTENTION: ()}

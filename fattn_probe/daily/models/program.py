@@ -60,7 +60,7 @@ def check_architecture(tree: Tree, model: Path, architecture: str) -> None:
 
 
 def files_of(tree: Tree, architecture: str) -> tuple[str, ...]:
-    """The file of src/models/ with the graph of an architecture; none if it is not found in advance.
+    """The file of src/models/ with the graph of an architecture; none if it cannot be found before a run.
 
     Other files that it needs are compiled when the model calls them.
     """

@@ -71,7 +71,7 @@ class Weights:
 
     @classmethod
     def of(cls, P: F64, V: F64) -> "Weights":
-        """Of P (queries, n_kv) and V (n_kv, hsv)."""
+        """The weights from P (queries, n_kv) and V (n_kv, hsv)."""
         positive = P[P > 0]
         zero = int(np.count_nonzero(positive < SMALLEST / 2))
         largest = float((P @ np.abs(V)).max(initial=0.0))

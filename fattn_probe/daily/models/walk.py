@@ -224,7 +224,7 @@ def layer_of(name: str, inputs: Iterable[str]) -> int | None:
 
 
 def merged(walks: Sequence[Nodes]) -> Nodes:
-    """The tensors of runs with different devices; LostError if the CPU did not do the same in each."""
+    """The tensors of runs with different devices; LostError if the CPU's results differ between the runs."""
     if len({tuple(identity(node) for node in nodes) for nodes in walks}) > 1:
         raise LostError("two runs of the model on the CPU differ")
     return tuple(

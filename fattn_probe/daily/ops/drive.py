@@ -20,7 +20,7 @@ OnResult = Callable[[OpResult, int], None]
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Timeouts in seconds: `silence` between two lines of output (bounds a case), `overall` for the whole program."""
+    """Timeouts in seconds: `silence` between two lines of output (limits a case), `overall` for the whole program."""
 
     silence: float = 600.0
     overall: float = 7200.0

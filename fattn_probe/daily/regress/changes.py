@@ -125,7 +125,7 @@ def _launch_changes(before: Result, after: Result) -> Iterator[Change]:
 
 
 def _geometry(record: LaunchRecord) -> str:
-    """A kernel's launch in words; the grid of an attention kernel may rest on its occupancy."""
+    """A kernel's launch in words; the grid of an attention kernel may depend on its occupancy."""
     geometry = record.origin.marked(record.geometry) if record.kernel in BY_KERNEL else record.geometry
     return f"{record.kernel}: {geometry}"
 

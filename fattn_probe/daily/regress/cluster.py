@@ -1,7 +1,7 @@
 """Run cases as tasks of a dask cluster; the cases of a lost worker run on another.
 
 `dask worker ADDRESS --nworkers 1 --nthreads 1 --resources GPU=1` advertises the GPU of its CUDA_VISIBLE_DEVICES. Cases
-for a simulated GPU go to any worker. Each worker needs fattn-probe in the same version.
+for a simulated GPU go to any worker. Each worker needs the same version of fattn-probe.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Threads that compile the builds of a run, in growing waves of kernels, and tell which cases can be judged."""
+"""Threads that compile the builds of a run, in growing waves of kernels, and report which cases can be judged."""
 
 import os
 import threading
@@ -46,7 +46,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Lane:
-    """Cases that are judged in the same way on one target. Those of `ordered` also run in as many random `orders`.
+    """Cases that are judged in the same way on one target; the `ordered` ones also run in `orders` random orders.
 
     `on` is the entry and the target in words.
     """
@@ -61,7 +61,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class BesideBase:
-    """The base's launches of a lane's cases, by name, and what it is called."""
+    """The base's launches of a lane's cases, by name, and the base in words."""
 
     words: str
     launches: Mapping[str, tuple[LaunchRecord, ...]]
@@ -76,10 +76,11 @@ An error ends the run, and None is the end of a thread.
 
 @dataclass(frozen=True)
 class Likely:
-    """The order of cases by how likely they show a change, and the families of kernels that it concerns.
+    """The cases in the order in which they are likely to show a change, and the kernel families that it concerns.
 
-    A case is known by its entry with its target (`few-sms on sim:h200-5`) and its name. Without families, all are.
-    Before dry runs it is assumed that ops launch what they did with the tree of the `base`.
+    A case is identified by its entry with its target (`few-sms on sim:h200-5`) and its name. Without families, the
+    change concerns all. Until there are dry runs, ops are assumed to launch the same kernels as with the tree of the
+    `base`.
     """
 
     places: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -87,17 +88,17 @@ class Likely:
     base: Tree | None = None
 
     def place(self, on: str, case: Case, kernels: Iterable[str]) -> int:
-        """The place of a case, or one after all known ones; the last one if it has no kernel of these families."""
+        """A case's place in the order: unknown cases come after all known ones, those without such a kernel last."""
         concerned = any(not self.families or kernel.partition(" ")[0] in self.families for kernel in kernels)
         return self.places.get((on, case.name), LAST - concerned)
 
 
 @dataclass
 class GrowingBuild:
-    """A build of some lanes, by their numbers: the kernels that it `has`, and all that it is to have, by name.
+    """A build for some lanes (by number): the names of the kernels that it `has`, and of all that it will have.
 
-    `names` are the kernels of a lane's ops, at first as they were before the last edit (a guess), later `exact`.
-    `failed` has the compiler's words for kernels that do not compile, `suspects` those of a wave that did not.
+    `names` are the kernels of a lane's ops: at first a guess, the kernels before the last edit; later they are `exact`.
+    `failed` has the compiler's messages for kernels that do not compile, `suspects` are the kernels of a failed wave.
     """
 
     lanes: list[int]
@@ -114,7 +115,7 @@ class GrowingBuild:
 
     @property
     def pending(self) -> list[str]:
-        """The kernels that are neither there nor known to fail."""
+        """The kernels that are neither compiled nor known to fail."""
         return [name for name in self.kernels if name not in self.has and name not in self.failed]
 
     @property
@@ -127,10 +128,10 @@ class GrowingBuild:
         return self.names.get((number, op_digest(case.op)), ())
 
     def wave(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, list[str]]:
-        """The kernels to compile next: those of the cases that are most likely to tell, and of these the most used.
+        """The kernels to compile next: the most used ones of the cases that are most likely to show a change.
 
-        With the `place` of the first such case in that order. Waves are small at first, and while a change is likely to
-        show, because a case waits for all of its wave; later ones are large, because each wave is linked.
+        Also returns the `place` of the first such case. Waves are small at first, and as long as a change is likely to
+        show, because a case waits for its whole wave; later waves are large, because each of them is linked.
         """
         if self.suspects:
             return 0, self.suspects[:1] if self.growth.times else []
@@ -146,7 +147,7 @@ class GrowingBuild:
         return min((places.get(name, LAST) for name in wave), default=LAST), wave
 
     def worth(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, float]:
-        """How much its next step is worth: how likely to tell, and the cases that become ready for each kernel."""
+        """The value of its next step: how likely it shows a change, and how many cases per kernel become ready."""
         first, wave = self.wave(place, jobs)
         if not wave:
             return -first, len(self.waiting) / (HOST if self.growth.times else HOST + UNKNOWN)
@@ -157,17 +158,17 @@ class GrowingBuild:
 
 @dataclass
 class Rate:
-    """The core seconds that a number of things took, and the estimate for more of them."""
+    """The core seconds that a number of items took, and an estimate for further ones."""
 
     number: int = 0
     seconds: float = 0.0
 
     def add(self, seconds: float, number: int = 1) -> None:
-        """Take some more into account."""
+        """Count some more items."""
         self.number, self.seconds = self.number + number, self.seconds + seconds
 
     def of(self, number: int) -> float | None:
-        """The core seconds of some more; None without experience."""
+        """An estimate of the core seconds for some more items; None without data."""
         return 0.0 if not number else number * self.seconds / self.number if self.number else None
 
 
@@ -206,7 +207,7 @@ class Compilers:
         self.threads = max(1, min(self.cores, len(self.builds)))
 
     def stop(self) -> None:
-        """Let all threads end soon."""
+        """Tell all threads to end soon."""
         self.stopped = True
         self.slots.give(self.threads)  # nobody waits for one any longer
 
@@ -256,17 +257,17 @@ class Compilers:
         return next((build for build in self.builds if number in build.lanes), GrowingBuild([]))
 
     def place(self, number: int, case: Case, kernels: Iterable[str]) -> int:
-        """The place of a lane's case in the order of those that are likely to tell."""
+        """The place of a lane's case in the order of likelihood."""
         return self.likely.place(self.lanes[number].on, case, kernels)
 
     @property
     def jobs(self) -> int:
-        """Compiles side by side in one build, if each has the same part of the slots."""
+        """The number of parallel jobs of one build, if all builds have equal parts of the slots."""
         return -(-self.slots.number // max(1, sum(build.busy for build in self.builds)))
 
     @property
     def share(self) -> float:
-        """The part of a core that each running thing has."""
+        """The fraction of a core that each running job or case has."""
         busy = self.judging + sum(build.busy for build in self.builds) * self.jobs
         return min(1.0, self.cores / max(1, busy))
 
@@ -342,7 +343,7 @@ class Compilers:
             build.suspects = [name for name in build.suspects if name in kernels]
 
     def _settle(self, build: GrowingBuild) -> None:
-        """Let cases be judged whose kernels are there; those are lost whose kernels do not compile."""
+        """Report the cases whose kernels are compiled as ready, and those whose kernels do not compile as lost."""
         found: list[Found] = []
         with self._lock:
             waiting, build.waiting = build.waiting, []
@@ -358,7 +359,7 @@ class Compilers:
         self._tell(*found)
 
     def _compare_with_base(self, number: int) -> None:
-        """Find the launches of a lane's base; none of a release as it is."""
+        """Find the launches of a lane's base; none for an unchanged release."""
         lane = self.lanes[number]
         base = base_of(lane.session.options)
         if base is None or self.stopped:
@@ -372,7 +373,7 @@ class Compilers:
         self._tell((number, BesideBase(base.words, by_name)))
 
     def __str__(self) -> str:
-        """`compiled 12 of 57 kernels`, or what comes before or after it; empty if all is compiled."""
+        """`compiled 12 of 57 kernels`, or the step before or after this; empty if everything is compiled."""
         if all(build.done for build in self.builds):
             return ""
         there = sum(len(build.kernels) - len(build.pending) for build in self.builds)
@@ -381,7 +382,7 @@ class Compilers:
 
     @property
     def seconds_left(self) -> float | None:
-        """The core seconds to compile the rest; None without experience."""
+        """The core seconds to compile the rest; None without data."""
         with self._lock:
             if all(build.done for build in self.builds):
                 return 0.0

@@ -18,9 +18,9 @@ from fattn_probe.verdict.judge.checks import Checks, Sample, UseModel
 
 @dataclass(frozen=True)
 class Given:
-    """What a run says in place of its suite: targets, a filter of names, checks; empty or None for the suite's own.
+    """A run's replacements for its suite's targets, filter of names and checks; empty or None for the suite's own.
 
-    `devices` is a file of further GPUs.
+    `devices` is a file with additional GPUs.
     """
 
     on: str = ""
@@ -56,7 +56,7 @@ def there(words: Sequence[str]) -> list[str]:
 
 
 def chosen_entries(suite: Suite, folder: Path, given: Given) -> list[Entry]:
-    """The entries to run: with targets of the run's own, without those that would only repeat the suite's own cases."""
+    """The entries to run; if the run has its own targets, without those that would only repeat the suite's cases."""
     first, *others = suite.parts
     if not given.on:
         return [first, *others]
@@ -71,7 +71,7 @@ def chosen_entries(suite: Suite, folder: Path, given: Given) -> list[Entry]:
 
 
 def own_cases(entry: Entry, folder: Path) -> tuple[Case, ...]:
-    """The cases of an entry's scenarios that its own filter leaves."""
+    """The cases of an entry's scenarios that pass its own filter."""
     return CaseSelection(tuple(cases_of(entry, folder))).some(entry.only, only_of(entry)).cases
 
 

@@ -54,7 +54,7 @@ def now() -> str:
 
 
 def after(at: str | None) -> str:
-    """The current time, but later than another: a clock has ticks, and may be set back."""
+    """The current time, but always later than another, even if the clock has not advanced or was set back."""
     current = now()
     if at is None or current > at:
         return current
@@ -97,7 +97,7 @@ class History:
                 self._insert_result(new.id, replace(results[name], error_map=maps.get(name)), times[name])
 
     def add(self, run: Run, result: Result) -> None:
-        """Store a result, replacing one of the same case, than which it is newer for `merge`."""
+        """Store a result; it replaces an earlier result of the same case, also in a later `merge`."""
         at = "SELECT max(at) FROM results WHERE run = ? AND name = ?"
         with self._writing():
             replaced = self.connection.execute(at, (run.id, result.name)).fetchone()[0]
@@ -190,7 +190,7 @@ class History:
         return _run(rows[0])
 
     def last_runs(self, suite: str = "") -> list[Run]:
-        """The last run of each line and suite; InputError if there is none, since nothing that is judged is no pass."""
+        """The last run of each line and suite; InputError if there is none: a history without runs is not a pass."""
         runs = (run for run in self.runs(suite=suite) if not run.only_baseline)
         if last := {(run.identity.line, run.suite): run for run in runs}:
             return list(last.values())

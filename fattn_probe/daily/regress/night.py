@@ -1,4 +1,4 @@
-"""All that a page shows of one line and suite, from the database: its last run, and the runs before."""
+"""Everything that a page shows of one line and suite, from the database: the last run, and the runs before it."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +85,7 @@ class Night:
 
 
 def shown(history: History, suite: str = "") -> Iterator[Night]:
-    """What a page shows of each line and suite: its last whole run, and the partial ones since."""
+    """The runs of each line and suite that a page shows: the last complete one, and the partial ones since."""
     by_line: dict[tuple[str, str], list[Run]] = {}
     for run in history.runs(suite=suite):
         if not run.only_baseline:
@@ -94,7 +94,7 @@ def shown(history: History, suite: str = "") -> Iterator[Night]:
 
 
 def worth_showing(runs: Sequence[Run]) -> list[Run]:
-    """The last whole run of a line and suite, and of the runs since the last one with each filter; oldest first."""
+    """The last complete run of a line and suite, and since then the last run with each filter; oldest first."""
     found: dict[str, Run] = {}
     for run in reversed(runs):
         if run.whole:

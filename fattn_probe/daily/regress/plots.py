@@ -87,7 +87,7 @@ def _lines(shade: str, values: Values) -> list[Stroke]:
 
 
 def swatch(name: str, kind: str, width: float = 12, height: float = 12) -> Markup:
-    """The colour of a kind of marks in the drawings of a name."""
+    """The colour of one kind of mark in the drawings with a name."""
     return Markup(svg(Drawing(name, width, height, (Box(0, 0, width, height, Look(kind)),))))
 
 

@@ -33,7 +33,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Growth:
-    """A build that has grown: the builds of a job after so many times of compiling."""
+    """A build that has grown: the builds of a job after a number of compilations."""
 
     times: int = 0
     builds: Mapping[str, Build] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Growth:
 
 @dataclass
 class PoolWorker:
-    """A worker's side: a session for each of the jobs, whose runner it keeps while the build has what a case needs."""
+    """The worker's side: a session for each job, whose runner is kept while the build has all that cases need."""
 
     jobs: Sequence[Job]
     tell: Tell
@@ -50,7 +50,7 @@ class PoolWorker:
     sessions: dict[int, Session] = field(default_factory=dict)
 
     def session(self, number: int, growth: Growth) -> Session:
-        """The session of a job, with a build that has grown so far at least."""
+        """The session of a job, with a build that has grown at least this far."""
         if number not in self.sessions:
             job = self.jobs[number]
             self.sessions[number] = Session(job.options, self.tell, dict(job.builds))
@@ -66,7 +66,7 @@ class PoolWorker:
         return result_or_loss(self.jobs[number], self.session(number, growth), case)
 
     def alone(self, case: Case, number: int, growth: Growth) -> orders.Output:
-        """The output of a case in a process of its own; why there is none, if it cannot be made."""
+        """The output of a case in a separate process, or the reason why there is none."""
         try:
             return orders.alone(self.session(number, growth), case, self.jobs[number].target)
         except (BuildError, LostError) as error:
@@ -75,7 +75,7 @@ class PoolWorker:
     def in_order(
         self, expected: Mapping[str, orders.Output], cases: Sequence[Case], seed: int, number: int, growth: Growth
     ) -> list[orders.OrderDifference] | str:
-        """The cases whose output in a random order is not the expected one; in words, why that is not known."""
+        """The cases whose output in a random order is not the expected one, or why that is not known."""
         session = self.session(number, growth)
         try:
             return orders.differences(session, cases, self.jobs[number].target, seed, expected)
@@ -95,7 +95,7 @@ def pool_of(jobs: Sequence[Job], workers: int, progress: Report = silent) -> Wor
 
 @contextmanager
 def working(jobs: Sequence[Job], tell: Tell) -> Iterator[Callable[[Task], Any]]:
-    """A worker's function, which tells the progress of builds."""
+    """A worker's function, which reports the progress of builds."""
     with ExitStack() as stack:
         worker = PoolWorker(jobs, tell, stack)
         yield lambda task: task(worker)

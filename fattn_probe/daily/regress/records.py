@@ -66,13 +66,13 @@ class Identity:
 class Result:
     """The result of one case.
 
-    `digest` is that of the op and its inputs, `output` the sha256 of dst, `seconds` the time of each repeat.
-    `launches` is the text of the launch records, one JSON line each; `error_map` is for a wrong output. `warning` is
-    about a passing but inaccurate output; `missing` names checks that could not be made. `sampled` is None if all rows
-    were checked. `finding` is the fault that ended a run without an output. `known` is the id of the known defect of
-    upstream's that a failure is; empty if it is none. `diagnosis` is the first cause of a wrong output, in words.
-    `unlike_base` says how the launches of an edited or patched llama.cpp differ from those of its base (`run/base.py`).
-    `fingerprint` is the case's (`case_fingerprint`), empty in runs of older versions.
+    `digest` is that of the op and its inputs, `output` the sha256 of dst, `seconds` the time of each repeat. `launches`
+    is the text of the launch records, one JSON line each; `error_map` is for a wrong output. `warning` is about a
+    passing but inaccurate output; `missing` names checks that could not be made. `sampled` is None if all rows were
+    checked. `finding` is the fault that ended a run without an output. `known` is the id of the known defect behind a
+    failure; empty if there is none. `diagnosis` is the first cause of a wrong output, in words. `unlike_base` says how
+    the launches of an edited or patched llama.cpp differ from those of its base (`run/base.py`). `fingerprint` is the
+    case's (`case_fingerprint`), empty in runs of older versions.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Result:
 
     @classmethod
     def lost(cls, case: Case, why: str, failure: str = "") -> "Result":
-        """The result of a case that something kept from a verdict; the reason is the first line of `why`."""
+        """The result of a case that could not be judged; the reason is the first line of `why`."""
         return cls(case.name, case.digest, "lost", why.partition("\n")[0], failure=failure or why)
 
     @property
@@ -264,7 +264,7 @@ class Run:
 
     @property
     def only_baseline(self) -> bool:
-        """Whether it is the run of a merge base, to which another run is compared, and no result of its own."""
+        """Whether it is the run of a merge base, which only serves as the baseline of another run."""
         return self.night.startswith(MERGE_BASE)
 
     @property

@@ -51,7 +51,7 @@ LEAST_TIME = 0.1
 
 
 def report(history: History, suite: str = "") -> str:
-    """The page; only of one suite if it is given."""
+    """The page; if a suite is given, only of this suite."""
     found = list(shown(history, suite))
     once = {(night.run.identity.line, night.run.suite): night for night in reversed(found)}  # without partial runs
     statuses = {key: {name: result.status for name, result in night.results.items()} for key, night in once.items()}
@@ -105,7 +105,7 @@ def partial(run: Run) -> str:
 
 
 def verdict_of(night: Night) -> tuple[str, str]:
-    """The run's verdict in a few words, worst news first; and pass, fail, or lost if cases have no verdict."""
+    """The run's verdict in a few words, the worst result first; and pass, fail, or lost if cases have no verdict."""
     unsaid = sum(night.counts.get(status, 0) for status in ("unjudged", "lost", "not run"))
     wrong, changed, rest = len(night.failures), len(night.changes), f"{unsaid} without a verdict"
     if night.alarms or (wrong and night.baseline is None):

@@ -60,7 +60,7 @@ def recorded(judgement: Judgement, *, timed: bool) -> Result:
 
 
 def first_cause(diagnosis: Diagnosis | None) -> str:
-    """The first cause of a diagnosis in words; empty if it says none."""
+    """The first cause of a diagnosis in words; empty if it has none."""
     return str(diagnosis.causes[0].cause) if diagnosis is not None and diagnosis.causes else ""
 
 

@@ -1,4 +1,4 @@
-"""Continue what was stopped: the last unfinished call of `regress`, and its results that still hold."""
+"""Continue the last unfinished call of `regress`, with those of its results that are still valid."""
 
 import json
 import uuid
@@ -14,7 +14,7 @@ from fattn_probe.daily.regress.schema import transaction, translated
 
 @dataclass(frozen=True)
 class Call:
-    """What a call of `regress` was asked for, by which `--resume` finds the last one: names, not contents.
+    """The arguments of a call of `regress`, by which `--resume` finds the last one: names, not contents.
 
     `source` names the source, its patches and a given build; `targets` are those of all entries.
     """
@@ -28,7 +28,7 @@ class Call:
 def night_of(history: History, call: Call, *, resume: bool) -> str:
     """The name of the night of a call: a new one, or with `resume` that of the last call that did not finish.
 
-    That is one of the same suite, source and filter, which shares a target.
+    That call has the same suite, source and filter, and shares a target.
     """
     query = "SELECT night, targets FROM calls WHERE suite = ? AND source = ? AND only = ? AND ended IS NULL"
     with translated(history.path), transaction(history.connection):
@@ -53,10 +53,10 @@ def finish(history: History, night: str) -> None:
 
 
 def take_over(history: History, run: Run, fingerprints: Mapping[str, str]) -> set[str]:
-    """The cases that need not run, since the night has results of theirs with the same fingerprints.
+    """The cases that need not run, because the night has results for them with the same fingerprints.
 
-    A run that was begun anew, because something changed, first gets those of the night's earlier runs; what cannot be
-    used is said. A lost case runs again.
+    A run that was begun anew because something changed first gets the results of the night's earlier runs; those that
+    cannot be used are reported. A lost case runs again.
     """
     found = usable(history.results(run), fingerprints)
     if found or not run.night:
@@ -78,7 +78,7 @@ def take_over(history: History, run: Run, fingerprints: Mapping[str, str]) -> se
 
 
 def unlike_parts(history: History, run: Run) -> str:
-    """How a run differs from others of its night, line and suite, in words; they would be one run without that."""
+    """How a run differs, in words, from others of its night, line and suite; otherwise they would be one run."""
     runs = (
         one for one in history.runs(run.identity.line, run.suite) if one.night == run.night != "" and one.id != run.id
     )
@@ -87,7 +87,7 @@ def unlike_parts(history: History, run: Run) -> str:
 
 
 def differences_of(run: Run, earlier: Run) -> tuple[str, ...]:
-    """What differs between two runs besides their cases, in words."""
+    """The differences between two runs apart from their cases, in words."""
     fingerprint = run.identity.fingerprint
     return fingerprint.differences(earlier.identity.fingerprint) if fingerprint else ()
 

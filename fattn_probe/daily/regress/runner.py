@@ -1,4 +1,4 @@
-"""Run a suite: its entries at once; a failing case does not affect others, and every result goes to the history."""
+"""Run all entries of a suite together; a failing case does not affect others, and every result goes to the history."""
 
 import platform
 import time
@@ -115,8 +115,8 @@ class Planned:
 class EntryRun:
     """A planned entry and its run in the history.
 
-    `before` are the results of the baseline, `left` the cases of this call; `results` are theirs, as they were judged,
-    and `stored` the same with what `orders` and the `base` add.
+    `before` are the results of the baseline, `left` the cases of this call. `results` are their results as judged,
+    `stored` those with the additions of `orders` and `base`.
     """
 
     planned: Planned
@@ -132,7 +132,7 @@ class EntryRun:
 
     @cached_property
     def ordered(self) -> dict[str, Case]:
-        """The cases that the check `order` is about, by name."""
+        """The cases that the check `order` applies to, by name."""
         checks = self.planned.checks
         return {case.name: case for case in self.left if not checks.may_take_part(case)} if checks.order else {}
 
@@ -142,7 +142,7 @@ class EntryRun:
         return len(self.results) == len(self.left) and not (self.ordered and self.orders is None)
 
     def settled(self, result: Result) -> Result:
-        """A result with all that is known now. While its orders have not run, it is one that a resumed run replaces."""
+        """A result with everything that is known now; until its orders have run, a resumed run replaces it."""
         if result.name in self.ordered and result.output:
             if self.orders is None:
                 return result
@@ -162,7 +162,7 @@ class EntryRun:
 
 
 def with_orders(result: Result, orders: Orders, number: int) -> Result:
-    """A result with the check `order`, of a number of orders."""
+    """A result with the check `order`, from a number of orders."""
     same = f"the same bits in {number_of(number, 'order')} of {number_of(orders.ops, 'op')} in one process"
     difference = orders.found.get(result.name)
     if difference is None:
@@ -177,7 +177,7 @@ def with_orders(result: Result, orders: Orders, number: int) -> Result:
 
 @dataclass
 class Standing:
-    """How far a call is, for the bar; the schedule knows what is compiled, and the time left."""
+    """The progress of a call, for the bar; the schedule knows what is compiled, and the time left."""
 
     cases: int = 0
     judged: int = 0
@@ -206,7 +206,7 @@ def say_nothing(words: str, status: str) -> None:
 
 @dataclass(frozen=True)
 class SuiteRunner:
-    """Runs the entries of a suite at once into a history, and takes over what the night that `part` names has of them.
+    """Runs all entries of a suite into a history, and takes over their results from the night that `part` names.
 
     `workers` is the number of processes, None for one per core; with several on one GPU no times are stored. `only` is
     this call's filter, a regular expression over names; the baseline is reduced to the matching cases too. `say` is
@@ -274,7 +274,7 @@ class SuiteRunner:
         return EntryRun(planned, run, baseline, before, left)
 
     def _events(self, runs: Sequence[EntryRun]) -> Generator[tuple[EntryRun, Event]]:
-        """What becomes known of the runs. A real GPU whose times count runs one case at a time, after all others."""
+        """Yield events of the runs. A real GPU whose times count runs one case at a time, after all other runs."""
         if self.cluster is not None:
             for run in runs:
                 with closing(self.cluster.judged(self._job(run.planned), run.left)) as results:
@@ -302,7 +302,7 @@ class SuiteRunner:
                 run.seconds = schedule.spent[number] / cores()
 
     def _heard(self, run: EntryRun, event: Event) -> bool:
-        """Store what is known now; whether it shows a failure."""
+        """Store what is known now; returns whether it shows a failure."""
         if isinstance(event, Result):
             run.results[event.name] = event
             self.standing.judged += 1
@@ -316,7 +316,7 @@ class SuiteRunner:
         return any([self._store(run, result) for result in run.results.values()])
 
     def _store(self, run: EntryRun, result: Result) -> bool:
-        """Store a result if it is not stored as it is now; whether it is a failure, which is said once."""
+        """Store a result if it has changed; returns whether it is a failure, which is reported once."""
         before, now = run.stored.get(result.name), run.settled(result)
         if now == before:
             return False
@@ -329,7 +329,7 @@ class SuiteRunner:
         return fails
 
     def _job(self, planned: Planned, workers: int | None = None) -> Job:
-        """How the cases of an entry are judged by some workers here, or by a cluster's: one case at a time on each."""
+        """How some workers, here or in a cluster, judge the cases of an entry: each of them one case at a time."""
         options, target = planned.session.options, planned.target
         repeat = options.repeat if target.engine == "cuda" else 1  # the simulator's times are meaningless
         threads = max(1, cores() // workers) if workers else 1

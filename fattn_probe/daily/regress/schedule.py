@@ -1,7 +1,7 @@
-"""Which case is judged next: one schedule for all entries and targets of a run, while their kernels compile.
+"""One schedule for all entries and targets of a run: it chooses the next case to judge while kernels compile.
 
-A case is ready when its kernels are there, which the threads of `compilers` tell the main thread through a queue. Only
-the main thread knows what is ready, and gives it to the workers between their answers.
+A case is ready when its kernels are compiled, which the threads of `compilers` report to the main thread through a
+queue. Only the main thread knows what is ready, and gives it to the workers between their answers.
 """
 
 import functools
@@ -27,7 +27,7 @@ LONG = 1e30
 
 @dataclass(frozen=True)
 class Orders:
-    """The first difference that the orders of a lane made to each case, and the number of ops that took part.
+    """The first difference in each case that the orders of a lane caused, and the number of ops that took part.
 
     `missing` says why there is no answer; empty if there is one.
     """
@@ -63,7 +63,7 @@ class Ordering:
 
 @dataclass(order=True)
 class Ready:
-    """A task that can run, in the order in which such tasks are given out: a method of `PoolWorker` and its words."""
+    """A task that can run: a method of `PoolWorker` and its arguments; ordered as tasks are handed out."""
 
     key: tuple[float, ...]
     method: Any = field(compare=False)
@@ -75,7 +75,7 @@ class Ready:
 class Schedule:
     """Judges the cases of lanes in `workers` processes, while their kernels compile, the most `likely` to tell first.
 
-    `left` is the number of tasks to do, `spent` the core seconds of each lane's.
+    `left` is the number of remaining tasks, `spent` the core seconds that each lane has used.
     """
 
     def __init__(self, lanes: Sequence[Lane], workers: int, likely: Likely) -> None:
@@ -91,7 +91,7 @@ class Schedule:
         self._orders = defaultdict[int, Ordering](Ordering)
 
     def events(self) -> Generator[tuple[int, Event]]:
-        """All that becomes known of the lanes, by their numbers; closing the iterator ends workers and compilers."""
+        """All that becomes known about the lanes, by number; closing the iterator stops workers and compilers."""
         heard, news = CONTEXT.Pipe(duplex=False)
         jobs = [lane.job for lane in self.lanes]
         with (
@@ -119,7 +119,7 @@ class Schedule:
         return events
 
     def _hear(self) -> None:
-        """Take note of what the compilers have found."""
+        """Process the compilers' messages."""
         while self.compilers.found:
             found = self.compilers.found.popleft()
             if isinstance(found, BaseException):
@@ -160,7 +160,7 @@ class Schedule:
             yield task
 
     def _next(self) -> Ready | None:
-        """The task to do next: what is likely to tell; the smallest case of each kernel; orders; the longest cases."""
+        """The next task: a case likely to show a change, else a kernel's smallest case, an order, the longest case."""
         while self._first:
             ready = heapq.heappop(self._first)
             fresh = {(ready.number, name) for name in ready.kernels} - self._tried
@@ -171,7 +171,7 @@ class Schedule:
         return heapq.heappop(self._rest) if self._rest else None
 
     def _take(self, task: Any, answer: Any) -> None:  # noqa: ANN401 (whatever the method of a task returns)
-        """Take an answer of a worker into account; orders of a lane run when each case's output alone is known."""
+        """Process a worker's answer; the orders of a lane run when the separate outputs of its cases are known."""
         number, words, died = task.keywords["number"], task.keywords, isinstance(answer, Died)
         took = self.compilers.share * (time.monotonic() - self._running.pop(task))
         self.compilers.judging = len(self._running)
@@ -190,7 +190,7 @@ class Schedule:
                 self._events.append((number, ordering.found))
 
     def _alone(self, number: int, name: str, output: Output) -> None:
-        """Take note of a case's output alone; the last one of a lane lets its orders run."""
+        """Store a case's separate output; after the last one of a lane, its orders can run."""
         lane, ordering = self.lanes[number], self._orders[number]
         ordering.outputs[name] = output
         if len(ordering.outputs) == len(lane.ordered):
@@ -201,6 +201,6 @@ class Schedule:
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated time left; None without experience of what is left."""
+        """The estimated time left; None without data about the remaining tasks."""
         judging, compiling = self.rate.of(self.left), self.compilers.seconds_left
         return None if judging is None or compiling is None else (judging + compiling) / self.compilers.cores

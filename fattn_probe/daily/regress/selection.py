@@ -1,4 +1,4 @@
-"""Select the cases of a suite for a target: of its scenarios, and of upstream's own list."""
+"""Select the cases of a suite for a target, from its scenarios and from upstream's own list."""
 
 import json
 from collections import Counter
@@ -30,7 +30,7 @@ UNSUPPORTED = "this source's test-backend-ops reports that the backend does not 
 
 @dataclass(frozen=True)
 class CaseSelection:
-    """The cases to run, and the results of cases that need no run; of a shard, `whole` is the digest of all."""
+    """The cases to run, and the results of cases that need no run; for a shard, `whole` is the digest of all cases."""
 
     cases: tuple[Case, ...]
     settled: tuple[Result, ...] = ()
@@ -50,7 +50,7 @@ class CaseSelection:
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """What a result of each case depends on besides the run: the case with its tolerance, by name."""
+        """The fingerprints of the cases with their tolerances, by name: what results depend on apart from the run."""
         cases = {case.name: case_fingerprint(case) for case in self.cases}
         return cases | {result.name: result.digest for result in self.settled}
 

@@ -153,7 +153,7 @@ def load_suite(path: Path) -> Suite:
 
 
 def _mistakes(path: Path, document: YamlDocument, error: ValidationError) -> Iterator[str]:
-    """The messages of pydantic's errors, one for each key: the alternatives of a value have an error each."""
+    """The messages of pydantic's errors, one for each key, though each alternative of a value has its own error."""
     by_key: dict[Key, list[str]] = {}
     for details in error.errors(include_url=False):
         key, said = explain(details, document.value, Suite)

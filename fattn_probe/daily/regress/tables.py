@@ -67,7 +67,7 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
 
 
 def not_checked(outcome: Outcome) -> Iterator[str]:
-    """By what how many cases could not be checked, each reason once."""
+    """How many cases could not be checked, for each reason."""
     checks = outcome.run.settings.checks
     results, found = outcome.results.values(), Counter[str]()
     found.update(f"{check.name}: {check.reason}" for result in results for check in result.checks if not check.made)
@@ -78,7 +78,7 @@ def not_checked(outcome: Outcome) -> Iterator[str]:
 
 
 def _words(change: Change, outcome: Outcome) -> str:
-    """What a change says, with the place where a kernel was stopped."""
+    """A change in words, with the place where a kernel was stopped."""
     return change.words + (outcome.results[change.case].place if change.kind in FAILURES else "")
 
 
@@ -87,7 +87,7 @@ def _counted(counts: dict[str, int]) -> str:
 
 
 def _said(changes: Sequence[Change]) -> str:
-    """The number of changes without cases that were not run, which the counts have."""
+    """The numbers of changes and of regressions; cases that were not run are already in the counts."""
     found = [change for change in changes if change.kind is not ChangeKind.NOT_RUN]
     alarms = sum(change.alarm for change in found)
     return f"{len(found)} changed, {number_of(alarms, 'regression')}" if found else "nothing changed"
@@ -157,7 +157,7 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
 
 
 def _known(outcome: Outcome) -> str:
-    """How many of the failures are known defects, in brackets; empty for none."""
+    """The number of known defects among the failures, in brackets; empty if there is none."""
     number = known(outcome)
     return f" ({'all' if number == outcome.counts['fail'] else number} by known defects)" if number else ""
 

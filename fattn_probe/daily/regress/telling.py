@@ -1,7 +1,7 @@
 """The cases of the shipped suite that are most likely to show what a changed source does.
 
-`killers.csv` says which case of `quick` noticed the faults that were planted in each function of the default release,
-so it reaches these lines. `scripts/detection killers` makes it from the verdicts on mutants.
+`killers.csv` says which cases of `quick` noticed the faults that were planted in each function of the default release,
+and so reach these lines. `scripts/detection killers` makes it from the verdicts on mutants.
 """
 
 import csv
@@ -40,7 +40,7 @@ NEAR, FAR = 8, 1000
 
 
 class Killer(NamedTuple):
-    """A case and the number of faults that it noticed on a line, counted from that of the function's name."""
+    """A case, and the number of faults that it noticed on a line, which is counted from the function's first line."""
 
     file: str
     function: str
@@ -80,7 +80,7 @@ class Telling:
     kernels: tuple[str, ...]
 
     def lines(self, rows: Sequence[Judgement]) -> Iterator[Text]:
-        """The same in words, with those of the judged cases that launch no kernel of the changed files."""
+        """The places and cases in words, with the judged cases that launch no kernel of the changed files."""
         yield Text(f"changed since {self.base}: {listed(self.changed)}", "bold")
         if self.noticed:
             faults = number_of(sum(self.noticed.values()), "fault")
@@ -102,7 +102,7 @@ class Telling:
         return {"base": self.base, "changed": changed, "kernels": self.kernels, "noticed": noticed}
 
     def chosen(self) -> list[tuple[Entry, Target, Case]]:
-        """The few most telling cases that the suite has now, each of another scenario.
+        """The few most telling cases that the suite still has, each from a different scenario.
 
         Those that reach the changed functions come first.
         """
@@ -149,7 +149,7 @@ def changed_functions(base: Code, new: Code) -> Iterator[ChangedFunction]:
 
 
 def telling(options: RunOptions, base: Base) -> Telling | None:
-    """The cases that tell most about what differs between a source and its base; None if no attention file does."""
+    """The cases that reveal most about a source's changes from its base; None if no attention file has changed."""
     if options.tree is None or base.options.tree is None or base.missing:
         return None
     changed = tuple(changed_functions(Code(base.options.tree.root), Code(options.tree.root, options.patches)))
@@ -174,7 +174,7 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
 
 
 def concerns(file: str, family: str) -> bool:
-    """Whether a file is of a family of kernels, or of none and so concerns all."""
+    """Whether a file belongs to a family of kernels, or to none, in which case it concerns all of them."""
     name = file.rpartition("/")[2]
     own = [one.case for one in FAMILIES if name.startswith(f"fattn-{one.case}")]
     return family in own or not own

@@ -39,7 +39,7 @@ class ShownWay:
 
     @property
     def fails(self) -> bool:
-        """Whether it failed every time."""
+        """Whether the test failed every time."""
         return self.runs > 0 and self.failed == self.runs
 
     def __str__(self) -> str:

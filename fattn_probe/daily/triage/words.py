@@ -72,7 +72,7 @@ def said_of(guilty: Guilty) -> str:
 
 
 def how_wrong(guilty: OtherOpWrong) -> str:
-    """How far an op is off, or how it ended."""
+    """How large an op's error is, or how the op ended."""
     found = guilty.found
     if not isinstance(found, TensorDifference):
         return found.message

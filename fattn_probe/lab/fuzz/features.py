@@ -81,7 +81,7 @@ def rough(number: int) -> str:
 
 @dataclass
 class Kept:
-    """The cases that showed a new pair of features, and the pairs."""
+    """The cases that had a new pair of features, and the pairs."""
 
     tree: Tree | None
     cases: list[Judged] = field(default_factory=list)

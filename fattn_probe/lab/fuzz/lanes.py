@@ -50,7 +50,7 @@ class Drawn:
 
     @property
     def left_out(self) -> bool:
-        """Whether the case is one of the unsupported ones that do not run."""
+        """Whether the case is unsupported and does not run."""
         return self.kernels == () and self.number % UNSUPPORTED_EVERY != 0
 
 
@@ -72,7 +72,7 @@ class LaneBatch:
 
 @dataclass
 class Lane:
-    """The sequence of cases of the `targets` that share a build, of `all_targets` of the run.
+    """The sequence of cases for the `targets` that share a build, out of `all_targets` of the run.
 
     Case number i is for target i modulo the number of targets. `share` is the time share of compiling new kernels,
     `due` the total number of cases, None for no limit.
@@ -143,7 +143,7 @@ class Lane:
 
 
 def lanes(session: Session, targets: Sequence[Target], seed: int, share: float, total: int | None = None) -> list[Lane]:
-    """A lane for each architecture of the targets; of `total` cases each has a part in proportion to its targets."""
+    """A lane for each architecture of the targets, with a part of the `total` cases in proportion to its targets."""
     by_arch: dict[str, list[Target]] = {}
     for target in targets:
         by_arch.setdefault(arch_of(target), []).append(target)

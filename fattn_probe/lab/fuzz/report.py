@@ -183,7 +183,7 @@ def text_of(cases: Sequence[Judged], on: str) -> str:
 
 @dataclass
 class FuzzRun:
-    """The results of a run as they come."""
+    """The results of a run as they arrive."""
 
     tally: Tally
     kept: Kept

@@ -50,7 +50,7 @@ class FuzzLimits:
 
 @dataclass
 class Fuzzer:
-    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` are the last by target."""
+    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` has each target's last."""
 
     options: RunOptions
     targets: Sequence[Target]

@@ -1,4 +1,4 @@
-"""Random scenarios: a pure function of a seed and a number, and all legal."""
+"""Random scenarios, all of them legal: a pure function of a seed and a number."""
 
 from collections.abc import Callable
 from random import Random

@@ -36,7 +36,7 @@ FIXED = frozenset({"hsk", "hsv", "n_head", "n_head_kv", "seed", *SIZES})
 
 
 def shrink(settings: Settings, fails: Callable[[Settings], bool], tries: int = MOST_TRIES) -> Settings:
-    """The smallest legal scenario found that `fails`, as the given one does; at most `most` are tried."""
+    """The smallest legal scenario found that `fails` like the given one; at most `most` are tried."""
     seen = [settings]
     found = True
     while found:
@@ -63,7 +63,7 @@ def candidates(settings: Settings) -> Iterator[Settings]:
 
 
 def _without(settings: Settings) -> Iterator[Settings]:
-    """Remove a complete setting; with the mask, also everything that needs one."""
+    """Remove a whole setting; if it is the mask, also everything that needs a mask."""
     if "mask" in settings:
         layout = {name: view for name, view in settings.get("layout", {}).items() if name != "mask"}
         yield _drop(settings, "mask", "max_bias", "n_kv_max") | {"layout": layout}
@@ -120,7 +120,7 @@ def _types(settings: Settings) -> Iterator[Settings]:
 
 
 def _numbers(settings: Settings) -> Iterator[Settings]:
-    """With smaller whole numbers, and rounder others."""
+    """With smaller integers, and rounder other numbers."""
     for place, value in _leaves(settings):
         if place[-1] in FIXED or isinstance(value, bool) or not isinstance(value, int | float):
             continue

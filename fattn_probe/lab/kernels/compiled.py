@@ -79,7 +79,7 @@ def read_answer(path: Path, question: Question) -> tuple[np.ndarray, tuple[float
 
 @dataclass(frozen=True)
 class OneBlock:
-    """A division in which one block does all KV steps of a row."""
+    """A division of work in which one block does all KV steps of a row."""
 
     steps: int
     group: int

@@ -74,7 +74,7 @@ class Question:
 
     @cached_property
     def causal(self) -> bool:
-        """Whether query i sees exactly the KV rows up to i + n_kv - n_q: by the mask's values, not its name."""
+        """Whether query i sees exactly the KV rows up to i + n_kv - n_q: judging by the mask's values, not its name."""
         if not self.op.has_mask or self.op.params.max_bias:
             return False
         view = self.op.operands["mask"]

@@ -61,7 +61,7 @@ class Profiled:
 
 
 def check_targets(targets: Sequence[Target]) -> None:
-    """InputError if a target has no kernels, or is an AMD GPU; MachineError for a GPU without ncu."""
+    """InputError if a target runs no kernels, or is an AMD GPU; MachineError for a GPU without ncu."""
     if any(target.engine == "cpu" for target in targets):
         raise InputError("profile --on cpu: ggml's CPU backend has no kernels to count")
     if amd := [target for target in targets if target.device is not None and target.device.gfx]:

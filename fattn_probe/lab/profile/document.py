@@ -14,7 +14,7 @@ Gpus = Mapping[str, Device | None]
 
 
 def roof_for(counts: Counts, device: Device | None) -> Roof | None:
-    """The roof for a launch: that of tensor cores if it multiplied matrices by them, otherwise of float32.
+    """The roof for a launch: that of the tensor cores if it used them, otherwise that of float32.
 
     ncu also counts half-precision arithmetic as tensor instructions, but then without ldmatrix.
     """
@@ -24,7 +24,7 @@ def roof_for(counts: Counts, device: Device | None) -> Roof | None:
 
 
 def point_of(profile: Profile, counts: Counts) -> Point | None:
-    """The launch's point, with the op's operations for an attention kernel; None if operations or bytes are unknown."""
+    """The launch's point on the roofline, with the op's operations for an attention kernel; None if it is unknown."""
     flops = profile.flops if columns_of_tile(counts.launch) else counts.values.get("tensor_flops")
     moved = counts.bytes_moved
     if not flops or not moved:

@@ -48,7 +48,7 @@ def find_ncu() -> Path:
 
 
 def measure(argv: Sequence[str | Path], env: Mapping[str, str], timeout: float | None) -> str:
-    """Run a program under ncu; its CSV. MachineError in one sentence if ncu is missing or may not read counters."""
+    """Run a program under ncu, and return its CSV. MachineError if ncu is missing or may not read counters."""
     done = run([find_ncu(), *options(), *argv], env=env, timeout=timeout, failure=None)
     if NO_PERMISSION in done.stdout + done.stderr:
         raise MachineError(

@@ -52,7 +52,7 @@ class ProgramKernel:
 class Executable:
     """A compiled program, its kernels, and its PTX that the simulator lacks, as `file:line: instruction`.
 
-    `source` is its file, as named by the user.
+    `source` is the path of its file, as given by the user.
     """
 
     path: Path
@@ -251,7 +251,7 @@ def copy_of(path: Path) -> str:
 
 
 def explained(error: BuildError, program: Program, rewritten: dict[Path, Rewritten]) -> BuildError | InputError:
-    """A compiler's errors in the user's terms: no columns in lines that were rewritten, and no main() by name."""
+    """A compiler's errors in the user's terms: without columns in rewritten lines, and without the renamed main()."""
     if NO_MAIN in str(error):
         return InputError(f"{program.path} has no main()")
     as_written = {path: (program.texts[path].splitlines(), file.text.splitlines()) for path, file in rewritten.items()}

@@ -43,7 +43,7 @@ class Beside:
 class Against:
     """A row (sequence, query, head) of a kernel on a target, and its output (d_v).
 
-    `left` warps of the row were not read, since enough steps were.
+    `left` is the number of the row's warps that were not read, because there were enough steps.
     """
 
     row: Row

@@ -1,4 +1,4 @@
-"""The lines of llama.cpp that are each step of attention, found in a tree by what the code says."""
+"""The lines of llama.cpp that implement each step of attention, found in a tree by their text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -220,7 +220,7 @@ class RowState:
 
     @property
     def rescaled(self) -> npt.NDArray[np.bool_]:
-        """Rows with earlier sums whose maximum rose: only these are really rescaled."""
+        """The number of rows with earlier sums whose maximum rose: only these are really rescaled."""
         return np.isfinite(self.before) & (self.maximum > self.before)
 
 
@@ -305,10 +305,11 @@ JOINS = ("tile", "combine")
 
 @dataclass(frozen=True)
 class StepRow:
-    """A step; queries and KV rows are [first, last + 1). `maximum`, `total`, `rescale` are of the tile's last query.
+    """A step; queries and KV rows are [first, last + 1). `maximum`, `total`, `rescale` belong to the tile's last query.
 
-    `again` rows had earlier sums; the maximum of `rose` of them rose, and only these are really rescaled. All are None
-    if the step does not change the softmax; `rescale` is also None if there was nothing to rescale.
+    `again` is the number of rows with earlier sums, `rose` the number of those whose maximum rose: only these are
+    really rescaled. All are None if the step does not change the softmax; `rescale` is also None if there was nothing
+    to rescale.
     """
 
     step: int

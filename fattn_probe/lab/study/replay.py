@@ -1,4 +1,4 @@
-"""A study as a replay: an algorithm step by step, on the page that kernels have too."""
+"""A study as a replay: an algorithm step by step, on the same page as kernels."""
 
 from dataclasses import replace
 from itertools import groupby

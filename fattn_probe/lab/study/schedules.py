@@ -36,7 +36,7 @@ class _Use:
 
 
 def broken_rules(events: Sequence[Event], plan: WarpgroupPlan, *, complete: bool = True) -> list[str]:
-    """Violations by the events of the rules of a ring of `plan.stages` buffers; in a deadlock, up to that point."""
+    """The events' violations of the rules of a ring of `plan.stages` buffers; in a deadlock, up to that point."""
     found = [*_stages(events, plan), *_order(events, plan), *_turns(events, plan)]
     for what in READER:
         found += _buffers(events, plan, what)

@@ -264,7 +264,7 @@ def precision_lines(found: Sequence[Rounded], exact: F64) -> Iterator[Renderable
 
 
 def render_table3(found: Table3) -> RenderableType:
-    """Table 3 beside that of the paper."""
+    """Table 3 next to the paper's table."""
     rows: list[tuple[Word, ...]] = []
     for row in found.table:
         paper = ("", "") if row.paper is None else (f"{row.paper:.1e}", f"{row.rmse / row.paper - 1:+.0%}")

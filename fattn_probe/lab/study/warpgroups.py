@@ -98,7 +98,7 @@ class _Actor:
         return tuple(signal for signal in step.signals if signal not in told) if isinstance(step, Wait) else ()
 
     def advance(self, told: set[str]) -> bool:
-        """Run to the next signal that is not set; whether anything was done."""
+        """Run to the next signal that is not set; returns whether anything was done."""
         first = self.at
         while self.at < len(self.program) and not self.missing(told):
             step = self.program[self.at]
@@ -132,7 +132,7 @@ def simulate(programs: Mapping[str, Program]) -> Timeline:
 
 
 def _slot(actors: list[_Actor], slot: int, told: set[str]) -> list[Event]:
-    """Let every unit work for a slot; the events that end with it."""
+    """Let every unit work for a slot; returns the events that end with it."""
     ended: list[Event] = []
     for unit in sorted({unit for actor in actors for unit, works in actor.started.items() if works}):
         users = [(actor, actor.started[unit]) for actor in actors if actor.started.get(unit)]
@@ -389,5 +389,5 @@ def _turn(group: int, turn: int) -> str:
 
 
 def _next_turn(plan: WarpgroupPlan, group: int, turn: int) -> str:
-    """The next turn: that of the next warpgroup, or of the first one again."""
+    """The next turn: the next warpgroup's, or the first one's again."""
     return _turn(group + 1, turn) if group < plan.consumers else _turn(1, turn + 1)

@@ -1,4 +1,4 @@
-"""`fattn-probe build`: the kernels that are asked for, a finished build as a table; the line that shows progress."""
+"""`fattn-probe build`: the requested kernels, a finished build as a table, and the line that shows progress."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -59,7 +59,7 @@ class Flags:
         return (*compiler, *level, "-fPIC", "-w", *self.simulator.sanitizers, *GGML_DEFINES, *GGML_INCLUDES)
 
     def base(self, source: str) -> tuple[str, ...]:
-        """Libggml-base; releases without ggml-version.h.in take the version from the command line."""
+        """libggml-base; releases without ggml-version.h.in take the version from the command line."""
         version = () if self.sources.version_header else ("-include", "overlay/ggml/src/ggml-version.h")
         return (*self.host(source), *version)
 
@@ -92,8 +92,8 @@ class Flags:
     def sim(self, source: str = "") -> tuple[str, ...]:
         """A rewritten .cu file as C++.
 
-        ggml-cuda.cu, which has no attention kernel, is the same in every flavour; what only launches kernels is the
-        same in release and count builds. The checker sees the conversions of launch arguments.
+        ggml-cuda.cu, which has no attention kernel, is the same in every flavour; code that only launches kernels is
+        the same in release and count builds. The checker also checks the conversions of launch arguments.
         """
         launches = LAUNCHES_PREFIX in source and self.simulator.flavour not in ("debug", "coverage")
         common = source == BACKEND or (launches and self.simulator.flavour != "check")

@@ -38,7 +38,7 @@ def wheel_root() -> Path | None:
 
 
 def toolkit_roots() -> Iterator[Path]:
-    """Folders that may hold a toolkit (bin/nvcc, include); those that the user names come first."""
+    """Folders that may contain a toolkit (bin/nvcc, include); those that the user names come first."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if value := os.environ.get(name):
             yield Path(value)
@@ -48,7 +48,7 @@ def toolkit_roots() -> Iterator[Path]:
 
 
 def find_headers() -> Headers | None:
-    """The headers of the wheels if they are complete, else of the first toolkit with this CUDA; None without any."""
+    """The headers of the wheels if they are complete, else of the first toolkit with this CUDA; None if none has."""
     if wheels := wheel_headers():
         return wheels
     for root in toolkit_roots():

@@ -92,8 +92,8 @@ class BuildRequest:
 def kernels_apart(engine: str, flavour: str) -> bool:
     """Whether a kernel is compiled apart from the host function that launches it, and from its other kernels.
 
-    Not by nvcc; not for a debugger, which looks for a kernel's lines where it is launched; not for coverage, which
-    counts the kernels that no case launches too.
+    nvcc never does so; nor do builds for a debugger, which looks for a kernel's lines where it is launched, and for
+    coverage, which also counts kernels that no case launches.
     """
     return engine == "sim" and flavour not in ("debug", "coverage")
 
@@ -122,8 +122,8 @@ def named(patches: Iterable[Patch]) -> Named:
 def key_of(request: BuildRequest, compilers: tuple[str, ...]) -> Fingerprint:
     """The fingerprint of a request with these compilers; its projection `build` names the folder.
 
-    It has fattn-probe's own files: two checkouts that share a cache would build one folder in turn, each while the
-    other runs it.
+    It includes fattn-probe's own files: otherwise two checkouts that share a cache would rebuild the same folder in
+    turn, each while the other runs it.
     """
     return replace(request.fingerprint, compilers=compilers, stamp=own_stamp())
 
@@ -142,7 +142,7 @@ def folder_of(request: BuildRequest, key: Fingerprint) -> Path:
 class Contents:
     """The contents of a build folder, which only grow.
 
-    `kernels` are names of kernel cases ("mma 64,64,8,8") or of one kernel of a case, `sources` further files of
+    `kernels` are names of kernel cases ("mma 64,64,8,8") or of one kernel of a case, `sources` additional files of
     ggml-cuda/ and ggml-base by name, `architectures` files of libllama's src/models/ by name. `libllama` is the digest
     of libllama's source, empty in a build without it. A `dry` build can launch kernels but not run them: it has a part
     of the simulator.
@@ -170,7 +170,7 @@ class Contents:
 
     @property
     def has_libllama(self) -> bool:
-        """Whether it is among the contents."""
+        """Whether libllama is among the contents."""
         return any(name in self.programs for name in WITH_LIBLLAMA)
 
     def for_tree(self, tree: Tree) -> "Contents":
@@ -203,7 +203,7 @@ class Manifest:
 
     @property
     def released(self) -> bool:
-        """Whether the kernels are those of a llama.cpp release as it is: no folder, no fork, no patch."""
+        """Whether the kernels are those of an unchanged llama.cpp release: no folder, no fork, no patch."""
         return not self.patches and is_release(self.source)
 
 
@@ -214,7 +214,7 @@ def new_manifest(request: BuildRequest, key: Fingerprint, contents: Contents) ->
 
 
 def from_first_version(plain: dict[str, Any]) -> dict[str, Any]:
-    """A manifest of version 1, which had no fingerprint, as one of today; the oldest lack the text of their patches."""
+    """Convert a manifest of version 1, which had no fingerprint; the oldest do not know the text of their patches."""
     names = plain.pop("patches")
     digests = plain.pop("patch_digests", None) or [""] * len(names)
     return plain | {"fingerprint": plain | {"patches": list(zip(names, digests, strict=True))}}

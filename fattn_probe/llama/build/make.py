@@ -1,4 +1,4 @@
-"""Make a build: write its files, run ninja, and keep what ptxas reports of each kernel (`-Xptxas -v`)."""
+"""Make a build: write its files, run ninja, and store what ptxas reports about each kernel (`-Xptxas -v`)."""
 
 import functools
 import json
@@ -111,12 +111,12 @@ def extend(
 
 
 def heaviest_first(kernels: Iterable[str], known: Mapping[str, float]) -> tuple[str, ...]:
-    """The names of kernel cases, those first that took longest in earlier builds; unknown ones before them."""
+    """The names of kernel cases: first unknown ones, then those that took longest in earlier builds."""
     return tuple(sorted(kernels, key=lambda name: -known.get(case_file(name), float("inf"))))
 
 
 def build_env(growth: Growth, toolchain: Toolchain, again: bool) -> dict[str, str]:
-    """The environment of a build's commands; removes what the last build left: ccache's report, objects to renew."""
+    """The environment of a build's commands; removes the last build's leftovers: ccache's report, objects to renew."""
     for name in (STATS_LOG, "obj", OVERLAY_STAMP) if again else (STATS_LOG,):
         growth.remove(name)
     shared = ccache_env(toolchain.versions) if toolchain.ccache else {}
@@ -194,7 +194,7 @@ def add_missing(build: Build, symbol: str, progress: Report = silent) -> Build:
 def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
     """The contents of a build that define a demangled function: one kernel or file; none if no file of the tree does.
 
-    A host function that launches kernels is in a file of its own if these are compiled apart.
+    A host function that launches kernels is in a separate file if the kernels are compiled apart.
     """
     tree, types = request.tree, ggml_types(request.tree)
     if case := case_of(name, sources.cases, types):

@@ -43,7 +43,7 @@ GIB_A_COMPILE = 1.5  # memory of nvcc for the heaviest kernel instances
 class Progress:
     """The progress of a build: steps done of the total, the latest step, seconds since the start.
 
-    `left` is the estimated number of seconds to go, None without one.
+    `left` is the estimated number of remaining seconds, None if unknown.
     """
 
     done: int
@@ -124,7 +124,8 @@ class TimeLeft:
 class JobSlots:
     """Slots for compiles, which the ninjas of several builds share by GNU make's jobserver protocol.
 
-    A thread takes a slot before it runs ninja, or keeps a core busy otherwise. Ninja takes more while some are free.
+    A thread takes a slot before it runs ninja or other work that keeps a core busy. Ninja takes more while slots are
+    free.
     """
 
     def __init__(self, number: int) -> None:
@@ -140,13 +141,13 @@ class JobSlots:
         os.write(self._write, b"+" * number)
 
     def close(self) -> None:
-        """No ninja is left that uses them."""
+        """Release the jobserver; no ninja may use it any more."""
         os.close(self._read)
         os.close(self._write)
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment by which ninja finds them."""
+        """The environment in which ninja finds the slots."""
         pipe = f"/proc/{os.getpid()}/fd/{self._read}"
         return {"MAKEFLAGS": f" -j{self.number} --jobserver-auth=fifo:{pipe}"}
 
@@ -187,10 +188,10 @@ def run_ninja(
 ) -> None:
     """Build some or all targets of build.ninja in a folder, with `env` added to this process's environment.
 
-    What the steps write counts as changed. So many `jobs` run side by side, or as many as there are free slots beside
-    the caller's own. `known` are the seconds of steps in earlier builds. The complete output goes to build.log. Ninja
-    runs on its own terminal, because only then does it print the start of each step. A failed step raises BuildError;
-    an interrupt first ends ninja and its compilers.
+    The files that the steps write count as changed. At most `jobs` steps run in parallel, or if it is `JobSlots`, one
+    in the caller's slot and one in each free slot. `known` are the seconds of steps in earlier builds. The complete
+    output goes to build.log. Ninja runs on its own terminal, because only then does it print the start of each step. A
+    failed step raises BuildError; an interrupt first ends ninja and its compilers.
     """
     folder, before, variables = growth.folder, logged(growth.folder), dict(env or {})
     records = [path for path in map(folder.joinpath, RECORDS) if path.exists()]
@@ -266,7 +267,7 @@ def spawned(argv: list[str], variables: Mapping[str, str]) -> Iterator[tuple[sub
 
 
 def control_terminal() -> None:
-    """Make the terminal on stdout that of this process's session, and heed its hangup, which `nohup` ignores."""
+    """Make stdout the controlling terminal of this process's session, and restore SIGHUP, which `nohup` ignores."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     fcntl.ioctl(1, termios.TIOCSCTTY, 0)
 

@@ -39,7 +39,7 @@ CALLED = re.compile(r"\b(\w+)\s*\(")
 
 
 def known_ptx() -> frozenset[str]:
-    """The names in `simt::ptx`: all that the simulator's headers that open this namespace declare or call."""
+    """The names in `simt::ptx`: everything that the simulator's headers declare or call in this namespace."""
     names: set[str] = set()
     for path in (NATIVE / "sim").rglob("*.h"):
         text = path.read_text()
@@ -80,7 +80,7 @@ def write_native(growth: Growth) -> None:
 
 
 def renew_overlay(growth: Growth, request: BuildRequest, sources: Sources, contents: Contents) -> None:
-    """Update the overlay, unless it is as this fattn-probe left it; the folder is for one source and its patches."""
+    """Update the overlay, unless this fattn-probe left it so; the folder is for one source and its patches."""
     folder, files = growth.folder, compiled_files(sources, contents)
     overlay, stamp = folder / OVERLAY, folder / OVERLAY_STAMP
     copied = [*kept_files(request.tree.root), *(model_files(request.tree.root) if contents.has_libllama else ())]
@@ -156,7 +156,7 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
 
 
 def rewrite_files(paths: Iterable[Path], style: Style) -> None:
-    """Rewrite CUDA files to C++, in place; of attention kernels that are compiled apart, a second file launches them.
+    """Rewrite CUDA files to C++, in place; attention kernels compiled apart get a second file, which launches them.
 
     In the second file of a header, kernels have no bodies, so that a change in one does not change it. It has the name
     and the lines of the first for debuggers and compilers.
@@ -183,8 +183,8 @@ def hip_names() -> dict[str, str]:
 def without_circles(text: str) -> str:
     """vendors/hip.h without its definitions that the simulator's HIP headers reverse.
 
-    It defines a name in CUDA as a name in HIP, which the headers define as the name in CUDA. A macro does not expand
-    within itself, so a name in HIP would be left.
+    It defines CUDA's names as HIP's names, which the headers in turn define as CUDA's names. A macro does not expand
+    within itself, so HIP's name would remain.
     """
     names = hip_names()
     return NAME.sub(lambda match: "" if names.get(match[2]) == match[1] else match[0], text)
@@ -194,7 +194,7 @@ def without_circles(text: str) -> str:
 def rewritten(text: str, name: str, known_ptx: frozenset[str], style: Style) -> str:
     """The text of one file for the simulator.
 
-    Rewriting all files takes a second, so what is unchanged in a patched or edited tree is read from the cache.
+    Rewriting all files takes a second, so the unchanged files of a patched or edited tree are read from the cache.
     """
     key = hexdigest((f"{own_stamp()}\0{name}\0{style}\0", text))
     if (kept := read_document(REWRITTEN, key)) is not None:

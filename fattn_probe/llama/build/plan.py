@@ -133,13 +133,13 @@ class Planner:
         return (SIM_HOST, DEBUGGED, *counters, *(() if dry else SIM_KERNELS))
 
     def cuda_runtime(self) -> list[str]:
-        """The CUDA runtime library of the cuda engine; the simulator is its own."""
+        """The CUDA runtime library of the cuda engine; the simulator has its own."""
         return [f"lib/{self.cudart}"] if self.cudart else []
 
     def stubs(
         self, source: str, objects: list[str], provided: Iterable[str] = (), libraries: Iterable[str] = ()
     ) -> tuple[BuildStep, BuildStep]:
-        """The stubs of a library of `objects`, which change with the objects; it is linked with the others.
+        """The stubs of a library of `objects`, which change with the objects; the library is linked with the others.
 
         The libraries that this build makes are given as their objects, `provided`. Ninja starts the step with the most
         dependents, and would otherwise compile those objects first and the heavy kernels last.
@@ -188,13 +188,13 @@ class Planner:
         return [self.compile(f"overlay/src/{name}", self.flags.libllama(name)) for name in files]
 
     def registry(self, uses: tuple[str, ...], folder: str = "") -> list[BuildStep]:
-        """Ggml's list of all backends, which is made at compile time. The runner has one backend and does without."""
+        """ggml's list of all backends, made at compile time. The runner has one backend and does not need it."""
         files = [f"{GGML}/{name}" for name in self.flags.sources.registry]
         return [self.compile(file, (*self.flags.host(file), *uses), folder) for file in files]
 
 
 def case_file(name: str) -> str:
-    """The generated .cu file of a kernel case of this name: `fattn-probe-mma-64-64-8-8.cu` of `mma 64,64,8,8`."""
+    """The generated .cu file of a kernel case of this name: `fattn-probe-mma-64-64-8-8.cu` for `mma 64,64,8,8`."""
     words = name.replace("GGML_TYPE_", "").lower().replace(" ", "-").replace(",", "-")
     return f"{CASE_PREFIX}{words}.cu"
 
@@ -215,7 +215,7 @@ def launches_text(cases: Iterable[KernelCase]) -> str:
 
 
 def body_text(file: str, headers: Iterable[str]) -> str:
-    """The text of a file with one kernel's body, of the name that `body_file` gives it."""
+    """The text of the file with one kernel's body that `body_file` names."""
     kernel, *values = file.rpartition("/")[2].removeprefix(BODY_PREFIX).removesuffix(".cu").split("-")
     arguments = f"<{', '.join(values)}>" if values else ""
     body = f"[[gnu::used]] static void (*const body)() = (void (*)()) &{BODIES}::{kernel}{arguments};\n"
@@ -225,8 +225,8 @@ def body_text(file: str, headers: Iterable[str]) -> str:
 def case_text(case: KernelCase, shared: Mapping[str, Sequence[str]]) -> str:
     """The text of a kernel case's file: upstream's instance file, reduced to one declaration.
 
-    For an instance, the bodies of the kernel, and of those that are launched beside it: of the `shared` kernels, by
-    name with their template parameters, those that differ only with sizes and columns.
+    For an instance, it has the bodies of the kernel and of the `shared` kernels (template parameters by name) that are
+    launched with it and depend only on sizes and columns.
     """
     if not case.instance:
         return f'#include "../{case.header}"\n\n{case.declaration}\n'

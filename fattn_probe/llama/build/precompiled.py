@@ -1,8 +1,8 @@
 """The headers that all attention kernels include, compiled once: to g++ they cost as much as a small kernel itself.
 
-The compiler reads a header of ours before a kernel's file (`-include`). If a precompiled one lies beside it, g++ takes
-that instead and makes the same object, bit for bit. Its depfile then lacks the headers within, by which ccache and
-ninja know an object; so each kernel's file begins with a line that has their digest.
+The compiler reads a header of ours before a kernel's file (`-include`). If there is a precompiled one beside it, g++
+uses that instead and makes the same object, bit for bit. Its depfile then lacks the included headers, by which ccache
+and ninja identify an object; so each kernel's file begins with a line that contains their digest.
 """
 
 import contextlib
@@ -40,9 +40,9 @@ def digest_line(folder: Path, state: str) -> str:
 
 @contextlib.contextmanager
 def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Sequence[str]) -> Iterator[None]:
-    """Meanwhile the plan's kernels find their headers precompiled in a build's folder, if more than a few are missing.
+    """In the block, a build's folder has precompiled headers for the plan's kernels, if more than a few are missing.
 
-    A header that does not compile is left out: the compiles of the kernels say what is wrong with it. The cache may be
+    A header that does not compile is left out: compiling the kernels then shows what is wrong with it. The cache may be
     read-only, and a header may be in use when it is removed: g++ then reads the headers themselves.
     """
     missing: dict[str, list[BuildStep]] = {}

@@ -41,9 +41,9 @@ COMMENT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/")
 class Style:
     """How nvcc would compile a file: with `fast_math` (-use_fast_math) or exactly; with `hip`, how clang would for AMD.
 
-    A `whole` program has host code too, and its kernels may print. `unrolls` is whether g++ unrolls the loops that nvcc
-    is told to unroll; it does in the kernels of UNROLLED anyway. With `apart`, kernels of SPLIT headers call bodies
-    of their own, which may be in another object; without `bodies`, these are only declared.
+    A `whole` program also has host code, and its kernels may print. `unrolls` is whether g++ unrolls the loops that
+    nvcc is told to unroll; it always does so in the kernels of UNROLLED. With `apart`, kernels of SPLIT headers call
+    bodies of their own, which may be in another object; without `bodies`, these are only declared.
     """
 
     fast_math: bool = True
@@ -78,9 +78,9 @@ class Rewritten:
 
 
 def _rewrite_directives(draft: Draft, *, unrolls: bool) -> None:
-    """Replace `#pragma unroll`, which g++ does not know, by its own or by nothing; rewrite the launches in macros.
+    """Replace `#pragma unroll`, which g++ does not know, by g++'s own pragma or nothing; rewrite launches in macros.
 
-    A number of turns stays, if it is a literal. nvcc takes the pragma in a macro too.
+    A literal number of iterations stays. nvcc also accepts the pragma in a macro.
     """
     for place, (kind, text) in enumerate(draft.tokens):
         if kind != "directive":

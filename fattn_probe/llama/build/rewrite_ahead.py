@@ -1,4 +1,4 @@
-"""Loops of a warp: shuffles (native/sim/shuffle.h), and products that a lane passes alone (native/sim/ahead.h)."""
+"""Loops of a warp: shuffles (native/sim/shuffle.h), and products that a lane passes first (native/sim/ahead.h)."""
 
 import re
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ STATEMENT_ENDS = frozenset({"{", "}", ";"})
 
 
 def rewrite_shuffles(draft: Draft, device: Spans) -> None:
-    """Turn `x += __shfl_xor_sync(mask, x, offset, width)`, for offset, offset/2 ... 1, into one butterfly.
+    """Turn a loop of `x += __shfl_xor_sync(mask, x, offset, width)`, for offset, offset/2 ... 1, into one butterfly.
 
-    Also for `x = f(x, __shfl_xor_sync(...))`. The loop stays and runs once: a pragma may stand before it. Other loops
-    with shuffles are left as they are.
+    This includes `x = f(x, __shfl_xor_sync(...))`. The loop stays and runs once, because a pragma may precede it. Other
+    loops with shuffles are left as they are.
     """
     for start in draft.where.get("for", ()):
         close = draft.mates[start + 1]
@@ -63,7 +63,7 @@ def rewrite_ahead(draft: Draft, device: Spans) -> None:
     """Bracket the outermost loops of device code that do nothing but load fragments and multiply them.
 
     A lane may pass such a loop before the instructions in it are executed: it reads no fragment itself. Functions that
-    load or multiply may do so by ordinary code, for some fragments: there the lanes first catch up.
+    load or multiply some fragments with ordinary code first wait for all lanes to catch up.
     """
     stop = -1
     for start in draft.where.get("for", ()):
@@ -124,7 +124,7 @@ def _body(draft: Draft, start: int, end: int) -> Iterator[int]:
 
 
 def _harmless(draft: Draft, index: int) -> bool:
-    """Whether a token may stand in a loop that lanes pass before its instructions are executed."""
+    """Whether a token is allowed in a loop that lanes pass before its instructions are executed."""
     word = draft.words[index]
     if word == "(":
         name = _callee(draft, index)
@@ -147,7 +147,7 @@ def _callee(draft: Draft, bracket: int) -> str:
 
 
 def _statement(draft: Draft, index: int, body: int) -> int:
-    """The first token of the statement that holds a token; a loop without braces is one statement."""
+    """The first token of the statement that contains a token; a loop without braces is one statement."""
     while index > body + 1 and draft.words[index - 1] not in STATEMENT_ENDS:
         index -= 1
         if draft.words[index] in (")", "]") and draft.mates[index] != UNMATCHED:

@@ -30,7 +30,7 @@ def rewrite_divisions(draft: Draft, device: Spans) -> None:
     """Turn `a / b` into `a *simt::divided_by* b`, `a % b` likewise, and `a /= b` into `a *= simt::reciprocal_of = b`.
 
     The operand types then select the kind of division. Precedence and associativity do not change, because `*` and `/`
-    have the same. Divisions stay whose sides are both `sizeof` or an integer literal.
+    have the same. Divisions in which both operands are `sizeof` or integer literals stay.
     """
     for index in draft.where.get("/", ()):
         left, right = index - 1, index + 1
@@ -47,7 +47,7 @@ def rewrite_divisions(draft: Draft, device: Spans) -> None:
 
 
 def rewrite_outputs(draft: Draft, device: Spans) -> None:
-    """Replace what prints, asserts, reads the clock or allocates in a whole program's device code."""
+    """Replace the calls in a whole program's device code that print, assert, read the clock or allocate."""
     replace_calls(draft, device, OUTPUTS)
     for index in draft.where.get("new", ()):
         if index in device and draft.word(index + 1) != "(" and draft.word(index - 1) != "operator":
@@ -69,7 +69,7 @@ def rewrite_outputs(draft: Draft, device: Spans) -> None:
 def rewrite_assertions(draft: Draft, device: Spans) -> None:
     """Turn `static_assert` in device code into a check when it is reached.
 
-    g++ before 13 refuses one that fails in a branch of `if constexpr` that is not taken; clang does not.
+    g++ before 13 rejects an assertion that fails in a discarded branch of `if constexpr`; clang does not.
     """
     for index in draft.where.get("static_assert", ()):
         if index in device:
@@ -77,7 +77,7 @@ def rewrite_assertions(draft: Draft, device: Spans) -> None:
 
 
 def replace_calls(draft: Draft, device: Spans, names: Mapping[str, str]) -> None:
-    """Replace the names of functions where device code calls them: of those that nvcc compiles otherwise than g++."""
+    """Replace the names of functions that nvcc compiles differently from g++, where device code calls them."""
     for name, replacement in names.items():
         for index in draft.where.get(name, ()):
             is_call = draft.word(index + 1) == "(" and draft.word(index - 1) not in (".", "->", "::")

@@ -13,7 +13,7 @@ ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\"}
 
 @dataclass(frozen=True)
 class AsmStatement:
-    """An `asm` statement, as indices of code tokens: its keyword, its brackets, and those that open its operands.
+    """An `asm` statement, as indices of code tokens: its keyword, its brackets, and the tokens that open its operands.
 
     The operands are the outputs, then the inputs, as PTX numbers them. `strings` make up its text: several groups if an
     #if chooses one of them. `partly`: an #if chooses a part of the text.
@@ -58,7 +58,7 @@ def parse_asm(draft: Draft, start: int) -> AsmStatement | None:
 
 
 def _alternatives(draft: Draft, opener: int, strings: list[int]) -> tuple[tuple[int, ...], ...]:
-    """The strings of an `asm`'s text: one group, or one for each branch of the #if that stands around all of them.
+    """The strings of an `asm`'s text: one group, or one for each branch of the #if around all of them.
 
     Empty if an #if chooses a part of the text.
     """
@@ -77,7 +77,7 @@ def _alternatives(draft: Draft, opener: int, strings: list[int]) -> tuple[tuple[
 def _call(draft: Draft, statement: AsmStatement, functions: list[str]) -> None:
     """Replace the statement by a call; each operand's expression stays in place.
 
-    Of several functions, each takes the place of its text, so that the preprocessor still chooses.
+    If there are several functions, each replaces its own text, so the preprocessor still chooses.
     """
     last = [draft.mates[opener] for opener in statement.operands]
     kept = {index for first, stop in zip(statement.operands, last, strict=True) for index in range(first, stop + 1)}
@@ -96,7 +96,7 @@ def _call(draft: Draft, statement: AsmStatement, functions: list[str]) -> None:
 
 
 def rewrite_asm(draft: Draft, known_ptx: frozenset[str]) -> tuple[tuple[str, int], ...]:
-    """Replace inline PTX by calls of `simt::ptx`; return the instructions (mnemonic, line) that it lacks."""
+    """Replace inline PTX by calls to `simt::ptx`; return the instructions (mnemonic, line) that it lacks."""
     unknown = []
     starts = sorted(index for keyword in KEYWORDS for index in draft.where.get(keyword, ()))
     for statement in filter(None, (parse_asm(draft, start) for start in starts)):
@@ -121,8 +121,8 @@ def _mnemonic(text: str) -> str:
 def _function(text: str, operands: int | None, known_ptx: frozenset[str]) -> str | None:
     """The function for PTX text, with its immediates and special registers in the name (`_16`, `_laneid`), or without.
 
-    None for what the simulator lacks or would get wrong: all but a single instruction with its operands in order, %0
-    first. `cp.async.cg.shared.global.L2::64B` is `cp_async_cg_shared_global_L2_64B`.
+    None for PTX that the simulator lacks or would get wrong: anything but a single instruction with its operands in
+    order, %0 first. `cp.async.cg.shared.global.L2::64B` is `cp_async_cg_shared_global_L2_64B`.
     """
     used = dict.fromkeys(re.findall(r"%(\d+)", text.replace("%%", "")))
     instructions = [line for line in re.split(r"[;\n]", text) if line.strip()]

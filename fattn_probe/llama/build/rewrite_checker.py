@@ -1,4 +1,4 @@
-"""What the checker needs: copies of vectors, 64-bit values in 32 bits, memory given back, and where variables lie."""
+"""Marks for the checker: copies of vectors, 64-bit values in 32 bits, memory given back, places of variables."""
 
 import re
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def rewrite_pool(draft: Draft) -> None:
 
 
 def _members(draft: Draft, name: str) -> Iterator[tuple[int, int]]:
-    """The definitions of the pool's member of this name: the name, and the `{` of its body."""
+    """The definitions of the pool's member with this name: the name, and the `{` of its body."""
     for pool in draft.where.get(POOL, ()):
         if draft.word(pool - 1) != "struct":
             continue
@@ -47,8 +47,8 @@ def _members(draft: Draft, name: str) -> Iterator[tuple[int, int]]:
 def rewrite_conversions(draft: Draft, device: Spans) -> None:
     """Put `SIMT_INTO(type)` before the value of each `int name = value` in device code.
 
-    Also for `unsigned` and the 32-bit types of <cstdint>. A value that is one token needs none: a literal, or a name,
-    which seldom is an index.
+    This includes `unsigned` and the 32-bit types of <cstdint>. A value of one token needs no mark: it is a literal, or
+    a name, which is seldom an index.
     """
     for word, type_name in NARROW.items():
         for index in draft.where.get(word, ()):
@@ -87,7 +87,7 @@ def _end_of_element(draft: Draft, start: int) -> int:
 
 
 def rewrite_symbols(draft: Draft) -> None:
-    """Put `SIMT_GUARD(name)` behind the declaration of each variable (native/sim/symbols.h)."""
+    """Put `SIMT_GUARD(name)` after the declaration of each variable (native/sim/symbols.h)."""
     seen: set[int] = set()
     for index in sorted(index for word in KEYWORDS for index in draft.where.get(word, ())):
         variables, end = _variables(draft, index)
@@ -102,7 +102,7 @@ def rewrite_symbols(draft: Draft) -> None:
 
 
 def _variables(draft: Draft, index: int) -> tuple[dict[str, bool], int]:
-    """The variables that are declared with the keyword at `index`, each with whether it has a value; and the `;`."""
+    """The variables that are declared with the keyword at `index`, and whether each has a value; and the `;`."""
     start = header_start(draft, index)
     if draft.word(start - 1) == ">" or not ELSEWHERE.isdisjoint(draft.words[start:index]):
         return {}, index
@@ -128,7 +128,7 @@ def _variables(draft: Draft, index: int) -> tuple[dict[str, bool], int]:
 
 
 def _is_outside(draft: Draft, index: int) -> bool:
-    """Whether a token is in no braces but those of namespaces and `extern "C"`."""
+    """Whether a token is outside all braces except those of namespaces and `extern "C"`."""
     for brace in draft.where.get("{", ()):
         if brace < index < draft.mates[brace]:
             start = brace - 1

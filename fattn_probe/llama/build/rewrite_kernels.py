@@ -30,7 +30,7 @@ def _bounds(draft: Draft) -> list[Span]:
 
 
 def _is_conditional(draft: Draft, start: int, stop: int) -> bool:
-    """Whether the token at `stop` is outside of the #if that the one at `start` is in."""
+    """Whether the token at `stop` is outside the #if that contains the token at `start`."""
     depth = 0
     for directive in draft.directives(start, stop):
         if directive == "if":
@@ -45,7 +45,7 @@ def _is_conditional(draft: Draft, start: int, stop: int) -> bool:
 def _describe(draft: Draft, function: Function) -> bool:
     """Move a kernel's launch bounds into its body; returns whether the preprocessor chooses none of it.
 
-    Bounds under `#if` (those of mul_mat_q) become `#define`s of a macro that the body reads, so the preprocessor still
+    Bounds under `#if` (as in mul_mat_q) become `#define`s of a macro that the body reads, so the preprocessor still
     chooses. This needs a separate line for each branch; otherwise the bounds are unknown.
     """
     body, text = function.start - 1, ""
@@ -67,7 +67,7 @@ def _describe(draft: Draft, function: Function) -> bool:
 
 
 def _arguments(draft: Draft, function: Function) -> list[str]:
-    """The names of a kernel's parameters; none if one has no name."""
+    """The names of a kernel's parameters; none if any of them has no name."""
     start, stop = function.arguments
     commas = [index for index in draft.outer(start, stop) if draft.words[index] == ","]
     ends = [index - 1 for index in (*commas, stop)] if start < stop else []
@@ -78,8 +78,8 @@ def _arguments(draft: Draft, function: Function) -> list[str]:
 def _split(draft: Draft, function: Function, *, bodies: bool) -> bool:
     """Move the body of a kernel to a function of the same name in a namespace, which the kernel calls.
 
-    So the two can be in different objects. Without `bodies`, that function is only declared. False for a kernel that
-    stays as it is: one that has parameters without names or with defaults.
+    The two can then be in different objects. Without `bodies`, that function is only declared. Returns False for a
+    kernel that stays unchanged, because it has parameters without names or with defaults.
     """
     first = draft.back_over_angles(function.header - 1) - 1 if draft.word(function.header - 1) == ">" else UNMATCHED
     is_template = draft.word(first) == "template"
@@ -102,9 +102,9 @@ def _split(draft: Draft, function: Function, *, bodies: bool) -> bool:
 def rewrite_kernels(draft: Draft, *, bodies: bool = True, split: bool = False) -> tuple[KernelInfo, ...]:
     """Strip launch bounds everywhere, and make every kernel begin with its description.
 
-    `split` moves the bodies of kernels to functions of their own. Without `bodies`, there are none, nor those of
-    functions that only kernels call: a change in one leaves the text as it is. BuildError for a kernel whose body
-    cannot be moved, which would do nothing.
+    `split` moves the bodies of kernels to separate functions. Without `bodies`, these and the functions that only
+    kernels call have no bodies, so a change in one does not change the text. BuildError for a kernel whose body cannot
+    be moved, which would do nothing.
     """
     for start, stop in _bounds(draft):
         draft.blank(start, stop)
@@ -131,7 +131,7 @@ def rewrite_kernels(draft: Draft, *, bodies: bool = True, split: bool = False) -
 
 
 def rewrite_pointers(draft: Draft) -> None:
-    """Remove the cast of a kernel to `void *`, `const void *` as the first argument of a function of the runtime.
+    """Remove the cast to `void *` or `const void *` from a kernel that is the first argument of a runtime function.
 
     Its type says what the arguments are.
     """
@@ -148,7 +148,7 @@ def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
     """Rewrite `f<<<grid, block, shared, stream>>>(args)` to a call; every token stays in place.
 
     The kernel is wrapped in a lambda, because a template whose arguments are deduced from `args` has no address. One of
-    `kernels` whose template arguments are all there has one, whose type says to what the arguments are converted.
+    `kernels` with all of its template arguments has an address, whose type shows how the arguments are converted.
     """
     for bracket in draft.where.get("<<<", ()):
         end = bracket + 1  # the first of the three `>` that close the `<<<`

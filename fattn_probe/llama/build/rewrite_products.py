@@ -3,13 +3,13 @@
     X = softcap*tanhf(X);                          // the product
     if (mask) { X += slope*mask[i]; }              // the sum
 
-LLVM, and so nvcc, unrolls the loops around the two, and copies them for each outcome of an `if` that does not depend on
-the element. Product and sum then meet in one basic block, where LLVM fuses the sum's first operand:
-`fma(softcap, tanhf(X), round(slope*mask[i]))`. g++ leaves them in two blocks and fuses the second. So the product keeps
-its factors in two variables like X, and the sum becomes a call of `simt::add`, which knows both ways.
+LLVM, and therefore nvcc, unrolls the loops around the two, and copies them for each outcome of an `if` that does not
+depend on the element. Product and sum then meet in one basic block, where LLVM fuses the sum's first operand:
+`fma(softcap, tanhf(X), round(slope*mask[i]))`. g++ leaves them in two blocks and fuses the second. So the product
+stores its factors in two variables like X, and the sum becomes a call to `simt::add`, which can do both.
 
-A function that is called between the two is inlined, and its branches separate them. The tile kernel loads V there:
-`if (i0 + nwarps*stride_i <= I || i < I)` is no branch if the first test holds, which nvcc knows. So these functions
+A function that is called between the two is inlined, and its branches separate them. The tile kernel loads V there: `if
+(i0 + nwarps*stride_i <= I || i < I)` is not a branch if the first test holds, which nvcc knows. So these functions
 count the second tests that they evaluate, and the sum asks whether the count has changed. ptxas fuses f16 products by
 the same rule.
 """
@@ -38,7 +38,7 @@ Around = tuple[Statement, ...]
 class Update:
     """A statement that changes a variable or an element of one.
 
-    [start, operator) is what it changes, `stop` its semicolon.
+    [start, operator) is the variable or element, `stop` the semicolon.
     """
 
     start: int
@@ -49,7 +49,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Addend:
-    """What a sum adds: a*b, or `test ? a*b : other` with its `?`; `product` is the `*`, `stop` the token behind b."""
+    """The addend of a sum: a*b, or `test ? a*b : other` with its `?`; `product` is the `*`, `stop` comes after b."""
 
     question: int | None
     product: int
@@ -58,7 +58,7 @@ class Addend:
 
 @dataclass(frozen=True)
 class Body:
-    """A function's statements, each with those around it, and those of them that change a variable.
+    """A function's statements, each with the statements around it, and those that change a variable.
 
     `branching` are the functions of the file with an `||`.
     """
@@ -74,11 +74,11 @@ class Body:
         return self.draft.words[update.start]
 
     def path(self, update: Update) -> list[str]:
-        """What a statement changes, without indices: `KQ_C[i].x[l]` is KQ_C [ . x [."""
+        """The variable or element that a statement changes, without indices: `KQ_C[i].x[l]` is KQ_C [ . x [."""
         return [self.draft.words[index] for index in self.draft.outer(update.start, update.operator)]
 
     def element(self, update: Update) -> list[str]:
-        """What a statement changes, as written."""
+        """The variable or element that a statement changes, as written."""
         return self.draft.words[update.start : update.operator]
 
     def multiplication(self, start: int, stop: int) -> int | None:
@@ -96,7 +96,7 @@ class Body:
         )
 
     def addend(self, update: Update) -> Addend | None:
-        """What `X += a*b` or `X += test ? a*b : other` adds; None for other statements."""
+        """The addend of `X += a*b` or `X += test ? a*b : other`; None for other statements."""
         words, outer = self.draft.words, list(self.draft.outer(update.operator + 1, update.stop))
         question = next((index for index in outer if words[index] == "?"), None)
         colon = next((index for index in reversed(outer) if words[index] == ":"), update.stop)
@@ -104,9 +104,9 @@ class Body:
         return Addend(question, product, colon) if product and words[update.operator] == "+=" else None
 
     def declarations(self, update: Update) -> list[int]:
-        """Where the element's variable is declared, if it is a float or of a type `T_...`: the types' tokens.
+        """The declarations of the element's variable, if it is a float or has a type `T_...`: the types' tokens.
 
-        In statements whose scope this one is in; several, if they are in branches of an `#if`. Or as a parameter
+        They are in statements whose scope contains this one (several in branches of an `#if`), or are a parameter
         `T_acc * const X`, an array in the caller's registers.
         """
         words, name = self.draft.words, self.base(update)
@@ -146,7 +146,7 @@ def rewrite_products(draft: Draft, device: Spans) -> None:
 
 
 def _rewrite(draft: Draft, function: Function, branching: frozenset[str]) -> set[str]:
-    """Rewrite a function's products and sums; the functions between them, whose branches are to be counted."""
+    """Rewrite a function's products and sums; returns the functions between them, whose branches must be counted."""
     placed = tuple(_placed(parse(draft, function.start, function.stop), ()))
     updates = []
     for statement, around in placed:
@@ -176,7 +176,7 @@ def _rewrite(draft: Draft, function: Function, branching: frozenset[str]) -> set
 
 
 def _placed(statements: tuple[Statement, ...], around: Around) -> Iterator[tuple[Statement, Around]]:
-    """The statements and those inside them, in source order, each with those around it."""
+    """The statements and their inner statements, in source order, each with the statements around it."""
     for statement in statements:
         yield statement, around
         for branch in (statement.body, statement.orelse):
@@ -210,9 +210,9 @@ def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
 def _condition(draft: Draft, product: Update, later: Update) -> list[str] | None:
     """The tests, in C++, of whether product and sum meet in a basic block; None if they never do.
 
-    A loop around the sum alone, over something other than the elements, meets the product in its first iteration. An
-    `if` around one of the two must be decided at compile time. LLVM also copies a loop for each outcome of a pointer's
-    test, if product and sum are in one iteration: so it does in the vec kernel, and not in the mma kernel.
+    In a loop around the sum alone that is not over the elements, they meet in the first iteration. An `if` around one
+    of the two must be decided at compile time. LLVM also copies a loop for each outcome of a pointer's test, if product
+    and sum are in one iteration, as in the vec kernel but not in the mma kernel.
     """
     shared = sum(one == other for one, other in zip(product.around, later.around, strict=False))
     before, after = product.around[shared:], later.around[shared:]
@@ -266,10 +266,11 @@ def _factor(body: Body, side: str, update: Update) -> str:
 
 
 def _rewrite_sum(body: Body, update: Update, addend: Addend, flag: str) -> None:
-    """Turn a sum into calls of `simt::add` and, if it adds what a test chooses, `simt::add_one_of`.
+    """Turn a sum into calls to `simt::add` and, if a test chooses the addend, to `simt::add_one_of`.
 
-    nvcc treats a test that is decided at compile time as none. Otherwise it never fuses the earlier product, and the
-    product behind the test only if a thread has several elements, whose tests it merges (read in PTX of tile kernels).
+    nvcc removes a test that is decided at compile time. Otherwise it never fuses the earlier product, and it fuses the
+    product under the test only if a thread has several elements, whose tests it merges (seen in the PTX of tile
+    kernels).
     """
     draft, element = body.draft, body.draft.written(update.start, update.operator)
     call = f"simt::add({flag}{element},"
@@ -296,7 +297,7 @@ def _flag(body: Body, update: Update, tests: set[str]) -> str:
 
 
 def _rewrite_product(body: Body, update: Update, *, counts: bool) -> None:
-    """Keep the factors of a product, and the count of branches before it."""
+    """Store the factors of a product, and the count of branches before it."""
     draft, left, right = body.draft, _factor(body, "left", update), _factor(body, "right", update)
     if draft.words[update.operator] == "*=":
         draft.before(update.start, f"{left} = {draft.written(update.start, update.operator)}, ")
@@ -309,7 +310,7 @@ def _rewrite_product(body: Body, update: Update, *, counts: bool) -> None:
 
 
 def _declare_factors(body: Body, start: int, name: str, *, counts: bool) -> None:
-    """Declare the factors beside a variable, with its type and its dimensions; those of a parameter first of all."""
+    """Declare the factors next to a variable, with its type and dimensions; for a parameter, at the body's start."""
     draft, place = body.draft, start
     if start < body.function.start:
         place, dimensions = body.function.start, f"[{MOST_REGISTERS}]"

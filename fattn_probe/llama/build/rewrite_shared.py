@@ -38,7 +38,7 @@ def _static(draft: Draft, name: int, stop: int, type_name: str) -> None:
 
 
 def _type_with_a_name(draft: Draft, start: int, stop: int) -> str:
-    """The type at [start, stop); one that is defined here gets its definition before the variables, and a name."""
+    """The type at [start, stop); a type that is defined here is moved before the variables, and gets a name."""
     brace = next((index for index in range(start, stop) if draft.words[index] == "{"), None)
     if brace is None:
         return draft.written(start, stop)

@@ -77,8 +77,8 @@ class SimulatorFlags:
     def sanitizers(self) -> tuple[str, ...]:
         """The flags of every compile and link of a sanitized build.
 
-        From g++ 13 on, AddressSanitizer moves local variables to a heap of its own to find uses after a return. Its
-        bookkeeping takes the simulator's stacks, one for each CUDA thread, for one another's.
+        From g++ 13 on, AddressSanitizer moves local variables to its own heap to find uses after a return. It confuses
+        the simulator's stacks, one for each CUDA thread, with one another.
         """
         stacks = ("--param=asan-use-after-return=0",) if "address" in self.sanitize else ()
         names = ",".join(self.sanitize)
@@ -93,8 +93,8 @@ class SimulatorFlags:
     def macros(self) -> dict[str, str]:
         """The macros of the simulator and its kernels, each with its value as on a command line.
 
-        SIMT_AHEAD: lanes pass loops of matrix instructions alone. Not for debuggers and the sanitizers, which see each
-        instruction where it stands in the source; nor before Turing, where ordinary code loads fragments.
+        SIMT_AHEAD: lanes pass loops of matrix instructions alone. It is off for debuggers and sanitizers, which need
+        each instruction at its place in the source, and before Turing, where ordinary code loads fragments.
         """
         ahead = (
             self.lanes_apart
@@ -123,7 +123,7 @@ class SimulatorFlags:
 
     @property
     def headers(self) -> tuple[str, ...]:
-        """The folders of the simulator's headers and, behind all others, of CUDA's."""
+        """The folders of the simulator's headers and, after all others, of CUDA's headers."""
         return ("-Inative/sim", "-Inative/sim/include", "-isystem", str(self.toolchain.cuda_include))
 
     def native(self, source: str) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ class SimulatorFlags:
         )
 
     def device(self, *more: str, prelude: str = PRELUDE) -> tuple[str, ...]:
-        """A rewritten CUDA source as C++; `more` are further flags of this source."""
+        """A rewritten CUDA source as C++; `more` are additional flags for this source."""
         return (
             *(self.toolchain.cxx, "-std=gnu++17", *SIM_OPTIMISATION[self.flavour], *more),
             *(f"-D{macro}{value}" for macro, value in self.macros.items()),

@@ -38,9 +38,9 @@ PRODUCTS = ("mmq", "mmf")
 class Sources:
     """Source files by library: relative to ggml/src; those of `cuda` and `full` relative to ggml/src/ggml-cuda.
 
-    `cuda` are the files that every attention op needs, `full` all that upstream compiles. fattn.cu can call the cases
-    that are `dispatched`; `quant_defines` select its vec kernels. `libllama` are the files of src/ that a run calls,
-    without those of the architectures in src/models/.
+    `cuda` are the files that every attention op needs, `full` all files that upstream compiles. fattn.cu can call the
+    cases that are `dispatched`; `quant_defines` select its vec kernels. `libllama` are the files of src/ that a run
+    calls, without those of the architectures in src/models/.
     """
 
     base: tuple[str, ...]
@@ -137,7 +137,7 @@ def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
 
     The first list of its CMakeLists is the portable one; without it, the result is empty. Excluded: llamafile's matrix
     product, which attention does not use, `cpu-feats.cpp`, which is for loadable variants, and both `repack.cpp`, a
-    quarter of the compile time, whose buffers of weights only a build with GGML_USE_CPU_REPACK has.
+    quarter of the compile time, whose weight buffers exist only in a build with GGML_USE_CPU_REPACK.
     """
     cmake, source = text_of(tree, f"{GGML}/ggml-cpu/CMakeLists.txt"), tree.root / GGML
     match = re.search(r"list\s*\(APPEND GGML_CPU_SOURCES\s([^)]*)\)", cmake)
@@ -195,12 +195,12 @@ def vec_pairs(tree: Tree, quants: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def launches_file(*sizes: str) -> str:
-    """The file with the kernel cases for DKQ and DV, or with all, which launch kernels but have no bodies of these."""
+    """The file with the kernel cases for DKQ and DV, or with all: they launch kernels, but have no kernel bodies."""
     return f"{INSTANCES}/{LAUNCHES_PREFIX}{'-'.join(sizes) or 'all'}.cu"
 
 
 def body_file(kernel: str, values: Sequence[str]) -> str:
-    """The file with the body of a kernel that is of no family and beside none, as a patch may add one."""
+    """The file with the body of a kernel that belongs to no family, such as one that a patch adds."""
     return f"{INSTANCES}/{BODY_PREFIX}{'-'.join((kernel, *values))}.cu"
 
 

@@ -34,8 +34,8 @@ class BuildStep:
         """The command line.
 
         g++ writes the build folder as `.` into debug information, so equal sources give equal objects in every folder.
-        nvcc has no such option for device code. What is linked is written beside its final path and renamed, because a
-        program of this build may be starting at the same time; the output is the command's last word.
+        nvcc has no such option for device code. Linked files are written next to their final path and renamed, because
+        a program of this build may be starting at the same time; the output is the command's last word.
         """
         words = shlex.join(self.command)
         if self.rule == "link":
@@ -48,7 +48,7 @@ class BuildStep:
 
 
 def compile_step(source: str, target: str, command: Iterable[str], *, ccache: bool, log: bool = False) -> BuildStep:
-    """The compile of a source by a command without input and output; with a depfile, and by ccache if there is one."""
+    """The compile of a source by a command without input and output; with a depfile, and through ccache if found."""
     launcher = ("ccache",) if ccache else ()
     words = (*launcher, *command, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target)
     return BuildStep("compile", target, (source,), words, log)
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """What is compiled; all that links needs."""
+        """The compiled objects, which all links need."""
         return tuple(step.output for step in self.steps if step.rule == "compile")
 
     @property

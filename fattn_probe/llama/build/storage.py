@@ -81,8 +81,8 @@ def builds() -> Iterator[CacheEntry]:
 def prune(days: float) -> tuple[CacheEntry, ...]:
     """Remove builds and shared objects that have not been used for this many days; returns the removed builds.
 
-    Rewritten files go by their age, since a build makes them again. Unfinished builds are removed too, and what killed
-    processes and earlier versions of fattn-probe left. A build that another process is changing stays.
+    Rewritten files are removed by age, because a build makes them again. Unfinished builds are removed too, and what
+    killed processes and earlier versions of fattn-probe left. A build that another process is changing stays.
     """
     if parts().is_dir():
         sweep(parts())
@@ -102,7 +102,7 @@ def prune(days: float) -> tuple[CacheEntry, ...]:
 
 
 def remove_replaced(folder: Path) -> None:
-    """Remove what a new build replaces: builds of its name by another fattn-probe that were not used for a week."""
+    """Remove the builds that a new one replaces: those of the same name, by another fattn-probe, unused for a week."""
     for other in folders(folder.parent) if not folder.exists() else ():
         if other.name.rpartition("-")[0] == folder.name.rpartition("-")[0]:
             with contextlib.suppress(InputError, MachineError):  # no whole manifest: for `prune`; a read-only cache
@@ -134,7 +134,7 @@ def folders(folder: Path) -> list[Path]:
 
 
 def size_of(path: Path) -> int:
-    """The size in bytes of a file, or of all regular files below a folder, without links and what is gone by now."""
+    """The size in bytes of a file, or of all regular files below a folder, without links and vanished files."""
     size = 0
     for file in path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]:
         with contextlib.suppress(FileNotFoundError):

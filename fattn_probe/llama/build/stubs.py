@@ -1,10 +1,10 @@
 """Write the C source of a stub for each undefined function of the objects.
 
-Ninja runs this file as a script, so it imports nothing of fattn-probe. A stub that is called prints its symbol and
+Ninja runs this file as a script, so it imports nothing from fattn-probe. A stub that is called prints its symbol and
 ends the program with status 87, which tells the build which file to add. With FATTN_PROBE_SKIP_KERNELS=1 the stub of a
 kernel case, which returns nothing, only prints its symbol: so a program lists the kernels that it needs. The stub of a
-vtable is one whose functions all do the same: an object of that class can be made, but not used. Undefined
-functions could wait for lazy binding, but fattn.cu's table of vec kernels takes addresses, which are resolved at load.
+vtable is one whose functions all do the same: an object of that class can be made, but not used. Undefined functions
+could wait for lazy binding, but fattn.cu's table of vec kernels takes addresses, which are resolved at load.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def nm(*words: str) -> str:
 
 
 def library_paths(compiler: str, names: Iterable[str]) -> list[str]:
-    """The paths of these shared libraries, as far as the compiler finds them."""
+    """The paths of those shared libraries that the compiler finds."""
     found = []
     for name in names:
         argv = [compiler, f"-print-file-name={name}"]

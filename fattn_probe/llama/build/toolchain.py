@@ -35,7 +35,7 @@ INSTALL_NVCC = "install a CUDA toolkit, or the packages of PyPI: `pip install 'f
 class Toolchain:
     """Compilers and CUDA files; `nvcc` and `cudart` (the shared library) are None for the simulator.
 
-    `ccache` is None where it is not installed or not wanted.
+    `ccache` is None if it is not installed or not wanted.
     """
 
     cc: str
@@ -59,7 +59,7 @@ class Toolchain:
 
 
 def cuda_roots() -> Iterator[Path]:
-    """Folders that may hold nvcc: those of toolkits, then that of the wheels."""
+    """Folders that may contain nvcc: those of toolkits, then that of the wheels."""
     yield from toolkit_roots()
     if wheels := wheel_root():
         yield wheels
@@ -72,7 +72,7 @@ def find_library(root: Path, name: str) -> Path | None:
 
 
 def find_cublas() -> Path | None:
-    """cuBLAS of the first toolkit, or of the wheels, that has it."""
+    """cuBLAS from the first toolkit that has it, or from the wheels."""
     return next(filter(None, (find_library(root, CUBLAS) for root in cuda_roots())), None)
 
 
@@ -115,8 +115,8 @@ def find_toolchain(engine: str) -> Toolchain:
 def cached_headers(headers: Headers) -> Path:
     """A copy of CUDA's headers in the cache, made once for each version.
 
-    Its path stands in every command line of a build. The path of an environment would make two environments that share
-    the cache recompile each other's objects.
+    Its path is in every command line of a build. With a path inside an environment, two environments that share the
+    cache would recompile each other's objects.
     """
     return _headers_in(cache_dir(), headers)
 

@@ -1,4 +1,4 @@
-"""The functions that a C++ file defines: the one reader of them, well enough for any release."""
+"""Finds the functions that a C++ file defines; the only such reader, good enough for any release."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -85,7 +85,7 @@ def _function(draft: Draft, began: int, opener: int, body: int) -> Function:
 
 
 def header_start(draft: Draft, index: int) -> int:
-    """The first specifier of the declaration to which the specifier at `index` belongs."""
+    """The first specifier of the declaration that contains the specifier at `index`."""
     while index > 0:
         before = index - 1
         mate = draft.mates[before]
@@ -101,7 +101,7 @@ def header_start(draft: Draft, index: int) -> int:
 
 
 def _parameter_list(draft: Draft, index: int) -> int | None:
-    """The `(` of the parameters in the header that holds `index`; None for a variable."""
+    """The `(` of the parameters in the header that contains `index`; None for a variable."""
     while index < len(draft.words) and draft.words[index] not in (";", "{", "}"):
         if draft.words[index] == "=" and draft.words[index - 1] != "operator":
             return None
@@ -114,7 +114,7 @@ def _parameter_list(draft: Draft, index: int) -> int | None:
 
 
 def _body(draft: Draft, index: int) -> int | None:
-    """The `{` of the function whose header holds `index`, or None if it is a declaration or a variable."""
+    """The `{` of the function whose header contains `index`, or None if it is a declaration or a variable."""
     colon = False
     while index < len(draft.words):
         word, mate = draft.words[index], draft.mates[index]

@@ -1,4 +1,4 @@
-"""The statements of a C++ function, parsed from tokens well enough to follow an `if` in any release."""
+"""The statements of a C++ function, parsed well enough to follow an `if` in any release."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -85,9 +85,9 @@ class Draft:
             self.replace(index, "")
 
     def erase(self, start: int, stop: int) -> None:
-        """Remove the tokens [start, stop) with comments and directives; of these, what defines a macro stays.
+        """Remove the tokens [start, stop) with comments and directives, except those that define a macro.
 
-        Then the conditional directives stay as well.
+        If there are any, the conditional directives stay as well.
         """
         places = range(self.places[start - 1] + 1, self.places[stop])
         defines = any(self.tokens[it].kind == "directive" and DEFINES.match(self.tokens[it].text) for it in places)
@@ -210,7 +210,7 @@ class Spans:
         return self.start_of(index) is not None
 
     def start_of(self, index: int) -> int | None:
-        """The start of the range that holds a token; None if none does."""
+        """The start of the range that contains a token; None if none does."""
         nearest = bisect_right(self.starts, index) - 1
         return self.starts[nearest] if nearest >= 0 and index < self.stops[nearest] else None
 

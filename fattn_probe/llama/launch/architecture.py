@@ -42,7 +42,7 @@ def cuda_arch(text: str) -> int:
 
 
 def is_amd(arch: str) -> bool:
-    """Whether an architecture is one of AMD, such as `gfx90a`."""
+    """Whether an architecture is AMD's, such as `gfx90a`."""
     return GFX.fullmatch(arch) is not None
 
 
@@ -89,7 +89,7 @@ def generation_of(arch: int) -> Generation:
     """The generation of an architecture. Assumed: Ada is like Ampere, Blackwell like Hopper.
 
     The sums of CDNA are as measured on an MI100, an MI210 and an MI300X (MMA-Sim, arXiv 2511.10909), those of RDNA as
-    AMD's emulator rocjitsu has them from a gfx1100 and a gfx1201.
+    recorded from a gfx1100 and a gfx1201 in AMD's emulator rocjitsu.
     """
     if is_cdna(arch):
         return Generation(8 if arch >= CDNA3 else 4, 0, 16, 16, 16, "cdna")

@@ -38,7 +38,7 @@ class Constants:
     configuration: ampere, rdna and cdna have all sizes, turing and volta those that differ from ampere. `tile` is keyed
     by configuration: fp16, fp32, amd, amd_rdna. The last two are empty in releases without them. A warp works on 8
     columns if (DKQ, ncols) is in `narrow` or ncols is 8, otherwise on 16; on Volta always on 32, on AMD always on 16.
-    `cdna_in_f32`: mma adds P*V in float32 on CDNA, as from September 2026 on (b11063).
+    `cdna_in_f32`: mma adds P*V in float32 on CDNA, as it does since September 2026 (b11063).
     """
 
     max_offset: float

@@ -17,11 +17,11 @@ class AttentionKernel:
 
     An output tile is `ncols1` queries x `ncols2` heads; a step is `nbatch_fa` KV rows. `type_K` and `type_V` are the
     types that the kernel reads (`f16`, `q8_0`), perhaps from converted copies of the tensors. `sparse`: it gathers the
-    KV rows that are not masked (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps (blockDim.y: for tile and
-    vec, half of an AMD wave of 64 is one), of which `warps_per_column` (upstream's `np`) share each column. A warp
-    works on `columns` columns. `sums_in_f32`: mma_f16 adds P*V in float32, not in f16. `max_offset` is added to a
-    column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: a previous kernel has found where the mask hides all remaining
-    KV rows.
+    KV rows that are not masked (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps (blockDim.y; in tile and
+    vec kernels, an AMD wave of 64 lanes counts as two), of which `warps_per_column` (upstream's `np`) share each
+    column. A warp works on `columns` columns. `sums_in_f32`: mma_f16 adds P*V in float32, not in f16. `max_offset` is
+    added to a column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: a previous kernel has found where the mask hides all
+    remaining KV rows.
     """
 
     family: Family
@@ -110,7 +110,7 @@ def _columns(family: Family, sizes: tuple[int, int], arch: int, constants: Const
 
 
 def _sums_in_f32(DV: int, arch: int, constants: Constants) -> bool:
-    """Whether mma_f16 sums P*V in float32, only on AMD: CDNA does, and RDNA3 where its f16 tiles of 32 V do not fit."""
+    """Whether mma_f16 sums P*V in float32: only AMD's CDNA, and RDNA3 if DV is not a multiple of 32."""
     if is_cdna(arch):
         return constants.cdna_in_f32
     return AMD <= arch < RDNA4 and DV % 32 != 0

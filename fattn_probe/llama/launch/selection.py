@@ -87,7 +87,7 @@ def shares_of(geometry: Geometry) -> Shares:
 
 
 def chosen_tiles(geometry: Geometry, most_flop: float, most: int) -> Indices:
-    """The tiles to run: the first, the last, one that blocks share, and others all over the output, in order.
+    """The tiles to run, in order: the first, the last, one that blocks share, and others spread over the output.
 
     Blocks run completely, and the sum of their operations stays below `most_flop` if possible; at most `most` tiles.
     """

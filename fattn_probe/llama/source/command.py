@@ -137,7 +137,7 @@ def render_details(details: SourceDetails) -> RenderableType:
 
 @contextlib.contextmanager
 def download_bar(console: Console) -> Iterator["Callback"]:
-    """A progress callback that draws a bar on `console` from the first byte of a download on."""
+    """A progress callback that draws a bar on `console` once a download has begun."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     tasks = {}

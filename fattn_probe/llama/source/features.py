@@ -56,7 +56,7 @@ class KernelCase:
 
     @property
     def name(self) -> str:
-        """The spelling used on the command line and in build manifests: `mma 64,64,8,8`, with all of an instance."""
+        """The spelling on the command line and in build manifests: `mma 64,64,8,8`, or all arguments of an instance."""
         return f"{self.family} {','.join(self.instance or self.args)}"
 
     @property
@@ -178,5 +178,5 @@ def type_values(root: Path) -> dict[int, str]:
 
 
 def type_name(enumerator: str) -> str:
-    """ggml_type_name of an enumerator without GGML_TYPE_: all lower case but the K of the K quants."""
+    """ggml_type_name of an enumerator without GGML_TYPE_: all lower case except the K of the K quants."""
     return re.sub(r"_k$", "_K", enumerator.lower())

@@ -1,4 +1,4 @@
-"""The checkout of a fork: where it left its upstream, and the attention files that changed since."""
+"""The checkout of a fork: where it branched off from upstream, and the attention files that changed since."""
 
 import os.path
 import re
@@ -21,7 +21,7 @@ def git(root: Path, *words: str) -> str | None:
 
 
 def commit_source(root: Path, commit: str) -> str:
-    """The source specification of a commit of the repository that holds a checkout."""
+    """The source specification of a commit in the repository of a checkout."""
     return f"git+file://{quote(git(root, 'rev-parse', '--show-toplevel') or str(root))}@{commit}"
 
 

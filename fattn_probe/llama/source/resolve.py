@@ -1,4 +1,4 @@
-"""Resolve `--source` to a llama.cpp tree on this machine; fetch that of a release or of a commit."""
+"""Resolve `--source` to a llama.cpp tree on this machine; fetches the tree of a release or a commit."""
 
 from functools import partial
 from pathlib import Path

@@ -90,14 +90,14 @@ def parse_spec(text: str) -> Spec:
 
 
 def checked_ref(text: str, ref: str) -> str:
-    """The ref, which git can only read as a ref."""
+    """The ref, in a form that git can only read as a ref."""
     if _REF.fullmatch(ref) and ".." not in ref:
         return ref
     raise InputError(f"source {text!r}: {ref!r} is not a commit, tag or branch name")
 
 
 def nearest_spec(text: str) -> str:
-    """A hint at the most likely spec, or an empty text."""
+    """A hint with the most likely spec, or an empty text."""
     if text.startswith("pypi:") and "=" in text and "==" not in text:
         return f"; did you mean {text.replace('=', '==', 1)!r}?"
     if text.startswith("pypi:") and "=" not in text:

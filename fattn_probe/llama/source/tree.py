@@ -86,5 +86,5 @@ def digest_files(root: Path, files: Iterable[PurePosixPath]) -> str:
 
 
 def checkout_of(folder: Path) -> Path | None:
-    """The llama.cpp checkout that holds a folder: it or the nearest folder above it with the kernels, or None."""
+    """The llama.cpp checkout that contains a folder: the nearest folder with the kernels, at or above it, or None."""
     return next((root for root in (folder, *folder.parents) if (root / LANDMARK).is_file()), None)

@@ -25,7 +25,7 @@ KERNEL = "flash_attn"  # in the names of the kernels and of the functions that t
 class Fattn(gdb.Command):
     """fattn tensors|launch|blocks: the facts that fattn-probe found about this op.
     fattn tile: the position of this thread, its block's tiles, and its variables that are set.
-    fattn step: on to this thread's next KV step, where KQ_max and the row sum can be printed.
+    fattn step: continue to this thread's next KV step, where KQ_max and the row sum can be printed.
     fattn break LOCATION: a breakpoint at which only this thread stops."""
 
     def __init__(self, plan: dict[str, Any]) -> None:

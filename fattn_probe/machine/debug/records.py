@@ -59,7 +59,7 @@ class ReplyBuilder:
         self._stopped = ""
 
     def feed(self, line: str) -> bool:
-        """Add a line; whether the reply is complete."""
+        """Add a line; returns whether the reply is complete."""
         first = line[:1]
         if first == "=":
             if line.startswith("=breakpoint-modified"):

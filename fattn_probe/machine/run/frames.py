@@ -127,8 +127,8 @@ def symbolised(found: Finding) -> Finding:
 def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
     """Turn `module+0xoffset` into `function at file:line`, with inlined functions, if addr2line finds it.
 
-    Builds have no names of inlined functions (`g++ -g1`). addr2line then gives the name of the function around, and the
-    source the correct one.
+    Builds have no names of inlined functions (`g++ -g1`). addr2line then gives the enclosing function's name; the
+    source gives the correct one.
     """
     addresses = defaultdict(list)
     for frame in frames:
@@ -148,7 +148,7 @@ def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
 
 
 def named_by_source(frame: str, folder: Path) -> str:
-    """A frame of addr2line with the name of the function around its line, if its file in `folder` says another one."""
+    """A frame of addr2line with the name of the function that contains its line in `folder`, if that is different."""
     match = FRAME.match(frame)
     if match is None or match["line"] == "?" or MACHINERY.search(frame):
         return frame

@@ -1,4 +1,4 @@
-"""State that leaks from op to op: compares cases in one process and on one backend with each case alone."""
+"""Finds state that leaks from op to op: compares cases in one process and on one backend with each case alone."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ class Line:
     """Cases that run one after another on a target, with their case files.
 
     `reuse`: a simulated GPU gives the tensors of equal ops the same addresses, as a real one does. Without it, no
-    address comes again, so that a use after free is found.
+    address is used again, so that a use after free is found.
     """
 
     session: Session
@@ -99,7 +99,7 @@ class Line:
 
 
 def output_of(outcome: RunOutcome) -> Output:
-    """The digest of the results of a case."""
+    """The digest of a case's results."""
     if not isinstance(outcome, Ran) or outcome.result.dst is None:
         return ended(outcome)
     launches = "".join(f"{launch.spelling} {launch.geometry}" for launch in outcome.launches)
@@ -107,7 +107,7 @@ def output_of(outcome: RunOutcome) -> Output:
 
 
 def ended(outcome: RunOutcome) -> Output:
-    """The replacement for the output of a case without one."""
+    """The stand-in for the output of a case that has none."""
     if isinstance(outcome, Ran | Unsupported):
         return f"{ENDED} ({outcome.reason if isinstance(outcome, Unsupported) else 'no output'})"
     return f"{ENDED} ({outcome.symbol + ' is missing' if isinstance(outcome, Missing) else outcome.message})"
@@ -132,7 +132,7 @@ def fewest(items: Sequence[str], shows: Callable[[Sequence[str]], bool]) -> Sequ
 
 
 def alone(session: Session, case: Case, target: Target) -> Output:
-    """The output of a case in a separate process, ENDED if it has none; then it takes no part in orders."""
+    """The output of a case in a separate process; ENDED if it has none, in which case it is left out of orders."""
     with scratch() as folder:
         made = make_case_file(case, folder / "case.gguf")
         return output_of(replace(session).run(case, made, target))  # a session without the shared runner

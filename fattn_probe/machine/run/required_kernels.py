@@ -95,8 +95,9 @@ def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Name
 def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: "Read | None" = None) -> Names:
     """The launches of each op, from parallel dry runs: the names of its kernel cases, or the result of `read`.
 
-    Kernels missing from the build are skipped, not compiled. An op whose run failed is left out. Where kernels are not
-    compiled apart, a release build runs dry, so that their own build has no second host function for a kernel.
+    Kernels missing from the build are skipped, not compiled. An op whose run failed is left out. If kernels are not
+    compiled apart, a release build makes the dry runs, so that the actual build has no second host function for a
+    kernel.
     """
     simulation = Simulation(dry=True, skip_kernels=True, threads=1)
     options = replace(session.options, simulation=simulation, repeat=1, warmup=0)

@@ -70,7 +70,8 @@ class RunFiles:
 class Command:
     """A runner with its arguments, and the time limit of a case in seconds.
 
-    `types` and `names` are for `parse_launches`. The `build` is locked while the runner loads: no other process links.
+    `types` and `names` are for `parse_launches`. The `build` is locked while the runner loads, so that no other process
+    links.
     """
 
     program: Path
@@ -172,7 +173,7 @@ class BatchRunner:
             raise RunnerEndedError(said, Failed(f"the runner said {found!r}", ()) if found else None)
 
     def ask(self, line: str, timeout: float | None) -> str:
-        """Its answer to a line; RunnerEndedError if there is none."""
+        """The runner's answer to a line; RunnerEndedError if there is none."""
         try:
             return self.running.ask(line, timeout)
         except TimedOutError as error:
@@ -218,7 +219,8 @@ class SharedRunner(contextlib.ExitStack):
 def beside_others(alone: RunOutcome, ended: RunnerEndedError, last: str) -> RunOutcome:
     """The outcome of a case that crashed the shared runner: its outcome `alone`, unless it passes alone.
 
-    If so, it is a finding: the `last` case has left something in that runner, or the case does not always pass.
+    If it passes alone, that is a failure: the `last` case has changed the runner's state, or the case does not always
+    pass.
     """
     if ended.ending is None or isinstance(ended.ending, Missing) or not isinstance(alone, Ran | Unsupported):
         return alone
@@ -254,7 +256,7 @@ class Child:
 
 @dataclass(frozen=True)
 class ForkedRunner:
-    """A running `fattn-runner --fork`: a fault stops only a child, without a new set-up. Results are in `folder`."""
+    """A running `fattn-runner --fork`: a fault stops only a child, without a new set-up. `folder` has the results."""
 
     batch: BatchRunner
     folder: Path

@@ -55,7 +55,7 @@ class RunOptions:
 
 
 def arch_of(target: Target) -> str:
-    """The architecture of a target's build, as nvcc's number."""
+    """The architecture of a target's build: nvcc's number, or AMD's name."""
     if target.device is not None:
         return target.device.arch
     return gpu_arch(target.gpu) if target.engine == "cuda" else DEFAULT_ARCH
@@ -118,7 +118,7 @@ class Session:
         )
 
     def manifest_for(self, target: Target) -> Manifest:
-        """The manifest of a target's build, empty if there is none yet; compiles nothing."""
+        """The manifest of a target's build, without contents if there is no build yet; compiles nothing."""
         if self.options.build is not None:
             return self.options.build.manifest
         request = self.request_for(target)

@@ -49,7 +49,7 @@ class Simulation:
     counts: Path | None = None
 
     def env(self, device: Device, build_number: str, *, released: bool = False) -> dict[str, str]:
-        """The environment of a program of a simulator build; `released`: from an unchanged llama.cpp release."""
+        """The environment for a program of a simulator build; `released`: from an unchanged llama.cpp release."""
         env = {
             "FATTN_PROBE_DEVICE": device.spec(),
             "FATTN_PROBE_RESOURCES": str(_resources_in(cache_dir(), device.arch, build_number, released)),
@@ -98,7 +98,7 @@ def _tables_in(_cache: Path) -> Path:
 
 
 def pack_corrections(corrections: I8) -> bytes:
-    """Corrections of -1, 0 and 1 in two bits each, plus one, the first lowest: a quarter of the memory to look up."""
+    """Pack corrections of -1, 0 and 1, plus one, into two bits each, the first lowest: a quarter of the memory."""
     fields = (corrections + 1).astype(np.uint8).reshape(-1, 4)
     packed: Bytes = np.bitwise_or.reduce(fields << np.arange(0, 8, 2, dtype=np.uint8), axis=1)
     return packed.tobytes()

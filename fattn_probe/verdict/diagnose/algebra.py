@@ -151,7 +151,7 @@ def _blocks(wrong: WrongRow) -> Indices:
 
 
 def _by_factor(name: str, factors: F64, known: Indices) -> str:
-    """Sets of KV rows with known factors, those furthest from one first."""
+    """Sets of KV rows with known factors, those farthest from one first."""
     groups: list[list[int]] = []
     for number in known[np.argsort(factors[known], kind="stable")]:
         if groups and abs(factors[number] - factors[groups[-1][0]]) <= SAME * max(1.0, abs(factors[number])):
@@ -285,7 +285,7 @@ def other_columns(rows: Sequence[WrongRow]) -> Iterator[list[list[Cause]]]:
 
 
 def _other_values(wrong: WrongRow, chosen: Bools) -> bool:
-    """Whether different values of Q in some columns explain a row; not if few KV rows count: any weights fit."""
+    """Whether different values of Q in some columns explain a row; not if few KV rows count: any weights then fit."""
     terms = _terms(wrong)
     if terms is None or chosen.sum() > min(MOST * len(wrong.out), wrong.rows_that_count / 2):
         return False

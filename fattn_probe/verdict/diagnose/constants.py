@@ -1,4 +1,4 @@
-"""The constants of the diagnosis, each with a test that fails if the value is changed.
+"""The constants of the diagnosis, each with a test that fails if it is changed by a factor of two or more.
 
 `unpinned`: no such test is known.
 """

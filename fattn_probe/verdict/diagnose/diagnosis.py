@@ -267,7 +267,7 @@ def _with_bits(dst: F32, bits: int, of: int = 0xFFFFFFFF) -> Bools:
 
 
 def _of_not_finite(evidence: Evidence, bad: Bools, others: Bools) -> list[Cause]:
-    """The causes of bad rows, compared with rows other than `others`; a random choice if there are many."""
+    """The causes of bad rows, found by comparison with rows outside `others`; random ones if there are many."""
     most = min(1024, 2 * evidence.affords(1))
     chosen = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(~others))[:most])
     heads: dict[tuple[int, int], tuple[F64, F64]] = {}

@@ -38,7 +38,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class DifferenceCut:
-    """The output tiles (`of` all) and CUDA blocks in which bits differ, according to the launches of one capture."""
+    """The output tiles (out of `of`) and CUDA blocks in which bits differ, according to the launches of one capture."""
 
     tiles: tuple[Tile, ...]
     of: int

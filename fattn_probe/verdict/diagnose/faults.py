@@ -78,10 +78,10 @@ class Search(Enum):
 
 @dataclass(frozen=True)
 class RowFault:
-    """A fault, and its effect on a row: errors (`Moves`), different outputs, or a cause that is certain.
+    """A fault, and its effect on a row: errors (`Moves`), different outputs, or a certain cause.
 
     A cause without its own kind or words has those of the fault. The name of an output is the detail of the words.
-    `constant`: it can be told even if V is constant, whose every multiple is the output of many weights.
+    `constant`: the fault can be recognised even if V is constant, when many weights give the same multiple of V.
     """
 
     kind: str
@@ -105,7 +105,7 @@ class RowFault:
         return [replace(one, cause=self._named(one.cause)) for one in found]
 
     def certain(self, wrong: WrongRow) -> list[Cause]:
-        """The causes that it proves."""
+        """The causes that a row proves."""
         return [self._named(one) for one in self.makes(wrong) if isinstance(one, Cause)]
 
     def _named(self, cause: Cause) -> Cause:
@@ -170,7 +170,7 @@ FAULTS = (
 
 
 def candidates_of(wrong: WrongRow, columns: Bools | None = None) -> list[Candidate]:
-    """The faults that explain a row's error, or that in some columns, most likely first."""
+    """The faults that explain a row's error, or its error in some columns, most likely first."""
     search = Search.OUTPUT if columns is None else Search.COLUMNS
     faults = (fault for fault in FAULTS if fault.search is search and (fault.constant or not wrong.constant))
     found = [one for fault in faults for one in fault.candidates(wrong, columns)]
@@ -220,8 +220,8 @@ class Said:
 def agreed(rows: Sequence[Sequence[Candidate]], share: float = 1.0) -> list[Said]:
     """The causes that explain at least half of the rows, from each row's candidates; the most rows first.
 
-    `share` is that of all wrong rows for which these rows stand. Candidates much less likely than a row's best do not
-    count.
+    `share` is the share of all wrong rows that these rows represent. Candidates much less likely than a row's best do
+    not count.
     """
     by_name: dict[tuple[str, str, str], list[Candidate]] = {}
     for candidates in rows:

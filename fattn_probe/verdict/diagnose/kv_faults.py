@@ -1,4 +1,4 @@
-"""Faults in which KV rows count: left out, counted twice, behind the last, or hidden by the mask.
+"""Faults in the choice of KV rows: left out, counted twice, past the end, or hidden by the mask.
 
 Each moves the output o in its own way: leaving out KV row i moves it along v_i - o, leaving out a KV step along the sum
 of p (v - o) over its rows, and so on.

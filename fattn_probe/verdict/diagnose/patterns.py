@@ -180,7 +180,7 @@ def _other_words(
 
 
 def code_length(wrong: Numbers, size: Numbers) -> Numbers:
-    """Bits to list the wrong elements of a set: their entropy, plus half a logarithm for their number."""
+    """Bits to list the wrong elements of a set: their entropy, plus half the logarithm of their number."""
     wrong, size = np.asarray(wrong, np.float64), np.asarray(size, np.float64)
     share = wrong / np.maximum(size, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -193,8 +193,8 @@ def label_sets(
 ) -> Iterator[tuple[Indices, float, float]]:
     """The cheapest set of labels of each shape, the bits to name it, and its total cost.
 
-    A single label, all but one, and any set; if `ordered`, also a beginning, an end and a range. `wrong` of `size`
-    elements have each label, and `outside` (wrong, size) have none.
+    The shapes are a single label, all but one, and any set; if `ordered`, also a beginning, an end and a range. `wrong`
+    of `size` elements have each label, and `outside` (wrong, size) have none.
     """
     labels, all_wrong, all_sizes = len(size), wrong.sum(), size.sum()
 

@@ -59,7 +59,7 @@ def next_steps(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def other_V(wrong: WrongRow) -> Iterator[Named]:
-    """The answers with V read from a different place, or with K instead of V."""
+    """The answers if V is read from a different place, or K instead of V."""
     row, around = wrong.row, wrong.around
     if wrong.affords(64):
         yield from ((words, row.p @ rows) for words, rows in (*_elsewhere(around, "V"), *_shifted(around, "V")))
@@ -83,7 +83,7 @@ def other_Q(wrong: WrongRow) -> Iterator[Named]:
 
 
 def other_K(wrong: WrongRow) -> Iterator[Named]:
-    """The answers with K read from a different place."""
+    """The answers if K is read from a different place."""
     if wrong.affords(64):
         around = wrong.around
         for words, rows in (*_elsewhere(around, "K"), *_shifted(around, "K"), *_stepped(wrong, "K")):
@@ -91,7 +91,7 @@ def other_K(wrong: WrongRow) -> Iterator[Named]:
 
 
 def other_K_and_V(wrong: WrongRow) -> Iterator[Named]:
-    """K and V from the same wrong place, such as a different head, unless one of them is there anyway."""
+    """K and V from the same wrong place, such as a different head, unless this is the correct place of one of them."""
     row, around = wrong.row, wrong.around
     values = dict(_elsewhere(around, "V")) if wrong.affords(64) else {}
     for words, K in _elsewhere(around, "K") if values else ():
@@ -208,7 +208,7 @@ def _converted(around: Around, name: str) -> Iterator[Named]:
 
 
 def _shifted(around: Around, name: str) -> Iterator[Named]:
-    """A tensor read at shifted columns: by whole blocks of a quantised type, otherwise by 8."""
+    """A tensor read at shifted columns: by whole blocks of a quantised type, otherwise by 8 columns."""
     view = around.view(name)
     if 256 * view.ne[0] * view.ne[1] > WORK:
         return

@@ -49,7 +49,7 @@ class AttentionRow:
 
     @classmethod
     def of(cls, around: "Around", kv: tuple[F64, F64] | None = None) -> "AttentionRow":
-        """The row of a query of a head; `kv` are its K and V if another row has decoded them."""
+        """The row of a query and head; `kv` are its K and V if they are decoded already."""
         case, params, head = around.case, around.case.op.params.stored, around.head
         K, V = kv or around.kv
         mask, slope = np.zeros(case.op.sizes.n_kv), 1.0
@@ -108,7 +108,7 @@ class AttentionRow:
 
 @dataclass(frozen=True, eq=False)
 class Around:
-    """The operands of the row (sequence, query, head) in memory, to find what a wrong offset or stride reads."""
+    """The operands of a row (sequence, query, head) in memory, to find what a wrong offset or stride reads."""
 
     case: Case
     inputs: Mapping[str, Bytes]
@@ -151,7 +151,7 @@ class Around:
         return self.case.op.tensors[name]
 
     def has(self, name: str) -> bool:
-        """Whether the op has an operand, whose memory does not repeat."""
+        """Whether the op has an operand whose memory does not repeat."""
         tensors = self.case.op.tensors
         return name in tensors and self.case.op.roots[tensors[name].root].period is None
 
@@ -237,7 +237,7 @@ class WrongRow:
 
     @cached_property
     def off(self) -> float:
-        """The size of the error."""
+        """The magnitude of the error."""
         return float(np.linalg.norm(self.error))
 
     @cached_property
@@ -253,7 +253,7 @@ class WrongRow:
 
     @cached_property
     def constant(self) -> bool:
-        """Whether all rows of V that count are the same: then the output shows the sum of the weights, and no more."""
+        """Whether all rows of V that count are the same: the output then shows only the sum of the weights."""
         V = self.row.V[self.row.p > 0]
         return len(V) > 1 and bool((V[0] == V).all())
 
@@ -262,7 +262,7 @@ class WrongRow:
         return times * max(self.row.K.size, self.row.V.size) <= WORK
 
     def explained(self, answer: F64, *, many: bool = False) -> bool:
-        """Whether only rounding remains after subtracting an answer; `many`: many numbers were fitted."""
+        """Whether only rounding remains after subtracting an answer; `many`: the answer has many fitted numbers."""
         return float(np.linalg.norm(self.out - answer)) <= min(
             self.rounding, (LEFT_OF_MANY if many else LEFT) * self.off
         )

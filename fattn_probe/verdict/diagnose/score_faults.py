@@ -19,7 +19,7 @@ LOWER = "or a far lower one is read"
 
 
 def output_scaled(wrong: WrongRow) -> Iterator[Moves]:
-    """The output is scaled; all wrong weights do that to a constant V."""
+    """The output is scaled; with a constant V, any wrong weights do this."""
 
     def say(_: int, a: float) -> Cause | None:
         if abs(1 + a) < 0.01:
@@ -66,7 +66,7 @@ def sink_often(wrong: WrongRow) -> Iterator[Moves]:
 class Factor:
     """A fault with one factor: `logits` gives the logits of a row for a factor, in the KV rows of `within`.
 
-    A factor close to one of `others`, which belong to other faults, is ignored. `names` are names of some factors.
+    A factor close to one of `others`, which belong to other faults, is ignored. `names` has the names of some factors.
     `same`: the factor is the same in all rows.
     """
 

@@ -1,4 +1,4 @@
-"""Checks whether an output's bits depend on the run, or on the other rows of the batch."""
+"""Check whether an output's bits depend on the run, or on the other rows of the batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ PADDED = 64
 
 @dataclass(frozen=True)
 class Check:
-    """A check of a correct output, such as `roundings` or `order`, or `support` of a refused op.
+    """A check of a correct output, such as `roundings` or `order`, or `support` for a refused op.
 
     `passes`: the bits are the same. `fails`: they differ although they should not. Runs must agree; a query computed
     alone may differ, because the dispatch may choose a different kernel. With `roundings`, at least nine of ten

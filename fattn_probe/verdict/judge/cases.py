@@ -117,7 +117,7 @@ class JudgedCase:
         return replace(self, geometry=geometry_of(self.case.op, launches, self.arch, self.constants or SHIPPED))
 
     def run(self, number: int = 0) -> Capture | RunOutcome:
-        """Run the case, or the part of it; on a simulated GPU, each repeat uses a different order of warps."""
+        """Run the case, or its part; on a simulated GPU, each repeat uses a different order of warps."""
         if number:
             return self.session.reordered(number).capture(self.case, self.inputs, self.target, self.part)
         some = self.part is not None and self.target.engine == "sim"
@@ -314,7 +314,7 @@ def known_of(
     finding: Finding | None = None,
     capture: Capture | None = None,
 ) -> Known:
-    """The known defect of llama.cpp that a failure is, or may be; not searched if a wrong output fails checks."""
+    """The known defect of llama.cpp that causes a failure, or may cause it; none if a wrong output fails checks."""
     failed = tuple(check.name for check in checks if check.fails)
     odd = failed and (verdict.status is Status.FAIL or subject.target.engine != "sim")
     if status_of(verdict, checks) is not Status.FAIL or odd:
@@ -378,7 +378,7 @@ def named_kernel(capture: Capture) -> str:
 
 
 def checks_of_correct(subject: JudgedCase, capture: Capture, design: Design | None) -> tuple[Check, ...]:
-    """The checks that only a correct output needs: whether its roundings and its kernels are the known ones."""
+    """The checks that only a correct output needs: whether its roundings and its kernels are as expected."""
     found: list[Check] = []
     if subject.checks.roundings:
         exact = is_bit_exact(subject, capture)

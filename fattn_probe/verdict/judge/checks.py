@@ -1,4 +1,4 @@
-"""The options of judging a case: with the rounding model or without, which rows, how many runs."""
+"""The options for judging a case: with or without the rounding model, which rows, how many runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -35,14 +35,14 @@ class Code:
         return found
 
     def text(self, file: str) -> str | None:
-        """A file of ggml-cuda/; None if there is none."""
+        """The text of a file of ggml-cuda/; None if it does not exist."""
         path = self.root / CUDA / file
         if path in self.changed:
             return self.changed[path]
         return path.read_text(errors="replace") if path.is_file() else None
 
     def body(self, file: str, function: str) -> str | None:
-        """The tokens of a function's definitions, separated by spaces; None if the file has none."""
+        """The tokens of a function's definitions, separated by spaces; None if the file does not define it."""
         try:
             text = self.text(file)
         except (OSError, InputError):

@@ -67,7 +67,7 @@ class Judgement:
 
     @property
     def reason(self) -> str:
-        """The reasons of the verdict and of the failed checks, after the doubt whether it is a known defect."""
+        """The reasons of the verdict and of the failed checks; first any doubt about a known defect."""
         reasons = "; ".join([self.verdict.reason, *(check.reason for check in self.checks if check.fails)])
         return f"{self.doubt}: {reasons}" if self.doubt else reasons
 

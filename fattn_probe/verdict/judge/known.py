@@ -1,7 +1,7 @@
 """Recognise upstream's known defects in failed cases, by the signs in known-defects.yaml.
 
 The signs are strict: if anything else goes wrong in the same kernel, the failure is not recognised. A recognised case
-still fails. A defect counts as known only if the code that ran has it, and so has the release that the code is from.
+still fails. A defect counts as known only if both the code that ran and the release that it is from have it.
 """
 
 import math
@@ -45,7 +45,7 @@ class Known:
 
 
 def best(found: Iterable[Known]) -> Known | None:
-    """A known defect rather than a doubt; None without either."""
+    """A known defect if there is one, otherwise a doubt; None if there is neither."""
     return max(found, key=lambda known: bool(known.id), default=None)
 
 
@@ -243,7 +243,7 @@ def defects() -> Mapping[str, Defect]:
 
 
 def known_defect(failure: Failure, origin: SourceOrigin) -> Known:
-    """The known defect that a failure is, or may be."""
+    """The known defect that causes a failure, or may cause it."""
     return best(filter(None, (defect.match(failure, origin) for defect in defects().values()))) or Known()
 
 

@@ -30,7 +30,8 @@ class ReleaseRange:
     def of(self, build_number: str, known: Sequence[int]) -> bool | None:
         """Whether a release has the defect, judging by known releases (sorted); None if its neighbours differ.
 
-        A release newer than all known ones is like the newest. Without a number, it has only defects never fixed.
+        A release newer than all known ones is like the newest. Without a number, it only has defects that were never
+        fixed.
         """
         if not build_number.isdecimal():
             return None if self.until is not None else True

@@ -1,6 +1,6 @@
 """Two tables by op and GPU: the releases that support the op, and the kernels that the default release launches.
 
-A case fails if the source no longer accepts its op; with the check `kernels`, also if it launches other kernels.
+A case fails if the source no longer accepts its op; with the check `kernels`, also if it launches different kernels.
 `support.csv` and `kernels.csv` have a row for each op of the shipped scenarios and suites, made by `scripts/support`.
 Other ops and, for kernels, other releases are not judged.
 """
@@ -44,7 +44,7 @@ Choices = dict[str, dict[str, str]]
 
 
 def support_of(text: str, groups: Mapping[str, frozenset[str]]) -> Support:
-    """Read a table; `groups` are what words of a cell stand for."""
+    """Read a table; `groups` gives the meaning of words in a cell."""
     words = {**groups, NONE: frozenset[str]()}
     found: Support = {}
     for row in csv.DictReader(io.StringIO(text)):
@@ -58,17 +58,17 @@ def support_of(text: str, groups: Mapping[str, frozenset[str]]) -> Support:
 
 
 def supporting(op: Op, cc: str, build_number: str) -> int | None:
-    """The last release up to `build_number` that the table knows about this op, if it supports it on this GPU.
+    """The last release up to `build_number` in the table's row for this op, if it supports the op on this GPU.
 
-    None if that release refuses it or the table has nothing. A source without a number (`?`), such as a checkout
-    without history, counts as newer than all releases.
+    None if that release refuses the op, or the table has no such row. A source without a number (`?`), such as a
+    checkout without history, counts as newer than all releases.
     """
     last = last_known(op, cc, build_number)
     return last if last is not None and cc in shipped()[op_digest(op)].on[last] else None
 
 
 def last_known(op: Op, cc: str, build_number: str) -> int | None:
-    """The last release up to `build_number` that was asked about this op on this GPU; None if none was."""
+    """The last release up to `build_number` that was tried with this op on this GPU; None if none was."""
     known = shipped().get(op_digest(op))
     if known is None:
         return None
@@ -78,7 +78,7 @@ def last_known(op: Op, cc: str, build_number: str) -> int | None:
 
 @cache
 def asked(cc: str) -> frozenset[int]:
-    """The releases that were asked about this GPU: those that support an op of the table on it."""
+    """The releases that were tried on this GPU: those that support any op of the table on it."""
     return frozenset(number for known in shipped().values() for number, on in known.on.items() if cc in on)
 
 

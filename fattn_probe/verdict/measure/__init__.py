@@ -1,1 +1,1 @@
-"""How far an output is from the truth, and whether that is within the limits."""
+"""The distance of an output from the truth, and whether it is within the limits."""

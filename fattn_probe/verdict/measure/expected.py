@@ -51,14 +51,14 @@ class Expected:
 
 @dataclass(frozen=True)
 class Design:
-    """Whether an output is what its kernel's arithmetic gives for the inputs.
+    """Whether an output is the result of its kernel's arithmetic for the inputs.
 
     `by` is the basis: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of its element's
     bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction. `off_model` and
     `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is the share of
-    elements that equal the model in every bit. Unknown values are None. `lost` says where the predicted mean error is
-    from, `assumed` what of the kernel's arithmetic is an assumption, if the prediction rests on one. ValueError for a
-    pass with a NaN.
+    elements that equal the model in every bit. Unknown values are None. `lost` gives the origin of the predicted mean
+    error, `assumed` the parts of the kernel's arithmetic that are assumptions, if the prediction depends on any.
+    ValueError for a pass with a NaN.
     """
 
     passes: bool

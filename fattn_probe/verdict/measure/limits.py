@@ -1,4 +1,4 @@
-"""The limits of `judge` as numbers, with an expected output, for programs that compare without fattn-probe."""
+"""The limits that `judge` uses as numbers, with an expected output, for programs that compare without fattn-probe."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,8 +68,8 @@ def choose_limits(
 ) -> Limits:
     """The limits that reproduce the verdict on an output: for a failing output, the first that it exceeds.
 
-    Limits around the exact answer come first, those around the rounding model last. Without an output, or if none
-    agrees with the verdict, the first.
+    Limits around the exact answer come first, those around the rounding model last. Without an output, or if no limits
+    agree with the verdict, the first are chosen.
     """
     found = list(possible_limits(reference, tolerance, expected or Expected()))
     if dst is None:

@@ -188,7 +188,7 @@ def liken(a: F32, b: F32) -> Likeness:
 
 
 def unequal(a: F32, b: F32) -> Bools:
-    """The elements that differ in a bit."""
+    """The elements that differ in any bit."""
     return np.asarray(np.ascontiguousarray(a).view(np.uint32) != np.ascontiguousarray(b).view(np.uint32))
 
 

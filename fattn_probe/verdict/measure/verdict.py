@@ -46,7 +46,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Whether an output is close to the exact answer, whatever its kernel's arithmetic; `reason` in words."""
+    """Whether an output is close to the exact answer, whatever its kernel's arithmetic, with the `reason`."""
 
     passes: bool
     reason: str
@@ -56,10 +56,10 @@ class Accuracy:
 class Verdict:
     """A status, its reason, and the metrics of the output if there is one.
 
-    `design`: whether the output is what the kernel's arithmetic gives, None if that is unknown. `accuracy`: whether it
-    is close to the exact answer, which alone does not decide the status. `deviation`: the error of each element, and
+    `design`: whether the output is the result of the kernel's arithmetic, None if that is unknown. `accuracy`: whether
+    it is close to the exact answer, which alone does not decide the status. `deviation`: the error of each element, and
     the elements that make the verdict fail. `only_masked_nan`: the only wrong values are NaN in fully masked rows.
-    ValueError if an output passes that is not finite.
+    ValueError if a passing output is not finite.
     """
 
     status: Status
@@ -94,7 +94,7 @@ def judge(
     describe: Callable[[Bools], str] = describe_rows,
     place: Callable[[Coordinate], Coordinate] | None = None,
 ) -> Verdict:
-    """Judge an output by the exact answer and by the expected output of its kernel.
+    """Judge an output against the exact answer and the expected output of its kernel.
 
     It passes if every element is written and finite, and the output is as designed and within the tolerance. A default
     tolerance applies only to rows without an expectation. It is unjudged if the exact answer is not finite, or if rows

@@ -40,7 +40,7 @@ class BesideBase:
 
     @classmethod
     def joined(cls, parts: Sequence["BesideBase"]) -> "BesideBase | None":
-        """The comparisons of several builds as one; None of none."""
+        """The comparisons of several builds combined; None if there are none."""
         differ = tuple(other for part in parts for other in part.differ)
         missing = next((part.missing for part in parts if part.missing), "")
         return cls(parts[0].base, sum(part.compared for part in parts), differ, missing) if parts else None

@@ -26,7 +26,7 @@ Parameters = Mapping[str, Sequence[str]]
 def explain(decisions: Iterable[Decision], parameters: Parameters, *, amd: bool = False) -> list[str]:
     """One sentence per choice: for each function, first the conditions that decided, then the rejected choices.
 
-    Choices that only the other vendor's GPUs can have are left out; `amd`: this is an AMD GPU.
+    Choices that only apply to the other vendor's GPUs are left out; `amd`: this is an AMD GPU.
 
     `parameters` are the template parameters by function (`Dispatch.parameters`); they name what a call chooses:
     `ncols2 = 8`.

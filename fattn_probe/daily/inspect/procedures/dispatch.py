@@ -15,7 +15,7 @@ LAUNCHER = "launch_fattn<"
 
 
 def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Document], StopRecord]:
-    """Run the program and step from the dispatch's entry into the function that launches; the visits, the last stop.
+    """Run the program, and step from the dispatch's entry into the launching function; the visits, the last stop.
 
     Only the call from the entry counts: a backend chooses a kernel earlier too, to check whether it supports the op. A
     visit is {function, file, line, values, after}, with the values of the plan's expressions before and after the line.

@@ -29,5 +29,5 @@ def ended(stop: StopRecord) -> dict[str, object]:
 
 
 def point_of(points: Points, stop: StopRecord) -> str:
-    """The anchor where the program stopped; empty if at none."""
+    """The anchor where the program stopped; empty if it is not at one."""
     return next((points[number] for number in stop.breakpoints if number in points), "")

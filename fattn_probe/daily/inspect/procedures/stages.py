@@ -1,4 +1,4 @@
-"""Read what a kernel has at its stages: a warp's registers in a block, and a row of the output in memory.
+"""Read a kernel's values at its stages: a warp's registers in a block, and a row of the output in memory.
 
 Standard library only, because gdb's own Python loads this module.
 """

@@ -44,8 +44,8 @@ SETTINGS = ("static-members off", "repeats unlimited", "elements unlimited", "pr
 def fiber(wave: int) -> tuple[str, str]:
     """Expressions for the warp and the lane of the simulator's running thread, as llama.cpp's kernels count them.
 
-    `wave` is the number of lanes that the GPU's warps have. With 64 of them, the tile and vec kernels still count warps
-    of 32, the threads of `blockDim.x`.
+    `wave` is the number of lanes in the GPU's warps. Even if it is 64, the tile and vec kernels count in warps of 32,
+    the threads of `blockDim.x`.
     """
     if wave == LANES:
         return "simt::self->warp->index", "simt::self->lane"
@@ -302,7 +302,7 @@ def _kernel(debugger: Debugger, function: str, plan: Document) -> Document:
 def _fragment(debugger: Debugger, name: str, plan: Document) -> Document:
     """I, J and T from `type = ggml_cuda_mma::tile<16, 8, __half2, ...>` or from a typedef of it, `@local T_C_KQ`.
 
-    With the lanes of a warp, and AMD's layout.
+    Also has the number of lanes in a warp, and AMD's layout.
     """
     answer = debugger.execute(f"whatis {name}")
     if "<" not in answer:

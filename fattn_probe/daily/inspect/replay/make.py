@@ -143,7 +143,7 @@ def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, first:
 def _places(
     trace: JudgedTrace, geometry: Geometry, facts: Facts
 ) -> Iterator[tuple[StepPlace, str, TracedStep | Stage]]:
-    """The places of everything that a trace read, in its order, and who was read."""
+    """The places of everything that a trace read, in its order, and whose registers they were."""
     lane, who = next(f"block={one.block}" for one in facts.blocks if one.blockIdx == trace.block), headline(trace)
     for tile in trace.tiles:
         index = index_of(tile.tile.tile, geometry.grid)

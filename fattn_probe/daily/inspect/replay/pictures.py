@@ -1,4 +1,4 @@
-"""The pictures of a replay: lanes of steps in time, the map of tiles with the mask beneath, and where errors are."""
+"""The pictures of a replay: lanes of steps in time, the map of tiles with the mask beneath, and the errors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ class Lanes:
 
     @classmethod
     def of(cls, replay: Replay) -> "Lanes":
-        """Lanes as high and steps as wide as their number allows."""
+        """The highest lanes and widest steps for which there is room."""
         lanes = replay.lanes
         row = min(22.0, max(6.0, 1100 / max(1, len(lanes))))
         left = max(LEFT, 7.0 * max(len(lane.name) for lane in lanes) + 14)

@@ -30,7 +30,7 @@ Traffic = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of the source that does a part of a step; `place` is file:line, empty if it was not found."""
+    """A source line that does part of a step; `place` is file:line, empty if it was not found."""
 
     what: str
     place: str
@@ -79,7 +79,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Lane:
-    """The steps of a block in their order; those of a kernel that runs after the others begin at `start`."""
+    """The steps of a block, in order; a kernel that runs after the others begins at `start`."""
 
     name: str
     link: str
@@ -94,7 +94,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class StepPlace:
-    """A step of a lane: a KV step of a tile, or without one the last step of the lane."""
+    """A step of a lane: a KV step of a tile, or if there is none, the last step of the lane."""
 
     lane: str
     tile: int = -1
@@ -103,7 +103,7 @@ class StepPlace:
 
 @dataclass(frozen=True)
 class Traced:
-    """The numbers that were read at a step: of each quantity the largest value and error, and how many deviate."""
+    """The numbers that were read at a step: each quantity's largest value and error, and how many numbers deviate."""
 
     place: StepPlace
     who: str
@@ -129,11 +129,10 @@ CAPTION = (
 class Replay:
     """A run to step through.
 
-    `tiles` are the names of output tiles; `masks` has for each a digit per KV step, the share that is visible (9: all),
-    or is empty. `errors` (n_head, n_q) are the largest errors of the sequence with the worst, in units of the
-    expected error, None if not known. `rows` are those whose numbers the page has, the worst first,
-    and `outputs` their rows of dst. The warps that share a column take
-    turns on `chunk` KV rows. `notes` say what is not known.
+    `tiles` are the names of output tiles; `masks` has for each tile a digit per KV step, the visible share (9: all), or
+    is empty. `errors` (n_head, n_q) are the largest errors of the sequence with the worst, in units of the expected
+    error, None if not known. `rows` are those whose numbers the page has, the worst first, and `outputs` their rows of
+    dst. The warps that share a column take turns on `chunk` KV rows. `notes` say what is not known.
     """
 
     title: str
@@ -214,7 +213,7 @@ def _traffic(case: Case, geometry: Geometry, index: int) -> Mapping[int, Traffic
 
 
 def _KV_stretches(work: TileWork, index: int, case: Case, geometry: Geometry) -> Iterator[Stretch]:
-    """A block's KV steps on a tile; one that the end of K cuts short is apart."""
+    """A block's KV steps on a tile; a step that the end of K cuts short is separate."""
     kernel, K, V = geometry.kernel, case.op.tensors["K"], case.op.tensors["V"]
     last, short = geometry.grid.iter_k - 1, 0 if kernel.sparse else geometry.n_kv % geometry.rows
     sizes = {"K": row_size(kernel.type_K, kernel.DKQ), "V": row_size(kernel.type_V, kernel.DV)}

@@ -78,7 +78,7 @@ class _Recorder(MmaMachine):
         self.seen.append((joined, found))
 
     def exponentials(self, state: State, KQ: F32) -> F32:
-        """P of a step, which is kept too."""
+        """P of a step, which is also kept."""
         self.P = super().exponentials(state, KQ)
         return self.P
 

@@ -1,4 +1,4 @@
-"""The lines of llama.cpp's source that do each step of attention, found in a tree by what they say."""
+"""The lines of llama.cpp's source that do each step of attention, found in a tree by their text."""
 
 import csv
 from collections.abc import Sequence

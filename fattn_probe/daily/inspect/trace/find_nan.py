@@ -72,7 +72,7 @@ def in_inputs(case: Case, inputs: Inputs) -> FirstNotFinite | None:
 def in_stages(stages: Iterable[Stage], row: Row, block: int, warp: int) -> FirstNotFinite | None:
     """The first NaN or infinity of a row in the stages of a warp; a masked logit may be -inf.
 
-    A warp works on several columns: the labels of a stage say of which query and head a number is.
+    A warp works on several columns: the labels of a stage give the query and head of each number.
     """
     for stage in stages:
         bad = ~np.isfinite(stage.found) & ~((stage.quantity == "KQ") & np.isneginf(stage.found))
@@ -98,7 +98,7 @@ class NaNSearch:
     """The search for the first NaN or infinity of an op; `facts` are those of the op, with its blocks.
 
     `source` is ggml-cuda/ of the tree that was built. It reads the registers of mma kernels; `in_stages` searches those
-    of the others.
+    of other kernels.
     """
 
     operands: TracedOperands

@@ -1,8 +1,8 @@
 """The layout of a warp's fragments: from (lane, register) to (column, KV row) and (column, d).
 
-Source: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "for mma.m8n8k4", and AMD's matrix instruction calculator, as
-ggml_cuda_mma::tile lays them out. A
-column is one query of one head: column jc = j*ncols2 + c of a block's tile is its query j and head c.
+Source: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "for mma.m8n8k4", and AMD's matrix instruction calculator, in
+the arrangement of ggml_cuda_mma::tile. A column is one query of one head: column jc = j*ncols2 + c of a block's tile is
+its query j and head c.
 """
 
 from collections.abc import Callable, Mapping

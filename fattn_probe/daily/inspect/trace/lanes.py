@@ -67,7 +67,7 @@ class WarpOfColumns:
 
     @cached_property
     def turns(self) -> Mapping[int, Sequence[Turn]]:
-        """The model's steps of each column that exists."""
+        """The model's steps for each column that exists."""
         return {at: self.rows.turns(row) for at, row in enumerate(self.columns) if row is not None}
 
     @cached_property

@@ -36,7 +36,7 @@ class Step:
 
 
 def steps_of(document: Mapping[str, Any]) -> list[Step]:
-    """The complete steps of a `read_trace` document, in order; a step of which only the start was read is left out."""
+    """The complete steps of a `read_trace` document, in order; a step whose end was not read is left out."""
     found: defaultdict[tuple[int, int | None, str], dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for reading in document["readings"]:
         found[reading["tile"], reading["kb0"], reading["anchor"]][reading["lane"]] = reading["values"]

@@ -117,7 +117,7 @@ class Tracer:
         return tuple(stored.stages(document, self._places)), tuple(document["stopped"])
 
     def model(self, launches: Sequence[LaunchRecord] = ()) -> tuple[tuple[ModelledRows, Geometry] | None, str]:
-        """The rounding model of the launch (default: by a dry run), and its geometry; or the reason for none."""
+        """The rounding model of the launch (default: by a dry run), and its geometry; or why there is none."""
         if self.target.engine != "sim":
             return None, "what follows the last KV step is read on simulated GPUs only"
         session = self.inspector.session

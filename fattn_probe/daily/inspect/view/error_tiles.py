@@ -24,7 +24,7 @@ MOST_TILES = 2000
 
 @dataclass(frozen=True)
 class OutputTile:
-    """An output tile: its first query and head, its numbers of both, and the number of blocks that share it."""
+    """An output tile: its first query and head, how many of each it has, and the number of blocks that share it."""
 
     query: int
     head: int
@@ -35,7 +35,7 @@ class OutputTile:
 
 @dataclass(frozen=True)
 class ErrorPicture:
-    """A drawing of an error map; the sizes of a query and a head; whether it outlines whole tiles and cut ones."""
+    """A drawing of an error map, the sizes of a query and a head in it, and whether it outlines whole or cut tiles."""
 
     drawing: Drawing
     across: float
@@ -73,7 +73,7 @@ def output_tiles(sizes: Sizes, geometry: Geometry | None) -> tuple[OutputTile, .
 
 
 def error_picture(values: F64, shape: tuple[int, int], label: str, tiles: Sequence[OutputTile] = ()) -> ErrorPicture:
-    """The picture of an error map, perhaps shrunk: heads down, queries across; `shape` has the numbers of both."""
+    """The picture of an error map, perhaps shrunk: heads down, queries across; `shape` is the number of each."""
     rows, columns = values.shape
     width = max(MAP_WIDTH, columns * LEAST_PLACE)
     height = rows * max(LEAST_PLACE, min(MOST_PLACE, MAP_WIDTH / rows))

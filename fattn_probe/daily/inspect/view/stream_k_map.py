@@ -87,7 +87,7 @@ class MapSelection:
 
 
 def colour_of(block: int) -> int:
-    """A block's colour in the palette; blocks below each other differ too if a tile has eight blocks."""
+    """A block's colour in the palette; with eight blocks a tile, blocks in the same column also differ in colour."""
     return (block + 2 * (block // len(PALETTE))) % len(PALETTE)
 
 

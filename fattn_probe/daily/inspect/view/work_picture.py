@@ -116,7 +116,7 @@ class WorkMap:
         return Drawing("skm", self.paper.width, bottom, tuple(marks), about)
 
     def notes(self) -> tuple[str, ...]:
-        """The meaning of the signs on a page."""
+        """The explanation of the signs in a page's map."""
         spans = [span for row in self.rows for span in row.spans]
         seam = "▾" if self.row >= 14 else "a gap within a row"
         signs = {
@@ -127,7 +127,7 @@ class WorkMap:
         return tuple(sign for sign, there in signs.items() if there)
 
     def legend(self) -> str:
-        """The meaning of the characters in a terminal."""
+        """The explanation of the characters in a terminal's map."""
         segments = [segment for _, _, segment in self.segments()]
         mixed = self.digits and self.step < 1
         said = {
@@ -180,7 +180,7 @@ def svg_of(facts: Facts, name: str = "map") -> str:
 
 
 def work_map(facts: Facts, paper: Paper, most: int | None, coverage: Coverage | None) -> WorkMap | None:
-    """Rows as high as their number allows, with a gap where the head changes, and a line where tiles are omitted."""
+    """The highest rows that fit, with a gap where the head changes, and a line where tiles are omitted."""
     grid, rows = facts.grid, rows_of(facts)
     if grid is None or not facts.blocks:
         return None
@@ -240,7 +240,7 @@ def _axis(found: WorkMap) -> Iterator[Mark]:
 
 
 def _labels(found: WorkMap) -> Iterator[Mark]:
-    """The columns that identify a tile; if rows are low, only some have labels."""
+    """The columns that identify a tile; if rows are narrow, only some have labels."""
     line = found.paper.line
     every = 1
     while every * found.row < 0.85 * line:

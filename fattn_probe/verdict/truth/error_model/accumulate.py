@@ -128,7 +128,7 @@ def _worst(chains: Chains, number: Format, held: _Held) -> F64:
 
 
 def _rescaled(held: F32, raised: Bools) -> F64:
-    """What accumulators hold whenever their maximum rises, summed up.
+    """The sum of the accumulators' contents whenever their maximum rises.
 
     A risen maximum multiplies the accumulator by a factor in the same format: two roundings of its content.
     """
@@ -137,7 +137,7 @@ def _rescaled(held: F32, raised: Bools) -> F64:
 
 
 def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
-    """The largest loss of any row with weights like these: roundings not decorrelated by the increments' spread.
+    """The largest loss of any row with weights like these: roundings that the increments' spread does not decorrelate.
 
     Half an ulp is at most `half_ulp` times the sum. The scatter of the weights dithers as V's scatter does.
     """

@@ -31,7 +31,8 @@ class RowLogits:
     """Logits of rows, float32 (rows, n_kv).
 
     `values`: the softmax's input, -inf where masked. `raw`: before softcap and mask. `off`: the known error of `values`
-    from the kernel's own Q, K and tanh, None if there is none. `slope`: the softcap's derivative, None without one.
+    from the kernel's own Q, K and tanh, None if there is none. `slope`: the softcap's derivative, None without a
+    softcap.
     """
 
     values: F32
@@ -216,7 +217,7 @@ class Block:
 
     @cached_property
     def _held(self) -> Contribution:
-        """What each accumulator holds at the end."""
+        """The content of each accumulator at the end."""
         share = self.share.sum(axis=ADDED, dtype=np.float64)
         return Contribution(
             maximum=np.broadcast_to(self.maximum.max(axis=ADDED) + self._offset, share.shape),
@@ -241,9 +242,9 @@ class Block:
         return sunk(self._held, sinking, self.sink, self._sink_weight / self.total, self.kv)
 
     def _joined(self) -> tuple[F64, F64, F64]:
-        """Adding up a block's sums in f16: the mean square error, the largest of one rounding and the largest possible.
+        """The error of adding a block's sums in f16: mean square, the largest of one rounding, the largest possible.
 
-        One after the other is added to the first; or each is rounded, and added in f32.
+        The sums are added to the first one after another; or each is rounded, and added in f32.
         """
         if self.kernel.joining == "f32":
             return np.zeros(len(self.p)), np.zeros(len(self.p)), np.zeros(len(self.p))

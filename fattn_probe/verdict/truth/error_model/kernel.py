@@ -92,14 +92,14 @@ class Cut(Protocol):
 class Kernel:
     """The arithmetic of one launch.
 
-    `name` is its name in sentences; `cut` divides the KV steps of a tile among blocks. `max_offset` is added to a
-    row's maximum. `sparse`: only KV rows that are visible to some query of a tile are read. `products_f16`:
-    each q*k is rounded to f16 before it is summed. `chain` is the sum of the mean squares of a logit's partial sums in
-    f32, in two units: of the logit's square, for partial sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their
-    scatter. `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a running maximum.
-    `sinking`: how f16 sums are scaled to a sink, None for f32. `joining`: how a block's sums are added. `least_factor`
-    is the smallest Q, K, P or V in f16 that a matrix instruction does not take as 0. `approximates`: tanh is NVIDIA's
-    approximation. `assumed` says what of this is an assumption; empty for nothing.
+    `name` is its name in sentences; `cut` divides the KV steps of a tile among blocks. `max_offset` is added to a row's
+    maximum. `sparse`: only KV rows that are visible to some query of a tile are read. `products_f16`: each q*k is
+    rounded to f16 before it is summed. `chain` is the sum of the mean squares of a logit's partial sums in f32, in two
+    units: of the logit's square, for partial sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their scatter.
+    `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a running maximum. `sinking`: how
+    f16 sums are scaled to a sink, None for f32. `joining`: how a block's sums are added. `least_factor` is the smallest
+    Q, K, P or V in f16 that a matrix instruction does not treat as 0. `approximates`: tanh is NVIDIA's approximation.
+    `assumed` names the parts that are assumptions; empty if there are none.
     """
 
     name: str
@@ -225,7 +225,7 @@ BY_FAMILY: Mapping[str, Callable[[Op, Geometry, int], Kernel]] = {
 
 
 def _lanes_chain(length: int, lanes: int) -> tuple[float, float]:
-    """`Kernel.chain` of a sum whose terms are dealt out to lanes, which are then added pairwise."""
+    """`Kernel.chain` for a sum whose terms are dealt out to lanes, which are then added pairwise."""
     each = length / lanes
     pairs = [2**level for level in range(lanes.bit_length() - 1)]  # sums that a round of shuffles leaves, last first
     along = each / 3 / lanes + sum(1 / number for number in pairs)
@@ -233,7 +233,7 @@ def _lanes_chain(length: int, lanes: int) -> tuple[float, float]:
 
 
 def pieces_of(cut: Cut, tile: Tile) -> Pieces:
-    """The KV steps that each CUDA block does in an output tile, in order; blocks without any are left out."""
+    """The KV steps that each CUDA block does in an output tile, in order; blocks that do none are left out."""
     shares = (range(part.start, part.stop, part.every) for part in cut.parts_of(tile))
     return tuple(tuple(share) for share in shares if share)
 

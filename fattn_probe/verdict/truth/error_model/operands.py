@@ -1,4 +1,4 @@
-"""The errors of the kernel's own copies of Q, K and V, and the moments of the data that weight them."""
+"""The errors of the kernel's own copies of Q, K and V, and the moments of the data by which they are weighted."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ class QRows:
 
     @classmethod
     def of(cls, q: Floats, factor: float, kernel: Kernel) -> "QRows":
-        """Of q (rows, hsk)."""
+        """Make the rows from q (rows, hsk)."""
         exact = q.astype(np.float64) * factor
         own = kernel_q(q, factor, kernel.q, kernel.least_factor)
         return cls(exact.astype(np.float32), own.astype(np.float32), np.einsum("rk,rk->r", exact, exact))
@@ -81,7 +81,7 @@ class KVMoments:
 
     @classmethod
     def of(cls, k: Floats, v: Floats, kernel: Kernel, types: tuple[str, str], *, V_is_K_view: bool) -> "KVMoments":
-        """From k (n_kv, hsk) and v (n_kv, hsv), whose stored types are `types`."""
+        """Compute the moments from k (n_kv, hsk) and v (n_kv, hsv), whose stored types are `types`."""
         least = kernel.least_factor
         converts_K = kernel.converts_K and (types[0] != "f16" or least > 0)
         converts_V = kernel.converts_V and (types[1] != "f16" or least > 0)
@@ -153,5 +153,5 @@ def _in_f16(values: Floats, least: float) -> F64:
 
 
 def _without_less(values: F64, least: float) -> F64:
-    """The values, those of a smaller magnitude replaced by 0."""
+    """The values, with 0 in place of those with a smaller magnitude."""
     return np.where(np.abs(values) < least, 0.0, values) if least else values

@@ -194,7 +194,7 @@ class _Head:
 
     @np.errstate(over="ignore", under="ignore", invalid="ignore")
     def _of_alike(self, rows: list[tuple[int, int]], pieces: Pieces) -> RowErrors:
-        """The expected errors of one such group; non-finite values mean no prediction."""
+        """The expected errors of one group of rows; non-finite values mean no prediction."""
         within, query = (np.array(part) for part in zip(*rows, strict=True))
         heads, op = self.first + within, self.op
         scale = np.float32(op.params.scale)
@@ -249,7 +249,7 @@ def _repeats(op: Op) -> float:
 
 
 def _moments(heads: Sequence[KVMoments], shape: tuple[int, ...]) -> Heads:
-    """The moments of V by row of `shape`, whose K/V heads these are."""
+    """The moments of V for an output of this `shape`, from those of its K/V heads."""
 
     def array(values: list[Any]) -> F64:
         found = np.array(values, np.float64)

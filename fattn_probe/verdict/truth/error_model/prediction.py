@@ -50,11 +50,10 @@ class Prediction:
     """The expected error of a correct kernel: absolute errors against the exact reference.
 
     `rows` are the expected errors by row, (n_seq, n_q, n_head); an unsampled row has those of the nearest sampled one,
-    and a row without a prediction has NaN.
-    `sampled` (n_seq, n_q, n_head) marks the rows that the model evaluated. `half_ulp` is the accumulators' unit
-    roundoff. `unsampled_loss` (n_seq, 1, n_head) bounds the loss of an unsampled row, as a share of V's mean. `explain`
-    puts the kernel and the largest of the `causes` into words; `assumed` says what of its arithmetic is an assumption.
-    Weights `zero_below` and more below the maximum are zero in f16.
+    and a row without a prediction has NaN. `sampled` (n_seq, n_q, n_head) marks the rows that the model evaluated.
+    `half_ulp` is the accumulators' unit roundoff. `unsampled_loss` (n_seq, 1, n_head) bounds the loss of an unsampled
+    row, as a share of V's mean. `explain` puts the kernel and the largest of the `causes` into words; `assumed` names
+    the parts of its arithmetic that are assumptions. Weights `zero_below` and more below the maximum are zero in f16.
     """
 
     rows: RowErrors
@@ -76,7 +75,7 @@ class Prediction:
     def known(self) -> npt.NDArray[np.bool_]:
         """The rows with a prediction, (n_seq, n_q, n_head): finite errors, bounds that are numbers, some limit at all.
 
-        An unsampled row has no limit but its bounds, so it needs finite ones. The means below leave out other rows.
+        An unsampled row has no limits except its bounds, so these must be finite. The means below leave out other rows.
         """
         row_rmse, bound = self.row_rmse, self.bound
         numbers = (row_rmse >= 0) & (row_rmse <= np.finfo(np.float32).max) & (bound >= 0).all(axis=3)
@@ -85,12 +84,12 @@ class Prediction:
 
     @property
     def why(self) -> str:
-        """One sentence about the kernel and the largest cause; empty without a prediction of any row."""
+        """One sentence about the kernel and the largest cause; empty if no row has a prediction."""
         return self.explain(self.causes) if self.known.any() else ""
 
     @property
     def lost(self) -> str:
-        """Where the expected mean error is from: from the sums, or from the weights, whichever loses more."""
+        """The origin of the expected mean error: the sums or the weights, whichever lose more."""
         if not self.known.any():
             return ""
         if np.nanmean(np.abs(self.rows.loss_sums)) >= np.nanmean(np.abs(self.rows.loss_weights)):
@@ -99,7 +98,7 @@ class Prediction:
 
     @property
     def rmse(self) -> float:
-        """Expected root mean square error over the output; NaN without a prediction of any row."""
+        """Expected root mean square error over the output; NaN if no row has a prediction."""
         return float(np.sqrt(self._mean(np.square(self.row_rmse))))
 
     def _mean(self, rows: F64) -> float:

@@ -66,7 +66,7 @@ def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 def largest_bias(deviation: Floats) -> Floats:
     """The largest mean error, in ulps, of adding a normal increment of this standard deviation, over all means.
 
-    The sum of the series' absolute terms; at most half an ulp.
+    It is the sum of the series' absolute terms, at most half an ulp.
     """
     damping = np.exp(-2 * np.pi**2 * np.minimum(deviation, 8.0) ** 2)
     return np.asarray(np.minimum(0.5, sum(damping ** (k * k) / (np.pi * k) for k in (1, 2, 3, 4))))
@@ -84,7 +84,7 @@ def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """For increments so small that the result is the number nearest to the mean or one of its two neighbours."""
+    """The same for increments so small that the result is the number nearest to the mean, or one of its neighbours."""
     away = mean - np.rint(mean)
     first, second = -away, deviation**2 + away**2
     wide = np.maximum(deviation, 1e-9)

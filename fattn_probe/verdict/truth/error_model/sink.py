@@ -22,7 +22,7 @@ LEAST_ULP = 2.0 ** (HALF.least - HALF.fraction)
 
 @dataclass(frozen=True)
 class Contribution:
-    """What each accumulator contributes to rows, arrays (rows, blocks, outer, warps).
+    """The contribution of each accumulator to rows, arrays (rows, blocks, outer, warps).
 
     `maximum`: its running maximum with the kernel's offset. `share`: the sum of its weights, divided by the row sum.
     `largest`: the largest of them. `spread`: the variance of its part of the output about V's means.

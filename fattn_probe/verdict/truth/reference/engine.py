@@ -1,4 +1,4 @@
-"""The computation for one K/V head: its query rows, block by block, over its KV rows, with its tiles of the mask."""
+"""The computation for one K/V head: its query rows, block by block, over its KV rows, with tiles of the mask."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

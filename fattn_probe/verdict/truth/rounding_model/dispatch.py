@@ -27,11 +27,11 @@ def model_of(
     constants: Constants = SHIPPED,
     wanted: Bools | None = None,
 ) -> F32 | None:
-    """The output that a run's kernel should give, bit for bit, (n_seq, n_q, n_head, hsv); None if no model fits, as
-    on AMD's GPUs, whose arithmetic is not published.
+    """The output that a run's kernel should give, bit for bit; None for a kernel without a model, and on AMD GPUs.
 
-    `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are undefined. `arch` is nvcc's number of the
-    GPU's architecture (90); `constants` are those of the source (`constants_of`).
+    The output is (n_seq, n_q, n_head, hsv). `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are
+    undefined. `arch` is nvcc's number of the GPU's architecture (90); `constants` are those of the source
+    (`constants_of`).
     """
     if kernel.family not in MODELLED or arch >= AMD:
         return None

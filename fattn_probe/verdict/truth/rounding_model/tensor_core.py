@@ -32,7 +32,7 @@ F16_LEAST, E4M3_LEAST = -14, -6
 
 @dataclass(frozen=True)
 class Fp8Rule:
-    """How FP8 products are added: `group` at once, with `extra` bits beyond 24; with fewer, so has the result."""
+    """How FP8 products are added: `group` at once, with `extra` bits beyond 24; if negative, in the result too."""
 
     group: int
     extra: int

@@ -5,8 +5,8 @@ pairs. P is rounded to f16, and VKQ is summed in f16 with one fused multiply-add
 capability 6.1) everything is float32. For the row sum, the rows of a step are dealt to the lanes of `warps` warps; for
 VKQ, to the warps in turn. All warps share the column's maximum. CUDA blocks (`gridDim.y`) take the steps in turn.
 
-Where VKQ is rescaled and the first row added in one basic block, `VKQ*scale` is fused and `V*P` rounded; where a branch
-lies between, it is the reverse (build/rewrite_products.py).
+Where VKQ is rescaled and the first row added in one basic block, `VKQ*scale` is fused and `V*P` rounded; if there is a
+branch in between, it is the reverse (build/rewrite_products.py).
 """
 
 from collections import deque
@@ -56,7 +56,7 @@ class TilePlan:
 
     @property
     def elements(self) -> int:
-        """The elements of a step's KQ that a thread has."""
+        """The number of elements of a step's KQ in a thread."""
         return self.kernel.nbatch_fa * self.kernel.ncols // (self.kernel.warps * LANES)
 
 
@@ -113,7 +113,7 @@ class TileMachine:
         return combined(self.parts(last, head))
 
     def turns(self, sequence: int, head: int, queries: slice) -> Iterator[Turn]:
-        """The steps of the blocks: first the first step of each block, then the second."""
+        """The steps of the blocks: the first step of each block, then the second step of each, and so on."""
         operands, plan = self.operands, self.plan
         place = (sequence, head // operands.group)
         KQ = self.logits(operands.Q[sequence, head, queries] * operands.scale, operands.K[place])

@@ -92,7 +92,7 @@ class VecMachine:
         return combined(self.parts(last, heads))
 
     def turns(self, sequence: int, heads: slice, head_kv: int) -> Iterator[Turn]:
-        """The steps of the blocks: first the first step of each block, then the second."""
+        """The steps of the blocks: the first step of each block, then the second step of each, and so on."""
         place = (sequence, head_kv)
         Q = (self.operands.Q[sequence, heads] * self.operands.scale).reshape(-1, self.plan.kernel.DKQ)
         KQ = self.masked(self.logits(Q, place), sequence, heads)
