@@ -3,7 +3,7 @@
 //
 //   reproduce [inputs.gguf [DEVICE]]
 //
-// DEVICE is a ggml device such as CUDA0 or ROCm0; default: the first GPU. Exit status: 0 the output is right, 1 it is
+// DEVICE is a ggml device such as CUDA0 or ROCm0; default: the first GPU. Exit status: 0 the output is correct, 1 it is
 // wrong, 2 the op could not be run.
 #include "ggml-backend.h"
 #include "ggml.h"
@@ -141,7 +141,7 @@ static bool same_kind(float a, float b) { return a == b || (std::isnan(a) && std
 static int64_t compare(const File &file, const std::vector<float> &output) {
     const std::vector<float> expected = file.floats("expected"), exact = file.floats("exact");
     const std::vector<float> element_bound = file.floats("element_bound"), row_bound = file.floats("row_bound");
-    require(expected.size() == output.size(), "the expected output has another size");
+    require(expected.size() == output.size(), "the expected output has a different size");
     const ggml_tensor *shape = ggml_get_tensor(file.tensors, "expected");
     const size_t hsv = shape->ne[0], heads = shape->ne[1], queries = shape->ne[2];
     int64_t unlike = 0, elements = 0, rows = 0;

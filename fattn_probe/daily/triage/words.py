@@ -109,7 +109,7 @@ def attention_beside(result: TriageResult) -> str:
         return "; attention is wrong too, later"
     judged = [found for found in result.judgements if found.status is not Status.UNSUPPORTED]
     passed = [found for found in judged if found.status is Status.PASS]
-    return f"; attention is right, in {len(passed)} of {len(judged)} judged ops" if passed else ""
+    return f"; attention is correct, in {len(passed)} of {len(judged)} judged ops" if passed else ""
 
 
 def scope(result: TriageResult) -> str:

@@ -216,7 +216,7 @@ def single_rows(wrong: WrongRow) -> Iterator[Cause]:
         apart = np.abs(weights - p[rows])
         if wrong.explained(answer, many=True) and least * float(apart.max()) > rounding:
             off = rows[apart >= min(max(3 * rounding / least, 0.02 * float(apart.max())), float(apart.max()))]
-            yield Cause("", f"V is right, the weights are wrong{which}", f"KV rows {ranges(off.tolist())}")
+            yield Cause("", f"V is correct, the weights are wrong{which}", f"KV rows {ranges(off.tolist())}")
             return
 
 

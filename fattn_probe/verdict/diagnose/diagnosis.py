@@ -236,7 +236,7 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     # The bits of a NaN prove these, so they are named even for few rows, if nothing explains the others.
     certain = of_rows("unwritten", "elements are never written", "", never)
     if evidence.rows is None:  # a huge output itself is fresh memory before a run
-        certain += of_rows("unwritten-read", "memory that nobody wrote is read", "--check names the place", fresh)
+        certain += of_rows("unwritten-read", "unwritten memory is read", "--check names the place", fresh)
     if (computed := bad & ~never & ~fresh).any():
         for cause in _of_not_finite(evidence, computed, never | fresh):
             found += of_rows(cause.kind, cause.words, "", computed)
@@ -357,7 +357,7 @@ def with_another(found: Diagnosis, evidence: Evidence, dst: F32) -> Diagnosis:
     if rows < AGREED * number:
         return found
     detail = f"{int(differs.sum())} of {differs.size} elements differ"
-    words = "two runs give different bits: a race, or memory that nobody wrote"
+    words = "two runs give different bits: a race, or unwritten memory"
     cause = Cause("nondeterministic", words, detail)
     worst = tuple(replace(element, cause=cause) for element in found.worst)
     return replace(found, causes=(Said(cause, rows, number, rows / number),), worst=worst)

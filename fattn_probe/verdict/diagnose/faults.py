@@ -21,13 +21,13 @@ from fattn_probe.verdict.diagnose.constants import AGREED, ALIKE, FINE, NEAR_ONE
 from fattn_probe.verdict.diagnose.row import Candidate, Cause, Moves, Named, WrongRow, fitting
 
 KINDS = {
-    "kv-left-out": "KV rows that should count do not",
+    "kv-left-out": "KV rows that should count are left out",
     "kv-weight": "KV rows count with a wrong weight, as when they are counted twice",
     "kv-beyond": "memory past the last KV row is read, or counts",
     "kv-hidden": "KV rows that the mask hides count",
     "share": "what one CUDA block contributes to a tile that several share is lost, or combined wrongly",
     "kv-parts": "what KV steps, or the slices of warps, contribute has wrong weights",
-    "weights": "KV rows have wrong weights, while V and its sum are right",
+    "weights": "KV rows have wrong weights, while V and its sum are correct",
     "mask-ignored": "the mask, or its finite part, is ignored",
     "mask-scale": "the finite part of the mask counts by a wrong factor, as when it is added twice",
     "mask-elsewhere": "the mask is read at another row, column, head or sequence",
@@ -41,7 +41,7 @@ KINDS = {
     "columns": "only some columns are wrong: V's columns are read, summed, combined or written wrongly",
     "outside": "the output is not an average of V's rows: the weights do not add up to 1, or something else is summed",
     "tile-layout": "tiles of K and V are written in one layout and read in another",
-    "row-elsewhere": "another row's answer is written there",
+    "row-elsewhere": "another row's answer is written in its place",
     "sink": "the sink counts a wrong number of times",
     "softcap": "the softcap is ignored or applied wrongly",
     "alibi": "the slope of ALiBi is wrong",
@@ -113,15 +113,15 @@ class RowFault:
 
 
 FAULTS = (
-    RowFault("kv-weight", "one KV row has another weight", kv.one_row),
+    RowFault("kv-weight", "one KV row has a wrong weight", kv.one_row),
     RowFault("kv-left-out", "KV rows are left out", kv.ends),
     RowFault("kv-hidden", "KV rows that the mask hides are seen", kv.hidden),
-    RowFault("kv-weight", "one KV tile has another weight", kv.one_step),
+    RowFault("kv-weight", "one KV tile has a wrong weight", kv.one_step),
     RowFault("kv-left-out", "KV steps are left out", kv.some_steps),
     RowFault("kv-left-out", "KV steps are left out", kv.steps_often),
-    RowFault("share", "one CUDA block's share of the tile has another weight", kv.one_share),
-    RowFault("share", "the KV steps at the seams of CUDA blocks have another weight", kv.seams),
-    RowFault("kv-beyond", "the memory behind the last KV row counts", kv.beyond),
+    RowFault("share", "one CUDA block's share of the tile has a wrong weight", kv.one_share),
+    RowFault("share", "the KV steps at the seams of CUDA blocks have a wrong weight", kv.seams),
+    RowFault("kv-beyond", "the memory after the last KV row counts", kv.beyond),
     RowFault("v-elsewhere", "two rows of V are swapped", read.swapped),
     RowFault("mask-ignored", "", read.no_mask),
     RowFault("mask-elsewhere", "the mask is read at another place", read.next_steps),
@@ -141,10 +141,10 @@ FAULTS = (
     RowFault("rounding", "", score.rounded, rarity=2.0),
     # Weights that lose everything are not a better cause.
     RowFault("zero", "the output is zero", score.zeros, rarity=-UNLIKELY, constant=True),
-    RowFault("row-elsewhere", "another row's answer stands there", lambda wrong: wrong.others),
+    RowFault("row-elsewhere", "the output is another row's answer", lambda wrong: wrong.others),
     RowFault("zero", "some columns of the output are zero", score.zeros, Search.COLUMNS, -UNLIKELY, constant=True),
     RowFault("v-elsewhere", "V is read at another place", read.other_V, Search.COLUMNS, constant=True),
-    RowFault("row-elsewhere", "another row's answer stands there, scaled", algebra.other_answer, Search.ALGEBRA),
+    RowFault("row-elsewhere", "the output is another row's answer, scaled", algebra.other_answer, Search.ALGEBRA),
     RowFault("weights", "KV rows have the weights of others", algebra.other_rows, Search.ALGEBRA),
     RowFault(
         "k-columns", "some columns of Q and K count a wrong number of times", algebra.column_gains, Search.ALGEBRA
@@ -152,13 +152,13 @@ FAULTS = (
     RowFault("kv-parts", "sets of KV rows have wrong weights", algebra.sets_of_rows, Search.ALGEBRA),
     RowFault("kv-parts", "rows of V are summed with the weights of others", algebra.other_weights, Search.ALGEBRA),
     RowFault("share", "another row's share of a CUDA block is added", algebra.other_share, Search.ALGEBRA),
-    RowFault("weights", "V is right, the weights are wrong", algebra.single_rows, Search.ALGEBRA),
+    RowFault("weights", "V is correct, the weights are wrong", algebra.single_rows, Search.ALGEBRA),
     RowFault(
-        "columns", "only some columns are wrong, so Q K^T and the softmax are right", algebra.columns, Search.ALGEBRA
+        "columns", "only some columns are wrong, so Q K^T and the softmax are correct", algebra.columns, Search.ALGEBRA
     ),
-    RowFault("v-sum", "the output is no weighted sum of V's rows", algebra.no_sum, Search.ALGEBRA),
-    RowFault("outside", "the output is no average of V's rows", algebra.no_average, Search.ALGEBRA),
-    RowFault("kv-beyond", "NaN behind the last KV row is read", kv.nan_beyond, Search.NAN),
+    RowFault("v-sum", "the output is not a weighted sum of V's rows", algebra.no_sum, Search.ALGEBRA),
+    RowFault("outside", "the output is not an average of V's rows", algebra.no_average, Search.ALGEBRA),
+    RowFault("kv-beyond", "NaN after the last KV row is read", kv.nan_beyond, Search.NAN),
     RowFault(
         "maximum", "the softmax's exponents are not the row's logits below its maximum", score.low_maximum, Search.NAN
     ),

@@ -220,8 +220,8 @@ def beyond(wrong: WrongRow) -> Iterator[Moves]:
     follows = around.mask_entries(around.mask_start + len(row.V), count) if around.has("mask") else None
     masks = {"as visible": np.zeros(count), "by what follows the mask's row": follows}
     pairs = {
-        "the memory behind the last KV row counts": (around.behind("K", count), around.behind("V", count)),
-        "rows of zeros behind the last KV row count": (np.zeros((count, of.shape[1])) for of in (row.K, row.V)),
+        "the memory after the last KV row counts": (around.behind("K", count), around.behind("V", count)),
+        "rows of zeros after the last KV row count": (np.zeros((count, of.shape[1])) for of in (row.K, row.V)),
     }
     for words, (K, V) in pairs.items():
         for how, mask in masks.items():

@@ -228,7 +228,7 @@ def masked_step(wrong: WrongRow) -> Iterator[Cause]:
         if first:
             yield Cause("", "", "")
         if any(not steps[part.start : part.stop : part.every].all() for part in first):
-            yield Cause("", "", "with a visible step behind it")
+            yield Cause("", "", "followed by a visible step")
 
 
 def overflows(wrong: WrongRow) -> Iterator[Cause]:

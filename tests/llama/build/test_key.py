@@ -19,19 +19,12 @@ COMPILED = Fingerprint(
 )
 MANIFEST = Manifest("path:small", "11549", COMPILED, CONTENTS, "2026-10-01T00:00:00+00:00")
 FIRST_VERSION = {
-    "source": "path:small",
-    "build_number": "11549",
-    "tree": "0" * 64,
-    "engine": "sim",
-    "flavour": "release",
-    "arch": "90",
-    "sanitize": [],
-    "patches": ["seed"],
-    "quants": [],
-    "compilers": ["g++ 12"],
+    **{
+        name: getattr(COMPILED, name)
+        for name in ("tree", "engine", "flavour", "arch", "sanitize", "quants", "compilers")
+    },
+    **{"source": "path:small", "build_number": "11549", "patches": ["seed"], "stamp": "", "date": MANIFEST.date},
     "contents": {"kernels": ["mma 64,64,8,8", "tile 64,64"], "programs": ["fattn-runner"]},
-    "stamp": "",
-    "date": "2026-10-01T00:00:00+00:00",
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.cases.scenario.layout import Layout, View
 from fattn_probe.llama.launch.geometry import TilePart, geometry_of
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.verdict.diagnose.diagnosis import Evidence, diagnose, lean
@@ -75,7 +76,7 @@ def test_another_rows_answer(run):
     dst[0, :, 1] = run[2][0, :, 2]
     found = diagnosis_of(run, dst)
     (said,) = found.causes
-    assert str(said.cause) == "another row's answer stands there (that of head 2)"
+    assert str(said.cause) == "the output is another row's answer (that of head 2)"
     assert (said.rows, said.share) == (found.rows_tried, 1.0)
 
 
@@ -168,6 +169,17 @@ def test_the_bits_of_a_nan_tell_where_it_comes_from(run, bits, cause, others):
     assert all(said.rows == 2 for said in found.causes)
 
 
+@pytest.mark.parametrize(("bits", "kinds"), [(0x7FC00000, ["operand-nan"]), (0x7FC00001, [])])
+def test_a_nan_of_the_memory_around_the_operands(run, bits, kinds):
+    """A GPU passes on the NaN that a scenario puts around its operands."""
+    case, inputs, dst, reference, geometry = run
+    layout = Layout(K=View(kind="view", offset=64, outside="nan"))
+    around = replace(case, source=replace(case.recipe, layout=layout))
+    wrong = np.where(np.arange(16)[:, None, None] >= 4, dst, np.array(bits, np.uint32).view(np.float32))
+    assert [said.cause.kind for said in diagnosis_of((around, inputs, dst, reference, geometry), wrong).causes] == kinds
+    assert diagnosis_of(run, wrong).causes == ()
+
+
 def test_a_nan_of_memory_does_not_hide_the_cause_of_most_rows(run):
     case, inputs, dst, _, geometry = run
     left_out = next(fault for fault in FAULTS if fault.__name__ == "step_left_out")
@@ -216,7 +228,7 @@ def test_kv_steps_that_are_missing_are_named(run):
 
 
 def some_keys_weighted(row, geometry, place):
-    """Every KV row has another weight."""
+    """Every KV row has a wrong weight."""
     weights = np.random.default_rng(1).uniform(0.5, 1.5, len(row.V))
     return row.output(row.logits + np.log(weights))
 

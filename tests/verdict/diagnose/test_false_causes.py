@@ -23,7 +23,7 @@ OP = "version: 1\nabout: an op\nhsk: 64\nn_head: 8\nn_head_kv: 4\nn_q: 6\nn_kv: 
 
 
 def weights_of_chance(row, chance):
-    """Every KV row has another weight."""
+    """Every KV row has a wrong weight."""
     return row.output(row.logits + chance.standard_normal(len(row.V)))
 
 
