@@ -36,7 +36,7 @@ def coverage(
     as_json: flags.Json = False,
 ) -> None:
     """Count the lines and branches of the attention kernels and their dispatch that suites execute."""
-    given = Given(where.on, devices=where.devices)
+    given = Given(where.on, devices=where.devices, note=setup.note)
     earlier = [found for path in suites if path.suffix == ".json" for found in read(path)]
     suites = [path for path in suites if path.suffix != ".json"]
     pairs = {suite: on_simulated("coverage", suite, given) for suite in suites}

@@ -58,7 +58,7 @@ def mutate(
     for name in tried.files:
         if name not in FILES:
             raise InputError(f"--file {name}: mutants are made in {', '.join(FILES)}")
-    given = Given(where.on, devices=where.devices)
+    given = Given(where.on, devices=where.devices, note=setup.note)
     pairs = on_simulated("mutate", suite_file, given)
     options = setup.run_options(build)
     with Activity(NOTES, words="finding the cases and their kernels") as activity:

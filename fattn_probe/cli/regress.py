@@ -122,7 +122,7 @@ def regress(
     """Run a suite, and report what changed since the last accepted run."""
     suite = load_suite(suite_file)
     sample = sample_of(chosen.sample) if chosen.sample else None
-    given = Given(where.on, chosen.only, chosen.model, sample, where.devices)
+    given = Given(where.on, chosen.only, chosen.model, sample, where.devices, setup.note)
     pairs = list(entries_on_targets(suite, suite_file.parent, given))
     cluster = Cluster(divided.dask) if divided.dask else None
     share = parse_shard(divided.shard) if divided.shard else ALL

@@ -189,6 +189,11 @@ def prepared_session(options: RunOptions, work: Work, activity: Activity) -> Ses
     return session
 
 
+def note(words: str) -> None:
+    """Print a note about what the command does not do."""
+    NOTES.print(words, style="dim")
+
+
 def number_of(work: Work) -> int:
     """The number of (case, target) pairs in the work."""
     return sum(len(targets) for _, targets in work)

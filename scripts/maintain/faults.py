@@ -102,7 +102,7 @@ def diagnosed(checks: Checks, keep: Keep | None, session: Session, case: Case, t
     try:
         judgement = judge_case(session, case, target, checks)
     except FattnProbeError as error:
-        return Result(case.name, case.digest, "lost", str(error), failure=str(error))
+        return Result.lost(case, str(error))
     if keep is not None:
         keep.add(judgement)
     found, words = judgement.diagnosis, [judgement.reason]

@@ -36,7 +36,7 @@ def render_list(devices: Mapping[str, Device]) -> RenderableType:
     """The catalogue as a table; shared memory (LDS) per SM or CU and per block, threads and blocks per SM or CU."""
     rows = tuple(tuple(_row(devices[str(item["id"])])) for item in device_list(devices))
     table = Table(COLUMNS, rows, frozenset(COLUMNS[2:]), heading=COLUMNS[:2])
-    pairs = [Text("CUs: AMD's compute units; of RDNA GPUs (from gfx10 on), pairs of them")] * any(
+    pairs = [Text("CUs: AMD's compute units; for RDNA GPUs (gfx10 and later), pairs of them")] * any(
         device.gfx for device in devices.values()
     )
     return Group(Text("--on sim:ID simulates one of these"), table, *pairs)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fattn_probe.base.console import NOTES
+from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target, load_devices, parse_targets
 from fattn_probe.cases.scenario import Case
@@ -20,7 +20,7 @@ from fattn_probe.verdict.judge.checks import Checks, Sample, UseModel
 class Given:
     """A run's replacements for its suite's targets, filter of names and checks; empty or None for the suite's own.
 
-    `devices` is a file with additional GPUs.
+    `devices` is a file with additional GPUs; `note` is told which targets are skipped.
     """
 
     on: str = ""
@@ -28,6 +28,7 @@ class Given:
     model: UseModel | None = None
     sample: Sample | None = None
     devices: Path | None = None
+    note: Step = quiet
 
     def checks(self, entry: Entry) -> Checks:
         """How the cases of an entry are judged."""
@@ -37,22 +38,21 @@ class Given:
     def targets(self, entry: Entry, folder: Path) -> list[Target]:
         """The targets of an entry of a suite in `folder` that can run it; a note about those that cannot."""
         own = load_devices(folder / entry.devices) if entry.devices else {}
-        words, given = (self.on, "--on") if self.on else (",".join(there(entry.on)), f"`on` of {called(entry)}")
+        words, given = (self.on, "--on") if self.on else (",".join(self.there(entry.on)), f"`on` of {called(entry)}")
         found = list(parse_targets(words, own | load_devices(self.devices), given))
         real = [target for target in found if target.engine != "sim"]
         if entry.needs_simulator and real:
-            NOTES.print(f"{entry.name or 'the suite'} needs a simulated GPU: skipping {real[0]}", style="dim")
+            self.note(f"{entry.name or 'the suite'} needs a simulated GPU: skipping {real[0]}")
             found = [target for target in found if target.engine == "sim"]
         return found
 
-
-def there(words: Sequence[str]) -> list[str]:
-    """An entry's devices; skips an optional one (`gpu?`), with a note, if this machine has no GPU."""
-    found = [word.removesuffix("?") for word in words if not word.endswith("?") or has_gpu()]
-    for word in words:
-        if word.removesuffix("?") not in found:
-            NOTES.print(f"this machine has no NVIDIA GPU: skipping {word.removesuffix('?')}", style="dim")
-    return found
+    def there(self, words: Sequence[str]) -> list[str]:
+        """An entry's devices; skips an optional one (`gpu?`), with a note, if this machine has no GPU."""
+        found = [word.removesuffix("?") for word in words if not word.endswith("?") or has_gpu()]
+        for word in words:
+            if word.removesuffix("?") not in found:
+                self.note(f"this machine has no NVIDIA GPU: skipping {word.removesuffix('?')}")
+        return found
 
 
 def chosen_entries(suite: Suite, folder: Path, given: Given) -> list[Entry]:

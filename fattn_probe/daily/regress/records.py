@@ -64,15 +64,13 @@ class Identity:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one case.
+    """The result of one case: its `Judgement` as the history stores it; fields of the same name mean the same.
 
-    `digest` is that of the op and its inputs, `output` the sha256 of dst, `seconds` the time of each repeat. `launches`
-    is the text of the launch records, one JSON line each; `error_map` is for a wrong output. `warning` is about a
-    passing but inaccurate output; `missing` names checks that could not be made. `sampled` is None if all rows were
-    checked. `finding` is the fault that ended a run without an output. `known` is the id of the known defect behind a
-    failure; empty if there is none. `diagnosis` is the first cause of a wrong output, in words. `unlike_base` says how
-    the launches of an edited or patched llama.cpp differ from those of its base (`run/base.py`). `fingerprint` is the
-    case's (`case_fingerprint`), empty in runs of older versions.
+    `reason` is the first line of the judgement's reason, `failure` all of it. `metrics` come from
+    `results.metrics_of`; `error_map` is for a wrong output. `launches` is the text of the launch records, one JSON line
+    each. `diagnosis` is the first cause of a wrong output, in words. `unlike_base` says how the launches of an edited
+    or patched llama.cpp differ from those of its base (`run/base.py`). `fingerprint` is the case's
+    (`case_fingerprint`), empty in runs of older versions.
     """
 
     name: str

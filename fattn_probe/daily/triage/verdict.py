@@ -276,7 +276,7 @@ def parting(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[PartsWit
     """
     before = 0.0
     for node, other, follows in pairs(nodes, without):
-        change = change_of(node.largest, other.largest)
+        change = abs(node.largest - other.largest) / (max(node.largest, other.largest) or 1.0)
         if follows and change > max(LEAST_CHANGE, GROWTH * before):
             yield PartsWithout(node, other, change, before)
             return
@@ -294,8 +294,3 @@ def pairs(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[tuple[Node
         if other is not None and not spoils(node) and not spoils(other):
             yield node, other, follows
             follows = False
-
-
-def change_of(a: float, b: float) -> float:
-    """The difference of two magnitudes as a share of the larger one."""
-    return abs(a - b) / max(a, b) if a != b else 0.0

@@ -78,10 +78,9 @@ def run_lowered(
 
 def program_text(kernel: LoweredKernel, arrays: Mapping[str, Array], outputs: frozenset[str]) -> str:
     """A program that launches a kernel; its arguments are the folder of the arrays, and the number of runs."""
-    described = ", ".join(
-        f'{{"{name}", {bytes_of(arrays[name])}, {str(name in outputs).lower()}}}' for name in kernel.arguments
-    )
-    grid, block = (", ".join(map(str, sizes)) for sizes in (kernel.grid, kernel.block))
+    sizes = {name: dtype.itemsize * math.prod(shape) for name, (dtype, shape) in arrays.items()}
+    described = ", ".join(f'{{"{name}", {sizes[name]}, {str(name in outputs).lower()}}}' for name in kernel.arguments)
+    grid, block = (", ".join(map(str, size)) for size in (kernel.grid, kernel.block))
     launch = f"{kernel.name}, dim3({grid}), dim3({block}), {kernel.shared_bytes}"
     return f"""{kernel.source}
 #include <run_kernel.h>
@@ -90,12 +89,6 @@ int main(int, char **words) {{
     return run_kernel({launch}, words, {{{described}}});
 }}
 """
-
-
-def bytes_of(array: Array) -> int:
-    """The bytes of an array."""
-    dtype, shape = array
-    return dtype.itemsize * math.prod(shape)
 
 
 EXTRA = "tilelang"
