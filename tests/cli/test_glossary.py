@@ -29,6 +29,7 @@ def printed(*words):
     [
         *[("kbc", "share"), ("stream k", "stream-K"), ("Bank Conflicts", "bank conflict"), ("S", "score")],
         *[("row", "row"), ("tile", "tile"), ("head size", "row"), ("GQA", "group"), ("flavours", "build")],
+        *[("KV row", "row"), ("lost", "verdict"), ("baselines", "history"), ("unwritten", "finding")],
     ],
 )
 def test_an_entry_is_found_by_its_word_or_by_a_name_in_its_meaning(term, word):

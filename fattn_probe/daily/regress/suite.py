@@ -192,7 +192,7 @@ def called(entry: Entry) -> str:
 
 @functools.lru_cache(maxsize=1000)
 def cases_in(path: Path, changed: int) -> tuple[Case, ...]:
-    """The cases of a scenario file that was `changed` last at that time; entries share most files."""
+    """The cases of a scenario file, last `changed` at that time; cached, because entries share most files."""
     return tuple(read_cases(path))
 
 

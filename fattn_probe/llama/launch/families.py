@@ -1,6 +1,6 @@
 """The families of attention kernels: names, template parameters, division of work.
 
-`run`, `plan`, `inspect`, `build` and the history know every kernel described here. docs/architecture.md lists the
+`run`, `plan`, `inspect`, `build` and the history know every kernel described here. CONTRIBUTING.md lists the
 other files of a family.
 """
 

@@ -117,7 +117,7 @@ def division_origin(launches: Sequence[LaunchRecord], device: Device, found: Geo
 
     `launch_fattn` (fattn-common.cuh) limits the blocks of a grid to those that fit on the GPU at once. A tile with only
     one KV step is not divided. Stream-K uses a block for each step if they fit with one block on each SM; GPUs before
-    Ada, a DGX Spark (compute capability 12.1), and AMD's except RDNA3 and RDNA4 with heads of 64 may choose whole
+    Ada, a DGX Spark (compute capability 12.1), and AMD GPUs (except RDNA3 and RDNA4 with heads of 64) may choose whole
     tiles, depending on occupancy.
     """
     launch = next((launch for launch in launches if launch.kernel in BY_KERNEL), None)

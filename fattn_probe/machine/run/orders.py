@@ -25,7 +25,7 @@ Output = str
 
 @dataclass(frozen=True)
 class OrderDifference:
-    """A case with a different output after other cases than alone.
+    """A case whose output after other cases differs from its output alone.
 
     `after` are the ops before it in its process; if `shrunk`, the smallest set that is enough.
     """

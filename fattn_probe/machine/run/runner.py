@@ -165,7 +165,7 @@ class BatchRunner:
             os.truncate(file, 0)
 
     def expect(self, answer: str, line: str = "") -> None:
-        """Wait for a line of its output, after sending it a `line`; RunnerEndedError for a different one."""
+        """Wait for a line of the runner's output, after sending it a `line`; RunnerEndedError for a different one."""
         found = self.ask(line, self.command.timeout)
         if found != answer:
             kill_group(self.running.process)  # its next line would belong to another case

@@ -314,7 +314,7 @@ def _fragment(debugger: Debugger, name: str, plan: Document) -> Document:
 
 
 def _finite(read: dict[str, Registers], *, half: bool) -> bool:
-    """Whether all registers are finite; a VKQ_C of halves has bits, finite if the exponent is not all ones."""
+    """Whether all registers are finite; a VKQ_C of halves is read as bits, finite if the exponent is not all ones."""
     return all(
         all(value & 0x7C00 != 0x7C00 for value in values if isinstance(value, int))
         if name == "VKQ_C" and half

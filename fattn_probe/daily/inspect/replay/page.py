@@ -73,7 +73,7 @@ def document_of(replay: Replay) -> dict[str, Any]:
 
 
 def _row(replay: Replay, row: RowNumbers) -> dict[str, Any]:
-    """A row's numbers; arrays are float32 in base64, of the kernel, and its error."""
+    """A row's numbers: the kernel's arrays as float32 in base64, and their errors."""
     assert replay.geometry is not None
     sequence, query, head = row.row
     parts = []
