@@ -52,10 +52,11 @@ class JudgeFlags:
     ] = False
     roundings: Annotated[
         bool,
-        typer.Option("--roundings", help="Fail accurate outputs too, if their bits are not the model's."),
+        typer.Option("--roundings", help="Also fail accurate outputs whose bits differ from the model's."),
     ] = False
     kernels: Annotated[
-        bool, typer.Option("--kernels", help="Fail correct outputs too, if the default release has other kernels here.")
+        bool,
+        typer.Option("--kernels", help="Also fail correct outputs, if the default release runs other kernels here."),
     ] = False
     sample: Annotated[
         str, typer.Option(help="Rows to check exactly; auto: all, except in very large cases.", metavar="N|all|auto")

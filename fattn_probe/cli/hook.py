@@ -27,7 +27,7 @@ hook_app = typer.Typer(
 
 
 def here() -> Path:
-    """The checkout that holds the current folder."""
+    """The checkout that contains the current folder."""
     if (root := checkout_of(Path.cwd())) is None:
         raise InputError("this folder is in no llama.cpp checkout: there is no ggml/src/ggml-cuda/fattn.cu above it")
     return root
@@ -35,7 +35,7 @@ def here() -> Path:
 
 @hook_app.command("install")
 def hook_install(suite_file: flags.SuiteFile = DEFAULT_SUITE, as_json: flags.Json = False) -> None:
-    """Write the pre-push hook of the checkout that holds the current folder."""
+    """Write the pre-push hook of the checkout that contains the current folder."""
     root = here()
     own = suite_file.is_relative_to(shipped.folder("suite"))
     word = shlex.quote(shipped.name_of("suite", suite_file) if own else str(suite_file.resolve()))

@@ -39,7 +39,7 @@ class MutantChoice:
         int, typer.Option(min=0, help="Of cases with the same launches, only the fastest N try a mutant; 0: all.")
     ] = 0
     upstream: Annotated[
-        bool, typer.Option("--upstream", help="Judge as llama.cpp's test does, only by its bound on the NMSE.")
+        bool, typer.Option("--upstream", help="Judge as llama.cpp's test does, only with its bound on the NMSE.")
     ] = False
 
 

@@ -76,9 +76,7 @@ class FlashAttention3:
 
     schedule: Annotated[Schedule, typer.Option(help="fa3: what overlaps what.")] = "both"
     stages: Annotated[int, typer.Option(help="fa3: stages of the ring of K and V.", min=1)] = 2
-    ring: Annotated[Ring, typer.Option(help="fa3: a stage holds K and V of a tile, or K and V have a ring each.")] = (
-        "apart"
-    )
+    ring: Annotated[Ring, typer.Option(help="fa3: K and V of a tile share a stage, or have a ring each.")] = "apart"
 
 
 @dataclass(frozen=True)

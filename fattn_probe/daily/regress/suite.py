@@ -111,7 +111,7 @@ class Suite(Entry):
     about: str = Field(min_length=1, max_length=200)
     """One line: what the suite tests."""
     source: str = DEFAULT_SOURCE
-    """The llama.cpp to run; if the suite does not say, a checkout that holds the current folder comes first."""
+    """The llama.cpp to run; if the suite does not say, a checkout that contains the current folder comes first."""
     lost: float = Field(default=0.02, ge=0, le=1)
     """The share of cases that may be lost before a run has no verdict (exit 4)."""
     seconds: float = Field(default=0, ge=0)
