@@ -52,7 +52,7 @@ class Killer(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangedFunction:
-    """The changed lines of a file, in a function, or outside of any; `start` is the line of its name."""
+    """The changed lines of a file in one function, or outside all functions; `start` is the line of its name."""
 
     file: str
     function: str

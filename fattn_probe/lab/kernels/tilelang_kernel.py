@@ -32,7 +32,7 @@ def mask_scores(S, M, first_q, first_kv, sizes, factor, causal, masked):
 def softmax(S, P, m, m_before, m_used, alpha, l_tile, l):
     """Online softmax of a tile of logits: P in f16, and alpha, the factor for the earlier sums.
 
-    A row without a finite logit so far has m = -inf, and 0 in its place.
+    A row without a finite logit so far has m = -inf, for which `m_used` is 0.
     """
     T.copy(m, m_before)
     T.reduce_max(S, m, dim=1, clear=False)
