@@ -1,7 +1,9 @@
 """The suites that come with fattn-probe, and the faults that `quick` once missed: its case of each class shows it."""
 
+from collections import defaultdict
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,11 +85,11 @@ def test_the_case_shows_a_fault_of_its_class(tree, fault):
 def jobs_of(suite):
     """The checks of each case of a suite on each target, by build."""
     entries, folder = entries_of(suite)
-    jobs = {}
+    jobs = defaultdict[tuple[object, str], list[dict[str, Any]]](list)
     for entry in entries.values():
         for on, name in product(entry.on, names_of(entry, folder)):
             build = on, entry.flavour, frozenset(entry.sanitize), frozenset(entry.quants)
-            jobs.setdefault((build, name), []).append(entry.check.model_dump())
+            jobs[build, name].append(entry.check.model_dump())
     return jobs
 
 
