@@ -2,14 +2,14 @@
 
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from fattn_probe.llama.build.key import BuildRequest, kernels_apart
 from fattn_probe.llama.build.precompiled import HEADERS, QUICK_HEADERS
 from fattn_probe.llama.build.simulator_flags import COUNTED, PRELUDE, UNOPTIMISED, SimulatorFlags
-from fattn_probe.llama.build.sources import BACKEND, LAUNCHES_PREFIX, Sources
+from fattn_probe.llama.build.sources import BACKEND, LAUNCHES_PREFIX, QUANTS_PREFIX, Sources
 from fattn_probe.llama.build.toolchain import Toolchain
-from fattn_probe.llama.launch.architecture import is_amd
+from fattn_probe.llama.launch.architecture import NVIDIA, arch_number, is_amd
 
 GGML_INCLUDES = ("-Ioverlay/ggml/include", "-Ioverlay/ggml/src")
 # ggml/src/CMakeLists.txt's own
@@ -87,13 +87,14 @@ class Flags:
 
     def kernel(self, source: str) -> tuple[str, ...]:
         """A .cu file, relative to ggml-cuda/."""
-        return self.nvcc() if self.request.engine == "cuda" else self.sim(source)
+        return self.nvcc(source) if self.request.engine == "cuda" else self.sim(source)
 
     def sim(self, source: str = "") -> tuple[str, ...]:
         """A rewritten .cu file as C++.
 
-        ggml-cuda.cu, which has no attention kernel, is the same in every flavour; what only launches kernels is the
-        same in release and count builds. The checker sees the conversions of launch arguments.
+        ggml-cuda.cu, which has no attention kernel, is the same in every flavour and for all of NVIDIA's architectures;
+        what only launches kernels is the same in release and count builds. The checker sees the conversions of launch
+        arguments.
         """
         launches = LAUNCHES_PREFIX in source and self.simulator.flavour not in ("debug", "coverage")
         common = source == BACKEND or (launches and self.simulator.flavour != "check")
@@ -104,9 +105,10 @@ class Flags:
         prelude = (QUICK_HEADERS if level else HEADERS) if kernel else PRELUDE
         switches = SWITCHES if any(patch.name == MUTANTS for patch in self.request.applied) else ()
         more = (*level, *MORE_HEADERS.get(source, ()), *switches)
-        return flags.device(*more, *self.cuda_common(), prelude=prelude)
+        archs = NVIDIA if source == BACKEND and arch_number(self.request.arch) in NVIDIA else ()
+        return flags.device(*more, *self.cuda_common(source), prelude=prelude, archs=archs)
 
-    def nvcc(self) -> tuple[str, ...]:
+    def nvcc(self, source: str) -> tuple[str, ...]:
         """A .cu file compiled by nvcc, with the register counts of its kernels on stderr."""
         arch = self.request.arch
         return (
@@ -120,15 +122,22 @@ class Flags:
             *NVCC_OPTIMISATION[self.request.flavour],
             "-Xcompiler=-fPIC,-w",
             "-w",
-            *self.cuda_common(),
+            *self.cuda_common(source),
             f"-I{self.toolchain.cuda_include}",  # before nvcc's own folder, which differs between environments
         )
 
-    def cuda_common(self) -> tuple[str, ...]:
-        """Definitions and include folders of ggml-cuda."""
+    def cuda_common(self, source: str) -> tuple[str, ...]:
+        """Definitions and include folders of a file of ggml-cuda/.
+
+        Only what reads the choice of vec kernels has it, so that builds with different choices share the other objects.
+        """
+        readers = self.sources.quant_readers
+        by_all = any(name.endswith(".cuh") for name in readers)
+        by_all |= any(QUANTS_PREFIX in patch.text for patch in self.request.applied)
+        quants = self.sources.quant_defines if by_all or PurePosixPath(source).name in readers else ()
         folders = ("-Inative/cublas", "-Ioverlay/ggml/src/ggml-cuda", *GGML_INCLUDES)
         defines = (*CUDA_DEFINES, *HIP_DEFINES) if is_amd(self.request.arch) else CUDA_DEFINES
-        return (*GGML_DEFINES, *defines, *self.sources.quant_defines, *folders)
+        return (*GGML_DEFINES, *defines, *quants, *folders)
 
     def link(self, output: str) -> tuple[str, ...]:
         """The link command without inputs: for a shared library in lib/, or a program in bin/."""
