@@ -99,8 +99,8 @@ class Flags:
         launches = LAUNCHES_PREFIX in source and self.simulator.flavour not in ("debug", "coverage")
         common = source == BACKEND or (launches and self.simulator.flavour != "check")
         flags = replace(self.simulator, flavour="release", lanes_apart=False) if common else self.simulator
-        simple = flags.flavour in ("debug", "coverage") or re.search(r"-(?:mma|vec)-", source)
-        level = UNOPTIMISED if launches else () if simple else SIM_QUICK
+        quick = re.search("-vec-" if flags.flavour == "release" else "-(?:mma|vec)-", source) is None
+        level = UNOPTIMISED if launches else () if not quick or flags.flavour in ("debug", "coverage") else SIM_QUICK
         kernel = BODIES_OF_CASES.search(source) and kernels_apart("sim", flags.flavour)
         prelude = (QUICK_HEADERS if level else HEADERS) if kernel else PRELUDE
         switches = SWITCHES if any(patch.name == MUTANTS for patch in self.request.applied) else ()
