@@ -31,8 +31,6 @@ OF_CASES = re.compile(rf"{LAUNCHES_PREFIX}of-([0-9a-f]+)\.cu$")
 BODY_PREFIX = "fattn-probe-body-"
 QUANTS_PREFIX = "GGML_CUDA_FA_"
 """Of the macros that select vec kernels."""
-MOST_FILES = 4
-"""Of those that launch kernels for one head size each."""
 PRODUCTS = ("mmq", "mmf")
 """Families of kernels of matrix products, by the names of their instances' files."""
 
@@ -211,10 +209,11 @@ def body_file(kernel: str, values: Sequence[str]) -> str:
 def launching_files(
     kernels: Iterable[KernelCase], every: Iterable[KernelCase], files: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """The files that launch some kernels, apart from those that the `files` of a build launch.
+    """The file that launches some kernels, apart from those that the `files` of a build launch; none if it has all.
 
-    A file for each head size takes 2.4 s to compile, half of it for headers. Kernels of many head sizes share one,
-    whose name has a bit for each of its cases among `every` case of the tree: all of them would take 10 s.
+    For kernels of one head size, it is the file with all of that size, which takes 2.4 s to compile. For others, it has
+    just their cases, with a bit for each in its name: the number of the case among `every` case of the tree. All cases
+    would take 10 s.
     """
     there, numbers = set(files), {case: number for number, case in enumerate(every)}
     chosen = [int(match[1], 16) for match in map(OF_CASES.search, there) if match]
@@ -223,9 +222,9 @@ def launching_files(
         for case in dict.fromkeys(kernel.whole for kernel in kernels)
         if launches_file(*case.sizes) not in there and not any(bits >> numbers[case] & 1 for bits in chosen)
     }
-    sizes = tuple(dict.fromkeys(left.values()))
-    bits = sum(1 << numbers[case] for case in left)
-    return sizes if len(sizes) <= MOST_FILES else (launches_file(f"of-{bits:x}"),)
+    if len(set(left.values())) > 1:
+        return (launches_file(f"of-{sum(1 << numbers[case] for case in left):x}"),)
+    return tuple(left.values())[:1]
 
 
 def pair_of(case: KernelCase) -> str:

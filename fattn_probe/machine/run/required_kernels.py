@@ -14,7 +14,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import RUNNER, Build
 from fattn_probe.llama.build.key import as_compiled, kernels_apart
 from fattn_probe.llama.build.ninja import silent
-from fattn_probe.llama.build.sources import CONVERSIONS, MOST_FILES, launches_file, launching_files
+from fattn_probe.llama.build.sources import CONVERSIONS, launches_file, launching_files
 from fattn_probe.llama.build.symbols import case_of, demangle
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.families import BY_KERNEL, instance_of, kernel_named
@@ -76,11 +76,11 @@ def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
 
 
 def launching_by_size(session: Session, cases: Iterable[Case], target: Target) -> tuple[str, ...]:
-    """The files of a simulated GPU's build that launch all kernels of the cases' head sizes; none if these are many."""
+    """The file of a simulated GPU's build that launches all kernels of the cases' head size; none if there are more."""
     tree, sizes = session.options.tree, {(str(case.op.sizes.hsk), str(case.op.sizes.hsv)) for case in cases}
-    if tree is None or target.engine != "sim" or len(sizes) > MOST_FILES:
+    if tree is None or target.engine != "sim" or len(sizes) > 1:
         return ()
-    return tuple(launches_file(*size) for size in sorted(sizes & {case.sizes for case in kernel_cases(tree)}))
+    return tuple(launches_file(*size) for size in sizes & {case.sizes for case in kernel_cases(tree)})
 
 
 def launching_sources(session: Session, kernels: Iterable[KernelCase], target: Target) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
 
     Kernels missing from the build are skipped, not compiled. An op whose run failed is left out. Where kernels are not
     compiled apart, a release build runs dry, so that their own build has no second host function for a kernel. Ops of
-    many head sizes run twice: first without what launches their kernels, to learn which few files of that they need.
+    several head sizes run twice: first without what launches their kernels, to learn which of that they need.
     """
     simulation = Simulation(dry=True, skip_kernels=True, threads=1)
     options = replace(session.options, simulation=simulation, repeat=1, warmup=0)
