@@ -122,7 +122,9 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
     dry.add_kernels(target, (), sources=(*required_sources(cases.values()), *by_size))
     if target.engine == "sim" and not by_size:
         assert options.tree is not None
-        every, names = known_cases(options.tree), _read_runs(dry, items, target, names_of)
+        every, known = known_cases(options.tree), KernelsByOp.of(session.options, target).read()
+        names = {digest: known[digest] for digest in cases.keys() & known.keys()}
+        names |= _read_runs(dry, [item for item in items if item[0] not in names], target, names_of)
         called = (kernel_named(name, every) for words in names.values() for name in words)
         files = launching_sources(dry, filter(None, called), target)
         if not files and read is None:

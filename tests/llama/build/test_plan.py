@@ -285,19 +285,20 @@ def test_a_build_with_a_file_that_launches_its_kernels_has_no_other_for_that(tmp
 
 
 def test_builds_share_what_does_not_depend_on_the_gpu_or_on_the_choice_of_vec_kernels(tmp_path):
-    kernel = "fattn-probe-mma-64-64-8-8-false-false-false.cu"
+    name = "mma 64,64,8,8,false,false,false"
+    contents = Contents((name,), (), (RUNNER,))
     plans = [
-        plan_of(tmp_path / str(number), Contents(("mma 64,64,8,8,false,false,false",), (), (RUNNER,)), **request)
-        for number, request in enumerate(({}, {"arch": "61"}, {"quants": ("f16-q8_0",)}))
+        plan_of(tmp_path / "hopper", contents),
+        plan_of(tmp_path / "pascal", contents, arch="61"),
+        plan_of(tmp_path / "quants", contents, quants=("f16-q8_0",)),
     ]
     backend, own, dispatch = (
-        [command(plan, f"obj/ggml-cuda/{name}.o") for plan in plans]
-        for name in ("ggml-cuda.cu", f"template-instances/{kernel}", "launches/fattn.cu")
+        [command(plan, f"obj/ggml-cuda/{file}.o") for plan in plans]
+        for file in ("ggml-cuda.cu", f"template-instances/{case_file(name)}", "launches/fattn.cu")
     )
     assert backend[0] == backend[1] == backend[2]
-    assert own[0] != own[1]
-    assert own[0] == own[2]
-    assert len({tuple(words) for words in dispatch}) == 3
+    assert (own[0] == own[1], own[0] == own[2]) == (False, True)
+    assert len(set(dispatch)) == 3
 
 
 SHARED = {
