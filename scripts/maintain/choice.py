@@ -1,11 +1,13 @@
 """Find out which cases of a pool kill which faults, and choose those that kill most within a time budget.
 
-Each mutant is run by the cases in which it changes a value; of cases that launch alike, only by the fastest few.
+Each mutant is run by the cases in which it changes a value; of cases that launch alike, only by the fastest few. A case
+also costs the compile time of its kernels, after a change of any of their files, unless a chosen case has them already.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,16 @@ from fattn_probe.base.activity import Step
 from fattn_probe.base.json_lines import append, read
 from fattn_probe.base.tables import Table
 from fattn_probe.base.workers import Workers
+from fattn_probe.daily.regress.entries import session_for
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.mutate import Baseline, MutantBuild, run_baseline
 from fattn_probe.lab.detect.schedule import Schedule, workers
 from fattn_probe.lab.detect.verdicts import LOST, MISSING
 from fattn_probe.lab.detect.worker import Task
+from fattn_probe.llama.build.ninja import step_seconds
+from fattn_probe.llama.build.plan import CASE_PREFIX, case_file
+from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
+from fattn_probe.machine.run.session import arch_of
 from maintain.mutants_table import held_out
 
 
@@ -38,10 +45,20 @@ class Killers:
 
 @dataclass
 class Kills:
-    """The cases of a pool with the processor seconds of their judgement, and the killers of each fault."""
+    """The cases of a pool with the processor seconds of their judgement, and the killers of each fault.
+
+    `kernels` are those of each case (`90 release mma 64,64,8,8,false,false,false`), `compiling` the seconds that each
+    takes.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
     faults: dict[str, Killers] = field(default_factory=dict)
+    kernels: dict[str, list[str]] = field(default_factory=dict)
+    compiling: dict[str, float] = field(default_factory=dict)
+
+    def cost(self, case: str, compiled: AbstractSet[str] = frozenset()) -> float:
+        """The seconds of a case and of those of its kernels that are not compiled yet."""
+        return self.seconds[case] + sum(self.compiling[name] for name in {*self.kernels.get(case, ())} - compiled)
 
     @classmethod
     def read(cls, path: Path) -> "Kills":
@@ -50,6 +67,8 @@ class Kills:
         for item in read(path, "kill"):
             if "seconds" in item:
                 made.seconds |= item["seconds"]
+                made.kernels |= item.get("kernels", {})
+                made.compiling |= item.get("compiling", {})
             else:
                 killers = Killers(item["digest"], item["name"], frozenset(item["kills"]), item["tried"])
                 made.faults[killers.digest] = killers
@@ -64,7 +83,10 @@ def find(built: MutantBuild, results: Path, say: Step) -> int:
         baseline = run_baseline(built, pool)
         names = [f"{built.parts[run.part].name}: {run.case.name}" for run in baseline.runs]
         judged = [round(run.judged, 3) for run in baseline.runs]
-        append(results, [{"seconds": dict(zip(names, judged, strict=True))}])
+        kernels, compiling = kernels_of(built, baseline, names)
+        append(
+            results, [{"seconds": dict(zip(names, judged, strict=True)), "kernels": kernels, "compiling": compiling}]
+        )
         done = 0
         for mutant, cases, kills in killers(built, baseline, fresh, pool):
             done += 1
@@ -72,6 +94,27 @@ def find(built: MutantBuild, results: Path, say: Step) -> int:
             append(results, [line | {"kills": {names[case]: by for case, by in kills.items()}}])
             say(f"{done} {'killed' if kills else 'survived'}")
     return len(fresh) - done
+
+
+def kernels_of(
+    built: MutantBuild, baseline: Baseline, names: Sequence[str]
+) -> tuple[dict[str, list[str]], dict[str, float]]:
+    """The kernels of each run by its name, and the seconds that each took to compile with its mutants.
+
+    A kernel that ccache had counts as the average of the others.
+    """
+    found, compiling = dict[str, list[str]](), dict[str, float]()
+    parts = list(zip(built.plan.parts, built.sessions, strict=True))
+    by_part = [KernelsByOp.of(session_for(part.entry, built.session).options, part.target).read() for part, _ in parts]
+    took = [step_seconds([session.build_for(part.target).folder]) for part, session in parts]
+    every = [seconds for one in took for label, seconds in one.items() if label.startswith(CASE_PREFIX)]
+    for name, run in zip(names, baseline.runs, strict=True):
+        part, _ = parts[run.part]
+        for kernel in by_part[run.part].get(op_digest(run.case.op), ()):
+            key = f"{arch_of(part.target)} {part.entry.flavour} {kernel}"
+            found.setdefault(name, []).append(key)
+            compiling[key] = took[run.part].get(case_file(kernel), sum(every) / max(len(every), 1))
+    return found, compiling
 
 
 def killers(
@@ -106,28 +149,32 @@ def with_corpus(found: Kills, caught: Iterable[Mapping[str, Any]]) -> Kills:
         name = "" if by is None else f"{by['on']}: {by['case']}"
         cases = frozenset({name} & found.seconds.keys())
         faults[item["digest"]] = Killers(item["digest"], item["fault"], cases, item["cases"])
-    return Kills(found.seconds, faults)
+    return replace(found, faults=faults)
 
 
 def choose(kills: Kills, budget: float) -> list[str]:
     """The cases that kill most of the learned half of the faults within a budget of seconds, best first.
 
-    Greedily: next comes the case with most faults that no earlier one kills, for its seconds.
+    Greedily: next comes the case with most faults that no earlier one kills, for its seconds and those of the kernels
+    that no earlier one has.
     """
     left: dict[str, set[str]] = defaultdict(set)
     for fault in kills.faults.values():
         for case in fault.cases if fault.learned else ():
             left[case].add(fault.digest)
-    chosen = list[str]()
-    spent = 0.0
-    while within := [case for case in left if left[case] and spent + kills.seconds[case] <= budget]:
-        best = max(within, key=lambda case: (len(left[case]) / max(kills.seconds[case], 0.001), case))
+    chosen, compiled, spent = list[str](), set[str](), 0.0
+    while True:
+        costs = {case: kills.cost(case, compiled) for case in left if left[case]}
+        within = [case for case in costs if spent + costs[case] <= budget]
+        if not within:
+            return chosen
+        best = max(within, key=lambda case: (len(left[case]) / max(costs[case], 0.001), case))
         chosen.append(best)
-        spent += kills.seconds[best]
+        spent += costs[best]
+        compiled.update(kills.kernels.get(best, ()))
         killed = left.pop(best)
         for case in left:
             left[case] -= killed
-    return chosen
 
 
 def table(kills: Kills, chosen: Iterable[str]) -> Table:

@@ -84,7 +84,14 @@ def test_a_user_without_a_name(monkeypatch):
 
 @pytest.mark.parametrize(("share", "expected"), [("1", 1), ("0", 1), ("many", 4), ("", 4), ("64", 4)])
 def test_the_share_of_a_worker(monkeypatch, share, expected):
+    asked: list[Path] = []
+
+    def quotas(groups, mount):
+        asked.append(groups)
+        return []
+
     monkeypatch.setattr(machine, "affinity", lambda: 4)
-    monkeypatch.setattr(machine, "quotas", lambda groups, mount: [])
+    monkeypatch.setattr(machine, "quotas", quotas)
     monkeypatch.setenv(machine.SHARE, share)
     assert machine.cores() == expected
+    assert bool(asked) == (expected > 1)  # a worker with one core asks at each step of a case

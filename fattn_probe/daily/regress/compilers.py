@@ -23,6 +23,7 @@ from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
 from fattn_probe.machine.run.required_kernels import (
     kernels_of,
+    launching_by_size,
     launching_sources,
     required_kernels,
     required_sources,
@@ -297,7 +298,9 @@ class Compilers:
         cases = [case for lane in lanes for case in lane.cases]
         sources = required_sources(cases)
         if not wave:  # no kernel is known: the dry runs come next, and what they need takes as long as the host code
-            sources += launching_sources(session, cases, target)
+            sources += launching_by_size(session, cases, target)
+        elif build.exact:  # not those of each wave, which would make another file each time
+            sources += launching_sources(session, build.kernels.values(), target)
         try:
             session.add_kernels(target, [build.kernels[name] for name in wave], sources=sources, jobs=self.slots)
         except BuildError as error:

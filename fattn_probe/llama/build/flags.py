@@ -2,14 +2,15 @@
 
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from fattn_probe.cases.device import is_amd
 from fattn_probe.llama.build.key import BuildRequest, kernels_apart
 from fattn_probe.llama.build.precompiled import HEADERS, QUICK_HEADERS
 from fattn_probe.llama.build.simulator_flags import COUNTED, PRELUDE, UNOPTIMISED, SimulatorFlags
-from fattn_probe.llama.build.sources import BACKEND, LAUNCHES_PREFIX, Sources
+from fattn_probe.llama.build.sources import BACKEND, LAUNCHES_PREFIX, QUANTS_PREFIX, Sources
 from fattn_probe.llama.build.toolchain import Toolchain
+from fattn_probe.llama.launch.architecture import NVIDIA, arch_number
 
 GGML_INCLUDES = ("-Ioverlay/ggml/include", "-Ioverlay/ggml/src")
 # ggml/src/CMakeLists.txt's own
@@ -22,8 +23,9 @@ HIP_DEFINES = ("-DGGML_USE_HIP", "-DGGML_HIP_NO_VMM")
 HOST_OPTIMISATION = ("-O1", "-g1")
 MODEL_OPTIMISATION = ("-O1",)  # libllama only makes graphs: without debug information it compiles and links faster
 COUNTERS = "sim/counters.cpp"  # gcov's library
-# For all except the mma and vec kernels. Tile kernels, whose unrolled code is huge, compile in half the time of -O2,
-# with the same speed and the same bits. -fexpensive-optimizations fuses the multiply-adds.
+# Kernels have the bits of -O2, run 1 to 2 % slower, and compile in 65 to 85 % of the time (tile kernels in half: their
+# unrolled code is huge). -fexpensive-optimizations fuses the multiply-adds. Not for mma and vec kernels that report
+# each access: local arrays stay in memory if loops are not unrolled.
 SIM_QUICK = ("-O1", "-fexpensive-optimizations")
 # Further headers of files of ggml-cuda/: cooperative_groups.h and mma.h, as whole programs have them; CUB's stand-in
 PROGRAM_HEADERS, LIBRARY_HEADERS = "-Inative/sim/program/include", "-Inative/sim/library"
@@ -87,26 +89,28 @@ class Flags:
 
     def kernel(self, source: str) -> tuple[str, ...]:
         """A .cu file, relative to ggml-cuda/."""
-        return self.nvcc() if self.request.engine == "cuda" else self.sim(source)
+        return self.nvcc(source) if self.request.engine == "cuda" else self.sim(source)
 
     def sim(self, source: str = "") -> tuple[str, ...]:
         """A rewritten .cu file as C++.
 
-        ggml-cuda.cu, which has no attention kernel, is the same in every flavour; code that only launches kernels is
-        the same in release and count builds. The checker also checks the conversions of launch arguments.
+        ggml-cuda.cu, which has no attention kernel, is the same in every flavour and for all of NVIDIA's architectures;
+        code that only launches kernels is the same in release and count builds. The checker also checks the conversions
+        of launch arguments.
         """
         launches = LAUNCHES_PREFIX in source and self.simulator.flavour not in ("debug", "coverage")
         common = source == BACKEND or (launches and self.simulator.flavour != "check")
         flags = replace(self.simulator, flavour="release", lanes_apart=False) if common else self.simulator
-        simple = flags.flavour in ("debug", "coverage") or re.search(r"-(?:mma|vec)-", source)
-        level = UNOPTIMISED if launches else () if simple else SIM_QUICK
+        watched = flags.flavour in ("check", "count") and re.search(r"-(?:mma|vec)-", source)
+        level = UNOPTIMISED if launches else () if watched or flags.flavour in ("debug", "coverage") else SIM_QUICK
         kernel = BODIES_OF_CASES.search(source) and kernels_apart("sim", flags.flavour)
         prelude = (QUICK_HEADERS if level else HEADERS) if kernel else PRELUDE
         switches = SWITCHES if any(patch.name == MUTANTS for patch in self.request.applied) else ()
         more = (*level, *MORE_HEADERS.get(source, ()), *switches)
-        return flags.device(*more, *self.cuda_common(), prelude=prelude)
+        archs = NVIDIA if source == BACKEND and arch_number(self.request.arch) in NVIDIA else ()
+        return flags.device(*more, *self.cuda_common(source), prelude=prelude, archs=archs)
 
-    def nvcc(self) -> tuple[str, ...]:
+    def nvcc(self, source: str) -> tuple[str, ...]:
         """A .cu file compiled by nvcc, with the register counts of its kernels on stderr."""
         arch = self.request.arch
         return (
@@ -120,15 +124,22 @@ class Flags:
             *NVCC_OPTIMISATION[self.request.flavour],
             "-Xcompiler=-fPIC,-w",
             "-w",
-            *self.cuda_common(),
+            *self.cuda_common(source),
             f"-I{self.toolchain.cuda_include}",  # before nvcc's own folder, which differs between environments
         )
 
-    def cuda_common(self) -> tuple[str, ...]:
-        """Definitions and include folders of ggml-cuda."""
+    def cuda_common(self, source: str) -> tuple[str, ...]:
+        """Definitions and include folders of a file of ggml-cuda/.
+
+        Only what reads the choice of vec kernels has it, so that builds with different choices share the other objects.
+        """
+        readers = self.sources.quant_readers
+        by_all = any(name.endswith(".cuh") for name in readers)
+        by_all |= any(QUANTS_PREFIX in patch.text for patch in self.request.applied)
+        quants = self.sources.quant_defines if by_all or PurePosixPath(source).name in readers else ()
         folders = ("-Inative/cublas", "-Ioverlay/ggml/src/ggml-cuda", *GGML_INCLUDES)
         defines = (*CUDA_DEFINES, *HIP_DEFINES) if is_amd(self.request.arch) else CUDA_DEFINES
-        return (*GGML_DEFINES, *defines, *self.sources.quant_defines, *folders)
+        return (*GGML_DEFINES, *defines, *quants, *folders)
 
     def link(self, output: str) -> tuple[str, ...]:
         """The link command without inputs: for a shared library in lib/, or a program in bin/."""

@@ -199,7 +199,7 @@ def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
     tree, types = request.tree, ggml_types(request.tree)
     if case := case_of(name, sources.cases, types):
         launches = launches_file(*case.sizes)
-        if kernels_apart(request.engine, request.flavour) and not case.instance and launches in sources.launches:
+        if kernels_apart(request.engine, request.flavour) and not case.instance and sources.launched_by(launches):
             return Contents(sources=(launches,))
         return Contents(kernels=tuple(kernel.name for kernel in as_compiled([case], request.engine, request.flavour)))
     if body := body_of(name, types):

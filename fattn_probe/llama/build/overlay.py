@@ -13,11 +13,19 @@ from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import BuildError
 from fattn_probe.cases.device import is_amd
 from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents, kernels_apart
-from fattn_probe.llama.build.plan import STUBS_SCRIPT, body_text, case_file, case_text, launches_text
+from fattn_probe.llama.build.plan import STUBS_SCRIPT, body_text, case_file, case_text, launches_text, launching
 from fattn_probe.llama.build.precompiled import HEADERS, QUICK_HEADERS, TEXT, digest_line
 from fattn_probe.llama.build.rewrite import Style, rewrite
 from fattn_probe.llama.build.simulator_flags import HIP_HEADERS
-from fattn_probe.llama.build.sources import BODY_PREFIX, CONVERSIONS, CUDA, INSTANCES, LAUNCHES, Sources
+from fattn_probe.llama.build.sources import (
+    BODY_PREFIX,
+    CONVERSIONS,
+    CUDA,
+    INSTANCES,
+    LAUNCHES,
+    LAUNCHES_PREFIX,
+    Sources,
+)
 from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.source import KernelCase, kept_files, model_files, patches
@@ -63,8 +71,9 @@ def prepare(growth: Growth, request: BuildRequest, sources: Sources, contents: C
     for case in map(sources.kernel, contents.kernels):
         growth.write(f"{cuda}/{INSTANCES}/{case_file(case.name)}", headers_line + case_text(case, shared))
     if request.engine == "sim":
-        for file, cases in sources.launches.items():
-            growth.write(f"{cuda}/{file}", launches_text(cases))
+        for file in (*launching(contents, sources), *contents.sources):
+            if LAUNCHES_PREFIX in file:
+                growth.write(f"{cuda}/{file}", launches_text(sources.launched_by(file)))
         headers = sorted({case.header for case in sources.cases.values()})
         for file in contents.sources:
             if BODY_PREFIX in file:

@@ -22,7 +22,7 @@ from fattn_probe.llama.build.sources import (
     CONVERSIONS,
     LAUNCHES,
     UNUSED,
-    launches_file,
+    Sources,
     launching_files,
 )
 from fattn_probe.llama.build.steps import BuildStep, Plan, compile_step
@@ -106,8 +106,7 @@ class Planner:
         split = kernels_apart(self.flags.request.engine, self.flags.request.flavour)
         files = [f"{LAUNCHES}/{name}" if split and name != BACKEND else name for name in self.flags.sources.cuda]
         heaviest = sorted(files, key=lambda name: (not name.endswith("fattn.cu"), name != BACKEND))
-        apart = launches_file() not in self.contents.sources
-        wanted = [*launching_files(kernel.sizes for kernel in kernels if kernel.instance)] * apart
+        wanted = [*launching(self.contents, self.flags.sources)]
         wanted += [CONVERSIONS] * (TEST_BACKEND_OPS in self.contents.programs)
         wanted += [name for name in self.contents.sources if name.endswith(".cu")]
         return list(dict.fromkeys([heaviest[0], *cases, heaviest[1], *wanted, *heaviest[2:]]))
@@ -191,6 +190,13 @@ class Planner:
         """ggml's list of all backends, made at compile time. The runner has one backend and does not need it."""
         files = [f"{GGML}/{name}" for name in self.flags.sources.registry]
         return [self.compile(file, (*self.flags.host(file), *uses), folder) for file in files]
+
+
+def launching(contents: Contents, sources: Sources) -> tuple[str, ...]:
+    """The files that launch those kernels of a build that are on their own, apart from the ones it has been given."""
+    kernels = map(sources.kernel, contents.kernels)
+    alone = [kernel for kernel in kernels if kernel.instance]
+    return launching_files(alone, sources.cases.values(), contents.sources)
 
 
 def case_file(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,11 +144,16 @@ class SimulatorFlags:
             *self.headers,
         )
 
-    def device(self, *more: str, prelude: str = PRELUDE) -> tuple[str, ...]:
-        """A rewritten CUDA source as C++; `more` are additional flags for this source."""
+    def device(self, *more: str, prelude: str = PRELUDE, archs: Sequence[int] = ()) -> tuple[str, ...]:
+        """A rewritten CUDA source as C++; `more` are additional flags for this source.
+
+        Its host code runs on GPUs of all `archs`, as in a build for several; its kernels are for the last one.
+        """
+        macros = self.macros | ({"SIMT_ARCH": f"={10 * archs[-1]}"} if archs else {})
+        listed = ",".join(str(10 * number) for number in archs) or cuda_arch(self.arch)
         return (
             *(self.toolchain.cxx, "-std=gnu++17", *SIM_OPTIMISATION[self.flavour], *more),
-            *(f"-D{macro}{value}" for macro, value in self.macros.items()),
+            *(f"-D{macro}{value}" for macro, value in macros.items()),
             *self.sanitizers,
             *self.vector,
             *ARITHMETIC,
@@ -155,7 +161,7 @@ class SimulatorFlags:
             "-fstack-clash-protection",  # a stack that overflows reaches its guard page, not another thread's stack
             "-fPIC",
             "-w",
-            f"-D__CUDA_ARCH_LIST__={cuda_arch(self.arch)}",
+            f"-D__CUDA_ARCH_LIST__={listed}",
             *self.hip,
             *("-include", prelude),
             *self.headers,

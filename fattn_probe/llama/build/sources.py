@@ -27,9 +27,10 @@ INSTANCES = "template-instances"
 LAUNCHES = "launches"
 """The folder, in ggml-cuda/ of an overlay, of the attention files without the bodies of kernels."""
 LAUNCHES_PREFIX = "fattn-probe-launches-"
+OF_CASES = re.compile(rf"{LAUNCHES_PREFIX}of-([0-9a-f]+)\.cu$")
 BODY_PREFIX = "fattn-probe-body-"
-MOST_FILES = 4
-"""Of those that launch kernels for one head size each."""
+QUANTS_PREFIX = "GGML_CUDA_FA_"
+"""Of the macros that select vec kernels."""
 PRODUCTS = ("mmq", "mmf")
 """Families of kernels of matrix products, by the names of their instances' files."""
 
@@ -39,8 +40,9 @@ class Sources:
     """Source files by library: relative to ggml/src; those of `cuda` and `full` relative to ggml/src/ggml-cuda.
 
     `cuda` are the files that every attention op needs, `full` all files that upstream compiles. fattn.cu can call the
-    cases that are `dispatched`; `quant_defines` select its vec kernels. `libllama` are the files of src/ that a run
-    calls, without those of the architectures in src/models/.
+    cases that are `dispatched`; `quant_defines` select its vec kernels, and `quant_readers` are the attention files and
+    headers that read them. `libllama` are the files of src/ that a run calls, without those of the architectures in
+    src/models/.
     """
 
     base: tuple[str, ...]
@@ -51,6 +53,7 @@ class Sources:
     cases: dict[str, KernelCase]
     dispatched: tuple[KernelCase, ...]
     quant_defines: tuple[str, ...]
+    quant_readers: tuple[str, ...]
     version: str
     version_header: bool
     libllama: tuple[str, ...]
@@ -61,13 +64,11 @@ class Sources:
             return found
         raise InputError(f"the {INSTANCES}/ of this source have no kernel case {name!r}")
 
-    @property
-    def launches(self) -> dict[str, list[KernelCase]]:
-        """The cases that fattn.cu can call, by the files that have them."""
-        found = {launches_file(): list(self.dispatched)}
-        for case in self.dispatched:
-            found.setdefault(launches_file(*case.sizes), []).append(case)
-        return found
+    def launched_by(self, file: str) -> list[KernelCase]:
+        """The cases that a file of `launching_files` launches; none if fattn.cu calls no case of its head size."""
+        if chosen := OF_CASES.search(file):
+            return [case for number, case in enumerate(self.cases.values()) if int(chosen[1], 16) >> number & 1]
+        return [case for case in self.dispatched if launches_file(*case.sizes) == file]
 
 
 def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
@@ -95,6 +96,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
         cases={case.name: case for case in cases},
         dispatched=tuple(case for case in cases if case.family != "vec" or pair_of(case) in pairs),
         quant_defines=quant_defines(tree, quants, pairs),
+        quant_readers=quant_readers(tree),
         version=ggml_version(text_of(tree, "ggml/CMakeLists.txt")),
         version_header=(source / "ggml-version.h.in").is_file(),
         libllama=tuple(name for name in libllama if name not in UNUSED_OF_LIBLLAMA),
@@ -194,9 +196,9 @@ def vec_pairs(tree: Tree, quants: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*default, *quants]))
 
 
-def launches_file(*sizes: str) -> str:
-    """The file with the kernel cases for DKQ and DV, or with all: they launch kernels, but have no kernel bodies."""
-    return f"{INSTANCES}/{LAUNCHES_PREFIX}{'-'.join(sizes) or 'all'}.cu"
+def launches_file(*words: str) -> str:
+    """The file with the kernel cases for DKQ and DV: they launch kernels, but have no kernel bodies."""
+    return f"{INSTANCES}/{LAUNCHES_PREFIX}{'-'.join(words)}.cu"
 
 
 def body_file(kernel: str, values: Sequence[str]) -> str:
@@ -204,13 +206,25 @@ def body_file(kernel: str, values: Sequence[str]) -> str:
     return f"{INSTANCES}/{BODY_PREFIX}{'-'.join((kernel, *values))}.cu"
 
 
-def launching_files(sizes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """The files that launch the kernels for some (DKQ, DV).
+def launching_files(
+    kernels: Iterable[KernelCase], every: Iterable[KernelCase], files: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """The file that launches some kernels, apart from those that the `files` of a build launch; none if it has all.
 
-    A file for each takes 2.4 s to compile, half of it for headers; the one with all cases takes 10 s.
+    For kernels of one head size, it is the file with all of that size, which takes 2.4 s to compile. For others, it has
+    just their cases, with a bit for each in its name: the number of the case among `every` case of the tree. All cases
+    would take 10 s.
     """
-    files = tuple(dict.fromkeys(launches_file(*one) for one in sizes))
-    return files if len(files) <= MOST_FILES else (launches_file(),)
+    there, numbers = set(files), {case: number for number, case in enumerate(every)}
+    chosen = [int(match[1], 16) for match in map(OF_CASES.search, there) if match]
+    left = {
+        case: launches_file(*case.sizes)
+        for case in dict.fromkeys(kernel.whole for kernel in kernels)
+        if launches_file(*case.sizes) not in there and not any(bits >> numbers[case] & 1 for bits in chosen)
+    }
+    if len(set(left.values())) > 1:
+        return (launches_file(f"of-{sum(1 << numbers[case] for case in left):x}"),)
+    return tuple(left.values())[:1]
 
 
 def pair_of(case: KernelCase) -> str:
@@ -225,3 +239,13 @@ def quant_defines(tree: Tree, quants: tuple[str, ...], pairs: tuple[str, ...]) -
     types = vec_types(tree)
     flags = [f"-DGGML_CUDA_FA_{k}_{v}".upper() + f"={int(f'{k}-{v}' in pairs)}" for k in types for v in types]
     return (*flags, f'-DGGML_CUDA_FA_QUANTS="{",".join(pairs)}"')
+
+
+def quant_readers(tree: Tree) -> tuple[str, ...]:
+    """The attention files and the headers of ggml-cuda/ that read `quant_defines`: today only fattn.cu.
+
+    ggml-cuda.cu has them in a list of features, which no program of a build shows.
+    """
+    cuda = tree.root / CUDA
+    paths = (path for pattern in ("fattn*.cu", "*.cuh") for path in sorted(cuda.glob(pattern)))
+    return tuple(path.name for path in paths if QUANTS_PREFIX.encode() in path.read_bytes())

@@ -18,6 +18,8 @@ GFX906, CDNA1, CDNA2, CDNA3, RDNA1, RDNA2, RDNA3, RDNA4 = (
 """The first architecture of each of AMD's generations, as in common.cuh: gfx908 is CDNA1, gfx1100 is RDNA3."""
 HIP_CUDA_ARCH = 1300
 """`__CUDA_ARCH__` of every AMD GPU (vendors/hip.h)."""
+NVIDIA = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+"""NVIDIA's architectures since Maxwell."""
 NVCC_ARCH = re.compile(r"(\d{2,3})[af]?")
 COMPUTE_CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
 

@@ -11,10 +11,10 @@ from fattn_probe.base.workers import Died, Tell, Workers
 from fattn_probe.cases.device import Device, Target, load_devices
 from fattn_probe.cases.device.target import picklable
 from fattn_probe.cases.scenario import Case
-from fattn_probe.llama.build import Build
+from fattn_probe.llama.build import RUNNER, Build
 from fattn_probe.llama.build.key import as_compiled, kernels_apart
 from fattn_probe.llama.build.ninja import silent
-from fattn_probe.llama.build.sources import CONVERSIONS, launching_files
+from fattn_probe.llama.build.sources import CONVERSIONS, launches_file, launching_files
 from fattn_probe.llama.build.symbols import case_of, demangle
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.families import BY_KERNEL, instance_of, kernel_named
@@ -75,18 +75,32 @@ def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
     return () if types <= {"f16"} else (CONVERSIONS,)
 
 
-def launching_sources(session: Session, cases: Iterable[Case], target: Target) -> tuple[str, ...]:
-    """The files of a simulated GPU's build that launch the kernels of cases, without the kernels."""
-    sizes = {(str(case.op.sizes.hsk), str(case.op.sizes.hsv)) for case in cases}
-    tree = session.options.tree
-    known = {case.sizes for case in kernel_cases(tree)} if tree and target.engine == "sim" else set()
-    return launching_files(sorted(sizes & known))
+def launching_by_size(session: Session, cases: Iterable[Case], target: Target) -> tuple[str, ...]:
+    """The file of a simulated GPU's build that launches all kernels of the cases' head size; none if there are more."""
+    tree, sizes = session.options.tree, {(str(case.op.sizes.hsk), str(case.op.sizes.hsv)) for case in cases}
+    if tree is None or target.engine != "sim" or len(sizes) > 1:
+        return ()
+    return tuple(launches_file(*size) for size in sizes & {case.sizes for case in kernel_cases(tree)})
+
+
+def launching_sources(session: Session, kernels: Iterable[KernelCase], target: Target) -> tuple[str, ...]:
+    """The files of a simulated GPU's build that launch some kernels, apart from those that it has."""
+    if session.options.tree is None or target.engine != "sim":
+        return ()
+    made = session.builds.get(f"{target}/{RUNNER}")
+    files = made.manifest.contents.sources if made is not None else ()
+    return launching_files(kernels, known_cases(session.options.tree).values(), files)
+
+
+def known_cases(tree: Tree) -> dict[str, KernelCase]:
+    """The kernel cases of a tree by name."""
+    return {case.name: case for case in kernel_cases(tree)}
 
 
 def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Names) -> list[KernelCase]:
     """The kernels of ops that the tree has, each once; complete cases if kernels are not compiled separately."""
     assert session.options.tree is not None
-    known = {case.name: case for case in kernel_cases(session.options.tree)}
+    known = known_cases(session.options.tree)
     wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
     found = (kernel for name in wanted if (kernel := kernel_named(name, known)))
     return as_compiled(found, target.engine, session.options.flavour)
@@ -97,17 +111,33 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
 
     Kernels missing from the build are skipped, not compiled. An op whose run failed is left out. If kernels are not
     compiled apart, a release build makes the dry runs, so that the actual build has no second host function for a
-    kernel.
+    kernel. Ops of several head sizes run twice: first without what launches their kernels, to learn which of that they
+    need.
     """
     simulation = Simulation(dry=True, skip_kernels=True, threads=1)
     options = replace(session.options, simulation=simulation, repeat=1, warmup=0)
     if target.engine == "sim" and not kernels_apart(target.engine, options.flavour):
         options = replace(options, flavour="release")
-    dry = Session(options, session.progress)
-    sources = (*required_sources(cases.values()), *launching_sources(session, cases.values(), target))
-    dry.add_kernels(target, (), sources=sources)
-    begin = functools.partial(reading, options, dry.builds, picklable(target), read or names_of)
-    items, processes = list(cases.items()), process_count(len(cases))
+    dry, items = Session(options, session.progress), list(cases.items())
+    by_size = launching_by_size(session, cases.values(), target)
+    dry.add_kernels(target, (), sources=(*required_sources(cases.values()), *by_size))
+    if target.engine == "sim" and not by_size:
+        assert options.tree is not None
+        every, known = known_cases(options.tree), KernelsByOp.of(session.options, target).read()
+        names = {digest: known[digest] for digest in cases.keys() & known.keys()}
+        names |= _read_runs(dry, [item for item in items if item[0] not in names], target, names_of)
+        called = (kernel_named(name, every) for words in names.values() for name in words)
+        files = launching_sources(dry, filter(None, called), target)
+        if not files and read is None:
+            return names
+        dry.add_kernels(target, (), sources=files)
+    return _read_runs(dry, items, target, read or names_of)
+
+
+def _read_runs(dry: Session, items: Items, target: Target, read: Read) -> Names:
+    """What `read` says of dry runs in parallel."""
+    begin = functools.partial(reading, dry.options, dry.builds, picklable(target), read)
+    processes = process_count(len(items))
     if processes == 1:
         with begin(silent) as words_of:
             return words_of(items)
@@ -146,7 +176,7 @@ class KernelReader:
     """Reads the kernel cases of an op from its dry run."""
 
     def __init__(self, tree: Tree) -> None:
-        self.cases = {case.name: case for case in kernel_cases(tree)}
+        self.cases = known_cases(tree)
         self.types = ggml_types(tree)
         self.of_symbol = functools.cache(lambda symbol: case_of(demangle(symbol), self.cases, self.types))
 

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -255,20 +256,49 @@ def test_each_case_has_its_own_file(case, file, text):
     assert (case_file(case.name), case_text(case, {})) == (file, text)
 
 
+EVERY = [KernelCase("tile", (size, size), "fattn-tile-instance.cu") for size in ("64", "80", "96", "112", "128")]
+OF_FOUR, OF_ALL = (f"template-instances/fattn-probe-launches-of-{bits}.cu" for bits in ("f", "1f"))
+
+
 @pytest.mark.parametrize(
-    ("sizes", "files"),
-    [(("64", "80"), ["64-64", "80-80"]), (("64", "80", "96", "112", "128"), ["all"])],
+    ("files", "names"),
+    [
+        ((), ["of-1f"]),
+        (("template-instances/fattn-probe-launches-64-64.cu",), ["of-1e"]),
+        ((OF_FOUR,), ["128-128"]),
+        ((OF_ALL,), []),
+    ],
 )
-def test_many_head_sizes_share_the_file_that_launches_their_kernels(sizes, files):
-    found = launching_files((size, size) for size in sizes)
-    assert found == tuple(f"template-instances/fattn-probe-launches-{name}.cu" for name in files)
+def test_kernels_of_several_head_sizes_share_the_file_that_launches_them(files, names):
+    kernels = [replace(case, instance=("x",)) for case in EVERY]
+    assert launching_files(kernels, EVERY, files) == tuple(
+        f"template-instances/fattn-probe-launches-{name}.cu" for name in names
+    )
 
 
-def test_a_build_that_launches_all_kernels_has_one_file_for_that(tmp_path):
-    every = "template-instances/fattn-probe-launches-all.cu"
+def test_a_build_with_a_file_that_launches_its_kernels_has_no_other_for_that(tmp_path):
+    found = read_sources(make_tree(tmp_path), (), "x86_64")
+    every = f"template-instances/fattn-probe-launches-of-{2 ** len(found.cases) - 1:x}.cu"
+    assert found.launched_by(every) == list(found.cases.values())
     plan = plan_of(tmp_path, Contents(("mma 64,64,8,8,false,false,false",), (every,), (RUNNER,)))
-    launching = [source for source in sources(plan) if "launches-" in source]
-    assert launching == [f"overlay/{CUDA_FOLDER}/{every}"]
+    assert [source for source in sources(plan) if "launches-" in source] == [f"overlay/{CUDA_FOLDER}/{every}"]
+
+
+def test_builds_share_what_does_not_depend_on_the_gpu_or_on_the_choice_of_vec_kernels(tmp_path):
+    name = "mma 64,64,8,8,false,false,false"
+    contents = Contents((name,), (), (RUNNER,))
+    plans = [
+        plan_of(tmp_path / "hopper", contents),
+        plan_of(tmp_path / "pascal", contents, arch="61"),
+        plan_of(tmp_path / "quants", contents, quants=("f16-q8_0",)),
+    ]
+    backend, own, dispatch = (
+        [command(plan, f"obj/ggml-cuda/{file}.o") for plan in plans]
+        for file in ("ggml-cuda.cu", f"template-instances/{case_file(name)}", "launches/fattn.cu")
+    )
+    assert backend[0] == backend[1] == backend[2]
+    assert (own[0] == own[1], own[0] == own[2]) == (False, True)
+    assert len(set(dispatch)) == 3
 
 
 SHARED = {

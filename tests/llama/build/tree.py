@@ -39,7 +39,7 @@ add_library(ggml
     "ggml/src/ggml-cpu/arch/x86/cpu-feats.cpp": "",
     "ggml/src/ggml-cpu/arch/arm/quants.c": "",
     "ggml/src/ggml-cuda/ggml-cuda.cu": "int backend;\n",
-    "ggml/src/ggml-cuda/fattn.cu": "static __global__ void k(int n) {\n}\n",
+    "ggml/src/ggml-cuda/fattn.cu": "static __global__ void k(int n) {\n}\nconstexpr int pair = GGML_CUDA_FA_F16_F16;\n",
     "ggml/src/ggml-cuda/fattn-mma-f16.cuh": "#define DECL_FATTN_MMA_F16_CASE(DKQ, DV, ncols1, ncols2) void mma()\n",
     "ggml/src/ggml-cuda/fattn-tile.cuh": "#define DECL_FATTN_TILE_CASE(DKQ, DV) void tile()\n",
     "ggml/src/ggml-cuda/fattn-vec.cuh": "#define DECL_FATTN_VEC_CASE(D, type_K, type_V) void vec()\n",
