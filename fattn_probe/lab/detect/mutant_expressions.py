@@ -44,7 +44,8 @@ class Mutation:
     """A fault in the tokens [start, stop): the text that replaces them, and the part that differs.
 
     `later` is text to run after a later token, only with the fault: a moved statement. `compared` are expressions of
-    the same type with and without the fault, free of side effects: if they are equal, the fault has no effect.
+    the same type with and without the fault, free of side effects: if they are equal, the fault has no effect. `amd`:
+    a condition lets only AMD GPUs run it.
     """
 
     start: int
@@ -55,6 +56,7 @@ class Mutation:
     after: str
     later: tuple[int, str] | None = None
     compared: tuple[str, str] | None = None
+    amd: bool = False
 
 
 def of_condition(draft: Draft, span: Span) -> Iterator[Mutation]:
@@ -73,7 +75,7 @@ def of_expression(draft: Draft, span: Span) -> Iterator[Mutation]:
         word = draft.words[index]
         if word in ARITHMETIC and is_binary(draft, index, span):
             yield changed(draft, span, (index, index + 1), ARITHMETIC[word], "arithmetic")
-        elif NUMBER.fullmatch(word) and not in_template(draft, index):
+        elif NUMBER.fullmatch(word) and not in_template(draft, index) and not is_immediate(draft, index):
             yield changed(draft, span, (index, index + 1), str(int(word) + 1), "constant")
         elif word in OTHER_NAMES and draft.word(index - 1) not in (".", "->", "::") and not in_template(draft, index):
             yield changed(draft, span, (index, index + 1), OTHER_NAMES[word], "other name")
@@ -207,6 +209,13 @@ def is_binary(draft: Draft, index: int, span: Span) -> bool:
     before, after = draft.word(index - 1), draft.word(index + 1)
     pointer = draft.words[index] == "*" and (after in (")", ">", ",", "const", "*") or before == "const")
     return is_value(draft, index - 1) and not pointer and not in_template(draft, index)
+
+
+def is_immediate(draft: Draft, index: int) -> bool:
+    """Whether a number is among the last arguments of an instruction: there the compiler demands constants."""
+    closer = next((at for at in range(index, len(draft.words)) if draft.words[at] == ")"), index)
+    alone = draft.word(index - 1) == "," and draft.word(index + 1) in (",", ")")
+    return alone and draft.word(draft.mates[closer] - 1).startswith("__builtin_")
 
 
 def is_cast(draft: Draft, closer: int) -> bool:

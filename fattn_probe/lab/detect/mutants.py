@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from fattn_probe.base.digest import hexdigest
 from fattn_probe.lab.detect.mutant_expressions import (
@@ -22,17 +23,26 @@ from fattn_probe.lab.detect.mutant_expressions import (
     of_template,
     of_value,
 )
-from fattn_probe.llama.cxx.functions import functions
+from fattn_probe.llama.cxx.expressions import Reader
+from fattn_probe.llama.cxx.functions import Function, function_at, functions
+from fattn_probe.llama.cxx.logic import holds
 from fattn_probe.llama.cxx.statements import Statement, parse
-from fattn_probe.llama.cxx.tokens import Draft, Span, draft_of, tokenize
+from fattn_probe.llama.cxx.tokens import CODE_KINDS, Draft, Span, draft_of, spans_of, tokenize
 
 JUMPS = {"continue": "break", "break": "continue"}
 WAITS = frozenset({"__syncthreads", "__syncwarp", "cp_async_wait_all", "cp_async_wait_group", "__threadfence"})
 ASSIGNMENTS = frozenset({"=", "+=", "-=", "*="})
 NOT_SWITCHED = frozenset({"constexpr", "static", "static_assert", "using", "typedef", "extern", "__shared__", "asm"})
 """A statement with one of these needs a constant, or declares something that the next statements use."""
-OTHER_VENDORS = re.compile(r"\bamd_\w+|_CC_IS_(AMD|RDNA|CDNA|GCN|MTHREADS)")
-"""A condition that starts with one of these is never true on NVIDIA GPUs."""
+FOR_AMD = re.compile(r"amd_\w+")
+"""A condition that starts with one of these is true only on AMD GPUs."""
+NOT_ON_NVIDIA = re.compile(
+    r"defined ?\(? ?(GGML_USE_(HIP|MUSA)|AMD_\w+|V_DOT2_F32_F16_AVAILABLE|(RDNA|CDNA|GCN)[\d_]*|__gfx\w+)\b"
+)
+"""Macros that no build for an NVIDIA GPU defines."""
+IF = re.compile(r"\s*#\s*(?P<word>if|ifdef|ifndef|elif|else|endif)\b(?P<condition>.*?)(?://.*)?$", re.DOTALL)
+AMD_FILES = frozenset({"mma.cuh"})
+"""Only AMD's code has mutants here: that of NVIDIA is PTX, and shared code serves few instructions."""
 NOT_THE_RESULT = re.compile(r"GGML_|CUDA_SET_|NO_DEVICE_CODE|static_assert")
 """Calls that check, abort or report."""
 
@@ -41,7 +51,7 @@ NOT_THE_RESULT = re.compile(r"GGML_|CUDA_SET_|NO_DEVICE_CODE|static_assert")
 class Mutant:
     """One fault: `before` becomes `after` in a line and a function of a file of ggml-cuda/; `operator` is its kind.
 
-    `again` counts earlier faults with the same text in the line.
+    `again` counts earlier faults with the same text in the line. `amd`: only AMD GPUs run the line.
     """
 
     id: int
@@ -52,6 +62,7 @@ class Mutant:
     after: str
     function: str = ""
     again: int = 0
+    amd: bool = False
 
     @property
     def digest(self) -> str:
@@ -66,17 +77,20 @@ class Mutant:
 def mutate(text: str, file: str, first: int = 1, without: frozenset[int] = frozenset()) -> tuple[str, list[Mutant]]:
     """A source with switches for its mutants, except those in `without`; and all mutants, numbered from `first`."""
     draft = draft_of(tokenize(text))
-    named = list(functions(draft))
+    named, only_amd = functions_of(draft), not_on_nvidia(draft)
     starts = [function.start for function in named]
     found, seen = list[Mutant](), Counter[tuple[int, str, str, str]]()
     for changes in switched_spans(draft):
         chosen = []
         for change in changes:
+            amd = change.amd or change.start in only_amd
+            if file in AMD_FILES and not amd:
+                continue
             number = first + len(found)
             line = draft.lines[change.start]
             function = named[bisect_right(starts, change.start) - 1].name
             said = line, change.operator, change.before, change.after
-            found.append(Mutant(number, file, *said, function, seen[said]))
+            found.append(Mutant(number, file, *said, function, seen[said], amd))
             seen[said] += 1
             if number not in without:
                 chosen.append((number, change))
@@ -109,13 +123,48 @@ def switch(draft: Draft, chosen: list[tuple[int, Mutation]]) -> None:
     draft.after(stop - 1, "))")
 
 
+def functions_of(draft: Draft) -> list[Function]:
+    """The functions of a file, in order: those at file level, and those in its namespaces and structs; no lambdas."""
+    inside = (function_at(draft, index) for index in draft.where.get("__device__", ()))
+    every = {function.start: function for function in (*filter(None, inside), *functions(draft))}
+    outer = spans_of([(function.start, function.stop) for function in every.values()])
+    return [every[start] for start in outer.starts]
+
+
+def not_on_nvidia(draft: Draft) -> frozenset[int]:
+    """The code tokens in branches of the preprocessor that no build for an NVIDIA GPU compiles."""
+    found, branches, index = set[int](), list[list[bool | None]](), 0
+    for kind, text in draft.tokens:
+        if kind == "directive" and (match := IF.match(text)):
+            word, condition = match.groups()
+            if word.startswith("if"):
+                branches.append([])
+            if word == "endif":
+                branches.pop()
+            else:
+                defined = {"ifdef": "defined(%s)", "ifndef": "!defined(%s)"}.get(word, "%s") % condition.strip()
+                branches[-1].append(word == "else" or truth_on_nvidia(defined))
+        elif kind in CODE_KINDS:
+            if any(truths[-1] is False or True in truths[:-1] for truths in branches):
+                found.add(index)
+            index += 1
+    return frozenset(found)
+
+
+def truth_on_nvidia(condition: str) -> bool | None:
+    """The truth of a condition of the preprocessor for NVIDIA GPUs; None if it is not the same for all."""
+    draft = draft_of(tokenize(condition))
+    logic = Reader(draft, {}).logic(0, len(draft.words))
+    return holds(logic, {atom.text: False for atom in logic.atoms() if NOT_ON_NVIDIA.match(atom.text)})
+
+
 def switched_spans(draft: Draft) -> Iterator[list[Mutation]]:
     """The changes of each expression and each statement that can be switched, in source order.
 
     There are none in a function that is called for constants.
     """
     floats = floats_of(draft)
-    for function in functions(draft):
+    for function in functions_of(draft):
         began = function.arguments[0]
         while began > 0 and draft.words[began - 1] not in (";", "}"):
             began -= 1
@@ -127,19 +176,15 @@ def of_statements(draft: Draft, statements: Sequence[Statement], floats: frozens
     """The changes of the statements of one block, and of those inside them."""
     for index, statement in enumerate(statements):
         following = statements[index + 1] if index + 1 < len(statements) else None
-        yield from of_statement(draft, statement, following, floats)
-        if not is_for_others(draft, statement):
-            yield from of_statements(draft, statement.body, floats)
+        amd = statement.kind == "if" and bool(FOR_AMD.match(draft.written(*statement.head).lstrip("( ")))
+        own, body = of_statement(draft, statement, following, floats), of_statements(draft, statement.body, floats)
+        for changes in chain(own, body):
+            yield [replace(change, amd=True) for change in changes] if amd else changes
         yield from of_statements(draft, statement.orelse, floats)
         words = draft.words[statement.start : statement.stop]
         if statement.kind == "plain" and words[:1] == ["auto"] and words[2:4] == ["=", "["] and "{" in words:
             brace = statement.start + words.index("{")  # the body of a lambda: `auto load = [&] (const int n) { ... };`
             yield from of_statements(draft, parse(draft, brace + 1, draft.mates[brace]), floats)
-
-
-def is_for_others(draft: Draft, statement: Statement) -> bool:
-    """Whether the body of an `if` runs only on other vendors' GPUs."""
-    return statement.kind == "if" and bool(OTHER_VENDORS.match(draft.written(*statement.head).lstrip("( ")))
 
 
 def of_statement(
@@ -150,7 +195,7 @@ def of_statement(
     if draft.directives(statement.start, max(statement.start, statement.stop - 1)) and statement.kind == "plain":
         return
     if statement.kind in ("if", "while"):
-        if not is_for_others(draft, statement) and not draft.directives(*head):
+        if not draft.directives(*head):
             changes = [*of_condition(draft, head)]
             if statement.kind == "if":  # a test that is always true
                 before = draft.written(*head)

@@ -33,9 +33,9 @@ from fattn_probe.llama.source import KernelCase, Tree
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.llama.source.patches import Patch, parse, patched
 
-FILES = ("fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh", "fattn-common.cuh", "fattn.cu")
+FILES = ("fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh", "fattn-common.cuh", "fattn.cu", "mma.cuh")
 MESSAGE = re.compile(
-    r"(?:^|/)(?P<file>fattn[\w-]*\.cuh?):(?P<line>\d+):\d+:\s+(?P<kind>error:|required from|note: [^\n]*"
+    r"(?:^|/)(?P<file>(?:fattn[\w-]*|mma)\.cuh?):(?P<line>\d+):\d+:\s+(?P<kind>error:|required from|note: [^\n]*"
     r"(?:not initialized with a constant expression|declared here))",
     re.MULTILINE,
 )

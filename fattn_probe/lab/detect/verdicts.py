@@ -20,8 +20,9 @@ from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.selection import select
 from fattn_probe.daily.regress.suite import Entry
 from fattn_probe.lab.detect.mutants import Mutant
+from fattn_probe.llama.launch.architecture import is_amd
 from fattn_probe.machine.run.fingerprint import of_source, on_target
-from fattn_probe.machine.run.session import Session
+from fattn_probe.machine.run.session import Session, arch_of
 from fattn_probe.verdict.judge import support
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.judgement import Judgement
@@ -120,6 +121,8 @@ class SuitePart:
 class MutationPlan:
     """A suite's entries on their targets, and the mutants to try: those of some `files`, a `sample` of them (0: all).
 
+    Mutants of code that only AMD GPUs run need such a GPU; with `amd`, only these.
+
     `upstream`: judge as upstream's test does. `most` is the number of cases with the same launches that try a mutant
     (0: all). No case starts after `seconds`. `passed_over` are digests of mutants of the sample that are not tried.
     """
@@ -131,6 +134,7 @@ class MutationPlan:
     seconds: float = math.inf
     most: int = 0
     passed_over: frozenset[str] = frozenset()
+    amd: bool = False
 
     def likely(self, mutants: Iterable[Mutant]) -> list[Mutant]:
         """The mutants to take a sample from: at least half of them compile."""
@@ -138,8 +142,9 @@ class MutationPlan:
 
     def chosen(self, mutants: Iterable[Mutant]) -> list[Mutant]:
         """The mutants to try, by digest. A smaller sample is a subset of a larger one."""
-        found = sorted((m for m in mutants if not self.files or m.file in self.files), key=lambda m: m.digest)
-        return found[: self.sample or None]
+        vendors = {self.amd, any(is_amd(arch_of(part.target)) for part in self.parts)}  # whether it is AMD's
+        found = (m for m in mutants if m.amd in vendors and (not self.files or m.file in self.files))
+        return sorted(found, key=lambda m: m.digest)[: self.sample or None]
 
     def key(self, session: Session) -> str:
         """A hash for survivals, of everything but the mutant: release, patches, every case and its judgement."""
