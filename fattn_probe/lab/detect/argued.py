@@ -5,7 +5,7 @@ that no op on an NVIDIA GPU reaches.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -105,17 +105,12 @@ def places(tree: Tree, known: Sequence[Unreachable]) -> dict[Place, str]:
         path = tree.root / CUDA / item.file
         text = path.read_text(errors="replace") if path.is_file() else ""
         lines = [line.strip() for line in text.splitlines()]
-        found |= {(item.file, number): item.because for number in numbers(item, lines)}
+        first = place(item.after, lines, 0) + 1 if item.after else 0
+        inside = lines[first : place(item.until, lines, first) if item.until else len(lines)]
+        for number, line in enumerate(inside, first + 1):
+            if any(matches(wanted, line) for wanted in item.lines):
+                found[item.file, number] = item.because
     return found
-
-
-def numbers(item: Unreachable, texts: Sequence[str]) -> Iterator[int]:
-    """The lines of a file that an entry matches."""
-    first = place(item.after, texts, 0) + 1 if item.after else 0
-    last = place(item.until, texts, first) if item.until else len(texts)
-    for number, text in enumerate(texts[first:last], first + 1):
-        if any(matches(line, text) for line in item.lines):
-            yield number
 
 
 def place(wanted: str, texts: Sequence[str], first: int) -> int:

@@ -44,8 +44,7 @@ class Mutation:
     """A fault in the tokens [start, stop): the text that replaces them, and the part that differs.
 
     `later` is text to run after a later token, only with the fault: a moved statement. `compared` are expressions of
-    the same type with and without the fault, free of side effects: if they are equal, the fault has no effect. `amd`:
-    a condition lets only AMD GPUs run it.
+    the same type with and without the fault, free of side effects: if they are equal, the fault has no effect.
     """
 
     start: int

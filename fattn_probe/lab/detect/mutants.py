@@ -34,8 +34,6 @@ WAITS = frozenset({"__syncthreads", "__syncwarp", "cp_async_wait_all", "cp_async
 ASSIGNMENTS = frozenset({"=", "+=", "-=", "*="})
 NOT_SWITCHED = frozenset({"constexpr", "static", "static_assert", "using", "typedef", "extern", "__shared__", "asm"})
 """A statement with one of these needs a constant, or declares something that the next statements use."""
-FOR_AMD = re.compile(r"amd_\w+")
-"""A condition that starts with one of these is true only on AMD GPUs."""
 NOT_ON_NVIDIA = re.compile(
     r"defined ?\(? ?(GGML_USE_(HIP|MUSA)|AMD_\w+|V_DOT2_F32_F16_AVAILABLE|(RDNA|CDNA|GCN)[\d_]*|__gfx\w+)\b"
 )
@@ -137,25 +135,21 @@ def not_on_nvidia(draft: Draft) -> frozenset[int]:
     for kind, text in draft.tokens:
         if kind == "directive" and (match := IF.match(text)):
             word, condition = match.groups()
-            if word.startswith("if"):
-                branches.append([])
             if word == "endif":
                 branches.pop()
-            else:
-                defined = {"ifdef": "defined(%s)", "ifndef": "!defined(%s)"}.get(word, "%s") % condition.strip()
-                branches[-1].append(word == "else" or truth_on_nvidia(defined))
+                continue
+            if word.startswith("if"):
+                branches.append([])
+            defined = {"ifdef": "defined(%s)", "ifndef": "!defined(%s)"}.get(word, "%s") % condition.strip()
+            read = draft_of(tokenize(defined))
+            logic = Reader(read, {}).logic(0, len(read.words))
+            known = {atom.text: False for atom in logic.atoms() if NOT_ON_NVIDIA.match(atom.text)}
+            branches[-1].append(word == "else" or holds(logic, known))
         elif kind in CODE_KINDS:
             if any(truths[-1] is False or True in truths[:-1] for truths in branches):
                 found.add(index)
             index += 1
     return frozenset(found)
-
-
-def truth_on_nvidia(condition: str) -> bool | None:
-    """The truth of a condition of the preprocessor for NVIDIA GPUs; None if it is not the same for all."""
-    draft = draft_of(tokenize(condition))
-    logic = Reader(draft, {}).logic(0, len(draft.words))
-    return holds(logic, {atom.text: False for atom in logic.atoms() if NOT_ON_NVIDIA.match(atom.text)})
 
 
 def switched_spans(draft: Draft) -> Iterator[list[Mutation]]:
@@ -176,7 +170,7 @@ def of_statements(draft: Draft, statements: Sequence[Statement], floats: frozens
     """The changes of the statements of one block, and of those inside them."""
     for index, statement in enumerate(statements):
         following = statements[index + 1] if index + 1 < len(statements) else None
-        amd = statement.kind == "if" and bool(FOR_AMD.match(draft.written(*statement.head).lstrip("( ")))
+        amd = statement.kind == "if" and draft.written(*statement.head).lstrip("( ").startswith("amd_")
         own, body = of_statement(draft, statement, following, floats), of_statements(draft, statement.body, floats)
         for changes in chain(own, body):
             yield [replace(change, amd=True) for change in changes] if amd else changes

@@ -120,8 +120,7 @@ class SuitePart:
 @dataclass(frozen=True)
 class MutationPlan:
     """A suite's entries on their targets, and the mutants to try: those of some `files`, a `sample` of them (0: all).
-
-    Mutants of code that only AMD GPUs run need such a GPU; with `amd`, only these.
+    Those of code that only AMD GPUs run need such a GPU; with `amd`, only these are tried.
 
     `upstream`: judge as upstream's test does. `most` is the number of cases with the same launches that try a mutant
     (0: all). No case starts after `seconds`. `passed_over` are digests of mutants of the sample that are not tried.

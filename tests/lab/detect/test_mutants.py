@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.lab.detect.mutants import mutate, switched_spans
+from fattn_probe.lab.detect.mutants import Mutant, mutate, switched_spans
 from fattn_probe.lab.detect.schema import FILES, messages, suspects, switched
+from fattn_probe.lab.detect.verdicts import documents
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.source.patches import find, plan
+from tests.maintain.test_scripts import ROOT
 
 KERNEL = (Path(__file__).parent / "kernel.cu").read_text()
 
@@ -46,8 +48,7 @@ def test_each_kind_of_fault(fault):
 
 
 def test_each_mutant_has_its_function():
-    both = KERNEL + KERNEL.replace(" kernel(", " other(")
-    found = [mutant.function for mutant in mutate(both, "fattn-vec.cuh")[1]]
+    found = [mutant.function for mutant in mutate(KERNEL + KERNEL.replace(" kernel(", " other("), "fattn-vec.cuh")[1]]
     half = len(found) // 2
     assert found == ["kernel"] * half + ["other"] * half
 
@@ -92,8 +93,44 @@ def test_the_comparison_is_in_the_switch():
     assert "simt::mutant(1, simt::unknown(1) && simt::differ((a - b), (a + b))) ? (a - b) : (a + b)" in text
 
 
-def test_code_for_other_vendors_and_assertions_are_left_alone():
-    assert not any("j > 3" in text or "j + 2" in text or "j < 7" in text for text in texts())
+def test_assertions_are_left_alone():
+    assert not any("j < 7" in text for text in texts())
+
+
+def test_code_behind_a_condition_that_only_amd_gpus_meet_is_marked():
+    found = mutate(KERNEL, "fattn-vec.cuh")[1]
+    head = KERNEL.splitlines().index("    if (amd_mfma_available(cc) && j > 3) {") + 1
+    assert {mutant.line for mutant in found if mutant.amd} == {head, head + 1}
+
+
+@pytest.mark.parametrize(
+    ("directive", "amd"),
+    [
+        ("#ifdef RDNA3 // and RDNA3.5", {3}),
+        ("#ifndef GGML_USE_HIP", {5}),
+        ("#if defined(GGML_USE_HIP) || defined(GGML_USE_MUSA)", {3}),
+        ("#if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)", {5}),
+        ("#if __CUDA_ARCH__ >= 800 && (defined(CDNA) || defined(AMD_WMMA_AVAILABLE))", {3}),
+        ("#if defined(RDNA3) || defined(VOLTA_MMA_AVAILABLE)", set()),
+        ("#if 1\n#elif defined(RDNA4)", {4}),
+    ],
+)
+def test_code_that_only_builds_for_amd_gpus_have_is_marked(directive, amd):
+    source = f"void f() {{\n{directive}\n    x = a + b;\n#else\n    x = a - b;\n#endif\n    x = a * b;\n}}"
+    assert {mutant.line for mutant in mutate(source, "fattn.cu")[1] if mutant.amd} == amd
+
+
+def test_mma_cuh_has_mutants_in_the_members_of_its_structs_that_only_amd_gpus_run():
+    body = "static __device__ int get_i(const int l) { return l % 16; }"
+    source = f"namespace n {{\nstruct tile {{\n#ifdef CDNA\n{body}\n#else\n{body}\n#endif\n}};\n}}"
+    found = mutate(source, "mma.cuh")[1]
+    assert {(mutant.line, mutant.function, mutant.amd) for mutant in found} == {(4, "get_i", True)}
+    assert {mutant.line for mutant in mutate(source, "fattn-vec.cuh")[1]} == {4, 6}
+
+
+def test_the_constants_of_an_instruction_stay():
+    found = mutate("void f() { d = __builtin_amdgcn_mfma(a, b[1], d, 0, 2); }", "fattn.cu")[1]
+    assert [mutant.before for mutant in found] == [", b [ 1 ] , d"]
 
 
 def test_a_moved_wait_is_after_the_next_statement():
@@ -119,18 +156,13 @@ def test_numbers_go_on_from_the_file_before_and_do_not_depend_on_what_is_left_ou
     text, same = mutate(KERNEL, "fattn-vec.cuh", 100, out)
     assert [mutant.id for mutant in every] == list(range(100, 100 + len(every)))
     assert same == every
+    assert [m.digest for m in mutate(KERNEL, "fattn-vec.cuh")[1]] == [*dict.fromkeys(m.digest for m in every)]
     assert not any(re.search(rf"mutant\({number}\b", text) for number in out)
 
 
 def test_a_source_without_its_mutants_is_unchanged():
     every = mutate(KERNEL, "fattn-vec.cuh")[1]
     assert mutate(KERNEL, "fattn-vec.cuh", 1, frozenset(mutant.id for mutant in every))[0] == KERNEL
-
-
-def test_digests_do_not_depend_on_numbers():
-    one, other = (mutate(KERNEL, "fattn-vec.cuh", first)[1] for first in (1, 50))
-    assert [mutant.digest for mutant in one] == [mutant.digest for mutant in other]
-    assert len({mutant.digest for mutant in one}) == len(one)
 
 
 def test_faults_with_the_same_text_in_a_line_are_told_apart():
@@ -176,6 +208,13 @@ def test_a_release_has_hundreds_of_mutants_in_each_file_and_the_patch_applies(tr
     except InputError as error:
         pytest.fail(str(error))
     assert {path.name for path in changed} == set(FILES)
+
+
+@pytest.mark.network
+def test_the_recorded_mutants_are_made_and_none_is_only_for_amd_gpus(tree):
+    recorded = {Mutant(**item["mutant"]).digest for item in documents(ROOT / "docs/measurements/mutants.jsonl.gz")}
+    made = {mutant.digest: mutant.amd for mutant in switched(tree, (), frozenset()).mutants}
+    assert {made.get(digest) for digest in recorded} == {False}
 
 
 @pytest.mark.network

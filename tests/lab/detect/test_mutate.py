@@ -45,6 +45,15 @@ def plan(folder, **changes):
     return MutationPlan((SuitePart(entry, target, Checks(), tuple(cases_of(entry, folder))),), **changes)
 
 
+def test_mutants_of_code_that_only_amd_gpus_run_need_such_a_gpu(tmp_path):
+    made, lines = plan(tmp_path), []
+    for on, amd in (("sim:h200", False), ("sim:mi50", False), ("sim:mi50", True)):
+        parts = (replace(made.parts[0], target=parse_target(on, load_devices())),)
+        found = replace(made, parts=parts, amd=amd).chosen([MUTANT, replace(MUTANT, line=11, amd=True)])
+        lines.append(sorted(mutant.line for mutant in found))
+    assert lines == [[10], [10, 11], [11]]
+
+
 @pytest.mark.network
 def test_a_key_is_that_of_the_release_its_patches_the_cases_and_their_judgement(tmp_path, tree):
     session, made = Session(RunOptions(tree)), plan(tmp_path)
