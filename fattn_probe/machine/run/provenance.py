@@ -17,6 +17,7 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
 
 
+@functools.cache
 def version(name: str) -> str:
     """The version of a package; "not installed" for fattn-probe in a checkout without metadata."""
     try:
