@@ -44,6 +44,8 @@ class Equivalent(Argued):
     """The original text; empty for any."""
     after: str = ""
     """The mutated text; empty for any."""
+    nvidia: bool = False
+    """Whether the argument holds on NVIDIA GPUs only."""
     lines: list[int] = Field(default=[], min_length=2, max_length=2)
     """The first and last line, in the default release, if the same texts elsewhere are a different mutant."""
 
@@ -83,9 +85,10 @@ def matches(wanted: str, text: str) -> bool:
     return wanted in ("", text)
 
 
-def equivalents(path: Path = HERE / "equivalents.yaml") -> tuple[Equivalent, ...]:
-    """The equivalent mutants of a file."""
-    return tuple(map(Equivalent.model_validate, yaml.safe_load(path.read_text()) or ()))
+def equivalents(path: Path = HERE / "equivalents.yaml", *, amd: bool = False) -> tuple[Equivalent, ...]:
+    """The equivalent mutants of a file; with `amd`, only those that are so on AMD GPUs too."""
+    every = map(Equivalent.model_validate, yaml.safe_load(path.read_text()) or ())
+    return tuple(item for item in every if not (amd and item.nvidia))
 
 
 def unreachable(path: Path = HERE / "unreachable.yaml") -> tuple[Unreachable, ...]:

@@ -39,8 +39,6 @@ NOT_ON_NVIDIA = re.compile(
 )
 """Macros that no build for an NVIDIA GPU defines."""
 IF = re.compile(r"\s*#\s*(?P<word>if|ifdef|ifndef|elif|else|endif)\b(?P<condition>.*?)(?://.*)?$", re.DOTALL)
-AMD_FILES = frozenset({"mma.cuh"})
-"""Only AMD's code has mutants here: that of NVIDIA is PTX, and shared code serves few instructions."""
 NOT_THE_RESULT = re.compile(r"GGML_|CUDA_SET_|NO_DEVICE_CODE|static_assert")
 """Calls that check, abort or report."""
 
@@ -82,7 +80,7 @@ def mutate(text: str, file: str, first: int = 1, without: frozenset[int] = froze
         chosen = []
         for change in changes:
             amd = change.amd or change.start in only_amd
-            if file in AMD_FILES and not amd:
+            if file == "mma.cuh" and not amd:  # NVIDIA's code is PTX
                 continue
             number = first + len(found)
             line = draft.lines[change.start]

@@ -40,12 +40,9 @@ from fattn_probe.llama.source import KernelCase
 from fattn_probe.machine.run.required_kernels import KernelReader, required_kernels, required_sources
 from fattn_probe.machine.run.session import Session, arch_of
 
-BUILDS_SHARE = 4
-"""Cores for each of several parallel builds."""
 ROUNDS = 3
 """The number of times that kernels needed only by mutants are compiled."""
 NOT_INFECTED = "gives no other value in any of them"
-"""The reason of a mutant that no case has to try."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class Mutated:
 
     `other_bits` is None if this was not determined. `compiled` is the number of mutants in the builds or with an
     earlier verdict, `left` the number without a verdict yet. `ran` has the cases that execute a mutant, by its digest,
-    except for mutants whose verdict is from an earlier call.
+    except for mutants whose verdict is from an earlier call. `amd`: cases ran on an AMD GPU.
     """
 
     on: tuple[str, ...]
@@ -65,6 +62,7 @@ class Mutated:
     compiled: int
     left: int
     ran: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    amd: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ def build_mutants(plan: MutationPlan, session: Session, say: Step, known: Collec
         made.add_kernels(part.target, needed, RUNNER, required_sources(part.cases))
         return made
 
-    with threads(max(1, cores() // BUILDS_SHARE)) as pool:  # each build finishes with its slowest kernels
+    with threads(max(1, cores() // 4)) as pool:  # each build finishes with its slowest kernels
         sessions = list(pool.map(built, plan.parts, kernels))
     return MutantBuild(plan, session, say, schema, sessions, kernels, until)
 
@@ -326,4 +324,5 @@ def run(
         len(compiled),
         len(mutants) - len(found),
         {mutant.digest: tuple(name for reached, name in passing if mutant.id in reached) for mutant in fresh},
+        plan.on_amd,
     )

@@ -21,7 +21,7 @@ MOST_CASES = 3
 
 def document(found: Mutated) -> dict[str, Any]:
     """The fates for `--json`."""
-    known = equivalents()
+    known = equivalents(amd=found.amd)
     return {
         "on": list(found.on),
         "cases": found.cases,
@@ -53,7 +53,7 @@ def parts(found: Mutated) -> Iterator[RenderableType]:
     """The parts of the report."""
     words = f"{number_of(len(found.verdicts), 'mutant')}, {number_of(found.cases, 'case')} on {', '.join(found.on)}"
     yield Text(words + (f"; {found.left} are not tried yet: run it again to go on\n" if found.left else "\n"))
-    known = equivalents()
+    known = equivalents(amd=found.amd)
     fates = [(verdict, fate_of(verdict, known)) for verdict in found.verdicts]
     yield table("file", [(verdict.mutant.file, fate) for verdict, fate in fates])
     yield Text()

@@ -46,7 +46,6 @@ SUSPECTS = ("template argument", "f16", "other name")
 COMPILING = Kind("mutants", "the list of mutants that compile")
 DOCUMENT = Document("a list of mutants that compile", dict[str, list[Any]])
 ROUNDS = 20
-MUCH_LARGER = 4
 Source = tuple[str, str]
 """An architecture and a file."""
 
@@ -101,11 +100,11 @@ def compiling(
     switch = functools.cache(functools.partial(switched, release.tree, release.patches))
     every = switch(frozenset())
     release_key = every.patches[-1].digest[:16]
-    known = remembered(release_key)
+    known = DOCUMENT.remembered(COMPILING, release_key) or {}
     # Use an earlier build if it is not much larger, so that new verdicts do not require a new build and baseline runs.
     number = len(every.mutants)
     earlier = [frozenset(numbers) for numbers in known.get("left out", ())]
-    large = MUCH_LARGER * (number - len(unwanted))
+    large = 4 * (number - len(unwanted))
     fitting = (numbers for numbers in earlier if numbers <= unwanted and number - len(numbers) <= large)
     unwanted = max(fitting, key=len, default=unwanted)
     asked = short(str(sorted(unwanted)), 8)
@@ -123,11 +122,6 @@ def compiling(
     return replace(made, mutants=tuple(mutant for mutant in made.mutants if mutant.id in built))
 
 
-def remembered(key: str) -> dict[str, Any]:
-    """The cache's record of a release's mutants; empty if it is missing or damaged."""
-    return DOCUMENT.remembered(COMPILING, key) or {}
-
-
 def remember(
     key: str, without: Collection[int], present: Mapping[str, Collection[int]], unwanted: Collection[int]
 ) -> dict[str, Any]:
@@ -136,7 +130,7 @@ def remember(
     Returns the new record, including additions by other processes.
     """
     with lock_beside(COMPILING.place(key)):
-        known = remembered(key)
+        known = DOCUMENT.remembered(COMPILING, key) or {}
         known["without"] = sorted({*known.get("without", ()), *without})
         known |= {cases: sorted(numbers) for cases, numbers in present.items()}
         earlier = {tuple(numbers) for numbers in known.get("left out", ())}

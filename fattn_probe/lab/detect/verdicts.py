@@ -141,9 +141,14 @@ class MutationPlan:
 
     def chosen(self, mutants: Iterable[Mutant]) -> list[Mutant]:
         """The mutants to try, by digest. A smaller sample is a subset of a larger one."""
-        vendors = {self.amd, any(is_amd(arch_of(part.target)) for part in self.parts)}  # whether it is AMD's
+        vendors = {self.amd, self.on_amd}
         found = (m for m in mutants if m.amd in vendors and (not self.files or m.file in self.files))
         return sorted(found, key=lambda m: m.digest)[: self.sample or None]
+
+    @property
+    def on_amd(self) -> bool:
+        """Whether some part is on an AMD GPU."""
+        return any(is_amd(arch_of(part.target)) for part in self.parts)
 
     def key(self, session: Session) -> str:
         """A hash for survivals, of everything but the mutant: release, patches, every case and its judgement."""

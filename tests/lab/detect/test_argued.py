@@ -131,8 +131,10 @@ def test_an_entry_says_which_and_why(tmp_path):
         Equivalent(because=WHY, file="fattn.cu")
     path = tmp_path / "list.yaml"
     path.write_text(yaml.safe_dump([{"because": WHY, "file": "fattn.cu", "before": "x", "function": "/f$/"}]))
-    (item,) = equivalents(path)
+    (item,) = equivalents(path, amd=True)
     assert argument(replace(MUTANT, file="fattn.cu", before="x", function="f"), [item]) == WHY
+    path.write_text(f"{path.read_text()}  nvidia: true\n")
+    assert (len(equivalents(path)), equivalents(path, amd=True)) == (1, ())
 
 
 def test_a_killed_mutant_is_killed_whatever_the_list_says():
