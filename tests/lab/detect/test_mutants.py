@@ -106,7 +106,6 @@ def test_code_behind_a_condition_that_only_amd_gpus_meet_is_marked():
     [
         ("#ifdef RDNA3 // and RDNA3.5", {3}),
         ("#ifndef GGML_USE_HIP", {5}),
-        ("#if defined(GGML_USE_HIP) || defined(GGML_USE_MUSA)", {3}),
         ("#if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)", {5}),
         ("#if __CUDA_ARCH__ >= 800 && (defined(CDNA) || defined(AMD_WMMA_AVAILABLE))", {3}),
         ("#if defined(RDNA3) || defined(VOLTA_MMA_AVAILABLE)", set()),
