@@ -140,9 +140,6 @@ def summary(item: Measured) -> Iterator[str]:
         yield f"  {file}:{line} was executed, but unreachable.yaml says that it cannot be"
 
 
-THOUSAND = 1000
-
-
 def page(found: Sequence[Measured], tree: Tree) -> str:
     """The page: a row per file with the shares of each suite, then the source with the counts of the first suite."""
     files = [
@@ -186,7 +183,7 @@ def annotated(path: Path, file: str, coverage: LineCoverage) -> Iterator[dict[st
 def short(count: int) -> str:
     """`812`, `15k`, `3M`: the size of a count."""
     for unit in ("", "k", "M", "G"):
-        if count < THOUSAND:
+        if count < 1000:
             return f"{count}{unit}"
-        count //= THOUSAND
+        count //= 1000
     return f"{count}T"

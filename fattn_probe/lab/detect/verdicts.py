@@ -19,6 +19,7 @@ from fattn_probe.daily.regress.entries import session_for
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.selection import select
 from fattn_probe.daily.regress.suite import Entry
+from fattn_probe.lab.detect.argued import equivalents
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.machine.run.fingerprint import of_source, on_target
 from fattn_probe.machine.run.session import Session, arch_of
@@ -119,7 +120,7 @@ class SuitePart:
 @dataclass(frozen=True)
 class MutationPlan:
     """A suite's entries on their targets, and the mutants to try: those of some `files`, a `sample` of them (0: all).
-    Those of code that only AMD GPUs run need such a GPU; with `amd`, only these are tried.
+    Those of code that only AMD GPUs run need such a GPU; with `amd`, only these, and those equivalent on NVIDIA GPUs.
 
     `upstream`: judge as upstream's test does. `most` is the number of cases with the same launches that try a mutant
     (0: all). No case starts after `seconds`. `passed_over` are digests of mutants of the sample that are not tried.
@@ -140,8 +141,9 @@ class MutationPlan:
 
     def chosen(self, mutants: Iterable[Mutant]) -> list[Mutant]:
         """The mutants to try, by digest. A smaller sample is a subset of a larger one."""
-        vendors = {self.amd, self.on_amd}
-        found = (m for m in mutants if m.amd in vendors and (not self.files or m.file in self.files))
+        amds = [item for item in equivalents() if item.nvidia and self.amd]
+        own = (m for m in mutants if m.amd in {self.amd, self.on_amd} or any(item.means(m) for item in amds))
+        found = (m for m in own if not self.files or m.file in self.files)
         return sorted(found, key=lambda m: m.digest)[: self.sample or None]
 
     @property
