@@ -108,12 +108,13 @@ def kernels_of(
     by_part = [KernelsByOp.of(session_for(part.entry, built.session).options, part.target).read() for part, _ in parts]
     took = [step_seconds([session.build_for(part.target).folder]) for part, session in parts]
     every = [seconds for one in took for label, seconds in one.items() if label.startswith(CASE_PREFIX)]
+    average = sum(every) / max(len(every), 1)
     for name, run in zip(names, baseline.runs, strict=True):
         part, _ = parts[run.part]
         for kernel in by_part[run.part].get(op_digest(run.case.op), ()):
             key = f"{arch_of(part.target)} {part.entry.flavour} {kernel}"
             found.setdefault(name, []).append(key)
-            compiling[key] = took[run.part].get(case_file(kernel), sum(every) / max(len(every), 1))
+            compiling[key] = took[run.part].get(case_file(kernel), average)
     return found, compiling
 
 

@@ -42,7 +42,10 @@ from fattn_probe.machine.run.session import Session, arch_of
 
 ROUNDS = 3
 """The number of times that kernels needed only by mutants are compiled."""
+BUILDS_SHARE = 4
+"""Cores for each of several parallel builds."""
 NOT_INFECTED = "gives no other value in any of them"
+"""The reason of a mutant that no case has to try."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ def build_mutants(plan: MutationPlan, session: Session, say: Step, known: Collec
         made.add_kernels(part.target, needed, RUNNER, required_sources(part.cases))
         return made
 
-    with threads(max(1, cores() // 4)) as pool:  # each build finishes with its slowest kernels
+    with threads(max(1, cores() // BUILDS_SHARE)) as pool:  # each build finishes with its slowest kernels
         sessions = list(pool.map(built, plan.parts, kernels))
     return MutantBuild(plan, session, say, schema, sessions, kernels, until)
 

@@ -161,7 +161,7 @@ def _body(draft: Draft, function: Function, branching: frozenset[str]) -> Body:
 
 
 def _rewrite_shuffled(body: Body) -> set[Update]:
-    """Fuse the products that another lane reads; those of them whose factors are to be kept."""
+    """Fuse sums with products that another lane reads; returns the products whose factors must be kept for that."""
     draft, words, products = body.draft, body.draft.words, set[Update]()
     for product, later in pairwise(body.updates):
         element = body.element(product)
