@@ -22,6 +22,7 @@ from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
 from fattn_probe.machine.run.required_kernels import (
+    compiled_names,
     kernels_of,
     launching_by_size,
     launching_sources,
@@ -201,6 +202,7 @@ class Compilers:
                 names = {digest: kernels for one in known for digest, kernels in one.read().items()}
                 kernels = kernels_of(lane.session, target, [op_digest(case.op) for case in lane.cases], names)
                 build.kernels |= {kernel.name: kernel for kernel in kernels}
+                names = compiled_names(lane.session, target, names)
                 build.names |= {(number, digest): kernels for digest, kernels in names.items()}
         self.builds = list(by_request.values())
         self._bases = iter([n for n, lane in enumerate(self.lanes) if lane.job.target.engine == "sim" and lane.cases])
@@ -339,14 +341,17 @@ class Compilers:
         for number in build.lanes:
             lane, target = self.lanes[number], self.lanes[number].job.target
             kernels |= {kernel.name: kernel for kernel in required_kernels(session, lane.cases, target)}
-            known = KernelsByOp.of(session.options, target).read()
+            known = compiled_names(session, target, KernelsByOp.of(session.options, target).read())
             names |= {(number, digest): words for digest, words in known.items()}
         with self._lock:
             build.kernels, build.names, build.exact = kernels, names, True
             build.suspects = [name for name in build.suspects if name in kernels]
 
     def _settle(self, build: GrowingBuild) -> None:
-        """Report the cases whose kernels are compiled as ready, and those whose kernels do not compile as lost."""
+        """Report the cases whose kernels are compiled as ready, and those whose kernels do not compile as lost.
+
+        After the last kernel no case waits any longer: a run compiles what it still misses.
+        """
         found: list[Found] = []
         with self._lock:
             waiting, build.waiting = build.waiting, []
@@ -355,7 +360,7 @@ class Compilers:
                 error = build.broken or next((build.failed[name] for name in kernels if name in build.failed), None)
                 if error is not None:
                     found.append((number, Result.lost(case, str(error))))
-                elif build.growth.times and known and build.has.issuperset(kernels):
+                elif build.done or (build.growth.times and known and build.has.issuperset(kernels)):
                     found.append((number, case))
                 else:
                     build.waiting.append((number, case))

@@ -106,6 +106,23 @@ def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Name
     return as_compiled(found, target.engine, session.options.flavour)
 
 
+def compiled_names(session: Session, target: Target, names: Names) -> Names:
+    """The kernels of ops under the names that builds have them by; without those that the tree lacks.
+
+    A dry run names each kernel of a case, of which builds for a GPU or for a debugger have all or none.
+    """
+    assert session.options.tree is not None
+    known, flavour = known_cases(session.options.tree), session.options.flavour
+    every = {
+        name: kernel_named(name, known) for name in dict.fromkeys(name for words in names.values() for name in words)
+    }
+    compiled = {name: as_compiled([kernel], target.engine, flavour)[0].name for name, kernel in every.items() if kernel}
+    return {
+        digest: tuple(dict.fromkeys(compiled[name] for name in words if name in compiled))
+        for digest, words in names.items()
+    }
+
+
 def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: "Read | None" = None) -> Names:
     """The launches of each op, from parallel dry runs: the names of its kernel cases, or the result of `read`.
 

@@ -79,6 +79,7 @@ def compilers(monkeypatch):
         return [SimpleNamespace(name=name) for name in sorted(found)]
 
     monkeypatch.setattr(module, "kernels_of", known)
+    monkeypatch.setattr(module, "compiled_names", lambda session, target, names: names)
 
     def required(session, cases, target):
         found.append(target)
@@ -148,6 +149,13 @@ def test_the_build_that_makes_most_cases_ready_comes_first(compilers):
     made = schedule(compilers, {"a": ("mma 1",), "b": ("mma 1",)}, on=((V100, 1), (H200, 2)))
     assert len(list(made.events())) == 3
     assert compilers.events[0] == ("sim:h200", "mma 1")
+
+
+def test_no_case_waits_when_all_is_compiled(compilers, monkeypatch):
+    """A build that lacks what a dry run named had kept a run waiting for ever: nothing was left to compile."""
+    monkeypatch.setattr(compilers, "names", lambda cases: [SimpleNamespace(name="mma all")])
+    found = [event.name for _, event in schedule(compilers, {"a": ("mma one",), "b": ("mma two",)}).events()]
+    assert sorted(found) == ["a", "b"]
 
 
 def test_a_kernel_that_does_not_compile_loses_its_cases_alone(compilers):

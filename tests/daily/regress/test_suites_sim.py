@@ -88,6 +88,15 @@ def test_a_part_of_the_list_runs_and_is_judged(tmp_path):
     assert result["seconds"] == []
 
 
+def test_a_suite_of_a_build_for_a_debugger_ends(tmp_path):
+    """Dry runs name single kernels, and such a build has whole cases: `regress` waited for kernels that never came."""
+    suite = tmp_path / "debug.yaml"
+    scenario = os.path.relpath(ROOT / "scenarios/gqa.yaml", tmp_path)
+    suite.write_text(f"version: 1\nabout: x\nscenarios: [{scenario}]\nflavour: debug\ncheck: {{model: never}}\n")
+    code, out, said = regress("--on", "sim:h200", "--json", history=tmp_path / "h.db", suite=suite)
+    assert (code, json.loads(out)["runs"][0]["counts"]["pass"]) == (0, 1), said
+
+
 def test_a_crash_costs_its_own_case(tmp_path):
     suite = tmp_path / "crash.yaml"
     folder = os.path.relpath(ROOT / "scenarios", tmp_path)

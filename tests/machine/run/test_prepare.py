@@ -212,3 +212,18 @@ def test_a_build_of_whole_cases_has_no_other_code_that_launches_their_kernels(mo
     with pytest.raises(Made) as made:
         required_kernels(Session(RunOptions(tree, flavour=flavour)), CASES, H200)
     assert made.value.args == (dry, True)
+
+
+def test_the_kernels_of_an_op_have_the_names_by_which_a_build_has_them(tree):
+    names = {
+        "one": ("mma 80,80,8,8,false", "mma 64,64,8,8"),
+        "two": ("mma 80,80,8,8,true", "mma 80,80,8,8,false", "mma 1"),
+    }
+    apart = {"one": ("mma 80,80,8,8,false", "mma 64,64,8,8"), "two": ("mma 80,80,8,8,true", "mma 80,80,8,8,false")}
+    whole = {"one": ("mma 80,80,8,8", "mma 64,64,8,8"), "two": ("mma 80,80,8,8",)}
+    for target, flavour, expected in (
+        (H200, "release", apart),
+        (H200, "debug", whole),
+        (Target("cuda"), "release", whole),
+    ):
+        assert required.compiled_names(Session(RunOptions(tree, flavour=flavour)), target, names) == expected
