@@ -198,16 +198,19 @@ class Block:
         return self._cut(values.astype(np.float32)[None], 0.0)
 
     def _sums(self, deviation: F32) -> Sums:
-        spread = self._by_row(self.kv.spread_V)
-        weight_variance = (self.p * deviation) ** 2 + (HALF.ulp(self.p) ** 2 / 12 if self.kernel.weights is HALF else 0)
-        top = np.where(self.x == self.maximum, self.p, np.float32(0))
-        weight, square = self.p.sum(axis=7), (self.p**2 * spread).sum(axis=7)
+        spread, highest, p = self._by_row(self.kv.spread_V), self.x == self.maximum, self.p
+        weight_variance = (p * deviation) ** 2
+        if self.kernel.weights is HALF:
+            weight_variance += HALF.ulp(p) ** 2 / 12
+            p = np.where(highest, p.astype(np.float16), p)
+        top = np.where(highest, p, np.float32(0))
+        weight, square = p.sum(axis=7), (p**2 * spread).sum(axis=7)
         raised = self.maximum[:, :, 1:] > self.maximum[:, :, :-1]
         shape = (*weight.shape[:2], raised.shape[2], weight.shape[3], 1, weight.shape[5], 1)
         chains = Chains(
             weight=_chains(weight),
             square=_chains(square),
-            weight_variance=_chains(np.where(self.x == self.maximum, 0, weight_variance).sum(axis=7)),
+            weight_variance=_chains(np.where(highest, 0, weight_variance).sum(axis=7)),
             top=_chains(top.sum(axis=7)),
             top_square=_chains((top**2 * spread).sum(axis=7)),
             scale=_chains(np.broadcast_to(self.scale[..., 0], weight.shape)),

@@ -84,7 +84,11 @@ def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """The same for increments so small that the result is the number nearest to the mean, or one of its neighbours."""
+    """The same for increments so small that the result is the number nearest to the mean, or one of its neighbours.
+
+    Equal increments that lie in the middle of two numbers are rounded to even, so the sum stays even, and all of them
+    are rounded the same way, as `rint` rounds the increment.
+    """
     away = mean - np.rint(mean)
     first, second = -away, deviation**2 + away**2
     wide = np.maximum(deviation, 1e-9)
@@ -93,7 +97,7 @@ def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
         chance, density = _upper_tail(distance), np.exp(-(distance**2) / 2) / np.sqrt(2 * np.pi)
         first = first + side * chance
         second = second + chance * (1 - 2 * side * away) - 2 * deviation * density
-    return first, np.maximum(second, 0.0)
+    return np.where(deviation > 0, first, -away), np.maximum(second, 0.0)
 
 
 def _upper_tail(x: Floats) -> Floats:
