@@ -101,7 +101,7 @@ data: {{Q: {{kind: constant, value: 0}}, V: {{kind: constant, value: {value}}}}}
 
 @pytest.mark.parametrize("value", [4000, 3000, 1000.5, 1, 0.1])
 @pytest.mark.parametrize("blocks", [8, 7], ids=["64 KV rows a block", "up to 128"])
-def test_equal_increments_have_the_predicted_error_and_no_larger_bound_than_twice_that(value, blocks):
+def test_equal_increments_have_the_predicted_error_and_about_twice_that_as_their_bound(value, blocks):
     """Found by `nightly` on an MI50: 4000/8 lies in the middle of two numbers, and each addition is rounded down."""
     (case,) = expand(loads(EQUAL.format(value=value), "equal.yaml"))
     launch = parse_launch(
@@ -113,4 +113,4 @@ def test_equal_increments_have_the_predicted_error_and_no_larger_bound_than_twic
     prediction = predicted(case.op, operand_values(case.op, inputs), [launch], 70)
     assert prediction.mean_error == pytest.approx(error.mean(), rel=0.1, abs=1e-4 * value)
     assert (np.abs(error) <= prediction.bound).all()
-    assert (prediction.bound <= 2.5 * np.abs(error)).all()
+    assert (prediction.bound <= 2.1 * np.abs(error) + 1e-3 * value).all()
