@@ -45,8 +45,6 @@ class Format:
 
 HALF = Format(10, -14, 65504.0)
 SINGLE = Format(23, -126, 3.4e38)
-FLUSHED = 2.0**-120
-"""The largest error from flushing: float32 results below 2^-126 are 0 in device code, and row sums are at least 1/8."""
 
 
 def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
