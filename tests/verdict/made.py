@@ -27,6 +27,10 @@ class Prediction(StandIn):
     def unsampled_bound(self):
         return self.bound
 
+    @property
+    def row_uncertainty(self):
+        return self.row_rmse
+
 
 def predicted(shape, rmse=1e-3, bound=None, sampled=True, **more):
     """A prediction with the same RMSE in all rows, and the same bound: eight times it if none is given."""

@@ -160,11 +160,14 @@ def with_gaps(expected: Expected) -> Expected:
 
 
 def _too_wide(prediction: Prediction, reference: F64, rows: Bools) -> Bools:
-    """The rows for which an output of zeros, or twice the answer, would be within the prediction."""
+    """The rows for which an output of zeros, or twice the answer, would be within the prediction.
+
+    Rows whose answer is too small for the kernel's numbers do not count: it is designed to give zeros there.
+    """
     size = _root_mean_square(reference)
     matters = size > SMALL_ROW * np.sqrt(np.mean(size**2))
     with np.errstate(invalid="ignore"):
-        wide = RMSE_LIMIT * prediction.row_rmse >= size
+        wide = RMSE_LIMIT * prediction.row_uncertainty >= size
     return np.asarray(rows & matters & wide)
 
 

@@ -108,6 +108,7 @@ RATIO = Seen(grouped(512, 3), "6.1", "", ABORTED)
 VEC_MISALIGNED = misaligned("flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>", f"{VEC64} at common.cuh:822")
 Q_STRIDE_VEC = Seen(strided("Q", 520), "9.0", VEC_MISALIGNED.kernel, VEC_MISALIGNED)
 K_STRIDE_VEC = replace(Q_STRIDE_VEC, op=strided("K", 260))
+Q_STRIDE_TILE = replace(K_STRIDE_TILE, op=strided("Q", 520))
 MASKED = Seen(OP, "9.0", MMA16, only_masked_nan=True)
 LATENT = Op.contiguous(Sizes(1, 16, 1, 4, 256, 576, 512), Params(1.0), ("f16", "f16"), mask=True)
 LARGE_Q = Op.contiguous(Sizes(1, 40, 5, 1 << 17, 512, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
@@ -231,6 +232,7 @@ RECOGNISED = {
         ),
     ],
     "q-stride": [Q_STRIDE, replace(Q_STRIDE, finding=CUDA)],
+    "q-stride-tile": [Q_STRIDE_TILE, replace(Q_STRIDE_TILE, cc="gfx1100")],
     "q-stride-vec": [Q_STRIDE_VEC, replace(Q_STRIDE_VEC, finding=CUDA)],
     "softcap-head-size": [
         SOFTCAP,
@@ -300,6 +302,10 @@ OTHERS = [
     replace(RATIO, finding=replace(ABORTED, message="fattn-tile.cuh:9: GGML_ASSERT(mask) failed")),
     # q-stride: rows of whole pairs
     replace(Q_STRIDE, op=strided("Q", 520)),
+    # q-stride-tile: rows aligned to 16 bytes, another function, another fault
+    replace(Q_STRIDE_TILE, op=strided("Q", 528)),
+    replace(Q_STRIDE_TILE, finding=misaligned(TILE40, "flash_attn_tile_load_tile<32> at common.cuh:822")),
+    replace(Q_STRIDE_TILE, finding=replace(Q_STRIDE_TILE.finding, kind="race")),
     # q-stride-vec: rows aligned to 16 bytes, another kernel, a function that reads K; a CUDA error with other words
     replace(Q_STRIDE_VEC, op=strided("Q", 528), finding=CUDA),
     replace(Q_STRIDE_VEC, finding=LAUNCH_FAILURE),

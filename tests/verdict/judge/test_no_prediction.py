@@ -214,6 +214,26 @@ def test_records_that_contradict_themselves_are_refused():
         Verdict(Status.PASS, "", metrics)
 
 
+@pytest.mark.parametrize(
+    ("sunk", "uncertain"),
+    [(0.0, 1.0), (0.3, np.sqrt(0.7)), (1.0, 0.0), (1.5, 0.0)],
+    ids=["nothing", "a part", "everything", "rounding"],
+)
+def test_only_what_a_sink_makes_too_small_is_no_uncertainty(sunk, uncertain):
+    """The mean square error is 1: 0.64 by chance and 0.36 by a loss."""
+    found = real_prediction()
+    ones, every = np.ones(SHAPE[:3]), dict.fromkeys(FIELDS, np.zeros(SHAPE[:3]))
+    rows = RowErrors(
+        **every | {"sums": 0.64 * ones, "loss_sink": 0.3 * ones, "sunk": sunk * ones, "floor": 0.75 * ones}
+    )
+    found = replace(found, rows=rows, heads=replace(found.heads, mean_square=np.full((SHAPE[0], 1, SHAPE[2]), 4.0)))
+    assert found.row_uncertainty == pytest.approx(np.full(SHAPE[:3], uncertain))
+    assert found.row_rmse == pytest.approx(np.full(SHAPE[:3], 1.25))  # with the floor
+    too_wide = hold(CORRECT, REFERENCE, Expected(found)).too_wide
+    size = np.sqrt(np.square(REFERENCE).mean(axis=3))
+    assert (too_wide == (2 * uncertain >= size)).all()
+
+
 def test_the_hull_of_unsampled_rows_needs_a_number():
     rows = np.array([(0, 0, head) for head in range(3)])
     low, high = np.full((1, 3, 40), -1.0), np.full((1, 3, 40), 1.0)

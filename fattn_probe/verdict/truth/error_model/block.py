@@ -67,6 +67,8 @@ class RowErrors:
     single: F64  # largest error of one addend, as a share of the largest |V|
     worst: F64  # largest possible error, as a share of the largest |V|
     stuck: F64  # largest loss of sums with such weights, as a share of V's mean
+    sunk: F64  # the part of the mean square error, with the loss, that scaling sums to a sink above them causes
+    floor: F64  # largest error of float32 that are too small
     largest: F64  # largest value of an accumulator, apart from one outlier of V
     roundings: F64  # roundings of an accumulator
 
@@ -101,7 +103,7 @@ class Block:
         weights, flushed, coarse = self._weights()
         logits, shifted, deviation = self._logit_errors()
         sums, total, sunk, joined = self._sums(deviation), self.total, self._sunk(), self._joined()
-        seen = _total(self.share)
+        seen = self.seen
         mean, spread, step = self.kv.mean_square_V * seen**2, self.spread_left, SINGLE.relative
         # adding up accumulators, blocks and row sums in f32, and the division
         combined = step * ((self._parts / 3 + 6) * mean + (self._parts / 2 + 6) * spread)
@@ -109,26 +111,28 @@ class Block:
         converted = HALF.half_ulp if self.kv.error_V.any() or self.kv.mean_square_error_V else 0.0
         if converted and self.kernel.least_factor:
             converted = max(converted, min(1.0, self.kernel.least_factor / self.kv.channel_largest.max()))
-        single = self.share * (converted + self.kernel.weights.half_ulp + FAR * deviation)
+        single = seen * (self.share * (converted + self.kernel.weights.half_ulp + FAR * deviation)).max(axis=ALL)
         return RowErrors(
             logits=logits,
             weights=weights / total**2,
             sums=sums.variance / total**2 + combined + sunk.variance + joined[0],
-            values=_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V * seen**2,
-            size=np.sqrt(self.kv.mean_square_V * seen**2 + self.spread_left),
+            values=seen**2 * (_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V),
+            size=np.sqrt(mean + spread),
             loss_logits=shifted,
             loss_weights=flushed / total,
             loss_sums=sums.loss / total,
             loss_sink=sunk.loss,
             walk=sums.walk / total**2,
-            peak=self.share.max(axis=ALL).astype(np.float64),
-            single=np.maximum(single.max(axis=ALL).astype(np.float64), np.maximum(sunk.single, joined[1])),
+            peak=seen * self.share.max(axis=ALL),
+            single=np.maximum(single, np.maximum(sunk.single, joined[1])),
             worst=(coarse + sums.worst) / total
             + (self._parts + 8) * 2 * SINGLE.half_ulp
-            + _total(self.share * (converted + 2 * FAR * deviation))
+            + seen * _total(self.share * (converted + 2 * FAR * deviation))
             + sunk.worst
             + joined[2],
             stuck=sums.stuck / total,
+            sunk=sunk.lost + sunk.loss**2 * self.kv.mean_square_V,
+            floor=self._floor(),
             largest=sums.largest,
             roundings=sums.roundings,
         )
@@ -164,10 +168,20 @@ class Block:
         return np.asarray(np.exp(self.maximum + self._offset - self.maximum.max(axis=ALL, keepdims=True)))
 
     @cached_property
+    def weight(self) -> F64:
+        """The sum of the weights, relative to the final maximum."""
+        return _total(self.p * self.scale)
+
+    @cached_property
     def total(self) -> F64:
         """The row sum, relative to the final maximum; 1 for a row that is masked everywhere."""
-        total = _total(self.p * self.scale) + self._sink_weight
+        total = self.weight + self._sink_weight
         return np.where(total == 0.0, 1.0, total)
+
+    @property
+    def seen(self) -> F64:
+        """The share of the weights, without the sink, in the row sum; it may be below the least float32."""
+        return self.weight / self.total
 
     @property
     def _sink_weight(self) -> F64:
@@ -178,13 +192,26 @@ class Block:
 
     @cached_property
     def share(self) -> F32:
-        """The weights, divided by the row sum."""
-        return self.p * (self.scale / self.total.reshape(-1, *[1] * 7)).astype(np.float32)
+        """The weights, divided by their sum."""
+        return self.p * (self.scale / np.where(self.weight == 0.0, 1.0, self.weight)[ROWS]).astype(np.float32)
 
     @cached_property
     def spread_left(self) -> F64:
         """The variance of the output's channels about V's means: sum of p^2 times V's variance."""
-        return _total(self.share**2 * self._by_row(self.kv.spread_V))
+        return self.seen**2 * _total(self.share**2 * self._by_row(self.kv.spread_V))
+
+    def _floor(self) -> F64:
+        """The largest error of float32 that are too small: the factor of each accumulator, and its product.
+
+        An accumulator is scaled to a sink or to the maximum of another one, and divided by the row sum.
+        """
+        held = _total(self.p * np.exp(self.maximum - self.maximum.max(axis=ADDED, keepdims=True)))
+        highest = self.maximum.max(axis=ALL).astype(np.float64)
+        sink = np.full(len(highest), -np.inf) if self.sink is None else self.sink
+        top = np.maximum(highest + self._offset, sink)
+        row_sum = self.weight * np.exp(highest - top) + np.exp(sink - top)
+        row_sum[row_sum == 0.0] = 1.0
+        return np.asarray(self.kernel.least_float * (held * self.kv.channel_largest.max() + self._parts) / row_sum)
 
     def _cut(self, values: F32, fill: float) -> F32:
         split = self.kernel.split
@@ -198,16 +225,19 @@ class Block:
         return self._cut(values.astype(np.float32)[None], 0.0)
 
     def _sums(self, deviation: F32) -> Sums:
-        spread = self._by_row(self.kv.spread_V)
-        weight_variance = (self.p * deviation) ** 2 + (HALF.ulp(self.p) ** 2 / 12 if self.kernel.weights is HALF else 0)
-        top = np.where(self.x == self.maximum, self.p, np.float32(0))
-        weight, square = self.p.sum(axis=7), (self.p**2 * spread).sum(axis=7)
+        spread, highest, p = self._by_row(self.kv.spread_V), self.x == self.maximum, self.p
+        weight_variance = (p * deviation) ** 2
+        if self.kernel.weights is HALF:
+            weight_variance += HALF.ulp(p) ** 2 / 12
+            p = np.where(highest, p.astype(np.float16), p)
+        top = np.where(highest, p, np.float32(0))
+        weight, square = p.sum(axis=7), (p**2 * spread).sum(axis=7)
         raised = self.maximum[:, :, 1:] > self.maximum[:, :, :-1]
         shape = (*weight.shape[:2], raised.shape[2], weight.shape[3], 1, weight.shape[5], 1)
         chains = Chains(
             weight=_chains(weight),
             square=_chains(square),
-            weight_variance=_chains(np.where(self.x == self.maximum, 0, weight_variance).sum(axis=7)),
+            weight_variance=_chains(np.where(highest, 0, weight_variance).sum(axis=7)),
             top=_chains(top.sum(axis=7)),
             top_square=_chains((top**2 * spread).sum(axis=7)),
             scale=_chains(np.broadcast_to(self.scale[..., 0], weight.shape)),
@@ -218,14 +248,13 @@ class Block:
     @cached_property
     def _held(self) -> Contribution:
         """The content of each accumulator at the end."""
-        share = self.share.sum(axis=ADDED, dtype=np.float64)
+        seen, share = self.seen.reshape(-1, 1, 1, 1), self.share.sum(axis=ADDED, dtype=np.float64)
+        spread = (np.square(self.share, dtype=np.float64) * self._by_row(self.kv.spread_V)).sum(axis=ADDED)
         return Contribution(
             maximum=np.broadcast_to(self.maximum.max(axis=ADDED) + self._offset, share.shape),
-            share=share,
-            largest=self.share.max(axis=ADDED).astype(np.float64),
-            spread=np.asarray(
-                (np.square(self.share, dtype=np.float64) * self._by_row(self.kv.spread_V)).sum(axis=ADDED)
-            ),
+            share=seen * share,
+            largest=seen * self.share.max(axis=ADDED),
+            spread=seen**2 * spread,
         )
 
     def _sunk(self) -> Sunk:
@@ -238,7 +267,7 @@ class Block:
             unit = np.exp(to - self.maximum.max(axis=ALL)[:, None]) / self.total[:, None]
             return sunk(self._held, sinking, to, unit, self.kv)
         if self.sink is None:
-            return Sunk(*[np.zeros(len(self.p))] * 4)
+            return Sunk(*[np.zeros(len(self.p))] * 5)
         return sunk(self._held, sinking, self.sink, self._sink_weight / self.total, self.kv)
 
     def _joined(self) -> tuple[F64, F64, F64]:
@@ -282,26 +311,28 @@ class Block:
         the sink and the other keys. The remaining errors are independent and contribute sum p^2 error^2 (V - out)^2,
         where E (V_i - out)^2 = c_i (1 - 2 p_i) + sum p^2 c.
         """
-        error = self._rounded_products()
+        error, seen = self._rounded_products(), self.seen
         spread, left = self._by_row(self.kv.spread_V), self.spread_left.astype(np.float32)[ROWS]
-        square = self.share**2 * error * np.maximum(spread * (1 - 2 * self.share) + left, 0)
+        lost = 2 * seen.astype(np.float32)[ROWS] * self.share
+        square = self.share**2 * error * np.maximum(spread * (1 - lost) + left, 0)
         loss = np.zeros(len(left))
         off = self.logits.off
         if off is not None:
             known = self._cut(off, 0.0)
-            centre = (self.share * known).sum(axis=ALL, keepdims=True, dtype=np.float64).astype(np.float32)
-            loss = centre.reshape(-1) * (1 - _total(self.share))
-            known = (known - centre) ** 2
+            mean = seen * _total(self.share * known)
+            loss = mean * (1 - seen)
+            known = (known - mean.astype(np.float32)[ROWS]) ** 2
             error = error + known
             if self.kv.V_in_K:
                 # An error of Q raises the weights of the K that point along it. V is K, so the output moves the same
                 # way: the errors are correlated, and are computed instead of treated as random.
                 final = self.maximum.max(axis=ALL)[:, None]
-                share = np.exp(self.logits.values - final) / self.total[:, None].astype(np.float32)
-                moved = (share * (off - centre.reshape(-1, 1))) @ self.kv.k[:, : self.kv.V_in_K]
-                return _total(square) + np.square(moved, dtype=np.float64).mean(axis=1), loss, np.sqrt(error)
+                share = np.exp(self.logits.values - final) / self.weight[:, None].astype(np.float32)
+                moved = (share * (off - mean.astype(np.float32)[:, None])) @ self.kv.k[:, : self.kv.V_in_K]
+                found = _total(square) + np.square(moved, dtype=np.float64).mean(axis=1)
+                return seen**2 * found, loss, np.sqrt(error)
             square += self.share**2 * known * spread
-        return _total(square), loss, np.sqrt(error)
+        return seen**2 * _total(square), loss, np.sqrt(error)
 
     def _rounded_products(self) -> F32:
         """Mean square errors of the logits from sums, softcap, mask and exp in f32, and from products in f16."""

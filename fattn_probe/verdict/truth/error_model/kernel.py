@@ -98,8 +98,9 @@ class Kernel:
     units: of the logit's square, for partial sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their scatter.
     `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a running maximum. `sinking`: how
     f16 sums are scaled to a sink, None for f32. `joining`: how a block's sums are added. `least_factor` is the smallest
-    Q, K, P or V in f16 that a matrix instruction does not treat as 0. `approximates`: tanh is NVIDIA's approximation.
-    `assumed` names the parts that are assumptions; empty if there are none.
+    Q, K, P or V in f16 that a matrix instruction does not treat as 0. `fast_math`: compiled with nvcc's
+    -use_fast_math, as upstream compiles for NVIDIA, but not for AMD: tanh is an approximation, and subnormal float32
+    are 0. `assumed` names the parts that are assumptions; empty if there are none.
     """
 
     name: str
@@ -117,7 +118,7 @@ class Kernel:
     sinking: Sinking | None = None
     joining: Joining = "f32"
     least_factor: float = 0.0
-    approximates: bool = True
+    fast_math: bool = True
     max_offset: float = 0.0
     assumed: str = ""
 
@@ -125,6 +126,11 @@ class Kernel:
     def largest_weight(self) -> float:
         """The largest P, exp(-max_offset): 1/8 with an offset of 3 ln 2."""
         return 2.0 ** -round(self.max_offset / math.log(2))
+
+    @property
+    def least_float(self) -> float:
+        """The largest error of a float32 that is too small: one below 2^-126 becomes 0, or is a multiple of 2^-149."""
+        return 2.0 ** (SINGLE.least if self.fast_math else SINGLE.least - SINGLE.fraction)
 
 
 def kernel_of(op: Op, geometry: Geometry | None, arch: int) -> Kernel | None:
@@ -156,7 +162,7 @@ def _mma_f16(op: Op, geometry: Geometry, arch: int) -> Kernel:
         sinking=Sinking(block=-1, warps=slice(1), flushes=True, factor=HALF if in_f16 else SINGLE),
         joining="f32" if in_f16 else "f32 from f16",
         least_factor=2.0**HALF.least if arch == CDNA2 else 0.0,
-        approximates=arch < AMD,
+        fast_math=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,
         assumed=ASSUMED_WMMA if arch == RDNA4 else "",
@@ -182,7 +188,7 @@ def _tile(op: Op, geometry: Geometry, arch: int) -> Kernel:
         products_f16=fast and not dot2,
         sinking=Sinking(block=0, warps=slice(None), flushes=False) if fast else None,
         joining="f16" if fast else "f32",
-        approximates=arch < AMD,
+        fast_math=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,
         assumed=ASSUMED_DOT2 if dot2 and arch < RDNA3 else "",
@@ -210,7 +216,7 @@ def _vec(op: Op, geometry: Geometry, arch: int) -> Kernel:
         chain=_lanes_chain(additions, threads_K),
         shares_maximum=(4, 5, 6, 7),
         sinking=Sinking(block=0, warps=slice(None), flushes=False, to_maximum=True) if dot2 else None,
-        approximates=arch < AMD,
+        fast_math=arch < AMD,
         max_offset=launched.max_offset,
         sparse=launched.sparse,
         assumed=ASSUMED_DOT2 if dot2 and arch < RDNA3 and launched.type_K == "f16" else "",

@@ -227,7 +227,7 @@ class _Head:
             tanh = np.tanh(raw)
             values, slope = cap * tanh, cap * (1 - tanh**2)
             off = None if off is None else slope * off
-            if self.kernel.approximates:
+            if self.kernel.fast_math:
                 off = cap * tanh_error(raw) + (0 if off is None else off)
         if "mask" in self.tensors:
             mask = self.tensors["mask"]

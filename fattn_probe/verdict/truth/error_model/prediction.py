@@ -11,7 +11,7 @@ from fattn_probe.base.arrays import F64
 from fattn_probe.cases.op import Op
 from fattn_probe.verdict.truth.error_model.block import RowErrors
 from fattn_probe.verdict.truth.error_model.kernel import Kernel
-from fattn_probe.verdict.truth.error_model.rounding import FLUSHED, HALF
+from fattn_probe.verdict.truth.error_model.rounding import HALF
 
 ODDS = 1e-7
 """The probability that any element of a correct output exceeds its bound, if errors are as independent as assumed."""
@@ -69,7 +69,19 @@ class Prediction:
     @cached_property
     def row_rmse(self) -> F64:
         """Expected root mean square error over the hsv elements of a row, (n_seq, n_q, n_head)."""
-        return np.asarray(np.sqrt(self.rows.variance + self.rows.loss**2 * self.heads.mean_square + FLUSHED**2))
+        return np.hypot(np.sqrt(self._mean_square), self.rows.floor)
+
+    @property
+    def row_uncertainty(self) -> F64:
+        """`row_rmse` without what is too small for the kernel's numbers: answers below them are 0, as it is designed.
+
+        So a prediction that allows zeros there is no sign that it allows everything.
+        """
+        return np.sqrt(np.maximum(self._mean_square - self.rows.sunk, 0.0))
+
+    @property
+    def _mean_square(self) -> F64:
+        return self.rows.variance + self.rows.loss**2 * self.heads.mean_square
 
     @cached_property
     def known(self) -> npt.NDArray[np.bool_]:
@@ -89,12 +101,16 @@ class Prediction:
 
     @property
     def lost(self) -> str:
-        """The origin of the expected mean error: the sums or the weights, whichever lose more."""
+        """The origin of the expected mean error: whatever loses most."""
         if not self.known.any():
             return ""
-        if np.nanmean(np.abs(self.rows.loss_sums)) >= np.nanmean(np.abs(self.rows.loss_weights)):
-            return "increments below half an ulp of the f16 accumulator are lost"
-        return f"weights {self.zero_below:.1f} and more below the maximum are zero in f16"
+        rows = self.rows
+        losses = {
+            "increments below half an ulp of the f16 accumulator are lost": rows.loss_sums,
+            f"weights {self.zero_below:.1f} and more below the maximum are zero in f16": rows.loss_weights,
+            "sums far below a sink are too small for the kernel's numbers": rows.loss_sink,
+        }
+        return max(losses, key=lambda words: float(np.nanmean(np.abs(losses[words]))))
 
     @property
     def rmse(self) -> float:
@@ -117,8 +133,9 @@ class Prediction:
 
     @property
     def bias(self) -> float:
-        """The loss in P and in the sums, as a share of the output's size; negative: outputs are too small."""
-        lost = (self.rows.loss_sums + self.rows.loss_weights) * np.sqrt(self.heads.mean_square)
+        """The loss in P, in the sums and to sinks, as a share of the output's size; negative: outputs are too small."""
+        rows = self.rows
+        lost = (rows.loss_sums + rows.loss_weights + rows.loss_sink) * np.sqrt(self.heads.mean_square)
         return self._mean(lost) / (self._mean(self.rows.size) or 1.0)
 
     @property
@@ -154,7 +171,7 @@ class Prediction:
         worst = np.where(self.sampled, rows.worst, np.fmax.reduce(rows.worst, axis=1, keepdims=True))
         bound += self._largest_loss()[..., None] * np.abs(heads.mean_V)
         np.minimum(bound, worst[..., None] * heads.largest, out=bound)
-        bound += FLUSHED
+        bound += rows.floor[..., None]
         bound[self.may_overflow] = np.inf
         return np.asarray(bound)
 

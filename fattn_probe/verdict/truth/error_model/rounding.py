@@ -45,8 +45,6 @@ class Format:
 
 HALF = Format(10, -14, 65504.0)
 SINGLE = Format(23, -126, 3.4e38)
-FLUSHED = 2.0**-120
-"""The largest error from flushing: float32 results below 2^-126 are 0 in device code, and row sums are at least 1/8."""
 
 
 def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
@@ -84,7 +82,11 @@ def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """The same for increments so small that the result is the number nearest to the mean, or one of its neighbours."""
+    """The same for increments so small that the result is the number nearest to the mean, or one of its neighbours.
+
+    Equal increments that lie in the middle of two numbers are rounded to even, so the sum stays even, and all of them
+    are rounded the same way, as `rint` rounds the increment.
+    """
     away = mean - np.rint(mean)
     first, second = -away, deviation**2 + away**2
     wide = np.maximum(deviation, 1e-9)
@@ -93,7 +95,7 @@ def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
         chance, density = _upper_tail(distance), np.exp(-(distance**2) / 2) / np.sqrt(2 * np.pi)
         first = first + side * chance
         second = second + chance * (1 - 2 * side * away) - 2 * deviation * density
-    return first, np.maximum(second, 0.0)
+    return np.where(deviation > 0, first, -away), np.maximum(second, 0.0)
 
 
 def _upper_tail(x: Floats) -> Floats:

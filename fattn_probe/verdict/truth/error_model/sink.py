@@ -38,10 +38,12 @@ class Contribution:
 class Sunk:
     """The error of the scaling in the units of `RowErrors`, arrays (rows,).
 
-    The mean square, the signed loss, the largest error of one addend, and the largest possible one.
+    The mean square, the part of it that f16 loses, the signed loss, the largest error of one addend, and the largest
+    possible one.
     """
 
     variance: F64
+    lost: F64
     loss: F64
     single: F64
     worst: F64
@@ -76,8 +78,10 @@ def sunk(held: Contribution, sinking: Sinking | None, sink: F64, share: F64, kv:
     bias[own], noise[own] = ulp * first, ulp**2 * (second - first**2)
     least_V = kv.channel_largest[kv.channel_largest > 0].min(initial=np.inf)
     rounded = np.where(own, np.maximum(held.share * HALF.half_ulp, LEAST_ULP / 2 * one / least_V), 0.0)
+    lost = _total(noise + off**2 * held.spread)
     return Sunk(
-        variance=_total(noise + off**2 * held.spread) + common.sum(axis=1),
+        variance=lost + common.sum(axis=1),
+        lost=lost,
         loss=_total(off * held.share + bias / (mean or 1.0)),
         single=np.asarray((np.abs(off) * held.largest + FAR * exp * held.share + rounded).max(axis=(1, 2, 3))),
         worst=_total((np.abs(off) + FAR * exp) * held.share + rounded),

@@ -14,6 +14,7 @@ import pytest
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.geometry import geometry_of
@@ -22,6 +23,8 @@ from fattn_probe.llama.launch.tiles import ntiles
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.verdict.measure.expected import Expected
+from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
 from tests.verdict.truth.models import predicted
 
@@ -63,11 +66,27 @@ CASES = {
     "mma, CDNA3, sinks": (shape(64, 4, 1, 8, 512, CAUSAL, SINKS), "mi300x"),
     "mma, CDNA3, far sinks": (shape(64, 4, 1, 8, 512, CAUSAL, FAR_SINKS), "mi300x"),
 }
+FAR_BELOW = "sinks: true\ndata: {{Q: {{kind: far_below_zero, logit: {}}}, K: {{kind: far_below_zero, logit: {}}}}}"
+TINY = {
+    "vec, f16 sums below a sink": (shape(64, 8, 8, 1, 1024, FAR_BELOW.format(-88, -88)), "mi50"),
+    "tile, subnormal floats": (shape(64, 16, 2, 1, 481, "type_K: q8_0", FAR_BELOW.format(-100, -100)), "rx9070xt"),
+    "mma, zeros": (shape(64, 8, 8, 9, 1024, FAR_BELOW.format(-88, -88)), "mi100"),
+    "mma, 5e-75": (shape(64, 4, 1, 3, 1, FAR_BELOW.format(-1000, -30)), "mi300x"),
+}
+"""Answers that are too small for the kernel's numbers, with all logits far below the sinks. `fuzz` found them."""
 
 
 def case_of(name):
-    (case,) = expand(loads(CASES[name][0], "case.yaml"))
+    (case,) = expand(loads((CASES | TINY)[name][0], "case.yaml"))
     return case
+
+
+def prediction_of(name):
+    """The output, the exact answer and the prediction of a case."""
+    case, (dst, launches) = case_of(name), recorded()[name]
+    inputs, arch = make_inputs(case), arch_number(load_devices()[(CASES | TINY)[name][1]].arch)
+    found = predicted(case.op, operand_values(case.op, inputs), launches, arch)
+    return dst, reference_of(case.op, inputs), found
 
 
 @cache
@@ -80,14 +99,23 @@ def recorded():
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_output_is_as_wrong_as_predicted(name):
-    case, (dst, launches) = case_of(name), recorded()[name]
-    inputs, arch = make_inputs(case), arch_number(load_devices()[CASES[name][1]].arch)
-    found = predicted(case.op, operand_values(case.op, inputs), launches, arch)
-    error = np.abs(dst - reference_of(case.op, inputs))
+    dst, reference, found = prediction_of(name)
+    error = np.abs(dst - reference)
     ratio = np.sqrt(np.square(error / found.row_rmse[..., None]).mean())  # far sinks: rows differ by powers of ten
     assert found.known.all() and (error <= found.bound).all()
     assert 0.85 <= ratio <= 1.15, ratio
     assert (error / found.bound).max() > 0.02  # the bound says something
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_an_answer_below_the_kernels_numbers_is_as_designed_and_anything_larger_is_wrong(name):
+    dst, reference, found = prediction_of(name)
+    assert judge(dst, reference, Tolerance(), expected=Expected(found)).status is Status.PASS
+    assert np.abs(dst - reference).max() <= found.bound.max() < 1e-31
+    for off in (1e-3, 2 * found.bound[0, 0, 0, 0]):
+        wrong = dst.copy()
+        wrong[0, 0, 0, 0] += np.float32(off)
+        assert judge(wrong, reference, Tolerance(), expected=Expected(found)).status is Status.FAIL
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -107,7 +135,7 @@ def record():
     """Simulate the cases; the launches are kept as lines of JSON."""
     session, lines = Session(RunOptions(resolve(DEFAULT_SOURCE))), {}
     kept: dict[str, Any] = {}
-    for name, (_, device) in CASES.items():
+    for name, (_, device) in (CASES | TINY).items():
         case = case_of(name)
         capture = session.capture(case, make_inputs(case), parse_target(f"sim:{device}", load_devices()))
         assert isinstance(capture, Capture), capture

@@ -153,18 +153,27 @@ def test_evenly_spaced_heads_represent_alike_ones(heads, more, seen, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("bias", "sums", "weights", "overflow", "words"),
+    ("bias", "sums", "weights", "sink", "overflow", "words"),
     [
-        (WORTH_A_WARNING, [2, 2], [3, 0], [False], "mean error +0.2 %: increments below half an ulp of the f16"),
-        (-WORTH_A_WARNING, [2, 2], [2, 2], [False], "mean error -0.2 %: increments below half an ulp of the f16"),
-        (0.01, [4, 0], [3, 3], [False], "mean error +1 %: weights 15.2 and more below the maximum are zero"),
-        (0.01, [2, 2], [-3, -3], [False], "mean error +1 %: weights 15.2 and more"),
-        (0.0, [1], [1], [True, False, True], "2 of 3 rows may exceed 65504"),
-        (0.99 * WORTH_A_WARNING, [1], [1], [False], None),
+        (WORTH_A_WARNING, [2, 2], [3, 0], [1], [False], "mean error +0.2 %: increments below half an ulp of the f16"),
+        (-WORTH_A_WARNING, [2, 2], [2, 2], [2], [False], "mean error -0.2 %: increments below half an ulp of the f16"),
+        (0.01, [4, 0], [3, 3], [1], [False], "mean error +1 %: weights 15.2 and more below the maximum are zero"),
+        (0.01, [2, 2], [-3, -3], [2.9], [False], "mean error +1 %: weights 15.2 and more"),
+        (
+            0.01,
+            [2, 2],
+            [-3, -3],
+            [-3.1],
+            [False],
+            "mean error +1 %: sums far below a sink are too small for the kernel",
+        ),
+        (0.0, [1], [1], [1], [True, False, True], "2 of 3 rows may exceed 65504"),
+        (0.99 * WORTH_A_WARNING, [1], [1], [1], [False], None),
     ],
 )
-def test_a_warning_names_the_larger_loss_and_counts_rows(bias, sums, weights, overflow, words):
-    lost = SimpleNamespace(loss_sums=np.array([*sums, np.nan]), loss_weights=np.array([*weights, np.nan]))
+def test_a_warning_names_the_largest_loss_and_counts_rows(bias, sums, weights, sink, overflow, words):
+    losses = {"loss_sums": sums, "loss_weights": weights, "loss_sink": sink}
+    lost = SimpleNamespace(**{name: np.array([*values, np.nan]) for name, values in losses.items()})
     prediction: Any = SimpleNamespace(bias=bias, rows=lost, may_overflow=np.array(overflow), zero_below=15.24)
     prediction.known, found = np.array([True]), vars(Prediction)["lost"]
     prediction.lost = found.fget(prediction)

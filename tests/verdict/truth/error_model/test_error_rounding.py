@@ -38,3 +38,13 @@ def rounded(mean, deviation):
 def test_added_error_is_that_of_rounding_a_normal_number(mean, deviation):
     found = added_error(np.array([mean]), np.array([deviation]))
     assert np.ravel(found) == pytest.approx(rounded(mean, deviation), abs=3e-5 if deviation < NARROW else 5e-7)
+
+
+@pytest.mark.parametrize(("mean", "bias"), [(62.5, -0.5), (63.5, 0.5), (-62.5, 0.5), (62.4, -0.4), (62.6, 0.4)])
+def test_equal_increments_in_the_middle_of_two_numbers_are_all_rounded_the_same_way(mean, bias):
+    held, errors = np.float16(3072), []
+    for _ in range(8):
+        before, held = held, np.float16(float(held) + 2 * mean)  # between 2048 and 4096, numbers are 2 apart
+        errors.append((float(held) - float(before)) / 2 - mean)
+    assert errors == pytest.approx([bias] * 8)
+    assert np.ravel(added_error(np.array([mean]), np.zeros(1))) == pytest.approx([bias, bias**2])

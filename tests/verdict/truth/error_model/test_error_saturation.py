@@ -85,3 +85,32 @@ def test_nothing_but_the_spread_bounds_a_mean_error():
         assert np.abs(first).max() <= most * 1.001 + 1e-6
         assert deviation == 0.0 or most < 2 * np.abs(first).max() + 1e-4
     assert largest_bias(np.array(0.0)) == 0.5
+
+
+EQUAL = """
+version: 1
+about: all weights are equal, and so are all V
+hsk: 64
+n_head: 2
+n_q: 3
+n_kv: 512
+mask: {{kind: causal}}
+data: {{Q: {{kind: constant, value: 0}}, V: {{kind: constant, value: {value}}}}}
+"""
+
+
+@pytest.mark.parametrize("value", [4000, 3000, 1000.5, 1, 0.1])
+@pytest.mark.parametrize("blocks", [8, 7], ids=["64 KV rows a block", "up to 128"])
+def test_equal_increments_have_the_predicted_error_and_about_twice_that_as_their_bound(value, blocks):
+    """Found by `nightly` on an MI50: 4000/8 lies in the middle of two numbers, and each addition is rounded down."""
+    (case,) = expand(loads(EQUAL.format(value=value), "equal.yaml"))
+    launch = parse_launch(
+        '{"order":0,"kernel":"void flash_attn_tile<64, 64, 4, 1, false>(char)",'
+        f'"grid":[1,{blocks},2],"block":[32,4,1],"shared":0}}'
+    )
+    inputs = make_inputs(case)
+    error = model_of(case, inputs, [launch], 70) - reference_of(case.op, inputs)
+    prediction = predicted(case.op, operand_values(case.op, inputs), [launch], 70)
+    assert prediction.mean_error == pytest.approx(error.mean(), rel=0.1, abs=1e-4 * value)
+    assert (np.abs(error) <= prediction.bound).all()
+    assert (prediction.bound <= 2.1 * np.abs(error) + 1e-3 * value).all()

@@ -8,7 +8,11 @@ import pytest
 
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.cases.scenario.schema import Tolerance
+from fattn_probe.llama.launch.architecture import AMD
 from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.verdict.measure.expected import Expected
+from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
 from tests.verdict.truth.models import model_of, predicted
 
@@ -88,6 +92,16 @@ def test_a_sink_that_is_negligible_adds_no_error():
     assert np.isfinite(found.bound).all()
 
 
+EQUAL = """
+version: 1
+about: all logits are 0, and all values are 3
+hsk: 64
+n_head: 1
+n_q: 1
+n_kv: 256
+sinks: true
+data: {Q: {kind: constant, value: 0}, V: {kind: constant, value: 3}}
+"""
 BELOW_ALL_FLOATS = """
 version: 1
 about: logits near -88 beside a sink near 0
@@ -121,3 +135,27 @@ def test_what_is_below_the_least_normal_float_is_flushed_and_the_error_is_predic
     assert not ((model != 0) & (np.abs(model) < tiny)).any()
     assert (np.abs(model - reference) <= prediction.bound).all()
     assert least <= np.sqrt(np.square(model - reference).mean()) / prediction.rmse <= 2
+    assert judge(model, reference, Tolerance(), expected=Expected(prediction)).status is Status.PASS
+    for wrong in (1e-3, 100 * prediction.bound.max()):
+        dst = model.copy()
+        dst[0, 0, 0, 0] += np.float32(wrong)
+        assert judge(dst, reference, Tolerance(), expected=Expected(prediction)).status is Status.FAIL
+
+
+@pytest.mark.parametrize("above", [0.5, 40.0, 900.0], ids=["beside the logits", "above them", "above all floats"])
+@pytest.mark.parametrize(("arch", "least"), [(61, 2.0**-126), (AMD + 0x1010, 2.0**-149)], ids=["flushed", "subnormal"])
+def test_the_least_floats_limit_what_a_sink_leaves(arch, least, above):
+    """The factor exp(maximum - sink) has that error, and so have products with it; the row sum is at least 1/8."""
+    (case,) = expand(loads(EQUAL, "equal.yaml"))
+    launch = parse_launch(f'{{"order":0,"kernel":"void {VEC}(char)","grid":[1,1,1],"block":[32,4,1],"shared":0}}')
+    values = operand_values(case.op, make_inputs(case)) | {"sinks": np.full((1, 1, 1, 1), above, np.float32)}
+    found = predicted(case.op, values, [launch], arch)
+    of_keys = 256 / 8  # each of the weights of equal logits is 1/8
+    row_sum = of_keys + np.exp(above - np.log(8)) if above < 1 else 1.0
+    accumulators_and_blocks = 16 + 1
+    assert found.rows.floor.item() == pytest.approx(least * (of_keys * 3 + accumulators_and_blocks) / row_sum, rel=1e-5)
+    assert (found.bound >= found.rows.floor).all()
+    assert found.row_rmse.item() >= found.rows.floor.item()
+    size = 256 * np.exp(-above) * 3
+    assert above < 800 or (found.bound <= 1.001 * found.rows.floor).all()
+    assert above != 40 or 1e-9 < found.row_rmse.item() / size < 1e-5  # no product of tiny numbers was flushed
