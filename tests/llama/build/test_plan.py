@@ -15,7 +15,7 @@ from fattn_probe.llama.build.key import (
     Contents,
 )
 from fattn_probe.llama.build.plan import CUDA_LIBRARY, Planner, case_file, case_text, launches_text
-from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS
+from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, SIMULATOR, SimulatorFlags
 from fattn_probe.llama.build.sources import CUDA as CUDA_FOLDER
 from fattn_probe.llama.build.sources import launching_files, read_sources
 from fattn_probe.llama.build.stamp import NATIVE
@@ -175,6 +175,13 @@ def test_files_of_the_simulator_are_compiled_once_for_the_builds_that_do_not_cha
     made = [Flags(request, SIM, read_sources(tree, (), "x86_64")) for request in requests]
     one, other = (flags.simulator.native(name) for flags in made)
     assert (one == other) is shared
+
+
+@pytest.mark.parametrize(("one", "other", "apart"), [("gfx908", "gfx942", 1), ("gfx1100", "gfx942", len(SIMULATOR))])
+def test_of_the_simulator_only_matrix_instructions_are_compiled_for_each_of_amd_s_architectures(one, other, apart):
+    """Wavefronts of 64 lanes are apart from those of 32."""
+    one, other = (SimulatorFlags(SIM, arch) for arch in (one, other))
+    assert sum(one.native(name) != other.native(name) for name in SIMULATOR) == apart
 
 
 @pytest.mark.parametrize(
