@@ -127,8 +127,19 @@ def test_full_compiles_what_upstream_compiles(tmp_path):
 def test_every_input_of_a_step_is_made_or_is_a_source(tmp_path):
     plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER, TEST_BACKEND_OPS)), "cuda")
     made = {step.output for step in plan.steps} | {"lib/libcudart.so.13", "stubs.py"}
-    needed = {path for step in plan.steps for path in step.inputs if not path.startswith(("overlay/", "native/"))}
-    assert needed <= made
+    needed = {path for step in plan.steps for path in (*step.inputs, *step.after)}
+    assert {path for path in needed if not path.startswith(("overlay/", "native/"))} <= made
+
+
+def test_more_kernels_link_their_library_again_and_no_program(tmp_path):
+    kernels, programs = ("mma 64,64,8,8",), (RUNNER, TEST_BACKEND_OPS)
+    one, two = (
+        {step.output: step for step in plan_of(tmp_path / str(len(more)), Contents(kernels, more, programs)).steps}
+        for more in ((), ("scale.cu",))
+    )
+    remade = {output for output, step in two.items() if step != one.get(output)}
+    again = remade | {output for output, step in two.items() if remade.intersection(step.inputs)}
+    assert CUDA_LIBRARY in again and not any(output.startswith("bin/") for output in again)
 
 
 def test_cuda_links_the_runtime_and_records_launches(tmp_path):
