@@ -179,9 +179,8 @@ class Planner:
             # Without optimisation it compiles in half the time, but each list of upstream's cases takes 20 s longer.
             return [*self.registry(uses), self.compile(source, self.flags.host(source))]
         if name in WITH_LIBLLAMA:
-            command = (*self.flags.libllama(CAPTURE_SOURCE), *uses)
-            own = self.compile(CAPTURE_SOURCE, command, folder := f"{'-'.join(backends)}/")
-            return [own, *self.registry(uses, folder), *self.libllama()]
+            own = self.compile(CAPTURE_SOURCE, self.flags.libllama(CAPTURE_SOURCE))
+            return [own, *self.registry(uses, f"{'-'.join(backends)}/"), *self.libllama()]
         command = (*self.flags.host(RUNNER_SOURCE, UNOPTIMISED), *uses)
         return [self.compile(RUNNER_SOURCE, command, f"{'-'.join(backends)}/")]
 
