@@ -1,6 +1,6 @@
 """One small op on a GPU of every generation, and with a release of every era: the real dispatch, the right answer.
 
-A build is made for each. CI has the one without tensor cores, and the oldest release in test_compare_sim.py; its other
+A build is made for each. CI has the one without tensor cores, and the oldest release in test_regress_cli.py; its other
 tests have an H200, and those of tests/native the instructions of every generation.
 """
 

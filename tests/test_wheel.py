@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,13 @@ def probe(python, tmp_path):
     return lambda *words: checked([python.parent / "fattn-probe", *words], tmp_path)
 
 
+def test_every_file_of_the_package_is_in_the_wheel(wheel):
+    files = [path.relative_to(ROOT) for path in (ROOT / "fattn_probe").rglob("*") if path.is_file()]
+    here = {str(path) for path in files if "__pycache__" not in path.parts and path.suffix != ".md"}
+    with zipfile.ZipFile(wheel) as packed:
+        assert here - set(packed.namelist()) == set()
+
+
 def test_names_are_found(probe):
     assert "known-faults/k-stride" in probe("scenario", "list")
     assert {item["name"] for item in json.loads(probe("suite", "list", "--json"))} >= {"quick", "nightly", "upstream"}
@@ -83,10 +91,10 @@ def test_demo(probe):
 
 @pytest.mark.build
 def test_regress(probe):
-    words = ("regress", "quick", "--filter", "^decode$", "--history", "history.db", "--json")
-    # On an H200, on one of five SMs (of a file beside the suite), on two AMD GPUs, and among other ops in one process.
+    words = ("regress", "quick", "--filter", "^unaligned$", "--history", "history.db", "--json")
+    # On an H200, and on one of five SMs (of a file beside the suite).
     runs = json.loads(probe(*words))["runs"]
-    assert [run["counts"]["pass"] for run in runs] == [1, 1, 1, 1, 1]
+    assert [run["counts"]["pass"] for run in runs] == [1, 1]
 
 
 @pytest.mark.build

@@ -91,11 +91,14 @@ class Planner:
         return [self.compile(f"{GGML}/{name}", self.flags.base(name)) for name in files]
 
     def link(self, output: str, objects: Iterable[str], libraries: Iterable[str]) -> BuildStep:
-        """The link of a library or a program."""
-        inputs = (*objects, *libraries)
+        """The link of a library or a program.
+
+        It loads the libraries when it runs, and they keep what they define: more kernels do not link it again.
+        """
+        inputs, after = (*objects,), (*libraries,)
         openmp = self.flags.openmp if output == CPU_LIBRARY else ()
-        words = (*self.flags.link(output), *inputs, *openmp, "-lm", "-ldl", "-lpthread", "-o", output)
-        return BuildStep("link", output, inputs, words)
+        words = (*self.flags.link(output), *inputs, *after, *openmp, "-lm", "-ldl", "-lpthread", "-o", output)
+        return BuildStep("link", output, inputs, words, after=after)
 
     def kernel_sources(self) -> list[str]:
         """The .cu files, the heaviest first, relative to ggml-cuda/."""
@@ -147,7 +150,8 @@ class Planner:
         command += ["--compiler", self.flags.toolchain.cxx, "--sanitize", ",".join(self.flags.request.sanitize)]
         command += [word for library in libraries for word in ("--library", library)]
         command += [word for path in provided for word in ("--provided", path)]
-        step = BuildStep("stubs", source, (STUBS_SCRIPT.name, *objects, *provided, *libraries), (*command, *objects))
+        inputs, after = (STUBS_SCRIPT.name, *objects, *provided), (*libraries,)
+        step = BuildStep("stubs", source, inputs, (*command, *objects), after=after)
         return step, self.compile(source, self.flags.host(source, UNOPTIMISED), folder="generated/")
 
     def program(self, name: str) -> list[BuildStep]:
@@ -175,9 +179,8 @@ class Planner:
             # Without optimisation it compiles in half the time, but each list of upstream's cases takes 20 s longer.
             return [*self.registry(uses), self.compile(source, self.flags.host(source))]
         if name in WITH_LIBLLAMA:
-            command = (*self.flags.libllama(CAPTURE_SOURCE), *uses)
-            own = self.compile(CAPTURE_SOURCE, command, folder := f"{'-'.join(backends)}/")
-            return [own, *self.registry(uses, folder), *self.libllama()]
+            own = self.compile(CAPTURE_SOURCE, self.flags.libllama(CAPTURE_SOURCE))
+            return [own, *self.registry(uses, f"{'-'.join(backends)}/"), *self.libllama()]
         command = (*self.flags.host(RUNNER_SOURCE, UNOPTIMISED), *uses)
         return [self.compile(RUNNER_SOURCE, command, f"{'-'.join(backends)}/")]
 

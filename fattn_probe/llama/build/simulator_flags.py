@@ -13,7 +13,7 @@ from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.launch.architecture import cuda_arch, wave_size
 
 SIM = Path(__file__).parents[2] / "native/sim"
-MACRO = re.compile(r"\bSIMT_(?:AHEAD|ARCH|CHECK|COUNT|GFX_NUMBER|WARP)\b")
+MACRO = re.compile(r"\bSIMT_(?:AHEAD|AMD|ARCH|CHECK|COUNT|GFX_NUMBER|WARP)\b")
 TURING = 750  # `__CUDA_ARCH__`
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # SIM_HOST has no loop over data, and compiles in half the time of -O1.
@@ -96,7 +96,8 @@ class SimulatorFlags:
         """The macros of the simulator and its kernels, each with its value as on a command line.
 
         SIMT_AHEAD: lanes pass loops of matrix instructions alone. It is off for debuggers and sanitizers, which need
-        each instruction at its place in the source, and before Turing, where ordinary code loads fragments.
+        each instruction at its place in the source, and before Turing, where ordinary code loads fragments. SIMT_AMD:
+        what all of AMD's architectures share, so that only their matrix instructions are compiled for each.
         """
         ahead = (
             self.lanes_apart
@@ -108,6 +109,7 @@ class SimulatorFlags:
         macros = {"SIMT_ARCH": f"={cuda_arch(self.arch)}"} | ({"SIMT_AHEAD": ""} if ahead else {})
         if is_amd(self.arch):
             macros |= {
+                "SIMT_AMD": "",
                 "SIMT_GFX_NUMBER": f"=0x{self.arch.removeprefix('gfx')}",
                 "SIMT_WARP": f"={wave_size(self.arch)}",
             }

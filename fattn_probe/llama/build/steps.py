@@ -11,7 +11,7 @@ FOLDER_AS_DOT = ' -fdebug-prefix-map="$PWD"=.'
 
 @dataclass(frozen=True)
 class BuildStep:
-    """A command that makes one file, `output`; ninja runs it again when an input changes.
+    """A command that makes one file, `output`, after those of `after`; ninja runs it again when an input changes.
 
     `compile` makes an object of one source; the headers come from the compiler's depfile, `<object>.d`. With `log`, the
     compiler's output is saved in `<object>.log`. `link` makes a library or a program, and `stubs` the C source of a
@@ -23,6 +23,7 @@ class BuildStep:
     inputs: tuple[str, ...]
     command: tuple[str, ...]
     log: bool = False
+    after: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -64,7 +65,8 @@ class Plan:
         """The text of build.ninja."""
         edges = []
         for step in self.steps:
-            output, *inputs = (re.sub(r"[$ :]", r"$\g<0>", path) for path in (step.output, *step.inputs))
+            before = ("||", *step.after) if step.after else ()
+            output, *inputs = (re.sub(r"[$ :]", r"$\g<0>", path) for path in (step.output, *step.inputs, *before))
             shell, label = (text.replace("$", "$$").replace("\n", " ") for text in (step.shell, step.label))
             edges.append(f"build {output}: {step.rule} {' '.join(inputs)}\n  cmd = {shell}\n  label = {label}\n")
         return (

@@ -15,7 +15,7 @@ using LaneMask = std::conditional_t<warp_size == 64, uint64_t, uint32_t>;
 constexpr LaneMask full_mask = ~LaneMask{0};
 
 // An AMD wave is at a barrier with those of its lanes that are left: s_barrier counts waves, whatever their lanes.
-#if defined(SIMT_GFX_NUMBER)
+#if defined(SIMT_AMD)
 constexpr bool lanes_leave_barriers = true;
 #else
 constexpr bool lanes_leave_barriers = false;

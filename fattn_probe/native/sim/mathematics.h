@@ -2,7 +2,7 @@
 // were measured (data/README.md), correctly rounded where not. On AMD's GPUs: amd/functions.h.
 #pragma once
 
-#if defined(SIMT_GFX_NUMBER)
+#if defined(SIMT_AMD)
 #include "amd/functions.h"
 #endif
 #include "division.h"
@@ -20,7 +20,7 @@ float rcp_approx(float x);  // rcp.approx.ftz.f32, measured on Hopper
 float tanh_approx(float x); // tanh.approx.f32, measured on Hopper
 float lg2_approx(float x);  // lg2.approx.ftz.f32, measured on Hopper
 
-#if !defined(SIMT_GFX_NUMBER)
+#if !defined(SIMT_AMD)
 inline float exp2f(float x) { return ex2_approx(x); }
 inline float expf(float x) { return ex2_approx(x * 1.4426950408889634f); }
 inline float exp10f(float x) { return ex2_approx(x * 3.3219280948873623f); }

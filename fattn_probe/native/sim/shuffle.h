@@ -55,7 +55,7 @@ void check_butterfly(LaneMask lanes, int offset, int width);
 template <class T, class Operation>
 SIMT_UNCHECKED T butterfly(LaneMask mask, T value, int offset, int width, Operation operation) {
     note_site();
-#if defined(SIMT_GFX_NUMBER) // HIP's shuffles have no mask: vendors/hip.h drops it
+#if defined(SIMT_AMD) // HIP's shuffles have no mask: vendors/hip.h drops it
     mask = full_mask;
 #endif
     static_assert(sizeof(T) <= sizeof(Registers::out) / warp_size, "a value that fits into the registers");

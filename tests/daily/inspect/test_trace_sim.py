@@ -165,16 +165,16 @@ def faulty():
     return tracer_of(inspector_of(patch=FAULTS), case_of(TWO_STEPS_A_BLOCK))
 
 
-@SLOW
+@NIGHT  # CI has test_trace_reference.py, and real faults in test_trace_to_the_end.py and test_replay_cli.py
 @pytest.mark.parametrize(
     ("block", "quantity", "kb0"),
     [
         (0, "KQ", 0),
-        pytest.param(2, "KQ_max", 0, marks=NIGHT),
-        pytest.param(4, "P", 0, marks=NIGHT),
-        pytest.param(6, "KQ_rowsum", 0, marks=NIGHT),
+        (2, "KQ_max", 0),
+        (4, "P", 0),
+        (6, "KQ_rowsum", 0),
         (8, "VKQ rescaled", 1),  # in the first step there is nothing to rescale
-        pytest.param(10, "VKQ", 0, marks=NIGHT),
+        (10, "VKQ", 0),
         (12, None, None),
     ],
 )

@@ -33,6 +33,8 @@ from tests.daily.models.make import MODELS, make_model
 
 pytestmark = [pytest.mark.build, pytest.mark.slow]
 CPU = Target("cpu")
+AS_QWEN2 = ("llama", "qwen3", "jamba")
+"""Models whose attention is like qwen2's, but for the head size or the number of layers that have it."""
 # ggml's CPU backend sums V in f16: 300 rows lose 1e-5 of the variance. For a quantised K it rounds Q to q8_0.
 NMSE = {"f16": 2e-5, "q8_0": 5e-5}
 
@@ -84,7 +86,7 @@ def check_output(session, found):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.night if name in ("qwen3", "jamba") else ()) for name in MODELS]
+    "name", [pytest.param(name, marks=pytest.mark.night if name in AS_QWEN2 else ()) for name in MODELS]
 )
 def test_the_ops_of_a_model(session, recorded, name):
     index, found_ops = recorded(name)

@@ -105,6 +105,7 @@ def test_a_fault_in_rope(tree, tmp_path):
     assert "attention is correct, in 4 of 4 judged ops" in found["sentence"]
 
 
+@pytest.mark.night  # CI has the verdict in test_verdict.py, and a model of a changed tree in test_a_fault_in_rope
 def test_a_fault_in_the_graph_with_flash_attention(tree, tmp_path):
     old = "ggml_flash_attn_ext(ctx0, q, k, v, kq_mask, kq_scale,"
     patch = fault_in(tree, tmp_path, "src/llama-graph.cpp", old, old.replace("kq_scale", "4.0f*kq_scale"))

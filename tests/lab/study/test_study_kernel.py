@@ -53,7 +53,7 @@ def test_a_line_is_found_by_what_it_says(tree, tmp_path):
     ("case", "family", "steps"),
     [
         (("gqa", "--head", "1", "--devices", "docs/guide/tour/one-sm.yaml", "--against", "sim:one-sm"), "f16", 4),
-        # CI follows a warp of each kind: the others take the same paths, with more blocks or a kernel of their own.
+        # CI follows warps of the other kinds to their output in inspect/test_trace_to_the_end.py.
         pytest.param(("gqa", "--head", "1", "--against", "sim:h200"), "f16", 8, marks=pytest.mark.night),
         pytest.param(
             ("q8-cache", "--case", "q8-cache-n_q=1", "--against", "sim:h200", "--steps", "4"),
@@ -63,7 +63,7 @@ def test_a_line_is_found_by_what_it_says(tree, tmp_path):
         pytest.param(
             ("tile", "--case", "tile-hsk=40-n_q=1", "--against", "sim:h200", "--steps", "4"),
             *("tile", 7),
-            marks=pytest.mark.slow,
+            marks=pytest.mark.night,
         ),
     ],
 )

@@ -15,7 +15,7 @@ from fattn_probe.llama.build.key import (
     Contents,
 )
 from fattn_probe.llama.build.plan import CUDA_LIBRARY, Planner, case_file, case_text, launches_text
-from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS
+from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, SIMULATOR, SimulatorFlags
 from fattn_probe.llama.build.sources import CUDA as CUDA_FOLDER
 from fattn_probe.llama.build.sources import launching_files, read_sources
 from fattn_probe.llama.build.stamp import NATIVE
@@ -102,7 +102,7 @@ def test_a_program_for_whole_models_on_a_device_has_both_backends(tmp_path):
     assert "lib/libggml-cuda.so" not in command(plan, "bin/fattn-capture")
     library = command(plan, "lib/libggml-cuda.so")
     assert {"obj/ggml-cuda/rope.cu.o", "obj/ggml-cuda/template-instances/mmf-instance-ncols_1.cu.o"} <= set(library)
-    assert sources(plan).count("overlay/src/llama.cpp") == 1
+    assert [sources(plan).count(file) for file in ("overlay/src/llama.cpp", "native/models/capture.cpp")] == [1, 1]
     simulated = plan_of(tmp_path / "sim", Contents((), (), (RUNNER,)))
     assert not [source for source in sources(simulated) if "models/capture" in source]
 
@@ -127,8 +127,19 @@ def test_full_compiles_what_upstream_compiles(tmp_path):
 def test_every_input_of_a_step_is_made_or_is_a_source(tmp_path):
     plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER, TEST_BACKEND_OPS)), "cuda")
     made = {step.output for step in plan.steps} | {"lib/libcudart.so.13", "stubs.py"}
-    needed = {path for step in plan.steps for path in step.inputs if not path.startswith(("overlay/", "native/"))}
-    assert needed <= made
+    needed = {path for step in plan.steps for path in (*step.inputs, *step.after)}
+    assert {path for path in needed if not path.startswith(("overlay/", "native/"))} <= made
+
+
+def test_more_kernels_link_their_library_again_and_no_program(tmp_path):
+    kernels, programs = ("mma 64,64,8,8",), (RUNNER, TEST_BACKEND_OPS)
+    one, two = (
+        {step.output: step for step in plan_of(tmp_path / str(len(more)), Contents(kernels, more, programs)).steps}
+        for more in ((), ("scale.cu",))
+    )
+    remade = {output for output, step in two.items() if step != one.get(output)}
+    again = remade | {output for output, step in two.items() if remade.intersection(step.inputs)}
+    assert CUDA_LIBRARY in again and not any(output.startswith("bin/") for output in again)
 
 
 def test_cuda_links_the_runtime_and_records_launches(tmp_path):
@@ -175,6 +186,13 @@ def test_files_of_the_simulator_are_compiled_once_for_the_builds_that_do_not_cha
     made = [Flags(request, SIM, read_sources(tree, (), "x86_64")) for request in requests]
     one, other = (flags.simulator.native(name) for flags in made)
     assert (one == other) is shared
+
+
+@pytest.mark.parametrize(("one", "other", "apart"), [("gfx908", "gfx942", 1), ("gfx1100", "gfx942", len(SIMULATOR))])
+def test_of_the_simulator_only_matrix_instructions_are_compiled_for_each_of_amd_s_architectures(one, other, apart):
+    """Wavefronts of 64 lanes are apart from those of 32."""
+    one, other = (SimulatorFlags(SIM, arch) for arch in (one, other))
+    assert sum(one.native(name) != other.native(name) for name in SIMULATOR) == apart
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ READY = "echo 'fattn-runner: ready'\n"
 def fake(tmp_path):
     """A runner made of a shell script; `$line` is the case."""
 
-    def start(script, timeout=10.0):
+    def start(script, timeout=60.0):
         path = tmp_path / "runner"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
@@ -48,11 +48,11 @@ def test_a_runner_that_does_not_get_ready(fake):
         ("sleep 600", 0.3, "no answer after 0 s"),
         ("printf 'fattn-runner: do'; sleep 600", 1.0, "only 'fattn-runner: do' after 1 s"),
         ("while printf .; do sleep 0.1; done", 1.0, r"only '\.+' after 1 s"),
-        ("printf 'fattn-runner: do'; exit 3", 10.0, "said 'fattn-runner: do'"),
-        ("kill -9 $$", 10.0, "."),
-        ("kill -SEGV $$", 10.0, "."),
-        ("exit 1", 10.0, "."),
-        ("echo something else; sleep 60", 10.0, "."),
+        ("printf 'fattn-runner: do'; exit 3", 60.0, "said 'fattn-runner: do'"),
+        ("kill -9 $$", 60.0, "."),
+        ("kill -SEGV $$", 60.0, "."),
+        ("exit 1", 60.0, "."),
+        ("echo something else; sleep 60", 60.0, "."),
     ],
 )
 def test_a_runner_that_is_silent_hangs_or_dies_gives_no_verdict_and_is_gone(fake, tmp_path, answer, timeout, said):
@@ -60,13 +60,13 @@ def test_a_runner_that_is_silent_hangs_or_dies_gives_no_verdict_and_is_gone(fake
         start = time.monotonic()
         with pytest.raises(RunnerEndedError, match=said):
             runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 30
         assert not runner.running.alive
 
 
 def test_two_answers_at_once_are_two_answers(fake):
     with fake(READY + "read line; printf 'one\\ntwo\\n'; sleep 600") as runner:
-        assert [runner.ask("case", 5), runner.ask("", 5)] == ["one", "two"]
+        assert [runner.ask("case", 60), runner.ask("", 60)] == ["one", "two"]
 
 
 def test_a_runner_that_was_killed_between_cases(fake, tmp_path):

@@ -20,7 +20,7 @@ def fake(tmp_path):
         path = tmp_path / "runner"
         path.write_text(f"#!/bin/sh\necho 'fattn-runner: ready'\n{script}\n")
         path.chmod(0o755)
-        return forked_runner(path, (), env={}, folder=tmp_path, timeout=10)
+        return forked_runner(path, (), env={}, folder=tmp_path, timeout=60)
 
     return start
 

@@ -93,7 +93,7 @@ def zero_row(dst):
     dst[0, 1, 2] = 0
 
 
-@pytest.mark.parametrize("sample", ["all", 16])
+@pytest.mark.parametrize("sample", [pytest.param("all", marks=pytest.mark.night), 16])  # 16, as for any large case
 @pytest.mark.parametrize(
     ("n_kv", "n_q", "percent", "status"),
     [

@@ -61,14 +61,6 @@ def test_a_correct_kernel_is_deterministic_and_batches_differ_by_their_kernels(s
 
 
 @pytest.mark.slow
-def test_another_source_is_held_to_its_own_step_sizes():
-    earlier = Session(RunOptions(resolve("pypi:xllamacpp==0.2.8")))
-    (row,) = rows_of(earlier, "gqa.yaml")
-    assert row.status is Status.PASS
-    assert row.verdict.design.equal_bits > 0.999
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("n_kv", [512, 4096, *(pytest.param(n_kv, marks=pytest.mark.night) for n_kv in (2048, 16384))])
 def test_all_planted_faults_are_caught(session, n_kv):
     case = case_of(n_kv)

@@ -31,7 +31,7 @@ def three_workers(monkeypatch):
 
 
 def test_every_task_is_done_once_by_several_threads(three_workers):
-    done, meet = [], threading.Barrier(3, timeout=10)
+    done, meet = [], threading.Barrier(3, timeout=60)
 
     def work(task):
         meet.wait()
