@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from fattn_probe.llama.build.flags import SIM_QUICK
 from fattn_probe.llama.build.simulator_flags import ARITHMETIC, SIM_OPTIMISATION, X86_V3
 
 LOOP = """
@@ -27,6 +28,7 @@ def test_a_sum_of_products_in_a_loop_is_fused_whatever_the_processor(tuning, fla
     words = [
         shutil.which("g++"),
         *SIM_OPTIMISATION[flavour],
+        *(SIM_QUICK if flavour == "release" else ()),
         *X86_V3,
         *ARITHMETIC,
         tuning,
