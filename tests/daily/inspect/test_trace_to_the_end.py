@@ -47,7 +47,7 @@ CORRECT = {
     "vec": (expand(loads(VEC))[0], "h200", 5),
     **{f"tile on {device}": (CASES["gqa"], device, 5) for device in ("mi50", "mi300x", "rx7900xtx")},
 }
-MARKS = dict.fromkeys(CORRECT, pytest.mark.night) | {"mma": (), "tile in f16": pytest.mark.slow}
+MARKS = {kind: [pytest.mark.night] for kind in CORRECT} | {"mma": [], "tile in f16": [pytest.mark.slow]}
 """A correct tile kernel and a wrong vec kernel run in CI; the others take the same paths, with kernels of their own."""
 SHIPPED = [case for case in CASES.values() if case.op.sizes.flop < 3e10]
 
@@ -65,7 +65,7 @@ def followed(case, device, patch=None, place=None):
     return Tracer(inspector, case, inputs, target, facts).follow(output, place), output
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in CORRECT])
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS[kind]) for kind in CORRECT])
 def test_a_correct_kernel_is_followed_to_dst(kind):
     case, device, registers = CORRECT[kind]
     trace, output = followed(case, device)
