@@ -90,7 +90,7 @@ def inspected():
 
 
 SHOWN = {
-    "inspect": (inspected, [MMA, "scenario on sim:h200", "Division of work", "1 CUDA block on"]),
+    "inspect": (inspected, [MMA, "scenario on sim:h200", "Division of work", "1 block on"]),
     "regress": (
         lambda: render_regress([Outcome(RUN, {RESULT.name: RESULT}, None, (), 1)]),
         ["1 fail", RESULT.name, RESULT.reason, SIM.source],

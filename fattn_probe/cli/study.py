@@ -53,7 +53,7 @@ class Tiles:
     tile_kv: Annotated[int | None, typer.Option(help="B_c, KV rows per tile; 64; fa1: from --memory.", min=1)] = None
     memory: Annotated[int, typer.Option(help="fa1: on-chip memory M, in elements.", min=1)] = A100_SRAM
     splits: Annotated[int, typer.Option(help="split-kv: number of pieces.", min=1)] = 4
-    blocks: Annotated[int, typer.Option(help="stream-k: CUDA blocks, without --inspected.", min=1)] = H200_SMS
+    blocks: Annotated[int, typer.Option(help="stream-k: blocks, without --inspected.", min=1)] = H200_SMS
     inspected: Annotated[
         Path | None, typer.Option(help="stream-k: take the blocks from the output of inspect --json.", metavar="FILE")
     ] = None

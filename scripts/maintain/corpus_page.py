@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from fattn_probe.base.errors import InputError
 from fattn_probe.llama.source.faults import HistoricFault
 from fattn_probe.verdict.diagnose.faults import KINDS, NONE
+from maintain.fault_cases import SHOWS
 from maintain.faults import LAUNCH, Tried, killers_of, text_of
 
 HEAD = """\
@@ -14,11 +15,12 @@ HEAD = """\
 
 Made by `scripts/detection page`; do not edit. `scripts/detection faults` makes the results
 ([detection](../guide/detection.md)), which are in [corpus.jsonl](corpus.jsonl). Each fault is planted in b11549, and
-the cases of a suite that it can change are judged until one detects it, those of the most used kernels first; `shows`
-is the fault's own case. `by` is how the case shows it: `check` is a check of bits, kernels or orders, and `launch` says
-that no result failed, but `regress` reports changed launches. `cause` is what the diagnosis of a
-wrong output says first, in the words of `fattn_probe/verdict/diagnose/faults.py`; it is right if the fault's head has
-it as a label (`none`: no wrong output shows the cause, and silence is right). Seconds include compiling.
+the cases of a suite that it can change are judged until one detects it, those of the most used kernels first. `shows`
+is the fault's own case, and has a row only if no suite above shows the same result. `by` is how the case shows the
+fault: `check` is a check of bits, kernels or orders, and `launch` says that no result failed, but `regress` reports
+changed launches. `cause` is what the diagnosis of a wrong output says first, in the words of
+`fattn_probe/verdict/diagnose/faults.py`; it is right if the fault's head has it as a label (`none`: no wrong output
+shows the cause, and silence is right). Seconds include compiling.
 """
 MOST = 90  # characters of the reason
 Grade = Literal["right", "silent", "false"]
@@ -28,16 +30,18 @@ Grade = Literal["right", "silent", "false"]
 def page(corpus: Sequence[HistoricFault], results: Sequence[Tried]) -> str:
     """The page, with a section for each suite of the results; those of an older patch do not count."""
     known = {fault.patch.name: fault for fault in corpus}
-    parts = [HEAD]
+    parts, listed = [HEAD], set[Tried]()
     for suite in sorted({item.suite for item in results}):
         tried = list(holding(results, known, suite).values())
         if tried:
+            further = [item for item in tried if suite != SHOWS or item not in listed]
+            listed.update(tried)
             caught = sum(item.caught is not None for item in tried)
             left = f", {len(known) - len(tried)} not tried by the suite as it is" if len(tried) < len(known) else ""
             launches = sum(item.caught is not None and item.caught.by == LAUNCH for item in tried)
             left += f", {launches} of them only by changed launches" if launches else ""
             share = f"**{caught} of {len(known)} caught ({100 * caught / len(known):.3g} %)**{left}. "
-            table = "\n".join(rows(tried, known))
+            table = "\n".join(rows(further, known))
             parts.append(f"## {suite}\n\n{share}{by_value(tried, known)}\n\n{table}\n")
     return "\n".join(parts)
 

@@ -111,12 +111,6 @@ class Facts:
     fault: str = ""
 
     @property
-    def block_word(self) -> str:
-        """The word for a block: "CUDA block", but "block" on an AMD GPU."""
-        cc = self.launch.get("cc")
-        return "block" if isinstance(cc, int) and cc >= AMD else "CUDA block"
-
-    @property
     def occupancy(self) -> Origin:
         """The origin of the launch's `max_blocks_per_sm`: that of the chosen kernel."""
         chosen = self.choice.kernel if self.choice else ""

@@ -101,7 +101,7 @@ def tile_words(study: Study) -> str:
             work = f"{number_of(ntiles(launch.grid), 'tile')} of {launch.grid.iter_k} KV steps"
             tiles = f"tiles of ncols1 {launch.ncols1} queries x ncols2 {launch.ncols2} heads"
             tiles += f", nbatch_fa {launch.nbatch_fa};\n"
-            tiles += f"{number_of(len(launch.blocks), 'CUDA block')} on {work}, {source}"
+            tiles += f"{number_of(len(launch.blocks), 'block')} on {work}, {source}"
         case "standard":
             tiles = "no tiles"
     masked = ", masked" if sizes.masked else ""

@@ -129,7 +129,7 @@ def _divisions(wrong: WrongRow) -> Iterator[tuple[str, str, str, Indices]]:
     """Divisions of the KV rows: kind, words, the name of a set, and the number of each row's set; few sets first."""
     i, block = np.arange(len(wrong.row.V)), _blocks(wrong)
     if block.any():
-        yield "share", "the shares of CUDA blocks have wrong weights", "share", block
+        yield "share", "the shares of blocks have wrong weights", "share", block
     if wrong.step and wrong.step < len(i):
         yield "kv-parts", "KV steps have wrong weights", "KV step", wrong.steps
     for warps in WARPS:

@@ -25,7 +25,7 @@ KINDS = {
     "kv-weight": "KV rows count with a wrong weight, as when they are counted twice",
     "kv-beyond": "memory past the last KV row is read, or counts",
     "kv-hidden": "KV rows that the mask hides count",
-    "share": "what one CUDA block contributes to a tile that several share is lost, or combined wrongly",
+    "share": "what one block contributes to a tile that several share is lost, or combined wrongly",
     "kv-parts": "what KV steps, or the slices of warps, contribute has wrong weights",
     "weights": "KV rows have wrong weights, while V and its sum are correct",
     "mask-ignored": "the mask, or its finite part, is ignored",
@@ -119,8 +119,8 @@ FAULTS = (
     RowFault("kv-weight", "one KV tile has a wrong weight", kv.one_step),
     RowFault("kv-left-out", "KV steps are left out", kv.some_steps),
     RowFault("kv-left-out", "KV steps are left out", kv.steps_often),
-    RowFault("share", "one CUDA block's share of the tile has a wrong weight", kv.one_share),
-    RowFault("share", "the KV steps at the seams of CUDA blocks have a wrong weight", kv.seams),
+    RowFault("share", "one block's share of the tile has a wrong weight", kv.one_share),
+    RowFault("share", "the KV steps at the seams of blocks have a wrong weight", kv.seams),
     RowFault("kv-beyond", "the memory after the last KV row counts", kv.beyond),
     RowFault("v-elsewhere", "two rows of V are swapped", read.swapped),
     RowFault("mask-ignored", "", read.no_mask),
@@ -151,7 +151,7 @@ FAULTS = (
     ),
     RowFault("kv-parts", "sets of KV rows have wrong weights", algebra.sets_of_rows, Search.ALGEBRA),
     RowFault("kv-parts", "rows of V are summed with the weights of others", algebra.other_weights, Search.ALGEBRA),
-    RowFault("share", "another row's share of a CUDA block is added", algebra.other_share, Search.ALGEBRA),
+    RowFault("share", "another row's share of a block is added", algebra.other_share, Search.ALGEBRA),
     RowFault("weights", "V is correct, the weights are wrong", algebra.single_rows, Search.ALGEBRA),
     RowFault(
         "columns", "only some columns are wrong, so Q K^T and the softmax are correct", algebra.columns, Search.ALGEBRA

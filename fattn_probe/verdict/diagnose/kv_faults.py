@@ -183,7 +183,7 @@ def one_share(wrong: WrongRow) -> Iterator[Moves]:
     def name(index: int) -> Cause:
         part = shares[index][0]
         where = f"block {part.block}, KV steps {span(part.start, part.stop - 1)}"
-        return Cause("share", "one CUDA block's share of the tile", where)
+        return Cause("share", "one block's share of the tile", where)
 
     if len(shares) > 1:
         member = np.array([rows for _, rows in shares])
@@ -198,10 +198,10 @@ def seams(wrong: WrongRow) -> Iterator[Moves]:
     ends = [range(part.start, part.stop, part.every)[-1] for part in parts]
     longer = {end + 1 for end, part in zip(ends, parts, strict=True) if end > part.start} & {e + 1 for e in ends[:-1]}
     sets = {
-        "the KV step before each seam of CUDA blocks": np.isin(steps, ends[:-1]),
-        "the KV step before each seam, of CUDA blocks with several": np.isin(steps + 1, [*longer]),
-        "the KV step after each seam of CUDA blocks": np.isin(steps, [part.start for part in parts[1:]]),
-        "all but the last CUDA block's share": ~wrong.shares[-1][1],
+        "the KV step before each seam of blocks": np.isin(steps, ends[:-1]),
+        "the KV step before each seam, of blocks with several": np.isin(steps + 1, [*longer]),
+        "the KV step after each seam of blocks": np.isin(steps, [part.start for part in parts[1:]]),
+        "all but the last block's share": ~wrong.shares[-1][1],
     }
     if tail := len(row.V) % wrong.step:  # the bounds of the last KV step, taken for those of another
         after = np.isin(steps, ends[:-1]) & (np.arange(len(row.V)) % wrong.step >= tail)

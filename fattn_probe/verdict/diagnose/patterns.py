@@ -303,12 +303,12 @@ def _tiles(shape: Shape, geometry: Geometry) -> Iterator[Labelling]:
     last = np.array([parts[-1].block if parts else 0 for parts in shares])
     if len(np.unique(last)) > 1:
         size = int(last.max()) + 1
-        yield _rows(last[index], shape, partial(along, "CUDA block", "CUDA blocks", size), size, 5.0)
+        yield _rows(last[index], shape, partial(along, "block", "blocks", size), size, 5.0)
     shared = np.array([len(parts) > 1 for parts in shares], np.intp)
     if not geometry.kernel.family.stream_k or not shared.any():
         return
     if not shared.all():
-        words = partial(either, "tiles that several CUDA blocks share", "tiles that one CUDA block does alone")
+        words = partial(either, "tiles that several blocks share", "tiles that one block does alone")
         yield _rows(shared[index], shape, words, 2, 4.0, ordered=False)
     seams = [_seam([part.block for part in parts]) for parts in shares]
     names = ["tiles without a seam", *dict.fromkeys(seam for seam in seams if seam)]

@@ -121,7 +121,7 @@ def factors(wrong: WrongRow) -> Iterator[Factor]:
 
 def in_shares(factor: Factor, wrong: WrongRow) -> Iterator[Factor]:
     """The factor only in the shares of CUDA blocks that write dst, or only in those that a second kernel adds."""
-    for writes, whose in ((True, "the CUDA blocks that write dst"), (False, "CUDA blocks that another kernel adds")):
+    for writes, whose in ((True, "the blocks that write dst"), (False, "blocks that another kernel adds")):
         own = [rows for part, rows in wrong.shares if part.writes == writes]
         if own and len(own) < len(wrong.shares):
             yield replace(factor, words=f"{factor.words} in the shares of {whose}", within=np.any(own, axis=0))

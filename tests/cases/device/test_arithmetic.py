@@ -8,6 +8,7 @@ from fattn_probe.cases.device.arithmetic import Source, amd_arithmetic
 from fattn_probe.llama.launch.architecture import AMD, generation_of
 
 LAYOUTS = Path(__file__).parents[2] / "native/data/amd_layouts.npz"
+DOCS = Path(__file__).parents[3] / "docs/guide/error-model.md"
 GFX = ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx1201")
 
 
@@ -33,3 +34,17 @@ def test_the_error_model_adds_as_many_products(gfx):
 def test_dot_products_are_published_for_rdna3_and_4():
     published = [gfx for gfx in GFX if amd_arithmetic()[gfx, "v_dot2_f32_f16"].source == "AMD"]
     assert published == ["gfx1100", "gfx1151", "gfx1201"]
+
+
+def test_one_row_of_the_docs_says_how_each_instruction_is_known():
+    lines = DOCS.read_text().splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    table = [(value, gpus.split(", "), how) for value, gpus, how in (row for row in rows if len(row) == 3)]
+    starts = {"AMD": "AMD: ", "paper": "a paper: ", "assumed": "assumed: "}
+    for (gfx, name), found in amd_arithmetic().items():
+        kind = "integers" if "i32" in name else name.split("_")[1]
+        about = "products of integers" if kind == "integers" else "sums of "
+        known = [
+            how for value, gpus, how in table if about in value and kind in value.lower() and {gfx, "all"} & {*gpus}
+        ]
+        assert len(known) == 1 and known[0].startswith(starts[found.source]), (gfx, name, known)

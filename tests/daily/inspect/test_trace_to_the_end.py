@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
@@ -44,14 +45,9 @@ CORRECT = {
     "tile": (expand(loads(TILE))[0], "gtx1060", 5),
     "tile in f16": (CASES["tile-hsk=40-n_q=5"], "h200", 5),  # a kernel that other inspections have too
     "vec": (expand(loads(VEC))[0], "h200", 5),
-    "tile on AMD": (CASES["gqa"], "mi50", 5),
+    **{f"tile on {device}": (CASES["gqa"], device, 5) for device in ("mi50", "mi300x", "rx7900xtx")},
 }
-MARKS = {
-    "tile": pytest.mark.night,
-    "tile on AMD": pytest.mark.night,
-    "tile in f16": pytest.mark.slow,
-    "vec": pytest.mark.night,
-}
+MARKS = {kind: [pytest.mark.night] for kind in CORRECT} | {"mma": [], "tile in f16": [pytest.mark.slow]}
 """A correct tile kernel and a wrong vec kernel run in CI; the others take the same paths, with kernels of their own."""
 SHIPPED = [case for case in CASES.values() if case.op.sizes.flop < 3e10]
 
@@ -69,7 +65,7 @@ def followed(case, device, patch=None, place=None):
     return Tracer(inspector, case, inputs, target, facts).follow(output, place), output
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in CORRECT])
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS[kind]) for kind in CORRECT])
 def test_a_correct_kernel_is_followed_to_dst(kind):
     case, device, registers = CORRECT[kind]
     trace, output = followed(case, device)
@@ -94,6 +90,13 @@ def test_the_accumulators_of_amds_matrix_instructions_are_read(device):
     (tile,) = trace.tiles
     assert {item.name for item in tile.steps[-1].checked} >= {"KQ", "P", "KQ_max", "VKQ rescaled", "VKQ"}
     assert tile.exists.all() and np.abs(tile.steps[-1].VKQ).max() > 0.5
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("device", ["rx7900xtx", "mi300x"])
+def test_the_vec_kernel_of_an_amd_gpu_has_no_model_to_follow(device):
+    with pytest.raises(InputError, match=r"_vec<.*> is not traced on an AMD GPU, only flash_attn_ext_f16 and the rows"):
+        followed(CORRECT["vec"][0], device)
 
 
 @pytest.mark.night

@@ -51,7 +51,7 @@ def test_gqa_without_colour():
         "      0 │0          ┃1          ┃2          ┃3          │",
         "      1 │4          ┃5          ┃6          ┃7          │",
         "│n  block n   ┃  seam: the fixup kernel adds the two parts",
-        "8 CUDA blocks on 2 output tiles of 4 KV steps; 1 KV step a block. Each tile is",
+        "8 blocks on 2 output tiles of 4 KV steps; 1 KV step a block. Each tile is",
         "divided among 4 blocks.",
     ]
 
@@ -99,7 +99,7 @@ def test_a_fault_is_shown_though_rows_are_left_out():
 def test_blocks_without_work_are_counted():
     lines = drawn(stream_k(Grid(2, 1, 7, 2, 1), 92), 200)
     assert lines[-1] == (
-        "92 CUDA blocks on 14 output tiles of 2 KV steps; 0 to 1 KV step a block. 64 blocks have nothing to do. "
+        "92 blocks on 14 output tiles of 2 KV steps; 0 to 1 KV step a block. 64 blocks have nothing to do. "
         "Each tile is divided among 2 blocks."
     )
 
@@ -108,7 +108,7 @@ def test_a_block_of_an_amd_gpu_is_no_cuda_block():
     amd = replace(stops_early(), launch={"cc": 0x1000906})
     assert any(" blocks on " in line for line in drawn(amd))
     assert not any("CUDA" in line for line in drawn(amd)) and "CUDA" not in svg_of(amd)
-    assert any("CUDA blocks on" in line for line in drawn(stops_early()))
+    assert any("blocks on" in line for line in drawn(stops_early()))
 
 
 def test_steps_done_twice():

@@ -2,10 +2,15 @@ import pytest
 
 from fattn_probe.base.console import OUT
 from fattn_probe.base.errors import BuildError, InputError
+from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.device.target import Target
+from fattn_probe.cases.scenario import expand, load
 from fattn_probe.daily.regress import versions
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.tables import bisection_json, render_bisection
+from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
+from fattn_probe.llama.source.faults import corpus
+from fattn_probe.machine.run.session import RunOptions, Session
 from tests.stand_in import StandIn
 
 RELEASES = [f"pypi:x=={number}" for number in range(20)]
@@ -111,3 +116,28 @@ def test_releases_between_two():
 def test_two_versions_side_by_side(releases):
     found = versions.diff(releases(5)[0], (RELEASES[1], RELEASES[9]), [Case()], H200, lambda *_: None)
     assert [change.kind for change in found.changes] == ["new failure"]
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.night
+def test_the_step_that_plants_a_fault_of_an_amd_gpu_is_found():
+    """Steps add patches to a release; those before the fault do not change what the kernel does."""
+    tree = resolve(DEFAULT_SOURCE)
+    fault = next(fault for fault in corpus() if fault.patch.name == "1087-sudot4-sign")
+    (shown,) = fault.shows
+    (case,) = expand(load(shown.scenario))
+    added = [
+        patches.find(name, tree) for name in ("fault-mask-scan", "fault-mask-stride", fault.name, "fault-tail-queries")
+    ]
+    steps = {f"step {at}": tuple(added[:at]) for at in range(len(added) + 1)}
+    sessions = {step: Session(RunOptions(tree, patches=those)) for step, those in steps.items()}
+    found = versions.bisect(sessions.__getitem__, [*steps], case, parse_target(f"sim:{shown.device}", load_devices()))
+    assert found.suspects == ("step 3",)
+    assert {step: result.status for step, result in found.tried} == {
+        "step 0": "pass",
+        "step 4": "fail",
+        "step 2": "pass",
+        "step 3": "fail",
+    }
+    assert "all 2 rows are wrong" in found.result.failure

@@ -224,7 +224,7 @@ def test_the_blocks_of_an_inspected_launch_are_used(invoke, tmp_path):
     assert read_launch(file, "gqa", op_of_case(case_of("gqa")).shape) == launch
     done = invoke(SCENARIOS / "gqa.yaml", "--algorithm", "stream-k", "--inspected", file)
     assert done.exit_code == 0, done.output
-    assert "13 CUDA blocks on 4 tiles of 8 KV steps" in done.output
+    assert "13 blocks on 4 tiles of 8 KV steps" in done.output
     assert "ncols1 4 queries x ncols2 8 heads, nbatch_fa 32" in done.output
 
 

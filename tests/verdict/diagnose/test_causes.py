@@ -354,7 +354,7 @@ def test_a_slope_that_is_wrong_in_the_shares_of_some_blocks(writes):
         return row.output(np.where((np.arange(64) >= 32) == writes, row.raw + 3 * row.mask, row.logits))
 
     first = candidates_of(wrong_row(case, (0, 3, 1), answer, step=16, parts=parts))[0].cause
-    whose = "the CUDA blocks that write dst" if writes else "CUDA blocks that another kernel adds"
+    whose = "the blocks that write dst" if writes else "blocks that another kernel adds"
     assert (first.kind, first.words) == ("alibi", f"the slope of ALiBi is wrong in the shares of {whose}")
 
 

@@ -170,7 +170,7 @@ def summary(facts: Facts) -> list[str]:
     shares = dict.fromkeys((block.block for block in facts.blocks), 0)
     for span in (span for row in rows for span in row.spans):
         shares[span.block] += len(range(span.start, span.shown_stop, max(1, span.step)))
-    blocks, tiles = number_of(len(shares), facts.block_word), number_of(len(rows), "output tile")
+    blocks, tiles = number_of(len(shares), "block"), number_of(len(rows), "output tile")
     each, idle = shares.values(), [*shares.values()].count(0)
     said = [
         f"{blocks} on {tiles} of {grid.iter_k} KV steps; {_between(each)} KV step{'s' * (max(each) != 1)} a block.",

@@ -111,8 +111,7 @@ class WorkMap:
         marks = [*_axis(self), *_labels(self), *work, *_seams(self), *(_tips(self) if spans > MOST_TITLES else ())]
         places = (min(self.left, self.paper.width - self.paper.character * len(words)) for _, words in self.folds)
         marks += [*_faults(self), *(Words(x, *fold) for x, fold in zip(places, self.folds, strict=True))]
-        word = self.facts.block_word
-        about = f"{word[:1].upper()}{word[1:]}s by KV step and output tile{' on ' + device if device else ''}"
+        about = f"Blocks by KV step and output tile{' on ' + device if device else ''}"
         return Drawing("skm", self.paper.width, bottom, tuple(marks), about)
 
     def notes(self) -> tuple[str, ...]:
