@@ -31,6 +31,7 @@ from tests.verdict.truth.models import predicted
 RECORDED = Path(__file__).parents[3] / "data/amd.npz"
 SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform, mean: 0.5}}"
 FAR_SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 30}}"
+LARGE_LOGITS = "data: {Q: {kind: large_logits}}"
 WIDE = "data: {Q: {kind: normal, scale: 3}}"
 
 
@@ -55,6 +56,10 @@ CASES = {
     "vec, far sinks": (shape(64, 4, 4, 1, 512, CAUSAL, FAR_SINKS), "rx6800xt"),
     "vec, q8_0": (shape(128, 4, 4, 2, 512, "type_K: q8_0\ntype_V: q8_0", CAUSAL), "rx6800xt"),
     "vec, q4_0": (shape(128, 4, 4, 1, 512, "type_K: q4_0\ntype_V: q4_0", CAUSAL), "mi50"),
+    "vec, KV rows that no query sees": (
+        shape(64, 5, 1, 1, 256, "type_K: q8_0\nseed: 789\nmask: {kind: masked_tiles, leading: 75}", LARGE_LOGITS),
+        "rx7900xtx",
+    ),
     "vec, bf16": (shape(64, 4, 4, 1, 512, "type_K: bf16\ntype_V: bf16", CAUSAL), "mi50"),
     "mma, RDNA3": (GROUPED, "rx7900xtx"),
     "mma, RDNA3, heads of 80": (shape(80, 4, 1, 8, 512, CAUSAL), "rx7900xtx"),
