@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.architecture import arch_number
@@ -26,7 +25,8 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
-from tests.verdict.truth.models import predicted
+from tests.verdict import made
+from tests.verdict.truth.models import CAUSAL, predicted, shape
 
 RECORDED = Path(__file__).parents[3] / "data/amd.npz"
 SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform, mean: 0.5}}"
@@ -35,13 +35,6 @@ LARGE_LOGITS = "data: {Q: {kind: large_logits}}"
 WIDE = "data: {Q: {kind: normal, scale: 3}}"
 
 
-def shape(hsk: int, n_head: int, n_head_kv: int, n_q: int, n_kv: int, *more: str) -> str:
-    """A scenario."""
-    sizes = f"hsk: {hsk}\nn_head: {n_head}\nn_head_kv: {n_head_kv}\nn_q: {n_q}\nn_kv: {n_kv}"
-    return "\n".join(("version: 1\nabout: x", sizes, *more)) + "\n"
-
-
-CAUSAL = "mask: {kind: causal}"
 DECODE = shape(128, 4, 2, 1, 2048, CAUSAL)
 GROUPED = shape(64, 4, 1, 8, 512, CAUSAL)
 CASES = {
@@ -82,8 +75,7 @@ TINY = {
 
 
 def case_of(name):
-    (case,) = expand(loads((CASES | TINY)[name][0], "case.yaml"))
-    return case
+    return made.case_of((CASES | TINY)[name][0])
 
 
 def prediction_of(name):

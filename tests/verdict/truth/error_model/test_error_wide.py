@@ -11,89 +11,48 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.error_model.block import LOWEST, Block, RowLogits
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
-from tests.verdict.truth.models import model_of, predicted
+from tests.verdict.made import case_of
+from tests.verdict.truth.models import CAUSAL, launch_of, model_of, of_scenario, predicted, shape
 
-SCENARIO = """
-version: 1
-about: Q is uniform in +-20
-hsk: 64
-n_head: 8
-n_head_kv: 2
-n_q: 75
-n_kv: 1024
-seed: {seed}
-mask: {{kind: causal}}
-data: {{Q: {{kind: uniform, scale: 20}}}}
-"""
-LAUNCH = parse_launch(
-    '{"order":0,"kernel":"void flash_attn_ext_f16<64, 64, 16, 4, false, false, false>(char)",'
-    '"grid":[10,1,1],"block":[32,4,1],"shared":0}'
-)
+MMA = "flash_attn_ext_f16<64, 64, 16, 4, false, false, false>"
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_unsampled_rows_are_within_their_bound_and_sampled_rows_too(seed):
-    (case,) = expand(loads(SCENARIO.format(seed=seed), "wide.yaml"))
-    inputs = make_inputs(case)
+    case = case_of(shape(64, 8, 2, 75, 1024, f"seed: {seed}", CAUSAL, "data: {Q: {kind: uniform, scale: 20}}"))
+    inputs, launches = make_inputs(case), [launch_of(MMA, [10, 1, 1])]
     values = operand_values(case.op, inputs)
-    error = np.abs(model_of(case, inputs, [LAUNCH], 90) - reference_of(case.op, inputs))
-    few, all_ = (predicted(case.op, values, [LAUNCH], 90, most=most) for most in (1, 10**9))
+    error = np.abs(model_of(case, inputs, launches, 90) - reference_of(case.op, inputs))
+    few, all_ = (predicted(case.op, values, launches, 90, most=most) for most in (1, 10**9))
     assert few.sampled.all(axis=(0, 2)).sum() == 2
     assert (error <= all_.bound).all()
     assert (error <= few.bound).all()
     assert few.bound.max() < 1.5  # V is within +-1
 
 
-TIES = """
-version: 1
-about: logits in thousands, of which a few nearly tie
-hsk: 64
-n_head: 6
-n_head_kv: 1
-n_q: 55
-n_kv: 256
-scale: 1.0
-mask: {kind: causal}
-data: {K: {kind: normal, scale: 30}, Q: {kind: normal, scale: 28.87}}
-"""
-TIE = """
-version: 1
-about: logits in thousands, of which two nearly tie in one row
-hsk: 128
-n_head: 8
-n_head_kv: 2
-n_q: 13
-n_kv: 250
-scale: 1.0
-data: {Q: {kind: uniform, scale: 40.0}, K: {kind: uniform, scale: 40.0}, V: {kind: uniform}}
-"""
+THOUSANDS = ("scale: 1.0", CAUSAL, "data: {K: {kind: normal, scale: 30}, Q: {kind: normal, scale: 28.87}}")
+TIES = shape(64, 6, 1, 55, 256, *THOUSANDS)
+DATA = "data: {Q: {kind: uniform, scale: 40.0}, K: {kind: uniform, scale: 40.0}, V: {kind: uniform}}"
+TIE = shape(128, 8, 2, 13, 250, "scale: 1.0", DATA)
 SINKS = "sinks: true\ndata: {sinks: {kind: normal, mean: 10000, scale: 4000}, K:"
 
 
 @pytest.mark.parametrize(
     ("text", "kernel"),
     [
-        pytest.param(TIES, "flash_attn_ext_f16<64, 64, 16, 4, false, false, false>", id="several"),
+        pytest.param(TIES, MMA, id="several"),
         pytest.param(TIE, "flash_attn_ext_f16<128, 128, 8, 4, false, false, false>", id="few"),
-        pytest.param(
-            TIES.replace("data: {K:", SINKS), "flash_attn_ext_f16<64, 64, 16, 4, false, false, false>", id="sinks"
-        ),
+        pytest.param(TIES.replace("data: {K:", SINKS), MMA, id="sinks"),
     ],
 )
 def test_the_error_of_each_row_is_predicted_where_logits_nearly_tie(text, kernel):
-    (case,) = expand(loads(text, "ties.yaml"))
-    launch = parse_launch(f'{{"order":0,"kernel":"void {kernel}(char)","grid":[20,1,1],"block":[32,4,1],"shared":0}}')
-    inputs = make_inputs(case)
-    reference, model = reference_of(case.op, inputs), model_of(case, inputs, [launch], 90)
-    found = predicted(case.op, operand_values(case.op, inputs), [launch], 90)
+    model, reference, found = of_scenario(text, kernel, [20, 1, 1], 90)
     by_row = np.sqrt(np.square(model - reference).mean(axis=3))
     tipped = by_row > 20 * np.median(by_row)
     assert tipped.sum() >= 1
