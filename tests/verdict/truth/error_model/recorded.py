@@ -34,7 +34,7 @@ SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform,
 SCATTERED = "data: {Q: {kind: normal, scale: 3}, V: {kind: normal, scale: 2}}"
 LARGE = {"q8_0": 256}
 VEC = "flash_attn_ext_vec<{}, 1, GGML_TYPE_{}, GGML_TYPE_{}, {}>"
-MLA = "scale: 0.0625\nhsk: 576\nhsv: 512\nn_head: 16\nn_head_kv: 1\nn_q: 2\nn_kv: 200\nlayout: {V: {kind: view_of_K}}"
+MLA = shape(576, 16, 1, 2, 200, "scale: 0.0625\nhsv: 512\nlayout: {V: {kind: view_of_K}}")
 
 
 CASES = {
