@@ -136,6 +136,7 @@ CASES = {
         *("flash_attn_ext_f16<128, 128, 8, 8, false, false, true>", 4, [1, 1, 1], 90),
     ),
     "MLA": (MLA, "flash_attn_ext_f16<576, 512, 4, 16, false, true, false>", 8, [1, 1, 1], 90),
+    "MLA, sinks": (MLA + "sinks: true", "flash_attn_ext_f16<576, 512, 4, 16, false, true, false>", 8, [1, 1, 1], 90),
     **{
         f"vec, {k} and {v}": (
             shape(LARGE.get(k, 64), 2, 1, 1, 256, f"type_K: {k}\ntype_V: {v}", V1),
