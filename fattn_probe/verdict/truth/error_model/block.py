@@ -172,6 +172,11 @@ class Block:
         """The sum of the weights, relative to the final maximum."""
         return _total(self.p * self.scale)
 
+    @property
+    def _visible(self) -> F64:
+        """`weight`, or 1 for a row that is masked everywhere."""
+        return np.where(self.weight == 0.0, 1.0, self.weight)
+
     @cached_property
     def total(self) -> F64:
         """The row sum, relative to the final maximum; 1 for a row that is masked everywhere."""
@@ -193,7 +198,7 @@ class Block:
     @cached_property
     def share(self) -> F32:
         """The weights, divided by their sum."""
-        return self.p * (self.scale / np.where(self.weight == 0.0, 1.0, self.weight)[ROWS]).astype(np.float32)
+        return self.p * (self.scale / self._visible[ROWS]).astype(np.float32)
 
     @cached_property
     def spread_left(self) -> F64:
@@ -251,7 +256,7 @@ class Block:
         seen, share = self.seen.reshape(-1, 1, 1, 1), self.share.sum(axis=ADDED, dtype=np.float64)
         spread = (np.square(self.share, dtype=np.float64) * self._by_row(self.kv.spread_V)).sum(axis=ADDED)
         return Contribution(
-            maximum=np.broadcast_to(self.maximum.max(axis=ADDED) + self._offset, share.shape),
+            maximum=np.broadcast_to((self.maximum.max(axis=ADDED) + self._offset).astype(np.float64), share.shape),
             share=seen * share,
             largest=seen * self.share.max(axis=ADDED),
             spread=seen**2 * spread,
@@ -303,13 +308,35 @@ class Block:
         square = _total(noise * (spread + np.float32(self.kv.mean_square_V)) + error**2 * spread)
         return square, _total(error), _total(np.maximum(ulp / 2, np.abs(rounded - p)) * self.scale)
 
+    def _moved(self, off: F32) -> tuple[F32, F64]:
+        """How much each weight changes, as a share of the keys' weights, if these are the errors of the logits.
+
+        Exactly, since of two logits that nearly tie, an error of 1 or more decides which one has the weight. Then the
+        sum of all changes, as a share of the row sum: what the sink loses.
+        """
+        below = self.logits.values - self.maximum.max(axis=ALL)[:, None]
+        highest = (below + off).max(axis=1, initial=LOWEST)
+        highest[highest == LOWEST] = 0.0  # every weight is 0
+        now, then = np.exp(below), np.exp(below + off - highest[:, None])
+        total = then.sum(axis=1, dtype=np.float64) + self._sink_weight * np.exp(-highest.astype(np.float64))
+        total[total == 0.0] = 1.0
+        common = highest + np.log(total / self.total)  # an error that all weights and the sink share changes nothing
+        relative = off - common.astype(np.float32)[:, None]
+        now /= self._visible[:, None].astype(np.float32)
+        then *= (self.total / (self._visible * total)).astype(np.float32)[:, None]
+        moved = np.copysign(np.where(relative > 0, then, now) * np.expm1(-np.abs(relative)), relative)
+        gain = self.seen * moved.sum(axis=1, dtype=np.float64)
+        surplus = gain + (1 - self.seen) * np.expm1(-common)  # with what the sink gains: 0 but for rounding of `common`
+        gain -= surplus * self.seen * then.sum(axis=1, dtype=np.float64)
+        return moved - surplus.astype(np.float32)[:, None] * then, gain
+
     def _logit_errors(self) -> tuple[F64, F64, F32]:
         """The effect of the logits' errors: mean square, loss, and each logit's root mean square error.
 
-        An output changes by the sum of p (V - out) times the logits' errors. The errors of Q and K are known: about
-        their mean they contribute sum p^2 (error - mean)^2 c, with V's variance c. Their mean only moves weight between
-        the sink and the other keys. The remaining errors are independent and contribute sum p^2 error^2 (V - out)^2,
-        where E (V_i - out)^2 = c_i (1 - 2 p_i) + sum p^2 c.
+        The errors of Q and K are known, and so is what they change (`_moved`): the sum of its square times V's variance
+        c. The sum of all changes is what moves between the sink and the other keys. The remaining errors are
+        independent: they change an output by the sum of p (V - out) times the errors, and contribute sum p^2 error^2
+        (V - out)^2, where E (V_i - out)^2 = c_i (1 - 2 p_i) + sum p^2 c.
         """
         error, seen = self._rounded_products(), self.seen
         spread, left = self._by_row(self.kv.spread_V), self.spread_left.astype(np.float32)[ROWS]
@@ -318,20 +345,15 @@ class Block:
         loss = np.zeros(len(left))
         off = self.logits.off
         if off is not None:
-            known = self._cut(off, 0.0)
-            mean = seen * _total(self.share * known)
-            loss = mean * (1 - seen)
-            known = (known - mean.astype(np.float32)[ROWS]) ** 2
-            error = error + known
+            (moved, loss), known = self._moved(off), self._cut(off, 0.0)
+            mean = (seen * _total(self.share * known)).astype(np.float32)
+            error = error + (known - mean[ROWS]) ** 2
             if self.kv.V_in_K:
                 # An error of Q raises the weights of the K that point along it. V is K, so the output moves the same
                 # way: the errors are correlated, and are computed instead of treated as random.
-                final = self.maximum.max(axis=ALL)[:, None]
-                share = np.exp(self.logits.values - final) / self.weight[:, None].astype(np.float32)
-                moved = (share * (off - mean.astype(np.float32)[:, None])) @ self.kv.k[:, : self.kv.V_in_K]
-                found = _total(square) + np.square(moved, dtype=np.float64).mean(axis=1)
-                return seen**2 * found, loss, np.sqrt(error)
-            square += self.share**2 * known * spread
+                found = np.square(moved @ self.kv.k[:, : self.kv.V_in_K], dtype=np.float64).mean(axis=1)
+                return seen**2 * (_total(square) + found), loss, np.sqrt(error)
+            square += self._cut(moved, 0.0) ** 2 * spread
         return seen**2 * _total(square), loss, np.sqrt(error)
 
     def _rounded_products(self) -> F32:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.verdict.truth.error_model.accumulate import Chains, accumulate
@@ -25,7 +24,8 @@ from fattn_probe.verdict.truth.error_model.prediction import Prediction
 from fattn_probe.verdict.truth.error_model.rounding import HALF, NARROW, SINGLE, WIDE, added_error, largest_bias
 from fattn_probe.verdict.truth.error_model.sink import Contribution, sunk
 from fattn_probe.verdict.truth.reference.adapter import operand_values
-from tests.verdict.truth.models import kernel_of, predicted
+from tests.verdict.made import case_of
+from tests.verdict.truth.models import kernel_of, predicted, shape
 
 RECORDED = Path(__file__).parents[3] / "data/error-model.json"
 V1 = "data: {V: {kind: uniform, mean: 1, scale: 0.1}}"
@@ -34,13 +34,7 @@ SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform,
 SCATTERED = "data: {Q: {kind: normal, scale: 3}, V: {kind: normal, scale: 2}}"
 LARGE = {"q8_0": 256}
 VEC = "flash_attn_ext_vec<{}, 1, GGML_TYPE_{}, GGML_TYPE_{}, {}>"
-MLA = "scale: 0.0625\nhsk: 576\nhsv: 512\nn_head: 16\nn_head_kv: 1\nn_q: 2\nn_kv: 200\nlayout: {V: {kind: view_of_K}}"
-
-
-def shape(hsk: int, n_head: int, n_head_kv: int, n_q: int, n_kv: int, *more: str) -> str:
-    """A scenario."""
-    sizes = f"hsk: {hsk}\nn_head: {n_head}\nn_head_kv: {n_head_kv}\nn_q: {n_q}\nn_kv: {n_kv}"
-    return "\n".join((sizes, *more))
+MLA = shape(576, 16, 1, 2, 200, "scale: 0.0625\nhsv: 512\nlayout: {V: {kind: view_of_K}}")
 
 
 CASES = {
@@ -142,6 +136,7 @@ CASES = {
         *("flash_attn_ext_f16<128, 128, 8, 8, false, false, true>", 4, [1, 1, 1], 90),
     ),
     "MLA": (MLA, "flash_attn_ext_f16<576, 512, 4, 16, false, true, false>", 8, [1, 1, 1], 90),
+    "MLA, sinks": (MLA + "sinks: true", "flash_attn_ext_f16<576, 512, 4, 16, false, true, false>", 8, [1, 1, 1], 90),
     **{
         f"vec, {k} and {v}": (
             shape(LARGE.get(k, 64), 2, 1, 1, 256, f"type_K: {k}\ntype_V: {v}", V1),
@@ -157,7 +152,7 @@ FEW = {"mma, stream-K": 1500, "mma": 400}
 @cache
 def op_and_values(name):
     """An op and its operands; Q and K are multiples of 1/8 unless quantised, so any order of sums is exact."""
-    (case,) = expand(loads(f"version: 1\nabout: x\n{CASES[name][0]}\n", "case.yaml"))
+    case = case_of(CASES[name][0])
     values = operand_values(case.op, make_inputs(case))
     plain = {key: rows for key, rows in values.items() if key in "QK" and isinstance(rows, np.ndarray)}
     return case.op, {**values, **{key: (np.round(8 * rows) / 8).astype(rows.dtype) for key, rows in plain.items()}}

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.architecture import arch_number
@@ -26,21 +25,16 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
-from tests.verdict.truth.models import predicted
+from tests.verdict import made
+from tests.verdict.truth.models import CAUSAL, predicted, shape
 
 RECORDED = Path(__file__).parents[3] / "data/amd.npz"
 SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform, mean: 0.5}}"
 FAR_SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 30}}"
+LARGE_LOGITS = "data: {Q: {kind: large_logits}}"
 WIDE = "data: {Q: {kind: normal, scale: 3}}"
 
 
-def shape(hsk: int, n_head: int, n_head_kv: int, n_q: int, n_kv: int, *more: str) -> str:
-    """A scenario."""
-    sizes = f"hsk: {hsk}\nn_head: {n_head}\nn_head_kv: {n_head_kv}\nn_q: {n_q}\nn_kv: {n_kv}"
-    return "\n".join(("version: 1\nabout: x", sizes, *more)) + "\n"
-
-
-CAUSAL = "mask: {kind: causal}"
 DECODE = shape(128, 4, 2, 1, 2048, CAUSAL)
 GROUPED = shape(64, 4, 1, 8, 512, CAUSAL)
 CASES = {
@@ -55,6 +49,10 @@ CASES = {
     "vec, far sinks": (shape(64, 4, 4, 1, 512, CAUSAL, FAR_SINKS), "rx6800xt"),
     "vec, q8_0": (shape(128, 4, 4, 2, 512, "type_K: q8_0\ntype_V: q8_0", CAUSAL), "rx6800xt"),
     "vec, q4_0": (shape(128, 4, 4, 1, 512, "type_K: q4_0\ntype_V: q4_0", CAUSAL), "mi50"),
+    "vec, KV rows that no query sees": (
+        shape(64, 5, 1, 1, 256, "type_K: q8_0\nseed: 789\nmask: {kind: masked_tiles, leading: 75}", LARGE_LOGITS),
+        "rx7900xtx",
+    ),
     "vec, bf16": (shape(64, 4, 4, 1, 512, "type_K: bf16\ntype_V: bf16", CAUSAL), "mi50"),
     "mma, RDNA3": (GROUPED, "rx7900xtx"),
     "mma, RDNA3, heads of 80": (shape(80, 4, 1, 8, 512, CAUSAL), "rx7900xtx"),
@@ -77,8 +75,7 @@ TINY = {
 
 
 def case_of(name):
-    (case,) = expand(loads((CASES | TINY)[name][0], "case.yaml"))
-    return case
+    return made.case_of((CASES | TINY)[name][0])
 
 
 def prediction_of(name):

@@ -8,29 +8,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.verdict.truth.error_model.prediction import accuracy_warning
 from fattn_probe.verdict.truth.error_model.rounding import added_error, largest_bias
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
-from tests.verdict.truth.models import model_of, predicted
+from tests.verdict.made import case_of
+from tests.verdict.truth.models import CAUSAL, launch_of, model_of, of_scenario, predicted, shape
 
-SCENARIO = """
-version: 1
-about: V is 1 +- 0.1
-hsk: 128
-n_head: 4
-n_head_kv: 1
-n_q: {n_q}
-n_kv: {n_kv}
-mask: {{kind: causal}}
-data: {{V: {{kind: uniform, mean: {mean}, scale: 0.1}}}}
-"""
-LAUNCH = parse_launch(
-    '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 16, 4, false, false, false>(char)",'
-    '"grid":[1,1,1],"block":[32,4,1],"shared":0}'
-)
+DATA = "data: {{V: {{kind: uniform, mean: {}, scale: 0.1}}}}"
+LAUNCH = launch_of("flash_attn_ext_f16<128, 128, 16, 4, false, false, false>", [1, 1, 1])
 LENGTHS = [
     (16384, 8),
     pytest.param(65536, 6, marks=pytest.mark.night),
@@ -40,7 +26,7 @@ LENGTHS = [
 
 @cache
 def measured(n_kv, n_q, mean=1):
-    (case,) = expand(loads(SCENARIO.format(n_kv=n_kv, n_q=n_q, mean=mean), "biased.yaml"))
+    case = case_of(shape(128, 4, 1, n_q, n_kv, CAUSAL, DATA.format(mean)))
     inputs = make_inputs(case)
     values = operand_values(case.op, inputs)
     error = model_of(case, inputs, [LAUNCH], 90) - reference_of(case.op, inputs)
@@ -87,30 +73,14 @@ def test_nothing_but_the_spread_bounds_a_mean_error():
     assert largest_bias(np.array(0.0)) == 0.5
 
 
-EQUAL = """
-version: 1
-about: all weights are equal, and so are all V
-hsk: 64
-n_head: 2
-n_q: 3
-n_kv: 512
-mask: {{kind: causal}}
-data: {{Q: {{kind: constant, value: 0}}, V: {{kind: constant, value: {value}}}}}
-"""
-
-
 @pytest.mark.parametrize("value", [4000, 3000, 1000.5, 1, 0.1])
 @pytest.mark.parametrize("blocks", [8, 7], ids=["64 KV rows a block", "up to 128"])
 def test_equal_increments_have_the_predicted_error_and_about_twice_that_as_their_bound(value, blocks):
     """Found by `nightly` on an MI50: 4000/8 lies in the middle of two numbers, and each addition is rounded down."""
-    (case,) = expand(loads(EQUAL.format(value=value), "equal.yaml"))
-    launch = parse_launch(
-        '{"order":0,"kernel":"void flash_attn_tile<64, 64, 4, 1, false>(char)",'
-        f'"grid":[1,{blocks},2],"block":[32,4,1],"shared":0}}'
-    )
-    inputs = make_inputs(case)
-    error = model_of(case, inputs, [launch], 70) - reference_of(case.op, inputs)
-    prediction = predicted(case.op, operand_values(case.op, inputs), [launch], 70)
+    data = f"data: {{Q: {{kind: constant, value: 0}}, V: {{kind: constant, value: {value}}}}}"
+    text, kernel = shape(64, 2, 2, 3, 512, CAUSAL, data), "flash_attn_tile<64, 64, 4, 1, false>"
+    model, reference, prediction = of_scenario(text, kernel, [1, blocks, 2], 70)
+    error = model - reference
     assert prediction.mean_error == pytest.approx(error.mean(), rel=0.1, abs=1e-4 * value)
     assert (np.abs(error) <= prediction.bound).all()
     assert (prediction.bound <= 2.1 * np.abs(error) + 1e-3 * value).all()

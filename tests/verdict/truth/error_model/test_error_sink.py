@@ -6,28 +6,15 @@ The rounding model stands for the kernel. Each head has a sink of its own, from 
 import numpy as np
 import pytest
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.architecture import AMD
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.verdict import Status, judge
-from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
-from tests.verdict.truth.models import model_of, predicted
+from fattn_probe.verdict.truth.reference.adapter import operand_values
+from tests.verdict.made import case_of
+from tests.verdict.truth.models import CAUSAL, launch_of, of_scenario, predicted, shape
 
-SCENARIO = """
-version: 1
-about: sinks from far below the logits to far above them
-hsk: 64
-n_head: 32
-n_head_kv: {n_head_kv}
-n_q: {n_q}
-n_kv: 1024
-sinks: true
-data: {{sinks: {{kind: normal, scale: 15}}, V: {{kind: uniform, mean: {mean}}}}}
-mask: {{kind: causal}}
-"""
 MMA, ONE_QUERY = (
     "flash_attn_ext_f16<64, 64, 8, 8, false, false, false>",
     "flash_attn_ext_f16<64, 64, 1, 8, false, false, false>",
@@ -37,16 +24,19 @@ VEC = "flash_attn_ext_vec<64, 1, GGML_TYPE_F16, GGML_TYPE_F16, false>"
 TILE = "flash_attn_tile<64, 64, 8, 2, false>"
 
 
+def with_sinks(n_q, n_head_kv, mean):
+    """Sinks from far below the logits to far above them."""
+    data = f"data: {{sinks: {{kind: normal, scale: 15}}, V: {{kind: uniform, mean: {mean}}}}}"
+    return shape(64, 32, n_head_kv, n_q, 1024, "sinks: true", data, CAUSAL)
+
+
 def measured(kernel, n_q, n_head_kv, grid, mean):
     """By head: its sink, the RMSE as a share of the predicted one; and the largest error as a share of its bound."""
-    (case,) = expand(loads(SCENARIO.format(n_q=n_q, n_head_kv=n_head_kv, mean=mean), "sinks.yaml"))
-    launch = parse_launch(f'{{"order":0,"kernel":"void {kernel}(char)","grid":{grid},"block":[32,4,1],"shared":0}}')
-    inputs = make_inputs(case)
-    values = operand_values(case.op, inputs)
-    error = model_of(case, inputs, [launch], 90) - reference_of(case.op, inputs)
-    prediction = predicted(case.op, values, [launch], 90)
+    text = with_sinks(n_q, n_head_kv, mean)
+    model, reference, prediction = of_scenario(text, kernel, grid, 90)
+    error, case = model - reference, case_of(text)
     ratio = np.sqrt(np.square(error).mean(axis=(0, 1, 3)) / np.square(prediction.row_rmse).mean(axis=(0, 1)))
-    sinks = np.asarray(values["sinks"]).ravel()
+    sinks = np.asarray(operand_values(case.op, make_inputs(case))["sinks"]).ravel()
     ratio /= np.median(ratio[sinks < 0])  # the other errors are not this test's
     return sinks, ratio, np.max(np.abs(error) / prediction.bound)
 
@@ -81,9 +71,8 @@ def test_the_error_of_sums_in_f32_is_predicted(grid, mean):
 
 def test_a_sink_that_is_negligible_adds_no_error():
     """Divided by a share of 1e-50, what is held would exceed every number."""
-    (case,) = expand(loads(SCENARIO.format(n_q=8, n_head_kv=4, mean=0.0), "sinks.yaml"))
+    case, launch = case_of(with_sinks(8, 4, 0.0)), launch_of(MMA, [1, 1, 1])
     inputs = make_inputs(case)
-    launch = parse_launch(f'{{"order":0,"kernel":"void {MMA}(char)","grid":[1,1,1],"block":[32,4,1],"shared":0}}')
     low = operand_values(case.op, inputs) | {"sinks": np.full((1, 1, 1, 32), -1e4, np.float32)}
     none = operand_values(case.op, inputs) | {"sinks": np.full((1, 1, 1, 32), -np.inf, np.float32)}
     with np.errstate(all="raise", under="ignore"):
@@ -92,26 +81,7 @@ def test_a_sink_that_is_negligible_adds_no_error():
     assert np.isfinite(found.bound).all()
 
 
-EQUAL = """
-version: 1
-about: all logits are 0, and all values are 3
-hsk: 64
-n_head: 1
-n_q: 1
-n_kv: 256
-sinks: true
-data: {Q: {kind: constant, value: 0}, V: {kind: constant, value: 3}}
-"""
-BELOW_ALL_FLOATS = """
-version: 1
-about: logits near -88 beside a sink near 0
-hsk: 64
-n_head: 8
-n_q: 1
-n_kv: 1024
-sinks: true
-data: {Q: {kind: far_below_zero, logit: -88}, K: {kind: far_below_zero, logit: -88}}
-"""
+FAR_BELOW = "data: {Q: {kind: far_below_zero, logit: -88}, K: {kind: far_below_zero, logit: -88}}"
 
 
 @pytest.mark.parametrize(
@@ -125,11 +95,8 @@ data: {Q: {kind: far_below_zero, logit: -88}, K: {kind: far_below_zero, logit: -
 )
 def test_what_is_below_the_least_normal_float_is_flushed_and_the_error_is_predicted(kernel, grid, arch, least):
     """Found by `fuzz`. -use_fast_math sets -ftz=true. Sums in f16 lose more than that."""
-    (case,) = expand(loads(BELOW_ALL_FLOATS, "tiny.yaml"))
-    launch = parse_launch(f'{{"order":0,"kernel":"void {kernel}(char)","grid":{grid},"block":[32,4,1],"shared":0}}')
-    inputs = make_inputs(case)
-    model, reference = model_of(case, inputs, [launch], arch), reference_of(case.op, inputs)
-    prediction = predicted(case.op, operand_values(case.op, inputs), [launch], arch)
+    text = shape(64, 8, 8, 1, 1024, "sinks: true", FAR_BELOW)
+    model, reference, prediction = of_scenario(text, kernel, grid, arch)
     tiny = np.finfo(np.float32).tiny
     assert (np.abs(reference) < 50 * tiny).any()
     assert not ((model != 0) & (np.abs(model) < tiny)).any()
@@ -146,8 +113,8 @@ def test_what_is_below_the_least_normal_float_is_flushed_and_the_error_is_predic
 @pytest.mark.parametrize(("arch", "least"), [(61, 2.0**-126), (AMD + 0x1010, 2.0**-149)], ids=["flushed", "subnormal"])
 def test_the_least_floats_limit_what_a_sink_leaves(arch, least, above):
     """The factor exp(maximum - sink) has that error, and so have products with it; the row sum is at least 1/8."""
-    (case,) = expand(loads(EQUAL, "equal.yaml"))
-    launch = parse_launch(f'{{"order":0,"kernel":"void {VEC}(char)","grid":[1,1,1],"block":[32,4,1],"shared":0}}')
+    data = "data: {Q: {kind: constant, value: 0}, V: {kind: constant, value: 3}}"
+    case, launch = case_of(shape(64, 1, 1, 1, 256, "sinks: true", data)), launch_of(VEC, [1, 1, 1])
     values = operand_values(case.op, make_inputs(case)) | {"sinks": np.full((1, 1, 1, 1), above, np.float32)}
     found = predicted(case.op, values, [launch], arch)
     of_keys = 256 / 8  # each of the weights of equal logits is 1/8
