@@ -252,9 +252,9 @@ class Compilers:
         try:
             self._grow(build)
             self._read_code(build)
+            self._settle(build)
         finally:
             build.busy = False
-        self._settle(build)
         return True
 
     def _tell(self, *found: Found) -> None:
@@ -369,15 +369,14 @@ class Compilers:
     def _taken_over(self, build: GrowingBuild, number: int, case: Case) -> Result | None:
         """The verdict of an earlier run, if none of the code that a lane's case executes has changed since."""
         verdicts = self.lanes[number].verdicts
-        exact = build.exact or (number, op_digest(case.op)) in build.certain
-        if verdicts is None or build.code is None or not exact:
+        if verdicts is None or build.code is None:
             return None
         return verdicts.taken(case, build.code, build.needs(number, case))
 
     def _settle(self, build: GrowingBuild) -> None:
         """Report the cases whose kernels are compiled as ready, and those whose kernels do not compile as lost.
 
-        A case whose verdict is known from an earlier run is not judged again.
+        A case whose verdict is known from an earlier run is not judged again, if its dry run confirms its kernels.
         """
         found: list[tuple[int, Case | Result]] = []
         with self._lock:
@@ -392,7 +391,11 @@ class Compilers:
                 else:
                     build.waiting.append((number, case))
         for number, one in found:
-            self._tell((number, (self._taken_over(build, number, one) if isinstance(one, Case) else None) or one))
+            taken = self._taken_over(build, number, one) if isinstance(one, Case) else None
+            if taken and isinstance(one, Case) and not (build.exact or (number, op_digest(one.op)) in build.certain):
+                build.waiting.append((number, one))
+            else:
+                self._tell((number, taken or one))
 
     def _compare_with_base(self, number: int) -> None:
         """Find the launches of a lane's base; none for an unchanged release."""

@@ -15,6 +15,8 @@ from fattn_probe.base.documents import Document
 from fattn_probe.base.fingerprint import FINGERPRINT
 from fattn_probe.base.host import cores
 from fattn_probe.cases.device import Target
+from fattn_probe.cases.device.origin import Method
+from fattn_probe.cases.device.resources import figures_of
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.doctor.facts import cpu_flags
 from fattn_probe.daily.regress.records import Result, case_fingerprint
@@ -38,9 +40,14 @@ VARIABLES = ("CUDA_", "FATTN_PROBE_", "GGML_", "LD_")
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The stored verdicts of the cases of an entry on a target, under one set of `conditions`: all but the code."""
+    """The stored verdicts of the cases of an entry on a target, under one set of `conditions`: all but the code.
+
+    `release` is the build number of an unchanged release; None for any other source. The figures of a release's kernels
+    are its own, and those of an edited source from that release: verdicts are stored as of the latter.
+    """
 
     conditions: str
+    release: int | None = None
 
     @classmethod
     def under(cls, session: Session, target: Target, checks: Checks) -> "Verdicts | None":
@@ -55,21 +62,24 @@ class Verdicts:
             return None
         fingerprint, manifest = fingerprint_of(session, target), session.manifest_for(target)
         judged = replace(fingerprint, tree="", patches=(), needed=(), stamp="", checks=str(checks))
-        env = options.simulation.env(device, manifest.build_number, released=manifest.released) | target.env
+        env = options.simulation.env(device, number := manifest.build_number, released=manifest.released) | target.env
         given = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+        figures = {kernel: str(found.resources) for kernel, found in sorted(figures_of(device.arch, number).items())}
+        del env["FATTN_PROBE_RESOURCES"]  # the file of these figures, with their origins
         read = (known_constants(tree), vec_adds_in_f16(tree, arch_number(arch_of(target))))  # from the source's text
-        words = (template_parameters(tree), ggml_types(tree), manifest.build_number, options.repeat, options.warmup)
+        build = number if checks.kernels else ""
+        words = (template_parameters(tree), ggml_types(tree), build, figures, options.repeat, options.warmup)
         flags = sorted(cpu_flags(Path("/proc/cpuinfo").read_text(errors="replace")))
         machine = (platform.machine(), platform.libc_ver(), flags, cores(), versions())
         told = (FINGERPRINT.text(judged), sorted((env | given).items()), repr(read), words, machine)
-        return cls(json.dumps(told, default=str))
+        return cls(json.dumps(told, default=str), int(number) if manifest.released and number.isdigit() else None)
 
     def taken(self, case: Case, code: ExecutedCode, kernels: Iterable[str]) -> Result | None:
         """The verdict of an earlier run that executed the same code; `kernels` are those that the case launches now."""
         for digest, result in self._stored(case).items():
             launches = result.kernels
             if code.kernels(launches) == set(kernels) and code.digest(launches) == digest:
-                return replace(result, reused=True)
+                return replace(with_origins(result, self.release, None), reused=True)
         return None
 
     def keep(self, case: Case, code: ExecutedCode, result: Result) -> None:
@@ -77,7 +87,8 @@ class Verdicts:
         may = result.status == "pass" and not (result.seconds or result.finding or result.error_map or result.reused)
         if may and (digest := code.digest(result.kernels)):
             others = [item for item in self._stored(case).items() if item[0] != digest]
-            STORED.remember(VERDICTS, self._key(case), dict([(digest, result), *others[: MOST - 1]]))
+            stored = with_origins(result, None, self.release)
+            STORED.remember(VERDICTS, self._key(case), dict([(digest, stored), *others[: MOST - 1]]))
 
     def _key(self, case: Case) -> str:
         return short([self.conditions, case.name, case_fingerprint(case)], 32)
@@ -85,3 +96,14 @@ class Verdicts:
     def _stored(self, case: Case) -> dict[str, Result]:
         found = STORED.remembered(VERDICTS, self._key(case)) or {}
         return {key: one for key, one in found.items() if (one.name, one.digest) == (case.name, case.digest)}
+
+
+def with_origins(result: Result, old: int | None, new: int | None) -> Result:
+    """A result whose kernels' figures are from build `new` instead of `old`; None is the source that ran."""
+    launches = [
+        replace(launch, origin=replace(launch.origin, build_number=new))
+        if launch.origin.build_number == old and launch.origin.method in (Method.MEASURED, Method.ESTIMATED)
+        else launch
+        for launch in result.kernels
+    ]
+    return replace(result, launches="\n".join(launch.to_json() for launch in launches))

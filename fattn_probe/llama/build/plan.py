@@ -128,8 +128,8 @@ class Planner:
         stubs = self.stubs("obj/stubs.c", objects, self.base_objects, self.cuda_runtime())
         # Kernels come last, in the order in which they were added: of several copies of an inline function, the linker
         # takes the first, so that what is added later does not change the code of a kernel that was there before.
-        places = {f"{case_file(name)}.o": place for place, name in enumerate(self.contents.kernels, 1)}
-        objects.sort(key=lambda path: places.get(path.rpartition("/")[2], 0))
+        places = {f"{case_file(name)}.o": place for place, name in enumerate(self.contents.kernels, 2)}
+        objects.sort(key=lambda path: places.get(path.rpartition("/")[2], int(CASE_PREFIX in path)))
         link = self.link(CUDA_LIBRARY, [*objects, stubs[-1].output], [BASE, *self.cuda_runtime()])
         return [*compiles, *stubs, link]
 

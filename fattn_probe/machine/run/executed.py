@@ -102,7 +102,7 @@ class ObjectReader:
                 words, targets = self.described(relocations[number])
                 handlers = numbers.get(name.replace(".text", HANDLERS, 1), number)
                 more = [handlers] if handlers != number else []
-                sections[number] = Section(short([name, "\0", self.contents(header), *words]), (*targets, *more))
+                sections[number] = Section(short([self.contents(header), *words]), (*targets, *more))
         defined = [symbol for symbol in self.symbols if symbol[1] != LOCAL and symbol[2] in sections]
         symbols = {name: (section, binding != GLOBAL) for name, binding, section, _ in defined}
         return ObjectCode(sections, symbols, any(header[1] in AT_LOAD for header in self.headers))
@@ -120,7 +120,7 @@ class ObjectReader:
                     size = self.data.index(b"\0", start) + 1 - start if strings else size
                     said = self.data[start : start + size].hex()
                 else:
-                    said = f"{self.names[section]}+{value}"
+                    said = f"+{value}"
                     targets[section] = None
             elif name:
                 targets[name] = None
@@ -200,7 +200,8 @@ class ExecutedCode:
         """The digest of the code of a run with these launches; None if that is not known."""
         roots = self._roots(launches)
         if roots and roots not in self._digests and self._is_told_apart:
-            self._digests[roots] = short([self._host, *self._followed([self._places[name] for name in roots], roots)])
+            places = [self._places[0][name] for name in roots]
+            self._digests[roots] = short([self._host, *self._followed(places, roots)])
         return self._digests.get(roots)
 
     def kernels(self, launches: Sequence[LaunchRecord]) -> set[str]:
@@ -221,20 +222,27 @@ class ExecutedCode:
         return () if None in wanted else tuple(sorted({name for name in wanted if name}))
 
     @cached_property
-    def _objects(self) -> list[tuple[str, ObjectCode]]:
-        return [item for library in self.libraries for item in library.items()]
+    def _objects(self) -> list[tuple[int, str, ObjectCode]]:
+        """The number of each object's library, its path and its code."""
+        return [(number, *item) for number, library in enumerate(self.libraries) for item in library.items()]
 
     @cached_property
-    def _places(self) -> dict[str, tuple[int, int]]:
-        """The object and the section, by number, that a symbol stands for: of its first strong definition, or weak."""
-        found, first = dict[str, tuple[int, int]](), 0
-        for library in self.libraries:
-            for wanted in (False, True):
-                for number, code in enumerate(library.values(), first):
-                    places = {name: (number, at) for name, (at, weak) in code.symbols.items() if weak == wanted}
-                    found = places | found
-            first += len(library)
+    def _places(self) -> list[dict[str, tuple[int, int]]]:
+        """For each library, the object and section, by number, of a symbol's first strong definition in it, or weak."""
+        found = [dict[str, tuple[int, int]]() for _ in self.libraries]
+        for wanted in (False, True):
+            for number, (library, _, code) in enumerate(self._objects):
+                for name, (at, weak) in code.symbols.items():
+                    if weak == wanted:
+                        found[library].setdefault(name, (number, at))
         return found
+
+    def _place(self, number: int, target: str | int) -> tuple[int, int] | None:
+        """What an object's target stands for: in its own library if that has it."""
+        if isinstance(target, int):
+            return number, target
+        own = self._objects[number][0]
+        return next((places[target] for places in (self._places[own], *self._places) if target in places), None)
 
     @cached_property
     def _is_told_apart(self) -> bool:
@@ -244,7 +252,7 @@ class ExecutedCode:
         while the build grows; and only the rest calls what launches kernels.
         """
         kernels, others, called = set[str](), set[str](), set[str]()
-        for path, code in self._objects:
+        for _, path, code in self._objects:
             if is_added(path):
                 if code.at_load or BODY_PREFIX in path:
                     return False
@@ -256,7 +264,7 @@ class ExecutedCode:
     @cached_property
     def _host(self) -> str:
         """The digest of the code that every run has."""
-        found = [(number, code) for number, (path, code) in enumerate(self._objects) if not is_added(path)]
+        found = [(number, code) for number, (_, path, code) in enumerate(self._objects) if not is_added(path)]
         return short(self._followed([(number, at) for number, code in found for at in code.sections], ()))
 
     def _followed(self, start: Iterable[tuple[int, int]], roots: Sequence[str]) -> Iterator[str]:
@@ -267,13 +275,13 @@ class ExecutedCode:
         places = list(dict.fromkeys(start))
         numbers = {place: number for number, place in enumerate(places)}
         for number, at in places:  # grows
-            section = self._objects[number][1].sections[at]
+            section = self._objects[number][2].sections[at]
             yield f"{section.digest}\n"
             for target in section.targets:
-                place = self._places.get(target) if isinstance(target, str) else (number, target)
                 if isinstance(target, str) and is_boundary(target) and target not in roots:
-                    place = None
-                if place is None or (place not in numbers and not is_added(self._objects[place[0]][0])):
+                    continue
+                place = self._place(number, target)
+                if place is None or (place not in numbers and not is_added(self._objects[place[0]][1])):
                     continue
                 if place not in numbers:
                     numbers[place] = len(places)
