@@ -390,12 +390,14 @@ class Compilers:
                     found.append((number, case))
                 else:
                     build.waiting.append((number, case))
+        told = list[Found]()
         for number, one in found:
             taken = self._taken_over(build, number, one) if isinstance(one, Case) else None
             if taken and isinstance(one, Case) and not (build.exact or (number, op_digest(one.op)) in build.certain):
                 build.waiting.append((number, one))
             else:
-                self._tell((number, taken or one))
+                told.append((number, taken or one))
+        self._tell(*told)
 
     def _compare_with_base(self, number: int) -> None:
         """Find the launches of a lane's base; none for an unchanged release."""
