@@ -155,7 +155,7 @@ def regress(
             cluster,
             chosen.only,
             exit_first,
-            fresh or suite.fresh,
+            fresh or suite.fresh or bool(accept),
             likely_in(options),
             standing,
         )

@@ -54,7 +54,7 @@ class Verdicts:
         """The verdicts for cases that a session runs on a target; None if none of them is taken over.
 
         None on a real GPU, for a build that is given, and where an object has several kernels. In an entry with orders,
-        what other cases leave behind is part of a verdict.
+        a verdict depends on the other cases too.
         """
         options = session.options
         tree, device, apart = options.tree, target.device, kernels_apart(target.engine, options.flavour)

@@ -129,7 +129,7 @@ class ObjectReader:
 
 
 def read_object(path: Path) -> ObjectCode:
-    """The code in an object file; ValueError if it is none, or damaged."""
+    """The code in an object file; ValueError if it is not one, or damaged."""
     try:
         return ObjectReader(path.read_bytes()).code()
     except (struct.error, LookupError, StopIteration, OSError) as error:
@@ -238,7 +238,7 @@ class ExecutedCode:
         return found
 
     def _place(self, number: int, target: str | int) -> tuple[int, int] | None:
-        """What an object's target stands for: in its own library if that has it."""
+        """The place of an object's target: in its own library if that has it."""
         if isinstance(target, int):
             return number, target
         own = self._objects[number][0]

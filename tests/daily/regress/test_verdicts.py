@@ -129,7 +129,7 @@ def test_every_condition_of_a_run_and_of_the_judge_counts(cache, tree, monkeypat
 def test_some_entries_take_nothing_over(tree):
     options, under = RunOptions(tree), Verdicts.under
     assert under(Session(options), GPU, Checks()) is None
-    assert under(Session(options), H200, Checks(order=2)) is None, "what other cases leave behind"
+    assert under(Session(options), H200, Checks(order=2)) is None, "other cases count"
     assert under(Session(replace(options, flavour="debug")), H200, Checks()) is None
     assert under(Session(RunOptions(None)), H200, Checks()) is None
 
