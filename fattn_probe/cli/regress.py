@@ -63,6 +63,7 @@ class SuiteChoice:
             metavar="BRANCH",
         ),
     ] = ""
+    fresh: Annotated[bool, typer.Option("--fresh", help="Take over no verdict of an earlier run.")] = False
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,6 @@ def regress(
     divided: Divided,
     ci: ForCI,
     exit_first: Annotated[bool, typer.Option("-x", "--exitfirst", help="Stop at the first failure.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Take over no verdict of an earlier run.")] = False,
     history_file: HistoryFile = DEFAULT_HISTORY,
     accept: Annotated[str, typer.Option(help="Make this run the baseline; say why.", metavar="WHY")] = "",
     as_json: flags.Json = False,
@@ -155,7 +155,7 @@ def regress(
             cluster,
             chosen.only,
             exit_first,
-            fresh or suite.fresh or bool(accept),
+            chosen.fresh or suite.fresh or bool(accept),
             likely_in(options),
             standing,
         )

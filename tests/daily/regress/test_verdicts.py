@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.edit_to_verdict import EDITS, copy_of, edited
+from benchmarks.edit_to_verdict import copy_of
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Result
@@ -167,7 +167,8 @@ def test_after_an_edit_exactly_the_cases_that_execute_other_code_are_judged_agai
     assert regress("again") == {"few": old, "many": old}
     assert regress("fresh", "", str, "--fresh") == {"few": new, "many": new}
     assert regress("comment", vec, lambda text: text.replace(";\n", "; // x\n")) == {"few": old, "many": old}
-    wrong = regress("wrong", vec, lambda text: edited(text, EDITS[vec], "mark"), code=5)
+    right = "KQ_sum[j]*KQ_max_scale + KQ_reg[j];"
+    wrong = regress("wrong", vec, lambda text: text.replace(right, right.replace("KQ_reg", "1.01f*KQ_reg")), code=5)
     assert wrong == {"few": ("fail", False), "many": old}
     line = "switch (ggml_cuda_get_best_fattn_kernel("
     more = regress(
