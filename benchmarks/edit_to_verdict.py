@@ -2,8 +2,9 @@
 
 `python -m benchmarks.edit_to_verdict [--json] [--keep FOLDER] [FILE...]` takes a copy of the default release, makes one
 line of it wrong, and measures seconds: until the first failure is on the screen of `regress quick -x`, and of a whole
-`quick`; before that, `quick` from an empty cache, with all compiled, and with all verdicts taken over. Each edit is unique, so that no object
-of an earlier measurement is used again. It takes half an hour on two cores; close other programs.
+`quick`; before that, `quick` from an empty cache, with all compiled, and with all verdicts taken over. Each edit is
+unique, so that no object of an earlier measurement is used again. It takes half an hour on two cores; close other
+programs.
 """
 
 import argparse
