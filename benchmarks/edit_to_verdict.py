@@ -2,8 +2,9 @@
 
 `python -m benchmarks.edit_to_verdict [--json] [--keep FOLDER] [FILE...]` takes a copy of the default release, makes one
 line of it wrong, and measures seconds: until the first failure is on the screen of `regress quick -x`, and of a whole
-`quick`; before that, `quick` from an empty cache, and again with all compiled. Each edit is unique, so that no object
-of an earlier measurement is used again. It takes half an hour on two cores; close other programs.
+`quick`; before that, `quick` from an empty cache, with all compiled, and with all verdicts taken over. Each edit is
+unique, so that no object of an earlier measurement is used again. It takes half an hour on two cores; close other
+programs.
 """
 
 import argparse
@@ -88,8 +89,8 @@ def measured(files: Sequence[str], folder: Path, words: Sequence[str]) -> Iterat
     for name in ("sources", "headers"):
         if (cache_dir() / name).is_dir():  # no headers are fetched where a CUDA toolkit is installed
             shutil.copytree(cache_dir() / name, cache / name, dirs_exist_ok=True)
-    for name in ("empty cache", "built"):
-        yield name, {"whole": regress(words, cache)}
+    for name, more in (("empty cache", []), ("built", ["--fresh"]), ("nothing changed", [])):
+        yield name, {"whole": regress([*words, *more], cache)}
     for file in files:
         calls = {}
         for name, more in (("first", ["-x"]), ("whole", [])):

@@ -63,6 +63,7 @@ class SuiteChoice:
             metavar="BRANCH",
         ),
     ] = ""
+    fresh: Annotated[bool, typer.Option("--fresh", help="Take over no verdict of an earlier run.")] = False
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ def regress(
             cluster,
             chosen.only,
             exit_first,
+            chosen.fresh or suite.fresh or bool(accept),
             likely_in(options),
             standing,
         )

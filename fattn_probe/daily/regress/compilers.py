@@ -15,11 +15,13 @@ from fattn_probe.base.process import log
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.pool import Growth, Job
 from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.verdicts import Verdicts
 from fattn_probe.llama.build import RUNNER, BuildRequest
 from fattn_probe.llama.build.ninja import JobSlots, Progress, default_jobs
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.base import base_of
+from fattn_probe.machine.run.executed import ExecutedCode
 from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
 from fattn_probe.machine.run.required_kernels import (
     compiled_names,
@@ -50,7 +52,7 @@ class StoppedError(Exception):
 class Lane:
     """Cases that are judged in the same way on one target; the `ordered` ones also run in `orders` random orders.
 
-    `on` is the entry and the target in words.
+    `on` is the entry and the target in words. Verdicts are taken over from `verdicts`, and stored there.
     """
 
     on: str
@@ -59,6 +61,7 @@ class Lane:
     cases: Sequence[Case]
     orders: int = 0
     ordered: Sequence[Case] = ()
+    verdicts: Verdicts | None = None
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,16 @@ class Likely:
 class GrowingBuild:
     """A build for some lanes (by number): the names of the kernels that it `has`, and of all that it will have.
 
-    `names` are the kernels of a lane's ops: at first a guess, the kernels before the last edit; later they are `exact`.
+    `names` are the kernels of a lane's ops: at first a guess, the kernels before the last edit, except those that are
+    `certain`; later they are `exact`.
     `failed` has the compiler's messages for kernels that do not compile, `suspects` are the kernels of a failed wave.
+    `code` is what the build consists of, None if that is not known.
     """
 
     lanes: list[int]
     kernels: dict[str, Any] = field(default_factory=dict)
     names: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
+    certain: set[tuple[int, str]] = field(default_factory=set)
     waiting: list[tuple[int, Case]] = field(default_factory=list)
     growth: Growth = field(default_factory=Growth)
     has: set[str] = field(default_factory=set)
@@ -114,6 +120,7 @@ class GrowingBuild:
     broken: BuildError | None = None
     exact: bool = False
     busy: bool = False
+    code: ExecutedCode | None = None
 
     @property
     def pending(self) -> list[str]:
@@ -196,14 +203,16 @@ class Compilers:
                 build = by_request.setdefault(key, GrowingBuild([]))
                 build.lanes.append(number)
                 build.waiting += [(number, case) for case in lane.cases]
-                known = [KernelsByOp.similar(options, target), KernelsByOp.of(options, target)]
+                certain, known = KernelsByOp.of(options, target).read(), [KernelsByOp.similar(options, target).read()]
                 if self.likely.base is not None:
-                    known.insert(0, KernelsByOp.of(replace(options, tree=self.likely.base, patches=()), target))
-                names = {digest: kernels for one in known for digest, kernels in one.read().items()}
+                    base = replace(options, tree=self.likely.base, patches=())
+                    known.insert(0, KernelsByOp.of(base, target).read())
+                names = {digest: kernels for one in (*known, certain) for digest, kernels in one.items()}
                 kernels = kernels_of(lane.session, target, [op_digest(case.op) for case in lane.cases], names)
                 build.kernels |= {kernel.name: kernel for kernel in kernels}
                 names = compiled_names(lane.session, target, names)
                 build.names |= {(number, digest): kernels for digest, kernels in names.items()}
+                build.certain |= {(number, digest) for digest in certain}
         self.builds = list(by_request.values())
         self._bases = iter([n for n, lane in enumerate(self.lanes) if lane.job.target.engine == "sim" and lane.cases])
         # A build's links, dry runs and largest files keep one core busy: the others are for other builds.
@@ -244,9 +253,10 @@ class Compilers:
             return False
         try:
             self._grow(build)
+            self._read_code(build)
+            self._settle(build)
         finally:
             build.busy = False
-        self._settle(build)
         return True
 
     def _tell(self, *found: Found) -> None:
@@ -347,12 +357,31 @@ class Compilers:
             build.kernels, build.names, build.exact = kernels, names, True
             build.suspects = [name for name in build.suspects if name in kernels]
 
+    def _read_code(self, build: GrowingBuild) -> None:
+        """Find out which code the build's runs execute, if verdicts may be taken over."""
+        made = next(iter(build.growth.builds.values()), None)
+        tree = self.lanes[build.lanes[0]].session.options.tree
+        if made is not None and tree is not None and any(self.lanes[number].verdicts for number in build.lanes):
+            try:
+                build.code = ExecutedCode.of(made.folder, tree, build.code)
+            except ValueError as error:
+                build.code = None
+                log.info("no verdict is taken over: %s", error)
+
+    def _taken_over(self, build: GrowingBuild, number: int, case: Case) -> Result | None:
+        """The verdict of an earlier run, if none of the code that a lane's case executes has changed since."""
+        verdicts = self.lanes[number].verdicts
+        if verdicts is None or build.code is None:
+            return None
+        return verdicts.taken(case, build.code, build.needs(number, case))
+
     def _settle(self, build: GrowingBuild) -> None:
         """Report the cases whose kernels are compiled as ready, and those whose kernels do not compile as lost.
 
-        After the last kernel no case waits any longer: a run compiles what it still misses.
+        A case whose verdict is known from an earlier run is not judged again, if its dry run confirms its kernels. After
+        the last kernel no case waits any longer: a run compiles what it still misses.
         """
-        found: list[Found] = []
+        found: list[tuple[int, Case | Result]] = []
         with self._lock:
             waiting, build.waiting = build.waiting, []
             for number, case in waiting:
@@ -364,7 +393,14 @@ class Compilers:
                     found.append((number, case))
                 else:
                     build.waiting.append((number, case))
-        self._tell(*found)
+        told = list[Found]()
+        for number, one in found:
+            taken = self._taken_over(build, number, one) if isinstance(one, Case) else None
+            if taken and isinstance(one, Case) and not (build.exact or (number, op_digest(one.op)) in build.certain):
+                build.waiting.append((number, one))
+            else:
+                told.append((number, taken or one))
+        self._tell(*told)
 
     def _compare_with_base(self, number: int) -> None:
         """Find the launches of a lane's base; none for an unchanged release."""

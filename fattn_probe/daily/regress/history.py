@@ -38,7 +38,10 @@ COLUMNS = (
     "name, results.digest AS digest, status, reason, metrics, output, seconds, failure, details,"
     " launches.text AS launches"
 )
-DETAILS = ("warning", "missing", "sampled", "checks", "finding", "known", "diagnosis", "unlike_base", "fingerprint")
+DETAILS = (
+    *("warning", "missing", "sampled", "checks", "finding", "known", "diagnosis", "unlike_base", "fingerprint"),
+    "reused",
+)
 FIELDS = tuple(name for name in Result.__dataclass_fields__ if name not in ("error_map", *DETAILS))
 PACKED = tuple(PackedMap.__dataclass_fields__)
 RUN = "SELECT runs.*, (SELECT sum(planned) FROM parts WHERE parts.run = runs.id) AS planned FROM runs"

@@ -68,6 +68,8 @@ def _test(outcome: Outcome, result: Result, alarms: Sequence[Change]) -> ET.Elem
     test = _named(outcome, result.name)
     if result.time is not None:
         test.set("time", f"{result.time:.9f}")
+    if result.reused:
+        _add_properties(test, {"taken over": "from an earlier run"})
     place = _add_finding(test, result.finding, result.known)
     if alarms:
         message = "; ".join(f"{change.kind}: {change.words}" for change in alarms) + place

@@ -70,7 +70,8 @@ class Result:
     `results.metrics_of`; `error_map` is for a wrong output. `launches` is the text of the launch records, one JSON line
     each. `diagnosis` is the first cause of a wrong output, in words. `unlike_base` says how the launches of an edited
     or patched llama.cpp differ from those of its base (`run/base.py`). `fingerprint` is the case's
-    (`case_fingerprint`), empty in runs of older versions.
+    (`case_fingerprint`), empty in runs of older versions. `reused`: the verdict of an earlier run was taken over,
+    because none of the code that the case executes had changed.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Result:
     diagnosis: str = ""
     unlike_base: str = ""
     fingerprint: str = ""
+    reused: bool = False
 
     @classmethod
     def lost(cls, case: Case, why: str, failure: str = "") -> "Result":

@@ -35,6 +35,7 @@ from fattn_probe.daily.regress.results import result_of
 from fattn_probe.daily.regress.resume import take_over
 from fattn_probe.daily.regress.schedule import Event, Orders, Schedule
 from fattn_probe.daily.regress.selection import CaseSelection, matching
+from fattn_probe.daily.regress.verdicts import Verdicts
 from fattn_probe.llama.source import kernel_cases
 from fattn_probe.machine.run.base import changed
 from fattn_probe.machine.run.fingerprint import fingerprint_of
@@ -181,6 +182,7 @@ class Standing:
 
     cases: int = 0
     judged: int = 0
+    reused: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     last: str = ""
     schedule: Schedule | None = None
@@ -190,6 +192,7 @@ class Standing:
         """`compiled 12 of 57 kernels, judged 34 of 860 cases, 2 fail, 32 pass, 0:41, about 4:08 left: gqa`."""
         compiled, left = (str(self.schedule.compilers), self.schedule.seconds_left) if self.schedule else ("", None)
         words = [compiled] * bool(compiled) + [f"judged {self.judged} of {self.cases} cases"]
+        words += [f"{self.reused} as before"] if self.reused else []
         words += [f"{self.statuses[status]} {status}" for status in ORDER[1:] + ORDER[:1] if self.statuses[status]]
         words += [clock(time.monotonic() - self.began)]
         words += [f"about {clock(left)} left"] if left else []
@@ -210,7 +213,8 @@ class SuiteRunner:
 
     `workers` is the number of processes, None for one per core; with several on one GPU no times are stored. `only` is
     this call's filter, a regular expression over names; the baseline is reduced to the matching cases too. `say` is
-    called for each failure, as soon as it is known; with `exit_first`, the first one ends the call.
+    called for each failure, as soon as it is known; with `exit_first`, the first one ends the call. If `fresh`, no
+    verdict of an earlier run is taken over.
     """
 
     history: History
@@ -222,6 +226,7 @@ class SuiteRunner:
     cluster: Cluster | None = None
     only: str = ""
     exit_first: bool = False
+    fresh: bool = False
     likely: Likely = field(default_factory=Likely)
     standing: Standing = field(default_factory=Standing)
 
@@ -292,6 +297,7 @@ class SuiteRunner:
                     run.left,
                     run.planned.checks.order,
                     tuple(run.ordered.values()),
+                    None if self.fresh else self._verdicts(run, workers),
                 )
                 for run in group
             ]
@@ -306,6 +312,7 @@ class SuiteRunner:
         if isinstance(event, Result):
             run.results[event.name] = event
             self.standing.judged += 1
+            self.standing.reused += event.reused
             self.standing.statuses[event.status] += 1
             self.standing.last = event.name
             return self._store(run, event)
@@ -336,6 +343,12 @@ class SuiteRunner:
         options = replace(options, simulation=replace(options.simulation, threads=threads), repeat=repeat)
         judge = partial(result_of, checks=planned.checks, timed=workers in (None, 1))
         return Job(judge, options, planned.session.builds if workers else {}, target)
+
+    def _verdicts(self, run: EntryRun, workers: int) -> Verdicts | None:
+        """The stored verdicts of a run's cases."""
+        planned = run.planned
+        session = Session(self._job(planned, workers).options)
+        return Verdicts.under(session, planned.target, planned.checks)
 
     def workers_on(self, planned: Planned) -> int:
         """Number of processes for an entry on a target: one if a GPU's repeats are timed."""

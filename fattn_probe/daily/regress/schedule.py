@@ -180,6 +180,9 @@ class Schedule:
         self.rate.add(took)
         if task.func == PoolWorker.judge:
             self._events.append((number, Result.lost(words["case"], answer.how) if died else answer))
+            verdicts, code = self.lanes[number].verdicts, self.compilers.build_of(number).code
+            if verdicts is not None and code is not None and not died:
+                verdicts.keep(words["case"], code, answer)
         elif task.func == PoolWorker.alone:
             self._alone(number, words["case"].name, ENDED if died else answer)
         else:

@@ -116,6 +116,8 @@ class Suite(Entry):
     """The share of cases that may be lost before a run has no verdict (exit 4)."""
     seconds: float = Field(default=0, ge=0)
     """Time limit of a run on two cores with compiled kernels; the report of a longer one says so. 0: no limit."""
+    fresh: bool = False
+    """Whether all cases run, those too whose code has not changed since an earlier run."""
     entries: list[Entry] = Field(default=[])
     """Further entries, each with a name and its own cases, targets and checks."""
 

@@ -44,6 +44,8 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
         yield Text(f"{device} has no baseline yet: --accept WHY makes a run the baseline", "yellow")
     if outcome.run.settings.checks:
         yield Text(f"judged with: {outcome.run.settings.checks}", "dim")
+    if said := taken_over(outcome):
+        yield Text(said, "dim")
     yield from (Text(line, "yellow") for line in not_checked(outcome))
     shown = sorted(outcome.changes, key=_order)[:SHOWN]
     if shown:
@@ -64,6 +66,13 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
             yield Text(f"unjudged {result.name}: {result.reason}", STYLES["unjudged"])
         if result.warning:
             yield Text(f"accuracy warning {result.name}: {result.warning}", "yellow")
+
+
+def taken_over(outcome: Outcome) -> str:
+    """How many verdicts are of an earlier run; empty if none is."""
+    number = sum(result.reused for result in outcome.results.values())
+    said = f"{number} of {number_of(len(outcome.results), 'case')} taken over: no code that they execute has changed"
+    return said if number else ""
 
 
 def not_checked(outcome: Outcome) -> Iterator[str]:
@@ -151,6 +160,7 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
             accepted = "the first baseline" if outcome.accepted else "no baseline yet"
             verdict = f"{outcome.counts['fail'] or 'nothing'} wrong{_known(outcome)}, {accepted}"
         verdict += f"; {gone} without a verdict" if gone else ""
+        verdict += f"; {said}" if (said := taken_over(outcome)) else ""
         cells = (outcome.run.place, f"`{identity.tree}`", f"**{verdict}**", _counted(outcome.counts))
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join([*lines, *(line for outcome in outcomes for line in _details(outcome))]) + "\n"

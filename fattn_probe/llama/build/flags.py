@@ -33,6 +33,8 @@ MORE_HEADERS = {
     **dict.fromkeys(("softmax.cu", "lightning-indexer.cu"), (PROGRAM_HEADERS,)),
     **dict.fromkeys(("argsort.cu", "top-k.cu", "sum.cu", "mean.cu", "cumsum.cu"), (LIBRARY_HEADERS,)),
 }
+# Code that launches a kernel is the same in all files, and with other constants in its headers: `machine/run/executed`.
+LAUNCHING = (*UNOPTIMISED, "-ftoplevel-reorder", "-fno-keep-static-consts", "-ffunction-sections", "-fmerge-constants")
 BODIES_OF_CASES = re.compile(r"/fattn-probe-(?:mma|tile|vec)-")
 """Files with the bodies of one kernel case each."""
 MUTANTS = "mutants"
@@ -102,7 +104,7 @@ class Flags:
         common = source == BACKEND or (launches and self.simulator.flavour != "check")
         flags = replace(self.simulator, flavour="release", lanes_apart=False) if common else self.simulator
         watched = flags.flavour in ("check", "count") and re.search(r"-(?:mma|vec)-", source)
-        level = UNOPTIMISED if launches else () if watched or flags.flavour in ("debug", "coverage") else SIM_QUICK
+        level = LAUNCHING if launches else () if watched or flags.flavour in ("debug", "coverage") else SIM_QUICK
         kernel = BODIES_OF_CASES.search(source) and kernels_apart("sim", flags.flavour)
         prelude = (QUICK_HEADERS if level else HEADERS) if kernel else PRELUDE
         switches = SWITCHES if any(patch.name == MUTANTS for patch in self.request.applied) else ()

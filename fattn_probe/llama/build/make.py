@@ -85,7 +85,6 @@ def extend(
     folder = growth.folder
     env = build_env(growth, toolchain, again)
     known = step_seconds(folder.parent.glob(f"*-{request.engine}-sm*-{request.flavour}-*"))
-    contents = replace(contents, kernels=heaviest_first(contents.kernels, known))
     ninja = functools.partial(run_ninja, growth, report=progress, jobs=jobs, env=env, known=known)
     key = key_of(request, toolchain.versions)
     sources = read_sources(request.tree, request.quants, toolchain.machine)
@@ -96,7 +95,7 @@ def extend(
     if toolchain.cudart and not (folder / "lib" / toolchain.cudart.name).is_file():
         growth.changed.add(f"lib/{toolchain.cudart.name}")
         shutil.copyfile(toolchain.cudart, folder / "lib" / toolchain.cudart.name)
-    plan = make_plan(request, toolchain, contents, sources)
+    plan = make_plan(request, toolchain, contents, sources, heaviest_first(contents.kernels, known))
     growth.write("build.ninja", plan.render())
     with precompiled(folder, plan, env, toolchain.versions):
         ninja(targets=plan.objects)
@@ -141,13 +140,19 @@ def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
         sources.kernel(name)
 
 
-def make_plan(request: BuildRequest, toolchain: Toolchain, contents: Contents, sources: Sources) -> Plan:
-    """The steps of a build."""
+def make_plan(
+    request: BuildRequest,
+    toolchain: Toolchain,
+    contents: Contents,
+    sources: Sources,
+    heaviest: tuple[str, ...] = (),
+) -> Plan:
+    """The steps of a build; `heaviest` as for `Planner`."""
     cudart = toolchain.cudart.name if toolchain.cudart else None
     if toolchain.cuda_include.is_relative_to(cache_dir()):  # another cache's objects have the same commands
         include = Path(os.path.relpath(toolchain.cuda_include, folder_of(request, key_of(request, toolchain.versions))))
         toolchain = replace(toolchain, cuda_include=include)
-    return Planner(Flags(request, toolchain, sources), contents, cudart).plan()
+    return Planner(Flags(request, toolchain, sources), contents, cudart, heaviest).plan()
 
 
 def plan_build(

@@ -50,11 +50,15 @@ BACKENDS = {
 
 @dataclass(frozen=True)
 class Planner:
-    """Makes the steps of one build; `cudart` is the name of the CUDA runtime library for the cuda engine."""
+    """Makes the steps of one build; `cudart` is the name of the CUDA runtime library for the cuda engine.
+
+    `heaviest` are the names of the contents' kernels in the order in which they compile; empty for their own order.
+    """
 
     flags: Flags
     contents: Contents
     cudart: str | None
+    heaviest: tuple[str, ...] = ()
 
     def plan(self) -> Plan:
         """All steps that the contents need; omits backends that no program uses."""
@@ -104,7 +108,7 @@ class Planner:
         """The .cu files, the heaviest first, relative to ggml-cuda/."""
         if self.contents.full:
             return list(self.flags.sources.full)
-        kernels = [self.flags.sources.kernel(name) for name in self.contents.kernels]
+        kernels = [self.flags.sources.kernel(name) for name in self.heaviest or self.contents.kernels]
         cases = [f"template-instances/{case_file(kernel.name)}" for kernel in kernels]
         split = kernels_apart(self.flags.request.engine, self.flags.request.flavour)
         files = [f"{LAUNCHES}/{name}" if split and name != BACKEND else name for name in self.flags.sources.cuda]
@@ -125,6 +129,10 @@ class Planner:
         compiles.append(self.compile(lazy, self.flags.cuda_host(lazy)))
         objects = [step.output for step in compiles]
         stubs = self.stubs("obj/stubs.c", objects, self.base_objects, self.cuda_runtime())
+        # Kernels come last, in the order in which they were added: of several copies of an inline function, the linker
+        # takes the first, so that what is added later does not change the code of a kernel that was there before.
+        places = {f"{case_file(name)}.o": place for place, name in enumerate(self.contents.kernels, 2)}
+        objects.sort(key=lambda path: places.get(path.rpartition("/")[2], int(CASE_PREFIX in path)))
         link = self.link(CUDA_LIBRARY, [*objects, stubs[-1].output], [BASE, *self.cuda_runtime()])
         return [*compiles, *stubs, link]
 

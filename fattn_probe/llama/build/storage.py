@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fattn_probe.base.cache import cache_dir, lock_beside, parts
+from fattn_probe.base.cache import Kind, cache_dir, lock_beside, parts
 from fattn_probe.base.errors import InputError, MachineError
 from fattn_probe.base.files import remove_tree
 from fattn_probe.base.process import run
@@ -17,6 +17,7 @@ from fattn_probe.llama.build.key import MANIFEST, MANIFESTS
 from fattn_probe.llama.build.overlay import REWRITTEN
 from fattn_probe.llama.build.stamp import own_stamp
 
+VERDICTS = Kind("verdicts", "the stored verdict")
 DAY = 86400.0
 REPLACED_DAYS = 7.0
 """Days after which an unused build of another fattn-probe goes: two checkouts may take turns."""
@@ -81,8 +82,8 @@ def builds() -> Iterator[CacheEntry]:
 def prune(days: float) -> tuple[CacheEntry, ...]:
     """Remove builds and shared objects that have not been used for this many days; returns the removed builds.
 
-    Rewritten files are removed by age, because a build makes them again. Unfinished builds are removed too, and what
-    killed processes and earlier versions of fattn-probe left. A build that another process is changing stays.
+    Rewritten files and verdicts are removed by age, because a run makes them again. Unfinished builds are removed too,
+    and what killed processes and earlier versions of fattn-probe left. A build that another process is changing stays.
     """
     if parts().is_dir():
         sweep(parts())
@@ -93,7 +94,7 @@ def prune(days: float) -> tuple[CacheEntry, ...]:
         folder = cache_dir() / "builds" / entry.name
         if (entry.days is None or entry.days >= days) and remove(folder):
             gone.append(entry)
-    for path in contents(REWRITTEN.root):
+    for path in (*contents(REWRITTEN.root), *contents(VERDICTS.root)):
         if (days_since(path) or 0.0) >= days:
             remove_tree(path)
     if ccache := find_ccache():

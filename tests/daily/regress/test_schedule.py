@@ -54,7 +54,7 @@ class Compilers:
         there = self.there.setdefault(str(target), set())
         there.update(names)
         contents = SimpleNamespace(kernels=tuple(there), full=False)
-        made = SimpleNamespace(manifest=SimpleNamespace(contents=contents), objects=None)
+        made = SimpleNamespace(manifest=SimpleNamespace(contents=contents), objects=None, folder=None)
         session.builds[f"{target}/{RUNNER}"] = made
 
     def names(self, cases):
@@ -156,6 +156,41 @@ def test_no_case_waits_when_all_is_compiled(compilers, monkeypatch):
     monkeypatch.setattr(compilers, "names", lambda cases: [SimpleNamespace(name="mma all")])
     found = [event.name for _, event in schedule(compilers, {"a": ("mma one",), "b": ("mma two",)}).events()]
     assert sorted(found) == ["a", "b"]
+
+
+class Taken:
+    """Verdicts of earlier runs of the cases `names`; stores what it is told to."""
+
+    def __init__(self, *names):
+        self.names, self.kept = names, list[str]()
+
+    def taken(self, case, code, kernels):
+        return Result(case.name, case.digest, "pass", reused=True) if case.name in self.names else None
+
+    def keep(self, case, code, result):
+        self.kept.append(result.name)
+
+
+@pytest.mark.parametrize("guessed", [True, False])
+def test_verdicts_of_earlier_runs_are_taken_over_once_dry_runs_confirm_the_kernels(compilers, monkeypatch, guessed):
+    compilers.guessed = guessed
+    made = schedule(compilers, {"a": ("mma 1",), "b": ("vec 2",), "c": ("mma 1",)})
+    before = Taken("a", "b")
+    made.lanes[0].__dict__["verdicts"] = before
+    monkeypatch.setattr(module, "ExecutedCode", SimpleNamespace(of=lambda *words: len(compilers.events)))
+    for build in made.compilers.builds:
+        build.certain.clear()
+    tell, told = made.compilers._tell, {}
+
+    def telling(*found):
+        told.update({one.name: ("sim:h200", "dry runs") in compilers.events for _, one in filter(None, found)})
+        tell(*found)
+
+    monkeypatch.setattr(made.compilers, "_tell", telling)
+    events = [event for _, event in made.events()]
+    assert {event.name: event.reused for event in events} == {"a": True, "b": True, "c": False}
+    assert before.kept == ["c"]
+    assert told == {"a": True, "b": True, "c": not guessed}, "`c` does not wait for the dry runs"
 
 
 def test_a_kernel_that_does_not_compile_loses_its_cases_alone(compilers):

@@ -1,0 +1,109 @@
+"""Verdicts that are taken over from earlier runs, for cases that would run the same code on the same data.
+
+Only passes are stored: a failure is judged, and explained, each time.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.base.digest import short
+from fattn_probe.base.documents import Document
+from fattn_probe.base.fingerprint import FINGERPRINT
+from fattn_probe.base.host import cores
+from fattn_probe.cases.device import Target
+from fattn_probe.cases.device.origin import Method
+from fattn_probe.cases.device.resources import figures_of
+from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.doctor.facts import cpu_flags
+from fattn_probe.daily.regress.records import Result, case_fingerprint
+from fattn_probe.llama.build.key import kernels_apart
+from fattn_probe.llama.build.storage import VERDICTS
+from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.constants import known_constants, vec_adds_in_f16
+from fattn_probe.llama.source import ggml_types, template_parameters
+from fattn_probe.machine.run.executed import ExecutedCode
+from fattn_probe.machine.run.fingerprint import fingerprint_of
+from fattn_probe.machine.run.provenance import versions
+from fattn_probe.machine.run.session import Session, arch_of
+from fattn_probe.verdict.judge.checks import Checks
+
+STORED = Document("stored verdicts", dict[str, Result])
+MOST = 6
+"""The number of verdicts of one case that are kept: an edit may be undone, or tried in several places."""
+VARIABLES = ("CUDA_", "FATTN_PROBE_", "GGML_", "LD_")
+"""How the environment variables begin that a run, or its loader, may read."""
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The stored verdicts of the cases of an entry on a target, under one set of `conditions`: all but the code.
+
+    `release` is the build number of an unchanged release; None for any other source. The figures of a release's kernels
+    are its own, and those of an edited source from that release: verdicts are stored as of the latter.
+    """
+
+    conditions: str
+    release: int | None = None
+
+    @classmethod
+    def under(cls, session: Session, target: Target, checks: Checks) -> "Verdicts | None":
+        """The verdicts for cases that a session runs on a target; None if none of them is taken over.
+
+        None on a real GPU, for a build that is given, and where an object has several kernels. In an entry with orders,
+        a verdict depends on the other cases too.
+        """
+        options = session.options
+        tree, device, apart = options.tree, target.device, kernels_apart(target.engine, options.flavour)
+        if tree is None or device is None or options.build is not None or checks.order or not apart:
+            return None
+        fingerprint, manifest = fingerprint_of(session, target), session.manifest_for(target)
+        judged = replace(fingerprint, tree="", patches=(), needed=(), stamp="", checks=str(checks))
+        env = options.simulation.env(device, number := manifest.build_number, released=manifest.released) | target.env
+        given = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+        figures = {kernel: str(found.resources) for kernel, found in sorted(figures_of(device.arch, number).items())}
+        del env["FATTN_PROBE_RESOURCES"]  # the file of these figures, with their origins
+        read = (known_constants(tree), vec_adds_in_f16(tree, arch_number(arch_of(target))))  # from the source's text
+        build = number if checks.kernels else ""
+        words = (template_parameters(tree), ggml_types(tree), build, figures, options.repeat, options.warmup)
+        flags = sorted(cpu_flags(Path("/proc/cpuinfo").read_text(errors="replace")))
+        machine = (platform.machine(), platform.libc_ver(), flags, cores(), versions())
+        told = (FINGERPRINT.text(judged), sorted((env | given).items()), repr(read), words, machine)
+        return cls(json.dumps(told, default=str), int(number) if manifest.released and number.isdigit() else None)
+
+    def taken(self, case: Case, code: ExecutedCode, kernels: Iterable[str]) -> Result | None:
+        """The verdict of an earlier run that executed the same code; `kernels` are those that the case launches now."""
+        for digest, result in self._stored(case).items():
+            launches = result.kernels
+            if code.kernels(launches) == set(kernels) and code.digest(launches) == digest:
+                return replace(with_origins(result, self.release, None), reused=True)
+        return None
+
+    def keep(self, case: Case, code: ExecutedCode, result: Result) -> None:
+        """Store the verdict of a run, if it may be taken over."""
+        may = result.status == "pass" and not (result.seconds or result.finding or result.error_map or result.reused)
+        if may and (digest := code.digest(result.kernels)):
+            others = [item for item in self._stored(case).items() if item[0] != digest]
+            stored = with_origins(result, None, self.release)
+            STORED.remember(VERDICTS, self._key(case), dict([(digest, stored), *others[: MOST - 1]]))
+
+    def _key(self, case: Case) -> str:
+        return short([self.conditions, case.name, case_fingerprint(case)], 32)
+
+    def _stored(self, case: Case) -> dict[str, Result]:
+        found = STORED.remembered(VERDICTS, self._key(case)) or {}
+        return {key: one for key, one in found.items() if (one.name, one.digest) == (case.name, case.digest)}
+
+
+def with_origins(result: Result, old: int | None, new: int | None) -> Result:
+    """A result whose kernels' figures are from build `new` instead of `old`; None is the source that ran."""
+    launches = [
+        replace(launch, origin=replace(launch.origin, build_number=new))
+        if launch.origin.build_number == old and launch.origin.method in (Method.MEASURED, Method.ESTIMATED)
+        else launch
+        for launch in result.kernels
+    ]
+    return replace(result, launches="\n".join(launch.to_json() for launch in launches))

@@ -1,0 +1,294 @@
+"""The code that a run executes, as a digest of sections of a build's objects, each as the linker resolves it.
+
+A case's output cannot change while this digest is the same, whatever was edited. A section is followed to what its
+relocations name: in the same object, or in the first object of the link that defines it, because copies of an inline
+function differ with the flags of their objects. Debug information is left out; lines are code where a call has them,
+such as `__syncthreads()`.
+"""
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from fattn_probe.base.digest import short
+from fattn_probe.base.process import run
+from fattn_probe.llama.build import RUNNER
+from fattn_probe.llama.build.plan import BASE, CASE_PREFIX, CUDA_LIBRARY
+from fattn_probe.llama.build.sources import BODY_PREFIX, LAUNCHES_PREFIX
+from fattn_probe.llama.build.stubs import KERNEL_CASE
+from fattn_probe.llama.build.symbols import body_of, case_of
+from fattn_probe.llama.cxx.functions import BODIES
+from fattn_probe.llama.launch.families import BY_KERNEL, instance_of
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.llama.source import KernelCase, Tree, ggml_types
+from fattn_probe.machine.run.required_kernels import known_cases
+
+BODY = f"_ZN{len(BODIES)}{BODIES}"
+"""How the symbols of kernels' bodies begin."""
+GENERATED = "obj/generated/"
+"""The folder of stubs: a run that calls one ends."""
+HEADER, SYMBOL, RELOCATION = (struct.Struct(words) for words in ("<IIQQQQIIQQ", "<IBBHQQ", "<QQq"))
+SYMBOLS, RELOCATIONS, NO_BITS, AT_LOAD = 2, 4, 8, (14, 16)
+"""Types of sections."""
+ALLOCATED, MERGED, STRINGS = 0x2, 0x10, 0x20
+"""Flags of sections: in memory; of literals, whose equal ones the linker merges; these are strings."""
+LOCAL, GLOBAL = 0, 1
+UNDEFINED, RESERVED = 0, 0xFF00
+UNWINDING = (".eh_frame", ".note")
+HANDLERS = ".gcc_except_table"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of an object: a digest of its bytes and relocations, and what these refer to.
+
+    A target is a symbol's name, or the number of a section of the same object.
+    """
+
+    digest: str
+    targets: tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class ObjectCode:
+    """An object: its sections in memory by number, and its symbols, each with its section and whether it is weak.
+
+    `at_load`: some of its code runs when it is loaded.
+    """
+
+    sections: Mapping[int, Section]
+    symbols: Mapping[str, tuple[int, bool]]
+    at_load: bool
+
+
+class ObjectReader:
+    """Reads an object file: ELF of 64 bits, the lowest byte first."""
+
+    def __init__(self, data: bytes) -> None:
+        if data[:6] != b"\x7fELF\x02\x01":
+            raise ValueError("not an ELF file of 64 bits")
+        self.data = data
+        (start,), (number, names) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HH", data, 60)
+        first = HEADER.unpack_from(data, start)  # has the numbers that are too large for the file's header
+        number, names = number or first[5], first[6] if names == 0xFFFF else names
+        self.headers = [HEADER.unpack_from(data, start + index * HEADER.size) for index in range(number)]
+        self.names = [self.text(self.headers[names][4] + header[0]) for header in self.headers]
+        table = next(header for header in self.headers if header[1] == SYMBOLS)
+        self.symbols = [
+            (self.text(self.headers[table[6]][4] + name), info >> 4, section, value)
+            for name, info, _, section, value, _ in SYMBOL.iter_unpack(self.contents(table))
+        ]
+
+    def text(self, start: int) -> str:
+        """The text that begins at an offset."""
+        return self.data[start : self.data.index(b"\0", start)].decode()
+
+    def contents(self, header: tuple[int, ...]) -> bytes:
+        """The bytes of a section, or its size if all are 0."""
+        return str(header[5]).encode() if header[1] == NO_BITS else self.data[header[4] : header[4] + header[5]]
+
+    def code(self) -> ObjectCode:
+        """The sections in memory, and the symbols that they define."""
+        relocations = defaultdict[int, list[tuple[int, ...]]](list)
+        for header in self.headers:
+            if header[1] == RELOCATIONS and self.headers[header[7]][2] & ALLOCATED:
+                relocations[header[7]] += RELOCATION.iter_unpack(self.contents(header))
+        numbers, sections = {name: number for number, name in enumerate(self.names)}, dict[int, Section]()
+        for number, (header, name) in enumerate(zip(self.headers, self.names, strict=True)):
+            if header[2] & ALLOCATED and not name.startswith(UNWINDING):
+                words, targets = self.described(relocations[number])
+                handlers = numbers.get(name.replace(".text", HANDLERS, 1), number)
+                more = [handlers] if handlers != number else []
+                sections[number] = Section(short([self.contents(header), *words]), (*targets, *more))
+        defined = [symbol for symbol in self.symbols if symbol[1] != LOCAL and symbol[2] in sections]
+        symbols = {name: (section, binding != GLOBAL) for name, binding, section, _ in defined}
+        return ObjectCode(sections, symbols, any(header[1] in AT_LOAD for header in self.headers))
+
+    def described(self, relocations: Iterable[tuple[int, ...]]) -> tuple[list[str], dict[str | int, None]]:
+        """Relocations in words that are equal in equal code, and their targets in order."""
+        words, targets = list[str](), dict[str | int, None]()
+        for offset, info, addend in relocations:
+            name, binding, section, value = self.symbols[info >> 32]
+            said = name
+            if binding == LOCAL and UNDEFINED < section < RESERVED:
+                header = self.headers[section]
+                start, size, strings = header[4] + value, header[9], header[2] & STRINGS
+                if header[2] & MERGED and name and not (strings and size > 1):  # where a literal is does not matter
+                    size = self.data.index(b"\0", start) + 1 - start if strings else size
+                    said = self.data[start : start + size].hex()
+                else:
+                    said = f"+{value}"
+                    targets[section] = None
+            elif name:
+                targets[name] = None
+            words.append(f"\0{offset} {info & 0xFFFFFFFF} {addend} {said}")
+        return words, targets
+
+
+def read_object(path: Path) -> ObjectCode:
+    """The code in an object file; ValueError if it is not one, or damaged."""
+    try:
+        return ObjectReader(path.read_bytes()).code()
+    except (struct.error, LookupError, StopIteration, OSError) as error:
+        raise ValueError(f"{path}: not an object: {error}") from None
+
+
+def linked_objects(folder: Path) -> list[list[str]]:
+    """The objects of a build's CUDA library, base library and runner, without stubs, in the order of each link."""
+    links = {}
+    for line in (folder / "build.ninja").read_text().splitlines():
+        output, found, inputs = line.removeprefix("build ").partition(": link ")
+        if found:
+            links[output] = [word for word in inputs.split() if word.endswith(".o") and not word.startswith(GENERATED)]
+    return [links[output] for output in (CUDA_LIBRARY, BASE, f"bin/{RUNNER}")]
+
+
+def is_added(path: str) -> bool:
+    """Whether only some runs execute an object's code: the bodies of kernels, and what launches them."""
+    return CASE_PREFIX in path
+
+
+def demangled(symbols: Sequence[str]) -> dict[str, str]:
+    """The demangled names of symbols."""
+    lines = run(["c++filt", *symbols]).stdout.splitlines() if symbols else []
+    return dict(zip(symbols, lines, strict=True))
+
+
+@dataclass(frozen=True)
+class ExecutedCode:
+    """The code of a build's runner and of its libraries.
+
+    Every run has what `is_added` does not name. Of the rest, a run executes what its launches need: `launchers` are
+    the host functions that launch kernels, by the name of their kernel case; `bodies` are those of kernels, by name and
+    template arguments. `cases` are the tree's kernel cases.
+    """
+
+    libraries: Sequence[Mapping[str, ObjectCode]]
+    launchers: Mapping[str, str]
+    bodies: Mapping[tuple[str, tuple[str, ...]], str]
+    cases: Mapping[str, KernelCase]
+    _digests: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, folder: Path, tree: Tree, before: "ExecutedCode | None" = None) -> "ExecutedCode":
+        """The code in a build as it is linked now; ValueError if an object cannot be read.
+
+        An object of a build does not change, so those that were read `before` are not read again.
+        """
+        try:
+            linked = linked_objects(folder)
+        except (OSError, KeyError) as error:
+            raise ValueError(f"{folder}: {error}") from None
+        if before is not None and [list(library) for library in before.libraries] == linked:
+            return before
+        old = {path: code for library in before.libraries for path, code in library.items()} if before else {}
+        libraries = [{path: old.get(path) or read_object(folder / path) for path in paths} for paths in linked]
+        symbols = dict.fromkeys(name for code in libraries[0].values() for name in code.symbols if is_boundary(name))
+        cases, types = known_cases(tree), ggml_types(tree)
+        launchers, bodies = dict[str, str](), dict[tuple[str, tuple[str, ...]], str]()
+        for symbol, name in demangled(list(symbols)).items():
+            if body := body_of(name, types):
+                bodies[body] = symbol
+            elif case := case_of(name, cases, types):
+                launchers[case.name] = symbol
+        return cls(libraries, launchers, bodies, cases)
+
+    def digest(self, launches: Sequence[LaunchRecord]) -> str | None:
+        """The digest of the code of a run with these launches; None if that is not known."""
+        roots = self._roots(launches)
+        if roots and roots not in self._digests and self._is_told_apart:
+            places = [self._places[0][name] for name in roots]
+            self._digests[roots] = short([self._host, *self._followed(places, roots)])
+        return self._digests.get(roots)
+
+    def kernels(self, launches: Sequence[LaunchRecord]) -> set[str]:
+        """The names of the kernels of launches that have cases of their own."""
+        known = ((BY_KERNEL.get(launch.kernel), launch.values) for launch in launches)
+        found = (instance_of(family, values, self.cases) for family, values in known if family)
+        return {kernel.name for kernel in found if kernel is not None}
+
+    def _roots(self, launches: Sequence[LaunchRecord]) -> tuple[str, ...]:
+        """The symbols of the kernels that are launched, and of what launches them; none if one is missing."""
+        wanted, names = list[str | None](), {kernel for kernel, _ in self.bodies}
+        for launch in launches:
+            if family := BY_KERNEL.get(launch.kernel):
+                case = instance_of(family, launch.values, self.cases)
+                wanted.append(self.launchers.get(case.whole.name) if case else None)
+            if family or launch.kernel in names:  # any other kernel is in the host's objects
+                wanted.append(self.bodies.get((launch.kernel, launch.values)))
+        return () if None in wanted else tuple(sorted({name for name in wanted if name}))
+
+    @cached_property
+    def _objects(self) -> list[tuple[int, str, ObjectCode]]:
+        """The number of each object's library, its path and its code."""
+        return [(number, *item) for number, library in enumerate(self.libraries) for item in library.items()]
+
+    @cached_property
+    def _places(self) -> list[dict[str, tuple[int, int]]]:
+        """For each library, the object and section, by number, of a symbol's first strong definition in it, or weak."""
+        found = [dict[str, tuple[int, int]]() for _ in self.libraries]
+        for wanted in (False, True):
+            for number, (library, _, code) in enumerate(self._objects):
+                for name, (at, weak) in code.symbols.items():
+                    if weak == wanted:
+                        found[library].setdefault(name, (number, at))
+        return found
+
+    def _place(self, number: int, target: str | int) -> tuple[int, int] | None:
+        """The place of an object's target: in its own library if that has it."""
+        if isinstance(target, int):
+            return number, target
+        own = self._objects[number][0]
+        return next((places[target] for places in (self._places[own], *self._places) if target in places), None)
+
+    @cached_property
+    def _is_told_apart(self) -> bool:
+        """Whether kernels, what launches them, and the rest can be told apart.
+
+        Then a kernel takes inline functions only from kernels that were linked before it, so its code stays the same
+        while the build grows; and only the rest calls what launches kernels.
+        """
+        kernels, others, called = set[str](), set[str](), set[str]()
+        for _, path, code in self._objects:
+            if is_added(path):
+                if code.at_load or BODY_PREFIX in path:
+                    return False
+                targets = (target for section in code.sections.values() for target in section.targets)
+                called.update(target for target in targets if isinstance(target, str) and KERNEL_CASE.match(target))
+            (kernels if is_added(path) and LAUNCHES_PREFIX not in path else others).update(code.symbols)
+        return kernels.isdisjoint(others) and not called
+
+    @cached_property
+    def _host(self) -> str:
+        """The digest of the code that every run has."""
+        found = [(number, code) for number, (_, path, code) in enumerate(self._objects) if not is_added(path)]
+        return short(self._followed([(number, at) for number, code in found for at in code.sections], ()))
+
+    def _followed(self, start: Iterable[tuple[int, int]], roots: Sequence[str]) -> Iterator[str]:
+        """The digests of sections and of all that they refer to, and how they refer to one another.
+
+        What the host has is not followed, nor kernels and what launches them, other than `roots`.
+        """
+        places = list(dict.fromkeys(start))
+        numbers = {place: number for number, place in enumerate(places)}
+        for number, at in places:  # grows
+            section = self._objects[number][2].sections[at]
+            yield f"{section.digest}\n"
+            for target in section.targets:
+                if isinstance(target, str) and is_boundary(target) and target not in roots:
+                    continue
+                place = self._place(number, target)
+                if place is None or (place not in numbers and not is_added(self._objects[place[0]][1])):
+                    continue
+                if place not in numbers:
+                    numbers[place] = len(places)
+                    places.append(place)
+                yield f"{numbers[place]} "
+
+
+def is_boundary(symbol: str) -> bool:
+    """Whether a symbol is a kernel's body, or the host function of a kernel case, which launches kernels."""
+    return symbol.startswith(BODY) or KERNEL_CASE.match(symbol) is not None

@@ -1,0 +1,177 @@
+"""Verdicts of earlier runs: when they are taken over, and when not."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.edit_to_verdict import copy_of
+from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.daily.regress.history import open_history
+from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.verdicts import MOST, Verdicts
+from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+from fattn_probe.llama.source.features import CUDA
+from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.verdict.judge.checks import Checks
+from tests.as_user import fattn_probe
+from tests.daily.regress.test_schedule import case
+
+ONE = case("one", 1)
+LAUNCH = (
+    '{"order": 0, "kernel": "flash_attn_ext_vec<64,1,GGML_TYPE_F16,GGML_TYPE_F16,false>", "grid": [1, 1, 1], '
+    '"block": [32, 4, 1], "shared": 0, "regs": 90, "max_blocks_per_sm": 5, "origin": "measured"}'
+)
+PASS = Result("one", ONE.digest, "pass", "fine", {"nmse": 1.25e-7}, "a" * 64, LAUNCH)
+H200, GPU = (parse_target(name, load_devices()) for name in ("sim:h200", "gpu:0"))
+
+
+def code(digest, kernels=("vec 64",)):
+    return SimpleNamespace(digest=lambda launches: digest, kernels=lambda launches: set(kernels))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_the_verdict_of_the_same_code_is_taken_over_and_says_so(cache):
+    kept = Verdicts("these")
+    kept.keep(ONE, code("a"), PASS)
+    assert kept.taken(ONE, code("a"), ["vec 64"]) == replace(PASS, reused=True)
+    assert kept.taken(ONE, code("b"), ["vec 64"]) is None, "other code"
+    assert kept.taken(ONE, code("a"), ["vec 64", "tile 64"]) is None, "the dry run launches more"
+    assert Verdicts("others").taken(ONE, code("a"), ["vec 64"]) is None
+    assert kept.taken(case("one", 2), code("a"), ["vec 64"]) is None, "another case of the name"
+    assert kept.taken(case("two", 1), code("a"), ["vec 64"]) is None
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        replace(PASS, status="fail"),
+        replace(PASS, status="unjudged"),
+        Result.lost(ONE, "timed out"),
+        replace(PASS, seconds=(1.0,)),
+        replace(PASS, reused=True),
+    ],
+    ids=["fail", "unjudged", "lost", "timed", "taken over"],
+)
+def test_no_verdict_but_a_pass_of_a_run_is_stored(cache, result):
+    Verdicts("these").keep(ONE, code("a"), result)
+    assert not list(cache.rglob("*.document"))
+
+
+def test_code_that_is_not_known_stores_nothing_and_takes_nothing_over(cache):
+    kept = Verdicts("these")
+    kept.keep(ONE, code(None), PASS)
+    assert not list(cache.rglob("*.document"))
+    kept.keep(ONE, code("a"), PASS)
+    assert kept.taken(ONE, code(None), ["vec 64"]) is None
+
+
+def test_the_last_verdicts_of_a_case_are_kept(cache):
+    kept = Verdicts("these")
+    for number in range(MOST + 1):
+        kept.keep(ONE, code(str(number)), PASS)
+    found = [kept.taken(ONE, code(str(number)), ["vec 64"]) for number in range(MOST + 1)]
+    assert [one is not None for one in found] == [False] + [True] * MOST
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda body: body[:-9], lambda body: b"{}", lambda body: body.replace(b"ass", b"A")]
+)
+def test_a_damaged_verdict_is_judged_again_and_stored_anew(cache, damage):
+    kept = Verdicts("these")
+    kept.keep(ONE, code("a"), PASS)
+    (path,) = cache.rglob("*.document")
+    path.write_bytes(damage(path.read_bytes()))
+    assert kept.taken(ONE, code("a"), ["vec 64"]) is None
+    kept.keep(ONE, code("a"), PASS)
+    assert kept.taken(ONE, code("a"), ["vec 64"]) is not None
+
+
+def test_a_releases_figures_are_its_own_and_those_of_an_edited_source_are_from_the_release(cache):
+    release, edited = Verdicts("these", 11549), Verdicts("these")
+    release.keep(ONE, code("a"), PASS)
+    assert release.taken(ONE, code("a"), ["vec 64"]) == replace(PASS, reused=True)
+    (launch,) = edited.taken(ONE, code("a"), ["vec 64"]).kernels
+    assert str(launch.origin) == "measured b11549"
+
+
+@pytest.mark.network
+def test_every_condition_of_a_run_and_of_the_judge_counts(cache, tree, monkeypatch):
+    session, checks = Session(RunOptions(tree)), Checks(roundings=True)
+    options = session.options
+
+    def under(options=options, target=H200, checks=checks):
+        return Verdicts.under(Session(options), target, checks).conditions
+
+    found = [under(), under(replace(options, quants=("q8_0-f16",))), under(checks=replace(checks, sample="all"))]
+    found += [under(target=parse_target("sim:a100", load_devices())), under(replace(options, flavour="check"))]
+    found += [under(replace(options, simulation=replace(options.simulation, schedule=1)))]
+    for name, value in (
+        ("fattn_probe.machine.run.fingerprint.package_stamp", lambda: "another judge"),
+        ("fattn_probe.daily.regress.verdicts.cpu_flags", lambda text: {"avx"}),
+        ("fattn_probe.daily.regress.verdicts.versions", lambda: {"numpy": "1"}),
+        ("fattn_probe.daily.regress.verdicts.known_constants", lambda tree: "others"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, value)
+            found.append(under())
+    monkeypatch.setenv("FATTN_PROBE_X", "1")
+    found.append(under())
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.network
+def test_some_entries_take_nothing_over(tree):
+    options, under = RunOptions(tree), Verdicts.under
+    assert under(Session(options), GPU, Checks()) is None
+    assert under(Session(options), H200, Checks(order=2)) is None, "other cases count"
+    assert under(Session(replace(options, flavour="debug")), H200, Checks()) is None
+    assert under(Session(RunOptions(None)), H200, Checks()) is None
+
+
+SUITE = """version: 1
+about: a case of a vec and of an mma kernel
+scenarios: [few.yaml, many.yaml]
+on: ["sim:h200"]
+"""
+SIZES = "version: 1\nabout: x\nhsk: 64\nn_head: 4\nn_kv: 256\n"
+
+
+@pytest.mark.build
+@pytest.mark.network
+def test_after_an_edit_exactly_the_cases_that_execute_other_code_are_judged_again(tmp_path):
+    (tmp_path / "few.yaml").write_text(SIZES + "n_q: 1\n")
+    (tmp_path / "many.yaml").write_text(SIZES + "n_q: 16\nn_head_kv: 1\n")
+    suite, whole = tmp_path / "s.yaml", resolve(DEFAULT_SOURCE)
+    suite.write_text(SUITE)
+
+    def regress(name, file="", change=str, *words, code=0):
+        tree, history = copy_of(whole, tmp_path / name), tmp_path / f"{name}.db"
+        if file:
+            text = (tree / CUDA / file).read_text()
+            (tree / CUDA / file).write_text(change(text))
+            assert change(text) != text
+        fattn_probe("regress", suite, "--source", tree, "--history", history, *words, code=code)
+        with open_history(history, reading=True) as opened:
+            (run,) = opened.runs()
+            return {name: (one.status, one.reused) for name, one in opened.results(run).items()}
+
+    vec, host = "fattn-vec.cuh", "fattn.cu"
+    new, old = ("pass", False), ("pass", True)
+    regress("first")  # the verdicts may be there from an earlier call of this test
+    assert regress("again") == {"few": old, "many": old}
+    assert regress("fresh", "", str, "--fresh") == {"few": new, "many": new}
+    assert regress("comment", vec, lambda text: text.replace(";\n", "; // x\n")) == {"few": old, "many": old}
+    right = "KQ_sum[j]*KQ_max_scale + KQ_reg[j];"
+    wrong = regress("wrong", vec, lambda text: text.replace(right, right.replace("KQ_reg", "1.01f*KQ_reg")), code=5)
+    assert wrong == {"few": ("fail", False), "many": old}
+    line = "switch (ggml_cuda_get_best_fattn_kernel("
+    more = regress(
+        "host", host, lambda text: text.replace(line, f'if (getenv("{tmp_path}")) {{ return; }}\n    {line}')
+    )
+    assert more == {"few": new, "many": new}
