@@ -378,8 +378,8 @@ class Compilers:
     def _settle(self, build: GrowingBuild) -> None:
         """Report the cases whose kernels are compiled as ready, and those whose kernels do not compile as lost.
 
-        A case whose verdict is known from an earlier run is not judged again, if its dry run confirms its kernels. After
-        the last kernel no case waits any longer: a run compiles what it still misses.
+        A case whose verdict is known from an earlier run is not judged again, if its dry run confirms its kernels.
+        After the last kernel no case waits any longer: a run compiles what it still misses.
         """
         found: list[tuple[int, Case | Result]] = []
         with self._lock:

@@ -25,6 +25,7 @@ from fattn_probe.machine.run.simulator import Simulation
 from tests.llama.build.tree import make_tree
 
 H200, A100, ADA = (parse_target(f"sim:{name}", load_devices()) for name in ("h200", "a100", "l40s"))
+GPU = Target("cuda")
 OP = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\n"
 CASES = expand(loads(OP + "matrix: {seed: [1, 2], n_q: [1, 8]}\n", "c.yaml"))
 (Q8_V,) = expand(loads(OP + "type_V: q8_0\n", "c.yaml"))
@@ -221,9 +222,10 @@ def test_the_kernels_of_an_op_have_the_names_by_which_a_build_has_them(tree):
     }
     apart = {"one": ("mma 80,80,8,8,false", "mma 64,64,8,8"), "two": ("mma 80,80,8,8,true", "mma 80,80,8,8,false")}
     whole = {"one": ("mma 80,80,8,8", "mma 64,64,8,8"), "two": ("mma 80,80,8,8",)}
-    for target, flavour, expected in (
-        (H200, "release", apart),
-        (H200, "debug", whole),
-        (Target("cuda"), "release", whole),
+    debug = RunOptions(tree, flavour="debug")
+    for target, options, expected in (
+        (H200, RunOptions(tree), apart),
+        (H200, debug, whole),
+        (GPU, RunOptions(tree), whole),
     ):
-        assert required.compiled_names(Session(RunOptions(tree, flavour=flavour)), target, names) == expected
+        assert required.compiled_names(Session(options), target, names) == expected
