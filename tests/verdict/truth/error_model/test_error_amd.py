@@ -24,6 +24,7 @@ from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.verdict import Status, judge
+from fattn_probe.verdict.truth.error_model.rounding import HALF
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
 from tests.verdict import made
 from tests.verdict.truth.models import CAUSAL, predicted, shape
@@ -113,6 +114,18 @@ def test_an_answer_below_the_kernels_numbers_is_as_designed_and_anything_larger_
         wrong = dst.copy()
         wrong[0, 0, 0, 0] += np.float32(off)
         assert judge(wrong, reference, Tolerance(), expected=Expected(found)).status is Status.FAIL
+
+
+def test_of_equal_weights_the_rounded_sum_of_a_warp_has_the_largest_error():
+    """Each of four warps has a quarter of the weights of a row, and rounds its sum to f16."""
+    case, arch = (
+        made.case_of(shape(128, 2, 1, 3, 1024, "data: {Q: {kind: uniform, scale: 1.0e-9}}")),
+        arch_number("gfx90a"),
+    )
+    kernel = "void flash_attn_ext_f16<128, 128, 8, 2, false, false, false>(char)"
+    launch = parse_launch(f'{{"order":0,"kernel":"{kernel}","grid":[1,1,1],"block":[64,4,1],"shared":0}}')
+    found = predicted(case.op, operand_values(case.op, make_inputs(case)), [launch], arch)
+    assert found.rows.single == pytest.approx(HALF.half_ulp / 4, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", CASES)
