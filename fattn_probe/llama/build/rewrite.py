@@ -16,6 +16,7 @@ from fattn_probe.llama.build.rewrite_arithmetic import (
 )
 from fattn_probe.llama.build.rewrite_asm import rewrite_asm
 from fattn_probe.llama.build.rewrite_checker import rewrite_conversions, rewrite_copies, rewrite_pool, rewrite_symbols
+from fattn_probe.llama.build.rewrite_flags import rewrite_flags
 from fattn_probe.llama.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewrite_launches, rewrite_pointers
 from fattn_probe.llama.build.rewrite_products import rewrite_products
 from fattn_probe.llama.build.rewrite_shared import rewrite_shared
@@ -133,9 +134,10 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     rewrite_products(draft, device, hip=style.hip)
     rewrite_shuffles(draft, device)
     unknown_ptx = rewrite_asm(draft, known_ptx)
-    kernels = rewrite_kernels(
-        draft, bodies=style.bodies, split=style.apart and SPLIT.match(Path(path).name) is not None
-    )
+    split = style.apart and SPLIT.match(Path(path).name) is not None
+    if split and style.bodies:
+        rewrite_flags(draft)
+    kernels = rewrite_kernels(draft, bodies=style.bodies, split=split)
     if style.whole:
         rewrite_pointers(draft)
         rewrite_symbols(draft)

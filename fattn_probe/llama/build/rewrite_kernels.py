@@ -66,7 +66,7 @@ def _describe(draft: Draft, function: Function) -> bool:
     return plain and not draft.directives(function.header, body)
 
 
-def _arguments(draft: Draft, function: Function) -> list[str]:
+def argument_names(draft: Draft, function: Function) -> list[str]:
     """The names of a kernel's parameters; none if any of them has no name."""
     start, stop = function.arguments
     commas = [index for index in draft.outer(start, stop) if draft.words[index] == ","]
@@ -84,7 +84,7 @@ def _split(draft: Draft, function: Function, *, bodies: bool) -> bool:
     first = draft.back_over_angles(function.header - 1) - 1 if draft.word(function.header - 1) == ">" else UNMATCHED
     is_template = draft.word(first) == "template"
     first = first if is_template else function.header
-    arguments = _arguments(draft, function)
+    arguments = argument_names(draft, function)
     if "=" in draft.words[first : function.start] or not (arguments or function.arguments[0] == function.arguments[1]):
         return False
     parameters = draft.written(first, function.header) if is_template else "inline" if bodies else ""

@@ -1,0 +1,203 @@
+"""Flags of function templates: bool parameters that only conditions read become arguments of one copy.
+
+    template<int DV, bool needs_fixup> static __device__ void process_tile(float * dst) { if (needs_fixup) { ... } }
+
+g++ would compile `process_tile`, and all that it inlines, once for each value. So its body moves to a function that
+takes the flag as an argument, and the template only calls that. The kernels of fattn-mma-f16.cuh then compile in two
+thirds of the time, with the same bits.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fattn_probe.llama.build.rewrite_kernels import argument_names
+from fattn_probe.llama.cxx.functions import Function, function_at
+from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
+
+ONCE = "simt_once_"
+"""How the name of the function with the body begins."""
+BEFORE, AFTER = frozenset({"(", "!", "&&", "||", "=", ","}), frozenset({")", "&&", "||"})
+"""What is around a flag in a condition."""
+CONSTANT = frozenset({"constexpr", "static_assert", "case", "template", "using", "static"})
+"""Words of statements whose conditions must be constant."""
+
+
+NESTED = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
+ASKED = re.compile(rf"SIMT_IS_CONSTANT{NESTED}")
+
+
+@dataclass(frozen=True)
+class Template:
+    """A function template: the spans of its template parameters, and which of them, by position, are flags."""
+
+    function: Function
+    first: int
+    parameters: tuple[Span, ...]
+    flags: tuple[int, ...]
+
+    def names(self, positions: tuple[int, ...]) -> list[str]:
+        """The names of its template parameters at some positions."""
+        return [self.function.parameters[position] for position in positions]
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The positions of the template parameters that are not flags."""
+        return tuple(position for position in range(len(self.parameters)) if position not in self.flags)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call with template arguments: the indices of its name and of the `(`, and the spans of the arguments."""
+
+    at: int
+    opener: int
+    arguments: tuple[Span, ...]
+
+
+def rewrite_flags(draft: Draft) -> None:
+    """Move the bodies of a file's function templates that have flags to functions that take these as arguments.
+
+    A flag may also be a template argument where a body calls another of these templates for a flag of its own.
+    Overloads need the same template parameters.
+    """
+    callers = [function for word in ("__device__", "__global__") for function in _functions(draft, word)]
+    found = dict[str, list[Template]]()
+    for template in filter(None, (_template(draft, function) for function in callers)):
+        found.setdefault(template.function.name, []).append(template)
+    found = {name: same for name, same in found.items() if len({it.function.parameters for it in same}) == 1}
+    changed = True
+    while changed:
+        changed = False
+        single = {place for caller in callers for place in _single(draft, caller, found)}
+        for name, overloads in found.items():
+            flags = overloads[0].flags
+            left = tuple(at for at in flags if all(_is_flag(draft, one, at, found) for one in overloads))
+            left = tuple(at for at in left if (name, at) not in single)
+            changed = changed or left != flags
+            found[name] = [replace(one, flags=left) for one in overloads]
+    for template in (one for overloads in found.values() for one in overloads if one.flags):
+        for call in _calls(draft, template.function, found):
+            callee = found[draft.words[call.at]][0]
+            passed = [draft.written(*call.arguments[position]) for position in callee.flags]
+            draft.replace(call.at, f"{ONCE}{draft.words[call.at]}")
+            last = max(position for position in callee.others if position < len(call.arguments))
+            for position in callee.flags:  # with the comma behind it, or before it if nothing follows
+                start, stop = call.arguments[position]
+                draft.blank(start - (position > last), stop + (position < last))
+            draft.after(call.opener, ", ".join(passed) + "," * (draft.mates[call.opener] > call.opener + 1) + " ")
+        _move(draft, template)
+
+
+def _functions(draft: Draft, specifier: str) -> Iterator[Function]:
+    """The functions of a file with a specifier."""
+    return filter(None, (function_at(draft, index) for index in draft.where.get(specifier, ())))
+
+
+def _template(draft: Draft, function: Function) -> Template | None:
+    """A function template whose body can be moved, with all its bool parameters as flags; None for any other."""
+    first = draft.back_over_angles(function.header - 1) - 1 if draft.word(function.header - 1) == ">" else UNMATCHED
+    if (
+        draft.word(first) != "template"
+        or draft.directives(first, function.start - 1)
+        or "__global__" in draft.words[function.header : function.at]
+    ):
+        return None
+    spans = _split_at_commas(draft, first + 2, function.header - 1)
+    named = argument_names(draft, function)
+    if len(spans) != len(function.parameters) or not named or "=" in draft.words[first : function.start]:
+        return None
+    flags = tuple(at for at, (start, stop) in enumerate(spans) if draft.words[start] == "bool" and stop == start + 2)
+    return Template(function, first, spans, flags) if 0 < len(flags) < len(spans) else None
+
+
+def _split_at_commas(draft: Draft, start: int, stop: int) -> tuple[Span, ...]:
+    """The spans between the commas of a template's parameters or arguments."""
+    spans, began, depth = list[Span](), start, 0
+    for index in draft.outer(start, stop):
+        depth += (draft.words[index] == "<") - (draft.words[index] == ">")
+        if depth == 0 and draft.words[index] == ",":
+            spans.append((began, index))
+            began = index + 1
+    return (*spans, (began, stop))
+
+
+def _single(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template]]) -> Iterator[tuple[str, int]]:
+    """The flags, by name and position, that a caller passes a template parameter of its own, which stays one.
+
+    Such a parameter has one value in the code of a kernel.
+    """
+    own = [template for template in found.get(caller.name, ()) if template.function == caller]
+    flags = own[0].names(own[0].flags) if own else []
+    for call in _calls(draft, caller, found):
+        for position in found[draft.words[call.at]][0].flags:
+            argument = draft.words[slice(*call.arguments[position])]
+            if len(argument) == 1 and argument[0] in caller.parameters and argument[0] not in flags:
+                yield draft.words[call.at], position
+
+
+def _is_flag(draft: Draft, template: Template, position: int, found: Mapping[str, Sequence[Template]]) -> bool:
+    """Whether only conditions that are decided at run time read a template parameter, or calls pass it on as a flag."""
+    function = template.function
+    passed = {
+        call.arguments[at][0]
+        for call in _calls(draft, function, found)
+        for at in found[draft.words[call.at]][0].flags
+        if call.arguments[at][1] == call.arguments[at][0] + 1
+    }
+    uses = draft.where.get(function.parameters[position], ())
+    inside = (use for use in uses if function.arguments[0] <= use < function.stop)
+    return all(use in passed or _is_condition(draft, use, function.start) for use in inside)
+
+
+def _is_condition(draft: Draft, use: int, start: int) -> bool:
+    """Whether a name is an operand of a condition that need not be constant."""
+    begin = next((index for index in range(use, start, -1) if draft.words[index] in ";{}"), start)
+    in_brackets = any(draft.words[index] == "[" and draft.mates[index] > use for index in range(begin, use))
+    around = draft.words[use - 1] in BEFORE and draft.word(use + 1) in AFTER
+    return around and not in_brackets and CONSTANT.isdisjoint(draft.words[begin:use])
+
+
+def _calls(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template]]) -> Iterator[Call]:
+    """The calls in a function's body of templates with flags, if they have these as template arguments."""
+    for name, (callee, *_) in found.items():
+        for at in draft.where.get(name, ()):
+            if caller.start <= at < caller.stop and draft.word(at + 1) == "<" and callee.flags:
+                depth, index = 0, at + 1
+                for index in draft.outer(at + 1, caller.stop):
+                    depth += (draft.words[index] == "<") - (draft.words[index] == ">")
+                    if depth == 0:
+                        break
+                arguments = _split_at_commas(draft, at + 2, index)
+                if draft.word(index + 1) == "(" and max(callee.flags) < len(arguments) <= len(callee.parameters):
+                    yield Call(at, index + 1, arguments)
+
+
+def _move(draft: Draft, template: Template) -> None:
+    """Move a template's body to a function without its flags as template parameters, and call that.
+
+    `rewrite_products` asks whether a condition is constant: that is answered for each value of a flag in it.
+    """
+    function, flags = template.function, template.names(template.flags)
+    for index in range(function.start, function.stop):
+        text = draft.out[draft.places[index]]
+        for flag in flags:
+            text = ASKED.sub(lambda match, flag=flag: _answers(match[0], flag), text)
+        if text != draft.out[draft.places[index]]:
+            draft.replace(index, text)
+    parameters = ", ".join(draft.written(*template.parameters[position]) for position in template.others)
+    arguments = ", ".join((*(f"const bool {flag}" for flag in flags), draft.written(*function.arguments)))
+    head = draft.written(function.header, function.at)
+    declared = f"template<{parameters}> [[gnu::noinline]] {head} {ONCE}{function.name}({arguments})"
+    values = ", ".join(template.names(template.others))
+    call = f"return {ONCE}{function.name}<{values}>({', '.join((*flags, *argument_names(draft, function)))});"
+    draft.before(template.first, f"{declared}; ")
+    draft.after(function.start - 1, f" {call} }} {declared} {{")
+
+
+def _answers(asked: str, flag: str) -> str:
+    """Whether a condition is constant, where it reads a flag that is an argument now."""
+    if not re.search(rf"\b{flag}\b", asked):
+        return asked
+    true, false = (re.sub(rf"\b{flag}\b", value, asked) for value in ("true", "false"))
+    return f"({flag} ? {true} : {false})"
