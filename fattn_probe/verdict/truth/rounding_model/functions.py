@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.base.arrays import F32, F64, I32
+from fattn_probe.base.arrays import F32, F64, I32, I64
 
 MEASURED_ARCHS = frozenset({90})
 """Architectures of the real GPUs that the tables were measured on; every simulated GPU uses the tables."""
@@ -100,21 +100,42 @@ def flushed(x: F32) -> F32:
 
 
 def fma(a: F32 | np.float32, b: F32, c: F32) -> F32:
-    """a*b + c, rounded once.
+    """a*b + c, rounded once."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        product = np.multiply(a, b, dtype=np.float64)
+        total = np.empty(np.broadcast_shapes(product.shape, np.shape(c)))
+        _add(product, c, total, np.empty(total.shape, np.int64))
+        return total.astype(np.float32)
+
+
+def fma_sum(a: F32, b: F32) -> F32:
+    """a @ b by fused multiply-adds from first to last: a is (M, K), b (K, N)."""
+    found = np.zeros((len(a), b.shape[1]), np.float32)
+    product, total, low = np.empty(found.shape), np.empty(found.shape), np.empty(found.shape, np.int64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for x, y in zip(a.T.astype(np.float64), b.astype(np.float64), strict=True):
+            np.multiply(x[:, None], y, out=product)
+            _add(product, found, total, low)
+            np.copyto(found, total, casting="same_kind")
+    return found
+
+
+def _add(product: F64, c: F32, total: F64, low: I64) -> None:
+    """Set `total` to a float64 number that float32 rounds as it does product + c; `low` has room for its bits.
 
     Rounding the float64 sum to float32 is wrong only where that sum is inexact and lies halfway between two float32
     numbers. There it is first moved toward the exact sum; Knuth's two-sum gives its error.
     """
-    with np.errstate(invalid="ignore", over="ignore"):
-        product = np.multiply(a, b, dtype=np.float64)
-        total = np.asarray(product + c)
-        halfway = total.view(np.int64) & 0x1FFFFFFF == 0x10000000
-        if halfway.any():
-            part = total - product
-            error = (product - (total - part)) + (c - part)
-            away = np.where((error > 0) == (total > 0), 1, -1)
-            total.view(np.int64)[...] += np.where(halfway & (error != 0), away, 0)
-        return total.astype(np.float32)
+    np.add(product, c, out=total)
+    np.bitwise_and(total.view(np.int64), 0x1FFFFFFF, out=low)
+    halfway = low == 0x10000000
+    if halfway.any():
+        near = total[halfway]
+        exact, added = (np.broadcast_to(each, total.shape)[halfway] for each in (product, c))
+        part = near - exact
+        error = (exact - (near - part)) + (added - part)
+        near.view(np.int64)[...] += np.where(error != 0, np.where((error > 0) == (near > 0), 1, -1), 0)
+        total[halfway] = near
 
 
 def exp(x: F32) -> F32:

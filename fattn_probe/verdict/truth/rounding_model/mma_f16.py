@@ -195,4 +195,4 @@ class MmaMachine:
 def scale_VKQ(state: State, scale: F32) -> None:
     """Multiply VKQ by the scale in f16."""
     if (scale != 1).any():
-        state.VKQ = half_of(state.VKQ * half_of(scale).astype(np.float64)[..., None])
+        state.VKQ = half_of(state.VKQ * half_of(scale)[..., None])

@@ -90,15 +90,19 @@ def matrix_sum_half(a: Factors, b: Factors, c: F32, rule: Generation) -> F32:
 
 
 def half_of(exact: F32 | F64) -> F32:
-    """Round to f16, ties to even, held as float32: adding 1.5 * 2^42 times a number's binade leaves 11 of its bits."""
-    exact = np.ascontiguousarray(exact, np.float64)
-    binade = (exact.view(np.int64) & np.int64(0x7FF << 52)).view(np.float64)
-    magic = np.maximum(binade, 2.0**-14)
-    magic *= 1.5 * 2.0**42
-    with np.errstate(invalid="ignore"):  # for infinity, which the last line sets
+    """Round to f16, ties to even, held as float32: adding 1.5 times a number's binade leaves 11 of its bits.
+
+    The binade is that of the number of `exact`'s type whose last bit is the eleventh.
+    """
+    exact = np.ascontiguousarray(exact)
+    double = exact.dtype == np.float64
+    bits = exact.view(np.int64) & np.int64(0x7FF << 52) if double else exact.view(np.int32) & np.int32(0xFF << 23)
+    magic = np.maximum(bits.view(exact.dtype), exact.dtype.type(2.0**F16_LEAST))
+    with np.errstate(invalid="ignore", over="ignore"):  # for what the last line sets to infinity
+        magic *= 1.5 * 2.0 ** (42 if double else 13)
         rounded = exact + magic
         rounded -= magic
-    result = rounded.astype(np.float32)
+    result = rounded.astype(np.float32, copy=False)
     return np.where(np.abs(exact) < OVERFLOW, result, np.copysign(np.float32(np.inf), exact)).astype(np.float32)
 
 

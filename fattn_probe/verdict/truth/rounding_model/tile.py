@@ -21,7 +21,7 @@ from fattn_probe.llama.launch.architecture import AMD, fast_f16
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.reference.engine import slices
-from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, tanh
+from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, fma_sum, tanh
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, Parts, Turn, total
 from fattn_probe.verdict.truth.rounding_model.tensor_core import half_of
@@ -133,14 +133,12 @@ class TileMachine:
 
     def dot(self, Q: F32, K: F32) -> F32:
         """Q K of some rows: element by element in float32, or by pairs of f16 products."""
-        found = np.zeros((len(Q), len(K)), np.float32)
+        columns, rows = Q.T[:, :, None], np.ascontiguousarray(K.T)
         if not self.plan.half or self.plan.dot2:
-            for k in range(Q.shape[1]):
-                found = fma(Q[:, None, k], K[None, :, k], found)
-            return found
-        for k in range(0, Q.shape[1], 2):
-            x, y = (half_of(np.multiply(Q[:, None, i], K[None, :, i], dtype=np.float64)) for i in (k, k + 1))
-            found += x + y
+            return fma_sum(Q, rows)
+        found = np.zeros((len(Q), len(K)), np.float32)
+        for k in range(0, len(rows), 2):
+            found += half_of(columns[k] * rows[k]) + half_of(columns[k + 1] * rows[k + 1])
         return found * np.float32(4)
 
     def masked(self, KQ: F32, sequence: int, head: int, queries: slice) -> F32:
@@ -187,8 +185,8 @@ class TileMachine:
             yield Turn(KQ, P, maximum, sums, VKQ)
 
     def product(self, a: F32, b: F32) -> F32:
-        """a*b in VKQ's number format."""
-        return half_of(np.multiply(a, b, dtype=np.float64)) if self.plan.half else flushed(a * b)
+        """a*b in VKQ's number format; in float32 the product of two f16 numbers is exact."""
+        return half_of(a * b) if self.plan.half else flushed(a * b)
 
     def add_values(self, VKQ: F32, scale: F32, P: F32, V: F32, fused: Bools) -> F32:
         """Rescale VKQ and add P V row by row; the rows are dealt to the warps."""
