@@ -96,14 +96,19 @@ def half_of(exact: F32 | F64) -> F32:
     """
     exact = np.ascontiguousarray(exact)
     double = exact.dtype == np.float64
-    bits = exact.view(np.int64) & np.int64(0x7FF << 52) if double else exact.view(np.int32) & np.int32(0xFF << 23)
-    magic = np.maximum(bits.view(exact.dtype), exact.dtype.type(2.0**F16_LEAST))
-    with np.errstate(invalid="ignore", over="ignore"):  # for what the last line sets to infinity
+    magic = np.empty_like(exact)
+    whole = magic.view(np.int64 if double else np.int32)
+    np.bitwise_and(exact.view(whole.dtype), 0x7FF << 52 if double else 0xFF << 23, out=whole)
+    np.maximum(magic, 2.0**F16_LEAST, out=magic)
+    with np.errstate(invalid="ignore", over="ignore"):  # of what becomes infinity
         magic *= 1.5 * 2.0 ** (42 if double else 13)
         rounded = exact + magic
         rounded -= magic
     result = rounded.astype(np.float32, copy=False)
-    return np.where(np.abs(exact) < OVERFLOW, result, np.copysign(np.float32(np.inf), exact)).astype(np.float32)
+    least, most = (function.reduce(result, axis=None, initial=0) for function in (np.fmin, np.fmax))
+    if least > -OVERFLOW and most < OVERFLOW:
+        return result
+    return np.where(np.abs(exact) >= OVERFLOW, np.copysign(np.float32(np.inf), exact), result).astype(np.float32)
 
 
 def _exact_sum(a: Factors, b: Factors, part: slice, c: F32, rule: Rule) -> F64:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.llama.launch.architecture import generation_of
-from fattn_probe.verdict.truth.rounding_model.functions import LOG2_E, ex2, exp, fma, lg2, power, rcp, tanh
+from fattn_probe.verdict.truth.rounding_model.functions import LOG2_E, ex2, exp, fma, fma_sum, lg2, power, rcp, tanh
 from fattn_probe.verdict.truth.rounding_model.tensor_core import Factors, half_of, matrix_sum, matrix_sum_half
 
 MEASURED = np.load(Path(__file__).parents[3] / "native/data/h200.npz")
@@ -67,6 +67,30 @@ def test_fused_product_rounds_once():
     np.testing.assert_array_equal(fma(a, b, c), np.array(exact, np.float32))
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "result"),
+    [
+        (2.0**-12, 2.0**-12, 1 + 2.0**-22),  # halfway: to the even one
+        (2.0**-12 * (1 + 2.0**-23), 2.0**-12 * (1 - 2.0**-23), 1 + 2.0**-23),  # 2^-70 below, which float64 cannot hold
+        (2.0**-12 * (1 + 2.0**-23), -(2.0**-12) * (1 - 2.0**-23), 1 + 2.0**-23),  # 2^-70 above 1 + 2^-24
+    ],
+)
+def test_a_sum_halfway_in_float64(a, b, result):
+    a, b, c = (np.full((3, 1), value, np.float32) for value in (a, b, 1 + 2.0**-23))
+    np.testing.assert_array_equal(fma(a, b, c), np.full((3, 1), result, np.float32))
+    one = np.ones((3, 1), np.float32)
+    np.testing.assert_array_equal(fma_sum(np.hstack([one, a]), np.array([c[0], b[0]])), np.full((3, 1), result))
+
+
+def test_a_sum_of_products_is_fused_in_order():
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((5, 40)).astype(np.float32), rng.standard_normal((40, 7)).astype(np.float32)
+    found = np.zeros((5, 7), np.float32)
+    for k in range(40):
+        found = fma(a[:, k, None], b[k], found)
+    np.testing.assert_array_equal(fma_sum(a, b), found)
+
+
 def _exactly(a, b, c):
     return Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
 
@@ -75,7 +99,8 @@ def test_rounding_to_f16_is_to_nearest_even_and_overflows():
     rng = np.random.default_rng(2)
     x = np.concatenate([rng.standard_normal(4096) * 2.0 ** rng.integers(-30, 17, 4096), [65519.9, 65520, 1 + 2.0**-11]])
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(half_of(x), x.astype(np.float16).astype(np.float32))
+        for numbers in (x, x.astype(np.float32), x[:99], np.append(x, np.nan), np.array([], np.float32)):
+            np.testing.assert_array_equal(half_of(numbers), numbers.astype(np.float16).astype(np.float32))
 
 
 @pytest.mark.parametrize(("arch", "lost"), [(70, 2.0**-24), (86, 2.0**-25), (90, 2.0**-26), (120, 2.0**-26)])
