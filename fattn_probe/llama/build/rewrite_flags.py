@@ -10,6 +10,7 @@ thirds of the time, with the same bits.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from fattn_probe.llama.build.rewrite_kernels import argument_names
 from fattn_probe.llama.cxx.functions import Function, function_at
@@ -21,10 +22,9 @@ BEFORE, AFTER = frozenset({"(", "!", "&&", "||", "=", ","}), frozenset({")", "&&
 """What is around a flag in a condition."""
 CONSTANT = frozenset({"constexpr", "static_assert", "case", "template", "using", "static"})
 """Words of statements whose conditions must be constant."""
-
-
 NESTED = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
 ASKED = re.compile(rf"SIMT_IS_CONSTANT{NESTED}")
+"""What `rewrite_products` asks."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Template:
 
 
 @dataclass(frozen=True)
-class Call:
+class TemplateCall:
     """A call with template arguments: the indices of its name and of the `(`, and the spans of the arguments."""
 
     at: int
@@ -158,7 +158,7 @@ def _is_condition(draft: Draft, use: int, start: int) -> bool:
     return around and not in_brackets and CONSTANT.isdisjoint(draft.words[begin:use])
 
 
-def _calls(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template]]) -> Iterator[Call]:
+def _calls(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template]]) -> Iterator[TemplateCall]:
     """The calls in a function's body of templates with flags, if they have these as template arguments."""
     for name, (callee, *_) in found.items():
         for at in draft.where.get(name, ()):
@@ -169,8 +169,9 @@ def _calls(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template
                     if depth == 0:
                         break
                 arguments = _split_at_commas(draft, at + 2, index)
-                if draft.word(index + 1) == "(" and max(callee.flags) < len(arguments) <= len(callee.parameters):
-                    yield Call(at, index + 1, arguments)
+                others = len(arguments) - len(callee.flags)
+                if draft.word(index + 1) == "(" and max(callee.flags) < len(arguments) and others > 0:
+                    yield TemplateCall(at, index + 1, arguments)
 
 
 def _move(draft: Draft, template: Template) -> None:
@@ -182,7 +183,7 @@ def _move(draft: Draft, template: Template) -> None:
     for index in range(function.start, function.stop):
         text = draft.out[draft.places[index]]
         for flag in flags:
-            text = ASKED.sub(lambda match, flag=flag: _answers(match[0], flag), text)
+            text = ASKED.sub(partial(_answers, flag), text)
         if text != draft.out[draft.places[index]]:
             draft.replace(index, text)
     parameters = ", ".join(draft.written(*template.parameters[position]) for position in template.others)
@@ -195,9 +196,7 @@ def _move(draft: Draft, template: Template) -> None:
     draft.after(function.start - 1, f" {call} }} {declared} {{")
 
 
-def _answers(asked: str, flag: str) -> str:
+def _answers(flag: str, asked: re.Match[str]) -> str:
     """Whether a condition is constant, where it reads a flag that is an argument now."""
-    if not re.search(rf"\b{flag}\b", asked):
-        return asked
-    true, false = (re.sub(rf"\b{flag}\b", value, asked) for value in ("true", "false"))
-    return f"({flag} ? {true} : {false})"
+    true, false = (re.sub(rf"\b{flag}\b", value, asked[0]) for value in ("true", "false"))
+    return asked[0] if true == asked[0] else f"({flag} ? {true} : {false})"

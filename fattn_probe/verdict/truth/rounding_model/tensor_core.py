@@ -94,11 +94,10 @@ def half_of(exact: F32 | F64) -> F32:
 
     The binade is that of the number of `exact`'s type whose last bit is the eleventh.
     """
-    exact = np.ascontiguousarray(exact)
     double = exact.dtype == np.float64
-    magic = np.empty_like(exact)
+    magic = np.empty(exact.shape, exact.dtype)
     whole = magic.view(np.int64 if double else np.int32)
-    np.bitwise_and(exact.view(whole.dtype), 0x7FF << 52 if double else 0xFF << 23, out=whole)
+    np.bitwise_and(np.ascontiguousarray(exact).view(whole.dtype), 0x7FF << 52 if double else 0xFF << 23, out=whole)
     np.maximum(magic, 2.0**F16_LEAST, out=magic)
     with np.errstate(invalid="ignore", over="ignore"):  # of what becomes infinity
         magic *= 1.5 * 2.0 ** (42 if double else 13)
