@@ -60,8 +60,8 @@ class Sums:
     """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
 
     `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean, and `common` the
-    part that is the same in all channels. `steps` are the sum of squares, the largest and the sum of the distances
-    between subnormal numbers, which each rounding may be off by, however small V is. `loss` is a share of
+    part that is the same in all channels. `steps` are the sum of squares and the sum of half the distances between
+    subnormal numbers, which each rounding may be off by, however small V is. `loss` is a share of
     V's mean (negative: lost). `worst` is the largest possible error, as a share of the largest |V|. `stuck` is the
     largest loss of any row with such weights, as a share of V's mean, wherever its sums lie between two powers of two.
     `largest` is the largest possible value of an accumulator.
@@ -70,7 +70,7 @@ class Sums:
     variance: F64
     walk: F64
     common: F64
-    steps: tuple[F64, F64, F64]
+    steps: tuple[F64, F64]
     loss: F64
     worst: F64
     stuck: F64
@@ -102,7 +102,7 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float, between: fl
         np.cumsum(chains.square * chains.scale**2, axis=2),
         (chains.weight > 0) & (chains.scale > NEGLIGIBLE),
     )
-    variance, loss, common = _roundings(chains, number, held, mean_square_V, between)
+    variance, loss = _roundings(chains, number, held, mean_square_V)
     powers = _power(held, mean_square_V)
     variance += 2 * number.relative * _rescaled(powers, chains.raised)
     power = _total(np.where(held.active, powers, 0))
@@ -111,7 +111,7 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float, between: fl
     return Sums(
         variance=variance,
         walk=variance * _total(np.where(held.active, held.square, 0)) / np.where(power == 0, 1, power),
-        common=common,
+        common=variance * _common(chains, number, held, mean_square_V, between),
         steps=_steps(chains, number, held),
         loss=loss,
         worst=_worst(chains, number, held),
@@ -133,12 +133,20 @@ def _worst(chains: Chains, number: Format, held: _Held) -> F64:
     return _total(np.where(held.active, np.minimum(added, ulp), 0)) + rescaled
 
 
-def _steps(chains: Chains, number: Format, held: _Held) -> tuple[F64, F64, F64]:
-    """The distances between subnormal numbers at all additions and rescalings: sum of squares, largest, sum."""
+def _common(chains: Chains, number: Format, held: _Held, mean_square: float, between: float) -> F64:
+    """The share of the roundings' mean square that is the same in all channels, as the errors of weights are."""
+    ulp = number.ulp(np.sqrt(_power(held, mean_square)) * _inverse(chains.scale)).astype(np.float64)
+    of_weight, weight = mean_square * chains.weight_variance, np.where(held.active, (ulp * chains.scale) ** 2, 0)
+    part = np.divide(of_weight, of_weight + chains.square, out=np.ones_like(ulp), where=chains.square > 0)
+    same = part * correlation(np.sqrt(chains.square + between * chains.weight**2) / ulp)
+    return _total(weight * same) / np.maximum(_total(weight), np.finfo(np.float64).tiny)
+
+
+def _steps(chains: Chains, number: Format, held: _Held) -> tuple[F64, F64]:
+    """Half the distances of subnormal numbers at all additions and rescalings: the sum of their squares, the sum."""
     scale = chains.scale.reshape(*chains.raised.shape[:2], chains.raised.shape[2] + 1, -1)[:, :, 1:, 0]
     parts = np.concatenate([np.where(held.active, chains.scale, 0), np.where(chains.raised, scale, 0)], axis=2)
-    step = number.least_step
-    return step**2 * _total(parts**2), step * parts.max(axis=(1, 2)).astype(np.float64), step * _total(parts)
+    return number.half_step**2 * _total(parts**2), number.half_step * _total(parts)
 
 
 def _rescaled(held: F32, raised: Bools) -> F64:
@@ -168,52 +176,46 @@ def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F
     return _total(np.where(held.active, np.minimum(added, lost), 0))
 
 
-def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float, between: float) -> tuple[F64, F64, F64]:
-    """Variance, loss and common variance of all additions; a loss makes the sum smaller, and later losses fewer."""
-    mean = float(np.sqrt(mean_square))
+def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) -> tuple[F64, F64]:
+    """Variance and loss of all additions; a loss makes the sum smaller, its ulp finer and later losses fewer."""
     if number is not HALF:
-        power = np.where(held.active, _power(held, mean_square), 0)
-        scatter = (chains.square + between * chains.weight**2) * chains.scale**2
-        ulps = np.sqrt(scatter / np.where(power > 0, power, 1)) / number.half_ulp  # an ulp is at most twice that
-        common = number.relative * _total(power * correlation(ulps))
-        return number.relative * _total(power), np.zeros(len(held.weight)), common
-    variance, loss, common, furthest = _pass(chains, held, mean, between, held.weight)
+        return number.relative * _total(np.where(held.active, _power(held, mean_square), 0)), np.zeros(len(held.weight))
+    mean = float(np.sqrt(mean_square))
+    variance, loss, furthest = _pass(chains, held, mean, held.weight)
     much = furthest.max(axis=1) > MUCH * held.weight.max(axis=(1, 2))
     if much.any():
-        variance[much], loss[much], common[much] = _march(chains.rows(much), held.rows(much), mean, between)
-    return variance.sum(axis=1), loss.sum(axis=1), common.sum(axis=1)
+        variance[much], loss[much] = _march(chains.rows(much), held.rows(much), mean)
+    return variance.sum(axis=1), loss.sum(axis=1)
 
 
-def _pass(chains: Chains, held: _Held, mean: float, between: float, path: F32) -> tuple[F64, F64, F64, F64]:
-    """Variance, loss, common variance and largest loss on the way, for accumulators that follow `path`."""
-    first, second, same = _additions(chains, path, held.square, mean, between)
+def _pass(chains: Chains, held: _Held, mean: float, path: F32) -> tuple[F64, F64, F64]:
+    """Variance, final loss and largest loss on the way, for accumulators that follow `path`; (rows, accumulators)."""
+    first, second = _additions(chains, path, held.square, mean)
     change = np.where(held.active, first * chains.scale, 0)
-    variance, common = (
-        np.where(held.active, part * chains.scale**2, 0).sum(axis=2, dtype=np.float64) for part in (second, same)
-    )
+    variance = np.where(held.active, second * chains.scale**2, 0).sum(axis=2, dtype=np.float64)
     loss = np.cumsum(change, axis=2, dtype=np.float64) / (mean or 1.0)
-    return variance, loss[:, :, -1], common, np.abs(loss).max(axis=2)
+    return variance, loss[:, :, -1], np.abs(loss).max(axis=2)
 
 
-def _march(chains: Chains, held: _Held, mean: float, between: float) -> tuple[F64, F64, F64]:
-    """Variance, loss and common variance by segment: each starts from the sum that earlier losses left."""
-    variance, loss, common = (np.zeros(held.weight.shape[:2]) for _ in range(3))
+def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
+    """Variance and loss, segment by segment: each starts from the sum that earlier losses left."""
+    variance, loss = np.zeros(held.weight.shape[:2]), np.zeros(held.weight.shape[:2])
     length = held.weight.shape[2]
     for start in range(0, length, max(8, length // PARTS)):
         part = slice(start, start + max(8, length // PARTS))
         some, now = chains.part(part), held.part(part)
         before = held.weight[:, :, part] + loss[..., None]
-        more, lost, same = (np.zeros_like(loss) for _ in range(3))
+        more, lost = np.zeros_like(loss), np.zeros_like(loss)
         for _ in range(ROUNDS):
             share = np.linspace(0, 1, before.shape[2])
             path = np.maximum(before + lost[..., None] * share, 0).astype(np.float32)
-            more, lost, same, _ = _pass(some, now, mean, between, path)
-        variance, loss, common = variance + more, loss + lost, common + same
-    return variance, loss, common
+            more, lost, _ = _pass(some, now, mean, path)
+        variance, loss = variance + more, loss + lost
+    return variance, loss
 
 
-def _additions(chains: Chains, path: F32, square: F32, mean: float, between: float) -> tuple[F32, F32, F32]:
-    """Mean, variance and common variance of the error of each addition in f16, averaged over channels.
+def _additions(chains: Chains, path: F32, square: F32, mean: float) -> tuple[F32, F32]:
+    """Mean and variance of the error of each addition in f16, averaged over channels.
 
     Where the maximum rose and its product is a multiple of the ulp, everything else, old and new, is rounded.
     """
@@ -222,24 +224,19 @@ def _additions(chains: Chains, path: F32, square: F32, mean: float, between: flo
     top_ulp = HALF.ulp(np.sqrt(mean**2 * chains.top**2 + chains.top_square))
     weight = np.where(chains.top > 0, held - chains.top, chains.weight)
     spread = np.maximum(np.where(chains.top > 0, scatter - chains.top_square, chains.square), 0)
-    first, second, common = np.zeros_like(held), np.zeros_like(held), np.zeros_like(held)
+    first, second = np.zeros_like(held), np.zeros_like(held)
     for place, share in NODES:
         ulp = HALF.ulp(mean * held + place * np.sqrt(scatter))
         fits = ulp <= top_ulp
         step = mean * np.where(fits, weight, chains.weight) / ulp
-        of_weight, of_V = mean**2 * chains.weight_variance, np.where(fits, spread, chains.square)
-        deviation = np.sqrt(of_V + of_weight) / ulp
+        deviation = np.sqrt(np.where(fits, spread, chains.square) + mean**2 * chains.weight_variance) / ulp
         bias, noise = np.zeros_like(step), np.full_like(step, 1 / 12)  # the limit where the spread is wide
         narrow = deviation < WIDE
         if narrow.any():
             bias[narrow], noise[narrow] = added_error(step[narrow], deviation[narrow])
         first += share * ulp * bias
-        variance = share * ulp**2 * (noise - bias**2)
-        second += variance
-        part = np.divide(of_weight, of_weight + of_V, out=np.ones_like(of_V), where=of_V > 0)
-        differs = of_V + between * np.where(fits, weight, chains.weight) ** 2
-        common += variance * part * correlation(np.sqrt(differs) / ulp)
-    return first, second, common
+        second += share * ulp**2 * (noise - bias**2)
+    return first, second
 
 
 def _power(held: _Held, mean_square: float) -> F32:

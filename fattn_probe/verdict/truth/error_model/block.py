@@ -72,9 +72,8 @@ class RowErrors:
     stuck: F64  # largest loss of sums with such weights, as a share of V's mean
     sunk: F64  # the part of the mean square error, with the loss, that scaling sums to a sink above them causes
     floor: F64  # largest error of float32 that are too small
-    step: F64  # mean square of roundings to subnormal f16, whose size does not depend on V's
-    step_single: F64  # largest one of them
-    step_worst: F64  # the sum of the largest possible ones
+    steps: F64  # sum of squares of the largest errors of roundings to subnormal f16, which do not depend on V
+    steps_worst: F64  # the sum of these errors
     largest: F64  # largest value of an accumulator, apart from one outlier of V
     roundings: F64  # roundings of an accumulator
 
@@ -87,21 +86,6 @@ class RowErrors:
     def loss(self) -> F64:
         """The systematic error, as a share of V's mean."""
         return self.loss_logits + self.loss_rounding + self.loss_weights + self.loss_sums + self.loss_sink
-
-
-@dataclass(frozen=True)
-class _Rounding:
-    """The error of roundings, arrays (rows,).
-
-    The mean square, the part of it that is common to all channels, the largest error of one rounding, the largest
-    possible one, and the number of roundings from f32 (a sum of subnormal f16 is exact).
-    """
-
-    square: F64
-    common: F64
-    single: F64
-    worst: F64
-    from_f32: F64
 
 
 @dataclass(frozen=True)
@@ -141,24 +125,23 @@ class Block:
         """The expected errors."""
         weights = self._weights()
         logits, shifted, changes = self._logit_errors()
-        sums, total, sunk, joined = self._sums(), self.total, self._sunk(), self._joined()
+        sums, total, sunk = self._sums(), self.total, self._sunk()
+        joined, same, once, always = self._joined()
         seen = self.seen
         mean, spread, step = self.kv.mean_square_V * seen**2, self.spread_left, SINGLE.relative
         # adding up accumulators, blocks and row sums in f32, and the division
         combined = step * ((self._parts / 3 + 6) * mean + (self._parts / 2 + 6) * spread)
         combined = combined + (EXP_ERROR + step * self._parts / 3) * spread
         converts = self.kv.error_V.any() or self.kv.mean_square_error_V > 0
-        converted, coarse = HALF.half_ulp * converts, max(HALF.least_step / 2, self.kernel.least_factor) * converts
+        converted, coarse = HALF.half_ulp * converts, max(HALF.half_step, self.kernel.least_factor) * converts
         part = self.share * seen.astype(np.float32)[ROWS]
         single = (part * (converted + self.kernel.weights.half_ulp) + FAR * changes).max(axis=ALL)
-        (square, largest, together), u = sums.steps, HALF.least_step * (joined.from_f32 > 0)
-        square, largest = square + joined.from_f32 * u**2, np.maximum(largest, u)
-        together = together + joined.from_f32 * u
+        from_f32 = (self.kernel.joining == "f32 from f16") * (self._held.share > 0).sum(axis=(1, 2, 3))
         return RowErrors(
             logits=logits,
             weights=weights.square / total**2,
             guess=weights.guess / total**2,
-            sums=sums.variance / total**2 + combined + sunk.variance + joined.square,
+            sums=sums.variance / total**2 + combined + sunk.variance + joined,
             values=seen**2 * (_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V),
             size=np.sqrt(mean + spread),
             loss_logits=shifted,
@@ -167,20 +150,19 @@ class Block:
             loss_sums=sums.loss / total,
             loss_sink=sunk.loss,
             walk=sums.walk / total**2,
-            common=(weights.common + sums.common) / total**2 + joined.common,
+            common=(weights.common + sums.common) / total**2 + same,
             peak=seen * self.share.max(axis=ALL),
-            single=np.maximum(single, np.maximum(sunk.single, joined.single)),
+            single=np.maximum(single, np.maximum(sunk.single, once)),
             worst=(weights.worst + sums.worst) / total
             + (self._parts + 8) * 2 * SINGLE.half_ulp
             + _total(part * converted + 2 * FAR * changes)
             + sunk.worst
-            + joined.worst,
+            + always,
             stuck=sums.stuck / total,
             sunk=sunk.lost + sunk.loss**2 * self.kv.mean_square_V,
             floor=self._floor(),
-            step=square / 12 / total**2 + coarse**2 * _total(part**2),
-            step_single=np.maximum(largest / 2 / total, coarse * part.max(axis=ALL)),
-            step_worst=together / 2 / total + coarse * seen,
+            steps=(sums.steps[0] + HALF.half_step**2 * from_f32) / total**2 + coarse**2 * _total(part**2),
+            steps_worst=(sums.steps[1] + HALF.half_step * from_f32) / total + coarse * seen,
             largest=sums.largest,
             roundings=sums.roundings,
         )
@@ -301,7 +283,7 @@ class Block:
             scale=_chains(np.broadcast_to(self.scale[..., 0], weight.shape)),
             raised=_chains(np.broadcast_to(raised[..., 0], shape)),
         )
-        return accumulate(chains, self.kernel.accumulator, self.kv.mean_square_V, self.kv.between_V)
+        return accumulate(chains, self.kernel.accumulator, self.kv.mean_square_V, self.kv.channel_mean.var())
 
     @cached_property
     def _held(self) -> Contribution:
@@ -328,28 +310,28 @@ class Block:
             return Sunk(*[np.zeros(len(self.p))] * 5)
         return sunk(self._held, sinking, self.sink, self._sink_weight / self.total, self.kv)
 
-    def _joined(self) -> "_Rounding":
+    def _joined(self) -> tuple[F64, F64, F64, F64]:
         """The error of adding a block's sums in f16.
 
-        The sums are added to the first one after another, where adding 0 is exact; or each is rounded, and added in
-        f32.
+        Mean square, the part that all channels have, the largest of one rounding, the largest possible. The sums are
+        added to the first one after another, where adding 0 is exact; or each is rounded, and added in f32.
         """
         if self.kernel.joining == "f32":
-            return _Rounding(*np.zeros((5, len(self.p))))
+            return (np.zeros(len(self.p)),) * 4
         share, spread, rounds = self._held.share, self._held.spread, self._held.share > 0
         if self.kernel.joining == "f16":
             share, spread = (np.cumsum(part, axis=3) for part in (share, spread))
             rounds[..., 1:] &= share[..., :-1] > 0
             rounds[..., 0] = False
         power, off, axes = rounds * (self.kv.mean_square_V * share**2 + spread), rounds * share, (1, 2, 3)
-        differs = (spread + self.kv.between_V * share**2) / np.where(power > 0, power, 1)
+        differs = (spread + self.kv.channel_mean.var() * share**2) / np.where(power > 0, power, 1)
         same = correlation(np.sqrt(differs) / HALF.half_ulp)  # an ulp is at most twice that
-        return _Rounding(
-            square=HALF.relative * power.sum(axis=axes),
-            common=HALF.relative * (power * same).sum(axis=axes),
-            single=HALF.half_ulp * off.max(axis=axes),
-            worst=HALF.half_ulp * off.sum(axis=axes),
-            from_f32=rounds.sum(axis=axes) * (self.kernel.joining == "f32 from f16"),
+        square, unit = HALF.relative * power, HALF.half_ulp
+        return (
+            square.sum(axis=axes),
+            (square * same).sum(axis=axes),
+            unit * off.max(axis=axes),
+            unit * off.sum(axis=axes),
         )
 
     @cached_property
@@ -366,7 +348,7 @@ class Block:
         noise = np.where((p == 0) | (self.x == self.maximum), 0, np.minimum(likely, ulp**2 / 12))
         return np.where(noise < ulp**2 / 12, rounded, p), noise
 
-    def _weights(self) -> "_Weights":
+    def _weights(self) -> _Weights:
         """The error of rounding P to f16, not divided by the row sum."""
         if self.kernel.weights is not HALF:
             return _Weights(*np.zeros((6, len(self.p))))

@@ -111,11 +111,6 @@ class KVMoments:
             V_in_K=v.shape[1] if V_is_K_view else 0,
         )
 
-    @property
-    def between_V(self) -> float:
-        """The variance of V's channel means."""
-        return float(self.channel_mean.var())
-
     def some(self, rows: Indices) -> "KVMoments":
         """The moments by head and channel, with copies of the arrays for some of the KV rows."""
         names = ("k", "kernel_k", "square_K", "spread_V", "error_V")

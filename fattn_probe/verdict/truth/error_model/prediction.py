@@ -177,7 +177,7 @@ class Prediction:
         worst = np.where(self.sampled, rows.worst, np.fmax.reduce(rows.worst, axis=1, keepdims=True))
         bound += self._largest_loss()[..., None] * np.abs(heads.mean_V)
         np.minimum(bound, worst[..., None] * heads.largest, out=bound)
-        steps = np.minimum(np.sqrt(2 * odds * rows.step) + 2 / 3 * odds * rows.step_single, rows.step_worst)
+        steps = np.minimum(np.sqrt(2 * odds * rows.steps), rows.steps_worst)  # Hoeffding's inequality
         steps = np.where(self.sampled, steps, UNSEEN * np.fmax.reduce(steps, axis=1, keepdims=True))
         bound += np.minimum(steps[..., None], 2 * heads.largest)  # no rounding is off by more than what it rounds
         bound += rows.floor[..., None]

@@ -38,9 +38,9 @@ class Format:
         return float(2.0 ** (-self.fraction - 1))
 
     @property
-    def least_step(self) -> float:
-        """The distance between subnormal numbers."""
-        return float(2.0 ** (self.least - self.fraction))
+    def half_step(self) -> float:
+        """Half the distance between subnormal numbers: the largest error of one rounding to them."""
+        return float(2.0 ** (self.least - self.fraction - 1))
 
     def ulp(self, values: Floats) -> npt.NDArray[np.float32]:
         """The distance between neighbouring numbers at |values|; near 0, the distance of subnormal numbers."""

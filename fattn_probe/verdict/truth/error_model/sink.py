@@ -76,7 +76,7 @@ def sunk(held: Contribution, sinking: Sinking | None, sink: F64, share: F64, kv:
     bias, noise = np.zeros(below.shape), np.zeros(below.shape)
     bias[own], noise[own] = ulp * first, ulp**2 * (second - first**2)
     least_V = kv.channel_largest[kv.channel_largest > 0].min(initial=np.inf)
-    rounded = np.where(own, np.maximum(held.share * HALF.half_ulp, HALF.least_step / 2 * one / least_V), 0.0)
+    rounded = np.where(own, np.maximum(held.share * HALF.half_ulp, HALF.half_step * one / least_V), 0.0)
     lost = _total(noise + off**2 * held.spread)
     return Sunk(
         variance=lost + common.sum(axis=1),
