@@ -60,7 +60,7 @@ class Sums:
     """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
 
     `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean, and `common` the
-    part that is the same in all channels. `steps` are the sum of squares and the sum of half the distances between
+    share that is the same in all channels. `steps` are the sum of squares and the sum of half the distances between
     subnormal numbers, which each rounding may be off by, however small V is. `loss` is a share of
     V's mean (negative: lost). `worst` is the largest possible error, as a share of the largest |V|. `stuck` is the
     largest loss of any row with such weights, as a share of V's mean, wherever its sums lie between two powers of two.
@@ -111,7 +111,7 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float, between: fl
     return Sums(
         variance=variance,
         walk=variance * _total(np.where(held.active, held.square, 0)) / np.where(power == 0, 1, power),
-        common=variance * _common(chains, number, held, mean_square_V, between),
+        common=_common(chains, number, held, mean_square_V, between),
         steps=_steps(chains, number, held),
         loss=loss,
         worst=_worst(chains, number, held),

@@ -11,7 +11,7 @@ from fattn_probe.base.arrays import F32, F64, Indices
 from fattn_probe.verdict.truth.error_model.accumulate import Chains, Sums, accumulate
 from fattn_probe.verdict.truth.error_model.kernel import EXP_ERROR, Kernel
 from fattn_probe.verdict.truth.error_model.operands import KVMoments, QRows
-from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE, correlation
+from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
 from fattn_probe.verdict.truth.error_model.sink import FAR, Contribution, Sunk, sunk
 
 Number = TypeVar("Number", np.float32, np.bool_)
@@ -126,7 +126,7 @@ class Block:
         weights = self._weights()
         logits, shifted, changes = self._logit_errors()
         sums, total, sunk = self._sums(), self.total, self._sunk()
-        joined, same, once, always = self._joined()
+        joined, once, always = self._joined()
         seen = self.seen
         mean, spread, step = self.kv.mean_square_V * seen**2, self.spread_left, SINGLE.relative
         # adding up accumulators, blocks and row sums in f32, and the division
@@ -137,11 +137,12 @@ class Block:
         part = self.share * seen.astype(np.float32)[ROWS]
         single = (part * (converted + self.kernel.weights.half_ulp) + FAR * changes).max(axis=ALL)
         from_f32 = (self.kernel.joining == "f32 from f16") * (self._held.share > 0).sum(axis=(1, 2, 3))
+        rounded = sums.variance / total**2 + combined + sunk.variance + joined
         return RowErrors(
             logits=logits,
             weights=weights.square / total**2,
             guess=weights.guess / total**2,
-            sums=sums.variance / total**2 + combined + sunk.variance + joined,
+            sums=rounded,
             values=seen**2 * (_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V),
             size=np.sqrt(mean + spread),
             loss_logits=shifted,
@@ -150,7 +151,7 @@ class Block:
             loss_sums=sums.loss / total,
             loss_sink=sunk.loss,
             walk=sums.walk / total**2,
-            common=(weights.common + sums.common) / total**2 + same,
+            common=weights.common / total**2 + sums.common * rounded,
             peak=seen * self.share.max(axis=ALL),
             single=np.maximum(single, np.maximum(sunk.single, once)),
             worst=(weights.worst + sums.worst) / total
@@ -310,29 +311,21 @@ class Block:
             return Sunk(*[np.zeros(len(self.p))] * 5)
         return sunk(self._held, sinking, self.sink, self._sink_weight / self.total, self.kv)
 
-    def _joined(self) -> tuple[F64, F64, F64, F64]:
-        """The error of adding a block's sums in f16.
+    def _joined(self) -> tuple[F64, F64, F64]:
+        """The error of adding a block's sums in f16: mean square, the largest of one rounding, the largest possible.
 
-        Mean square, the part that all channels have, the largest of one rounding, the largest possible. The sums are
-        added to the first one after another, where adding 0 is exact; or each is rounded, and added in f32.
+        The sums are added to the first one after another, where adding 0 is exact; or each is rounded, and added in
+        f32.
         """
         if self.kernel.joining == "f32":
-            return (np.zeros(len(self.p)),) * 4
+            return (np.zeros(len(self.p)),) * 3
         share, spread, rounds = self._held.share, self._held.spread, self._held.share > 0
         if self.kernel.joining == "f16":
             share, spread = (np.cumsum(part, axis=3) for part in (share, spread))
             rounds[..., 1:] &= share[..., :-1] > 0
             rounds[..., 0] = False
-        power, off, axes = rounds * (self.kv.mean_square_V * share**2 + spread), rounds * share, (1, 2, 3)
-        differs = (spread + self.kv.channel_mean.var() * share**2) / np.where(power > 0, power, 1)
-        same = correlation(np.sqrt(differs) / HALF.half_ulp)  # an ulp is at most twice that
-        square, unit = HALF.relative * power, HALF.half_ulp
-        return (
-            square.sum(axis=axes),
-            (square * same).sum(axis=axes),
-            unit * off.max(axis=axes),
-            unit * off.sum(axis=axes),
-        )
+        power, off = rounds * (self.kv.mean_square_V * share**2 + spread), HALF.half_ulp * rounds * share
+        return HALF.relative * power.sum(axis=(1, 2, 3)), off.max(axis=(1, 2, 3)), off.sum(axis=(1, 2, 3))
 
     @cached_property
     def _rounded(self) -> tuple[F32, F32]:
