@@ -21,6 +21,7 @@ class Prediction(StandIn):
     why: str = "mma-f16 sums P.V in f16"
     lost: str = "increments below half an ulp of the f16 accumulator are lost"
     assumed: str = ""
+    common: float = 0.0
     known, row_mean_error = property(vars(RealPrediction)["known"].func), 0.0
 
     @property
@@ -30,6 +31,10 @@ class Prediction(StandIn):
     @property
     def row_uncertainty(self):
         return self.row_rmse
+
+    @property
+    def row_common(self):
+        return self.common * self.row_rmse**2 if self.common else np.zeros_like(self.row_rmse)
 
 
 def predicted(shape, rmse=1e-3, bound=None, sampled=True, **more):

@@ -8,7 +8,7 @@ import numpy as np
 from fattn_probe.base.arrays import F32, F64, Bools, above
 from fattn_probe.base.figures import factor
 from fattn_probe.verdict.measure.metrics import Deviation
-from fattn_probe.verdict.truth.error_model.prediction import Prediction
+from fattn_probe.verdict.truth.error_model.prediction import ODDS, Prediction
 
 RMSE_LIMIT = 2.0
 """Limit of measured / predicted RMSE over the output; correct kernels have 0.5 to 1.5."""
@@ -249,12 +249,17 @@ def predicted_rmse(prediction: Prediction, rows: Bools) -> float:
 def rmse_limit(prediction: Prediction, rows: Bools) -> float:
     """The largest measured / predicted RMSE of a correct output, for these rows together.
 
-    The prediction's standard error, which comes from sampling rows, widens it.
+    The prediction's standard error, which comes from sampling rows, widens it. So do rows whose elements all have the
+    same error, as with a constant V: their mean square is that of one draw, not of many. The sum of the draws' squares
+    exceeds this with a probability of `ODDS` (Laurent and Massart, Annals of Statistics 28(5), 2000, lemma 1).
     """
-    squares = np.square(prediction.row_rmse[rows & prediction.sampled])
-    if prediction.sampled[rows].all() or not squares.any():
-        return RMSE_LIMIT
-    return RMSE_LIMIT * float(np.sqrt(1 + SAMPLING * squares.std() / squares.mean() / np.sqrt(squares.size)))
+    squares, common = np.square(prediction.row_rmse[rows & prediction.sampled]), prediction.row_common[rows]
+    sampling, odds = 1.0, -np.log(ODDS)
+    if not prediction.sampled[rows].all() and squares.any():
+        sampling += SAMPLING * float(squares.std() / squares.mean()) / np.sqrt(squares.size)
+    draws = 2 * np.sqrt(odds * np.square(common).sum()) + 2 * odds * common.max()
+    of_draws = draws / (np.square(prediction.row_rmse[rows]).sum() or 1.0)
+    return float(np.sqrt(RMSE_LIMIT**2 * sampling + of_draws))
 
 
 def model_units(reference: F64, model: F32, rows: Bools) -> tuple[F64, F64, float]:

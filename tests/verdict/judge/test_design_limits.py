@@ -101,6 +101,26 @@ def test_a_prediction_that_samples_rows_is_wider_by_its_standard_error():
     assert rmse_limit(prediction, ~some) == 2.0
 
 
+@pytest.mark.parametrize("rows", [1, 4, 100])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
+def test_a_row_whose_elements_all_have_the_same_error_is_one_draw(rows, share):
+    """Draws with the predicted variance are as designed; so are 5 deviations of one row, but not of many."""
+    shape, draws = (1, rows, 1, 4), np.random.default_rng(0).standard_normal((20000, rows))
+    prediction = made.predicted(shape, R, 1.0, common=share)
+    limit = rmse_limit(prediction, np.ones(shape[:3], bool))
+    assert limit == pytest.approx(np.sqrt(4 + share * 2 * (np.sqrt(X / rows) + X / rows)))
+    measured = np.sqrt(1 - share + share * np.square(draws).mean(axis=1))
+    assert (measured < limit).all() and limit < 6.7
+    assert rows < 100 or limit < 2.3
+    reference = np.ones(shape) * SIGN
+    for times, passes in ((0.99 * limit, True), (1.01 * limit, False)):
+        dst = (reference + times * R).astype(np.float32)
+        assert hold(dst, reference, Expected(prediction)).design.passes == passes
+
+
+X = -np.log(1e-7)
+
+
 @pytest.mark.parametrize(
     ("rmse", "bound", "sampled", "has_one"),
     [

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.base.arrays import F32, F64, Bools
-from fattn_probe.verdict.truth.error_model.rounding import HALF, WIDE, Format, added_error, largest_bias
+from fattn_probe.verdict.truth.error_model.rounding import HALF, WIDE, Format, added_error, correlation, largest_bias
 
 NODES = ((0.0, 0.2), (0.5988, 0.2), (-0.5988, 0.2), (1.4635, 0.2), (-1.4635, 0.2))
 """Nodes and weights of a quadrature for a standard normal variable: the middles of five equal shares."""
@@ -59,7 +59,9 @@ class Chains:
 class Sums:
     """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
 
-    `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean. `loss` is a share of
+    `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean, and `common` the
+    share that is the same in all channels. `steps` are the sum of squares and the sum of half the distances between
+    subnormal numbers, which each rounding may be off by, however small V is. `loss` is a share of
     V's mean (negative: lost). `worst` is the largest possible error, as a share of the largest |V|. `stuck` is the
     largest loss of any row with such weights, as a share of V's mean, wherever its sums lie between two powers of two.
     `largest` is the largest possible value of an accumulator.
@@ -67,6 +69,8 @@ class Sums:
 
     variance: F64
     walk: F64
+    common: F64
+    steps: tuple[F64, F64]
     loss: F64
     worst: F64
     stuck: F64
@@ -91,8 +95,8 @@ class _Held:
         return _Held(self.weight[which], self.square[which], self.active[which])
 
 
-def accumulate(chains: Chains, number: Format, mean_square_V: float) -> Sums:
-    """The expected error of sums in a format, for V with this mean square of its channels' means."""
+def accumulate(chains: Chains, number: Format, mean_square_V: float, between: float) -> Sums:
+    """The expected error of sums in a format, for V with this mean square and this variance of its channels' means."""
     held = _Held(
         np.cumsum(chains.weight * chains.scale, axis=2),
         np.cumsum(chains.square * chains.scale**2, axis=2),
@@ -107,6 +111,8 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float) -> Sums:
     return Sums(
         variance=variance,
         walk=variance * _total(np.where(held.active, held.square, 0)) / np.where(power == 0, 1, power),
+        common=_common(chains, number, held, mean_square_V, between),
+        steps=_steps(chains, number, held),
         loss=loss,
         worst=_worst(chains, number, held),
         stuck=_stuck(chains, number, held, mean_square_V),
@@ -125,6 +131,22 @@ def _worst(chains: Chains, number: Format, held: _Held) -> F64:
     added, ulp = chains.weight * chains.scale, 2 * number.half_ulp * held.weight
     rescaled = 4 * number.half_ulp * _rescaled(held.weight, chains.raised)
     return _total(np.where(held.active, np.minimum(added, ulp), 0)) + rescaled
+
+
+def _common(chains: Chains, number: Format, held: _Held, mean_square: float, between: float) -> F64:
+    """The share of the roundings' mean square that is the same in all channels, as the errors of weights are."""
+    ulp = number.ulp(np.sqrt(_power(held, mean_square)) * _inverse(chains.scale)).astype(np.float64)
+    of_weight, weight = mean_square * chains.weight_variance, np.where(held.active, (ulp * chains.scale) ** 2, 0)
+    part = np.divide(of_weight, of_weight + chains.square, out=np.ones_like(ulp), where=chains.square > 0)
+    same = part * correlation(np.sqrt(chains.square + between * chains.weight**2) / ulp)
+    return _total(weight * same) / np.maximum(_total(weight), np.finfo(np.float64).tiny)
+
+
+def _steps(chains: Chains, number: Format, held: _Held) -> tuple[F64, F64]:
+    """Half the distances of subnormal numbers at all additions and rescalings: the sum of their squares, the sum."""
+    scale = chains.scale.reshape(*chains.raised.shape[:2], chains.raised.shape[2] + 1, -1)[:, :, 1:, 0]
+    parts = np.concatenate([np.where(held.active, chains.scale, 0), np.where(chains.raised, scale, 0)], axis=2)
+    return number.half_step**2 * _total(parts**2), number.half_step * _total(parts)
 
 
 def _rescaled(held: F32, raised: Bools) -> F64:

@@ -50,25 +50,30 @@ class RowLogits:
 class RowErrors:
     """The expected errors of rows, arrays (rows,).
 
-    The first four are mean squares of the error, by cause. Losses are signed shares of V's mean.
+    The first are mean squares of the error, by cause. Losses are signed shares of V's mean.
     """
 
     logits: F64  # rounding of KQ
-    weights: F64  # rounding of P
+    weights: F64  # rounding of P, as far as it is random
+    guess: F64  # what the square of `loss_rounding` would be on average
     sums: F64  # rounding of the sums of P*V
     values: F64  # conversion of V
     size: F64  # root mean square of the output
     loss_logits: F64  # weight that moves to the sink
+    loss_rounding: F64  # known roundings of P
     loss_weights: F64  # weights flushed to zero
     loss_sums: F64  # increments of the sums below half an ulp
     loss_sink: F64  # sums scaled to a sink above them
     walk: F64  # the part of `sums` that V's scatter causes
+    common: F64  # the part of the mean square error that is one draw, the same in all channels
     peak: F64  # largest weight
     single: F64  # largest error of one addend, as a share of the largest |V|
     worst: F64  # largest possible error, as a share of the largest |V|
     stuck: F64  # largest loss of sums with such weights, as a share of V's mean
     sunk: F64  # the part of the mean square error, with the loss, that scaling sums to a sink above them causes
     floor: F64  # largest error of float32 that are too small
+    steps: F64  # sum of squares of the largest errors of roundings to subnormal f16, which do not depend on V
+    steps_worst: F64  # the sum of these errors
     largest: F64  # largest value of an accumulator, apart from one outlier of V
     roundings: F64  # roundings of an accumulator
 
@@ -80,7 +85,25 @@ class RowErrors:
     @property
     def loss(self) -> F64:
         """The systematic error, as a share of V's mean."""
-        return self.loss_logits + self.loss_weights + self.loss_sums + self.loss_sink
+        return self.loss_logits + self.loss_rounding + self.loss_weights + self.loss_sums + self.loss_sink
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """The error of rounding P to f16, arrays (rows,), not divided by the row sum.
+
+    `square` is the mean square of what is random, and `common` its part that is common to all channels. `known` is the
+    sum of the known errors, `guess` what its square would be on average. `lost` is the known loss of the largest
+    weights, of those below 2^-22, where P has one bit or none left, and of those that are flushed. `worst` is the
+    largest possible error.
+    """
+
+    square: F64
+    common: F64
+    guess: F64
+    known: F64
+    lost: F64
+    worst: F64
 
 
 @dataclass(frozen=True)
@@ -100,39 +123,47 @@ class Block:
 
     def rows(self) -> RowErrors:
         """The expected errors."""
-        weights, flushed, coarse = self._weights()
-        logits, shifted, deviation = self._logit_errors()
-        sums, total, sunk, joined = self._sums(deviation), self.total, self._sunk(), self._joined()
+        weights = self._weights()
+        logits, shifted, changes = self._logit_errors()
+        sums, total, sunk = self._sums(), self.total, self._sunk()
+        joined, once, always = self._joined()
         seen = self.seen
         mean, spread, step = self.kv.mean_square_V * seen**2, self.spread_left, SINGLE.relative
         # adding up accumulators, blocks and row sums in f32, and the division
         combined = step * ((self._parts / 3 + 6) * mean + (self._parts / 2 + 6) * spread)
         combined = combined + (EXP_ERROR + step * self._parts / 3) * spread
-        converted = HALF.half_ulp if self.kv.error_V.any() or self.kv.mean_square_error_V else 0.0
-        if converted and self.kernel.least_factor:
-            converted = max(converted, min(1.0, self.kernel.least_factor / self.kv.channel_largest.max()))
-        single = seen * (self.share * (converted + self.kernel.weights.half_ulp + FAR * deviation)).max(axis=ALL)
+        converts = self.kv.error_V.any() or self.kv.mean_square_error_V > 0
+        converted, coarse = HALF.half_ulp * converts, max(HALF.half_step, self.kernel.least_factor) * converts
+        part = self.share * seen.astype(np.float32)[ROWS]
+        single = (part * (converted + self.kernel.weights.half_ulp) + FAR * changes).max(axis=ALL)
+        from_f32 = (self.kernel.joining == "f32 from f16") * (self._held.share > 0).sum(axis=(1, 2, 3))
+        rounded = sums.variance / total**2 + combined + sunk.variance + joined
         return RowErrors(
             logits=logits,
-            weights=weights / total**2,
-            sums=sums.variance / total**2 + combined + sunk.variance + joined[0],
+            weights=weights.square / total**2,
+            guess=weights.guess / total**2,
+            sums=rounded,
             values=seen**2 * (_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V),
             size=np.sqrt(mean + spread),
             loss_logits=shifted,
-            loss_weights=flushed / total,
+            loss_rounding=weights.known / total,
+            loss_weights=weights.lost / total,
             loss_sums=sums.loss / total,
             loss_sink=sunk.loss,
             walk=sums.walk / total**2,
+            common=weights.common / total**2 + sums.common * rounded,
             peak=seen * self.share.max(axis=ALL),
-            single=np.maximum(single, np.maximum(sunk.single, joined[1])),
-            worst=(coarse + sums.worst) / total
+            single=np.maximum(single, np.maximum(sunk.single, once)),
+            worst=(weights.worst + sums.worst) / total
             + (self._parts + 8) * 2 * SINGLE.half_ulp
-            + seen * _total(self.share * (converted + 2 * FAR * deviation))
+            + _total(part * converted + 2 * FAR * changes)
             + sunk.worst
-            + joined[2],
+            + always,
             stuck=sums.stuck / total,
             sunk=sunk.lost + sunk.loss**2 * self.kv.mean_square_V,
             floor=self._floor(),
+            steps=(sums.steps[0] + HALF.half_step**2 * from_f32) / total**2 + coarse**2 * _total(part**2),
+            steps_worst=(sums.steps[1] + HALF.half_step * from_f32) / total + coarse * seen,
             largest=sums.largest,
             roundings=sums.roundings,
         )
@@ -144,8 +175,9 @@ class Block:
 
     @cached_property
     def x(self) -> F32:
-        """The logits, by block, KV step and accumulator."""
-        return self._cut(self.logits.values, -np.inf)
+        """The kernel's own logits, by block, KV step and accumulator: which way it rounds follows from them."""
+        values, off = self.logits.values, self.logits.off
+        return self._cut(values if off is None else values + off, -np.inf)
 
     @cached_property
     def maximum(self) -> F32:
@@ -191,9 +223,13 @@ class Block:
     @property
     def _sink_weight(self) -> F64:
         """The sink's weight relative to the final maximum."""
+        return self._sink_over(self.maximum.max(axis=ALL))
+
+    def _sink_over(self, maximum: F32) -> F64:
+        """The sink's weight relative to these logits."""
         if self.sink is None:
-            return np.zeros(len(self.p))
-        return np.asarray(np.exp(np.minimum(self.sink - self.maximum.max(axis=ALL), 300.0)))
+            return np.zeros(len(maximum))
+        return np.asarray(np.exp(np.minimum(self.sink - maximum, 300.0)))
 
     @cached_property
     def share(self) -> F32:
@@ -229,12 +265,12 @@ class Block:
     def _by_row(self, values: F64) -> F32:
         return self._cut(values.astype(np.float32)[None], 0.0)
 
-    def _sums(self, deviation: F32) -> Sums:
+    def _sums(self) -> Sums:
         spread, highest, p = self._by_row(self.kv.spread_V), self.x == self.maximum, self.p
-        weight_variance = (p * deviation) ** 2
+        weight_variance = p**2 * self._random
         if self.kernel.weights is HALF:
-            weight_variance += HALF.ulp(p) ** 2 / 12
-            p = np.where(highest, p.astype(np.float16), p)
+            p, noise = self._rounded
+            weight_variance += noise
         top = np.where(highest, p, np.float32(0))
         weight, square = p.sum(axis=7), (p**2 * spread).sum(axis=7)
         raised = self.maximum[:, :, 1:] > self.maximum[:, :, :-1]
@@ -248,7 +284,7 @@ class Block:
             scale=_chains(np.broadcast_to(self.scale[..., 0], weight.shape)),
             raised=_chains(np.broadcast_to(raised[..., 0], shape)),
         )
-        return accumulate(chains, self.kernel.accumulator, self.kv.mean_square_V)
+        return accumulate(chains, self.kernel.accumulator, self.kv.mean_square_V, self.kv.channel_mean.var())
 
     @cached_property
     def _held(self) -> Contribution:
@@ -278,85 +314,105 @@ class Block:
     def _joined(self) -> tuple[F64, F64, F64]:
         """The error of adding a block's sums in f16: mean square, the largest of one rounding, the largest possible.
 
-        The sums are added to the first one after another; or each is rounded, and added in f32.
+        The sums are added to the first one after another, where adding 0 is exact; or each is rounded, and added in
+        f32.
         """
         if self.kernel.joining == "f32":
-            return np.zeros(len(self.p)), np.zeros(len(self.p)), np.zeros(len(self.p))
-        share, spread = self._held.share, self._held.spread
+            return (np.zeros(len(self.p)),) * 3
+        share, spread, rounds = self._held.share, self._held.spread, self._held.share > 0
         if self.kernel.joining == "f16":
-            share, spread = (np.cumsum(part, axis=3)[..., 1:] for part in (share, spread))
-        square = HALF.relative * (self.kv.mean_square_V * share**2 + spread).sum(axis=(1, 2, 3))
-        off = HALF.half_ulp * share
-        return square, off.max(axis=(1, 2, 3), initial=0.0), off.sum(axis=(1, 2, 3))
+            share, spread = (np.cumsum(part, axis=3) for part in (share, spread))
+            rounds[..., 1:] &= share[..., :-1] > 0
+            rounds[..., 0] = False
+        power, off = rounds * (self.kv.mean_square_V * share**2 + spread), HALF.half_ulp * rounds * share
+        return HALF.relative * power.sum(axis=(1, 2, 3)), off.max(axis=(1, 2, 3)), off.sum(axis=(1, 2, 3))
 
-    def _weights(self) -> tuple[F64, F64, F64]:
-        """The error of rounding P to f16: mean square, loss and largest possible; not divided by the row sum.
+    @cached_property
+    def _rounded(self) -> tuple[F32, F32]:
+        """The weights in f16 where they are known, and the mean square of what is not known of their rounding.
 
-        A row's largest weight is always the same number, so its error is known. Below 2^-22, where P has one bit or
-        none left, and where it is flushed, the actual error of each weight is used. The others are treated as random.
+        A weight that is off by d at random is rounded to the other number with the probability E|d|/ulp. If d is wide,
+        nothing is known of its rounding. A row's largest weight is always the same number.
         """
+        p, ulp = self.p, HALF.ulp(self.p)
+        rounded = p.astype(np.float16).astype(np.float32)
+        rounded[rounded < self.kernel.least_factor] = 0
+        likely = np.float32(np.sqrt(2 / np.pi)) * p * np.sqrt(self._random) * ulp
+        noise = np.where((p == 0) | (self.x == self.maximum), 0, np.minimum(likely, ulp**2 / 12))
+        return np.where(noise < ulp**2 / 12, rounded, p), noise
+
+    def _weights(self) -> _Weights:
+        """The error of rounding P to f16, not divided by the row sum."""
         if self.kernel.weights is not HALF:
-            return np.zeros(len(self.p)), np.zeros(len(self.p)), np.zeros(len(self.p))
+            return _Weights(*np.zeros((6, len(self.p))))
         p, ulp = self.p, HALF.ulp(self.p)
         ulp[p == 0] = 0
-        rounded, least = p.astype(np.float16), max(2.0**-22, self.kernel.least_factor)
-        known = (self.x == self.maximum) | (rounded < least)
-        rounded[rounded < self.kernel.least_factor] = 0
-        error = np.where(known, (rounded - p) * self.scale, 0)
-        noise = np.where(known, 0, ulp * self.scale) ** 2 / 12
-        spread = self._by_row(self.kv.spread_V)
-        square = _total(noise * (spread + np.float32(self.kv.mean_square_V)) + error**2 * spread)
-        return square, _total(error), _total(np.maximum(ulp / 2, np.abs(rounded - p)) * self.scale)
+        rounded, noise = self._rounded
+        lost = (self.x == self.maximum) | (rounded < max(2.0**-22, self.kernel.least_factor))
+        error, random, mean_square = (rounded - p) * self.scale, noise * self.scale**2, self.kv.mean_square_V
+        guess = np.where(lost | (error == 0), np.float32(0), ulp * self.scale) ** 2 / 12
+        return _Weights(
+            square=_total((random + error**2) * self._by_row(self.kv.spread_V)) + mean_square * _total(random),
+            common=mean_square * _total(random),
+            guess=mean_square * _total(guess),
+            known=_total(np.where(lost, 0, error)),
+            lost=_total(np.where(lost, error, 0)),
+            worst=_total(np.maximum(ulp / 2, np.abs(rounded - p)) * self.scale),
+        )
 
     def _moved(self, off: F32) -> tuple[F32, F64]:
-        """How much each weight changes, as a share of the keys' weights, if these are the errors of the logits.
+        """How much each weight changes, as a share of the row sum, if these are the errors of the logits.
 
         Exactly, since of two logits that nearly tie, an error of 1 or more decides which one has the weight. Then the
-        sum of all changes, as a share of the row sum: what the sink loses.
+        sum of all changes, which is what the sink loses.
         """
-        below = self.logits.values - self.maximum.max(axis=ALL)[:, None]
+        exact = self.logits.values.max(axis=1, initial=LOWEST)
+        below = self.logits.values - exact[:, None]
         highest = (below + off).max(axis=1, initial=LOWEST)
         highest[highest == LOWEST] = 0.0  # every weight is 0
         now, then = np.exp(below), np.exp(below + off - highest[:, None])
-        total = then.sum(axis=1, dtype=np.float64) + self._sink_weight * np.exp(-highest.astype(np.float64))
-        total[total == 0.0] = 1.0
-        common = highest + np.log(total / self.total)  # an error that all weights and the sink share changes nothing
+        sink = self._sink_over(exact)
+        before, total = (part.sum(axis=1, dtype=np.float64) for part in (now, then))
+        before, total = before + sink, total + sink * np.exp(-highest.astype(np.float64))
+        before[before == 0.0] = total[total == 0.0] = 1.0
+        common = highest + np.log(total / before)  # an error that all weights and the sink share changes nothing
         relative = off - common.astype(np.float32)[:, None]
-        now /= self._visible[:, None].astype(np.float32)
-        then *= (self.total / (self._visible * total)).astype(np.float32)[:, None]
+        now /= before[:, None].astype(np.float32)
+        then *= (1 / total).astype(np.float32)[:, None]
         moved = np.copysign(np.where(relative > 0, then, now) * np.expm1(-np.abs(relative)), relative)
-        gain = self.seen * moved.sum(axis=1, dtype=np.float64)
-        surplus = gain + (1 - self.seen) * np.expm1(-common)  # with what the sink gains: 0 but for rounding of `common`
-        gain -= surplus * self.seen * then.sum(axis=1, dtype=np.float64)
+        gain = moved.sum(axis=1, dtype=np.float64)
+        surplus = gain + sink / before * np.expm1(-common)  # with what the sink gains: 0 but for rounding of `common`
+        gain -= surplus * then.sum(axis=1, dtype=np.float64)
         return moved - surplus.astype(np.float32)[:, None] * then, gain
 
     def _logit_errors(self) -> tuple[F64, F64, F32]:
-        """The effect of the logits' errors: mean square, loss, and each logit's root mean square error.
+        """The effect of the logits' errors: mean square, loss, and each weight's root mean square, as a share of all.
 
         The errors of Q and K are known, and so is what they change (`_moved`): the sum of its square times V's variance
         c. The sum of all changes is what moves between the sink and the other keys. The remaining errors are
         independent: they change an output by the sum of p (V - out) times the errors, and contribute sum p^2 error^2
         (V - out)^2, where E (V_i - out)^2 = c_i (1 - 2 p_i) + sum p^2 c.
         """
-        error, seen = self._rounded_products(), self.seen
         spread, left = self._by_row(self.kv.spread_V), self.spread_left.astype(np.float32)[ROWS]
-        lost = 2 * seen.astype(np.float32)[ROWS] * self.share
-        square = self.share**2 * error * np.maximum(spread * (1 - lost) + left, 0)
-        loss = np.zeros(len(left))
-        off = self.logits.off
-        if off is not None:
-            (moved, loss), known = self._moved(off), self._cut(off, 0.0)
-            mean = (seen * _total(self.share * known)).astype(np.float32)
-            error = error + (known - mean[ROWS]) ** 2
-            if self.kv.V_in_K:
-                # An error of Q raises the weights of the K that point along it. V is K, so the output moves the same
-                # way: the errors are correlated, and are computed instead of treated as random.
-                found = np.square(moved @ self.kv.k[:, : self.kv.V_in_K], dtype=np.float64).mean(axis=1)
-                return seen**2 * (_total(square) + found), loss, np.sqrt(error)
-            square += self._cut(moved, 0.0) ** 2 * spread
-        return seen**2 * _total(square), loss, np.sqrt(error)
+        share = self.seen.astype(np.float32)[ROWS] * self.share
+        changes = share**2 * self._random
+        square, off = _total(changes * np.maximum(spread * (1 - 2 * share) + left, 0)), self.logits.off
+        if off is None:
+            return square, np.zeros(len(square)), np.sqrt(changes)
+        moved, loss = self._moved(off)
+        known = self._cut(moved, 0.0) ** 2
+        if self.kv.V_in_K:
+            # An error of Q raises the weights of the K that point along it. V is K, so the output moves the same
+            # way: the errors are correlated, and are computed instead of treated as random.
+            return (
+                square + np.square(moved @ self.kv.k[:, : self.kv.V_in_K], dtype=np.float64).mean(axis=1),
+                loss,
+                np.sqrt(changes + known),
+            )
+        return square + _total(known * spread), loss, np.sqrt(changes + known)
 
-    def _rounded_products(self) -> F32:
+    @cached_property
+    def _random(self) -> F32:
         """Mean square errors of the logits from sums, softcap, mask and exp in f32, and from products in f16."""
         raw, square = self._cut(self.logits.raw, 0.0), self.q.square.astype(np.float32)[ROWS]
         likely = square * self._by_row(self.kv.square_K)
@@ -365,7 +421,8 @@ class Block:
         if self.kernel.products_f16:
             error += np.float32(HALF.relative) * likely
         seen = self.share > 0
-        x, below = np.where(seen, self.x, raw), np.where(seen, self.x - self.maximum, np.float32(0))
+        x = np.where(seen, self._cut(self.logits.values, 0.0), raw)
+        below = np.where(seen, self.x - self.maximum, np.float32(0))
         if self.logits.slope is not None:
             slope = self._cut(self.logits.slope, 0.0)
             error = error * slope**2 + (TANH_ERROR * x) ** 2
@@ -373,7 +430,7 @@ class Block:
         return np.asarray(error + np.float32(EXP_ERROR) + np.float32(SINGLE.relative) * (2 * below**2 + added**2))
 
 
-def _total(values: F32) -> F64:
+def _total(values: F32 | F64) -> F64:
     return np.asarray(values.sum(axis=ALL, dtype=np.float64))
 
 

@@ -211,7 +211,8 @@ class _Head:
         sinks = self.tensors.get("sinks")
         sink = None if sinks is None else np.asarray(sinks, np.float64).ravel()[heads]
         found, times = Block(self.kernel, steps, logits, q, kv, sink).rows(), _repeats(op)
-        noise = ("logits", "weights", "sums", "values", "walk")  # equal rows have equal errors, which add up
+        # equal rows have equal errors, which add up
+        noise = ("logits", "weights", "guess", "sums", "values", "walk", "common")
         found = replace(found, **{name: times * getattr(found, name) for name in noise})
         return RowErrors(*(np.where(unknown, np.nan, getattr(found, field.name)) for field in fields(RowErrors)))
 

@@ -80,6 +80,12 @@ class Prediction:
         return np.sqrt(np.maximum(self._mean_square - self.rows.sunk, 0.0))
 
     @property
+    def row_common(self) -> F64:
+        """The part of the squared `row_rmse` that is one draw: all elements of a row have that error. 0 if unknown."""
+        common = self.rows.common
+        return np.where((common >= 0) & (common <= self._mean_square), common, 0.0)
+
+    @property
     def _mean_square(self) -> F64:
         return self.rows.variance + self.rows.loss**2 * self.heads.mean_square
 
@@ -142,10 +148,10 @@ class Prediction:
     def causes(self) -> dict[str, float]:
         """The expected mean square error by cause: logits, weights, sums, values, and loss."""
         rows = self.rows
-        parts = {"logits": rows.logits, "weights": rows.weights, "sums": rows.sums, "values": rows.values}
-        return {name: self._mean(part) for name, part in parts.items()} | {
-            "loss": self._mean(rows.loss**2 * self.heads.mean_square)
-        }
+        rounded = rows.loss_rounding**2 * self.heads.mean_square
+        lost = (rows.loss - rows.loss_rounding) ** 2 * self.heads.mean_square
+        parts = {"logits": rows.logits, "weights": rows.weights + rounded, "sums": rows.sums, "values": rows.values}
+        return {name: self._mean(part) for name, part in (parts | {"loss": lost}).items()}
 
     @cached_property
     def bound(self) -> F64:
@@ -163,7 +169,7 @@ class Prediction:
         rows, heads = self.rows, self.heads
         odds = np.log(2 / ODDS * rows.single.size * heads.size.shape[-1])
         outlier = np.sqrt(2 * odds * rows.roundings / 3) * self.half_ulp * rows.peak
-        others = np.maximum(rows.variance - rows.walk, 0.0)  # `walk` may be all of it, except for rounding
+        others = np.maximum(rows.variance - rows.walk, 0.0) + rows.guess  # `walk` may be all but for rounding
         noise = np.sqrt(2 * odds * others) + odds / WALK * np.sqrt(rows.walk)
         bound = noise[..., None] * heads.size + (2 / 3 * odds * rows.single + outlier)[..., None] * heads.largest
         # A neighbour is no guide: with wide logits, one row has one dominant weight and the next row has two
@@ -171,6 +177,9 @@ class Prediction:
         worst = np.where(self.sampled, rows.worst, np.fmax.reduce(rows.worst, axis=1, keepdims=True))
         bound += self._largest_loss()[..., None] * np.abs(heads.mean_V)
         np.minimum(bound, worst[..., None] * heads.largest, out=bound)
+        steps = np.minimum(np.sqrt(2 * odds * rows.steps), rows.steps_worst)  # Hoeffding's inequality
+        steps = np.where(self.sampled, steps, UNSEEN * np.fmax.reduce(steps, axis=1, keepdims=True))
+        bound += np.minimum(steps[..., None], 2 * heads.largest)  # no rounding is off by more than what it rounds
         bound += rows.floor[..., None]
         bound[self.may_overflow] = np.inf
         return np.asarray(bound)
@@ -199,7 +208,7 @@ def largest_unsampled_loss(rows: RowErrors) -> F64:
 def _losses(rows: RowErrors) -> tuple[F64, F64, F64]:
     """The expected loss of the sums, the expected loss of other causes, and the largest possible loss of the sums."""
     sums = np.abs(rows.loss_sums)
-    return sums, np.abs(rows.loss - rows.loss_sums), np.maximum(rows.stuck, sums)
+    return sums, np.abs(rows.loss - rows.loss_sums - rows.loss_rounding), np.maximum(rows.stuck, sums)
 
 
 def why(op: Op, kernel: Kernel, rows: RowErrors, causes: dict[str, float]) -> str:

@@ -37,6 +37,11 @@ class Format:
         """The unit roundoff u: the largest relative error of one rounding."""
         return float(2.0 ** (-self.fraction - 1))
 
+    @property
+    def half_step(self) -> float:
+        """Half the distance between subnormal numbers: the largest error of one rounding to them."""
+        return float(2.0 ** (self.least - self.fraction - 1))
+
     def ulp(self, values: Floats) -> npt.NDArray[np.float32]:
         """The distance between neighbouring numbers at |values|; near 0, the distance of subnormal numbers."""
         power = (np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)
@@ -68,6 +73,14 @@ def largest_bias(deviation: Floats) -> Floats:
     """
     damping = np.exp(-2 * np.pi**2 * np.minimum(deviation, 8.0) ** 2)
     return np.asarray(np.minimum(0.5, sum(damping ** (k * k) / (np.pi * k) for k in (1, 2, 3, 4))))
+
+
+def correlation(deviation: Floats) -> Floats:
+    """The largest correlation of the rounding errors of two channels whose numbers differ by this deviation, in ulps.
+
+    The series' first term: two sawtooth waves, shifted by normal numbers of this deviation.
+    """
+    return np.asarray(np.exp(-4 * np.pi**2 * np.minimum(deviation, 3.0) ** 2))
 
 
 def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:

@@ -17,7 +17,6 @@ from fattn_probe.verdict.truth.rounding_model.softmax import FLUSH
 
 FAR = 6.0
 """The number of standard deviations of a logit's or a factor's error that a bound includes."""
-LEAST_ULP = 2.0 ** (HALF.least - HALF.fraction)
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def sunk(held: Contribution, sinking: Sinking | None, sink: F64, share: F64, kv:
     bias, noise = np.zeros(below.shape), np.zeros(below.shape)
     bias[own], noise[own] = ulp * first, ulp**2 * (second - first**2)
     least_V = kv.channel_largest[kv.channel_largest > 0].min(initial=np.inf)
-    rounded = np.where(own, np.maximum(held.share * HALF.half_ulp, LEAST_ULP / 2 * one / least_V), 0.0)
+    rounded = np.where(own, np.maximum(held.share * HALF.half_ulp, HALF.half_step * one / least_V), 0.0)
     lost = _total(noise + off**2 * held.spread)
     return Sunk(
         variance=lost + common.sum(axis=1),

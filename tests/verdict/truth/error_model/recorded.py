@@ -219,7 +219,7 @@ def sums():
     first = Chains(one, small, small, largest, small / 5, np.ones_like(one), one[:, :, 1:] < 0)
     for number, mean_square in ((HALF, 0.9), (HALF, 0.1), (HALF, 0.0), (HALF, 1e-4), (SINGLE, 0.9)):
         for name, one in (("rising", chains), ("stagnant", stagnant), ("first", first)):
-            yield f"sums {name} {number.fraction} {mean_square}", vars(accumulate(one, number, mean_square))
+            yield f"sums {name} {number.fraction} {mean_square}", vars(accumulate(one, number, mean_square, 0.0))
 
 
 def sinks():
