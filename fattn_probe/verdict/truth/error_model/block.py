@@ -125,7 +125,7 @@ class Block:
         """The expected errors."""
         weights = self._weights()
         logits, shifted, changes = self._logit_errors()
-        sums, total, sunk = self._sums(), self.total, self._sunk()
+        sums, total, sunk = self._sums, self.total, self._sunk()
         joined, once, always = self._joined()
         seen = self.seen
         mean, spread, step = self.kv.mean_square_V * seen**2, self.spread_left, SINGLE.relative
@@ -265,6 +265,7 @@ class Block:
     def _by_row(self, values: F64) -> F32:
         return self._cut(values.astype(np.float32)[None], 0.0)
 
+    @cached_property
     def _sums(self) -> Sums:
         spread, highest, p = self._by_row(self.kv.spread_V), self.x == self.maximum, self.p
         weight_variance = p**2 * self._random
@@ -289,11 +290,12 @@ class Block:
     @cached_property
     def _held(self) -> Contribution:
         """The content of each accumulator at the end."""
-        seen, share = self.seen.reshape(-1, 1, 1, 1), self.share.sum(axis=ADDED, dtype=np.float64)
+        seen = self.seen.reshape(-1, 1, 1, 1)
         spread = (np.square(self.share, dtype=np.float64) * self._by_row(self.kv.spread_V)).sum(axis=ADDED)
+        maximum = (self.maximum.max(axis=ADDED) + self._offset).astype(np.float64)
         return Contribution(
-            maximum=np.broadcast_to((self.maximum.max(axis=ADDED) + self._offset).astype(np.float64), share.shape),
-            share=seen * share,
+            maximum=np.broadcast_to(maximum, spread.shape),
+            share=(self._sums.content / self.total[:, None]).reshape(spread.shape),
             largest=seen * self.share.max(axis=ADDED),
             spread=seen**2 * spread,
         )

@@ -168,13 +168,13 @@ def wrong_outputs(name, dst, reference):
         yield (dst + (weights / weights.sum(axis=2, keepdims=True) @ v)[None] - reference).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", ["vec, f16 factors between maxima", "vec, f16 factors, many blocks", "vec, V of 3"])
+@pytest.mark.parametrize("name", [name for name in ALARMS if name.startswith(("vec", "tile, V"))])
 def test_the_error_that_all_channels_have_is_known_with_its_sign(name):
     """The kernel's own logits decide which way it rounds its weights, and its factors between maxima, to f16."""
     dst, reference, found = prediction_of(name)
     error = dst - reference
-    assert found.row_mean_error.item() == pytest.approx(error.mean(), rel=0.1)
-    assert np.sqrt(np.square(error).mean()) == pytest.approx(found.rmse, rel=0.1)
+    assert found.row_mean_error.item() == pytest.approx(error.mean(), rel=0.03)
+    assert np.sqrt(np.square(error).mean()) == pytest.approx(found.rmse, rel=0.03)
 
 
 def test_of_equal_weights_the_rounded_sum_of_a_warp_has_the_largest_error():
@@ -186,7 +186,7 @@ def test_of_equal_weights_the_rounded_sum_of_a_warp_has_the_largest_error():
     kernel = "void flash_attn_ext_f16<128, 128, 8, 2, false, false, false>(char)"
     launch = parse_launch(f'{{"order":0,"kernel":"{kernel}","grid":[1,1,1],"block":[64,4,1],"shared":0}}')
     found = predicted(case.op, operand_values(case.op, make_inputs(case)), [launch], arch)
-    assert found.rows.single == pytest.approx(HALF.half_ulp / 4, rel=1e-6)
+    assert found.rows.single == pytest.approx(HALF.half_ulp / 4, rel=2e-4)  # P is 1/8, not exp(-2.0793)
 
 
 @pytest.mark.parametrize("name", CASES)
