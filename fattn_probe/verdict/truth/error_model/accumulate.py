@@ -61,10 +61,10 @@ class Sums:
 
     `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean. `common` is the
     share that is the same in all channels. `steps` are the sum of squares and the sum of half the distances between
-    subnormal numbers, which each rounding may be off by, however small V is. `loss` is a share of V's mean (negative: lost), and
-    so is `content` (rows, accumulators), what is in each at the end. `worst` is the largest possible error, as a share
-    of the largest |V|. `stuck` is the largest loss of any row with such weights, as a share of V's mean, wherever its
-    sums lie between two powers of two. `largest` is the largest possible value of an accumulator.
+    subnormal numbers, which each rounding may be off by, however small V is. `loss` is a share of V's mean (negative:
+    lost), and so is `content` (rows, accumulators), what is in each at the end. `worst` is the largest possible error,
+    as a share of the largest |V|. `stuck` is the largest loss of any row with such weights, as a share of V's mean,
+    wherever its sums lie between two powers of two. `largest` is the largest possible value of an accumulator.
     """
 
     variance: F64
