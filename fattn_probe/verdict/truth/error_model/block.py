@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.base.arrays import F32, F64, Indices
+from fattn_probe.base.arrays import F32, F64, Bools, Indices
 from fattn_probe.verdict.truth.error_model.accumulate import Chains, Sums, accumulate
 from fattn_probe.verdict.truth.error_model.kernel import EXP_ERROR, Kernel
 from fattn_probe.verdict.truth.error_model.operands import KVMoments, QRows
@@ -93,9 +93,8 @@ class _Weights:
     """The error of rounding P to f16, arrays (rows,), not divided by the row sum.
 
     `square` is the mean square of what is random, and `common` its part that is common to all channels. `known` is the
-    sum of the known errors, `guess` what its square would be on average. `lost` is the known loss of the largest
-    weights, of those below 2^-22, where P has one bit or none left, and of those that are flushed. `worst` is the
-    largest possible error.
+    sum of the known errors, `guess` what its square would be on average. `lost` is the loss of the weights that are
+    always known (`_rounded`). `worst` is the largest possible error.
     """
 
     square: F64
@@ -270,7 +269,7 @@ class Block:
         spread, highest, p = self._by_row(self.kv.spread_V), self.x == self.maximum, self.p
         weight_variance = p**2 * self._random
         if self.kernel.weights is HALF:
-            p, noise = self._rounded
+            p, noise, _ = self._rounded
             weight_variance += noise
         top = np.where(highest, p, np.float32(0))
         weight, square = p.sum(axis=7), (p**2 * spread).sum(axis=7)
@@ -330,18 +329,20 @@ class Block:
         return HALF.relative * power.sum(axis=(1, 2, 3)), off.max(axis=(1, 2, 3)), off.sum(axis=(1, 2, 3))
 
     @cached_property
-    def _rounded(self) -> tuple[F32, F32]:
-        """The weights in f16 where they are known, and the mean square of what is not known of their rounding.
+    def _rounded(self) -> tuple[F32, F32, Bools]:
+        """The weights in f16 where they are known, the mean square of their unknown rounding, and which are lost.
 
         A weight that is off by d at random is rounded to the other number with the probability E|d|/ulp. If d is wide,
-        nothing is known of its rounding. A row's largest weight is always the same number.
+        nothing is known of its rounding. Always known are a row's largest weight, which is always the same number,
+        those below 2^-22, where P has one bit or none left, and those that are flushed.
         """
         p, ulp = self.p, HALF.ulp(self.p)
         rounded = p.astype(np.float16).astype(np.float32)
+        lost = (self.x == self.maximum) | (rounded < max(2.0**-22, self.kernel.least_factor))
         rounded[rounded < self.kernel.least_factor] = 0
         likely = np.float32(np.sqrt(2 / np.pi)) * p * np.sqrt(self._random) * ulp
-        noise = np.where((p == 0) | (self.x == self.maximum), 0, np.minimum(likely, ulp**2 / 12))
-        return np.where(noise < ulp**2 / 12, rounded, p), noise
+        noise = np.where(lost, 0, np.minimum(likely, ulp**2 / 12))
+        return np.where(noise < ulp**2 / 12, rounded, p), noise, lost
 
     def _weights(self) -> _Weights:
         """The error of rounding P to f16, not divided by the row sum."""
@@ -349,8 +350,7 @@ class Block:
             return _Weights(*np.zeros((6, len(self.p))))
         p, ulp = self.p, HALF.ulp(self.p)
         ulp[p == 0] = 0
-        rounded, noise = self._rounded
-        lost = (self.x == self.maximum) | (rounded < max(2.0**-22, self.kernel.least_factor))
+        rounded, noise, lost = self._rounded
         error, random, mean_square = (rounded - p) * self.scale, noise * self.scale**2, self.kv.mean_square_V
         guess = np.where(lost | (error == 0), np.float32(0), ulp * self.scale) ** 2 / 12
         return _Weights(
