@@ -185,7 +185,9 @@ def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float, 
         return number.relative * _total(power), np.zeros(held.weight.shape[:2])
     mean = float(np.sqrt(mean_square))
     if mean and not between and not chains.square.any():
-        return _followed(chains, held, mean)
+        variance, loss = _followed(chains, held, mean)
+        if np.isfinite(loss).all():  # else a sum overflows
+            return variance, loss
     variance, loss, furthest = _pass(chains, held, mean, held.weight)
     much = furthest.max(axis=1) > MUCH * held.weight.max(axis=(1, 2))
     if much.any():
@@ -194,7 +196,7 @@ def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float, 
 
 
 def _followed(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
-    """Variance and loss if all V are the same: each rounding is known, as far as the weights are."""
+    """Variance and loss if all V are the same: each rounding is known where the weights are."""
     rows, accumulators, additions = chains.weight.shape
     steps = chains.raised.shape[2] + 1
     sums = np.zeros((rows, accumulators), np.float16)
