@@ -22,7 +22,7 @@ from fattn_probe.llama.launch.tiles import ntiles
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions, Session
-from fattn_probe.verdict.measure.expected import Expected
+from fattn_probe.verdict.measure.expected import Expected, hold
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.error_model.rounding import HALF
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
@@ -34,6 +34,9 @@ SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform,
 FAR_SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 30}}"
 LARGE_LOGITS = "data: {Q: {kind: large_logits}}"
 WIDE = "data: {Q: {kind: normal, scale: 3}}"
+OUTLIERS = "data: {Q: {kind: large_logits}, K: {kind: fa3_outliers}}"
+THOUSANDS = "data: {Q: {kind: normal, scale: 40}, K: {kind: normal, scale: 42.36}}"
+V_10000 = "data: {Q: {kind: normal, scale: 2.36}, K: {kind: normal}, V: {kind: extreme, magnitude: 10000}}"
 FAR = "{kind: far_below_zero, logit: -5000}"
 FAR_V = f"data: {{Q: {FAR}, K: {FAR}, V: {{kind: uniform, scale: 0.1, mean: 0.1}}}}"
 
@@ -109,7 +112,16 @@ ALARMS = {name: (shape(*sizes, f"data: {{{data}}}"), device) for name, (sizes, d
 """Correct outputs whose errors were larger than predicted, most of them of one row. `fuzz` found them."""
 
 
-EVERY = CASES | TINY | ALARMS
+WIDE_ROWS = {
+    "vec, errors of Q decide": (
+        shape(128, 18, 3, 1, 512, "type_K: q4_0\ntype_V: q4_0\nseed: 230", OUTLIERS),
+        "rx7900xtx",
+    ),
+    "mma, logits in thousands": (shape(64, 1, 1, 9, 58, "scale: 1.0\nseed: 329", THOUSANDS), "mi300x"),
+    "mma, flushed weights of V of 10000": (shape(64, 14, 2, 25, 3, "type_K: q8_0\ntype_V: q8_0", V_10000), "mi210"),
+}
+"""Correct outputs with rows whose predicted error is as large as the answer. `fuzz` found them."""
+EVERY = CASES | TINY | ALARMS | WIDE_ROWS
 
 
 def case_of(name):
@@ -172,6 +184,20 @@ def wrong_outputs(name, dst, reference):
         weights = np.exp(case_of(name).op.params.scale * (q @ k.swapaxes(1, 2)))
         weights[..., weights.argmax(axis=2)] = 0
         yield (dst + (weights / weights.sum(axis=2, keepdims=True) @ v)[None] - reference).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", WIDE_ROWS)
+def test_a_row_is_judged_by_the_kernels_own_weights_where_they_decide_about_the_answer(name):
+    dst, reference, found = prediction_of(name)
+    verdict = judge(dst, reference, Tolerance(), expected=Expected(found))
+    assert verdict.status is Status.PASS and "rows follow from the weights that the kernel rounds" in verdict.reason
+    wide = hold(dst, reference, Expected(found)).too_wide
+    assert 1 <= wide.sum() <= 2
+    for times in (0.0, 2.0, 1 + 2.0**-7):
+        wrong = np.where(wide[..., None], np.float32(times) * dst, dst)
+        assert judge(wrong, reference, Tolerance(), expected=Expected(found)).status is not Status.PASS
+    swapped = np.where(wide[..., None], dst[..., [1, 0, *range(2, dst.shape[3])]], dst)
+    assert judge(swapped, reference, Tolerance(), expected=Expected(found)).status is not Status.PASS
 
 
 @pytest.mark.parametrize("name", [name for name in ALARMS if name.startswith(("vec", "tile, V"))])
