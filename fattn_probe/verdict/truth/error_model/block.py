@@ -371,7 +371,7 @@ class Block:
         )
 
     def shift(self, v: Floats) -> F64:
-        """What the known changes of the weights add to the output, (rows, hsv): errors of logits, roundings to f16."""
+        """The change of the output by known changes of the weights, (rows, hsv): errors of logits, roundings to f16."""
         steps = -(-self.logits.values.shape[1] // self.kernel.split.rows) + 1
         changed = np.zeros((len(self.p), steps, self.kernel.split.rows))
         if self.kernel.weights is HALF:
