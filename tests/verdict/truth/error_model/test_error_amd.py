@@ -34,6 +34,8 @@ SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform,
 FAR_SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 30}}"
 LARGE_LOGITS = "data: {Q: {kind: large_logits}}"
 WIDE = "data: {Q: {kind: normal, scale: 3}}"
+V_3, V_N3 = "{kind: uniform, mean: 3}", "{kind: normal, mean: 3}"
+LOGITS_6 = "{kind: large_logits, logit: 6.73}"
 OUTLIERS = "data: {Q: {kind: large_logits}, K: {kind: fa3_outliers}}"
 THOUSANDS = "data: {Q: {kind: normal, scale: 40}, K: {kind: normal, scale: 42.36}}"
 V_10000 = "data: {Q: {kind: normal, scale: 2.36}, K: {kind: normal}, V: {kind: extreme, magnitude: 10000}}"
@@ -83,32 +85,18 @@ TINY = {
 }
 """Answers that are too small for the kernel's numbers, with all logits far below the sinks. `fuzz` found them."""
 ALARMS = {
-    "vec, f16 factors between maxima": (
-        (64, 1, 1, 1, 768, "seed: 653"),
-        "Q: {kind: fa3_outliers}, V: {kind: uniform, mean: 3}",
-        "rx9070xt",
-    ),
-    "vec, f16 factors, many blocks": (
-        (64, 1, 1, 1, 12288, "seed: 723"),
-        "Q: {kind: normal}, V: {kind: normal, mean: 3}",
-        "mi300x",
-    ),
-    "vec, V of 3": (
-        (64, 1, 1, 1, 768, "seed: 716"),
-        "Q: {kind: large_logits, logit: 6.73}, V: {kind: constant, value: 3}",
-        "mi210",
-    ),
-    "vec, V of 1": ((128, 1, 1, 1, 512), "K: {kind: normal}, V: {kind: constant, value: 1}", "rx7900xtx"),
-    "tile, V of 3": ((40, 1, 1, 1, 22, "seed: 964"), "V: {kind: constant, value: 3}", "rx9070xt"),
-    "tile, subnormal products": ((80, 1, 1, 1, 1, "seed: 131"), "V: {kind: uniform, scale: 0.005}", "rx7900xtx"),
-    "tile, one KV row for four warps": (
-        (128, 1, 1, 1, 1),
-        "V: {kind: uniform, scale: 0.1, mean: 0.1, seed: 69}",
-        "mi50",
-    ),
-    "mma, subnormal sums of warps": ((128, 2, 1, 9, 1), "V: {kind: uniform, scale: 0.006}", "mi210"),
+    name: (shape(*sizes, f"data: {{{data}}}"), device)
+    for name, device, sizes, data in (
+        ("vec, f16 factors", "rx9070xt", (64, 1, 1, 1, 768, "seed: 653"), f"Q: {{kind: fa3_outliers}}, V: {V_3}"),
+        ("vec, f16 factors, long", "mi300x", (64, 1, 1, 1, 12288, "seed: 723"), f"Q: {{kind: normal}}, V: {V_N3}"),
+        ("vec, V of 3", "mi210", (64, 1, 1, 1, 768, "seed: 716"), f"Q: {LOGITS_6}, V: {{kind: constant, value: 3}}"),
+        ("vec, V of 1", "rx7900xtx", (128, 1, 1, 1, 512), "K: {kind: normal}, V: {kind: constant, value: 1}"),
+        ("tile, V of 3", "rx9070xt", (40, 1, 1, 1, 22, "seed: 964"), "V: {kind: constant, value: 3}"),
+        ("tile, subnormal products", "rx7900xtx", (80, 1, 1, 1, 1, "seed: 131"), "V: {kind: uniform, scale: 0.005}"),
+        ("tile, one KV row", "mi50", (128, 1, 1, 1, 1), "V: {kind: uniform, scale: 0.1, mean: 0.1, seed: 69}"),
+        ("mma, subnormal sums of warps", "mi210", (128, 2, 1, 9, 1), "V: {kind: uniform, scale: 0.006}"),
+    )
 }
-ALARMS = {name: (shape(*sizes, f"data: {{{data}}}"), device) for name, (sizes, data, device) in ALARMS.items()}
 """Correct outputs whose errors were larger than predicted, most of them of one row. `fuzz` found them."""
 
 
