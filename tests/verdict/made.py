@@ -32,6 +32,9 @@ class Prediction(StandIn):
     def row_uncertainty(self):
         return self.row_rmse
 
+    def follow(self, dst, reference, rows):
+        return False
+
     @property
     def row_common(self):
         return self.common * self.row_rmse**2 if self.common else np.zeros_like(self.row_rmse)

@@ -8,10 +8,8 @@ import numpy as np
 from fattn_probe.base.arrays import F32, F64, Bools, above
 from fattn_probe.base.figures import factor
 from fattn_probe.verdict.measure.metrics import Deviation
-from fattn_probe.verdict.truth.error_model.prediction import ODDS, Prediction
+from fattn_probe.verdict.truth.error_model.prediction import ODDS, RMSE_LIMIT, Prediction
 
-RMSE_LIMIT = 2.0
-"""Limit of measured / predicted RMSE over the output; correct kernels have 0.5 to 1.5."""
 SAMPLING = 5.0
 """If the prediction samples rows, this many of its standard errors are added to the limit."""
 ROW_LIMIT = 16.0

@@ -59,12 +59,12 @@ class Chains:
 class Sums:
     """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
 
-    `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean, and `common` the
+    `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean. `common` is the
     share that is the same in all channels. `steps` are the sum of squares and the sum of half the distances between
-    subnormal numbers, which each rounding may be off by, however small V is. `loss` is a share of
-    V's mean (negative: lost). `worst` is the largest possible error, as a share of the largest |V|. `stuck` is the
-    largest loss of any row with such weights, as a share of V's mean, wherever its sums lie between two powers of two.
-    `largest` is the largest possible value of an accumulator.
+    subnormal numbers, which each rounding may be off by, however small V is. `loss` is a share of V's mean (negative:
+    lost), and so is `content` (rows, accumulators), what is in each at the end. `worst` is the largest possible error,
+    as a share of the largest |V|. `stuck` is the largest loss of any row with such weights, as a share of V's mean,
+    wherever its sums lie between two powers of two. `largest` is the largest possible value of an accumulator.
     """
 
     variance: F64
@@ -72,6 +72,7 @@ class Sums:
     common: F64
     steps: tuple[F64, F64]
     loss: F64
+    content: F64
     worst: F64
     stuck: F64
     largest: F64
@@ -102,7 +103,7 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float, between: fl
         np.cumsum(chains.square * chains.scale**2, axis=2),
         (chains.weight > 0) & (chains.scale > NEGLIGIBLE),
     )
-    variance, loss = _roundings(chains, number, held, mean_square_V)
+    variance, loss = _roundings(chains, number, held, mean_square_V, between)
     powers = _power(held, mean_square_V)
     variance += 2 * number.relative * _rescaled(powers, chains.raised)
     power = _total(np.where(held.active, powers, 0))
@@ -113,7 +114,8 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float, between: fl
         walk=variance * _total(np.where(held.active, held.square, 0)) / np.where(power == 0, 1, power),
         common=_common(chains, number, held, mean_square_V, between),
         steps=_steps(chains, number, held),
-        loss=loss,
+        loss=loss.sum(axis=1),
+        content=held.weight[:, :, -1] + loss,
         worst=_worst(chains, number, held),
         stuck=_stuck(chains, number, held, mean_square_V),
         largest=largest.max(axis=(1, 2)).astype(np.float64),
@@ -176,16 +178,38 @@ def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F
     return _total(np.where(held.active, np.minimum(added, lost), 0))
 
 
-def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) -> tuple[F64, F64]:
+def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float, between: float) -> tuple[F64, F64]:
     """Variance and loss of all additions; a loss makes the sum smaller, its ulp finer and later losses fewer."""
     if number is not HALF:
-        return number.relative * _total(np.where(held.active, _power(held, mean_square), 0)), np.zeros(len(held.weight))
+        power = np.where(held.active, _power(held, mean_square), 0)
+        return number.relative * _total(power), np.zeros(held.weight.shape[:2])
     mean = float(np.sqrt(mean_square))
+    if mean and not between and not chains.square.any():
+        variance, loss = _followed(chains, held, mean)
+        if np.isfinite(loss).all():  # else a sum overflows
+            return variance, loss
     variance, loss, furthest = _pass(chains, held, mean, held.weight)
     much = furthest.max(axis=1) > MUCH * held.weight.max(axis=(1, 2))
     if much.any():
         variance[much], loss[much] = _march(chains.rows(much), held.rows(much), mean)
-    return variance.sum(axis=1), loss.sum(axis=1)
+    return variance.sum(axis=1), loss
+
+
+def _followed(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
+    """Variance and loss if all V are the same: each rounding is known where the weights are."""
+    rows, accumulators, additions = chains.weight.shape
+    steps = chains.raised.shape[2] + 1
+    sums = np.zeros((rows, accumulators), np.float16)
+    for at in range(additions):
+        step, within = divmod(at, additions // steps)
+        if step and not within:
+            before, now = chains.scale[:, :, at - 1], chains.scale[:, :, at]
+            factor = np.where(chains.raised[:, :, step - 1], before * _inverse(now), np.float32(1)).astype(np.float16)
+            sums = sums * factor
+        sums = (sums + np.float64(mean) * chains.weight[:, :, at]).astype(np.float16)
+    ulp = HALF.ulp(mean * held.weight * _inverse(chains.scale))
+    flips = np.where(held.active, np.sqrt(2 / np.pi * chains.weight_variance) * mean * ulp * chains.scale**2, 0)
+    return _total(flips), sums * np.float64(1 / mean) * chains.scale[:, :, -1] - held.weight[:, :, -1]
 
 
 def _pass(chains: Chains, held: _Held, mean: float, path: F32) -> tuple[F64, F64, F64]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.base.arrays import F32, F64, Indices
+from fattn_probe.base.arrays import F32, F64, Bools, Floats, Indices
 from fattn_probe.verdict.truth.error_model.accumulate import Chains, Sums, accumulate
 from fattn_probe.verdict.truth.error_model.kernel import EXP_ERROR, Kernel
 from fattn_probe.verdict.truth.error_model.operands import KVMoments, QRows
@@ -72,6 +72,7 @@ class RowErrors:
     stuck: F64  # largest loss of sums with such weights, as a share of V's mean
     sunk: F64  # the part of the mean square error, with the loss, that scaling sums to a sink above them causes
     floor: F64  # largest error of float32 that are too small
+    rest: F64  # mean square of the error that known changes of the weights do not cause
     steps: F64  # sum of squares of the largest errors of roundings to subnormal f16, which do not depend on V
     steps_worst: F64  # the sum of these errors
     largest: F64  # largest value of an accumulator, apart from one outlier of V
@@ -92,13 +93,14 @@ class RowErrors:
 class _Weights:
     """The error of rounding P to f16, arrays (rows,), not divided by the row sum.
 
-    `square` is the mean square of what is random, and `common` its part that is common to all channels. `known` is the
-    sum of the known errors, `guess` what its square would be on average. `lost` is the known loss of the largest
-    weights, of those below 2^-22, where P has one bit or none left, and of those that are flushed. `worst` is the
-    largest possible error.
+    `square` is the mean square in all channels, of which `random` is what is not known, and `common` what is common to
+    all channels and not known. `known` is the
+    sum of the known errors, `guess` what its square would be on average. `lost` is the loss of the weights that are
+    always known (`_rounded`). `worst` is the largest possible error.
     """
 
     square: F64
+    random: F64
     common: F64
     guess: F64
     known: F64
@@ -124,8 +126,8 @@ class Block:
     def rows(self) -> RowErrors:
         """The expected errors."""
         weights = self._weights()
-        logits, shifted, changes = self._logit_errors()
-        sums, total, sunk = self._sums(), self.total, self._sunk()
+        logits, random, shifted, changes = self._logit_errors()
+        sums, total, sunk = self._sums, self.total, self._sunk()
         joined, once, always = self._joined()
         seen = self.seen
         mean, spread, step = self.kv.mean_square_V * seen**2, self.spread_left, SINGLE.relative
@@ -138,12 +140,14 @@ class Block:
         single = (part * (converted + self.kernel.weights.half_ulp) + FAR * changes).max(axis=ALL)
         from_f32 = (self.kernel.joining == "f32 from f16") * (self._held.share > 0).sum(axis=(1, 2, 3))
         rounded = sums.variance / total**2 + combined + sunk.variance + joined
+        values = seen**2 * (_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V)
+        lost = (sums.loss / total + sunk.loss) ** 2 * self.kv.mean_square_V
         return RowErrors(
             logits=logits,
             weights=weights.square / total**2,
             guess=weights.guess / total**2,
             sums=rounded,
-            values=seen**2 * (_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V),
+            values=values,
             size=np.sqrt(mean + spread),
             loss_logits=shifted,
             loss_rounding=weights.known / total,
@@ -162,6 +166,7 @@ class Block:
             stuck=sums.stuck / total,
             sunk=sunk.lost + sunk.loss**2 * self.kv.mean_square_V,
             floor=self._floor(),
+            rest=random + weights.random / total**2 + rounded + values + lost,
             steps=(sums.steps[0] + HALF.half_step**2 * from_f32) / total**2 + coarse**2 * _total(part**2),
             steps_worst=(sums.steps[1] + HALF.half_step * from_f32) / total + coarse * seen,
             largest=sums.largest,
@@ -265,11 +270,12 @@ class Block:
     def _by_row(self, values: F64) -> F32:
         return self._cut(values.astype(np.float32)[None], 0.0)
 
+    @cached_property
     def _sums(self) -> Sums:
         spread, highest, p = self._by_row(self.kv.spread_V), self.x == self.maximum, self.p
         weight_variance = p**2 * self._random
         if self.kernel.weights is HALF:
-            p, noise = self._rounded
+            p, noise, _ = self._rounded
             weight_variance += noise
         top = np.where(highest, p, np.float32(0))
         weight, square = p.sum(axis=7), (p**2 * spread).sum(axis=7)
@@ -289,11 +295,12 @@ class Block:
     @cached_property
     def _held(self) -> Contribution:
         """The content of each accumulator at the end."""
-        seen, share = self.seen.reshape(-1, 1, 1, 1), self.share.sum(axis=ADDED, dtype=np.float64)
+        seen = self.seen.reshape(-1, 1, 1, 1)
         spread = (np.square(self.share, dtype=np.float64) * self._by_row(self.kv.spread_V)).sum(axis=ADDED)
+        maximum = (self.maximum.max(axis=ADDED) + self._offset).astype(np.float64)
         return Contribution(
-            maximum=np.broadcast_to((self.maximum.max(axis=ADDED) + self._offset).astype(np.float64), share.shape),
-            share=seen * share,
+            maximum=np.broadcast_to(maximum, spread.shape),
+            share=(self._sums.content / self.total[:, None]).reshape(spread.shape),
             largest=seen * self.share.max(axis=ADDED),
             spread=seen**2 * spread,
         )
@@ -328,44 +335,59 @@ class Block:
         return HALF.relative * power.sum(axis=(1, 2, 3)), off.max(axis=(1, 2, 3)), off.sum(axis=(1, 2, 3))
 
     @cached_property
-    def _rounded(self) -> tuple[F32, F32]:
-        """The weights in f16 where they are known, and the mean square of what is not known of their rounding.
+    def _rounded(self) -> tuple[F32, F32, Bools]:
+        """The weights in f16 where they are known, the mean square of their unknown rounding, and which are lost.
 
         A weight that is off by d at random is rounded to the other number with the probability E|d|/ulp. If d is wide,
-        nothing is known of its rounding. A row's largest weight is always the same number.
+        nothing is known of its rounding. Always known are a row's largest weight, which is always the same number,
+        those below 2^-22, where P has one bit or none left, and those that are flushed.
         """
         p, ulp = self.p, HALF.ulp(self.p)
         rounded = p.astype(np.float16).astype(np.float32)
+        lost = (self.x == self.maximum) | (rounded < max(2.0**-22, self.kernel.least_factor))
         rounded[rounded < self.kernel.least_factor] = 0
         likely = np.float32(np.sqrt(2 / np.pi)) * p * np.sqrt(self._random) * ulp
-        noise = np.where((p == 0) | (self.x == self.maximum), 0, np.minimum(likely, ulp**2 / 12))
-        return np.where(noise < ulp**2 / 12, rounded, p), noise
+        noise = np.where(lost, 0, np.minimum(likely, ulp**2 / 12))
+        return np.where(noise < ulp**2 / 12, rounded, p), noise, lost
 
     def _weights(self) -> _Weights:
         """The error of rounding P to f16, not divided by the row sum."""
         if self.kernel.weights is not HALF:
-            return _Weights(*np.zeros((6, len(self.p))))
+            return _Weights(*np.zeros((7, len(self.p))))
         p, ulp = self.p, HALF.ulp(self.p)
         ulp[p == 0] = 0
-        rounded, noise = self._rounded
-        lost = (self.x == self.maximum) | (rounded < max(2.0**-22, self.kernel.least_factor))
+        rounded, noise, lost = self._rounded
         error, random, mean_square = (rounded - p) * self.scale, noise * self.scale**2, self.kv.mean_square_V
         guess = np.where(lost | (error == 0), np.float32(0), ulp * self.scale) ** 2 / 12
+        spread, common = self._by_row(self.kv.spread_V), mean_square * _total(random)
         return _Weights(
-            square=_total((random + error**2) * self._by_row(self.kv.spread_V)) + mean_square * _total(random),
-            common=mean_square * _total(random),
+            square=_total((random + error**2) * spread) + common,
+            random=_total(random * spread) + common,
+            common=common,
             guess=mean_square * _total(guess),
             known=_total(np.where(lost, 0, error)),
             lost=_total(np.where(lost, error, 0)),
             worst=_total(np.maximum(ulp / 2, np.abs(rounded - p)) * self.scale),
         )
 
-    def _moved(self, off: F32) -> tuple[F32, F64]:
-        """How much each weight changes, as a share of the row sum, if these are the errors of the logits.
+    def shift(self, v: Floats) -> F64:
+        """The change of the output by known changes of the weights, (rows, hsv): errors of logits, roundings to f16."""
+        steps = -(-self.logits.values.shape[1] // self.kernel.split.rows) + 1
+        changed = np.zeros((len(self.p), steps, self.kernel.split.rows))
+        if self.kernel.weights is HALF:
+            error = (self._rounded[0] - self.p) * self.scale / self.total[ROWS]
+            changed[:, self.steps] = error.reshape(len(error), *self.steps.shape, -1)
+        changed = changed.reshape(len(changed), -1)[:, : len(v)]
+        return np.asarray((changed if self.logits.off is None else changed + self._moved[0]) @ v.astype(np.float64))
+
+    @cached_property
+    def _moved(self) -> tuple[F32, F64]:
+        """How much the known errors of the logits change each weight, as a share of the row sum.
 
         Exactly, since of two logits that nearly tie, an error of 1 or more decides which one has the weight. Then the
         sum of all changes, which is what the sink loses.
         """
+        off = np.float32(0) if self.logits.off is None else self.logits.off
         exact = self.logits.values.max(axis=1, initial=LOWEST)
         below = self.logits.values - exact[:, None]
         highest = (below + off).max(axis=1, initial=LOWEST)
@@ -385,8 +407,8 @@ class Block:
         gain -= surplus * then.sum(axis=1, dtype=np.float64)
         return moved - surplus.astype(np.float32)[:, None] * then, gain
 
-    def _logit_errors(self) -> tuple[F64, F64, F32]:
-        """The effect of the logits' errors: mean square, loss, and each weight's root mean square, as a share of all.
+    def _logit_errors(self) -> tuple[F64, F64, F64, F32]:
+        """The effect of the logits' errors: mean square, its random part, loss, and each weight's root mean square.
 
         The errors of Q and K are known, and so is what they change (`_moved`): the sum of its square times V's variance
         c. The sum of all changes is what moves between the sink and the other keys. The remaining errors are
@@ -398,18 +420,19 @@ class Block:
         changes = share**2 * self._random
         square, off = _total(changes * np.maximum(spread * (1 - 2 * share) + left, 0)), self.logits.off
         if off is None:
-            return square, np.zeros(len(square)), np.sqrt(changes)
-        moved, loss = self._moved(off)
+            return square, square, np.zeros(len(square)), np.sqrt(changes)
+        moved, loss = self._moved
         known = self._cut(moved, 0.0) ** 2
         if self.kv.V_in_K:
             # An error of Q raises the weights of the K that point along it. V is K, so the output moves the same
             # way: the errors are correlated, and are computed instead of treated as random.
             return (
                 square + np.square(moved @ self.kv.k[:, : self.kv.V_in_K], dtype=np.float64).mean(axis=1),
+                square,
                 loss,
                 np.sqrt(changes + known),
             )
-        return square + _total(known * spread), loss, np.sqrt(changes + known)
+        return square + _total(known * spread), square, loss, np.sqrt(changes + known)
 
     @cached_property
     def _random(self) -> F32:

@@ -51,11 +51,13 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
     number = max(2, most // (op.sizes.n_kv * len(kv_heads) * op.sizes.group * op.sizes.n_seq))
     queries = _spaced(np.arange(op.sizes.n_q), number)
     found = np.full((len(fields(RowErrors)), op.sizes.n_seq, len(queries), op.sizes.n_head), np.nan)
+    shifts = np.full((*found.shape[1:], op.sizes.hsv), np.nan)
     heads: dict[tuple[int, int], KVMoments] = {}
     for job in _jobs(op, tensors, kernel, list(product(range(op.sizes.n_seq), kv_heads.tolist()))):
         heads[job.seq, job.kv_head] = job.kv.some(NO_ROWS)
-        for some, rows in job.evaluated(product(range(op.sizes.group), queries.tolist())):
+        for some, rows, shift in job.evaluated(product(range(op.sizes.group), queries.tolist())):
             at = (job.seq, np.searchsorted(queries, [q for _, q in some]), [job.first + h for h, _ in some])
+            shifts[at] = shift
             for array, field in zip(found, fields(RowErrors), strict=True):
                 array[at] = getattr(rows, field.name)
     near, group = kv_heads[_nearest(kv_heads, op.sizes.n_head_kv)], op.sizes.group
@@ -67,7 +69,8 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
     ]
     heads_seen = np.isin(np.arange(op.sizes.n_head) // group, kv_heads)
     sampled = np.isin(np.arange(op.sizes.n_q), queries)[:, None] & heads_seen
-    return _prediction(op, kernel, _moments(moments, shape), everywhere, sampled)
+    shifts = np.where(sampled[..., None], shifts[:, _nearest(queries, op.sizes.n_q)], np.nan)
+    return _prediction(op, kernel, _moments(moments, shape), everywhere, sampled, shift=shifts)
 
 
 def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: int = MOST) -> Prediction:
@@ -81,7 +84,7 @@ def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: i
         number = min(number, max(1, MOST_VALUES // (op.sizes.n_kv * op.sizes.hsv)))
     of_pairs = np.isin(pair, _spaced(np.arange(int(pair.max()) + 1), number))
     chosen = _spaced(np.flatnonzero(of_pairs), max(2, number, most // op.sizes.n_kv))
-    found = np.full((len(fields(RowErrors)), len(chosen)), np.nan)
+    found, shifts = np.full((len(fields(RowErrors)), len(chosen)), np.nan), np.full((len(rows), op.sizes.hsv), np.nan)
     moments: list[Any] = [None] * len(chosen)
     places = {tuple(rows[index].tolist()): place for place, index in enumerate(chosen)}
     group = op.sizes.group
@@ -91,8 +94,9 @@ def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: i
             (head - job.first, query) for seq, query, head in places if (seq, head // group) == (job.seq, job.kv_head)
         ]
         moment = job.kv.some(NO_ROWS)
-        for some, values in job.evaluated(here):
+        for some, values, shift in job.evaluated(here):
             at = [places[job.seq, query, job.first + within] for within, query in some]
+            shifts[chosen[at]] = shift
             for array, field in zip(found, fields(RowErrors), strict=True):
                 array[at] = getattr(values, field.name)
             for place in at:
@@ -100,7 +104,8 @@ def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: i
     near = _nearest(chosen, len(rows))
     everywhere = RowErrors(*found[:, None, near, None])
     sampled = np.isin(np.arange(len(rows)), chosen)[None, :, None]
-    return _prediction(op, kernel, _moments([moments[place] for place in near], (1, len(rows), 1)), everywhere, sampled)
+    heads = _moments([moments[place] for place in near], (1, len(rows), 1))
+    return _prediction(op, kernel, heads, everywhere, sampled, shift=shifts[None, :, None])
 
 
 def _spaced(places: Indices, number: int) -> Indices:
@@ -117,7 +122,7 @@ def _jobs(op: Op, tensors: Tensors, kernel: Kernel, pairs: Iterable[tuple[int, i
         large = rows_beyond(LARGEST, k, v)
         k, v = _without_rows(k, large), _without_rows(v, large)
         kv = KVMoments.of(k, v, kernel, (op.type_K, op.type_V), V_is_K_view=op.V_is_K_view)
-        yield _Head(op, tensors, kernel, kv, seq, kv_head, large)
+        yield _Head(op, tensors, kernel, kv, v, seq, kv_head, large)
 
 
 def without_hidden_large_values(
@@ -169,6 +174,7 @@ class _Head:
     tensors: Tensors
     kernel: Kernel
     kv: KVMoments
+    v: Floats
     seq: int
     kv_head: int
     large: Indices
@@ -178,8 +184,8 @@ class _Head:
         """Its first head of Q."""
         return self.kv_head * self.op.sizes.group
 
-    def evaluated(self, rows: Iterable[tuple[int, int]]) -> Iterator[tuple[list[tuple[int, int]], RowErrors]]:
-        """The expected errors of rows, in groups whose KV rows the kernel divides in the same way."""
+    def evaluated(self, rows: Iterable[tuple[int, int]]) -> Iterator[tuple[list[tuple[int, int]], RowErrors, F64]]:
+        """The expected errors of rows and their `shift`, in groups whose KV rows the kernel divides in the same way."""
         alike: dict[tuple[Pieces, int | None], list[tuple[int, int]]] = {}
         tiles: dict[Tile, Pieces] = {}
         for within, query in rows:
@@ -190,31 +196,33 @@ class _Head:
         most = max(1, BLOCK // self.op.sizes.n_kv)
         for (pieces, _), group in alike.items():
             for some in (group[start : start + most] for start in range(0, len(group), most)):
-                yield some, self._of_alike(some, pieces)
+                yield some, *self._of_alike(some, pieces)
 
     @np.errstate(over="ignore", under="ignore", invalid="ignore")
-    def _of_alike(self, rows: list[tuple[int, int]], pieces: Pieces) -> RowErrors:
+    def _of_alike(self, rows: list[tuple[int, int]], pieces: Pieces) -> tuple[RowErrors, F64]:
         """The expected errors of one group of rows; non-finite values mean no prediction."""
         within, query = (np.array(part) for part in zip(*rows, strict=True))
         heads, op = self.first + within, self.op
         scale = np.float32(op.params.scale)
         factor = float(scale / np.float32(op.params.logit_softcap) if op.params.logit_softcap else scale)
         q = QRows.of(self.tensors["Q"][self.seq, heads, query], factor, self.kernel)
-        logits, kv = self._logits(q, heads, query), self.kv
+        logits, kv, v = self._logits(q, heads, query), self.kv, self.v
         unknown = ~np.isneginf(logits.values[:, self.large]).all(axis=1)
         if self.kernel.sparse:
             seen = np.flatnonzero(~np.isneginf(logits.values).all(axis=0))
             logits = logits.some(seen)
-            kv = kv.some(seen)
+            kv, v = kv.some(seen), v[seen]
         absent = -(-logits.values.shape[1] // self.kernel.split.rows)
         steps = np.minimum(steps_of(pieces, absent), absent)
         sinks = self.tensors.get("sinks")
         sink = None if sinks is None else np.asarray(sinks, np.float64).ravel()[heads]
-        found, times = Block(self.kernel, steps, logits, q, kv, sink).rows(), _repeats(op)
+        block, times = Block(self.kernel, steps, logits, q, kv, sink), _repeats(op)
+        found = block.rows()
         # equal rows have equal errors, which add up
-        noise = ("logits", "weights", "guess", "sums", "values", "walk", "common")
+        noise = ("logits", "weights", "guess", "sums", "values", "walk", "common", "rest")
         found = replace(found, **{name: times * getattr(found, name) for name in noise})
-        return RowErrors(*(np.where(unknown, np.nan, getattr(found, field.name)) for field in fields(RowErrors)))
+        known = RowErrors(*(np.where(unknown, np.nan, getattr(found, field.name)) for field in fields(RowErrors)))
+        return known, block.shift(v)
 
     def _logits(self, q: QRows, heads: npt.NDArray[np.intp], query: npt.NDArray[np.intp]) -> RowLogits:
         raw, off = q.exact @ self.kv.k.T, None
@@ -266,7 +274,9 @@ def _moments(heads: Sequence[KVMoments], shape: tuple[int, ...]) -> Heads:
     )
 
 
-def _prediction(op: Op, kernel: Kernel, moments: Heads, rows: RowErrors, sampled: npt.NDArray[np.bool_]) -> Prediction:
+def _prediction(
+    op: Op, kernel: Kernel, moments: Heads, rows: RowErrors, sampled: npt.NDArray[np.bool_], *, shift: F64
+) -> Prediction:
     """Assemble the prediction from the rows, arrays (n_seq, n_q, n_head), and the moments by head."""
     largest = moments.largest.max(axis=3)
     number = kernel.accumulator
@@ -275,4 +285,4 @@ def _prediction(op: Op, kernel: Kernel, moments: Heads, rows: RowErrors, sampled
     seen = np.broadcast_to(sampled, rows.loss.shape)
     explain = partial(why, op, kernel, rows)
     loss, zero_below = largest_unsampled_loss(rows), -math.log(max(2.0**-25, kernel.least_factor)) - kernel.max_offset
-    return Prediction(rows, moments, number.half_ulp, seen, overflows, loss, explain, kernel.assumed, zero_below)
+    return Prediction(rows, moments, number.half_ulp, seen, overflows, loss, explain, kernel.assumed, zero_below, shift)

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.base.arrays import F64
+from fattn_probe.base.arrays import F32, F64
 from fattn_probe.cases.op import Op
 from fattn_probe.verdict.truth.error_model.block import RowErrors
 from fattn_probe.verdict.truth.error_model.kernel import Kernel
@@ -15,6 +15,8 @@ from fattn_probe.verdict.truth.error_model.rounding import HALF
 
 ODDS = 1e-7
 """The probability that any element of a correct output exceeds its bound, if errors are as independent as assumed."""
+RMSE_LIMIT = 2.0
+"""Limit of measured / predicted RMSE over the output; correct kernels have 0.5 to 1.5."""
 WALK = np.pi / (2 * np.sqrt(2))
 UNSEEN = 1.5
 """Factor on the noise of an unsampled query: its seams may differ from those of the sampled one."""
@@ -54,6 +56,7 @@ class Prediction:
     `half_ulp` is the accumulators' unit roundoff. `unsampled_loss` (n_seq, 1, n_head) bounds the loss of an unsampled
     row, as a share of V's mean. `explain` puts the kernel and the largest of the `causes` into words; `assumed` names
     the parts of its arithmetic that are assumptions. Weights `zero_below` and more below the maximum are zero in f16.
+    `shift` (n_seq, n_q, n_head, hsv) is what the known changes of the weights add to the output, NaN if unknown.
     """
 
     rows: RowErrors
@@ -65,6 +68,7 @@ class Prediction:
     explain: Callable[[dict[str, float]], str]
     assumed: str = ""
     zero_below: float = 15.2
+    shift: F64 | float = np.nan
 
     @cached_property
     def row_rmse(self) -> F64:
@@ -78,6 +82,13 @@ class Prediction:
         So a prediction that allows zeros there is no sign that it allows everything.
         """
         return np.sqrt(np.maximum(self._mean_square - self.rows.sunk, 0.0))
+
+    def follow(self, dst: F32, reference: F64, rows: npt.NDArray[np.bool_]) -> bool:
+        """Whether these rows are as the kernel's own weights make them, so closely that no output of zeros could be."""
+        expected = reference + self.shift
+        off, size = (np.sqrt(np.square(part).mean(axis=3))[rows] for part in (dst - expected, expected))
+        limit = RMSE_LIMIT * np.sqrt(self.rows.rest[rows])
+        return bool((off <= limit).all() and (limit < size).all())
 
     @property
     def row_common(self) -> F64:

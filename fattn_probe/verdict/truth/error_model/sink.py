@@ -70,7 +70,11 @@ def sunk(held: Contribution, sinking: Sinking | None, sink: F64, share: F64, kv:
     exp = np.where(below < 0, np.sqrt(EXP_ERROR + SINGLE.relative * below**2), 0.0)
     common = (exp * mean * held.share).sum(axis=(2, 3)) ** 2 + (exp**2 * held.spread).sum(axis=(2, 3))
     own &= (below < 0) & (off > -1) & (one > 0)
-    content, deviation, unit = (mean * held.share)[own], np.sqrt(held.spread)[own], np.broadcast_to(one, own.shape)[own]
+    content, deviation, unit = (
+        (mean * held.share * (1 + off))[own],
+        np.sqrt(held.spread)[own],
+        np.broadcast_to(one, own.shape)[own],
+    )
     ulp = HALF.ulp(np.hypot(content, deviation) / unit) * unit
     first, second = added_error(content / ulp, deviation / ulp)
     bias, noise = np.zeros(below.shape), np.zeros(below.shape)

@@ -307,9 +307,9 @@ def test_as_many_rows_are_evaluated_at_once_as_have_so_many_logits(block, most, 
     rows, evaluated = [], predict._Head.evaluated
 
     def counted(*args):
-        for some, found in evaluated(*args):
+        for some, *found in evaluated(*args):
             rows.append(len(some))
-            yield some, found
+            yield some, *found
 
     monkeypatch.setattr(predict._Head, "evaluated", counted)
     monkeypatch.setattr(predict, "BLOCK", block)

@@ -17,6 +17,7 @@ from tests.verdict.truth.models import CAUSAL, launch_of, model_of, of_scenario,
 
 DATA = "data: {{V: {{kind: uniform, mean: {}, scale: 0.1}}}}"
 LAUNCH = launch_of("flash_attn_ext_f16<128, 128, 16, 4, false, false, false>", [1, 1, 1])
+LAUNCH_64 = "flash_attn_ext_f16<64, 64, 16, 2, false, false, false>"
 LENGTHS = [
     (16384, 8),
     pytest.param(65536, 6, marks=pytest.mark.night),
@@ -71,6 +72,18 @@ def test_nothing_but_the_spread_bounds_a_mean_error():
         assert np.abs(first).max() <= most * 1.001 + 1e-6
         assert deviation == 0.0 or most < 2 * np.abs(first).max() + 1e-4
     assert largest_bias(np.array(0.0)) == 0.5
+
+
+@pytest.mark.parametrize("value", [1, 3, -0.7, 40000])
+def test_the_sums_of_one_v_are_known_rounding_by_rounding(value):
+    """All elements of a row have one error, whose sign and size follow from the weights that the kernel rounds."""
+    text = shape(64, 2, 1, 8, 300, f"data: {{V: {{kind: constant, value: {value}}}}}")
+    model, reference, prediction = of_scenario(text, LAUNCH_64, [1, 1, 1], 90)
+    error = (model - reference).mean(axis=3)
+    if value == 40000:  # a sum of eighths of it overflows
+        assert np.isinf(prediction.bound).all() and prediction.known.all()
+    else:
+        assert np.square(error - prediction.row_mean_error).mean() < 0.01 * np.square(error).mean()
 
 
 @pytest.mark.parametrize("value", [4000, 3000, 1000.5, 1, 0.1])

@@ -76,10 +76,10 @@ def test_the_change_of_each_weight_is_that_of_the_softmax(off, sink):
         for x in (values, values + error.astype(np.float64))
     )
     block: Any = SimpleNamespace(
-        logits=RowLogits(values, values), _sink_over=lambda maximum: np.exp(np.minimum(rest - maximum, 300.0))
+        logits=RowLogits(values, values, error), _sink_over=lambda maximum: np.exp(np.minimum(rest - maximum, 300.0))
     )
     with np.errstate(under="ignore", over="ignore"):
-        moved, lost = Block._moved(block, error)
+        moved, lost = vars(Block)["_moved"].func(block)
     shares = [weights / np.maximum(weights.sum(axis=1) + sinks, 1e-300)[:, None] for weights, sinks in (now, then)]
     expected = (shares[1] - shares[0]).astype(np.float64)
     size = np.abs(expected).max(axis=1, keepdims=True)
