@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
@@ -13,6 +12,7 @@ from fattn_probe.daily.inspect.trace.show import place_of
 from fattn_probe.daily.inspect.trace.tracer import Tracer
 from fattn_probe.llama.source.faults import corpus
 from fattn_probe.verdict.judge.cases import judge_case
+from fattn_probe.verdict.truth.error_model.kernel import ASSUMED_DOT2, ASSUMED_WMMA
 from tests.daily.inspect.shipped import CASES, inspector_of
 
 pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
@@ -46,6 +46,9 @@ CORRECT = {
     "tile in f16": (CASES["tile-hsk=40-n_q=5"], "h200", 5),  # a kernel that other inspections have too
     "vec": (expand(loads(VEC))[0], "h200", 5),
     **{f"tile on {device}": (CASES["gqa"], device, 5) for device in ("mi50", "mi300x", "rx7900xtx")},
+    **{
+        f"vec on {device}": (expand(loads(VEC))[0], device, 5) for device in ("mi50", "mi300x", "rx7900xtx", "rx9070xt")
+    },
 }
 MARKS = {kind: [pytest.mark.night] for kind in CORRECT} | {"mma": [], "tile in f16": [pytest.mark.slow]}
 """A correct tile kernel and a wrong vec kernel run in CI; the others take the same paths, with kernels of their own."""
@@ -75,28 +78,23 @@ def test_a_correct_kernel_is_followed_to_dst(kind):
     assert len([stage for stage in trace.stages if not stage.stored]) > registers
     assert all(stage.place for stage in trace.stages)
     assert trace.row == (0, 0, 0)
+    assert trace.assumed == (ASSUMED_DOT2 if kind in ("tile on mi50", "tile on mi300x") else "")
     if kind == "mma":
         (tile,) = trace.tiles
         assert {item.name for item in tile.steps[-1].checked} >= {"KQ", "P", "VKQ", "KQ_rowsum at the end"}
 
 
 @pytest.mark.night
-@pytest.mark.parametrize("device", ["rx7900xtx", "rx9070xt", "mi300x"])
-def test_the_accumulators_of_amds_matrix_instructions_are_read(device):
+@pytest.mark.parametrize("device", ["rx7900xtx", "rx9060xt", "rx9070xt", "mi100", "mi210", "mi300x"])
+def test_the_accumulators_of_amds_matrix_instructions_are_read_and_followed_to_dst(device):
     trace, output = followed(CASES["sinks"], device, place=TracePlace(block=7, warp=1))
     assert output.status == "pass"
-    assert (trace.deviation, trace.stopped) == (None, ())
-    assert "no rounding model of this kernel on an AMD GPU" in trace.missing
+    assert (trace.deviation, trace.stopped, trace.missing) == (None, (), "")
+    assert trace.stages[-1].where == "dst"
+    assert trace.assumed == (ASSUMED_WMMA if device == "rx9060xt" else "")
     (tile,) = trace.tiles
     assert {item.name for item in tile.steps[-1].checked} >= {"KQ", "P", "KQ_max", "VKQ rescaled", "VKQ"}
     assert tile.exists.all() and np.abs(tile.steps[-1].VKQ).max() > 0.5
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("device", ["rx7900xtx", "mi300x"])
-def test_the_vec_kernel_of_an_amd_gpu_has_no_model_to_follow(device):
-    with pytest.raises(InputError, match=r"_vec<.*> is not traced on an AMD GPU, only flash_attn_ext_f16 and the rows"):
-        followed(CORRECT["vec"][0], device)
 
 
 @pytest.mark.night

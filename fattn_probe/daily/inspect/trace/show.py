@@ -49,6 +49,7 @@ def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None 
         said = f" Of {len(stored)} stored quantities, {fitting} are within their bounds." if stored else ""
         parts += [stage_table(trace, verbose=verbose), Text(followed(trace) + said, "dim")]
     parts += [Text(f"not followed to the end: {trace.missing}", "yellow")] * bool(trace.missing)
+    parts += [Text(f"the model's assumption: {trace.assumed}", "dim")] * bool(trace.assumed)
     deviation = trace.deviation
     if deviation is None:
         parts.append(Text.assemble(("first deviation: ", "bold"), ("none", "green")))

@@ -19,7 +19,7 @@ from fattn_probe.daily.inspect.trace.archive import Array, block_arrays
 from fattn_probe.daily.inspect.trace.find_nan import Document, FirstNotFinite, NaNSearch, in_inputs, in_stages
 from fattn_probe.daily.inspect.trace.inputs import TracedOperands
 from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
-from fattn_probe.daily.inspect.trace.model import ModelledRows, Row, has_model
+from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, judge_trace
 from fattn_probe.daily.inspect.trace.stages import FINISHED, Stage, StoredRow
 from fattn_probe.llama.build import RUNNER
@@ -94,7 +94,9 @@ class Tracer:
             if traced.deviation is not None or traced.stopped:
                 break
         stopped = traced.stopped or ended
-        traced = replace(traced, stages=(*traced.stages, *stages), row=row, stopped=stopped)
+        rows, geometry = found
+        assumed, followed = rows.assumed(geometry), (*traced.stages, *stages)
+        traced = replace(traced, stages=followed, row=row, assumed=assumed, stopped=stopped)
         if traced.deviation is None and not stopped and output.status is Status.FAIL and output.diagnosis:
             for worst in output.diagnosis.worst[:1]:  # every value that was read is within its bound
                 at = {name: np.array(index) for name, index in asdict(worst.at).items()}
@@ -126,8 +128,6 @@ class Tracer:
         geometry = None if constants is None else geometry_of(self.case.op, launches, arch, constants)
         if geometry is None or constants is None:
             return None, "there is no rounding model of this kernel, which the end of a trace needs"
-        if not has_model(geometry.kernel, arch):
-            return None, "there is no rounding model of this kernel on an AMD GPU, which the end of a trace needs"
         return (ModelledRows(self.case, self.inputs, geometry.kernel, arch, constants), geometry), ""
 
     def _row(
@@ -221,9 +221,6 @@ class Tracer:
         choice = self.facts.choice
         if not self._runs(MMA_F16):
             kernel = "no kernel" if choice is None else choice.kernel
-            if self.amd:
-                said = f"case {self.case.name} on {self.target}: {kernel} is not traced on an AMD GPU"
-                raise InputError(f"{said}, only flash_attn_ext_f16 and the rows of flash_attn_tile")
             raise InputError(
                 f"case {self.case.name} on {self.target}: only flash_attn_ext_f16 is traced on a real GPU or written by"
                 f" --npz, but this op runs {kernel}"
@@ -238,11 +235,6 @@ class Tracer:
                 f"case {self.case.name} ended under the debugger before its kernel was launched: {document}"
             )
         return document
-
-    @property
-    def amd(self) -> bool:
-        """Whether the target is an AMD GPU."""
-        return self.target.device is not None and bool(self.target.device.gfx)
 
     def _runs(self, family: Family) -> bool:
         """Whether the op runs a kernel of a family."""

@@ -1,4 +1,4 @@
-"""Float32 arithmetic of device code in NumPy: the hardware's approximate functions, and fused multiply-adds.
+"""Float32 arithmetic of NVIDIA's device code in NumPy: the hardware's approximate functions, and fused multiply-adds.
 
 The tables were measured on an H200; native/sim/data/README.md explains each table and its rule. Assumed: other
 generations give the same results.
@@ -115,6 +115,12 @@ def fma(a: F32 | np.float32, b: F32, c: F32) -> F32:
             away = np.where((error > 0) == (total > 0), 1, -1)
             total.view(np.int64)[...] += np.where(halfway & (error != 0), away, 0)
         return total.astype(np.float32)
+
+
+def divided(x: F32, y: F32) -> F32:
+    """x / y of -use_fast_math; NaN, 0 times infinity, for a sum of 0 over a row sum of 0."""
+    with np.errstate(invalid="ignore"):
+        return flushed(x * rcp(y))
 
 
 def exp(x: F32) -> F32:
