@@ -52,7 +52,7 @@ class ModelledRows:
         return operands_of(self.case, dict(self.inputs), self.arch)
 
     def assumed(self, geometry: Geometry) -> str:
-        """What the model assumes of the GPU's sums; empty if nothing."""
+        """The model's assumptions on the sums of the GPU; empty without any."""
         described = kernel_of(self.case.op, geometry, self.arch)
         return "" if described is None else described.assumed
 

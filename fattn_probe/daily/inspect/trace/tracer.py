@@ -23,7 +23,7 @@ from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, judge_trace
 from fattn_probe.daily.inspect.trace.stages import FINISHED, Stage, StoredRow
 from fattn_probe.llama.build import RUNNER
-from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.architecture import CDNA2, arch_number
 from fattn_probe.llama.launch.constants import known_constants, max_offset
 from fattn_probe.llama.launch.families import MMA_F16, Family
 from fattn_probe.llama.launch.geometry import Geometry, geometry_of
@@ -40,6 +40,8 @@ ABOUT = ("case", "source", "build_number", "device")
 TRACE_OP = "fattn_probe.daily.inspect.procedures.warp:trace_op"
 READ_LANES = "fattn_probe.daily.inspect.procedures.stages:read_lanes"
 READ_ROW = "fattn_probe.daily.inspect.procedures.stages:read_row"
+LEAST_OF_CDNA2 = 2.0**-14
+"""The smallest factor that a matrix instruction of CDNA2 does not treat as 0."""
 STAGES_A_PART = 3  # KQ_max, row sum and VKQ that a block stores
 
 
@@ -67,6 +69,7 @@ class Tracer:
             warp=warp,
             tiles=chosen.tiles,
             offset=max_offset(header) if constants is None else constants.max_offset,
+            least=LEAST_OF_CDNA2 if arch_number(arch_of(self.target)) == CDNA2 else 0.0,
         )
 
     def follow(self, output: Judgement, place: TracePlace | None) -> JudgedTrace:

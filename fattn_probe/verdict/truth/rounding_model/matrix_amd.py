@@ -25,8 +25,11 @@ def dot2(a: F32, b: F32, c: F32, arch: int) -> F32:
 
 
 def matrix_sum(a: F32, b: F32, c: F32, arch: int, *, half: bool) -> F32:
-    """c + a @ b with accumulators in f32 or (`half`) f16: a is (..., M, K), b (..., K, N), in f16."""
-    group = generation_of(arch).group
+    """c + a @ b with accumulators in f32 or (`half`) f16: a is (..., M, K), b (..., K, N), in f16.
+
+    MFMA has no f16 accumulators: a kernel rounds the result of each instruction.
+    """
+    group, of_instruction = generation_of(arch).group, generation_of(arch).k_half
     if arch == CDNA2:
         a, b, c = _normal(a, F16_LEAST), _normal(b, F16_LEAST), _normal(c)
     for first in range(0, a.shape[-1], group):
@@ -36,6 +39,8 @@ def matrix_sum(a: F32, b: F32, c: F32, arch: int, *, half: bool) -> F32:
             c = _rdna_step(x, y, c, arch, half=half)
         else:
             c = _fused(x, y, c) if arch == CDNA3 else _in_pairs(x, y, c, flushes=arch == CDNA2)
+            if half and of.stop % of_instruction == 0:
+                c = half_of(c)
     return c
 
 
@@ -78,7 +83,7 @@ def _in_pairs(a: F32, b: F32, c: F32, *, flushes: bool) -> F32:
 
 
 def _fused(a: F32, b: F32, c: F32) -> F32:
-    """CDNA3: products cut to 24 bits behind the point of their largest exponent; their sum and c cut downwards."""
+    """CDNA3: products cut to 24 bits after the point of their largest exponent; their sum and c cut downwards."""
     products = a * b
     of_a, of_b = (np.where(x == 0, F32_LEAST, _exponent(x, F16_LEAST)) for x in (a, b))
     exponent, own = (of_a + of_b).max(axis=0), _exponent(c, F32_LEAST)
