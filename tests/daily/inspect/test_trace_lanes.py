@@ -6,6 +6,7 @@ import pytest
 from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
 from fattn_probe.daily.inspect.trace.model import ModelledRows
 from fattn_probe.daily.inspect.trace.stages import StoredRow
+from fattn_probe.llama.launch.architecture import RDNA3
 from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.geometry import geometry
 from fattn_probe.llama.launch.kernel import attention_of
@@ -104,7 +105,7 @@ def vec_lane(warp, x, turns, rows):
                 for part in range(2):
                     at = (j * (D // 2) // nthreads_V + i_VKQ_0 // nthreads_V + i_VKQ_1) * 2 + part
                     VKQ[at] = float(turn.VKQ[0, by, y, x // nthreads_V, 2 * i + part])
-    return found | {"VKQ": VKQ}
+    return found | {"VKQ": half2(VKQ, rows)}
 
 
 def traced(rows, block, number, lane_of):
@@ -142,6 +143,7 @@ KERNELS = {
     "two warps a column": lambda: (tile(ncols1=2), 0, 3, tile_lane),
     "two heads, in f16": lambda: (tile(ncols2=2, arch=90), 0, 1, tile_lane),
     "vec": lambda: (vec(), 0, 1, vec_lane),
+    "vec, in f16": lambda: (vec(RDNA3), 0, 1, vec_lane),
     "vec, past the last query": lambda: (vec(), 1, 0, vec_lane),
 }
 

@@ -49,7 +49,6 @@ def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None 
         said = f" Of {len(stored)} stored quantities, {fitting} are within their bounds." if stored else ""
         parts += [stage_table(trace, verbose=verbose), Text(followed(trace) + said, "dim")]
     parts += [Text(f"not followed to the end: {trace.missing}", "yellow")] * bool(trace.missing)
-    parts += [Text(f"the model's assumption: {trace.assumed}", "dim")] * bool(trace.assumed)
     deviation = trace.deviation
     if deviation is None:
         parts.append(Text.assemble(("first deviation: ", "bold"), ("none", "green")))
@@ -74,7 +73,8 @@ def headline(trace: JudgedTrace) -> str:
 def followed(trace: JudgedTrace) -> str:
     """The caption of the stages."""
     names = ("sequence", "query", "head")
-    return FOLLOWED.format(", ".join(f"{name} {at}" for name, at in zip(names, trace.row or (), strict=False)))
+    said = FOLLOWED.format(", ".join(f"{name} {at}" for name, at in zip(names, trace.row or (), strict=False)))
+    return said + (f" An assumption of the model: {trace.assumed}." if trace.assumed else "")
 
 
 def stage_table(trace: JudgedTrace, *, verbose: bool = True) -> Table:
