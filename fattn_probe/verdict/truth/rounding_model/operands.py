@@ -1,11 +1,14 @@
 """A case's inputs as the kernels read them: dequantised tensors, ALiBi slopes, the scale divided by the softcap."""
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.base.arrays import F32, Bytes
+from fattn_probe.cases.op.ggml_types import row_size
+from fattn_probe.cases.op.tensors import TensorView
 from fattn_probe.cases.op.values import view_values
 from fattn_probe.cases.scenario import Case
 from fattn_probe.verdict.truth.rounding_model.arithmetic import FloatFunctions, functions_of
@@ -40,15 +43,15 @@ class KernelOperands:
 
 def operands_of(case: Case, inputs: Inputs, arch: int) -> KernelOperands:
     """The operands of a case; the scale is divided by the softcap, as in upstream's host code."""
-    Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
+    Q, K, V = (_converted(case.op.tensors[name], inputs) for name in "QKV")
     mask = view_values(case.op.operands["mask"], inputs)[:, 0] if case.op.has_mask else None
     sinks = view_values(case.op.tensors["sinks"], inputs).ravel() if case.op.has_sinks else None
     softcap = np.float32(case.op.params.logit_softcap)
     scale = np.float32(case.op.params.scale)
     return KernelOperands(
-        Q=Q.astype(np.float32),
-        K=K.astype(np.float32),
-        V=V.astype(np.float32),
+        Q=Q,
+        K=K,
+        V=V,
         mask=None if mask is None else mask.astype(np.float32),
         sinks=None if sinks is None else sinks.astype(np.float32),
         slopes=alibi_slopes(case.op.sizes.n_head, case.op.params.max_bias, functions_of(arch)),
@@ -56,6 +59,13 @@ def operands_of(case: Case, inputs: Inputs, arch: int) -> KernelOperands:
         logit_softcap=softcap,
         codes=codes_of(case, inputs, "K") if case.op.type_K in ZERO_CODE else None,
     )
+
+
+def _converted(view: TensorView, inputs: Inputs) -> F32:
+    """The values as ggml converts them: a contiguous q4_0 by multiply-adds, whose zeros are positive (RDNA3 looks)."""
+    values = view_values(view, inputs).astype(np.float32)
+    whole = view.end - view.offset == row_size(view.type, prod(view.ne))
+    return values + np.float32(0) if view.type == "q4_0" and whole else values
 
 
 def as_half(values: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> F32:

@@ -7,14 +7,16 @@ import pytest
 
 from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.architecture import RDNA3, arch_number
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.verdict.truth.rounding_model.functions_amd import exp, tanh
 from fattn_probe.verdict.truth.rounding_model.matrix_amd import dot2, matrix_sum
+from fattn_probe.verdict.truth.rounding_model.operands import operands_of
 from tests import test_second_opinion as second_opinion
 from tests.native import test_amd_matrix as instructions
+from tests.verdict.made import case_of
 from tests.verdict.truth.error_model import test_error_amd as simulated
-from tests.verdict.truth.models import model_of
+from tests.verdict.truth.models import model_of, shape
 
 TYPES = ("f16", "f16", "f32", "f32")
 
@@ -64,6 +66,15 @@ def test_functions_are_accurate_and_end_where_those_of_amd_s_library_do():
         assert (np.abs(function(x) - expected) <= ulps * np.spacing(np.abs(expected.astype(np.float32)))).all()
     ends = np.array([0, -0.0, 88.8, np.inf, -np.inf, -1e30, np.nan], np.float32)
     same_bits(exp(ends), np.array([1, 1, np.inf, np.inf, 0, 0, np.nan], np.float32))
+
+
+@pytest.mark.parametrize(("type_", "cache", "negative"), [("q4_0", 64, False), ("q4_0", 96, True), ("q5_0", 64, True)])
+def test_zeros_of_a_converted_cache_have_the_sign_that_its_conversion_leaves(type_, cache, negative):
+    """RDNA3 adds a negative zero as a unit too much. A contiguous q4_0 is converted by multiply-adds."""
+    case = case_of(shape(64, 2, 2, 2, 64, f"type_K: {type_}\nlayout: {{K: {{kind: view, rows: {cache}}}}}"))
+    K = operands_of(case, make_inputs(case), RDNA3).K
+    assert (K == 0).any()
+    assert np.signbit(K[K == 0]).any() == negative
 
 
 @pytest.mark.parametrize("name", simulated.recorded())
