@@ -157,6 +157,13 @@ def test_registers_are_read_where_the_kernels_loops_put_them(kind):
     assert max(np.abs(stage.found[np.isfinite(stage.found)]).max() for stage in stages if stage.quantity == "VKQ") > 0.1
 
 
+def test_lanes_that_a_warp_does_not_have_are_not_taken_for_its_own():
+    """A launch of a block of 64 threads a row, where the kernel has warps of 32."""
+    warp, document = traced(*KERNELS["a column a warp"]())
+    document["readings"] = [reading | {"lane": reading["lane"] + LANES} for reading in document["readings"]]
+    assert list(warp.stages(document, {})) == []
+
+
 def test_a_wrong_number_is_named_with_its_column_row_and_lane():
     warp, document = traced(tile(warps=2), 0, 0, tile_lane)
     (wrong,) = (r for r in document["readings"] if (r["anchor"], r["step"], r["lane"]) == ("tile_logits", 0, 5))
