@@ -133,8 +133,16 @@ FAULTS = {
     "15091-vec-sinks-each-block": ("KQ_max", "KQ_sum"),
     "17549-vec-f16-product": ("KQ",),
     "19098-vec-first-maximum": ("KQ_max",),
+    "12032-row-sums": ("KQ_rowsum at the end",),
+    "18481-operands-swapped": ("KQ",),
+    "19806-output-remainder": ("VKQ",),
+    "19806-running-maximum": ("KQ_max",),
+    "22880-scrambled-output": ("VKQ",),
+    "19806-v-transposed": ("VKQ",),
+    "15884-f16-product": ("KQ",),
+    "1087-sudot4-sign": ("KQ",),
 }
-"""The first quantity that each fault's line changes; the mma kernel's come first, then those of tile and of vec."""
+"""The first quantity that each fault's line changes: mma, tile and vec kernels of NVIDIA, then the same of AMD."""
 BY_NAME = {fault.patch.name: fault for fault in corpus()}
 IN_CI = "15091-vec-sinks-each-block"
 
