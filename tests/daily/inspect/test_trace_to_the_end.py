@@ -49,6 +49,7 @@ CORRECT = {
     **{
         f"vec on {device}": (expand(loads(VEC))[0], device, 5) for device in ("mi50", "mi300x", "rx7900xtx", "rx9070xt")
     },
+    "tile, several heads, on rx7900xtx": (CASES["sparse-hsk=576-hsv=512-n_head=16-V=view_of_K"], "rx7900xtx", 5),
 }
 MARKS = {kind: [pytest.mark.night] for kind in CORRECT} | {"mma": [], "tile in f16": [pytest.mark.slow]}
 """A correct tile kernel and a wrong vec kernel run in CI; the others take the same paths, with kernels of their own."""
