@@ -182,17 +182,17 @@ def test_dot_products_on_rdna_have_the_bits_of_the_hardware(cores, gfx):
     assert_same(out, d, ~np.isnan(d.view(np.float32)))
 
 
-@pytest.mark.parametrize("gfx", RDNA)
-def test_sums_on_rdna_have_the_bits_of_the_hardware(cores, gfx):
-    rows = [row for row in HARDWARE if row["gfx"] == gfx and "wmma" in row["instruction"]]
+def measured_products(gfx):
+    """WMMA of a GPU: (instruction, bits of A, B, C and D), of all rows of A or of the first."""
     i, j = np.mgrid[:16, :16]
     integers = ((16 * i + j) * 7 % 17 - 8, (16 * i + j) * 11 % 17 - 8, (16 * i + j) * 13 % 129 - 64)
     # The registers of a lane of a gfx1201 have k 0 to 3 and 8 to 11, or the others; the file has them lane by lane.
     k = np.arange(16) if gfx == "gfx1100" else np.array([0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15])
-    for row in rows:
-        instruction = f"{gfx}/{row['instruction']}"
+    for row in HARDWARE:
+        if row["gfx"] != gfx or "wmma" not in row["instruction"]:
+            continue
+        instruction, d = f"{gfx}/{row['instruction']}", words(row["d"])
         of_factors, of_sums = types(instruction)
-        d = words(row["d"])
         if row["a"] == "integers":
             a, b, c = (encode(x, kind) for x, kind in zip(integers, (of_factors, of_factors, of_sums), strict=True))
         else:
@@ -202,11 +202,16 @@ def test_sums_on_rdna_have_the_bits_of_the_hardware(cores, gfx):
             a, b = a.reshape(-1, 16), b.reshape(16, 16)
             a, b = a[:, np.argsort(k)], b[np.argsort(k)]
             c = np.resize(c, (len(a), 16))
+        yield instruction, a, b, c, np.resize(d, c.shape)
+
+
+@pytest.mark.parametrize("gfx", RDNA)
+def test_sums_on_rdna_have_the_bits_of_the_hardware(cores, gfx):
+    for instruction, a, b, c, d in measured_products(gfx):
         operands = [np.zeros((1, 16, 16), np.uint32) for _ in "abc"]
         for operand, values in zip(operands, (a, b, c), strict=True):
             operand[0, : len(values)] = values
-        out = compute(cores[gfx], instruction, *operands)[0, : len(a)]
-        np.testing.assert_array_equal(out, np.resize(d, out.shape))
+        np.testing.assert_array_equal(compute(cores[gfx], instruction, *operands)[0, : len(a)], d)
 
 
 @pytest.mark.parametrize("gfx", ["gfx90a", "gfx1100", "gfx1201"])

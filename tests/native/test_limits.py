@@ -3,9 +3,12 @@
 The errors were recorded on an H100 (CUDA 13.0, driver 580.159.04, 2026-11-22).
 """
 
+from pathlib import Path
+
 import pytest
 
 from fattn_probe.llama.launch.record import parse_launches
+from tests.native.cuda_program import Program, compile_programs
 
 pytestmark = pytest.mark.build
 
@@ -100,3 +103,10 @@ def test_a_pointer_into_host_memory_is_found_at_the_launch(limits):
     found = limits.fault("host_argument")
     assert found.kind == "host-memory"
     assert "argument 2 of reads points into host memory" in found.message
+
+
+def test_a_finding_on_an_amd_gpu_has_hip_s_names():
+    text = Path(__file__).with_name("limits.cu").read_text()
+    (path,) = compile_programs({"limits.cu": text}, "release", "gfx942")
+    found = Program(path, text).fault("host_argument", device="mi300x")
+    assert "points into host memory, which this GPU cannot access (hipErrorIllegalAddress)" in found.message

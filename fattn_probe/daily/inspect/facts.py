@@ -135,7 +135,8 @@ def block_at(facts: Facts, block: int, warp: int, where: str) -> BlockWork:
     """The work of a block; InputError if there is no such block or warp. `where` begins the message."""
     blocks = {item.block: item for item in facts.blocks}
     if block not in blocks:
-        raise InputError(f"{where}.block: there is no block {block}, only 0 to {max(blocks, default=-1)}")
+        known = f"there is no block {block}, only 0 to {max(blocks)}" if blocks else "no block's work is known"
+        raise InputError(f"{where}.block: {known}")
     nwarps = facts.launch["block_dim"][1]
     if warp >= nwarps:
         raise InputError(f"{where}.warp: there is no warp {warp}, only 0 to {nwarps - 1}")

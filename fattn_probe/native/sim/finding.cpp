@@ -4,8 +4,10 @@
 #include "program/printing.h"
 #include "worker.h"
 
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <mutex>
@@ -37,6 +39,17 @@ std::string json_frames(const Stack &stack) {
     return "[" + frames + "]";
 }
 
+// A message on an AMD GPU has HIP's names: those of CUDA's functions and errors, but for the first letters.
+std::string named_for_gpu(std::string message) {
+    for (size_t at = message.find("cuda"); !environment().gfx.empty() && at != std::string::npos;
+         at = message.find("cuda", at + 1)) {
+        if (std::isupper(static_cast<unsigned char>(message[at + strlen("cuda")])) != 0) {
+            message.replace(at, strlen("cuda"), "hip");
+        }
+    }
+    return message;
+}
+
 } // namespace
 
 std::string json_string(const std::string &text) {
@@ -64,7 +77,8 @@ SIMT_THREAD_LOCAL Report report_in_progress;
 
 std::string json_of(const Finding &finding) {
     report_in_progress.finding = &finding;
-    std::string text = "{\"kind\":" + json_string(finding.kind) + ",\"message\":" + json_string(finding.message);
+    std::string text =
+        "{\"kind\":" + json_string(finding.kind) + ",\"message\":" + json_string(named_for_gpu(finding.message));
     if (finding.fiber != nullptr) {
         const uint3 thread = finding.fiber->thread_idx;
         text += ",\"kernel\":" + json_string(worker->launch->kernel.signature) +

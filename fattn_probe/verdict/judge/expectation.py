@@ -6,6 +6,7 @@ import numpy as np
 
 from fattn_probe.base.arrays import I64, Bytes
 from fattn_probe.cases.scenario import Case
+from fattn_probe.llama.launch.architecture import AMD
 from fattn_probe.llama.launch.constants import SHIPPED, Constants
 from fattn_probe.llama.launch.families import MMA_F16
 from fattn_probe.llama.launch.geometry import Geometry
@@ -54,6 +55,8 @@ def expected_of(
     prediction = predict(case.op, values, kernel) if rows is None else predict_rows(case.op, values, kernel, rows)
     if constants is None:
         missing = "the rounding model lacks the configurations of this source's kernels"
+    elif arch >= AMD:
+        missing = "the rounding model does not decide on an AMD GPU, whose arithmetic is partly assumed"
     elif not uses_model(case, geometry.kernel, model, rows):
         missing = "the rounding model was skipped (--model always computes it)"
     else:

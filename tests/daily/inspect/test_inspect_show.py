@@ -9,10 +9,20 @@ import pytest
 from markupsafe import escape
 from rich.console import Console
 
+from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device.origin import MEASURED, Method, Origin, legend
 from fattn_probe.daily.inspect import coverage
 from fattn_probe.daily.inspect.coverage import Coverage, CoverageFinding
-from fattn_probe.daily.inspect.facts import Choice, Decision, Facts, KernelLaunch, MissingFacts, TensorFacts, Term
+from fattn_probe.daily.inspect.facts import (
+    Choice,
+    Decision,
+    Facts,
+    KernelLaunch,
+    MissingFacts,
+    TensorFacts,
+    Term,
+    block_at,
+)
 from fattn_probe.daily.inspect.view.page import page
 from fattn_probe.daily.inspect.view.show import FINDINGS_SHOWN, facts_json, render
 from fattn_probe.daily.inspect.view.tables import pairs
@@ -169,3 +179,8 @@ def test_the_documentation_names_every_key_and_kind():
     kinds = set(re.findall(r'Finding\(\s*"(\w+)"', inspect.getsource(coverage)))
     assert len(kinds) == 7
     assert kinds <= documented
+
+
+def test_a_block_cannot_be_chosen_if_no_block_is_known():
+    with pytest.raises(InputError, match=r"^x\.block: no block's work is known$"):
+        block_at(replace(gqa(), blocks=()), 0, 0, "x")

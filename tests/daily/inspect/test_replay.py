@@ -14,6 +14,7 @@ from fattn_probe.daily.inspect.replay.replay import KINDS, Marked, Replay, StepP
 from fattn_probe.daily.inspect.replay.row_numbers import combined, numbers_of, visible_shares
 from fattn_probe.daily.inspect.replay.source_lines import kinds_of
 from fattn_probe.daily.inspect.view.error_tiles import divided
+from fattn_probe.llama.launch.architecture import CDNA2, RDNA3, RDNA4
 from fattn_probe.llama.launch.families import FAMILIES, MMA_F16
 from fattn_probe.llama.launch.geometry import geometry
 from fattn_probe.llama.source.features import CUDA
@@ -35,9 +36,9 @@ mask: {kind: causal}
 """)
 
 
-def mma(case=MMA_CASE, inputs=MMA_INPUTS, blocks=3):
+def mma(case=MMA_CASE, inputs=MMA_INPUTS, blocks=3, arch=90):
     values = (64, 64, 8, 8, "false", "false", "false")
-    return rows_of(case, inputs, "flash_attn_ext_f16", values, (blocks, 1, 1), 4, 90)
+    return rows_of(case, inputs, "flash_attn_ext_f16", values, (blocks, 1, 1), 4, arch)
 
 
 def made(rows, **more):
@@ -69,7 +70,11 @@ def joined(parts):
 
 
 @pytest.mark.parametrize(
-    "rows", [mma(), mma(TAIL_CASE, TAIL_INPUTS, 3), tile(), tile(ncols1=2), tile(ncols2=2, arch=90), vec()]
+    "rows",
+    [
+        *(mma(), mma(TAIL_CASE, TAIL_INPUTS, 3), tile(), tile(ncols1=2), tile(ncols2=2, arch=90), vec()),
+        *(mma(arch=RDNA3), mma(arch=RDNA4), mma(arch=CDNA2), vec(RDNA3)),
+    ],
 )
 def test_the_numbers_of_a_row_are_the_kernels_and_the_exact_ones(rows):
     """The KV rows of P, the warps' sums and the parts are in the right places: they are close to exact arithmetic."""

@@ -6,6 +6,7 @@ import pytest
 from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
 from fattn_probe.daily.inspect.trace.model import ModelledRows
 from fattn_probe.daily.inspect.trace.stages import StoredRow
+from fattn_probe.llama.launch.architecture import RDNA3
 from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.geometry import geometry
 from fattn_probe.llama.launch.kernel import attention_of
@@ -104,7 +105,7 @@ def vec_lane(warp, x, turns, rows):
                 for part in range(2):
                     at = (j * (D // 2) // nthreads_V + i_VKQ_0 // nthreads_V + i_VKQ_1) * 2 + part
                     VKQ[at] = float(turn.VKQ[0, by, y, x // nthreads_V, 2 * i + part])
-    return found | {"VKQ": VKQ}
+    return found | {"VKQ": half2(VKQ, rows)}
 
 
 def traced(rows, block, number, lane_of):
@@ -142,6 +143,7 @@ KERNELS = {
     "two warps a column": lambda: (tile(ncols1=2), 0, 3, tile_lane),
     "two heads, in f16": lambda: (tile(ncols2=2, arch=90), 0, 1, tile_lane),
     "vec": lambda: (vec(), 0, 1, vec_lane),
+    "vec, in f16": lambda: (vec(RDNA3), 0, 1, vec_lane),
     "vec, past the last query": lambda: (vec(), 1, 0, vec_lane),
 }
 
@@ -153,6 +155,13 @@ def test_registers_are_read_where_the_kernels_loops_put_them(kind):
     assert {stage.quantity for stage in stages} >= {"KQ", "KQ_max", "KQ_sum", "VKQ", "steps done"}
     assert [stage.deviation for stage in stages] == [None] * len(stages)
     assert max(np.abs(stage.found[np.isfinite(stage.found)]).max() for stage in stages if stage.quantity == "VKQ") > 0.1
+
+
+def test_lanes_that_a_warp_does_not_have_are_not_taken_for_its_own():
+    """A launch of a block of 64 threads a row, where the kernel has warps of 32."""
+    warp, document = traced(*KERNELS["a column a warp"]())
+    document["readings"] = [reading | {"lane": reading["lane"] + LANES} for reading in document["readings"]]
+    assert list(warp.stages(document, {})) == []
 
 
 def test_a_wrong_number_is_named_with_its_column_row_and_lane():

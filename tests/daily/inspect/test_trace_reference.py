@@ -73,6 +73,14 @@ def test_sinks_are_added_where_a_tile_ends_and_by_the_first_warp_of_a_column():
             assert columns.sink[columns.exists].tolist() == operands.sinks[columns.head[columns.exists]].tolist()
 
 
+def test_subnormal_factors_count_where_the_gpu_does_not_flush_them():
+    case, inputs = small_case(SCENARIO + "data: {K: {kind: uniform, scale: 5.0e-5}}\n")
+    work, fragments = whole(), fragments_of(WIDE, 8, 2)
+    document = Warp(case, inputs, fragments, work).document()
+    assert judge(document, work, case=case, inputs=inputs).deviation is None
+    assert judge(document, work, case=case, inputs=inputs, least=2.0**-14).deviation.quantity == "KQ"
+
+
 def test_the_bounds_are_not_idle():
     ratios: dict = {}
     for step in judged().tiles[0].steps:

@@ -98,6 +98,13 @@ def test_json_has_no_nan_or_infinity():
     assert len(json.dumps(trace_json(trace))) < len(text) / 5
 
 
+def test_an_assumption_of_the_model_is_named_below_the_stages():
+    trace = replace(traced(), stages=(stage("dst", "output", 0.0),), assumed="each sum rounds")
+    assert "An assumption of the model: each sum rounds." in " ".join(shown(trace).split())
+    assert "An assumption of the model: each sum rounds." in trace_section(trace)
+    assert trace_json(trace)["assumed"] == "each sum rounds"
+
+
 def test_json_of_a_deviation():
     deviation = trace_json(traced(fault=dropped_key))["first_deviation"]
     assert (deviation["quantity"], deviation["kb0"], deviation["kv_row"], deviation["d"]) == ("P", 1, 67, None)

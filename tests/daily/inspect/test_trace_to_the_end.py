@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
@@ -13,6 +12,7 @@ from fattn_probe.daily.inspect.trace.show import place_of
 from fattn_probe.daily.inspect.trace.tracer import Tracer
 from fattn_probe.llama.source.faults import corpus
 from fattn_probe.verdict.judge.cases import judge_case
+from fattn_probe.verdict.truth.error_model.kernel import ASSUMED_DOT2, ASSUMED_WMMA
 from tests.daily.inspect.shipped import CASES, inspector_of
 
 pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
@@ -46,6 +46,10 @@ CORRECT = {
     "tile in f16": (CASES["tile-hsk=40-n_q=5"], "h200", 5),  # a kernel that other inspections have too
     "vec": (expand(loads(VEC))[0], "h200", 5),
     **{f"tile on {device}": (CASES["gqa"], device, 5) for device in ("mi50", "mi300x", "rx7900xtx")},
+    **{
+        f"vec on {device}": (expand(loads(VEC))[0], device, 5) for device in ("mi50", "mi300x", "rx7900xtx", "rx9070xt")
+    },
+    "tile, several heads, on rx7900xtx": (CASES["sparse-hsk=576-hsv=512-n_head=16-V=view_of_K"], "rx7900xtx", 5),
 }
 MARKS = {kind: [pytest.mark.night] for kind in CORRECT} | {"mma": [], "tile in f16": [pytest.mark.slow]}
 """A correct tile kernel and a wrong vec kernel run in CI; the others take the same paths, with kernels of their own."""
@@ -75,28 +79,23 @@ def test_a_correct_kernel_is_followed_to_dst(kind):
     assert len([stage for stage in trace.stages if not stage.stored]) > registers
     assert all(stage.place for stage in trace.stages)
     assert trace.row == (0, 0, 0)
+    assert trace.assumed == (ASSUMED_DOT2 if kind in ("tile on mi50", "tile on mi300x") else "")
     if kind == "mma":
         (tile,) = trace.tiles
         assert {item.name for item in tile.steps[-1].checked} >= {"KQ", "P", "VKQ", "KQ_rowsum at the end"}
 
 
 @pytest.mark.night
-@pytest.mark.parametrize("device", ["rx7900xtx", "rx9070xt", "mi300x"])
-def test_the_accumulators_of_amds_matrix_instructions_are_read(device):
+@pytest.mark.parametrize("device", ["rx7900xtx", "rx9060xt", "rx9070xt", "mi100", "mi210", "mi300x"])
+def test_the_accumulators_of_amds_matrix_instructions_are_read_and_followed_to_dst(device):
     trace, output = followed(CASES["sinks"], device, place=TracePlace(block=7, warp=1))
     assert output.status == "pass"
-    assert (trace.deviation, trace.stopped) == (None, ())
-    assert "no rounding model of this kernel on an AMD GPU" in trace.missing
+    assert (trace.deviation, trace.stopped, trace.missing) == (None, (), "")
+    assert trace.stages[-1].where == "dst"
+    assert trace.assumed == (ASSUMED_WMMA if device == "rx9060xt" else "")
     (tile,) = trace.tiles
     assert {item.name for item in tile.steps[-1].checked} >= {"KQ", "P", "KQ_max", "VKQ rescaled", "VKQ"}
     assert tile.exists.all() and np.abs(tile.steps[-1].VKQ).max() > 0.5
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("device", ["rx7900xtx", "mi300x"])
-def test_the_vec_kernel_of_an_amd_gpu_has_no_model_to_follow(device):
-    with pytest.raises(InputError, match=r"_vec<.*> is not traced on an AMD GPU, only flash_attn_ext_f16 and the rows"):
-        followed(CORRECT["vec"][0], device)
 
 
 @pytest.mark.night
@@ -135,8 +134,16 @@ FAULTS = {
     "15091-vec-sinks-each-block": ("KQ_max", "KQ_sum"),
     "17549-vec-f16-product": ("KQ",),
     "19098-vec-first-maximum": ("KQ_max",),
+    "12032-row-sums": ("KQ_rowsum at the end",),
+    "18481-operands-swapped": ("KQ",),
+    "19806-output-remainder": ("VKQ",),
+    "19806-running-maximum": ("KQ_max",),
+    "22880-scrambled-output": ("VKQ",),
+    "19806-v-transposed": ("VKQ",),
+    "15884-f16-product": ("KQ",),
+    "1087-sudot4-sign": ("KQ",),
 }
-"""The first quantity that each fault's line changes; the mma kernel's come first, then those of tile and of vec."""
+"""The first quantity that each fault's line changes: mma, tile and vec kernels of NVIDIA, then the same of AMD."""
 BY_NAME = {fault.patch.name: fault for fault in corpus()}
 IN_CI = "15091-vec-sinks-each-block"
 

@@ -127,6 +127,6 @@ def fragments_of(kind, ncols1, ncols2, warp=0, nwarps=4):
     return WarpFragments(KQ, VKQ, ncols1, ncols2, nwarps, warp)
 
 
-def judge(document, work, *, case=CASE, inputs=INPUTS, warp=0, offset=OFFSET):
+def judge(document, work, *, case=CASE, inputs=INPUTS, warp=0, offset=OFFSET, least=0.0):
     """What `judge_trace` makes of a warp of block 2, whose only tile is `work`."""
-    return judge_trace(document, case, inputs, block=(2, 0, 0), warp=warp, tiles=[work], offset=offset)
+    return judge_trace(document, case, inputs, block=(2, 0, 0), warp=warp, tiles=[work], offset=offset, least=least)

@@ -47,14 +47,13 @@ def test_heads_of_112_have_the_steps_of_the_source():
 
 
 def check(family, sizes, *, threads, rows, arch, constants):
-    """All three say `rows` KV rows a step, and the same number of warps a column. AMD's have no rounding model."""
+    """All three say `rows` KV rows a step, and the same number of warps a column."""
     DKQ, DV, ncols = sizes
     wave = 64 if family is MMA_F16 and arch >= AMD and is_cdna(arch) else 32
     one = launch(family, (DKQ, DV, ncols, 1, "false", "false", "false"), threads, wave)
     op = op_of(DKQ, DV)
     error, cut = kernel_of(op, [one], arch, constants), geometry_of(op, [one], arch, constants)
-    kernel = attention_of([one], arch, constants)
-    kernel = kernel if arch >= AMD else PLANS[family](kernel, arch, constants).kernel
+    kernel = PLANS[family](attention_of([one], arch, constants), arch, constants).kernel
     assert (error.split.rows, cut.rows, kernel.nbatch_fa) == (rows, rows, rows), (family.name, sizes, arch)
     assert error.split.warps == kernel.warps_per_column, (family.name, sizes, arch)
     assert cut.grid.iter_k == -(-op.sizes.n_kv // rows)
@@ -84,7 +83,7 @@ def test_every_configuration_of_the_source_is_read_alike(family):
                 check(family, (DKQ, DV, ncols), threads=threads, rows=rows, arch=arch, constants=SHIPPED)
 
 
-@pytest.mark.parametrize("arch", [61, 70, 75, 89, 90])
+@pytest.mark.parametrize("arch", [61, 70, 75, 89, 90, GFX906, CDNA3, RDNA3])
 @pytest.mark.parametrize(("D", "types"), [(64, "F16"), (128, "F16"), (256, "Q8_0"), (128, "Q4_1")])
 def test_vec_kernels_are_read_alike(arch, D, types):
     one = launch(VEC, (D, 2, f"GGML_TYPE_{types}", f"GGML_TYPE_{types}", "false"), 128)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fattn_probe.llama.launch.architecture import CDNA3
 from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.families import MMA_F16
 from fattn_probe.verdict.judge import expectation
@@ -70,6 +71,12 @@ def test_what_is_missing_is_named(models, change, how, missing):
     found = expected(**how)
     assert found.missing.startswith(missing) and found.model is None
     assert (found.prediction is None) == ("prediction" in change)
+
+
+def test_the_rounding_model_of_an_amd_gpu_decides_nothing(models):
+    found = expected_of(CASE, {}, GEOMETRY, CDNA3, "always")
+    assert found.prediction is models["prediction"] and found.model is None
+    assert found.missing == "the rounding model does not decide on an AMD GPU, whose arithmetic is partly assumed"
 
 
 def test_constants_of_the_source_are_used(models):

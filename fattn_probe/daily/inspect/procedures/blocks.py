@@ -54,7 +54,7 @@ def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], *, spa
             return_at_once(debugger)
         elif where != "kbc":
             debugger.execute("return")
-            reader.known.pop(*stop.breakpoints)
+            reader.known.pop(stop.breakpoints[0])
     debugger.delete(*points)
     if where != "launched":
         yield ended(stop)
@@ -81,8 +81,11 @@ class BlockReader:
         """The expressions to read, by breakpoint, once it has been hit."""
 
     def first(self, debugger: Debugger, stop: StopRecord, names: Sequence[str]) -> Document:
-        """The record of a breakpoint's first hit, at the current stop."""
-        (point,) = stop.breakpoints
+        """The record of a breakpoint's first hit, at the current stop.
+
+        The line of a branch that is not compiled is the next line that is: then two breakpoints are at one place.
+        """
+        point = stop.breakpoints[0]
         asked = [*names, BLOCK_INDEX]
         values = debugger.evaluate(asked)
         self.known[point] = [name for name, text in zip(names, values, strict=False) if number(text) is not None]

@@ -22,7 +22,7 @@ from fattn_probe.daily.inspect.replay.replay import (
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, numbers_of
 from fattn_probe.daily.inspect.replay.source_lines import kinds_of
 from fattn_probe.daily.inspect.trace.fragments import LANES
-from fattn_probe.daily.inspect.trace.model import ModelledRows, Row, has_model
+from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, TracedStep
 from fattn_probe.daily.inspect.trace.show import headline, words_of
 from fattn_probe.daily.inspect.trace.stages import Stage
@@ -71,8 +71,6 @@ def replay_of(
     rows, row_errors = tuple[RowNumbers, ...](), _errors(output)
     if constants is None:
         notes.append("The numbers of rows are not shown: there is no rounding model of this source's kernels.")
-    elif not has_model(kernel, arch):
-        notes.append("The numbers of rows are not shown: there is no rounding model of this kernel on an AMD GPU.")
     elif kernel.sparse:
         notes.append("The numbers of rows are not shown: this kernel gathers its KV rows.")
     else:
@@ -81,6 +79,8 @@ def replay_of(
         rows = tuple(_rows(modelled, geometry, row_errors, first))
         shown = f"{number_of(len(rows), 'row')} of {number_of(ntiles(geometry.grid), 'tile')}"
         notes.append(f"The page has the numbers of {shown}: the row with the largest error of a tile, the worst first.")
+        if assumed := modelled.assumed(geometry):
+            notes.append(f"The kernel's numbers rest on an assumption: {assumed}.")
     if row_errors is None:
         notes.append("There is no map of errors: only a sample of the output was checked, or there is none.")
     worst_sequence, worst = 0, dict[int, float]()

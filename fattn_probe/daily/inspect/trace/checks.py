@@ -12,7 +12,7 @@ import numpy as np
 
 from fattn_probe.base.arrays import F64, Indices
 from fattn_probe.daily.inspect.trace.fragments import Places, WarpFragments
-from fattn_probe.daily.inspect.trace.inputs import FLT_MAX_HALF, WarpInputs
+from fattn_probe.daily.inspect.trace.inputs import FLT_MAX_HALF, WarpInputs, factors
 from fattn_probe.daily.inspect.trace.steps import Step
 
 ULP_F32 = 2.0**-23
@@ -233,15 +233,15 @@ def _VKQ(step: WarpStep) -> Iterator[Quantity]:
     read, places = step.step.registers, step.VKQ_places
     rescaled, scale = read.get("rescaled.VKQ_C"), read.get("softmax.KQ_max_scale")
     if rescaled is not None and scale is not None:
-        factors = step.by_column(scale)
-        factors = factors.astype(np.float16).astype(np.float64) if step.half else factors
-        expected = read["before.VKQ_C"] * factors[step.at_VKQ[0]]
+        by_column = step.by_column(scale)
+        by_column = by_column.astype(np.float16).astype(np.float64) if step.half else by_column
+        expected = read["before.VKQ_C"] * by_column[step.at_VKQ[0]]
         bound = half_ulp(expected) if step.half else ULP_F32 * np.abs(expected)
         yield _f16(Quantity("VKQ rescaled", "rescaled", rescaled, expected, bound, places))
     P, after = read.get("softmax.KQ_C"), read.get("after.VKQ_C")
     if rescaled is not None and P is not None and after is not None:
         rows, valid = step.inputs.rows(step.kv_rows)
-        halves = step.KQ_matrix(P).astype(np.float16).astype(np.float64)
+        halves = factors(step.KQ_matrix(P), step.inputs.least)
         V = step.inputs.V[rows] * valid[:, None]
         # per 16 KV rows: AMD, whose order of sums is an assumption; Volta; and at most on later GPUs
         roundings = 16 if step.fragments.KQ.layout else 4 if step.fragments.KQ.I == 32 else 2

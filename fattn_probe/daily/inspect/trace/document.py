@@ -21,6 +21,7 @@ def trace_json(trace: JudgedTrace, *, verbose: bool = False) -> dict[str, Any]:
         "places": dict(trace.places),
         "stopped": trace.stopped,
         "missing": trace.missing,
+        "assumed": trace.assumed,
         "first_deviation": None
         if deviation is None
         else vars(deviation) | {"words": words_of(deviation), "place": place_of(trace)},

@@ -1,6 +1,7 @@
 """The inputs of a tile of the mma kernel: Q, K and V as the kernel rounds them."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,10 @@ FLT_MAX_HALF = float(np.float32(np.finfo(np.float32).max) / np.float32(2))
 
 @dataclass(frozen=True)
 class TracedOperands:
-    """An op's tensors as float64 in NumPy's order, and its parameters."""
+    """An op's tensors as float64 in NumPy's order, and its parameters.
+
+    `least` is the smallest factor that the GPU's matrix instructions do not treat as 0.
+    """
 
     case: Case
     Q: F64
@@ -26,14 +30,15 @@ class TracedOperands:
     V: F64
     mask: F64 | None
     sinks: F64 | None = None
+    least: float = 0.0
 
     @classmethod
-    def of(cls, case: Case, inputs: Inputs) -> "TracedOperands":
+    def of(cls, case: Case, inputs: Inputs, least: float = 0.0) -> "TracedOperands":
         """The operands of a case, from its bytes; K and V of any type are rounded to f16, as the kernels do."""
         Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
         mask = view_values(case.op.operands["mask"], inputs) if "mask" in case.op.tensors else None
         sinks = view_values(case.op.tensors["sinks"], inputs).ravel() if case.op.has_sinks else None
-        return cls(case, Q, _f16(K), _f16(V), mask, sinks)
+        return cls(case, Q, factors(K, least), factors(V, least), mask, sinks, least)
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class WarpInputs:
     exists: npt.NDArray[np.bool_]
     first_column: int
     sink: F64 | None = None
+    least: float = 0.0
 
     def rows(self, numbers: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
         """The KV rows clipped to valid indices, and which of them exist."""
@@ -76,7 +82,7 @@ def warp_inputs(operands: TracedOperands, work: TileWork, fragments: WarpFragmen
     if case.op.params.logit_softcap:
         scale = scale / np.float32(case.op.params.logit_softcap)
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = (np.float16(scale) * Q.astype(np.float16)).astype(np.float64)
+        scaled = factors(np.float16(scale) * Q.astype(np.float16), operands.least)
     mask = None if operands.mask is None else _mask(operands, work.sequence, heads, queries)
     return WarpInputs(
         scaled,
@@ -89,6 +95,7 @@ def warp_inputs(operands: TracedOperands, work: TileWork, fragments: WarpFragmen
         exists,
         fragments.first_column,
         None if operands.sinks is None or work.is_fixup or fragments.warp % fragments.np else operands.sinks[heads],
+        operands.least,
     )
 
 
@@ -100,6 +107,8 @@ def _mask(operands: TracedOperands, sequence: int, heads: Indices, queries: Indi
     return rows if (slopes == 1.0).all() else rows * slopes[:, None]
 
 
-def _f16(values: F64) -> F64:
+def factors(values: npt.NDArray[np.floating[Any]], least: float) -> F64:
+    """The values rounded to f16; 0 for those below `least`."""
     with np.errstate(over="ignore"):
-        return values.astype(np.float16).astype(np.float64)
+        rounded = values.astype(np.float16).astype(np.float64)
+    return np.where(np.abs(rounded) < least, 0.0, rounded)

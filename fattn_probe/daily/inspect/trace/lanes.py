@@ -117,7 +117,7 @@ class WarpOfColumns:
         for reading in document["readings"]:
             kb0 = None if reading["step"] is None else reading["step"] // nbatch_fa
             found.setdefault((reading["anchor"], kb0), {})[reading["lane"]] = reading["values"]
-        read = {place: lanes for place, lanes in found.items() if len(lanes) == LANES}
+        read = {place: lanes for place, lanes in found.items() if lanes.keys() == set(range(LANES))}
         if not self.turns:
             return
         first, number = self.work.blockIdx[1], len(next(iter(self.turns.values())))

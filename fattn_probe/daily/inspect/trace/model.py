@@ -8,12 +8,14 @@ import numpy as np
 from fattn_probe.base.arrays import F32, F64
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.trace.checks import ULP_F32, half_ulp
-from fattn_probe.llama.launch.architecture import AMD, fast_f16
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.families import MMA_F16, TILE
+from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.kernel import AttentionKernel
+from fattn_probe.verdict.truth.error_model.kernel import kernel_of
 from fattn_probe.verdict.truth.reference.adapter import Inputs
 from fattn_probe.verdict.truth.reference.engine import slices
+from fattn_probe.verdict.truth.rounding_model.arithmetic import KernelPlan
 from fattn_probe.verdict.truth.rounding_model.mma_f16 import MmaMachine, State
 from fattn_probe.verdict.truth.rounding_model.mma_op import mma_machines
 from fattn_probe.verdict.truth.rounding_model.mma_plan import mma_plan_of
@@ -33,11 +35,6 @@ def largest_of(values: F32 | F64) -> float:
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
-def has_model(kernel: AttentionKernel, arch: int) -> bool:
-    """Whether the stages of a kernel have a rounding model: on AMD GPUs only those of the tile kernel."""
-    return arch < AMD or kernel.family is TILE
-
-
 @dataclass(frozen=True)
 class ModelledRows:
     """A launch's rounding model, row by row; arrays have one column."""
@@ -52,7 +49,12 @@ class ModelledRows:
     @cached_property
     def operands(self) -> KernelOperands:
         """The op's tensors."""
-        return operands_of(self.case, dict(self.inputs))
+        return operands_of(self.case, dict(self.inputs), self.arch)
+
+    def assumed(self, geometry: Geometry) -> str:
+        """The model's assumptions on the sums of the GPU; empty without any."""
+        described = kernel_of(self.case.op, geometry, self.arch)
+        return "" if described is None else described.assumed
 
     @cached_property
     def machine(self) -> TileMachine | VecMachine:
@@ -64,7 +66,7 @@ class ModelledRows:
     @property
     def half(self) -> bool:
         """Whether VKQ is f16."""
-        return self.kernel.family is MMA_F16 or (self.kernel.family is TILE and fast_f16(self.arch))
+        return KernelPlan(self.kernel, self.arch).VKQ.half
 
     def KQ_error(self, row: Row) -> float:
         """A bound on the error of a row's logits in float32: 1.5 DKQ ulps of the largest partial sum or product."""
@@ -128,7 +130,7 @@ class ModelledRows:
         """The row of the output, (DV), that follows from the blocks' parts."""
         with np.errstate(over="ignore", invalid="ignore"):
             if self.kernel.family is not MMA_F16:
-                return np.asarray(combined(parts)[0])
+                return np.asarray(combined(parts, self.machine.plan.functions)[0])
             where = np.ones((1, 1), np.bool_)
             *earlier, last = (
                 State(parts.maximum[:, at].copy(), parts.rowsum[:, at].copy(), parts.VKQ[:, at].copy())

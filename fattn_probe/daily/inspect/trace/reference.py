@@ -11,7 +11,7 @@ from fattn_probe.base.arrays import F64, Indices
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.trace.checks import Quantity, WarpStep, logits, quantities
 from fattn_probe.daily.inspect.trace.fragments import WarpFragments
-from fattn_probe.daily.inspect.trace.inputs import TracedOperands, WarpInputs, warp_inputs
+from fattn_probe.daily.inspect.trace.inputs import TracedOperands, WarpInputs, factors, warp_inputs
 from fattn_probe.daily.inspect.trace.model import Row
 from fattn_probe.daily.inspect.trace.stages import Stage, StageDeviation
 from fattn_probe.daily.inspect.trace.steps import Step, steps_of
@@ -95,8 +95,8 @@ class JudgedTrace:
     """A traced warp of a block: `tiles` has the registers of the mma kernel, `stages` everything else.
 
     `shared` warps work on its columns. `fragments` is None for other kernels. `row` is the output row that was followed
-    through memory, None without stages; `missing` is the reason why. `stopped` says why the program stopped before
-    everything was read; else it is empty.
+    through memory, None without stages; `missing` is the reason why. `assumed` names what the rounding model assumes of
+    the GPU. `stopped` says why the program stopped before everything was read; else it is empty.
     """
 
     block: tuple[int, int, int]
@@ -109,6 +109,7 @@ class JudgedTrace:
     stages: tuple[Stage, ...] = ()
     row: Row | None = None
     missing: str = ""
+    assumed: str = ""
 
     @property
     def deviation(self) -> StepDeviation | StageDeviation | None:
@@ -127,10 +128,14 @@ def judge_trace(
     warp: int,
     tiles: Sequence[TileWork],
     offset: float,
+    least: float = 0.0,
 ) -> JudgedTrace:
-    """Judge the `read_trace` document of a warp of `block`; `tiles` are the block's, in order."""
+    """Judge the `read_trace` document of a warp of `block`; `tiles` are the block's, in order.
+
+    `least` is the smallest factor that the GPU's matrix instructions do not treat as 0.
+    """
     fragments = WarpFragments.of(document, warp)
-    operands = TracedOperands.of(case, inputs)
+    operands = TracedOperands.of(case, inputs, least)
     read: dict[int, list[Step]] = {}
     for step in steps_of(document):
         read.setdefault(step.tile, []).append(step)
@@ -170,7 +175,7 @@ class _Exact:
         shift = self.state.raise_maximum(masked.max(axis=1) + self._offset)
         P = np.exp(masked - shift[:, None])
         self.state.total += P.sum(axis=1)
-        self.state.weighted += P.astype(np.float16).astype(np.float64) @ (self._inputs.V[at] * valid[:, None])
+        self.state.weighted += factors(P, self._inputs.least) @ (self._inputs.V[at] * valid[:, None])
 
 
 def _step(step: WarpStep, exact: _Exact) -> TracedStep:

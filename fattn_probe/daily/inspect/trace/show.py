@@ -73,7 +73,8 @@ def headline(trace: JudgedTrace) -> str:
 def followed(trace: JudgedTrace) -> str:
     """The caption of the stages."""
     names = ("sequence", "query", "head")
-    return FOLLOWED.format(", ".join(f"{name} {at}" for name, at in zip(names, trace.row or (), strict=False)))
+    said = FOLLOWED.format(", ".join(f"{name} {at}" for name, at in zip(names, trace.row or (), strict=False)))
+    return said + (f" An assumption of the model: {trace.assumed}." if trace.assumed else "")
 
 
 def stage_table(trace: JudgedTrace, *, verbose: bool = True) -> Table:

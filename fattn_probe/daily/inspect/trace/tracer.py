@@ -19,11 +19,11 @@ from fattn_probe.daily.inspect.trace.archive import Array, block_arrays
 from fattn_probe.daily.inspect.trace.find_nan import Document, FirstNotFinite, NaNSearch, in_inputs, in_stages
 from fattn_probe.daily.inspect.trace.inputs import TracedOperands
 from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
-from fattn_probe.daily.inspect.trace.model import ModelledRows, Row, has_model
+from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, judge_trace
 from fattn_probe.daily.inspect.trace.stages import FINISHED, Stage, StoredRow
 from fattn_probe.llama.build import RUNNER
-from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.architecture import CDNA2, arch_number
 from fattn_probe.llama.launch.constants import known_constants, max_offset
 from fattn_probe.llama.launch.families import MMA_F16, Family
 from fattn_probe.llama.launch.geometry import Geometry, geometry_of
@@ -40,6 +40,8 @@ ABOUT = ("case", "source", "build_number", "device")
 TRACE_OP = "fattn_probe.daily.inspect.procedures.warp:trace_op"
 READ_LANES = "fattn_probe.daily.inspect.procedures.stages:read_lanes"
 READ_ROW = "fattn_probe.daily.inspect.procedures.stages:read_row"
+LEAST_OF_CDNA2 = 2.0**-14
+"""The smallest factor that a matrix instruction of CDNA2 does not treat as 0."""
 STAGES_A_PART = 3  # KQ_max, row sum and VKQ that a block stores
 
 
@@ -67,6 +69,7 @@ class Tracer:
             warp=warp,
             tiles=chosen.tiles,
             offset=max_offset(header) if constants is None else constants.max_offset,
+            least=LEAST_OF_CDNA2 if arch_number(arch_of(self.target)) == CDNA2 else 0.0,
         )
 
     def follow(self, output: Judgement, place: TracePlace | None) -> JudgedTrace:
@@ -94,7 +97,9 @@ class Tracer:
             if traced.deviation is not None or traced.stopped:
                 break
         stopped = traced.stopped or ended
-        traced = replace(traced, stages=(*traced.stages, *stages), row=row, stopped=stopped)
+        rows, geometry = found
+        assumed, followed = rows.assumed(geometry), (*traced.stages, *stages)
+        traced = replace(traced, stages=followed, row=row, assumed=assumed, stopped=stopped)
         if traced.deviation is None and not stopped and output.status is Status.FAIL and output.diagnosis:
             for worst in output.diagnosis.worst[:1]:  # every value that was read is within its bound
                 at = {name: np.array(index) for name, index in asdict(worst.at).items()}
@@ -126,8 +131,6 @@ class Tracer:
         geometry = None if constants is None else geometry_of(self.case.op, launches, arch, constants)
         if geometry is None or constants is None:
             return None, "there is no rounding model of this kernel, which the end of a trace needs"
-        if not has_model(geometry.kernel, arch):
-            return None, "there is no rounding model of this kernel on an AMD GPU, which the end of a trace needs"
         return (ModelledRows(self.case, self.inputs, geometry.kernel, arch, constants), geometry), ""
 
     def _row(
@@ -221,9 +224,6 @@ class Tracer:
         choice = self.facts.choice
         if not self._runs(MMA_F16):
             kernel = "no kernel" if choice is None else choice.kernel
-            if self.amd:
-                said = f"case {self.case.name} on {self.target}: {kernel} is not traced on an AMD GPU"
-                raise InputError(f"{said}, only flash_attn_ext_f16 and the rows of flash_attn_tile")
             raise InputError(
                 f"case {self.case.name} on {self.target}: only flash_attn_ext_f16 is traced on a real GPU or written by"
                 f" --npz, but this op runs {kernel}"
@@ -238,11 +238,6 @@ class Tracer:
                 f"case {self.case.name} ended under the debugger before its kernel was launched: {document}"
             )
         return document
-
-    @property
-    def amd(self) -> bool:
-        """Whether the target is an AMD GPU."""
-        return self.target.device is not None and bool(self.target.device.gfx)
 
     def _runs(self, family: Family) -> bool:
         """Whether the op runs a kernel of a family."""

@@ -4,7 +4,6 @@ import numpy as np
 
 from fattn_probe.base.arrays import F32, Bools
 from fattn_probe.cases.scenario import Case
-from fattn_probe.llama.launch.architecture import AMD
 from fattn_probe.llama.launch.constants import SHIPPED, Constants
 from fattn_probe.llama.launch.families import MMA_F16, TILE, VEC
 from fattn_probe.llama.launch.kernel import AttentionKernel
@@ -33,9 +32,9 @@ def model_of(
     undefined. `arch` is nvcc's number of the GPU's architecture (90); `constants` are those of the source
     (`constants_of`).
     """
-    if kernel.family not in MODELLED or arch >= AMD:
+    if kernel.family not in MODELLED:
         return None
-    operands = operands_of(case, inputs)
+    operands = operands_of(case, inputs, arch)
     if kernel.family is MMA_F16:
         plan, n_kv_max = mma_plan_of(kernel, arch, constants), case.op.params.n_kv_max
         out = mma_f16(operands, plan, n_kv_max, wanted)

@@ -1,4 +1,4 @@
-"""Float32 arithmetic of device code in NumPy: the hardware's approximate functions, and fused multiply-adds.
+"""Float32 arithmetic of NVIDIA's device code in NumPy: the hardware's approximate functions, and fused multiply-adds.
 
 The tables were measured on an H200; native/sim/data/README.md explains each table and its rule. Assumed: other
 generations give the same results.
@@ -136,6 +136,12 @@ def _add(product: F64, c: F32, total: F64, low: I64) -> None:
         error = (exact - (near - part)) + (added - part)
         near.view(np.int64)[...] += np.where(error != 0, np.where((error > 0) == (near > 0), 1, -1), 0)
         total[halfway] = near
+
+
+def divided(x: F32, y: F32) -> F32:
+    """x / y of -use_fast_math; NaN, 0 times infinity, for a sum of 0 over a row sum of 0."""
+    with np.errstate(invalid="ignore"):
+        return flushed(x * rcp(y))
 
 
 def exp(x: F32) -> F32:

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fattn_probe.base.arrays import F32, Bools
-from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, rcp, tanh
+from fattn_probe.llama.launch.architecture import AMD
+from fattn_probe.verdict.truth.rounding_model.functions import fma
 from fattn_probe.verdict.truth.rounding_model.mma_plan import MmaPlan
 from fattn_probe.verdict.truth.rounding_model.softmax import FLUSH, LOWEST, total
-from fattn_probe.verdict.truth.rounding_model.tensor_core import Factors, half_of, matrix_sum, matrix_sum_half
+from fattn_probe.verdict.truth.rounding_model.tensor_core import half_of
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,10 @@ class MmaMachine:
 
     def logits(self, rows: slice, mask: F32) -> F32:
         """KQ with softcap and mask, (batch, columns, rows)."""
-        columns, order = self.columns, self.plan.k_order
-        K = Factors(np.ascontiguousarray(np.swapaxes(columns.K[:, rows, order], 1, 2)))
-        Q = Factors(columns.Q[..., order])
-        zeros = np.zeros((*Q.value.shape[:2], K.value.shape[2]), np.float32)
-        KQ = matrix_sum(Q, K, zeros, self.plan.generation)
+        columns, order, tanh = self.columns, self.plan.k_order, self.plan.functions.tanh
+        K = np.ascontiguousarray(np.swapaxes(columns.K[:, rows, order], 1, 2))
+        Q = columns.Q[..., order]
+        KQ = self.plan.matrix_sum(Q, K, np.zeros((*Q.shape[:2], K.shape[2]), np.float32))
         if (
             self.plan.kernel.softcap and self.plan.kernel.ncols2 > 1
         ):  # a kernel of several heads has no slope, and always a mask
@@ -121,28 +121,29 @@ class MmaMachine:
         """P of a step; raises the state's maximum and scales its sums down accordingly."""
         before = state.maximum
         state.maximum = np.fmax(before, np.fmax.reduce(KQ, axis=(3, 4)) + self.plan.kernel.max_offset)
-        P = exp(KQ - state.maximum[..., None, None])
+        P = self.plan.functions.exp(KQ - state.maximum[..., None, None])
         added = np.zeros(state.rowsum.shape, np.float32)
         for chunk in range(P.shape[3]):
             for rows in self.plan.thread_rows:
                 added += P[:, :, :, chunk, rows]
         scale = self.scale(before - state.maximum)
         state.rowsum = fma(scale[..., None], state.rowsum, added)
-        scale_VKQ(state, scale)
+        self.scale_VKQ(state, scale)
         return P
 
     def scale(self, difference: F32) -> F32:
         """exp of the difference of two maxima; 0 below `FLUSH`."""
-        return np.where(difference >= FLUSH, exp(difference), np.float32(0))
+        return np.where(difference >= FLUSH, self.plan.functions.exp(difference), np.float32(0))
 
     def add_values(self, state: State, P: F32, rows: slice) -> None:
         """Add P V to VKQ, chunk by chunk."""
         plan = self.plan
         V = self.columns.V[:, rows].reshape(P.shape[0], -1, plan.kernel.warps_per_column, plan.chunk, plan.kernel.DV)
-        half = half_of(P)
+        order = plan.in_instruction[: plan.chunk]
+        half, V = half_of(P)[..., order], V[..., order, :]
         for chunk in range(P.shape[3]):
-            factors = Factors(np.ascontiguousarray(half[:, :, :, chunk]))
-            state.VKQ = matrix_sum_half(factors, Factors(np.ascontiguousarray(V[:, chunk])), state.VKQ, plan.generation)
+            a, b = np.ascontiguousarray(half[:, :, :, chunk]), np.ascontiguousarray(V[:, chunk])
+            state.VKQ = plan.matrix_sum(a, b, state.VKQ, half=plan.VKQ.half)
 
     def add_sink(self, state: State, sink: F32) -> None:
         """Add the sink to the first warp's row sum, after the sums of its threads are added up."""
@@ -150,29 +151,33 @@ class MmaMachine:
         before = first.maximum
         first.maximum = np.fmax(before, sink[..., None, :])
         scale = self.scale(before - first.maximum)
-        first.rowsum = fma(scale[..., None], first.rowsum, exp(sink[..., None, :] - first.maximum)[..., None])
-        scale_VKQ(first, scale)
+        added = self.plan.functions.exp(sink[..., None, :] - first.maximum)
+        first.rowsum = fma(scale[..., None], first.rowsum, added[..., None])
+        self.scale_VKQ(first, scale)
         state.rowsum[:, :1], state.rowsum[:, :1, :, :1] = 0, first.rowsum
         state.maximum[:, :1], state.VKQ[:, :1] = first.maximum, first.VKQ
 
     def piece(self, state: State, where: Bools) -> State:
         """The piece of the marked columns."""
         maxima, sums, VKQ = (np.moveaxis(array, 1, 2)[where] for array in (state.maximum, state.rowsum, state.VKQ))
-        sums = total(sums)
+        sums, VKQ, functions = total(sums), half_of(VKQ), self.plan.functions
         if self.plan.kernel.warps_per_column == 1:
             return State(maxima[:, 0], sums[:, 0], VKQ[:, 0])
         most = maxima.max(axis=1)
-        scales = exp(maxima - most[:, None])
+        scales = functions.exp(maxima - most[:, None])
         out = np.zeros(VKQ[:, 0].shape, np.float32)
         for warp in range(self.plan.kernel.warps_per_column):
-            out = flushed(fma(VKQ[:, warp], scales[:, warp, None], out))
+            out = functions.flushed(fma(VKQ[:, warp], scales[:, warp, None], out))
         # The row sum: each lane adds up some warps, then the lanes are added pairwise. A lane's first two products are
-        # added with one multiply-add, which fuses the first.
-        lanes = min(self.plan.kernel.warps_per_column, 32 // self.plan.kernel.columns)
+        # added with one multiply-add, which fuses the first. Clang does the same if the second is another lane's.
+        lanes = min(self.plan.kernel.warps_per_column, self.plan.lanes // self.plan.kernel.columns)
         scale, part = (np.split(array, self.plan.kernel.warps_per_column // lanes, axis=1) for array in (scales, sums))
         found = scale[0] * part[0]
         if len(part) > 1:
             found = fma(scale[0], part[0], scale[1] * part[1])
+        elif self.plan.arch >= AMD:
+            half = lanes // 2
+            found = fma(scales[:, :half], sums[:, :half], found[:, half:])
         for i in range(2, len(part)):
             found = fma(scale[i], part[i], found)
         return State(most, total(found), out)
@@ -180,19 +185,19 @@ class MmaMachine:
     def fix_up(self, last: State, earlier: list[tuple[Bools, State]]) -> F32:
         """Combine the pieces of each column and divide by the row sum; `last` has all columns."""
         shape = self.columns.Q.shape[:2]
+        functions = self.plan.functions
         maximum, rowsum = last.maximum.reshape(shape), last.rowsum.reshape(shape)
         out = last.VKQ.reshape(*shape, -1)
         for where, piece in reversed(earlier):
             most = np.fmax(maximum[where], piece.maximum)
             ours, theirs = self.scale(maximum[where] - most), self.scale(piece.maximum - most)
-            out[where] = flushed(fma(ours[:, None], out[where], flushed(theirs[:, None] * piece.VKQ)))
+            added = functions.flushed(theirs[:, None] * piece.VKQ)
+            out[where] = functions.flushed(fma(ours[:, None], out[where], added))
             rowsum[where] = fma(ours, rowsum[where], theirs * piece.rowsum)
             maximum[where] = most
-        with np.errstate(invalid="ignore"):  # a fully masked row: 0 * infinity
-            return flushed(out * rcp(rowsum)[..., None])
+        return functions.divided(out, rowsum[..., None])
 
-
-def scale_VKQ(state: State, scale: F32) -> None:
-    """Multiply VKQ by the scale in f16."""
-    if (scale != 1).any():
-        state.VKQ = half_of(state.VKQ * half_of(scale)[..., None])
+    def scale_VKQ(self, state: State, scale: F32) -> None:
+        """Multiply VKQ by the scale."""
+        if (scale != 1).any():
+            state.VKQ = self.plan.VKQ.product(state.VKQ, self.plan.VKQ.rounded(scale)[..., None])

@@ -1,14 +1,17 @@
 """A case's inputs as the kernels read them: dequantised tensors, ALiBi slopes, the scale divided by the softcap."""
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.base.arrays import F32, Bytes
+from fattn_probe.cases.op.ggml_types import row_size
+from fattn_probe.cases.op.tensors import TensorView
 from fattn_probe.cases.op.values import view_values
 from fattn_probe.cases.scenario import Case
-from fattn_probe.verdict.truth.rounding_model.functions import power
+from fattn_probe.verdict.truth.rounding_model.arithmetic import FloatFunctions, functions_of
 from fattn_probe.verdict.truth.rounding_model.quantised import ZERO_CODE, Codes, codes_of
 
 Inputs = dict[str, Bytes]
@@ -38,24 +41,31 @@ class KernelOperands:
         return int(self.Q.shape[1] // self.K.shape[1])
 
 
-def operands_of(case: Case, inputs: Inputs) -> KernelOperands:
+def operands_of(case: Case, inputs: Inputs, arch: int) -> KernelOperands:
     """The operands of a case; the scale is divided by the softcap, as in upstream's host code."""
-    Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
+    Q, K, V = (_converted(case.op.tensors[name], inputs) for name in "QKV")
     mask = view_values(case.op.operands["mask"], inputs)[:, 0] if case.op.has_mask else None
     sinks = view_values(case.op.tensors["sinks"], inputs).ravel() if case.op.has_sinks else None
     softcap = np.float32(case.op.params.logit_softcap)
     scale = np.float32(case.op.params.scale)
     return KernelOperands(
-        Q=Q.astype(np.float32),
-        K=K.astype(np.float32),
-        V=V.astype(np.float32),
+        Q=Q,
+        K=K,
+        V=V,
         mask=None if mask is None else mask.astype(np.float32),
         sinks=None if sinks is None else sinks.astype(np.float32),
-        slopes=alibi_slopes(case.op.sizes.n_head, case.op.params.max_bias),
+        slopes=alibi_slopes(case.op.sizes.n_head, case.op.params.max_bias, functions_of(arch)),
         scale=scale / softcap if softcap != 0 else scale,
         logit_softcap=softcap,
         codes=codes_of(case, inputs, "K") if case.op.type_K in ZERO_CODE else None,
     )
+
+
+def _converted(view: TensorView, inputs: Inputs) -> F32:
+    """The values as ggml converts them: a contiguous q4_0 by multiply-adds, whose zeros are positive (RDNA3 looks)."""
+    values = view_values(view, inputs).astype(np.float32)
+    whole = view.end - view.offset == row_size(view.type, prod(view.ne))
+    return values + np.float32(0) if view.type == "q4_0" and whole else values
 
 
 def as_half(values: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> F32:
@@ -64,7 +74,7 @@ def as_half(values: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> F32:
         return values.astype(np.float16).astype(np.float32)
 
 
-def alibi_slopes(n_head: int, max_bias: float) -> F32:
+def alibi_slopes(n_head: int, max_bias: float, functions: FloatFunctions) -> F32:
     """The ALiBi slope of each head, (n_head): powers of one base up to the largest power of two, then of a second."""
     if max_bias <= 0:
         return np.ones(n_head, np.float32)
@@ -72,4 +82,4 @@ def alibi_slopes(n_head: int, max_bias: float) -> F32:
     head = np.arange(n_head)
     exponent = np.where(head < first, head + 1, 2 * (head - first) + 1).astype(np.float32)
     bases = [np.exp2(-np.float32(bias) / np.float32(first)) for bias in (max_bias, max_bias / 2)]
-    return power(np.where(head < first, bases[0], bases[1]).astype(np.float32), exponent)
+    return functions.power(np.where(head < first, bases[0], bases[1]).astype(np.float32), exponent)

@@ -8,7 +8,8 @@ import numpy.typing as npt
 from fattn_probe.base.arrays import F32, Bytes
 from fattn_probe.cases.op.ggml_types import type_size
 from fattn_probe.cases.scenario import Case
-from fattn_probe.verdict.truth.rounding_model.functions import fma, rcp
+from fattn_probe.verdict.truth.rounding_model.arithmetic import FloatFunctions
+from fattn_probe.verdict.truth.rounding_model.functions import fma
 from fattn_probe.verdict.truth.rounding_model.softmax import total
 
 BLOCK = 32
@@ -61,12 +62,11 @@ def _unpacked(type_: str, blocks: Bytes) -> npt.NDArray[np.integer]:
     return np.asarray(low | high << 4)
 
 
-def quantised_q8_1(values: F32) -> Codes:
+def quantised_q8_1(values: F32, functions: FloatFunctions) -> Codes:
     """Rows of float32 quantised to q8_1: the step is 1/127 of the largest |value| of a block; with the block's sum."""
     blocks = values.reshape(*values.shape[:-1], -1, BLOCK)
-    d = np.abs(blocks).max(axis=-1) * rcp(np.array([127], np.float32))
-    with np.errstate(invalid="ignore"):
-        ratio = blocks * rcp(d)[..., None]
+    d = functions.divided(np.abs(blocks).max(axis=-1), np.full(1, np.float32(127)))
+    ratio = functions.divided(blocks, d[..., None])
     code = np.where(d[..., None] == 0, 0, np.copysign(np.floor(np.abs(ratio) + 0.5), ratio)).astype(np.float32)
     lanes = blocks.reshape(*blocks.shape[:-1], -1, TOGETHER)
     found = lanes[..., 0]

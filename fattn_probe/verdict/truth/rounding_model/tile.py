@@ -17,11 +17,13 @@ import numpy as np
 
 from fattn_probe.base.arrays import F32, Bools, Indices
 from fattn_probe.base.workers import spread
-from fattn_probe.llama.launch.architecture import AMD, fast_f16
+from fattn_probe.llama.launch.architecture import fast_f16, has_dot2
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.reference.engine import slices
-from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, fma_sum, tanh
+from fattn_probe.verdict.truth.rounding_model.arithmetic import KernelPlan
+from fattn_probe.verdict.truth.rounding_model.functions import fma, fma_sum
+from fattn_probe.verdict.truth.rounding_model.matrix_amd import dot2
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, Parts, Turn, total
 from fattn_probe.verdict.truth.rounding_model.tensor_core import half_of
@@ -36,18 +38,14 @@ COLUMNS, ROWS = 64, 512
 
 
 @dataclass(frozen=True)
-class TilePlan:
+class TilePlan(KernelPlan):
     """One launch.
 
-    `half`: f16 arithmetic is fast. `dot2`: an instruction adds two products of f16 to a float32 sum, as AMD GPUs
-    do; it is assumed to round each sum. `fused`: VKQ is rescaled by the multiply-add that adds a step's first row,
-    except in the last step of a kernel that checks the end of K (kernels of one head).
+    `fused`: VKQ is rescaled by the multiply-add that adds a step's first row, except in the last step of a kernel that
+    checks the end of K (kernels of one head).
     """
 
-    kernel: AttentionKernel
-    half: bool
     fused: bool
-    dot2: bool = False
 
     @property
     def checks_end(self) -> bool:
@@ -64,7 +62,7 @@ def tile_plan_of(kernel: AttentionKernel, arch: int, constants: Constants) -> Ti
     """The plan of a launch."""
     sizes = constants.tile_of((kernel.DKQ, kernel.DV, kernel.ncols), arch)
     assert sizes is not None
-    return TilePlan(kernel, fast_f16(arch), _loads_V_without_branch(kernel, sizes[1], arch), arch >= AMD)
+    return TilePlan(kernel, arch, _loads_V_without_branch(kernel, sizes[1], arch))
 
 
 def _loads_V_without_branch(kernel: AttentionKernel, nbatch_K: int, arch: int) -> bool:
@@ -110,7 +108,11 @@ class TileMachine:
     def run(self, sequence: int, head: int, queries: slice) -> F32:
         """The output, (queries, DV)."""
         (last,) = deque(self.turns(sequence, head, queries), maxlen=1)
-        return combined(self.parts(last, head))
+        parts, functions = self.parts(last, head), self.plan.functions
+        if parts.VKQ.shape[1] > 1:
+            return combined(parts, functions)
+        with np.errstate(invalid="ignore"):  # a single block multiplies by the reciprocal of its row sum
+            return functions.flushed(parts.VKQ[:, 0] * functions.divided(np.ones_like(parts.rowsum), parts.rowsum))
 
     def turns(self, sequence: int, head: int, queries: slice) -> Iterator[Turn]:
         """The steps of the blocks: the first step of each block, then the second step of each, and so on."""
@@ -127,23 +129,27 @@ class TileMachine:
 
     def logits(self, Q: F32, K: F32) -> F32:
         """Q K, (columns, rows)."""
-        if self.plan.half:
-            Q = as_half(Q) if self.plan.dot2 else half_of(as_half(Q) * 0.25)
+        if self.plan.VKQ.half:
+            Q = as_half(Q) if has_dot2(self.plan.arch) else half_of(as_half(Q) * 0.25)
         return np.concatenate([self.dot(Q, K[part]) for part in slices(len(K), ROWS)], axis=1)
 
     def dot(self, Q: F32, K: F32) -> F32:
         """Q K of some rows: element by element in float32, or by pairs of f16 products."""
         columns, rows = Q.T[:, :, None], np.ascontiguousarray(K.T)
-        if not self.plan.half or self.plan.dot2:
+        if not self.plan.VKQ.half:
             return fma_sum(Q, rows)
         found = np.zeros((len(Q), len(K)), np.float32)
+        if has_dot2(self.plan.arch):
+            for k in range(0, len(rows), 2):
+                found = dot2(columns[k : k + 2], rows[k : k + 2, None], found, self.plan.arch)
+            return found
         for k in range(0, len(rows), 2):
             found += half_of(columns[k] * rows[k]) + half_of(columns[k + 1] * rows[k + 1])
         return found * np.float32(4)
 
     def masked(self, KQ: F32, sequence: int, head: int, queries: slice) -> F32:
         """Apply softcap and mask (docs/measurements/agreement.md says which products nvcc fuses)."""
-        softcap, slope = self.operands.logit_softcap, self.operands.slopes[head]
+        softcap, slope, tanh = self.operands.logit_softcap, self.operands.slopes[head], self.plan.functions.tanh
         capped = softcap * tanh(KQ) if self.plan.kernel.softcap else KQ
         if self.operands.mask is None:
             return capped
@@ -168,7 +174,7 @@ class TileMachine:
 
     def rounds(self, logits: F32, values: F32, last: Indices) -> Iterator[Turn]:
         """The steps, with a row sum for each lane and a VKQ for each warp; `last` is the last step of each column."""
-        plan = self.plan
+        plan, exp = self.plan, self.plan.functions.exp
         maximum = np.full(logits.shape[1:3], LOWEST)
         sums = np.zeros((*logits.shape[1:3], plan.kernel.warps_per_column, LANES), np.float32)
         VKQ = np.zeros((*logits.shape[1:3], plan.kernel.warps_per_column, plan.kernel.DV), np.float32)
@@ -184,45 +190,32 @@ class TileMachine:
             VKQ = self.add_values(VKQ, scale, P, V, fused)
             yield Turn(KQ, P, maximum, sums, VKQ)
 
-    def product(self, a: F32, b: F32) -> F32:
-        """a*b in VKQ's number format; in float32 the product of two f16 numbers is exact."""
-        return half_of(a * b) if self.plan.half else flushed(a * b)
-
     def add_values(self, VKQ: F32, scale: F32, P: F32, V: F32, fused: Bools) -> F32:
         """Rescale VKQ and add P V row by row; the rows are dealt to the warps."""
-        plan = self.plan
-        factor = (half_of(scale) if plan.half else scale)[..., None, None]
-        shared = (half_of(P) if plan.half else P).reshape(*P.shape[:2], -1, plan.kernel.warps_per_column, 1)
+        plan, number = self.plan, self.plan.VKQ
+        factor = number.rounded(scale)[..., None, None]
+        shared = number.rounded(P).reshape(*P.shape[:2], -1, plan.kernel.warps_per_column, 1)
         rows = V.reshape(1, len(V), -1, plan.kernel.warps_per_column, plan.kernel.DV)
         first = shared[:, :, 0], rows[:, :, 0]
-        rescaled = self.fused(*first, self.product(VKQ, factor))
-        VKQ = np.where(fused[..., None, None], self.fused(VKQ, factor, self.product(*first)), rescaled)
+        rescaled = number.fused(*first, number.product(VKQ, factor))
+        VKQ = np.where(fused[..., None, None], number.fused(VKQ, factor, number.product(*first)), rescaled)
         for i in range(1, rows.shape[2]):
-            VKQ = self.fused(shared[:, :, i], rows[:, :, i], VKQ)
+            VKQ = number.fused(shared[:, :, i], rows[:, :, i], VKQ)
         return VKQ
-
-    def fused(self, a: F32, b: F32, c: F32) -> F32:
-        """a*b + c in VKQ's number format, rounded once."""
-        if not self.plan.half:
-            return fma(a, b, c)
-        exact = np.multiply(a, b, dtype=np.float64)
-        exact += c
-        return half_of(exact)
 
     def parts(self, last: Turn, head: int) -> Parts:
         """Combine the warps after the last step, and add the sink."""
         maximum, VKQ = last.maximum.copy(), last.VKQ.copy()
-        parts, out = total(last.sums), VKQ[:, :, 0]
+        parts, out, number, exp = total(last.sums), VKQ[:, :, 0], self.plan.VKQ, self.plan.functions.exp
         rowsum = parts[..., 0]
         for warp in range(1, self.plan.kernel.warps_per_column):
-            part = VKQ[:, :, warp]
-            out = half_of(out.astype(np.float64) + part) if self.plan.half else flushed(out + part)
+            out = number.sum(out, VKQ[:, :, warp])
             rowsum = rowsum + parts[..., warp]
         if self.operands.sinks is not None:
             first = (slice(None), slice(0, 1))
             most = np.fmax(maximum[first], self.operands.sinks[head])
             scale = exp(maximum[first] - most)
             rowsum[first] = fma(rowsum[first], scale, exp(self.operands.sinks[head] - most))
-            out[first] = self.product(out[first], (half_of(scale) if self.plan.half else scale)[..., None])
+            out[first] = number.product(out[first], number.rounded(scale)[..., None])
             maximum[first] = most
         return Parts(out, maximum, rowsum)

@@ -14,11 +14,13 @@ import numpy as np
 
 from fattn_probe.base.arrays import F32, Indices
 from fattn_probe.base.workers import spread
-from fattn_probe.llama.launch.architecture import copy_bytes
+from fattn_probe.llama.launch.architecture import AMD, RDNA1, copy_bytes
 from fattn_probe.llama.launch.families import VEC_ROWS
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.reference.engine import slices
-from fattn_probe.verdict.truth.rounding_model.functions import exp, flushed, fma, rcp, tanh
+from fattn_probe.verdict.truth.rounding_model.arithmetic import Accumulator, FloatFunctions, KernelPlan
+from fattn_probe.verdict.truth.rounding_model.functions import fma
+from fattn_probe.verdict.truth.rounding_model.matrix_amd import dot2
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.verdict.truth.rounding_model.quantised import Codes, products, quantised_q8_1
 from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, Parts, Turn, total
@@ -31,13 +33,12 @@ ROWS = 4096
 
 
 @dataclass(frozen=True)
-class VecPlan:
+class VecPlan(KernelPlan):
     """One launch: `threads_K` lanes share a row of K, `threads_V` lanes a row of V.
 
-    For a K of floats, a lane takes runs of `run` neighbouring elements.
+    For a K of floats, a lane takes runs of `run` neighbouring elements. AMD GPUs have Q, P, V and VKQ in f16.
     """
 
-    kernel: AttentionKernel
     threads_K: int
     threads_V: int
     run: int
@@ -46,8 +47,10 @@ class VecPlan:
 def vec_plan_of(kernel: AttentionKernel, arch: int) -> VecPlan:
     """The plan of a launch."""
     copied = copy_bytes(arch)
-    threads = {True: 128 // copied, False: min(kernel.DKQ // 4, LANES)}
-    return VecPlan(kernel, threads[kernel.type_K in FLOATS], threads[kernel.type_V in FLOATS], copied // 2)
+    of_floats, of_codes = 128 // copied, min(kernel.DKQ // 4, LANES)
+    of_codes_K = of_codes if arch < AMD else 2 if arch >= RDNA1 else 4
+    threads_K = of_floats if kernel.type_K in FLOATS else of_codes_K
+    return VecPlan(kernel, arch, threads_K, of_floats if kernel.type_V in FLOATS else of_codes, copied // 2)
 
 
 def vec(operands: KernelOperands, plan: VecPlan) -> F32:
@@ -81,7 +84,7 @@ class VecMachine:
         operands = replace(
             operands,
             K=as_half(operands.K) if plan.kernel.type_K == "f16" else operands.K,
-            V=as_half(operands.V) if plan.kernel.type_V == "f16" else operands.V,
+            V=as_half(operands.V) if plan.kernel.type_V == "f16" else plan.VKQ.rounded(operands.V),
             codes=None if plan.kernel.type_K in FLOATS else operands.codes,
         )
         return cls(plan, operands)
@@ -89,12 +92,14 @@ class VecMachine:
     def run(self, sequence: int, heads: slice, head_kv: int) -> F32:
         """The output, (columns, D): queries of the first head, then of the next."""
         (last,) = deque(self.turns(sequence, heads, head_kv), maxlen=1)
-        return combined(self.parts(last, heads))
+        return combined(self.parts(last, heads), self.plan.functions)
 
     def turns(self, sequence: int, heads: slice, head_kv: int) -> Iterator[Turn]:
         """The steps of the blocks: the first step of each block, then the second step of each, and so on."""
         place = (sequence, head_kv)
-        Q = (self.operands.Q[sequence, heads] * self.operands.scale).reshape(-1, self.plan.kernel.DKQ)
+        plan, Q = self.plan, self.operands.Q[sequence, heads].reshape(-1, self.plan.kernel.DKQ)
+        number = plan.VKQ if self.operands.codes is None else Accumulator(False, plan.functions)
+        Q = number.product(number.rounded(Q), number.rounded(np.full(1, self.operands.scale)))
         KQ = self.masked(self.logits(Q, place), sequence, heads)
         KQ = np.moveaxis(KQ.reshape(len(KQ), -1, self.plan.kernel.blocks[1], WARPS, LANES), 1, 0)
         V = self.operands.V[place]
@@ -110,15 +115,20 @@ class VecMachine:
         if codes is None:
             K = self.operands.K[place]
             return np.concatenate([self.dot(Q, K[part]) for part in parts], axis=1)
-        ours = quantised_q8_1(Q)
+        ours = quantised_q8_1(Q, self.plan.functions)
         return np.concatenate([self.dot_of_codes(ours, codes[place][part]) for part in parts], axis=1)
 
     def dot(self, Q: F32, K: F32) -> F32:
-        """Q K for a K of floats: fused multiply-adds in each lane, then a sum across lanes."""
+        """Q K for a K of floats: fused multiply-adds or dot products of two in each lane, then a sum across lanes."""
         plan = self.plan
         Q, K = (np.moveaxis(each.reshape(len(each), -1, plan.threads_K, plan.run), 2, 3) for each in (Q, K))
         Q, K = (each.reshape(len(each), -1, plan.threads_K) for each in (Q, K))
         lanes = np.zeros((len(Q), len(K), plan.threads_K), np.float32)
+        if plan.VKQ.half and plan.kernel.type_K == "f16":
+            for i in range(0, Q.shape[1], 2):
+                x, y = np.moveaxis(Q[:, None, i : i + 2], 2, 0), np.moveaxis(K[None, :, i : i + 2], 2, 0)
+                lanes = dot2(x, y, lanes, plan.arch)
+            return total(lanes)
         for i in range(Q.shape[1]):
             lanes = fma(Q[:, None, i], K[None, :, i], lanes)
         return total(lanes)
@@ -133,7 +143,7 @@ class VecMachine:
 
     def masked(self, KQ: F32, sequence: int, heads: slice) -> F32:
         """Apply softcap and mask, and pad with masked rows."""
-        softcap, mask = self.operands.logit_softcap, self.operands.mask
+        softcap, mask, tanh = self.operands.logit_softcap, self.operands.mask, self.plan.functions.tanh
         n_q, n_kv = self.operands.Q.shape[2], self.operands.K.shape[2]
         if mask is None:
             KQ = softcap * tanh(KQ) if self.plan.kernel.softcap else KQ
@@ -149,7 +159,7 @@ class VecMachine:
 
     def rounds(self, KQ: F32, values: F32) -> Iterator[Turn]:
         """The steps: each warp has a maximum, a row sum for each lane and a VKQ for each group of lanes."""
-        groups = LANES // self.plan.threads_V
+        groups, number, exp = LANES // self.plan.threads_V, self.plan.VKQ, self.plan.functions.exp
         maximum = np.full(KQ.shape[1:4], LOWEST)
         sums = np.zeros(KQ.shape[1:], np.float32)
         VKQ = np.zeros((*KQ.shape[1:4], groups, self.plan.kernel.DKQ), np.float32)
@@ -158,22 +168,26 @@ class VecMachine:
             scale = exp(before - maximum)
             P = exp(logits - maximum[..., None])
             sums = fma(sums, scale[..., None], P)
-            shared = P.reshape(*P.shape[:3], -1, groups)
-            VKQ = fma(VKQ, scale[..., None, None], V[None, :, :, 0] * shared[:, :, :, 0, :, None])
+            shared = number.rounded(P).reshape(*P.shape[:3], -1, groups, 1)
+            first, factor = (V[None, :, :, 0], shared[:, :, :, 0]), number.rounded(scale)[..., None, None]
+            if number.half:
+                VKQ = number.fused(*first, number.product(VKQ, factor))
+            else:
+                VKQ = number.fused(VKQ, factor, number.product(*first))
             for k in range(1, shared.shape[3]):
-                VKQ = fma(V[None, :, :, k], shared[:, :, :, k, :, None], VKQ)
+                VKQ = number.fused(V[None, :, :, k], shared[:, :, :, k], VKQ)
             yield Turn(logits, P, maximum, sums, VKQ)
 
     def add_sinks(self, maximum: F32, sums: F32, VKQ: F32, sinks: F32, queries: Indices) -> None:
         """Add each column's sink in the first block, to lane 0 of the warp with the column's number in the block."""
-        column = np.arange(len(maximum))
+        column, number, exp = np.arange(len(maximum)), self.plan.VKQ, self.plan.functions.exp
         place = (column, 0, queries % self.plan.kernel.ncols1)
         most = np.fmax(sinks, maximum[place])
         scale = exp(maximum[place] - most)
         first = np.zeros((len(column), LANES), np.float32)
         first[:, 0] = exp(sinks - most)
         maximum[place], sums[place] = most, fma(sums[place], scale[:, None], first)
-        VKQ[place] = flushed(VKQ[place] * scale[:, None, None])
+        VKQ[place] = number.product(VKQ[place], number.rounded(scale)[:, None, None])
 
     def parts(self, last: Turn, heads: slice) -> Parts:
         """Add the sinks after the last step, and combine the warps of each block."""
@@ -182,30 +196,29 @@ class VecMachine:
             n_q, n_head = self.operands.Q.shape[2], heads.stop - heads.start
             sinks, queries = np.repeat(self.operands.sinks[heads], n_q), np.tile(np.arange(n_q), n_head)
             self.add_sinks(maximum, sums, VKQ, sinks, queries)
-        most = maximum.max(axis=2)
-        scale = exp(maximum - most[..., None])
-        rowsum = total(total(sums * scale[..., None]))
-        parts = flushed(VKQ * scale[..., None, None]).reshape(*most.shape, -1, self.plan.kernel.DKQ)
+        number, functions, most = self.plan.VKQ, self.plan.functions, maximum.max(axis=2)
+        scale = functions.exp(maximum - most[..., None])
+        scaled = sums * scale[..., None]
+        if self.plan.arch >= AMD:  # clang fuses the product with the first sum across lanes
+            half = LANES // 2
+            scaled = fma(sums[..., :half], scale[..., None], scaled[..., half:])
+        rowsum = total(total(scaled))
+        parts = number.product(VKQ, number.rounded(scale)[..., None, None])
+        parts = parts.reshape(*most.shape, -1, self.plan.kernel.DKQ)
         out = np.zeros((*most.shape, self.plan.kernel.DKQ), np.float32)
         for part in range(parts.shape[2]):
-            out = flushed(out + parts[:, :, part])
+            out = functions.flushed(out + parts[:, :, part])
         return Parts(out, most, rowsum)
 
 
-def combined(parts: Parts) -> F32:
+def combined(parts: Parts, functions: FloatFunctions) -> F32:
     """Combine the parts of the blocks and divide by the row sum (`flash_attn_combine_results`), (columns, D)."""
     VKQ = parts.VKQ
     if VKQ.shape[1] == 1:
-        return divided(VKQ[:, 0], rcp(parts.rowsum))
-    scale = exp(parts.maximum - parts.maximum.max(axis=1, keepdims=True))
+        return functions.divided(VKQ[:, 0], parts.rowsum)
+    scale = functions.exp(parts.maximum - parts.maximum.max(axis=1, keepdims=True))
     numerator, denominator = np.zeros(VKQ[:, 0].shape, np.float32), np.zeros(len(VKQ), np.float32)
     for block in range(VKQ.shape[1]):
-        numerator = flushed(fma(scale[:, block, None], VKQ[:, block], numerator))
+        numerator = functions.flushed(fma(scale[:, block, None], VKQ[:, block], numerator))
         denominator = fma(scale[:, block], parts.rowsum[:, block], denominator)
-    return divided(numerator, rcp(denominator)[:, None])
-
-
-def divided(sums: F32, by_row: F32) -> F32:
-    """Sums times the reciprocal of their row sum; NaN, 0 times infinity, in fully masked rows."""
-    with np.errstate(invalid="ignore"):
-        return flushed(sums * by_row)
+    return functions.divided(numerator, denominator[:, None])

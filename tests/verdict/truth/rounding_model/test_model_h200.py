@@ -1,5 +1,6 @@
 """The rounding models equal a real H200's outputs of the shipped scenarios in every bit; builds nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.verdict.measure.metrics import nmse
 from fattn_probe.verdict.truth.reference.adapter import reference_of
-from fattn_probe.verdict.truth.rounding_model import mma_f16
+from fattn_probe.verdict.truth.rounding_model import arithmetic
 from fattn_probe.verdict.truth.rounding_model.functions import LOG2_E
 from maintain.agreement import agreement, read_recording
 from tests.verdict.truth.models import model_of
@@ -40,7 +41,7 @@ def test_correctly_rounded_powers_of_two_come_close(monkeypatch):
     inputs = make_inputs(case)
     model = model_of(case, inputs, recorded.launches, 90)
     rounded = lambda x: np.exp2((x * LOG2_E).astype(np.float64)).astype(np.float32)  # noqa: E731
-    monkeypatch.setattr(mma_f16, "exp", rounded)
+    monkeypatch.setattr(arithmetic, "NVIDIA", replace(arithmetic.NVIDIA, exp=rounded))
     near = model_of(case, inputs, recorded.launches, 90)
     share = np.mean(model.view(np.uint32) == near.view(np.uint32))
     assert 0.05 < share < 0.95

@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fattn_probe.llama.launch.architecture import AMD
 from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.kernel import attention_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.tiles import Grid, index_of, ntiles, tiles_of
+from fattn_probe.verdict.truth.rounding_model.arithmetic import NVIDIA, OF_AMD
 from fattn_probe.verdict.truth.rounding_model.mma_plan import mma_plan_of
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
 from fattn_probe.verdict.truth.rounding_model.tile import TileMachine, tile_plan_of
-from fattn_probe.verdict.truth.rounding_model.vec import divided
 
 
 def launch(kernel, values, grid=(8, 1, 1), block=(32, 4, 1)):
@@ -82,9 +83,8 @@ def test_vkq_is_rescaled_by_a_multiply_add_where_no_branch_lies_between(arch, he
 def test_amd_adds_exact_products_of_f16_to_a_float32_sum():
     """Where NVIDIA's kernel scales Q down, and rounds the products to f16."""
     Q, K = np.full((1, 2), 1 + 2**-10, np.float32), np.full((1, 2), 1 + 2**-9, np.float32)
-    kernel = tile(64, 2, 1, 128)
     exact = Q.astype(np.float64) @ K.T
-    found = [TileMachine(replace(kernel, dot2=dot2), None).logits(Q, K) for dot2 in (True, False)]
+    found = [TileMachine(tile(64, 2, 1, 128, arch), None).logits(Q, K) for arch in (AMD + 0x906, 90)]
     assert [logits == exact for logits in found] == [True, False]
 
 
@@ -119,5 +119,6 @@ def test_kernels_that_are_not_attention_or_of_unknown_sizes_are_not_described(ke
     assert attention_of([launch(kernel, values)], 90, SHIPPED) is None
 
 
-def test_a_fully_masked_row_is_nan_without_a_warning():
-    assert np.isnan(divided(np.zeros((1, 4), np.float32), np.array([[np.inf]], np.float32))).all()
+@pytest.mark.parametrize("functions", [NVIDIA, OF_AMD])
+def test_a_fully_masked_row_is_nan_without_a_warning(functions):
+    assert np.isnan(functions.divided(np.zeros((1, 4), np.float32), np.zeros((1, 1), np.float32))).all()

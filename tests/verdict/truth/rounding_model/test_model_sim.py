@@ -34,12 +34,16 @@ def likeness(session, case, on):
     return liken(capture.dst, found)
 
 
+AMD = ("rx9070xt", "rx7900xtx", "mi300x", "mi100", "mi210", "mi50", "rx6800xt")
+SHAPES = [*((number, "h200") for number in range(12)), *((number, AMD[number % len(AMD)]) for number in range(12))]
+
+
 @pytest.mark.night  # a kernel is compiled for each
-@pytest.mark.parametrize("number", range(12))
-def test_other_shapes(session, number):
+@pytest.mark.parametrize(("number", "device"), [*SHAPES, (6, "rx7900xtx")])
+def test_other_shapes(session, number, device):
     case = expand(load(Path(__file__).with_name("shapes.yaml")))[number]
     # 1.0 with g++ 12; another compiler may fuse other multiply-adds of the simulated kernel
-    found = likeness(session, case, "sim:h200")
+    found = likeness(session, case, f"sim:{device}")
     assert found.share >= 0.97
     assert found.nmse <= 1e-12
 
@@ -50,6 +54,7 @@ NIGHT = [
     *((device, "unaligned") for device in ("t4", "rtx4070")),
     *(("rtx3060", name) for name in ("gqa", "unaligned")),
     *((device, name) for device in ("t4", "rtx3060", "v100", "gtx1060") for name in ("mla", "softcap", "sinks", "mha")),
+    *((device, name) for device in ("rx7900xtx", "rx9060xt", "mi300x") for name in ("softcap", "sinks")),
 ]
 
 
