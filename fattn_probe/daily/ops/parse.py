@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from fattn_probe.base.errors import BuildError, ComparisonError, FattnProbeError, LostError, TimedOutError
@@ -49,14 +49,8 @@ class Backend:
     ok: bool | None = None
 
 
-@dataclass(frozen=True)
-class CheckerReport:
-    """The simulator's checker stopped the program (exit code 86); `finding` is its report."""
-
-    finding: dict[str, Any]
-
-
-Event = OpResult | OpsSummary | Backend | Missing | CheckerReport
+Event = OpResult | OpsSummary | Backend | Missing | dict[str, Any]
+"""What a line says; a dictionary is the report of the simulator's checker, which stops the program (exit code 86)."""
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 FATAL = re.compile(r"GGML_ASSERT|GGML_ABORT|(CUDA|ROCm) error|fatal error|ERROR: AddressSanitizer|runtime error")
@@ -107,12 +101,12 @@ def _perf(result: OpResult, ending: re.Match[str]) -> OpResult:
     return replace(timed, gb_per_s=float(ending["rate"]))
 
 
-def _finding(match: re.Match[str]) -> CheckerReport:
+def _finding(match: re.Match[str]) -> dict[str, Any]:
     try:
         data = json.loads(match[1])
     except json.JSONDecodeError:
         data = None
-    return CheckerReport(data if isinstance(data, dict) else {"kind": "unreadable", "message": match[1]})
+    return data if isinstance(data, dict) else {"kind": "unreadable", "message": match[1]}
 
 
 Ending = Callable[[OpResult, "re.Match[str]"], OpResult]
@@ -148,54 +142,6 @@ LINES: tuple[tuple[re.Pattern[str], Callable[["re.Match[str]"], Event | None]], 
 
 
 @dataclass
-class Transcript:
-    """The output of one run so far; with -j, a failure's message may appear on the line of another case.
-
-    `fatal` is the first line since the last result with a reason to stop: ggml then starts gdb, whose stack can be
-    longer than the tail.
-    """
-
-    results: list[OpResult] = field(default_factory=list)
-    summary: OpsSummary | None = None
-    description: str = ""
-    missing: str | None = None
-    finding: dict[str, Any] | None = None
-    tail: list[str] = field(default_factory=list)
-    backends: list[str] = field(default_factory=list)
-    held: str = ""
-    fatal: str = ""
-
-    def feed(self, line: str) -> OpResult | None:
-        """Process one line; return a case's result if the line completes it."""
-        text = plain(line)
-        self.tail = [*self.tail[1 - TAIL :], text] if text else self.tail
-        if not self.fatal and FATAL.search(text):
-            self.fatal = text.strip()
-        match parse_line(line):
-            case OpResult() as result:
-                return self._take(result)
-            case OpsSummary() as summary:
-                self.summary = summary
-            case Backend(name=name, description=description, ok=None):
-                self.backends += [name] if name else []
-                self.description = description or self.description
-            case Missing(symbol=symbol):
-                self.missing = symbol
-            case CheckerReport(finding=finding):
-                self.finding = finding
-        return None
-
-    def _take(self, result: OpResult) -> OpResult:
-        if result.status == "ok" and result.message:
-            self.held, result = result.message, replace(result, message="", error=None, threshold=None)
-        elif result.status == "fail" and not result.message and self.held:
-            self.held, result = "", _with_message(result, self.held)
-        self.fatal = ""
-        self.results.append(result)
-        return result
-
-
-@dataclass(frozen=True)
 class OpsReport:
     """The results in order of completion; `stopped` is the reason why the program ended early.
 
@@ -206,15 +152,15 @@ class OpsReport:
     """
 
     command: tuple[str, ...]
-    results: tuple[OpResult, ...]
-    summary: OpsSummary | None
-    description: str
-    seconds: float
+    results: Sequence[OpResult] = ()
+    summary: OpsSummary | None = None
+    description: str = ""
+    seconds: float = 0.0
     stopped: str = ""
-    backends: tuple[str, ...] = ()
+    backends: Sequence[str] = ()
     missing: str | None = None
     finding: dict[str, Any] | None = None
-    tail: tuple[str, ...] = ()
+    tail: Sequence[str] = ()
     crashes: tuple[str, ...] = ()
     timed_out: bool = False
 
@@ -244,6 +190,45 @@ class OpsReport:
     def as_dict(self) -> dict[str, Any]:
         """The data of `ops --json`."""
         return {**asdict(self), "counts": self.counts}
+
+
+@dataclass
+class Transcript:
+    """The report of a run so far; with -j, a failure's message may appear on the line of another case.
+
+    `fatal` is the first line since the last result with a reason to stop: ggml then starts gdb, whose stack can be
+    longer than the tail.
+    """
+
+    report: OpsReport
+    held: str = ""
+    fatal: str = ""
+
+    def feed(self, line: str) -> OpResult | None:
+        """Process one line; return a case's result if the line completes it."""
+        text, report = plain(line), self.report
+        report.tail = [*report.tail[1 - TAIL :], text] if text else report.tail
+        if not self.fatal and FATAL.search(text):
+            self.fatal = text.strip()
+        match parse_line(line):
+            case OpResult() as result:
+                if result.status == "ok" and result.message:
+                    self.held, result = result.message, replace(result, message="", error=None, threshold=None)
+                elif result.status == "fail" and not result.message and self.held:
+                    self.held, result = "", _with_message(result, self.held)
+                self.fatal = ""
+                report.results = [*report.results, result]
+                return result
+            case OpsSummary() as summary:
+                report.summary = summary
+            case Backend(name=name, description=description, ok=None):
+                report.backends = [*report.backends, *([name] if name else [])]
+                report.description = description or report.description
+            case Missing(symbol=symbol):
+                report.missing = symbol
+            case dict() as finding:
+                report.finding = finding
+        return None
 
 
 def first_without_result(expected: Sequence[str], results: Sequence[OpResult]) -> str | None:
