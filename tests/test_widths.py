@@ -15,7 +15,6 @@ from fattn_probe.base.console import width_for
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.device.show import render_list, render_show
 from fattn_probe.cases.scenario import expand, loads
-from fattn_probe.cases.scenario.command import Listing
 from fattn_probe.cases.scenario.command import render_list as render_scenarios
 from fattn_probe.cases.scenario.command import render_show as render_case
 from fattn_probe.cases.scenario.schema import Tolerance
@@ -51,6 +50,7 @@ from tests.daily.inspect.test_side_by_side import on_rtx4070
 from tests.daily.triage.test_answer import FLAGS, SAID
 from tests.llama.build.test_key import MANIFEST
 
+GQA = "7 queries, 14 heads sharing 2 K/V heads"
 KERNEL = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
 MMA = "flash_attn_ext_f16<64,64,8,2,false,false,false>"
 SIZES = '"grid":[1,11,32],"block":[32,4,1],"shared":17536,"regs":168,"max_blocks_per_sm":2'
@@ -147,8 +147,8 @@ SHOWN = {
     "device list": (lambda: render_list(load_devices()), ["NVIDIA H200", "139.8", "228/227"]),
     "device show": (lambda: render_show(load_devices()["h200"]), ["multiProcessorCount", "132"]),
     "scenario list": (
-        lambda: render_scenarios([Listing("gqa", "gqa.yaml", "7 queries, 14 heads sharing 2 K/V heads", 1, "")]),
-        ["gqa", "7 queries, 14 heads sharing 2 K/V heads"],
+        lambda: render_scenarios([{"name": "gqa", "about": GQA, "cases": 1, "problem": ""}]),
+        ["gqa", GQA],
     ),
     "scenario show": (lambda: render_case([CASE]), ["{64, 3, 2, 1}", "mask", CASE.digest]),
     "source list": (

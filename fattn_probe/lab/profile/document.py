@@ -39,7 +39,7 @@ def document(done: Sequence[Profiled], gpus: Gpus) -> dict[str, Any]:
     return {
         "profiles": [
             {
-                "name": one.name,
+                "name": name,
                 "on": profile.on,
                 "problem": profile.problem or None,
                 "flops": profile.flops,
@@ -47,8 +47,8 @@ def document(done: Sequence[Profiled], gpus: Gpus) -> dict[str, Any]:
                 "division_origin": None if profile.division is None else str(profile.division),
                 "launches": [launch_json(profile, counts, gpus[profile.on]) for counts in profile.counts],
             }
-            for one in done
-            for profile in one.profiles
+            for name, profiles in done
+            for profile in profiles
         ]
     }
 

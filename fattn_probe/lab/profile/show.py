@@ -71,8 +71,8 @@ def write_roofline(done: Sequence[Profiled], gpus: Gpus, path: Path) -> None:
 
     found = [
         (roof, point)
-        for one in done
-        for profile in one.profiles
+        for _, profiles in done
+        for profile in profiles
         for counts in profile.counts
         if (roof := roof_for(counts, gpus[profile.on])) and (point := point_of(profile, counts))
     ]
@@ -86,19 +86,19 @@ SHOWN_ALWAYS = frozenset({"tensor", "ldmatrix", "wavefronts", "conflicts", "load
 
 def render(done: Sequence[Profiled], gpus: Gpus) -> RenderableType:
     """Each launch of each case."""
-    return Group(*(part for one in done for part in parts(one, gpus)))
+    return Group(*(part for name, profiles in done for part in parts(name, profiles, gpus)))
 
 
-def parts(done: Profiled, gpus: Gpus) -> Iterator[RenderableType]:
+def parts(name: str, profiles: Sequence[Profile], gpus: Gpus) -> Iterator[RenderableType]:
     """A case: its problems, then its launches."""
-    for profile in done.profiles:
+    for profile in profiles:
         if profile.problem:
-            yield Text(f"{done.name} on {profile.on}: {profile.problem}", "red")
-    good = [profile for profile in done.profiles if not profile.problem]
+            yield Text(f"{name} on {profile.on}: {profile.problem}", "red")
+    good = [profile for profile in profiles if not profile.problem]
     if good and not any(profile.counts for profile in good):
-        yield Text(f"{done.name}: no kernel was launched", "dim")
+        yield Text(f"{name}: no kernel was launched", "dim")
     for row in matched(good):
-        yield from launch_parts(done.name, good, row, gpus)
+        yield from launch_parts(name, good, row, gpus)
     yield from unknowns(good)
 
 
@@ -113,9 +113,9 @@ def launch_parts(
     there = [counts for _, counts in pairs]
     lines: list[tuple[str, ...]] = []
     for kind in ROWS:
-        values = [counts.values.get(kind.key) for counts in there]
-        if any(values) or (kind.key in SHOWN_ALWAYS and values != [None] * len(values)):
-            lines.append((kind.label, *map(figure, values), *compared(values)))
+        values = [counts.values.get(kind["key"]) for counts in there]
+        if any(values) or (kind["key"] in SHOWN_ALWAYS and values != [None] * len(values)):
+            lines.append((kind["label"], *map(figure, values), *compared(values)))
     loads, stores = [one.sectors_of_a_load for one in there], [one.sectors_of_a_store for one in there]
     for label, found in (("sectors of a load", loads), ("sectors of a store", stores)):
         if any(found):
