@@ -61,7 +61,7 @@ def read_tensors(
     if captures is not None:
         captures.mkdir(parents=True, exist_ok=True)
         file = captures / f"{case.name}@{str(target).replace(':', '-')}.gguf"
-        provenance = inspector.session.provenance(case, target) | {"read": "through the debugger"}
+        provenance = inspector.session.provenance(target, case.seed) | {"read": "through the debugger"}
         dst = memory["dst"].view(np.float32).reshape(case.op.sizes.dst)
         roots = {name: data.copy() for name, data in inputs.items()}
         for name, view in case.op.tensors.items():

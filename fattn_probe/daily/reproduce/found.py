@@ -80,7 +80,7 @@ def find(session: Session, case: Case, inputs: Mapping[str, Bytes], target: Targ
         reference, _ = subject.answers.reference
         if not isinstance(result, Capture):
             limits = choose_limits(reference, case.tolerance)
-            return Found(reference, limits, judgement, session.provenance(case, target))
+            return Found(reference, limits, judgement, session.provenance(target, case.seed))
         expected, passes = expect(subject.launched(result.launches), result), not fails(judgement)
         limits = choose_limits(reference, case.tolerance, expected, dst=result.dst, passes=passes)
         return Found(reference, limits, judgement, result.provenance, result.dst)
