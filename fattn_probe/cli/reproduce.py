@@ -20,7 +20,7 @@ from fattn_probe.cli.options import SIMULATED, BuildFlags, Simulate, Where
 from fattn_probe.cli.regress import DEFAULT_HISTORY, HistoryFile
 from fattn_probe.daily.reproduce.command import ReproduceRequest, check_folder, document, render
 from fattn_probe.daily.reproduce.command import reproduce as write_reproduction
-from fattn_probe.daily.reproduce.past_result import PastResult, is_uid, past_result
+from fattn_probe.daily.reproduce.found import PastResult, is_uid, past_result
 from fattn_probe.daily.reproduce.ways import Wanted
 from fattn_probe.llama.source import DEFAULT_SOURCE
 

@@ -17,9 +17,8 @@ from fattn_probe.cli.expand import offered
 from fattn_probe.cli.options import BuildFlags, Simulate, Where
 from fattn_probe.daily.triage.advice import TriageFlags, advice_of
 from fattn_probe.daily.triage.command import Triage
-from fattn_probe.daily.triage.document import check_folder, document_of, write_folder
-from fattn_probe.daily.triage.result import raise_if_wrong
-from fattn_probe.daily.triage.show import render, report
+from fattn_probe.daily.triage.show import check_folder, document_of, render, report, write_folder
+from fattn_probe.daily.triage.verdict import raise_if_wrong
 from fattn_probe.daily.triage.words import sentence
 from fattn_probe.machine.run.provenance import driver, versions
 

@@ -23,8 +23,13 @@ from fattn_probe.daily.inspect.command import TOUR
 from fattn_probe.daily.inspect.facts import Facts, block_at
 from fattn_probe.daily.inspect.inspector import DEBUGGERS, Inspector, wave_of
 from fattn_probe.daily.inspect.procedures.warp import fiber
-from fattn_probe.daily.inspect.view.show import launch_lines
-from fattn_probe.daily.inspect.view.tables import block_table, occupancy_legend, steps_in_words, tensor_table
+from fattn_probe.daily.inspect.view.show import (
+    block_table,
+    launch_lines,
+    occupancy_legend,
+    steps_in_words,
+    tensor_table,
+)
 from fattn_probe.daily.inspect.view.work_picture import TerminalMap
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.launch.families import BY_NAME

@@ -50,7 +50,7 @@ class Backend:
 
 
 Event = OpResult | OpsSummary | Backend | Missing | dict[str, Any]
-"""What a line says; a dictionary is the report of the simulator's checker, which stops the program (exit code 86)."""
+"""The content of a line; a dictionary is a report of the simulator's checker, which stops the program (code 86)."""
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 FATAL = re.compile(r"GGML_ASSERT|GGML_ABORT|(CUDA|ROCm) error|fatal error|ERROR: AddressSanitizer|runtime error")

@@ -15,7 +15,6 @@ from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.fingerprint import FINGERPRINT, fingerprint_in
-from fattn_probe.daily.regress.packed_map import PackedMap
 from fattn_probe.daily.regress.records import (
     ALL,
     CASE,
@@ -23,6 +22,7 @@ from fattn_probe.daily.regress.records import (
     WHOLE,
     Cell,
     Identity,
+    PackedMap,
     Result,
     Run,
     RunPart,

@@ -16,7 +16,7 @@ from fattn_probe.daily.triage.guilty import (
     PartsWithout,
     Unknown,
 )
-from fattn_probe.daily.triage.result import TriageResult
+from fattn_probe.daily.triage.verdict import TriageResult
 from fattn_probe.llama.source import DEFAULT_SOURCE
 
 

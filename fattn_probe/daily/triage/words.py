@@ -16,8 +16,7 @@ from fattn_probe.daily.triage.guilty import (
     PartsWithout,
     Unknown,
 )
-from fattn_probe.daily.triage.result import TriageResult
-from fattn_probe.daily.triage.verdict import ATTENTION, MANTISSA, AttentionOp, allowed, is_wrong, spoils
+from fattn_probe.daily.triage.verdict import ATTENTION, MANTISSA, AttentionOp, TriageResult, allowed, is_wrong, spoils
 from fattn_probe.verdict.measure.verdict import Status
 
 LARGEST_F16 = 65504.0

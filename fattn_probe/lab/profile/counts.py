@@ -15,7 +15,7 @@ SECTOR = 32
 """Bytes of a sector, the unit of requests to L1 and L2."""
 
 
-ROWS = tuple(csv.DictReader(Path(__file__).with_suffix(".csv").read_text("utf-8").splitlines()))
+ROWS = tuple(row for row in csv.DictReader(Path(__file__).with_suffix(".csv").read_text("utf-8").splitlines()))
 """The counts in the order of the table: `key` in JSON, `label`, and ncu's `metric`, empty if it follows from others."""
 BY_ADDRESS = ("load_wavefronts", "ldmatrix_wavefronts", "store_wavefronts")
 """The wavefronts of shared memory that follow from the addresses alone."""

@@ -19,8 +19,16 @@ from hypothesis import strategies as st
 from fattn_probe.base.errors import InputError, LostError, MachineError
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.daily.regress.history import Merged, open_history
-from fattn_probe.daily.regress.packed_map import PackedMap
-from fattn_probe.daily.regress.records import Identity, Result, RunPart, Settings, Shard, StoredCase, parse_shard
+from fattn_probe.daily.regress.records import (
+    Identity,
+    PackedMap,
+    Result,
+    RunPart,
+    Settings,
+    Shard,
+    StoredCase,
+    parse_shard,
+)
 from fattn_probe.daily.regress.schema import MIGRATIONS, VERSION, transaction
 from fattn_probe.daily.regress.tables import run_json
 from fattn_probe.machine.run.outcome import Finding

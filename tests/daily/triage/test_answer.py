@@ -16,10 +16,8 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.cli import app
 from fattn_probe.daily.triage.advice import TriageFlags, advice_of
-from fattn_probe.daily.triage.document import REPORT, VERDICT, check_folder, document_of, write_folder
-from fattn_probe.daily.triage.result import TriageResult, raise_if_wrong
-from fattn_probe.daily.triage.show import pasted, report
-from fattn_probe.daily.triage.verdict import AttentionOp, verdict_of
+from fattn_probe.daily.triage.show import REPORT, VERDICT, check_folder, document_of, pasted, report, write_folder
+from fattn_probe.daily.triage.verdict import AttentionOp, TriageResult, raise_if_wrong, verdict_of
 from fattn_probe.daily.triage.words import layers_of, sentence
 from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.machine.run.outcome import Finding

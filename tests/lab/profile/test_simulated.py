@@ -15,8 +15,7 @@ from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.lab.profile import ncu
 from fattn_probe.lab.profile.command import check_targets, formula_traffic, known, reason
 from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, counts_of, read_counts
-from fattn_probe.lab.profile.document import document
-from fattn_probe.lab.profile.show import render
+from fattn_probe.lab.profile.show import document, render
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
 from fattn_probe.machine.run.outcome import Finding, Lost, Unsupported
 

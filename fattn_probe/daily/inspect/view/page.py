@@ -12,10 +12,7 @@ from fattn_probe.base.tables import Table
 from fattn_probe.base.view.svg import pinned
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.facts import Facts, Value
-from fattn_probe.daily.inspect.view.show import title_of
-from fattn_probe.daily.inspect.view.side_by_side import ABSENT, SideBySide, occupancies, said
-from fattn_probe.daily.inspect.view.stream_k_map import summary
-from fattn_probe.daily.inspect.view.tables import (
+from fattn_probe.daily.inspect.view.show import (
     block_table,
     covered,
     decision_table,
@@ -24,7 +21,10 @@ from fattn_probe.daily.inspect.view.tables import (
     occupancy_legend,
     spell,
     tensor_table,
+    title_of,
 )
+from fattn_probe.daily.inspect.view.side_by_side import ABSENT, SideBySide, occupancies, said
+from fattn_probe.daily.inspect.view.stream_k_map import summary
 from fattn_probe.daily.inspect.view.work_picture import page_map
 
 MOST_BLOCK_ROWS = 2000

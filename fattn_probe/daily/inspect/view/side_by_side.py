@@ -10,8 +10,7 @@ from rich.text import Text
 from fattn_probe.base.tables import Table
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.facts import Facts, Value
-from fattn_probe.daily.inspect.view.show import map_lines, title_of
-from fattn_probe.daily.inspect.view.tables import OCCUPANCY, occupancy_legend, spell
+from fattn_probe.daily.inspect.view.show import OCCUPANCY, map_lines, occupancy_legend, spell, title_of
 
 ABSENT = "-"
 
