@@ -47,7 +47,6 @@ fattn step: on to its next KV step, where KQ_max and the row sum can be printed.
 STEP = r"^\s*float KQ_max_new\["
 """A line of each KV step in every family's file; KQ_max and the row sum (KQ_rowsum, KQ_sum) are visible there."""
 TILE = ("sequence", "z_KV", "zt_gqa", "jt")
-SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set print static-members off")
 SIMULATED = {"block": "simt::blockIdx", "thread": "simt::self->thread_idx"}
 REAL = {"block": "blockIdx", "thread": "threadIdx"}
 FIBER = "simt::self != 0 && {own[0]} == {warp} && {own[1]} == {lane}"

@@ -35,7 +35,6 @@ WRONG = "wrong values"
 OTHER_BITS = "other bits from run to run"
 FAILS = {"deterministic": OTHER_BITS}
 """Descriptions of failing checks; others appear with their names."""
-FAMILIES = ("mma_f16", "tile", "vec", "other")
 
 
 @dataclass(frozen=True, order=True)
