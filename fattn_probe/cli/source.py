@@ -1,6 +1,5 @@
 """The command line of `source`."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -17,7 +16,7 @@ source_app = typer.Typer(help="Fetch and describe llama.cpp trees.", no_args_is_
 def source_list(as_json: flags.Json = False) -> None:
     """List the sources that are pinned or in the cache."""
     rows = sources.list_sources()
-    show([asdict(row) for row in rows], lambda: sources.render_list(rows), as_json)
+    show(rows, lambda: sources.render_list(rows), as_json)
 
 
 @source_app.command("get")

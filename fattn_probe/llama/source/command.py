@@ -2,8 +2,8 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
@@ -19,27 +19,15 @@ if TYPE_CHECKING:
     from fattn_probe.llama.source.download import Progress as Callback
 
 
-@dataclass(frozen=True)
-class SourceRow:
-    """A source that is in the cache or pinned; `root` and `digest` are None while it is not in the cache."""
-
-    spec: str
-    build_number: str
-    pinned: bool
-    default: bool
-    root: str | None
-    digest: str | None
-
-
-def list_sources() -> list[SourceRow]:
-    """Every cached or pinned source, the default first."""
-    from_cache, rows = {entry.spec: (name, entry) for name, entry in store.entries().items()}, []
+def list_sources() -> list[dict[str, Any]]:
+    """Every cached or pinned source, the default first; `root` and `digest` are None while it is not in the cache."""
+    from_cache, rows = {entry.spec: (name, entry) for name, entry in store.entries().items()}, list[dict[str, Any]]()
     pinned = {f"pypi:{name}=={version}" for name, version in PINS}
     for spec in sorted(pinned | set(from_cache), key=lambda spec: (spec != DEFAULT_SOURCE, spec)):
         name, entry = from_cache.get(spec, ("", None))
-        found = (str(store.tree_root(name)), entry.digest) if entry else (None, None)
-        number = entry.build_number if entry else "?"
-        rows.append(SourceRow(spec, number, spec in pinned, spec == DEFAULT_SOURCE, *found))
+        row = {"spec": spec, "build_number": entry.build_number if entry else "?"}
+        row |= {"pinned": spec in pinned, "default": spec == DEFAULT_SOURCE}
+        rows.append(row | {"root": str(store.tree_root(name)) if entry else None, "digest": entry and entry.digest})
     return rows
 
 
@@ -54,15 +42,15 @@ def details_of(tree: Tree) -> dict[str, Any]:
     }
 
 
-def render_list(rows: list[SourceRow]) -> RenderableType:
+def render_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     """The list as a table."""
     columns = ("source", "build", "pinned", "in the cache")
     words = (
         (
-            f"{row.spec} (default)" if row.default else row.spec,
-            row.build_number,
-            "yes" if row.pinned else "",
-            row.root or "no",
+            f"{row['spec']} (default)" if row["default"] else row["spec"],
+            row["build_number"],
+            "yes" if row["pinned"] else "",
+            row["root"] or "no",
         )
         for row in rows
     )

@@ -19,10 +19,10 @@ def test_list_has_pinned_and_cached_sources_the_default_first(index):
     index.publish("xllamacpp-2026.1.77.tar.gz")
     resolve("pypi:xllamacpp==2026.1.77")
     rows = command.list_sources()
-    assert rows[0].spec == DEFAULT_SOURCE and rows[0].root is None and rows[0].pinned
-    cached = next(row for row in rows if row.spec == "pypi:xllamacpp==2026.1.77")
-    assert (cached.build_number, cached.pinned, cached.default) == ("77", False, False)
-    assert cached.root in shown(command.render_list(rows))
+    assert rows[0]["spec"] == DEFAULT_SOURCE and rows[0]["root"] is None and rows[0]["pinned"]
+    cached = next(row for row in rows if row["spec"] == "pypi:xllamacpp==2026.1.77")
+    assert (cached["build_number"], cached["pinned"], cached["default"]) == ("77", False, False)
+    assert cached["root"] in shown(command.render_list(rows))
 
 
 def test_show_names_build_features_and_kernels(index):

@@ -85,8 +85,8 @@ def page(facts: Facts, reasons: Sequence[str] = (), sections: Sequence[Section] 
 def side_by_side_page(both: SideBySide) -> str:
     """The page of two inspections: the two maps, and their differences, folded."""
     a, b = both.titles
-    facts = [(row.fact, *map(_lines, (row.a, row.b))) for row in both.facts]
-    decisions = [(f"{row.condition}\n{row.function}", row.a, row.b) for row in both.decisions]
+    facts = [(name, *map(_lines, values)) for name, *values in both.facts]
+    decisions = [(f"{condition}\n{function}", *outcomes) for function, condition, *outcomes in both.decisions]
     sides = [
         {"title": title, "anchor": f"work-{name}"} | work_of(side, name)
         for title, name, side in ((a, "a", both.a), (b, "b", both.b))
