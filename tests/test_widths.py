@@ -60,7 +60,8 @@ RUN = Run(1, "0123456789abcdef", SIM, "nightly", "2026-11-22T01:13:00", None)
 RESULT = Result("decode-hsk=128-n_kv=4096", "d", "fail", "NMSE 1.2e-3 is over 1e-5", launches=LAUNCH)
 VERDICT = Verdict(Status.FAIL, "wrong: 32 of 96 rows")
 BUILT = replace(MANIFEST, contents=replace(MANIFEST.contents, programs=()))
-CACHED = {"spec": SIM.source, "build_number": "11549", "pinned": True, "default": True, "root": "/" + "x" * 75}
+ROOT = "/home/me/.cache/" + "x" * 60
+CACHED = {"spec": SIM.source, "build_number": "11549", "pinned": True, "default": True, "root": ROOT}
 SOURCES = ("pypi:xllamacpp==2026.9.11063", SIM.source)
 BEFORE = Result(RESULT.name, "d", "pass", metrics={"nmse": 1.29e-7}, output="00", launches=LAUNCH)
 AFTER = Result(
@@ -153,7 +154,7 @@ SHOWN = {
     "scenario show": (lambda: render_case([CASE]), ["{64, 3, 2, 1}", "mask", CASE.digest]),
     "source list": (
         lambda: render_sources([CACHED]),
-        [SIM.source, "11549", "/home/me/.cache/" + "x" * 60],
+        [SIM.source, "11549", ROOT],
     ),
 }
 

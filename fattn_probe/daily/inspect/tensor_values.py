@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,16 +26,6 @@ class Slice:
     index: tuple[slice | int, ...]
 
 
-@dataclass(frozen=True)
-class ByteCheck:
-    """A tensor in memory compared with its input; `first` is the first byte that differs."""
-
-    name: str
-    bytes: int
-    differing: int
-    first: int | None
-
-
 def parse_slice(text: str) -> Slice:
     """Parse `K` or `K[0:8, :, 1]`; InputError for anything else."""
     match = SPEC.fullmatch(text.strip())
@@ -53,14 +44,18 @@ def _index(text: str, word: str) -> slice | int:
         raise InputError(f"--values {text!r}: {word!r} is not an index such as 3, :8 or 0:64:2") from error
 
 
-def check_bytes(case: Case, inputs: Mapping[str, Bytes], memory: Mapping[str, Bytes]) -> tuple[ByteCheck, ...]:
-    """Compare each operand's bytes in the program's memory with the case's inputs."""
+def check_bytes(case: Case, inputs: Mapping[str, Bytes], memory: Mapping[str, Bytes]) -> list[dict[str, Any]]:
+    """Compare each operand's bytes in the program's memory with the case's inputs.
+
+    Keys: `name`, `bytes`, the number of `differing` ones, and the `first` of these, None without any.
+    """
     checks = []
     for name, view in case.op.tensors.items():
         found = memory[name]
         places = np.flatnonzero(inputs[view.root][view.offset : view.offset + found.size] != found)
-        checks.append(ByteCheck(name, int(found.size), int(places.size), int(places[0]) if places.size else None))
-    return tuple(checks)
+        first = int(places[0]) if places.size else None
+        checks.append({"name": name, "bytes": int(found.size), "differing": int(places.size), "first": first})
+    return checks
 
 
 def values_of(view: TensorView, memory: Bytes) -> Floats:

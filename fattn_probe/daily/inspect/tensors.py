@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from fattn_probe.cases.device import Target
 from fattn_probe.cases.op import TensorView
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.inspector import Ended, Inspector
-from fattn_probe.daily.inspect.tensor_values import ByteCheck, Slice, check_bytes, part, values_of
+from fattn_probe.daily.inspect.tensor_values import Slice, check_bytes, part, values_of
 from fattn_probe.machine.run.capture import Capture, write_capture
 from fattn_probe.machine.run.runner import read_launches
 
@@ -28,7 +29,7 @@ class TensorReading:
     """
 
     memory: Mapping[str, Bytes]
-    checks: tuple[ByteCheck, ...]
+    checks: Sequence[Mapping[str, Any]]
     parts: tuple[tuple[Slice, Floats], ...]
     file: Path | None = None
 

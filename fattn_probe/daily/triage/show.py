@@ -19,7 +19,7 @@ from fattn_probe.base.tables import Table, listed
 from fattn_probe.daily.triage.advice import Advice
 from fattn_probe.daily.triage.guilty import AsDesigned, AttentionOverflows, AttentionWrong
 from fattn_probe.daily.triage.verdict import AttentionOp, TriageResult
-from fattn_probe.daily.triage.words import Layer, layers_of, said_of, sentence, warnings_in_words
+from fattn_probe.daily.triage.words import layers_of, said_of, sentence, warnings_in_words
 from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.present.document import rows_as_json
@@ -84,14 +84,14 @@ def pasted(command: str) -> str:
     return " \\\n".join(lines)
 
 
-def row(layer: Layer) -> tuple[str, ...]:
+def row(of: Mapping[str, Any]) -> tuple[str, ...]:
     """The row of a layer."""
-    attention = ", ".join(f"{number} {status}" for status, number in layer.attention.items())
-    others = f"{layer.ran - layer.wrong} right" + (f", {layer.wrong} wrong" if layer.wrong else "")
-    nearest = f"{layer.worst} {layer.share:.1g}x" if layer.worst and layer.share else ""
-    spoilt = f"{layer.spoilt} of {layer.tensors} not finite" if layer.spoilt else f"{layer.tensors} finite"
-    name = "-" if layer.layer is None else str(layer.layer)
-    return (name, layer.on, attention or "-", others if layer.ran else "-", nearest, spoilt if layer.tensors else "-")
+    attention = ", ".join(f"{number} {status}" for status, number in of["attention"].items())
+    others = f"{of['ran'] - of['wrong']} right" + (f", {of['wrong']} wrong" if of["wrong"] else "")
+    nearest = f"{of['worst']} {of['share']:.1g}x" if of["worst"] and of["share"] else ""
+    spoilt = f"{of['spoilt']} of {of['tensors']} not finite" if of["spoilt"] else f"{of['tensors']} finite"
+    name = "-" if of["layer"] is None else str(of["layer"])
+    return (name, of["on"], attention or "-", others if of["ran"] else "-", nearest, spoilt if of["tensors"] else "-")
 
 
 def report(result: TriageResult, advice: Sequence[Advice], provenance: Mapping[str, object]) -> str:

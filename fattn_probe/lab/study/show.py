@@ -133,9 +133,9 @@ def step_lines(study: Study, rows: Sequence[StepRow], most: int) -> Iterator[Ren
     hidden = " Steps hidden by the mask change nothing and are not listed." if len(rows) < len(trace) else ""
     yield Text(f"m, l and rescale are those of the tile's last query.{hidden}", "dim")
     found = summary_of(trace)
-    tiles = number_of(found.tiles, "tile") + (f", {found.hidden} hidden by the mask" if found.hidden else "")
-    if found.rows:
-        share = f"{found.rose} of {found.rows} revisits of a row ({found.rose / found.rows:.1%})"
+    tiles = number_of(found["tiles"], "tile") + (f", {found['hidden']} hidden by the mask" if found["hidden"] else "")
+    if found["rows"]:
+        share = f"{found['rose']} of {found['rows']} revisits of a row ({found['rose'] / found['rows']:.1%})"
         yield Text(f"{tiles}. The maximum rose on {share}; only then does rescaling change anything.")
     else:
         yield Text(f"{tiles}; no row is revisited, so nothing is rescaled.")

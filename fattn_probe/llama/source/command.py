@@ -25,7 +25,7 @@ def list_sources() -> list[dict[str, Any]]:
     pinned = {f"pypi:{name}=={version}" for name, version in PINS}
     for spec in sorted(pinned | set(from_cache), key=lambda spec: (spec != DEFAULT_SOURCE, spec)):
         name, entry = from_cache.get(spec, ("", None))
-        row = {"spec": spec, "build_number": entry.build_number if entry else "?"}
+        row: dict[str, Any] = {"spec": spec, "build_number": entry.build_number if entry else "?"}
         row |= {"pinned": spec in pinned, "default": spec == DEFAULT_SOURCE}
         rows.append(row | {"root": str(store.tree_root(name)) if entry else None, "digest": entry and entry.digest})
     return rows

@@ -126,18 +126,19 @@ def test_the_case_file_is_that_of_the_guilty_op_or_of_the_attention_in_its_layer
 
 def test_the_evidence_by_layer():
     found = list(layers_of(result_of(ops(failed()), nodes(Qcur_0={"on": {H200: WRONG}}))))
-    assert [(one.layer, dict(one.attention), one.ran, one.wrong, one.tensors) for one in found] == [
+    keys = ("layer", "attention", "ran", "wrong", "tensors")
+    assert [tuple(one[key] for key in keys) for one in found] == [
         (0, {"fail": 1}, 6, 1, 8),
         (1, {"pass": 1}, 4, 0, 6),
         (None, {}, 4, 0, 4),
     ]
-    assert found[0].worst == "ROPE Qcur-0" and found[0].share == pytest.approx(1.3e7)
+    assert found[0]["worst"] == "ROPE Qcur-0" and found[0]["share"] == pytest.approx(1.3e7)
 
 
 def test_an_op_whose_inputs_are_not_finite_is_not_judged():
     judged = [AttentionOp(0, 0, 0, "prompt", "layer-00-step-0000", (), "V holds 4 infinities"), op(1, passed())]
     result = result_of(judged, nodes(cache_v_l0=CACHE))
-    assert dict(next(layers_of(result)).attention) == {"unjudged": 1}
+    assert next(layers_of(result))["attention"] == {"unjudged": 1}
     assert "not judged: V holds 4 infinities" in report(result, [], {})
 
 
