@@ -78,7 +78,7 @@ def reproduce(
         work = [(subject.case, [target])] if target is not None else []
         session = setup.prepared_session(options, work, activity) if work else setup.session_of(options, activity)
         made = write_reproduction(session, request, activity.step)
-    show(document(made), lambda: render(made), as_json)
+    show(document(request, made), lambda: render(request, made), as_json)
 
 
 def subject_of(what: str, case: str, history_file: Path) -> PastResult:

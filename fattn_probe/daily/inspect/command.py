@@ -13,8 +13,7 @@ from fattn_probe.daily.inspect.breakpoints import WatchResult
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.examine import Examined
 from fattn_probe.daily.inspect.facts import Facts, Value
-from fattn_probe.daily.inspect.tensor_values import as_text
-from fattn_probe.daily.inspect.tensors import TensorReading
+from fattn_probe.daily.inspect.tensors import TensorReading, as_text
 from fattn_probe.daily.inspect.view.show import facts_json, render
 from fattn_probe.daily.inspect.view.side_by_side import render_side_by_side, side_by_side, side_by_side_json
 from fattn_probe.machine.run.command import describe

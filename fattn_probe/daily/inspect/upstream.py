@@ -4,7 +4,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.daily.inspect.inspector import Inspection, Inspector
 from fattn_probe.daily.ops.drive import Timeouts
-from fattn_probe.daily.ops.options import ask_options, plan_ops
+from fattn_probe.daily.ops.parse import ask_options, plan_ops
 from fattn_probe.daily.ops.rounds import run_ops_on
 from fattn_probe.llama.build import TEST_BACKEND_OPS
 

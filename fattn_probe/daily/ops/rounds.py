@@ -13,8 +13,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.from_ops import from_ops
 from fattn_probe.daily.ops.drive import OnResult, Timeouts, drive
-from fattn_probe.daily.ops.options import OP, Mode, OpsOptions, ask_options, plan_ops
-from fattn_probe.daily.ops.parse import OpResult, OpsReport, OpsSummary
+from fattn_probe.daily.ops.parse import OP, Mode, OpResult, OpsOptions, OpsReport, OpsSummary, ask_options, plan_ops
 from fattn_probe.llama.build import TEST_BACKEND_OPS
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import Session

@@ -18,7 +18,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.cases import Recording, resolve
 from fattn_probe.cases.scenario.files import read_cases
 from fattn_probe.cases.scenario.from_ops import from_ops
-from fattn_probe.daily.ops.options import OP
+from fattn_probe.daily.ops.parse import OP
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.records import Identity, StoredCase
 from fattn_probe.daily.regress.suite import cases_of, load_suite

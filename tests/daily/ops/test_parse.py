@@ -5,8 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fattn_probe.base.errors import BuildError, InputError
-from fattn_probe.daily.ops.options import ask_options, plan_ops, probe_options
-from fattn_probe.daily.ops.parse import Backend, OpResult, OpsReport, OpsSummary, Transcript, parse_line
+from fattn_probe.daily.ops.parse import (
+    Backend,
+    OpResult,
+    OpsReport,
+    OpsSummary,
+    Transcript,
+    ask_options,
+    parse_line,
+    plan_ops,
+    probe_options,
+)
 from fattn_probe.machine.run.outcome import Missing
 
 A = (
