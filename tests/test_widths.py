@@ -34,7 +34,7 @@ from fattn_probe.lab.study.command import StudyOptions, study_case
 from fattn_probe.lab.study.precisions import VARIANTS
 from fattn_probe.lab.study.show import render as render_study
 from fattn_probe.lab.study.show import render_table3
-from fattn_probe.lab.study.table3 import Table3, row_of
+from fattn_probe.lab.study.table3 import row_of
 from fattn_probe.llama.build.command import build_table
 from fattn_probe.llama.build.key import Build
 from fattn_probe.llama.launch.record import parse_launch
@@ -119,7 +119,10 @@ SHOWN = {
         ["FlashAttention-2", "Schedule", "Slow memory, in elements", "All algorithms on this head"],
     ),
     "study of table 3": (
-        lambda: render_table3(Table3(64, 256, 8448, 128, tuple(row_of(name, [1e-4, 2e-4]) for name in VARIANTS))),
+        lambda: render_table3(
+            {"heads": 64, "queries": 256, "rows": 8448, "head_size": 128}
+            | {"table": [row_of(name, [1e-4, 2e-4]) for name in VARIANTS]}
+        ),
         ["Table 3", "FlashAttention-2 and 3, f16", "without block quantisation", "1.22e-02", "9.1e-03", "+35%"],
     ),
     "study with fp8": (
