@@ -140,7 +140,7 @@ SHOWN = {
         [*KERNEL.replace("<", " <").split(), "fail", "decode", "sim:h200", "wrong: 32 of 96 rows"],
     ),
     "triage": (
-        lambda: render_triage(SAID["attention"][0], advice_of(SAID["attention"][0], FLAGS), "out"),
+        lambda: render_triage(SAID["attention"][0], advice_of(SAID["attention"][0], *FLAGS), "out"),
         ["Attention is wrong on sim:h200", "1 fail", "6 right", "--patch fault-many", "8 finite", "in out"],
     ),
     "history list": (

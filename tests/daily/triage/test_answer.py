@@ -15,7 +15,7 @@ from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.cli import app
-from fattn_probe.daily.triage.advice import TriageFlags, advice_of
+from fattn_probe.daily.triage.advice import advice_of, flags_of
 from fattn_probe.daily.triage.show import REPORT, VERDICT, check_folder, document_of, pasted, report, write_folder
 from fattn_probe.daily.triage.verdict import AttentionOp, TriageResult, raise_if_wrong, verdict_of
 from fattn_probe.daily.triage.words import layers_of, sentence
@@ -33,7 +33,7 @@ def result_of(judged, graph=(), other=()):
     return TriageResult(verdict_of(judged, graph, other), judged, graph, [H200], RUN)
 
 
-FLAGS = TriageFlags(Path("out"), "git:master", ["fault-many"], Path("gpus.yaml"))
+FLAGS = Path("out"), flags_of("git:master", ["fault-many"], Path("gpus.yaml"))
 FAULT = Finding("out-of-bounds", "a write is outside of its allocation")
 CACHE = {"type": "f16", "inf": 4}
 SAID = {
@@ -98,7 +98,7 @@ def test_the_answer_is_one_sentence(kind):
 @pytest.mark.parametrize("kind", SAID)
 def test_the_document_is_json_and_says_the_same(kind):
     result, said = SAID[kind]
-    advice = advice_of(result, FLAGS)
+    advice = advice_of(result, *FLAGS)
     document = json.loads(json.dumps(document_of(result, advice, {}), allow_nan=False))
     assert document["sentence"] == said
     assert document["verdict"] == document["guilty"]["kind"] == type(result.answer.guilty).__name__
@@ -108,7 +108,7 @@ def test_the_document_is_json_and_says_the_same(kind):
 @pytest.mark.parametrize("kind", SAID)
 def test_the_advice_is_of_commands_that_can_be_parsed(kind):
     result, _ = SAID[kind]
-    for one in advice_of(result, FLAGS):
+    for one in advice_of(result, *FLAGS):
         words = shlex.split(one.command)
         if words[:1] != ["fattn-probe"]:
             continue
