@@ -15,7 +15,6 @@ from fattn_probe.base.console import width_for
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.device.show import render_list, render_show
 from fattn_probe.cases.scenario import expand, loads
-from fattn_probe.cases.scenario.command import Listing
 from fattn_probe.cases.scenario.command import render_list as render_scenarios
 from fattn_probe.cases.scenario.command import render_show as render_case
 from fattn_probe.cases.scenario.schema import Tolerance
@@ -35,11 +34,10 @@ from fattn_probe.lab.study.command import StudyOptions, study_case
 from fattn_probe.lab.study.precisions import VARIANTS
 from fattn_probe.lab.study.show import render as render_study
 from fattn_probe.lab.study.show import render_table3
-from fattn_probe.lab.study.table3 import Table3, row_of
+from fattn_probe.lab.study.table3 import row_of
 from fattn_probe.llama.build.command import build_table
 from fattn_probe.llama.build.key import Build
 from fattn_probe.llama.launch.record import parse_launch
-from fattn_probe.llama.source.command import SourceRow
 from fattn_probe.llama.source.command import render_list as render_sources
 from fattn_probe.machine.run.command import Done, render_plan, render_run
 from fattn_probe.machine.run.outcome import Ran
@@ -51,6 +49,7 @@ from tests.daily.inspect.test_side_by_side import on_rtx4070
 from tests.daily.triage.test_answer import FLAGS, SAID
 from tests.llama.build.test_key import MANIFEST
 
+GQA = "7 queries, 14 heads sharing 2 K/V heads"
 KERNEL = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
 MMA = "flash_attn_ext_f16<64,64,8,2,false,false,false>"
 SIZES = '"grid":[1,11,32],"block":[32,4,1],"shared":17536,"regs":168,"max_blocks_per_sm":2'
@@ -61,6 +60,8 @@ RUN = Run(1, "0123456789abcdef", SIM, "nightly", "2026-11-22T01:13:00", None)
 RESULT = Result("decode-hsk=128-n_kv=4096", "d", "fail", "NMSE 1.2e-3 is over 1e-5", launches=LAUNCH)
 VERDICT = Verdict(Status.FAIL, "wrong: 32 of 96 rows")
 BUILT = replace(MANIFEST, contents=replace(MANIFEST.contents, programs=()))
+ROOT = "/home/me/.cache/" + "x" * 60
+CACHED = {"spec": SIM.source, "build_number": "11549", "pinned": True, "default": True, "root": ROOT}
 SOURCES = ("pypi:xllamacpp==2026.9.11063", SIM.source)
 BEFORE = Result(RESULT.name, "d", "pass", metrics={"nmse": 1.29e-7}, output="00", launches=LAUNCH)
 AFTER = Result(
@@ -118,7 +119,10 @@ SHOWN = {
         ["FlashAttention-2", "Schedule", "Slow memory, in elements", "All algorithms on this head"],
     ),
     "study of table 3": (
-        lambda: render_table3(Table3(64, 256, 8448, 128, tuple(row_of(name, [1e-4, 2e-4]) for name in VARIANTS))),
+        lambda: render_table3(
+            {"heads": 64, "queries": 256, "rows": 8448, "head_size": 128}
+            | {"table": [row_of(name, [1e-4, 2e-4]) for name in VARIANTS]}
+        ),
         ["Table 3", "FlashAttention-2 and 3, f16", "without block quantisation", "1.22e-02", "9.1e-03", "+35%"],
     ),
     "study with fp8": (
@@ -136,7 +140,7 @@ SHOWN = {
         [*KERNEL.replace("<", " <").split(), "fail", "decode", "sim:h200", "wrong: 32 of 96 rows"],
     ),
     "triage": (
-        lambda: render_triage(SAID["attention"][0], advice_of(SAID["attention"][0], FLAGS), "out"),
+        lambda: render_triage(SAID["attention"][0], advice_of(SAID["attention"][0], *FLAGS), "out"),
         ["Attention is wrong on sim:h200", "1 fail", "6 right", "--patch fault-many", "8 finite", "in out"],
     ),
     "history list": (
@@ -147,13 +151,13 @@ SHOWN = {
     "device list": (lambda: render_list(load_devices()), ["NVIDIA H200", "139.8", "228/227"]),
     "device show": (lambda: render_show(load_devices()["h200"]), ["multiProcessorCount", "132"]),
     "scenario list": (
-        lambda: render_scenarios([Listing("gqa", "gqa.yaml", "7 queries, 14 heads sharing 2 K/V heads", 1, "")]),
-        ["gqa", "7 queries, 14 heads sharing 2 K/V heads"],
+        lambda: render_scenarios([{"name": "gqa", "about": GQA, "cases": 1, "problem": ""}]),
+        ["gqa", GQA],
     ),
     "scenario show": (lambda: render_case([CASE]), ["{64, 3, 2, 1}", "mask", CASE.digest]),
     "source list": (
-        lambda: render_sources([SourceRow(SIM.source, "11549", True, True, "/home/me/.cache/" + "x" * 60, "d")]),
-        [SIM.source, "11549", "/home/me/.cache/" + "x" * 60],
+        lambda: render_sources([CACHED]),
+        [SIM.source, "11549", ROOT],
     ),
 }
 

@@ -148,8 +148,8 @@ def history_merge(others: list[Path], history_file: HistoryFile = DEFAULT_HISTOR
     with open_history(history_file) as history:
         for path in others:
             with open_existing(path) as theirs:
-                merged = history.merge(theirs)
-            NOTES.print(f"{path}: {merged.runs} new runs, {merged.results} new results")
+                runs, results = history.merge(theirs)
+            NOTES.print(f"{path}: {runs} new runs, {results} new results")
 
 
 @history_app.command("prune")

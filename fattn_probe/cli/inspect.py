@@ -24,7 +24,7 @@ from fattn_probe.daily.inspect.breakpoints import watch_of
 from fattn_probe.daily.inspect.examine import Examined, Examiner, Extras, inspect_upstream_on
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
-from fattn_probe.daily.inspect.tensor_values import parse_slice
+from fattn_probe.daily.inspect.tensors import parse_slice
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.machine.run.command import describe
 

@@ -1,7 +1,7 @@
 """The command line of `kernel`, and of `compare --kernel`."""
 
 import shlex
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +31,7 @@ kernel_app = typer.Typer(help="Other attention kernels, for compare --kernel.", 
 @kernel_app.command("list")
 def kernel_list(as_json: flags.Json = False) -> None:
     """List the kernels that `compare --kernel` knows."""
-    show([asdict(item) for item in KNOWN], known, as_json)
+    show([dict(zip(("name", "about", "runs"), item, strict=True)) for item in KNOWN], known, as_json)
 
 
 @kernel_app.command("new")
@@ -49,13 +49,12 @@ def kernel_new(
 
 def known() -> RenderableType:
     """The table of known kernels."""
-    rows = tuple((item.name, item.about, item.runs) for item in KNOWN)
     own = (
         "FILE.cu:NAME",
         "your own: a function NAME that launches it (`fattn-probe kernel new`)",
         "sim, AMD's too, gpu",
     )
-    return Table(("kernel", "what it is", "runs on"), (*rows, own), prose=frozenset({"what it is"}))
+    return Table(("kernel", "what it is", "runs on"), (*KNOWN, own), prose=frozenset({"what it is"}))
 
 
 def compare_kernels(

@@ -10,9 +10,9 @@ from fattn_probe.cli import flags, setup
 from fattn_probe.cli.expand import offered
 from fattn_probe.cli.options import BuildFlags, Where
 from fattn_probe.daily.ops.drive import Timeouts
-from fattn_probe.daily.ops.options import Mode
+from fattn_probe.daily.ops.parse import Mode
 from fattn_probe.daily.ops.render import live, render
-from fattn_probe.daily.ops.session import run_ops_on
+from fattn_probe.daily.ops.rounds import run_ops_on
 from fattn_probe.machine.run.session import Session
 
 

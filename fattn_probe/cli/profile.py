@@ -17,8 +17,7 @@ from fattn_probe.cli import flags, setup
 from fattn_probe.cli.expand import offered
 from fattn_probe.cli.options import BuildFlags, Simulate, Where
 from fattn_probe.lab.profile.command import Profiled, check_targets, device_of, profile_case, profile_program
-from fattn_probe.lab.profile.document import document
-from fattn_probe.lab.profile.show import render, write_roofline
+from fattn_probe.lab.profile.show import document, render, write_roofline
 from fattn_probe.lab.program.execute import ProgramSettings
 from fattn_probe.lab.program.source import Program
 from fattn_probe.machine.run.session import RunOptions, Session

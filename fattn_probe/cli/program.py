@@ -111,7 +111,7 @@ def debug(executable: Executable, target: Target, arguments: Sequence[str], *, f
     from fattn_probe.daily.inspect.live import hand_over
 
     debugger = DEBUGGERS[target.engine]
-    stops = [f"tbreak {kernel.file}:{kernel.line} if {IN_A_BLOCK}" for kernel in executable.kernels]
+    stops = [f"tbreak {place} if {IN_A_BLOCK}" for place in executable.kernels]
     if target.engine == "cuda":
         stops = ["set cuda break_on_launch application"]
     commands = [*SETTINGS, *stops, "run"]

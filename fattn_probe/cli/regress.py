@@ -31,7 +31,7 @@ from fattn_probe.daily.regress.junit import junit
 from fattn_probe.daily.regress.merge_base import merge_base_of
 from fattn_probe.daily.regress.records import ALL, Result, RunPart, parse_shard
 from fattn_probe.daily.regress.results import OnResult
-from fattn_probe.daily.regress.resume import Call, finish, night_of
+from fattn_probe.daily.regress.resume import finish, night_of
 from fattn_probe.daily.regress.runner import Outcome, Standing, SuiteRunner
 from fattn_probe.daily.regress.suite import load_suite
 from fattn_probe.daily.regress.telling import telling
@@ -143,8 +143,8 @@ def regress(
         targets = frozenset(str(target) for _, target in pairs)
         source = [options.tree.spec if options.tree else "", *(patch.name for patch in options.patches)]
         source += [str(options.build.folder)] if options.build else []
-        call = Call(suite_file.stem, " ".join(source), chosen.only, targets)
-        part = RunPart(share, divided.night or night_of(history, call, resume=divided.resume))
+        call = suite_file.stem, " ".join(source), chosen.only, targets
+        part = RunPart(share, divided.night or night_of(history, *call, resume=divided.resume))
         runner = SuiteRunner(
             history,
             session,

@@ -20,7 +20,7 @@ from fattn_probe.cli.options import SIMULATED, BuildFlags, Simulate, Where
 from fattn_probe.cli.regress import DEFAULT_HISTORY, HistoryFile
 from fattn_probe.daily.reproduce.command import ReproduceRequest, check_folder, document, render
 from fattn_probe.daily.reproduce.command import reproduce as write_reproduction
-from fattn_probe.daily.reproduce.past_result import PastResult, is_uid, past_result
+from fattn_probe.daily.reproduce.found import PastResult, is_uid, past_result
 from fattn_probe.daily.reproduce.ways import Wanted
 from fattn_probe.llama.source import DEFAULT_SOURCE
 
@@ -78,7 +78,7 @@ def reproduce(
         work = [(subject.case, [target])] if target is not None else []
         session = setup.prepared_session(options, work, activity) if work else setup.session_of(options, activity)
         made = write_reproduction(session, request, activity.step)
-    show(document(made), lambda: render(made), as_json)
+    show(document(request, made), lambda: render(request, made), as_json)
 
 
 def subject_of(what: str, case: str, history_file: Path) -> PastResult:

@@ -1,6 +1,5 @@
 """The command line of `scenario`."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +24,7 @@ def scenario_list(
 ) -> None:
     """List the shipped scenarios, or those of a folder."""
     found = scenarios.list_scenarios(folder)
-    show([asdict(item) for item in found], lambda: scenarios.render_list(found), as_json)
+    show(found, lambda: scenarios.render_list(found), as_json)
 
 
 @scenario_app.command("show")
@@ -39,8 +38,8 @@ def scenario_show(path: flags.OneScenario, as_json: flags.Json = False) -> None:
 def scenario_check(paths: flags.Scenarios, as_json: flags.Json = False) -> None:
     """Check scenario files, and report every mistake with its line."""
     checks = scenarios.check(paths)
-    show([asdict(item) for item in checks], lambda: scenarios.render_check(checks), as_json)
-    if wrong := [len(check.problems) for check in checks if check.problems]:
+    show(checks, lambda: scenarios.render_check(checks), as_json)
+    if wrong := [len(check["problems"]) for check in checks if check["problems"]]:
         raise InputError(f"{number_of(sum(wrong), 'mistake')} in {len(wrong)} of {number_of(len(checks), 'file')}")
 
 

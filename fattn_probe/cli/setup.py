@@ -27,8 +27,7 @@ from fattn_probe.llama.source.tree import checkout_of
 from fattn_probe.machine.run.command import Work
 from fattn_probe.machine.run.gpu import has_gpu
 from fattn_probe.machine.run.prepare import prepare
-from fattn_probe.machine.run.progress import Watch
-from fattn_probe.machine.run.progress_line import progress_line
+from fattn_probe.machine.run.progress import Watch, progress_line
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 

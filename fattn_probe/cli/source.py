@@ -1,13 +1,12 @@
 """The command line of `source`."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.cli import flags
-from fattn_probe.llama.source import DEFAULT_SOURCE
+from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source import command as sources
 
 source_app = typer.Typer(help="Fetch and describe llama.cpp trees.", no_args_is_help=True)
@@ -17,7 +16,7 @@ source_app = typer.Typer(help="Fetch and describe llama.cpp trees.", no_args_is_
 def source_list(as_json: flags.Json = False) -> None:
     """List the sources that are pinned or in the cache."""
     rows = sources.list_sources()
-    show([asdict(row) for row in rows], lambda: sources.render_list(rows), as_json)
+    show(rows, lambda: sources.render_list(rows), as_json)
 
 
 @source_app.command("get")
@@ -30,14 +29,15 @@ def source_get(
 ) -> None:
     """Fetch a source into the cache."""
     with sources.download_bar(NOTES) as progress:
-        summary = sources.get_source(spec, progress, unverified=allow_unverified)
-    text = f"{summary.spec}: llama.cpp build {summary.build_number}, era {summary.era}\n{summary.root}"
-    show(asdict(summary), lambda: text, as_json)
+        tree = resolve(spec, progress, unverified=allow_unverified)
+    found = {name: str(getattr(tree, name)) for name in ("spec", "root", "build_number", "digest")}
+    text = f"{tree.spec}: llama.cpp build {tree.build_number}, era {tree.features.era}\n{tree.root}"
+    show(found | {"era": tree.features.era}, lambda: text, as_json)
 
 
 @source_app.command("show")
 def source_show(spec: Annotated[str, typer.Argument()] = DEFAULT_SOURCE, as_json: flags.Json = False) -> None:
     """Show a source's llama.cpp build, features and flash-attention kernels."""
     with sources.download_bar(NOTES) as progress:
-        details = sources.show_source(spec, progress)
-    show(asdict(details), lambda: sources.render_details(details), as_json)
+        details = sources.details_of(resolve(spec, progress))
+    show(details, lambda: sources.render_details(details), as_json)

@@ -15,11 +15,10 @@ from fattn_probe.cli import flags, setup
 from fattn_probe.cli.capture import Model
 from fattn_probe.cli.expand import offered
 from fattn_probe.cli.options import BuildFlags, Simulate, Where
-from fattn_probe.daily.triage.advice import TriageFlags, advice_of
+from fattn_probe.daily.triage.advice import advice_of, flags_of
 from fattn_probe.daily.triage.command import Triage
-from fattn_probe.daily.triage.document import check_folder, document_of, write_folder
-from fattn_probe.daily.triage.result import raise_if_wrong
-from fattn_probe.daily.triage.show import render, report
+from fattn_probe.daily.triage.show import check_folder, document_of, render, report, write_folder
+from fattn_probe.daily.triage.verdict import raise_if_wrong
 from fattn_probe.daily.triage.words import sentence
 from fattn_probe.machine.run.provenance import driver, versions
 
@@ -45,7 +44,7 @@ def triage(
         session = setup.session_of(options, activity)
         result = Triage(session, request, targets, recorded, activity).run()
         source = str(options.tree and options.tree.spec)
-        advice = advice_of(result, TriageFlags(folder, source, build.patch, where.devices))
+        advice = advice_of(result, folder, flags_of(source, build.patch, where.devices))
         run = result.run
         found = {"command": shlex.join(["fattn-probe", *sys.argv[1:]])}
         found |= {"model": f"{run['model']['file']} ({run['model'].get('description', '?')})"}

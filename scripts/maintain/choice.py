@@ -23,7 +23,7 @@ from fattn_probe.lab.detect.verdicts import LOST, MISSING
 from fattn_probe.lab.detect.worker import Task
 from fattn_probe.llama.build.ninja import step_seconds
 from fattn_probe.llama.build.plan import CASE_PREFIX, case_file
-from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
+from fattn_probe.machine.run.required_kernels import KernelsByOp, op_digest
 from fattn_probe.machine.run.session import arch_of
 from maintain.mutants_table import held_out
 

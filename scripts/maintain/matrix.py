@@ -12,8 +12,7 @@ from fattn_probe.base.documents import Document
 from fattn_probe.cases.device import Device, cc_order
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.records import Result, Run, StoredCase
-from fattn_probe.llama.source.releases import releases
-from fattn_probe.llama.source.spec import PINS
+from fattn_probe.llama.source.spec import PINS, releases
 from fattn_probe.verdict.judge.known import Failure, defects, known_defect
 from fattn_probe.verdict.judge.origin import origin_elsewhere
 

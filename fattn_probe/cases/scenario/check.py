@@ -1,9 +1,14 @@
-"""Check a scenario once: its settings, and the op of each of its cases."""
+"""Read a scenario file and check it once: its settings, and the op of each of its cases."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import read_text
+from fattn_probe.base.yaml_lines import parse
 
 from .explain import explain
 from .matrix import MAX_CASES, Variation, apply, count, variations
@@ -79,3 +84,21 @@ def _place(key: Key, case: Variation) -> Key:
         if key[-1:] == ("kind",) and len(key) > 1 and key[:-1] == parts[: len(key) - 1]:
             return place
     return key
+
+
+def load(path: Path | str) -> Scenario:
+    """Read and check a scenario file; InputError names every mistake as `path:line: key: found, allowed`."""
+    path = Path(path)
+    return loads(read_text(path, "the scenario"), str(path)).named(path.stem)
+
+
+def loads(text: str, name: str = "scenario") -> Scenario:
+    """`load` for text; `name` stands for the path in messages."""
+    document = parse(text, name)
+    found = [(mistake.line, mistake.text) for mistake in document.mistakes]
+    checked = check(document.value)
+    found += [(document.line(problem.key), str(problem)) for problem in checked.problems]
+    if found or checked.scenario is None:
+        found.sort(key=lambda mistake: mistake[0])
+        raise InputError("\n".join(dict.fromkeys(f"{name}:{line}: {said}" for line, said in found)))
+    return checked.scenario

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,56 +16,45 @@ from fattn_probe.base.tables import Table
 from fattn_probe.cases import shipped
 
 from .cases import Case, Recording
+from .check import load
 from .files import read_cases
 from .from_ops import defaults_in, from_ops
-from .load import load
 from .schema import Scenario
 
 STARTER = Path(__file__).with_name("starter.yaml")
 """The file that `scenario new` writes."""
 
 
-@dataclass(frozen=True)
-class Listing:
-    """A scenario file in a folder; `problem` says why it cannot be used, empty if it can."""
-
-    name: str
-    path: str
-    about: str
-    cases: int
-    problem: str = ""
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class FileCheck:
-    """The result of checking a file: its cases, or its mistakes as `path:line: key: ...`."""
+def list_scenarios(folder: Path | None = None) -> list[Row]:
+    """The scenarios in a folder, by default the shipped ones: `name`, `path`, `about`, `cases`, `problem`.
 
-    path: str
-    cases: list[str]
-    problems: list[str]
-
-
-def list_scenarios(folder: Path | None = None) -> list[Listing]:
-    """The scenarios in a folder, by default the shipped ones; a file with mistakes is listed with the first mistake."""
+    `cases` is their number, `problem` the first mistake in the file, empty if it can be used.
+    """
     if folder is None:
-        named = [(shipped.name_of("scenario", path), _listing(path)) for path in shipped.files("scenario")]
-        return [dataclasses.replace(listing, name=name) for name, listing in named]
+        return [_listing(path) | {"name": shipped.name_of("scenario", path)} for path in shipped.files("scenario")]
     if not folder.is_dir():
         raise InputError(f"{folder}: no folder of scenarios, allowed: a folder with *.yaml files")
     return [_listing(path) for path in _files(folder)]
 
 
-def check(paths: Sequence[Path]) -> list[FileCheck]:
-    """Check files, and all files in folders; the result contains the mistakes. InputError if there is no file."""
+def check(paths: Sequence[Path]) -> list[Row]:
+    """Check files, and all files in folders: `path`, the names of the `cases`, the mistakes (`problems`).
+
+    InputError if there is no file.
+    """
     files = [file for path in paths for file in (_files(path) if is_folder(path) else [path])]
     if not files:
         raise InputError(f"no scenario in {', '.join(map(str, paths))}")
-    checks = []
+    checks: list[Row] = []
     for file in files:
         try:
-            checks.append(FileCheck(str(file), [case.name for case in read_cases(file)], []))
+            names, problems = [case.name for case in read_cases(file)], []
         except InputError as error:
-            checks.append(FileCheck(str(file), [], str(error).splitlines()))
+            names, problems = [], str(error).splitlines()
+        checks.append({"path": str(file), "cases": names, "problems": problems})
     return checks
 
 
@@ -113,7 +101,7 @@ def to_yaml(scenario: Scenario) -> str:
     return yaml.safe_dump(settings, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
 
 
-def case_json(case: Case) -> dict[str, Any]:
+def case_json(case: Case) -> Row:
     """A case as plain data for `--json`."""
     plain = {name: getattr(case, name) for name in ("name", "scenario", "about", "seed", "expect", "device")}
     plain |= {name: getattr(case, name).model_dump(mode="json") for name in ("tolerance", "inspect")}
@@ -126,10 +114,10 @@ def case_json(case: Case) -> dict[str, Any]:
     return plain | dataclasses.asdict(op) | {"digest": case.digest, "flop": op.sizes.flop}
 
 
-def render_list(listings: Sequence[Listing]) -> RenderableType:
+def render_list(listings: Sequence[Row]) -> RenderableType:
     """A table of scenarios."""
     rows = (
-        (Text(one.name, "bold"), str(one.cases), Text(one.problem, "red") if one.problem else one.about)
+        (Text(one["name"], "bold"), str(one["cases"]), Text(one["problem"], "red") if one["problem"] else one["about"])
         for one in listings
     )
     return Table(("scenario", "cases", "about"), tuple(rows), frozenset({"cases"}), frozenset({"about"}))
@@ -154,12 +142,12 @@ def render_show(cases: Sequence[Case]) -> RenderableType:
     return Group(*parts[:-1])
 
 
-def render_check(checks: Sequence[FileCheck]) -> RenderableType:
+def render_check(checks: Sequence[Row]) -> RenderableType:
     """One line for each valid file; for the others, all mistakes."""
     lines = []
     for one in checks:
-        good = Text(f"{one.path}: good, {number_of(len(one.cases), 'case')}", "green")
-        lines += [Text(problem, "red") for problem in one.problems] or [good]
+        good = Text(f"{one['path']}: good, {number_of(len(one['cases']), 'case')}", "green")
+        lines += [Text(problem, "red") for problem in one["problems"]] or [good]
     return Group(*lines)
 
 
@@ -167,9 +155,10 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml"))
 
 
-def _listing(path: Path) -> Listing:
+def _listing(path: Path) -> Row:
+    found: Row = {"name": path.stem, "path": str(path), "about": "", "cases": 0, "problem": ""}
     try:
         scenario = load(path)
     except InputError as error:
-        return Listing(path.stem, str(path), "", 0, str(error).splitlines()[0])
-    return Listing(scenario.name, str(path), scenario.about, len(scenario.cases))
+        return found | {"problem": str(error).splitlines()[0]}
+    return found | {"about": scenario.about, "cases": len(scenario.cases)}

@@ -9,7 +9,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import is_folder
 
 from .cases import Case, Recording, expand
-from .load import load
+from .check import load
 from .schema import Inspect, Tolerance
 
 RECORDED = ".gguf"

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,15 +29,6 @@ LARGEST_F16, MOST_STDS = 65500.0, 6.0
 """The largest f16, rounded down, and the number of standard deviations that no normal number exceeds."""
 SHARES = np.geomspace(1e-4, 0.3, 60)
 DIGITS = 4
-
-
-@dataclass(frozen=True)
-class MaskLikeness:
-    """A mask similar to a recorded one: the share of equal entries, and whether the recorded mask differs by head."""
-
-    mask: AnyMask
-    share: float
-    by_head: bool
 
 
 def data_of(found: Spread) -> Settings:
@@ -162,20 +152,23 @@ def mask_layout_of(op: Op) -> Settings | None:
     return settings if (made.ne, made.nb, made.offset) == (view.ne, view.nb, view.offset) else None
 
 
-def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> MaskLikeness:
-    """The mask of a known kind that matches most recorded entries, in all planes; from a sample of the queries."""
+def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> tuple[AnyMask, float, bool]:
+    """The mask of a known kind that matches most recorded entries, in all planes; from a sample of the queries.
+
+    Also returns the share of equal entries, and whether the recorded mask differs by head.
+    """
     queries = spaced(np.arange(op.sizes.n_q), MOST_QUERIES)
     recorded = np.stack([mask_of(op, inputs, s)[:, queries] for s in range(op.tensors["mask"].ne[3])])
     by_head = bool((recorded != recorded[:, :1]).any())
     shape = MaskShape(op.sizes.n_kv, op.sizes.n_q, len(recorded), 0, op.params.n_kv_max)
-    best = MaskLikeness(MaskedTiles(kind="masked_tiles"), -1.0, by_head)
+    best: tuple[AnyMask, float] = MaskedTiles(kind="masked_tiles"), -1.0
     for mask in kinds(recorded[:, 0], queries, op.params.n_kv_max):
         made = np.stack([some_rows(mask, shape, sequence, queries) for sequence in range(shape.n_seq)])
         share = float(np.mean(made[:, None] == recorded))
-        best = MaskLikeness(mask, share, by_head) if share > best.share else best
+        best = (mask, share) if share > best[1] else best
         if share == 1.0:
             break
-    return best
+    return *best, by_head
 
 
 def kinds(recorded: Floats, queries: I64, n_kv_max: int) -> Iterator[AnyMask]:

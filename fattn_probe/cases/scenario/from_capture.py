@@ -57,12 +57,12 @@ def from_capture(op: Op, inputs: Mapping[str, Bytes], name: str) -> CaptureLiken
     data = {name: data_of(recorded.tensors[name]) for name in recorded.tensors if name != "V" or V_in_K is None}
     mask: Settings = {"kind": "none"}
     if op.has_mask:
-        found = mask_like(op, inputs)
-        if found.by_head:
+        like, share, by_head = mask_like(op, inputs)
+        if by_head:
             missing.append("the mask: it differs by head, and a scenario's mask is the same for all heads")
-        mask = {"kind": found.mask.kind} | found.mask.model_dump(mode="json", exclude_defaults=True)
-        if found.share < 1:
-            equal = f"{100 * found.share:.4g} % of the entries of `{found.mask.kind}`"
+        mask = {"kind": like.kind} | like.model_dump(mode="json", exclude_defaults=True)
+        if share < 1:
+            equal = f"{100 * share:.4g} % of the entries of `{like.kind}`"
             missing.append(f"the mask: {equal} are the recorded ones")
     optional = {
         "n_seq": (sizes.n_seq, 1),

@@ -13,8 +13,7 @@ from fattn_probe.daily.inspect.breakpoints import WatchResult
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.examine import Examined
 from fattn_probe.daily.inspect.facts import Facts, Value
-from fattn_probe.daily.inspect.tensor_values import as_text
-from fattn_probe.daily.inspect.tensors import TensorReading
+from fattn_probe.daily.inspect.tensors import TensorReading, as_text
 from fattn_probe.daily.inspect.view.show import facts_json, render
 from fattn_probe.daily.inspect.view.side_by_side import render_side_by_side, side_by_side, side_by_side_json
 from fattn_probe.machine.run.command import describe
@@ -62,9 +61,10 @@ def render_tensors(read: TensorReading) -> RenderableType:
     """Show whether memory holds the inputs, and the requested slices."""
     lines: list[RenderableType] = [Text("\nTensors in memory", "bold")]
     for item in read.checks:
-        same = f"{item.bytes} bytes, equal to the input"
-        differs = f"{item.differing} of {item.bytes} bytes differ from the input, the first at {item.first}"
-        lines.append(Text(f"{item.name}: {differs if item.differing else same}", "red" if item.differing else ""))
+        same = f"{item['bytes']} bytes, equal to the input"
+        differs = f"{item['differing']} of {item['bytes']} bytes differ from the input, the first at {item['first']}"
+        said, style = (differs, "red") if item["differing"] else (same, "")
+        lines.append(Text(f"{item['name']}: {said}", style))
     for wanted, values in read.parts:
         lines.append(Text(f"{wanted.text} =\n{as_text(values)}"))
     if read.file is not None:
@@ -111,7 +111,7 @@ def _json(item: Examined) -> dict[str, Any]:
         "reasons": list(inspection.reasons),
     }
     if item.tensors is not None:
-        found["bytes"] = [asdict(one) for one in item.tensors.checks]
+        found["bytes"] = list(item.tensors.checks)
         found["values"] = {wanted.text: values.tolist() for wanted, values in item.tensors.parts}
         found["capture"] = str(item.tensors.file) if item.tensors.file else None
     if item.watched is not None:
@@ -154,7 +154,7 @@ def _problems(item: Examined) -> Iterator[str]:
         if coverage is not None and not coverage.passes:
             yield f"{item.label}: the blocks do not do each tile's KV steps exactly once"
     if item.tensors is not None:
-        wrong = [found.name for found in item.tensors.checks if found.differing]
+        wrong = [found["name"] for found in item.tensors.checks if found["differing"]]
         yield from (f"{item.label}: {name} in memory differs from the input" for name in wrong)
     if item.nan is not None:
         yield f"{item.label}: a value is not finite"

@@ -15,8 +15,7 @@ from fattn_probe.cases.scenario.schema import TracePlace
 from fattn_probe.daily.inspect.breakpoints import BlockWatch, WatchResult, watch
 from fattn_probe.daily.inspect.facts import Facts, Value
 from fattn_probe.daily.inspect.inspector import Ended, Inspection, Inspector
-from fattn_probe.daily.inspect.tensor_values import Slice
-from fattn_probe.daily.inspect.tensors import TensorReading, read_tensors
+from fattn_probe.daily.inspect.tensors import Slice, TensorReading, read_tensors
 from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.command import Work, describe

@@ -20,18 +20,17 @@ from fattn_probe.cases.op.case_file import write_case
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect import assemble
 from fattn_probe.daily.inspect.anchors import Located, locate
+from fattn_probe.daily.inspect.dispatch.conditions import remembered_dispatch
 from fattn_probe.daily.inspect.dispatch.decide import decisions, plan_of, visits_of
 from fattn_probe.daily.inspect.dispatch.explain import explain
 from fattn_probe.daily.inspect.dispatch.records import Dispatch
-from fattn_probe.daily.inspect.dispatch.remembered import remembered_dispatch
 from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch
 from fattn_probe.daily.inspect.procedures.warp import LANES
 from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, Build
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.debug.procedure import run_procedure
 from fattn_probe.machine.debug.protocol import DebuggerError
-from fattn_probe.machine.debug.session import DebugSession
-from fattn_probe.machine.debug.symbols import require_debug_info
+from fattn_probe.machine.debug.session import DebugSession, require_debug_info
 from fattn_probe.machine.run.frames import symbolised
 from fattn_probe.machine.run.outcome import Ending, Finding, Missing, Unsupported, parse_ending
 from fattn_probe.machine.run.result import read_result

@@ -23,8 +23,13 @@ from fattn_probe.daily.inspect.command import TOUR
 from fattn_probe.daily.inspect.facts import Facts, block_at
 from fattn_probe.daily.inspect.inspector import DEBUGGERS, Inspector, wave_of
 from fattn_probe.daily.inspect.procedures.warp import fiber
-from fattn_probe.daily.inspect.view.show import launch_lines
-from fattn_probe.daily.inspect.view.tables import block_table, occupancy_legend, steps_in_words, tensor_table
+from fattn_probe.daily.inspect.view.show import (
+    block_table,
+    launch_lines,
+    occupancy_legend,
+    steps_in_words,
+    tensor_table,
+)
 from fattn_probe.daily.inspect.view.work_picture import TerminalMap
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.launch.families import BY_NAME
@@ -42,7 +47,6 @@ fattn step: on to its next KV step, where KQ_max and the row sum can be printed.
 STEP = r"^\s*float KQ_max_new\["
 """A line of each KV step in every family's file; KQ_max and the row sum (KQ_rowsum, KQ_sum) are visible there."""
 TILE = ("sequence", "z_KV", "zt_gqa", "jt")
-SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set print static-members off")
 SIMULATED = {"block": "simt::blockIdx", "thread": "simt::self->thread_idx"}
 REAL = {"block": "blockIdx", "thread": "threadIdx"}
 FIBER = "simt::self != 0 && {own[0]} == {warp} && {own[1]} == {lane}"

@@ -213,7 +213,7 @@ class ModelCapture:
         launches = LaunchLog(folder / "launches", *self.session.kernel_words)
         launches.path.unlink(missing_ok=True)
         model, seed = self.request.model.name, self.request.prompt.seed
-        found = self.session.provenance_of_build(self.model_on, seed, self.program) | {"model": model}
+        found = self.session.provenance(self.model_on, seed, self.program) | {"model": model}
         recorder = Recorder(
             request=self.request,
             folder=self.folder,
@@ -251,7 +251,7 @@ class ModelCapture:
         outcome = self.session.run(case, found.inputs, self.target)
         if not isinstance(outcome, Ran):
             raise LostError(f"{found.name} on {self.target}: {describe(outcome)}")
-        replayed = self.session.provenance_of_build(self.target, self.request.prompt.seed)
+        replayed = self.session.provenance(self.target, self.request.prompt.seed)
         return capture_of(case, found.inputs, outcome, {**found.provenance, **replayed})
 
     def index(self, recorder: Recorder, architecture: str, *, complete: bool) -> Index:

@@ -121,13 +121,8 @@ class TensorReader:
         return "next" if "node" in message else "go"
 
 
-@dataclass(frozen=True)
-class Reached:
-    """The tensors that a run reached; if an op on the device stopped it, the op and the fault."""
-
-    nodes: Nodes
-    op: str = ""
-    ending: Finding | Failed | None = None
+Reached = tuple[Nodes, str, Finding | Failed | None]
+"""The tensors that a run reached; if an op on the device stopped it, the op and the fault."""
 
 
 @dataclass(frozen=True)
@@ -169,13 +164,13 @@ class Walk:
                 return self.attempt([str(build.program(CAPTURE)), *words])
 
             found = self.session.completing(request.model.name, self.target, CAPTURE, attempt)
-        assert isinstance(found, Reached), "a missing function is compiled"
-        if found.ending is None:
-            return found.nodes
-        rest = self.run(request, [op for op in ops if op != found.op])
-        number = len(found.nodes)
-        own = replace(rest[number], on={str(self.target): blamed(found.ending)})
-        return (*found.nodes, own, *rest[number + 1 :])
+        assert not isinstance(found, Missing), "a missing function is compiled"
+        nodes, stopped, ending = found
+        if ending is None:
+            return nodes
+        rest = self.run(request, [op for op in ops if op != stopped])
+        own = replace(rest[len(nodes)], on={str(self.target): blamed(ending)})
+        return (*nodes, own, *rest[len(nodes) + 1 :])
 
     def attempt(self, argv: list[str]) -> Missing | Reached:
         """Run the program once."""
@@ -185,8 +180,8 @@ class Walk:
         ending = parse_ending(done) if reader.running else None
         if isinstance(ending, Finding | Failed):
             shown = symbolised(ending) if isinstance(ending, Finding) else ending
-            return Reached(tuple(reader.nodes), reader.running.partition(" ")[0], shown)
-        return missing_or_error(done, str(self.request.model)) or Reached(tuple(reader.nodes))
+            return tuple(reader.nodes), reader.running.partition(" ")[0], shown
+        return missing_or_error(done, str(self.request.model)) or (tuple(reader.nodes), "", None)
 
 
 def blamed(ending: Finding | Failed) -> Finding | Failed | None:

@@ -51,7 +51,7 @@ def drive(
     of ggml, a CUDA error, the checker), `lost` if it was killed or timed out.
     """
     start = time.monotonic()
-    transcript = Transcript()
+    transcript = Transcript(report := OpsReport(tuple(argv)))
     child: pexpect.spawn[str]
     try:
         child = pexpect.spawn(
@@ -72,20 +72,10 @@ def drive(
             if child.pid is not None and child.isalive():
                 os.killpg(child.pid, signal.SIGKILL)
         child.close(force=True)
-    report = OpsReport(
-        tuple(argv),
-        tuple(transcript.results),
-        transcript.summary,
-        transcript.description,
-        time.monotonic() - start,
-        backends=tuple(transcript.backends),
-        missing=transcript.missing,
-        finding=transcript.finding,
-        tail=tuple(transcript.tail),
-    )
+    report.seconds = time.monotonic() - start
     # the program's last message: the checker's, that of ggml or CUDA, or its last line
-    said = transcript.fatal or (transcript.tail or ["no output"])[-1].strip()
-    if finding := transcript.finding:
+    said = transcript.fatal or (report.tail or ["no output"])[-1].strip()
+    if finding := report.finding:
         said = f"{finding.get('kind', 'fault')}: {finding.get('message', '')}"
     if ending.code == MISSING_EXIT and report.missing:
         return replace(report, stopped=f"the build lacks a function that was called: {report.missing}")

@@ -1,13 +1,16 @@
-"""Parse the console output of `test-backend-ops` of every era, line by line."""
+"""Parse the texts of `test-backend-ops` of every era: its usage, and its console output, line by line."""
 
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
-from fattn_probe.base.errors import BuildError, ComparisonError, FattnProbeError, LostError, TimedOutError
+from fattn_probe.base.errors import BuildError, ComparisonError, FattnProbeError, InputError, LostError, TimedOutError
+from fattn_probe.base.process import run
+from fattn_probe.base.regex import compiled
 from fattn_probe.machine.run.outcome import Missing
 
 Status = Literal["ok", "fail", "not-supported", "lost"]
@@ -49,14 +52,8 @@ class Backend:
     ok: bool | None = None
 
 
-@dataclass(frozen=True)
-class CheckerReport:
-    """The simulator's checker stopped the program (exit code 86); `finding` is its report."""
-
-    finding: dict[str, Any]
-
-
-Event = OpResult | OpsSummary | Backend | Missing | CheckerReport
+Event = OpResult | OpsSummary | Backend | Missing | dict[str, Any]
+"""The content of a line; a dictionary is a report of the simulator's checker, which stops the program (code 86)."""
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 FATAL = re.compile(r"GGML_ASSERT|GGML_ABORT|(CUDA|ROCm) error|fatal error|ERROR: AddressSanitizer|runtime error")
@@ -107,12 +104,12 @@ def _perf(result: OpResult, ending: re.Match[str]) -> OpResult:
     return replace(timed, gb_per_s=float(ending["rate"]))
 
 
-def _finding(match: re.Match[str]) -> CheckerReport:
+def _finding(match: re.Match[str]) -> dict[str, Any]:
     try:
         data = json.loads(match[1])
     except json.JSONDecodeError:
         data = None
-    return CheckerReport(data if isinstance(data, dict) else {"kind": "unreadable", "message": match[1]})
+    return data if isinstance(data, dict) else {"kind": "unreadable", "message": match[1]}
 
 
 Ending = Callable[[OpResult, "re.Match[str]"], OpResult]
@@ -148,54 +145,6 @@ LINES: tuple[tuple[re.Pattern[str], Callable[["re.Match[str]"], Event | None]], 
 
 
 @dataclass
-class Transcript:
-    """The output of one run so far; with -j, a failure's message may appear on the line of another case.
-
-    `fatal` is the first line since the last result with a reason to stop: ggml then starts gdb, whose stack can be
-    longer than the tail.
-    """
-
-    results: list[OpResult] = field(default_factory=list)
-    summary: OpsSummary | None = None
-    description: str = ""
-    missing: str | None = None
-    finding: dict[str, Any] | None = None
-    tail: list[str] = field(default_factory=list)
-    backends: list[str] = field(default_factory=list)
-    held: str = ""
-    fatal: str = ""
-
-    def feed(self, line: str) -> OpResult | None:
-        """Process one line; return a case's result if the line completes it."""
-        text = plain(line)
-        self.tail = [*self.tail[1 - TAIL :], text] if text else self.tail
-        if not self.fatal and FATAL.search(text):
-            self.fatal = text.strip()
-        match parse_line(line):
-            case OpResult() as result:
-                return self._take(result)
-            case OpsSummary() as summary:
-                self.summary = summary
-            case Backend(name=name, description=description, ok=None):
-                self.backends += [name] if name else []
-                self.description = description or self.description
-            case Missing(symbol=symbol):
-                self.missing = symbol
-            case CheckerReport(finding=finding):
-                self.finding = finding
-        return None
-
-    def _take(self, result: OpResult) -> OpResult:
-        if result.status == "ok" and result.message:
-            self.held, result = result.message, replace(result, message="", error=None, threshold=None)
-        elif result.status == "fail" and not result.message and self.held:
-            self.held, result = "", _with_message(result, self.held)
-        self.fatal = ""
-        self.results.append(result)
-        return result
-
-
-@dataclass(frozen=True)
 class OpsReport:
     """The results in order of completion; `stopped` is the reason why the program ended early.
 
@@ -206,15 +155,15 @@ class OpsReport:
     """
 
     command: tuple[str, ...]
-    results: tuple[OpResult, ...]
-    summary: OpsSummary | None
-    description: str
-    seconds: float
+    results: Sequence[OpResult] = ()
+    summary: OpsSummary | None = None
+    description: str = ""
+    seconds: float = 0.0
     stopped: str = ""
-    backends: tuple[str, ...] = ()
+    backends: Sequence[str] = ()
     missing: str | None = None
     finding: dict[str, Any] | None = None
-    tail: tuple[str, ...] = ()
+    tail: Sequence[str] = ()
     crashes: tuple[str, ...] = ()
     timed_out: bool = False
 
@@ -246,6 +195,45 @@ class OpsReport:
         return {**asdict(self), "counts": self.counts}
 
 
+@dataclass
+class Transcript:
+    """The report of a run so far; with -j, a failure's message may appear on the line of another case.
+
+    `fatal` is the first line since the last result with a reason to stop: ggml then starts gdb, whose stack can be
+    longer than the tail.
+    """
+
+    report: OpsReport
+    held: str = ""
+    fatal: str = ""
+
+    def feed(self, line: str) -> OpResult | None:
+        """Process one line; return a case's result if the line completes it."""
+        text, report = plain(line), self.report
+        report.tail = [*report.tail[1 - TAIL :], text] if text else report.tail
+        if not self.fatal and FATAL.search(text):
+            self.fatal = text.strip()
+        match parse_line(line):
+            case OpResult() as result:
+                if result.status == "ok" and result.message:
+                    self.held, result = result.message, replace(result, message="", error=None, threshold=None)
+                elif result.status == "fail" and not result.message and self.held:
+                    self.held, result = "", _with_message(result, self.held)
+                self.fatal = ""
+                report.results = [*report.results, result]
+                return result
+            case OpsSummary() as summary:
+                report.summary = summary
+            case Backend(name=name, description=description, ok=None):
+                report.backends = [*report.backends, *([name] if name else [])]
+                report.description = description or report.description
+            case Missing(symbol=symbol):
+                report.missing = symbol
+            case dict() as finding:
+                report.finding = finding
+        return None
+
+
 def first_without_result(expected: Sequence[str], results: Sequence[OpResult]) -> str | None:
     """The first expected case without a result: with one worker, the case in progress."""
     seen = Counter(result.case for result in results)
@@ -254,3 +242,63 @@ def first_without_result(expected: Sequence[str], results: Sequence[OpResult]) -
             return case
         seen[case] -= 1
     return None
+
+
+OP = "FLASH_ATTN_EXT"
+HELP_SECONDS = 30.0
+Mode = Literal["test", "perf", "support"]
+
+
+@dataclass(frozen=True)
+class OpsOptions:
+    """The modes and options of one `test-backend-ops`."""
+
+    modes: frozenset[str]
+    flags: frozenset[str]
+
+    @property
+    def workers(self) -> bool:
+        """Whether cases can run in parallel (-j)."""
+        return "-j" in self.flags
+
+
+def probe_options(help_text: str) -> OpsOptions:
+    """Parse a usage text; BuildError with its beginning if it is not one."""
+    if "Usage:" not in help_text or "-o <op" not in help_text:
+        raise BuildError(f"not the usage text of test-backend-ops:\n{help_text.strip()[:400]}")
+    modes = re.findall(r"^\s*(?:- )?(test|grad|perf|support)\b", help_text, re.MULTILINE)
+    flags = re.findall(r"(?:^\s*|\[)(--?[a-z][a-z-]*)(?=[ \]\n])", help_text, re.MULTILINE)
+    return OpsOptions(frozenset(modes), frozenset(flags))
+
+
+def ask_options(program: Path, env: dict[str, str]) -> OpsOptions:
+    """Run `program --help`; older eras reject --help and print their usage with exit code 1."""
+    done = run([program, "--help"], env=env, timeout=HELP_SECONDS, failure=None)
+    return probe_options(done.stdout + done.stderr)
+
+
+def plan_ops(
+    options: OpsOptions,
+    mode: Mode,
+    backend: str,
+    only: str | Sequence[str] | None = None,
+    *,
+    workers: int = 1,
+) -> tuple[str, ...]:
+    """The arguments (without the program) that run FLASH_ATTN_EXT on one backend.
+
+    `only` is one or several complete cases (`FLASH_ATTN_EXT(hsk=64,...)`), or a regular expression searched in the
+    parameters. InputError for options that this era lacks, except `workers`: without -j there is only one.
+    """
+    if mode not in options.modes:
+        raise InputError(f"mode {mode!r}: this test-backend-ops only has {', '.join(sorted(options.modes))}")
+    pattern = only if isinstance(only, str) and not only.startswith(f"{OP}(") else ""
+    cases = [only] if isinstance(only, str) and not pattern else [] if isinstance(only, str) else only or []
+    words = [mode, "-b", backend, "-o", ",".join(case for case in cases if case) or OP]
+    if pattern:
+        if "-p" not in options.flags:
+            raise InputError(f"--filter {pattern!r}: this source's test-backend-ops has no -p")
+        words += ["-p", compiled(pattern, "--filter").pattern]
+    if mode == "test" and options.workers and workers > 1:
+        words += ["-j", str(workers)]
+    return tuple(words)

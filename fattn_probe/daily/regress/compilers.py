@@ -22,12 +22,13 @@ from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.executed import ExecutedCode
-from fattn_probe.machine.run.kernels_by_op import KernelsByOp, op_digest
 from fattn_probe.machine.run.required_kernels import (
+    KernelsByOp,
     compiled_names,
     kernels_of,
     launching_by_size,
     launching_sources,
+    op_digest,
     required_kernels,
     required_sources,
 )

@@ -43,12 +43,8 @@ class ExercisedFamily:
         return tuple(row for row in self.rows if row not in used)
 
 
-@dataclass(frozen=True)
-class Ops:
-    """(passed, run) numbers of cases, by kind of op and device."""
-
-    devices: tuple[str, ...]
-    rows: Mapping[tuple[str, ...], Mapping[str, tuple[int, int]]]
+Ops = Mapping[tuple[str, ...], Mapping[str, tuple[int, int]]]
+"""(passed, run) numbers of cases, by kind of op and device."""
 
 
 def families(history: History, runs: Iterable[Run]) -> list[ExercisedFamily]:
@@ -100,8 +96,7 @@ def ops_of(runs: Sequence[tuple[Run, Mapping[str, StoredCase], Mapping[str, str]
             cells = rows.setdefault(kind_of(case), {})
             passed, seen = cells.get(run.identity.device, (0, 0))
             cells[run.identity.device] = (passed + (statuses[name] == "pass"), seen + 1)
-    devices = tuple(dict.fromkeys(run.identity.device for run, _, _ in runs))
-    return Ops(devices, dict(sorted(rows.items(), key=lambda item: [_order(word) for word in item[0]])))
+    return dict(sorted(rows.items(), key=lambda item: [_order(word) for word in item[0]]))
 
 
 def kind_of(case: StoredCase) -> tuple[str, ...]:

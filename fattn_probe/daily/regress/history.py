@@ -15,7 +15,6 @@ from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.fingerprint import FINGERPRINT, fingerprint_in
-from fattn_probe.daily.regress.packed_map import PackedMap
 from fattn_probe.daily.regress.records import (
     ALL,
     CASE,
@@ -23,6 +22,7 @@ from fattn_probe.daily.regress.records import (
     WHOLE,
     Cell,
     Identity,
+    PackedMap,
     Result,
     Run,
     RunPart,
@@ -62,14 +62,6 @@ def after(at: str | None) -> str:
     if at is None or current > at:
         return current
     return (datetime.fromisoformat(at) + timedelta(milliseconds=1)).isoformat(timespec="milliseconds")
-
-
-@dataclass(frozen=True)
-class Merged:
-    """What a merge added: new runs, and new or newer results."""
-
-    runs: int
-    results: int
 
 
 @dataclass(frozen=True)
@@ -248,15 +240,18 @@ class History:
         rows = itertools.chain.from_iterable(cursor.execute(query, (run.id,)) for run in runs)
         return list(map(Cell._make, rows))
 
-    def merge(self, other: "History") -> Merged:
-        """Copy runs and results that are missing here, and newer results, from the other history; idempotent."""
+    def merge(self, other: "History") -> tuple[int, int]:
+        """Copy runs and results that are missing here, and newer results, from the other history; idempotent.
+
+        Returns the numbers of new runs, and of new or newer results.
+        """
         before = {run.uid for run in self.runs()}
         taken = sum(self._merge_run(other, run) for run in other.runs())
         with self._writing():
             for table, marks in (("cases", "?, ?, ?"), ("sources", "?, ?, ?, ?")):
                 rows = other.connection.execute(f"SELECT * FROM {table}").fetchall()
                 self.connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", map(tuple, rows))
-        return Merged(len({run.uid for run in other.runs()} - before), taken)
+        return len({run.uid for run in other.runs()} - before), taken
 
     def prune(self, before: str) -> int:
         """Delete the runs that started before a day, except accepted ones; returns their number."""

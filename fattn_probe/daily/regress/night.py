@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from fattn_probe.daily.regress.changes import Change, ChangeKind, base_changes, changes, time_changes
 from fattn_probe.daily.regress.history import History
-from fattn_probe.daily.regress.packed_map import PackedMap
-from fattn_probe.daily.regress.records import ORDER, Cell, Result, Run, StoredCase
+from fattn_probe.daily.regress.records import ORDER, Cell, PackedMap, Result, Run, StoredCase
 from fattn_probe.daily.regress.selection import matching
 
 MANY = 100

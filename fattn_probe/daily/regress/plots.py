@@ -12,8 +12,7 @@ from fattn_probe.base.view.marks import Axis, Box, Drawing, Look, Stroke
 from fattn_probe.base.view.svg import svg
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.view.error_tiles import ErrorPicture, OutputTile, divided, error_picture, output_tiles
-from fattn_probe.daily.regress.packed_map import PackedMap
-from fattn_probe.daily.regress.records import Identity, Result, StoredCase
+from fattn_probe.daily.regress.records import Identity, PackedMap, Result, StoredCase
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.verdict.present.error_map import SCALE

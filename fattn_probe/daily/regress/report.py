@@ -1,7 +1,7 @@
 """One page of a history: the last runs, what changed, and the course of errors, times and verdicts."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,12 +56,13 @@ def report(history: History, suite: str = "") -> str:
     once = {(night.run.identity.line, night.run.suite): night for night in reversed(found)}  # without partial runs
     statuses = {key: {name: result.status for name, result in night.results.items()} for key, night in once.items()}
     ops = ops_of([(night.run, night.cases, statuses[key]) for key, night in reversed(once.items())])
+    last = [night.run for night in reversed(once.values())]
     names = sorted({night.run.suite for night in found})
     words = {
         "title": f"flash attention: {', '.join(names) or 'no runs yet'}",
         "sections": [_section(history, night) for night in found],
         "families": families(history, [night.run for night in once.values()]),
-        "ops": op_table(ops) if ops.rows else None,
+        "ops": op_table(ops, dict.fromkeys(run.identity.device for run in last)) if ops else None,
         "swatch": swatch,
         "scale": ERRORS,
     }
@@ -137,14 +138,14 @@ def change_table(found: Sequence[Change], most: int) -> Table:
     return Table(("case", "change", "before and now", "why it matters"), tuple(rows))
 
 
-def op_table(ops: Ops) -> Table:
+def op_table(ops: Ops, devices: Collection[str]) -> Table:
     """The number of cases that passed and ran, by head size, types, mask and device."""
     rows = []
-    for kind, cells in ops.rows.items():
-        counts = [cells.get(device) for device in ops.devices]
+    for kind, cells in ops.items():
+        counts = [cells.get(device) for device in devices]
         words = ("" if of is None else f"{of[0]}" if of[0] == of[1] else f"{of[0]} of {of[1]}" for of in counts)
         rows.append((*kind, *words))
-    return Table(("head size", "K, V", "mask", "with", *ops.devices), tuple(rows), frozenset(ops.devices))
+    return Table(("head size", "K, V", "mask", "with", *devices), tuple(rows), frozenset(devices))
 
 
 def unjudged(night: Night) -> Iterator[tuple[str, str]]:

@@ -7,8 +7,7 @@ from dataclasses import asdict, replace
 from fattn_probe.base.errors import BuildError, InputError, LostError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
-from fattn_probe.daily.regress.packed_map import packed_map_of
-from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.records import Result, packed_map_of
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
 from fattn_probe.verdict.judge.cases import judge_case

@@ -3,7 +3,6 @@
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from fattn_probe.base.figures import minute, number_of
 from fattn_probe.base.process import log
@@ -12,34 +11,21 @@ from fattn_probe.daily.regress.records import Result, Run
 from fattn_probe.daily.regress.schema import transaction, translated
 
 
-@dataclass(frozen=True)
-class Call:
-    """The arguments of a call of `regress`, by which `--resume` finds the last one: names, not contents.
-
-    `source` names the source, its patches and a given build; `targets` are those of all entries.
-    """
-
-    suite: str
-    source: str
-    only: str
-    targets: frozenset[str]
-
-
-def night_of(history: History, call: Call, *, resume: bool) -> str:
+def night_of(history: History, suite: str, source: str, only: str, targets: frozenset[str], *, resume: bool) -> str:
     """The name of the night of a call: a new one, or with `resume` that of the last call that did not finish.
 
-    That call has the same suite, source and filter, and shares a target.
+    That call has the same suite, source and filter, and shares a target: names, not contents. `source` names the
+    source, its patches and a given build; `targets` are those of all entries.
     """
     query = "SELECT night, targets FROM calls WHERE suite = ? AND source = ? AND only = ? AND ended IS NULL"
     with translated(history.path), transaction(history.connection):
         if resume:
-            asked = (call.suite, call.source, call.only)
-            rows = history.connection.execute(f"{query} ORDER BY started", asked).fetchall()
-            found = [str(row["night"]) for row in rows if not call.targets.isdisjoint(json.loads(row["targets"]))]
+            rows = history.connection.execute(f"{query} ORDER BY started", (suite, source, only)).fetchall()
+            found = [str(row["night"]) for row in rows if not targets.isdisjoint(json.loads(row["targets"]))]
             if found:
                 return found[-1]
         night = uuid.uuid4().hex
-        about = (night, call.suite, call.source, call.only, json.dumps(sorted(call.targets)), now())
+        about = (night, suite, source, only, json.dumps(sorted(targets)), now())
         history.connection.execute("INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, NULL)", about)
     return night
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +16,9 @@ from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.from_ops import from_ops
 from fattn_probe.daily.ops.drive import Timeouts
 from fattn_probe.daily.ops.parse import OpResult
-from fattn_probe.daily.ops.rounds import run_ops
-from fattn_probe.daily.ops.session import separate_V_of
+from fattn_probe.daily.ops.rounds import run_ops_on, separate_V_of
 from fattn_probe.daily.regress.records import Result, Shard, case_fingerprint
 from fattn_probe.daily.regress.suite import Entry, cases_of, only_of
-from fattn_probe.llama.build import TEST_BACKEND_OPS
 from fattn_probe.machine.run.session import Session
 
 FILTER = "--filter"
@@ -90,16 +88,10 @@ def matching(results: Mapping[str, Result], only: str) -> dict[str, Result]:
         return {name: result for name, result in results.items() if search(name)}
 
 
-def upstream_list(session: Session, target: Target) -> tuple[OpResult, ...]:
+def upstream_list(session: Session, target: Target) -> Sequence[OpResult]:
     """Every case of the source's test-backend-ops: `ok` if the device supports it, else `not-supported`."""
-    report = run_ops(
-        session.build_for(target, TEST_BACKEND_OPS).test_backend_ops,
-        "support",
-        target.backend,
-        env=session.env(target, TEST_BACKEND_OPS),
-        timeouts=Timeouts(LIST_SECONDS, LIST_SECONDS),
-        on_result=lambda result, total: None,
-    )
+    limits = Timeouts(LIST_SECONDS, LIST_SECONDS)
+    report = run_ops_on(session, target, "support", timeouts=limits, on_result=lambda result, total: None)
     if problem := report.problem():
         raise problem
     return report.results

@@ -28,8 +28,8 @@ from fattn_probe.llama.source.features import CUDA
 from fattn_probe.llama.source.fork import attention_files
 from fattn_probe.machine.run.base import Base
 from fattn_probe.machine.run.session import RunOptions
-from fattn_probe.verdict.judge.code import Code
 from fattn_probe.verdict.judge.judgement import Judgement
+from fattn_probe.verdict.judge.origin import Code
 
 TABLE, SUITE = "killers.csv", "quick"
 MOST_LISTED, MOST_RUN = 8, 4

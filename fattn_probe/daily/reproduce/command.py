@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,15 +43,8 @@ class ReproduceRequest:
     timeout: float = 600.0
 
 
-@dataclass(frozen=True, eq=False)
-class Reproduction:
-    """The result: the folder and its files, the judgement, and the way."""
-
-    case: Case
-    out: Path
-    files: tuple[str, ...]
-    found: Found
-    chosen: Chosen
+Reproduction = tuple[Sequence[str], Found, Chosen]
+"""The files in the folder, the judgement, and the way."""
 
 
 def reproduce(session: Session, request: ReproduceRequest, step: Step = quiet) -> Reproduction:
@@ -67,8 +60,7 @@ def reproduce(session: Session, request: ReproduceRequest, step: Step = quiet) -
         chooser = Chooser(session, tree, case.op, request.target, request.listed_on, request.timeout, step)
         chosen = chooser.choose(request.wanted, fails=found.fails)
         step("writing")
-        files = write(request, tree.root, inputs, found, chosen)
-    return Reproduction(case, request.out, files, found, chosen)
+        return write(request, tree.root, inputs, found, chosen), found, chosen
 
 
 def check_folder(out: Path) -> None:
@@ -104,37 +96,39 @@ def probe_line(request: ReproduceRequest, chosen: Chosen) -> str:
     return shlex.join(["fattn-probe", "compare", *what, *on])
 
 
-def document(made: Reproduction) -> dict[str, Any]:
+def document(request: ReproduceRequest, made: Reproduction) -> dict[str, Any]:
     """The JSON document; docs/guide/reproduce.md lists its keys."""
-    judgement, chosen = made.found.judgement, made.chosen
+    files, found, chosen = made
+    judgement = found.judgement
     shown = None if chosen.shown is None else {"runs": chosen.shown.runs, "failed": chosen.shown.failed}
     return {
-        "folder": str(made.out),
-        "files": list(made.files),
-        "case": made.case.name,
-        "digest": made.case.digest,
+        "folder": str(request.out),
+        "files": list(files),
+        "case": request.case.name,
+        "digest": request.case.digest,
         "way": chosen.way,
         "upstream_case": chosen.case or None,
         "upstream": shown,
         "reasons": list(chosen.reasons),
-        "on": made.found.provenance.get("device"),
+        "on": found.provenance.get("device"),
         "status": None if judgement is None else judgement.status.value,
         "reason": None if judgement is None else judgement.reason,
         "kernel": None if judgement is None else judgement.kernel or None,
         "known": None if judgement is None else judgement.known or None,
-        "judged_by": made.found.limits.by,
+        "judged_by": found.limits.by,
     }
 
 
-def render(made: Reproduction) -> RenderableType:
+def render(request: ReproduceRequest, made: Reproduction) -> RenderableType:
     """The judgement, and the files."""
-    judgement, chosen = made.found.judgement, made.chosen
+    files, found, chosen = made
+    judgement, case = found.judgement, request.case.name
     if judgement is None:
-        said = f"{made.case.name} was not run (--on runs it): nothing is known to be wrong"
+        said = f"{case} was not run (--on runs it): nothing is known to be wrong"
     else:
-        said = f"{made.case.name} on {judgement.on}: {judgement.status}: {judgement.reason.partition(chr(10))[0]}"
-    lines = [Text(said, "red" if made.found.fails else "")]
+        said = f"{case} on {judgement.on}: {judgement.status}: {judgement.reason.partition(chr(10))[0]}"
+    lines = [Text(said, "red" if found.fails else "")]
     lines += [Text(f"not a {reason}", "dim") for reason in chosen.reasons]
     if chosen.shown is not None:
         lines.append(Text(f"{chosen.way}: {chosen.shown}"))
-    return Group(*lines, Text(f"wrote {made.out}: {', '.join(made.files)}"))
+    return Group(*lines, Text(f"wrote {request.out}: {', '.join(files)}"))

@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fattn_probe.cases.device import is_amd
 from fattn_probe.cases.scenario import Case
-from fattn_probe.daily.ops.options import OP
+from fattn_probe.daily.ops.parse import OP
 from fattn_probe.daily.reproduce.found import Found
 from fattn_probe.daily.reproduce.program import INPUTS, PROGRAM
 from fattn_probe.daily.reproduce.ways import ADDED, Chosen, pattern_of

@@ -14,8 +14,8 @@ from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.op import PREC
 from fattn_probe.cases.scenario.cases import op_of
 from fattn_probe.cases.scenario.from_ops import OpsCase, from_ops
-from fattn_probe.daily.ops.options import OP
-from fattn_probe.daily.ops.session import LIST, cases_of
+from fattn_probe.daily.ops.parse import OP
+from fattn_probe.daily.ops.rounds import LIST, cases_of
 
 STRUCT = re.compile(r"^struct test_flash_attn_ext\b.*?^\};", re.DOTALL | re.MULTILINE)
 CONSTRUCTOR = re.compile(r"^ {4}test_flash_attn_ext\((?P<parameters>.*?)\)\s*:", re.DOTALL | re.MULTILINE)

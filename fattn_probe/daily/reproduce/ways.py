@@ -11,9 +11,8 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op import Op
 from fattn_probe.daily.ops.drive import Timeouts
-from fattn_probe.daily.ops.options import OP
-from fattn_probe.daily.ops.parse import OpResult
-from fattn_probe.daily.ops.session import run_ops_on
+from fattn_probe.daily.ops.parse import OP, OpResult
+from fattn_probe.daily.ops.rounds import run_ops_on
 from fattn_probe.daily.regress.selection import upstream_list
 from fattn_probe.daily.reproduce.upstream_case import add_case, as_case, in_list, read_list
 from fattn_probe.llama.source import Tree

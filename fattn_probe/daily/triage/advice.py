@@ -16,25 +16,8 @@ from fattn_probe.daily.triage.guilty import (
     PartsWithout,
     Unknown,
 )
-from fattn_probe.daily.triage.result import TriageResult
+from fattn_probe.daily.triage.verdict import TriageResult
 from fattn_probe.llama.source import DEFAULT_SOURCE
-
-
-@dataclass(frozen=True)
-class TriageFlags:
-    """The arguments for further commands: the folder with the case files, and flags that select the same build."""
-
-    folder: Path
-    source: str = DEFAULT_SOURCE
-    patches: Sequence[str] = ()
-    devices: Path | None = None
-
-    @property
-    def words(self) -> list[str]:
-        """The flags that differ from their defaults."""
-        words = [] if self.source == DEFAULT_SOURCE else ["--source", self.source]
-        words += [word for patch in self.patches for word in ("--patch", patch)]
-        return words + ([] if self.devices is None else ["--devices", str(self.devices)])
 
 
 @dataclass(frozen=True)
@@ -45,10 +28,17 @@ class Advice:
     command: str = ""
 
 
-def advice_of(result: TriageResult, flags: TriageFlags) -> list[Advice]:
-    """The advice for a result, the most useful first."""
-    files = [str(flags.folder / f"{case}{RECORDED}") for case in result.cases]
-    guilty, out = result.answer.guilty, ("--out", f"{flags.folder}-reproduced")
+def flags_of(source: str = DEFAULT_SOURCE, patches: Sequence[str] = (), devices: Path | None = None) -> list[str]:
+    """The flags by which a further command selects the same build and devices."""
+    words = [] if source == DEFAULT_SOURCE else ["--source", source]
+    words += [word for patch in patches for word in ("--patch", patch)]
+    return words + ([] if devices is None else ["--devices", str(devices)])
+
+
+def advice_of(result: TriageResult, folder: Path, flags: Sequence[str]) -> list[Advice]:
+    """The advice for a result whose case files are in a folder, the most useful first."""
+    files = [str(folder / f"{case}{RECORDED}") for case in result.cases]
+    guilty, out = result.answer.guilty, ("--out", f"{folder}-reproduced")
     match guilty:
         case AttentionWrong(target=target):
             return [
@@ -72,7 +62,7 @@ def advice_of(result: TriageResult, flags: TriageFlags) -> list[Advice]:
             return []
 
 
-def around(result: TriageResult, files: Sequence[str], flags: TriageFlags) -> list[Advice]:
+def around(result: TriageResult, files: Sequence[str], flags: Sequence[str]) -> list[Advice]:
     """Advice on a tensor of the model's own run: examine the model, and the attention of the layer."""
     found, guilty = [], result.answer.guilty
     if isinstance(guilty, NotFinite):
@@ -84,7 +74,7 @@ def around(result: TriageResult, files: Sequence[str], flags: TriageFlags) -> li
     return found
 
 
-def fattn(why: str, command: str, files: Sequence[str], target: str, flags: TriageFlags, *rest: str) -> Advice:
+def fattn(why: str, command: str, files: Sequence[str], target: str, flags: Sequence[str], *rest: str) -> Advice:
     """A command of fattn-probe on case files and a target."""
-    words = ["fattn-probe", command, *files, "--on", target, *flags.words, *rest]
+    words = ["fattn-probe", command, *files, "--on", target, *flags, *rest]
     return Advice(why, shlex.join(words))

@@ -14,8 +14,7 @@ from fattn_probe.daily.models.program import CPU
 from fattn_probe.daily.models.recorded_op import Index, IndexEntry
 from fattn_probe.daily.models.request import Request
 from fattn_probe.daily.models.walk import Nodes, walk
-from fattn_probe.daily.triage.result import TriageResult
-from fattn_probe.daily.triage.verdict import AttentionOp, verdict_of
+from fattn_probe.daily.triage.verdict import AttentionOp, TriageResult, verdict_of
 from fattn_probe.machine.run.inputs import inputs_of
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import Session

@@ -1,19 +1,28 @@
-"""The answer for people: a sentence, the evidence by layer, and what to do next."""
+"""The answer for people: a sentence, the evidence by layer, and what to do next; the same as a JSON document."""
 
+import json
+import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.base.console import PIPE_WIDTH, text_of
+from fattn_probe.base.documents import plain
+from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import is_folder, make_folder, read_text, whole_folder
 from fattn_probe.base.tables import Table, listed
 from fattn_probe.daily.triage.advice import Advice
 from fattn_probe.daily.triage.guilty import AsDesigned, AttentionOverflows, AttentionWrong
-from fattn_probe.daily.triage.result import TriageResult
-from fattn_probe.daily.triage.words import Layer, layers_of, said_of, sentence, warnings_in_words
+from fattn_probe.daily.triage.verdict import AttentionOp, TriageResult
+from fattn_probe.daily.triage.words import layers_of, said_of, sentence, warnings_in_words
+from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.verdict.measure.verdict import Status
+from fattn_probe.verdict.present.document import rows_as_json
 from fattn_probe.verdict.present.tables import render as compared
 
 COLUMNS = ("layer", "on", "attention", "other ops", "nearest to its limit", "tensors")
@@ -75,14 +84,14 @@ def pasted(command: str) -> str:
     return " \\\n".join(lines)
 
 
-def row(layer: Layer) -> tuple[str, ...]:
+def row(of: Mapping[str, Any]) -> tuple[str, ...]:
     """The row of a layer."""
-    attention = ", ".join(f"{number} {status}" for status, number in layer.attention.items())
-    others = f"{layer.ran - layer.wrong} right" + (f", {layer.wrong} wrong" if layer.wrong else "")
-    nearest = f"{layer.worst} {layer.share:.1g}x" if layer.worst and layer.share else ""
-    spoilt = f"{layer.spoilt} of {layer.tensors} not finite" if layer.spoilt else f"{layer.tensors} finite"
-    name = "-" if layer.layer is None else str(layer.layer)
-    return (name, layer.on, attention or "-", others if layer.ran else "-", nearest, spoilt if layer.tensors else "-")
+    attention = ", ".join(f"{number} {status}" for status, number in of["attention"].items())
+    others = f"{of['ran'] - of['wrong']} right" + (f", {of['wrong']} wrong" if of["wrong"] else "")
+    nearest = f"{of['worst']} {of['share']:.1g}x" if of["worst"] and of["share"] else ""
+    spoilt = f"{of['spoilt']} of {of['tensors']} not finite" if of["spoilt"] else f"{of['tensors']} finite"
+    name = "-" if of["layer"] is None else str(of["layer"])
+    return (name, of["on"], attention or "-", others if of["ran"] else "-", nearest, spoilt if of["tensors"] else "-")
 
 
 def report(result: TriageResult, advice: Sequence[Advice], provenance: Mapping[str, object]) -> str:
@@ -102,3 +111,82 @@ def report(result: TriageResult, advice: Sequence[Advice], provenance: Mapping[s
 def block(shown: RenderableType) -> list[str]:
     """The lines of a Markdown block with the terminal's output, without trailing spaces and empty lines."""
     return ["```", *(line.rstrip() for line in text_of(shown, PIPE_WIDTH).rstrip().splitlines()), "```", ""]
+
+
+VERSION = 1
+
+
+def document_of(result: TriageResult, advice: Sequence[Advice], provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of verdict.json.
+
+    Keys: version, verdict, sentence, guilty, others (each with `kind`), targets, run, left_out, compared, layers,
+    attention, next, provenance; docs/guide/triage.md explains them. NaN and infinities are null.
+    """
+    first, *others = (
+        {"kind": type(one).__name__} | plain(one) for one in (result.answer.guilty, *result.answer.others)
+    )
+    found: dict[str, Any] = plain(
+        {
+            "version": VERSION,
+            "verdict": first["kind"],
+            "sentence": sentence(result),
+            "guilty": first,
+            "others": others,
+            "targets": result.targets,
+            "run": result.run,
+            "left_out": result.left_out,
+            "compared": result.compared,
+            "layers": list(layers_of(result)),
+            "attention": [row for op in result.ops for row in rows_of(op)],
+            "next": advice,
+            "provenance": provenance,
+        }
+    )
+    return found
+
+
+def rows_of(op: AttentionOp) -> list[dict[str, Any]]:
+    """An attention op with each of its judgements, as `compare` gives them, or why there is none."""
+    place = {"layer": op.layer, "step": op.step, "part": op.part, "phase": op.phase}
+    rows = rows_as_json(op.found)["rows"] or [{"case": op.case, "status": "unjudged", "reason": op.unjudged}]
+    return [place | row for row in rows]
+
+
+VERDICT, REPORT = "verdict.json", "report.md"
+MOST_BYTES = 256 << 20
+
+
+def check_folder(folder: Path) -> None:
+    """InputError for a folder with files that are not from a triage."""
+    if not os.path.lexists(folder):
+        return
+    if not is_folder(folder):
+        raise InputError(f"--out {folder}: not a folder")
+    strange = sorted({path.name for path in folder.iterdir()} - own_files(folder))
+    if strange:
+        raise InputError(f"--out {folder} has other files, such as {strange[0]}: choose another folder")
+
+
+def own_files(folder: Path) -> set[str]:
+    """The files of a triage in a folder, according to its verdict; none if there is no verdict."""
+    path = folder / VERDICT
+    if not path.is_file():
+        return set()
+    try:
+        found = json.loads(read_text(path, "the verdict", MOST_BYTES))
+        return set(found["files"])
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return set()
+
+
+def write_folder(folder: Path, document: Mapping[str, Any], report: str, files: Iterable[Path]) -> None:
+    """Write verdict, report and case files completely or not at all, in place of an earlier triage."""
+    check_folder(folder)
+    make_folder(folder.absolute().parent, "--out")
+    listed = list(files)
+    names = [VERDICT, REPORT, *(path.name for path in listed)]
+    with whole_folder(folder, over=True) as made:
+        for path in listed:
+            write_capture(read_capture(path), made / path.name)  # complete, without the blocks of its folder
+        (made / REPORT).write_text(report, encoding="utf-8")
+        (made / VERDICT).write_text(json.dumps({**document, "files": names}, indent=1) + "\n", encoding="utf-8")

@@ -146,7 +146,7 @@ class PreparedCase:
         """The capture of a run with an output; any other outcome as it is."""
         if not isinstance(outcome, Ran):
             return outcome
-        provenance = self.judged.session.provenance(self.judged.case, self.part.target)
+        provenance = self.judged.session.provenance(self.part.target, self.judged.case.seed)
         return capture_of(self.judged.case, self.judged.inputs, outcome, provenance)
 
     def judge(self, child: Child, subject: JudgedCase) -> tuple[Ending, str]:

@@ -17,8 +17,7 @@ from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.lab.fuzz.scenarios import Settings, case_of, draw
 from fattn_probe.llama.build import Build
-from fattn_probe.machine.run.kernels_by_op import op_digest
-from fattn_probe.machine.run.required_kernels import dry_runs, kernels_of, required_sources
+from fattn_probe.machine.run.required_kernels import dry_runs, kernels_of, op_digest, required_sources
 from fattn_probe.machine.run.session import Session, arch_of
 
 KERNEL_SECONDS, CASE_SECONDS = 8.0, 0.25

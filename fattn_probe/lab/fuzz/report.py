@@ -19,10 +19,9 @@ from fattn_probe.base.files import make_folder, write_text
 from fattn_probe.base.tables import Table
 from fattn_probe.cases.scenario.matrix import MAX_CASES
 from fattn_probe.lab.fuzz.features import Kept
-from fattn_probe.lab.fuzz.findings import FindingKind, family_of, kind_of
 from fattn_probe.lab.fuzz.run import Fuzzer, Judged
 from fattn_probe.lab.fuzz.scenarios import flop
-from fattn_probe.lab.fuzz.smallest import Smallest, SmallestFailure, shrunk
+from fattn_probe.lab.fuzz.smallest import FindingKind, Smallest, SmallestFailure, family_of, kind_of, shrunk
 from fattn_probe.verdict.judge.known import PAGE
 from fattn_probe.verdict.measure.verdict import FEW_BITS
 

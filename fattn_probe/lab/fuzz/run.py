@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from fattn_probe.base.host import cores
 from fattn_probe.base.workers import prepare_workers, threads
 from fattn_probe.cases.device import Target
+from fattn_probe.daily.regress.compilers import StoppedError
 from fattn_probe.daily.regress.pool import Job, judged
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.results import result_of
@@ -33,10 +34,6 @@ class Judged:
     def on(self) -> str:
         """The target."""
         return str(self.drawn.target)
-
-
-class StoppedError(Exception):
-    """The time was over during a build."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Shrink the failures of a run, each in a separate process, and write them as scenario files."""
+"""Classify the failures of a run, shrink each in a separate process, and write them as scenario files."""
 
 import copy
 import functools
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,13 +19,69 @@ from fattn_probe.cases.device.target import picklable
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.pool import Job, result_or_loss
 from fattn_probe.daily.regress.records import Result
-from fattn_probe.lab.fuzz.findings import FindingKind, kind_of
 from fattn_probe.lab.fuzz.scenarios import STRIDE, Settings, case_of, checked, simplest
 from fattn_probe.llama.build import RUNNER
+from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.machine.run.command import plan_cases
 from fattn_probe.machine.run.required_kernels import KernelReader
 from fattn_probe.machine.run.session import Session
 from fattn_probe.machine.run.simulator import Simulation
+from fattn_probe.verdict.judge.judgement import attention_kernel
+
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+NOT_FINITE = {"unwritten": "elements are never written", "nan": "NaN", "inf": "infinities"}
+"""The metrics that count non-finite elements, the worst first, and their descriptions."""
+WRONG = "wrong values"
+OTHER_BITS = "other bits from run to run"
+FAILS = {"deterministic": OTHER_BITS}
+"""Descriptions of failing checks; others appear with their names."""
+
+
+@dataclass(frozen=True, order=True)
+class FindingKind:
+    """The kind of a failure: failures of the same kind probably have the same cause.
+
+    `known` is the known defect of llama.cpp, or empty; `family` the kernel's family; `what` is the simulator's word and
+    the function, or the fault of the output.
+    """
+
+    status: str
+    known: str
+    family: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.known or self.what} ({self.family})"
+
+
+def kind_of(result: Result) -> FindingKind | None:
+    """The kind of a result's failure; None if it passes or is unsupported."""
+    if result.status in ("pass", "unsupported"):
+        return None
+    return FindingKind(result.status, result.known, family_of(result), _what(result))
+
+
+def family_of(result: Result) -> str:
+    """The family of the attention kernel that was launched or stopped; `other` for none."""
+    kernel = attention_kernel(launch.spelling for launch in result.kernels)
+    if not kernel and result.finding is not None:
+        kernel = result.finding.kernel
+    family = BY_KERNEL.get(kernel.partition("<")[0])
+    return family.name if family else "other"
+
+
+def _what(result: Result) -> str:
+    finding = result.finding
+    if finding is not None:
+        place = finding.frames[0].partition(" at ")[0] if finding.frames else finding.file
+        return f"{finding.kind} in {place.partition('<')[0] or finding.kernel.partition('<')[0] or 'an unknown place'}"
+    if result.status in ("lost", "unjudged"):
+        return NUMBER.sub("N", result.reason)[:80]
+    failing = next((check.name for check in result.checks if check.fails), "")
+    if failing:
+        return FAILS.get(failing, f"fails {failing}")
+    return next((what for name, what in NOT_FINITE.items() if result.metrics.get(name)), WRONG)
+
 
 MOST_TRIES = 300
 Place = tuple[str, ...]

@@ -18,8 +18,8 @@ from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.diagnose.diagnosis import Evidence, diagnose
 from fattn_probe.verdict.judge.cases import Answers, judge_on
 from fattn_probe.verdict.judge.checks import Checks, is_huge
-from fattn_probe.verdict.judge.finding import finding_of, verdict_without_output
 from fattn_probe.verdict.judge.judgement import Judgement
+from fattn_probe.verdict.judge.support import finding_of, verdict_without_output
 from fattn_probe.verdict.measure.expected import DECIDES, Expected, with_gaps
 from fattn_probe.verdict.measure.metrics import digest_of
 from fattn_probe.verdict.measure.verdict import Status, judge, upstream_says

@@ -139,8 +139,7 @@ class CompiledContender:
         with scratch() as folder:
             asked, answered = folder / "op", folder / "output"
             write_question(question, asked)
-            timing = how.timing_on(target)
-            words = (str(asked), str(answered), str(timing.warmup), str(timing.repeats))
+            words = (str(asked), str(answered), *map(str, how.timing_on(target)))
             run = execute(made, target, ProgramSettings(words, how.timeout, keeps_output=True), how.simulation)
             fault = run.finding or (run.refused[-1] if run.code and run.refused else None)
             if fault is not None:

@@ -18,30 +18,24 @@ from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.machine.run.simulator import Simulation
 from fattn_probe.verdict.truth.error_model.kernel import Kernel
 
-
-@dataclass(frozen=True)
-class Timing:
-    """The number of warm-up runs and timed runs of a kernel on a GPU."""
-
-    warmup: int = 3
-    repeats: int = 20
-
-
-UNTIMED = Timing(0, 0)
+Timing = tuple[int, int]
+"""The number of warm-up runs and timed runs of a kernel on a GPU."""
+UNTIMED: Timing = (0, 0)
 
 
 @dataclass(frozen=True)
 class How:
     """The options of a contender's run: timing on a GPU, the simulator's order of threads, the checker."""
 
-    timing: Timing = field(default_factory=Timing)
+    timing: Timing = (3, 20)
     simulation: Simulation = field(default_factory=Simulation)
     check: bool = False
     timeout: float = 600.0
 
     def timed(self, options: RunOptions) -> RunOptions:
         """The options of a session with the same number of runs."""
-        return replace(options, warmup=self.timing.warmup, repeat=self.timing.repeats)
+        warmup, repeats = self.timing
+        return replace(options, warmup=warmup, repeat=repeats)
 
     def timing_on(self, target: Target) -> Timing:
         """The runs on a target; only one on a simulated GPU, because time is not simulated."""

@@ -82,7 +82,8 @@ def seconds_of(torch: ModuleType, compute: Callable[[], object], timing: Timing,
 
     The launches are recorded once, as a CUDA graph, so that the time of Python between them does not count.
     """
-    if device == CPU or not timing.repeats:
+    warmup, repeats = timing
+    if device == CPU or not repeats:
         return ()
     with torch.cuda.device(device):
         compute()  # objects made at the first call, such as cuBLAS's handle, must exist before a graph is recorded
@@ -90,7 +91,7 @@ def seconds_of(torch: ModuleType, compute: Callable[[], object], timing: Timing,
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             compute()
-        return tuple(replayed(torch, graph) for _ in range(timing.warmup + timing.repeats))[timing.warmup :]
+        return tuple(replayed(torch, graph) for _ in range(warmup + repeats))[warmup:]
 
 
 def replayed(torch: ModuleType, graph: object) -> float:

@@ -59,13 +59,13 @@ def run_lowered(
     ComparisonError if the simulator stops it with a finding, LostError if it ends otherwise.
     """
     arrays = {name: (array.dtype, array.shape) for name, array in inputs.items()} | dict(outputs)
-    making, timing = maker(target, "check" if how.check else "release"), how.timing_on(target)
+    making = maker(target, "check" if how.check else "release")
     path = written(program_text(kernel, arrays, frozenset(outputs)), kernel.name, ".cu")
     made = replace(making.make(Program(path, (*includes, HEADERS))), source=Path(kernel.name))
     with scratch() as folder:
         for name, array in inputs.items():
             np.ascontiguousarray(array).tofile(folder / name)
-        words = (str(folder), str(timing.warmup), str(timing.repeats))
+        words = (str(folder), *map(str, how.timing_on(target)))
         # Raise if a program did not run to its end.
         run = execute(made, target, ProgramSettings(words, how.timeout, keeps_output=True), how.simulation)
         if run.finding is not None:

@@ -1,7 +1,7 @@
 """Profile cases and programs on targets, and compare with the formula of FlashAttention-2."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
@@ -52,12 +52,8 @@ def formula_traffic(op: Op, launches: Iterable[LaunchRecord]) -> tuple[Traffic, 
     return (*found, Traffic("dst", 0, 4 * heads * s.n_q * s.hsv))
 
 
-@dataclass(frozen=True)
-class Profiled:
-    """A case or program with its profiles, one for each target."""
-
-    name: str
-    profiles: tuple[Profile, ...]
+Profiled = tuple[str, tuple[Profile, ...]]
+"""The name of a case or a program with its profiles, one for each target."""
 
 
 def check_targets(targets: Sequence[Target]) -> None:
@@ -92,7 +88,7 @@ def profile_case(simulated: Session, measured: Session, case: Case, targets: Seq
                 geometry = geometry_of(case.op, launches, arch_number(device.arch), constants) if constants else None
                 division = division_origin(launches, device, geometry)
             found.append(Profile(str(target), known(counts, launches), "", case.op.sizes.flop, formula, division))
-    return Profiled(case.name, tuple(found))
+    return case.name, tuple(found)
 
 
 def reason(outcome: RunOutcome, name: str) -> str:
@@ -141,14 +137,8 @@ def known(counts: Sequence[Counts], launches: Sequence[LaunchRecord]) -> tuple[C
 def profile_program(
     program: Program, targets: Sequence[Target], settings: ProgramSettings, simulation: Simulation
 ) -> Profiled:
-    """Profile a user's program on each target."""
-    return Profiled(str(program.path), tuple(profiles_of_program(program, targets, settings, simulation)))
-
-
-def profiles_of_program(
-    program: Program, targets: Sequence[Target], settings: ProgramSettings, simulation: Simulation
-) -> Iterator[Profile]:
-    """The profiles of a program; ComparisonError for a finding, LostError if it fails."""
+    """Profile a user's program on each target; ComparisonError for a finding, LostError if it fails."""
+    found = []
     for target in targets:
         made = maker(target, "count" if target.engine == "sim" else "release").make(program)
         with scratch() as folder:
@@ -161,11 +151,12 @@ def profiles_of_program(
             if target.engine == "sim":
                 # nvcc never compiled this program, so its registers are unknown.
                 launches = [replace(launch, regs=None) for launch in run.launches]
-                yield Profile(str(target), read_counts(folder / "counts", launches))
+                found.append(Profile(str(target), read_counts(folder / "counts", launches)))
             else:
                 env = environment(target, counting, fast_math=program.fast_math)
                 text = measure([made.path, *settings.arguments], env, settings.timeout)
-                yield Profile(str(target), known(parse(text), run.launches))
+                found.append(Profile(str(target), known(parse(text), run.launches)))
+    return str(program.path), tuple(found)
 
 
 def device_of(target: Target) -> Device | None:

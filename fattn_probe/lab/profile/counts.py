@@ -15,19 +15,8 @@ SECTOR = 32
 """Bytes of a sector, the unit of requests to L1 and L2."""
 
 
-@dataclass(frozen=True)
-class CountRow:
-    """One count: its key in JSON, its label, and the ncu metric; empty if none, or if it follows from others."""
-
-    key: str
-    label: str
-    metric: str
-
-
-ROWS = tuple(
-    CountRow(*words) for words in csv.reader(Path(__file__).with_suffix(".csv").read_text("utf-8").splitlines()[1:])
-)
-"""The rows, in the order of the table."""
+ROWS = tuple(row for row in csv.DictReader(Path(__file__).with_suffix(".csv").read_text("utf-8").splitlines()))
+"""The counts in the order of the table: `key` in JSON, `label`, and ncu's `metric`, empty if it follows from others."""
 BY_ADDRESS = ("load_wavefronts", "ldmatrix_wavefronts", "store_wavefronts")
 """The wavefronts of shared memory that follow from the addresses alone."""
 

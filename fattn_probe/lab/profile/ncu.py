@@ -15,7 +15,7 @@ from fattn_probe.llama.launch.record import LaunchRecord, Names, Types
 
 NO_PERMISSION = "ERR_NVGPUCTRPERM"
 HEAD = "ID"
-KEYS = {row.metric: row.key for row in ROWS if row.metric}
+KEYS = {row["metric"]: row["key"] for row in ROWS if row["metric"]}
 DATA_PIPE = (
     "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
     "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",

@@ -1,23 +1,100 @@
-"""Profiles as tables and a roofline on the terminal."""
+"""Profiles as tables, as a roofline on the terminal, and as JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from fattn_probe.base.documents import plain
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.figures import times
 from fattn_probe.base.tables import Table, labelled
 from fattn_probe.base.view.characters import lines
 from fattn_probe.base.view.marks import Axis, Drawing, Look, Mark, Stroke, Words
+from fattn_probe.cases.device import Device
 from fattn_probe.cases.device.origin import legend
 from fattn_probe.lab.profile.command import Profiled
 from fattn_probe.lab.profile.counts import ROWS, Counts, Profile, Traffic, blocks_of, matched, ratio
-from fattn_probe.lab.profile.document import Gpus, point_of, roof_for
-from fattn_probe.lab.profile.roofline import Occupancy, Point, Roof, occupancy
+from fattn_probe.lab.profile.roofline import Occupancy, Point, Roof, occupancy, roof_of
+from fattn_probe.llama.launch.kernel import columns_of_tile
 from fattn_probe.llama.launch.record import LaunchRecord
+
+Gpus = Mapping[str, Device | None]
+
+
+def roof_for(counts: Counts, device: Device | None) -> Roof | None:
+    """The roof for a launch: that of the tensor cores if it used them, otherwise that of float32.
+
+    ncu also counts half-precision arithmetic as tensor instructions, but then without ldmatrix.
+    """
+    values = counts.values
+    tensor = bool(values.get("tensor_flops") or (values.get("tensor") and values.get("ldmatrix")))
+    return roof_of(device, tensor=tensor) if device is not None else None
+
+
+def point_of(profile: Profile, counts: Counts) -> Point | None:
+    """The launch's point on the roofline, with the op's operations for an attention kernel; None if it is unknown."""
+    flops = profile.flops if columns_of_tile(counts.launch) else counts.values.get("tensor_flops")
+    moved = counts.bytes_moved
+    if not flops or not moved:
+        return None
+    nanoseconds = counts.values.get("nanoseconds")
+    label = f"{counts.launch.kernel} on {profile.on}"
+    return Point(label, flops, moved, nanoseconds / 1e9 if nanoseconds else None)
+
+
+def document(done: Sequence[Profiled], gpus: Gpus) -> dict[str, Any]:
+    """Key `profiles`: `name`, `on`, `problem`, `flops`, `formula`, `division_origin`, `launches` with their counts."""
+    return {
+        "profiles": [
+            {
+                "name": name,
+                "on": profile.on,
+                "problem": profile.problem or None,
+                "flops": profile.flops,
+                "formula": plain(profile.formula),
+                "division_origin": None if profile.division is None else str(profile.division),
+                "launches": [launch_json(profile, counts, gpus[profile.on]) for counts in profile.counts],
+            }
+            for name, profiles in done
+            for profile in profiles
+        ]
+    }
+
+
+def launch_json(profile: Profile, counts: Counts, device: Device | None) -> dict[str, Any]:
+    """One launch: its kernel, counts by key, bytes by tensor, occupancy, and position on the roofline."""
+    fits = occupancy(counts.launch, device) if device else None
+    roof, point = roof_for(counts, device), point_of(profile, counts)
+    value: dict[str, Any] = counts.launch.document() | {"counts": dict(counts.values)}
+    value["sectors_of_a_load"], value["sectors_of_a_store"] = counts.sectors_of_a_load, counts.sectors_of_a_store
+    value["traffic"] = plain(counts.traffic)
+    value["occupancy"] = fits and {
+        "blocks": fits.blocks,
+        "share": fits.share,
+        "limits": fits.limits,
+        "limited_by": list(fits.limited_by),
+        "origin": str(counts.launch.origin),
+    }
+    value["roofline"] = (
+        point
+        and roof
+        and {
+            "flops": point.flops,
+            "bytes": point.bytes,
+            "intensity": point.intensity,
+            "ridge": roof.ridge,
+            "bound": roof.bound(point.intensity),
+            "attainable": roof.attainable(point.intensity),
+            "achieved": point.achieved,
+            "least_seconds": point.least_seconds(roof),
+        }
+    )
+    return value
+
 
 HEIGHT, WIDTH, LEFT = 8, 60, 12
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
@@ -71,8 +148,8 @@ def write_roofline(done: Sequence[Profiled], gpus: Gpus, path: Path) -> None:
 
     found = [
         (roof, point)
-        for one in done
-        for profile in one.profiles
+        for _, profiles in done
+        for profile in profiles
         for counts in profile.counts
         if (roof := roof_for(counts, gpus[profile.on])) and (point := point_of(profile, counts))
     ]
@@ -86,19 +163,19 @@ SHOWN_ALWAYS = frozenset({"tensor", "ldmatrix", "wavefronts", "conflicts", "load
 
 def render(done: Sequence[Profiled], gpus: Gpus) -> RenderableType:
     """Each launch of each case."""
-    return Group(*(part for one in done for part in parts(one, gpus)))
+    return Group(*(part for name, profiles in done for part in parts(name, profiles, gpus)))
 
 
-def parts(done: Profiled, gpus: Gpus) -> Iterator[RenderableType]:
+def parts(name: str, profiles: Sequence[Profile], gpus: Gpus) -> Iterator[RenderableType]:
     """A case: its problems, then its launches."""
-    for profile in done.profiles:
+    for profile in profiles:
         if profile.problem:
-            yield Text(f"{done.name} on {profile.on}: {profile.problem}", "red")
-    good = [profile for profile in done.profiles if not profile.problem]
+            yield Text(f"{name} on {profile.on}: {profile.problem}", "red")
+    good = [profile for profile in profiles if not profile.problem]
     if good and not any(profile.counts for profile in good):
-        yield Text(f"{done.name}: no kernel was launched", "dim")
+        yield Text(f"{name}: no kernel was launched", "dim")
     for row in matched(good):
-        yield from launch_parts(done.name, good, row, gpus)
+        yield from launch_parts(name, good, row, gpus)
     yield from unknowns(good)
 
 
@@ -113,9 +190,9 @@ def launch_parts(
     there = [counts for _, counts in pairs]
     lines: list[tuple[str, ...]] = []
     for kind in ROWS:
-        values = [counts.values.get(kind.key) for counts in there]
-        if any(values) or (kind.key in SHOWN_ALWAYS and values != [None] * len(values)):
-            lines.append((kind.label, *map(figure, values), *compared(values)))
+        values = [counts.values.get(kind["key"]) for counts in there]
+        if any(values) or (kind["key"] in SHOWN_ALWAYS and values != [None] * len(values)):
+            lines.append((kind["label"], *map(figure, values), *compared(values)))
     loads, stores = [one.sectors_of_a_load for one in there], [one.sectors_of_a_store for one in there]
     for label, found in (("sectors of a load", loads), ("sectors of a store", stores)):
         if any(found):

@@ -39,24 +39,16 @@ NO_MAIN = "undefined reference to `main'"
 
 
 @dataclass(frozen=True)
-class ProgramKernel:
-    """A kernel of a program: its name, and the file and line of its first statement."""
-
-    name: str
-    file: Path
-    line: int
-
-
-@dataclass(frozen=True)
 class Executable:
-    """A compiled program, its kernels, and its PTX that the simulator lacks, as `file:line: instruction`.
+    """A compiled program, and its PTX that the simulator lacks, as `file:line: instruction`.
 
-    `source` is the path of its file, as given by the user.
+    `kernels` are the places of their first statements, `file:line`. `source` is the path of the program's file, as
+    given by the user.
     """
 
     path: Path
     source: Path
-    kernels: tuple[ProgramKernel, ...] = ()
+    kernels: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -101,9 +93,7 @@ class Maker:
                         self.compile(growth, program, target, rewritten, report)
                     except BuildError as error:
                         raise explained(error, program, rewritten) from error
-        kernels = (
-            ProgramKernel(one.name, path, one.first_line) for path, file in rewritten.items() for one in file.kernels
-        )
+        kernels = (f"{path}:{one.first_line}" for path, file in rewritten.items() for one in file.kernels)
         return Executable(self.folder / target, program.path, tuple(kernels), warnings_of(program, rewritten))
 
     def has(self, target: str) -> bool:

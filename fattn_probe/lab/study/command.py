@@ -142,9 +142,9 @@ def backward_of(subject: Subject, forward: StudyResult) -> Backward:
     head, tiling = subject.tensors, subject.tiling
     dO = np.random.default_rng(0).standard_normal((head.n_q, head.hsv))
     found = backward(head, forward, dO, tiling.B_r, tiling.B_c)
-    pairs = zip(("dQ", "dK", "dV"), (found.dQ, found.dK, found.dV), standard_backward(head, dO), strict=True)
-    differences = {name: difference(one, two, float(np.abs(two).max()) or 1.0) for name, one, two in pairs}
-    counted = sum(found.reads.values()), sum(found.writes.values())
+    pairs = zip(("dQ", "dK", "dV"), standard_backward(head, dO), strict=True)
+    differences = {name: difference(found.array(name), two, float(np.abs(two).max()) or 1.0) for name, two in pairs}
+    counted = found.reads.total(), found.writes.total()
     return Backward(*counted, backward_formula(FormulaSizes.of(head), tiling.B_c), differences)
 
 

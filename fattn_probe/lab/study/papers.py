@@ -9,8 +9,7 @@ recomputes the scores from L, tile by tile; no n_q x n_kv matrix is stored.
 
 # ruff: noqa: E741  (O and l are the papers' names)
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -247,20 +246,10 @@ def split_ranges(n_kv: int, B_c: int, splits: int) -> list[slice]:
     return list(tiles(n_kv, B_c * count(count(n_kv, B_c), splits)))
 
 
-@dataclass(frozen=True, eq=False)
-class Gradients:
-    """dQ (n_q, hsk), dK (n_kv, hsk), dV (n_kv, hsv) of a loss whose gradient at the output is dO, and the traffic."""
-
-    dQ: F64
-    dK: F64
-    dV: F64
-    reads: Mapping[str, int]
-    writes: Mapping[str, int]
-
-
-def backward(head: StudyHead, forward: StudyResult, dO: F64, B_r: int, B_c: int) -> Gradients:
+def backward(head: StudyHead, forward: StudyResult, dO: F64, B_r: int, B_c: int) -> SlowMemory:
     """Algorithm 2 of FlashAttention-2 (Dao, 2023, arXiv 2307.08691), the backward pass.
 
+    The memory has dQ (n_q, hsk), dK (n_kv, hsk), dV (n_kv, hsv) of a loss whose gradient at the output is dO.
     Line 9 of the paper loads O_i and dQ_i too. O_i is not used after line 4, and dQ_i is loaded by line 15, so line 9
     loads neither here. Not computed: gradients of mask and sinks. For heads that share a K/V head, sum dK and dV.
     """
@@ -282,7 +271,7 @@ def backward(head: StudyHead, forward: StudyResult, dO: F64, B_r: int, B_c: int)
             dK_j += dS_ij.T @ Q_i  # line 16
         hbm.store("dK", dK_j, j)  # line 18
         hbm.store("dV", dV_j, j)
-    return Gradients(hbm.array("dQ"), hbm.array("dK"), hbm.array("dV"), dict(hbm.reads), dict(hbm.writes))
+    return hbm
 
 
 def slope(head: StudyHead, Q_i: F64, K_j: F64) -> F64 | float:

@@ -327,16 +327,6 @@ class StepRow:
     visible: bool
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Totals of a trace: tiles, tiles hidden by the mask, and how often rescaling mattered."""
-
-    tiles: int
-    hidden: int
-    rows: int
-    rose: int
-
-
 def rows_of(trace: Sequence[StudyStep], head: int) -> tuple[StepRow, ...]:
     """The steps of one head; use head 0 for a trace of a single head."""
     found = []
@@ -364,10 +354,13 @@ def rows_of(trace: Sequence[StudyStep], head: int) -> tuple[StepRow, ...]:
     return tuple(found)
 
 
-def summary_of(trace: Sequence[StudyStep]) -> Summary:
-    """The totals; a row counts at each visit, except before its first unmasked KV row."""
+def summary_of(trace: Sequence[StudyStep]) -> dict[str, int]:
+    """The totals of a trace: `tiles`, those `hidden` by the mask, `rows`, and those whose maximum `rose`.
+
+    A row counts at each visit, except before its first unmasked KV row.
+    """
     tiles = [step for step in trace if step.what == "tile"]
     states = [step.state for step in trace if step.state is not None]
     seen = sum(int(np.isfinite(state.before).sum()) for state in states)
     rose = sum(int(state.rescaled.sum()) for state in states)
-    return Summary(len(tiles), sum(not step.visible for step in tiles), seen, rose)
+    return {"tiles": len(tiles), "hidden": sum(not step.visible for step in tiles), "rows": seen, "rose": rose}

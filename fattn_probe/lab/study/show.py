@@ -21,7 +21,6 @@ from fattn_probe.lab.study.lines import StepLines, lines_table
 from fattn_probe.lab.study.papers import split_ranges
 from fattn_probe.lab.study.precisions import Rounded
 from fattn_probe.lab.study.problem import JOINS, StepRow, count, rows_of, summary_of
-from fattn_probe.lab.study.table3 import Table3
 from fattn_probe.llama.launch.tiles import ntiles
 
 BAR = 10
@@ -133,9 +132,9 @@ def step_lines(study: Study, rows: Sequence[StepRow], most: int) -> Iterator[Ren
     hidden = " Steps hidden by the mask change nothing and are not listed." if len(rows) < len(trace) else ""
     yield Text(f"m, l and rescale are those of the tile's last query.{hidden}", "dim")
     found = summary_of(trace)
-    tiles = number_of(found.tiles, "tile") + (f", {found.hidden} hidden by the mask" if found.hidden else "")
-    if found.rows:
-        share = f"{found.rose} of {found.rows} revisits of a row ({found.rose / found.rows:.1%})"
+    tiles = number_of(found["tiles"], "tile") + (f", {found['hidden']} hidden by the mask" if found["hidden"] else "")
+    if found["rows"]:
+        share = f"{found['rose']} of {found['rows']} revisits of a row ({found['rose'] / found['rows']:.1%})"
         yield Text(f"{tiles}. The maximum rose on {share}; only then does rescaling change anything.")
     else:
         yield Text(f"{tiles}; no row is revisited, so nothing is rescaled.")
@@ -263,15 +262,17 @@ def precision_lines(found: Sequence[Rounded], exact: F64) -> Iterator[Renderable
     yield Text(RULES, "dim")
 
 
-def render_table3(found: Table3) -> RenderableType:
+def render_table3(found: Mapping[str, Any]) -> RenderableType:
     """Table 3 next to the paper's table."""
     rows: list[tuple[Word, ...]] = []
-    for row in found.table:
-        paper = ("", "") if row.paper is None else (f"{row.paper:.1e}", f"{row.rmse / row.paper - 1:+.0%}")
-        rows.append((TITLES[row.variant], f"{row.rmse:.2e}", f"{row.spread:.0e}", *paper))
+    for row in found["table"]:
+        rmse, known = row["rmse"], row["paper"]
+        paper = ("", "") if known is None else (f"{known:.1e}", f"{rmse / known - 1:+.0%}")
+        rows.append((TITLES[row["variant"]], f"{rmse:.2e}", f"{row['spread']:.0e}", *paper))
     columns = ("attention", "RMSE", "±", "paper", "")
     words = (
-        f"{found.heads} heads, {found.queries} queries each, {found.rows} KV rows, head size {found.head_size}, no mask"
+        f"{found['heads']} heads, {found['queries']} queries each, {found['rows']} KV rows, "
+        f"head size {found['head_size']}, no mask"
     )
     return Group(
         Text.assemble(("Table 3 of FlashAttention-3", "bold green"), ("  Shah et al. 2024, arXiv 2407.08608", "dim")),

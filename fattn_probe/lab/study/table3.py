@@ -6,7 +6,7 @@ of Q, K and V to f16, so the reference uses the unrounded float32 numbers.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,39 +32,24 @@ PAPER: Mapping[str, float] = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    """The RMSE of a variant over all heads, its standard error, and the paper's figure."""
-
-    variant: str
-    rmse: float
-    spread: float
-    paper: float | None
+Figures = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Table3:
-    """The table, and the sizes."""
-
-    heads: int
-    queries: int
-    rows: int
-    head_size: int
-    table: tuple[Row, ...]
-
-
-def measure(heads: int, step: Step = quiet, *, rows: int = ROWS, queries: int = QUERIES, d: int = HEAD_SIZE) -> Table3:
-    """Measure every variant on a number of heads."""
+def measure(heads: int, step: Step = quiet, *, rows: int = ROWS, queries: int = QUERIES, d: int = HEAD_SIZE) -> Figures:
+    """Measure every variant on a number of heads: the sizes, and the `table`."""
     found = [_measured(number, heads, step, (rows, queries, d)) for number in range(heads)]
-    table = (row_of(name, [head[place].mean_square for head in found]) for place, name in enumerate(VARIANTS))
-    return Table3(heads, queries, rows, d, tuple(table))
+    table = [row_of(name, [head[place].mean_square for head in found]) for place, name in enumerate(VARIANTS)]
+    return {"heads": heads, "queries": queries, "rows": rows, "head_size": d, "table": table}
 
 
-def row_of(variant: str, squares: list[float]) -> Row:
-    """A row from the mean square errors of the heads; the standard error is that of their mean, to first order."""
+def row_of(variant: str, squares: list[float]) -> Figures:
+    """A row from the mean square errors of the heads: `variant`, `rmse`, its standard error, and the paper's figure.
+
+    The standard error, `spread`, is that of the mean, to first order.
+    """
     mean = float(np.mean(squares))
     spread = float(np.std(squares, ddof=1) / np.sqrt(len(squares)) / (2 * np.sqrt(mean))) if len(squares) > 1 else 0.0
-    return Row(variant, float(np.sqrt(mean)), spread, PAPER.get(variant))
+    return {"variant": variant, "rmse": float(np.sqrt(mean)), "spread": spread, "paper": PAPER.get(variant)}
 
 
 def _measured(number: int, heads: int, step: Step, sizes: tuple[int, int, int]) -> tuple[Rounded, ...]:

@@ -2,136 +2,86 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.text import Text
 
 from fattn_probe.base.tables import Table
-from fattn_probe.llama.source import kernel_cases, patches, resolve, store, template_parameters
-from fattn_probe.llama.source.features import Features, case_parameters
+from fattn_probe.llama.source import Tree, kernel_cases, patches, store, template_parameters
+from fattn_probe.llama.source.features import case_parameters
 from fattn_probe.llama.source.spec import DEFAULT_SOURCE, PINS
 
 if TYPE_CHECKING:
     from fattn_probe.llama.source.download import Progress as Callback
 
 
-@dataclass(frozen=True)
-class SourceRow:
-    """A source that is in the cache or pinned; `root` and `digest` are None while it is not in the cache."""
-
-    spec: str
-    build_number: str
-    pinned: bool
-    default: bool
-    root: str | None
-    digest: str | None
-
-
-@dataclass(frozen=True)
-class SourceSummary:
-    """The result of `source get`."""
-
-    spec: str
-    root: str
-    build_number: str
-    digest: str
-    era: str
-
-
-@dataclass(frozen=True)
-class SourceDetails:
-    """The result of `source show`: features, kernels, and the shipped patches that apply."""
-
-    spec: str
-    root: str
-    build_number: str
-    digest: str
-    features: Features
-    kernels: tuple[str, ...]
-    case_parameters: dict[str, list[str]]
-    template_parameters: dict[str, list[str]]
-    patches: tuple[str, ...]
-
-
-def list_sources() -> list[SourceRow]:
-    """Every cached or pinned source, the default first."""
-    from_cache, rows = {entry.spec: (name, entry) for name, entry in store.entries().items()}, []
+def list_sources() -> list[dict[str, Any]]:
+    """Every cached or pinned source, the default first; `root` and `digest` are None while it is not in the cache."""
+    from_cache, rows = {entry.spec: (name, entry) for name, entry in store.entries().items()}, list[dict[str, Any]]()
     pinned = {f"pypi:{name}=={version}" for name, version in PINS}
     for spec in sorted(pinned | set(from_cache), key=lambda spec: (spec != DEFAULT_SOURCE, spec)):
         name, entry = from_cache.get(spec, ("", None))
-        found = (str(store.tree_root(name)), entry.digest) if entry else (None, None)
-        number = entry.build_number if entry else "?"
-        rows.append(SourceRow(spec, number, spec in pinned, spec == DEFAULT_SOURCE, *found))
+        row: dict[str, Any] = {"spec": spec, "build_number": entry.build_number if entry else "?"}
+        row |= {"pinned": spec in pinned, "default": spec == DEFAULT_SOURCE}
+        rows.append(row | {"root": str(store.tree_root(name)) if entry else None, "digest": entry and entry.digest})
     return rows
 
 
-def get_source(spec: str, progress: "Callback | None" = None, *, unverified: bool = False) -> SourceSummary:
-    """Fetch a source if it is not in the cache; `unverified` as for `resolve`."""
-    tree = resolve(spec, progress, unverified=unverified)
-    return SourceSummary(tree.spec, str(tree.root), tree.build_number, tree.digest, tree.features.era)
+def details_of(tree: Tree) -> dict[str, Any]:
+    """A source for `source show`: the tree with its features, its kernels, and the shipped patches that apply."""
+    return asdict(tree) | {
+        "root": str(tree.root),
+        "kernels": [case.name for case in kernel_cases(tree)],
+        "case_parameters": case_parameters(tree.root),
+        "template_parameters": template_parameters(tree),
+        "patches": sorted({patch.name for patch in patches.shipped() if patches.applies(patch, tree.root)}),
+    }
 
 
-def show_source(spec: str, progress: "Callback | None" = None) -> SourceDetails:
-    """Fetch a source if it is not in the cache, and describe it."""
-    tree = resolve(spec, progress)
-    fitting = {patch.name for patch in patches.shipped() if patches.applies(patch, tree.root)}
-    return SourceDetails(
-        spec=tree.spec,
-        root=str(tree.root),
-        build_number=tree.build_number,
-        digest=tree.digest,
-        features=tree.features,
-        kernels=tuple(case.name for case in kernel_cases(tree)),
-        case_parameters=case_parameters(tree.root),
-        template_parameters=template_parameters(tree),
-        patches=tuple(sorted(fitting)),
-    )
-
-
-def render_list(rows: list[SourceRow]) -> RenderableType:
+def render_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     """The list as a table."""
     columns = ("source", "build", "pinned", "in the cache")
     words = (
         (
-            f"{row.spec} (default)" if row.default else row.spec,
-            row.build_number,
-            "yes" if row.pinned else "",
-            row.root or "no",
+            f"{row['spec']} (default)" if row["default"] else row["spec"],
+            row["build_number"],
+            "yes" if row["pinned"] else "",
+            row["root"] or "no",
         )
         for row in rows
     )
     return Table(columns, tuple(words), prose=frozenset({"in the cache"}))
 
 
-def render_details(details: SourceDetails) -> RenderableType:
+def render_details(details: Mapping[str, Any]) -> RenderableType:
     """Features, kernels by family and head size (or pair of types), template parameters, and patches."""
-    title = f"{details.spec}: llama.cpp build {details.build_number}, digest {details.digest[:16]}"
+    title = f"{details['spec']}: llama.cpp build {details['build_number']}, digest {details['digest'][:16]}"
     features = (
         (name, ", ".join(value) if isinstance(value, tuple) else str(value))
-        for name, value in asdict(details.features).items()
+        for name, value in details["features"].items()
     )
     kernels = []
-    pairs = [name.split(" ", 1) for name in details.kernels]
+    pairs = [name.split(" ", 1) for name in details["kernels"]]
     for family, count in Counter(family for family, _ in pairs).items():
         sizes: dict[str, None] = {}  # `64`, or `576/512` where K and V differ
         for DKQ, DV, *_ in ((*args.split(","), "") for kind, args in pairs if kind == family):
             sizes[f"{DKQ}/{DV}" if DV.isdigit() and DV != DKQ else DKQ] = None
-        kernels.append((family, str(count), ",".join(details.case_parameters.get(family, ())), " ".join(sizes)))
-    parameters = ((kernel, ", ".join(names)) for kernel, names in details.template_parameters.items())
+        kernels.append((family, str(count), ",".join(details["case_parameters"].get(family, ())), " ".join(sizes)))
+    parameters = ((kernel, ", ".join(names)) for kernel, names in details["template_parameters"].items())
     columns = ("kernel", "instances", "arguments", "head sizes")
     return Group(
         Text(title),
-        Text(details.root),
+        Text(details["root"]),
         Table(("feature", "found"), tuple(features), prose=frozenset({"found"})),
         Table(columns, tuple(kernels), frozenset({"instances"}), frozenset({"head sizes"})),
         Table(
             ("__global__ kernel", "template parameters"), tuple(parameters), prose=frozenset({"template parameters"})
         ),
-        Text(f"shipped patches that apply: {', '.join(details.patches) or 'none'}"),
+        Text(f"shipped patches that apply: {', '.join(details['patches']) or 'none'}"),
     )
 
 

@@ -15,9 +15,8 @@ from pathlib import Path, PurePosixPath
 import gdb
 
 from fattn_probe.machine.debug.backtrace import shorten_backtraces
-from fattn_probe.machine.debug.lines import Lines
+from fattn_probe.machine.debug.lines import Lines, StopPoint, function_at
 from fattn_probe.machine.debug.names import without_parameters
-from fattn_probe.machine.debug.points import StopPoint, function_at
 from fattn_probe.machine.debug.protocol import Advance, DebuggerError, Frame, Hit, StopRecord, walk_by_stops
 
 FRAMES = 8  # frames to search: launch_fattn and its callers

@@ -4,7 +4,7 @@
 | --- | --- |
 | `14`, `0.125`, `1e-05`, `-nan(0x7fffff)`, `inf`, `true` | int, float, bool |
 | `48 '0'` | int |
-| `"dst", '\\000' <repeats 60 times>` | str, with the NULs; `text_of` cuts it at the first |
+| `"dst", '\\000' <repeats 60 times>` | str, with the NULs |
 | `"some text"...` | CutText, a str marked as incomplete |
 | `GGML_TYPE_F16`, `simt::Wait::none`, `(A | B)` | Symbol, a str |
 | `(fattn_kernel_t) 0x7f <f<64>(int)>`, `0x0`, `0x5f "text"` | Pointer, an int with `symbol`, `type`, `text` |
@@ -70,8 +70,6 @@ class Unavailable:
     why: str
 
 
-OPTIMIZED_OUT = Unavailable("optimized out")
-
 INTEGER = re.compile(r"-?[1-9]\d*|0")
 NUMBERS = re.compile(r"\{([-+\d., a-finx()]+)\}")
 NAN_BITS = re.compile(r"(?<=nan)\(0x[0-9a-f]+\)")
@@ -106,12 +104,6 @@ def parse_value(text: str) -> Value:
     if end != len(text):
         raise _error(text, end)
     return value
-
-
-def text_of(value: Value) -> str:
-    """The C string in a char array or at a `char *`, up to its first NUL."""
-    text = value.text if isinstance(value, Pointer) else value
-    return str(text or "").split("\0", 1)[0]
 
 
 def with_halves(value: Value) -> Value:

@@ -237,16 +237,12 @@ class Session:
         """Run one case, or a part of it; the capture if it completed, otherwise the outcome."""
         outcome = self.run(case, inputs, target, part)
         return (
-            capture_of(case, inputs, outcome, self.provenance_of_build(target, case.seed))
+            capture_of(case, inputs, outcome, self.provenance(target, case.seed))
             if isinstance(outcome, Ran)
             else outcome
         )
 
-    def provenance(self, case: Case, target: Target) -> dict[str, str]:
-        """The provenance that a capture records."""
-        return self.provenance_of_build(target, case.seed)
-
-    def provenance_of_build(self, target: Target, seed: int, program: str | None = None) -> dict[str, str]:
+    def provenance(self, target: Target, seed: int, program: str | None = None) -> dict[str, str]:
         """The provenance of a program's results on a target, with data from a seed."""
         manifest = self.build_for(target, program).manifest
         built = manifest.fingerprint

@@ -38,11 +38,18 @@ from fattn_probe.verdict.judge.bitwise import (
 )
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.expectation import bit_exact, expected_of, uses_model
-from fattn_probe.verdict.judge.finding import finding_of, verdict_without_output
 from fattn_probe.verdict.judge.judgement import Judgement, attention_kernel, status_of
 from fattn_probe.verdict.judge.known import Failure, Known, known_defect
 from fattn_probe.verdict.judge.origin import origin_in
-from fattn_probe.verdict.judge.support import LOST, kernels, last_known, supporting, taken_without_patches
+from fattn_probe.verdict.judge.support import (
+    LOST,
+    finding_of,
+    kernels,
+    last_known,
+    supporting,
+    taken_without_patches,
+    verdict_without_output,
+)
 from fattn_probe.verdict.measure.expected import DECIDES, Design, Expected
 from fattn_probe.verdict.measure.metrics import digest_of
 from fattn_probe.verdict.measure.sampled import judge_sample, rows_of_selection, sampled_of

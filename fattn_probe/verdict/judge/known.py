@@ -23,8 +23,7 @@ from fattn_probe.cases.scenario.spec import Spec
 from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.name import parse_kernel_name
 from fattn_probe.machine.run.outcome import Finding
-from fattn_probe.verdict.judge.code import Probe
-from fattn_probe.verdict.judge.origin import ReleaseRange, SourceOrigin
+from fattn_probe.verdict.judge.origin import Probe, ReleaseRange, SourceOrigin
 
 CATALOGUE = "known-defects.yaml"
 PAGE = "docs/findings.md"

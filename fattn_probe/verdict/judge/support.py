@@ -1,4 +1,6 @@
-"""Two tables by op and GPU: the releases that support the op, and the kernels that the default release launches.
+"""The verdict on a run without an output, and what releases support.
+
+There are two tables by op and GPU: the releases that support the op, and the kernels that the default release launches.
 
 A case fails if the source no longer accepts its op; with the check `kernels`, also if it launches different kernels.
 `support.csv` and `kernels.csv` have a row for each op of the shipped scenarios and suites, made by `scripts/support`.
@@ -7,6 +9,7 @@ Other ops and, for kernels, other releases are not judged.
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,10 +19,19 @@ from fattn_probe.cases.device import Target, load_devices
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.machine.run.kernels_by_op import op_digest
-from fattn_probe.machine.run.required_kernels import dry_runs, kernel_key
+from fattn_probe.machine.run.frames import (
+    brief_frames,
+    describe_finding,
+    headline,
+    short_frames,
+    short_path,
+    shortened,
+)
+from fattn_probe.machine.run.outcome import DEVICE_ERROR, Failed, Finding, Lost, Missing, Unsupported
+from fattn_probe.machine.run.required_kernels import dry_runs, kernel_key, op_digest
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.bitwise import Check, not_made
+from fattn_probe.verdict.measure.verdict import Status, Verdict
 
 TABLE, KERNELS = "support.csv", "kernels.csv"
 LOST = "support lost"
@@ -126,3 +138,39 @@ def kernels(op: Op, cc: str, build_number: str, launches: Sequence[LaunchRecord]
         return Check(name, True, False, f"{said}, as known")
     words = f"it launches {said or 'no attention kernel'}, where b{build_number} has {expected}"
     return Check(name, False, True, words)
+
+
+PLACE = re.compile(r"(?:^| at )(?P<file>[^\s:]+):(?P<line>\d+)(?=:|$)", re.MULTILINE)
+CUDA_ERROR = "CUDA error"
+"""The kind of ggml's CUDA errors, and of its ROCm errors on AMD GPUs."""
+
+
+def verdict_without_output(outcome: Unsupported | Missing | Finding | Failed | Lost) -> Verdict:
+    """The verdict on a run without an output; an unexplained crash or a missing function is `lost`.
+
+    The reason is the message of the checker, the sanitizer or ggml; the stack, if there is one, follows on separate
+    lines, innermost first.
+    """
+    match outcome:
+        case Unsupported(reason):
+            return Verdict(Status.UNSUPPORTED, reason)
+        case Missing(symbol):
+            return Verdict(Status.LOST, f"the build lacks a function that was called: {symbol}")
+        case Finding():
+            return Verdict(Status.FAIL, describe_finding(outcome))
+        case Failed(message, stack) | Lost(message, stack):
+            status = Status.FAIL if isinstance(outcome, Failed) else Status.LOST
+            return Verdict(status, "\n".join([message, *(f"  {frame}" for frame in brief_frames(stack))]))
+
+
+def finding_of(outcome: object) -> Finding | None:
+    """The finding that stopped a run, shortened for people, or that of ggml's abort; None for any other outcome."""
+    match outcome:
+        case Finding():
+            return replace(shortened(outcome), message=headline(outcome))
+        case Failed(message=message, stack=stack):
+            found = PLACE.search(message)
+            file, line = (short_path(found["file"]), int(found["line"])) if found else ("", 0)
+            kind = CUDA_ERROR if DEVICE_ERROR.search(message) else "abort"
+            return Finding(kind, message.partition("\n")[0], file=file, line=line, frames=short_frames(stack))
+    return None

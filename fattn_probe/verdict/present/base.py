@@ -12,21 +12,12 @@ from fattn_probe.llama.build.ninja import Report
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.base import Base, Launches, changed
 from fattn_probe.machine.run.command import Work
-from fattn_probe.machine.run.kernels_by_op import op_digest
+from fattn_probe.machine.run.required_kernels import op_digest
 from fattn_probe.verdict.judge.judgement import Judgement
 
 ON_A_GPU = "launches are compared with a base on simulated GPUs only"
-Key = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class OtherLaunches:
-    """A case on a target whose launches differ: the launches of the base, and its own."""
-
-    case: str
-    on: str
-    before: tuple[LaunchRecord, ...]
-    after: tuple[LaunchRecord, ...]
+OtherLaunches = tuple[Judgement, tuple[LaunchRecord, ...]]
+"""A case whose launches differ, and the launches of the base."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +46,18 @@ class BesideBase:
         elif self.compared:
             same = "kernels, grids, blocks and shared memory"
             yield Text(f"{number_of(self.compared, 'case')}: {same} are those of {self.base} (dry runs)", "dim")
-        yield from (
-            Text(f"  {other.case} on {other.on}: {changed(other.before, other.after)}") for other in self.differ
-        )
+        yield from (Text(f"  {row.case} on {row.on}: {changed(before, row.launches)}") for row, before in self.differ)
 
     def document(self) -> dict[str, Any]:
         """For JSON: `base`, `compared`, `missing`, and `differ`: case, on, and the launches `before` and `after`."""
         differ = [
             {
-                "case": other.case,
-                "on": other.on,
-                "before": [launch.document() for launch in other.before],
-                "after": [launch.document() for launch in other.after],
+                "case": row.case,
+                "on": row.on,
+                "before": [launch.document() for launch in before],
+                "after": [launch.document() for launch in row.launches],
             }
-            for other in self.differ
+            for row, before in self.differ
         ]
         return {"base": self.base, "compared": self.compared, "missing": self.missing or None, "differ": differ}
 
@@ -85,7 +74,7 @@ def beside_base(base: Base, work: Work, rows: Sequence[Judgement], progress: Rep
     except (BuildError, LostError) as error:
         return BesideBase(base.words, 0, (), str(error))
     ran = [row for row in rows if row.launches and ops[row.case] in found.get(row.on, {})]
-    differ = (OtherLaunches(row.case, row.on, found[row.on][ops[row.case]], row.launches) for row in ran)
+    pairs = ((row, found[row.on][ops[row.case]]) for row in ran)
     on_gpu = any(target.engine == "cuda" for _, targets in work for target in targets)
-    different = tuple(other for other in differ if changed(other.before, other.after))
+    different = tuple((row, before) for row, before in pairs if changed(before, row.launches))
     return BesideBase(base.words, len(ran), different, ON_A_GPU if on_gpu else "")

@@ -12,8 +12,7 @@ from fattn_probe.cases.device import figures_of, load_devices, parse_target
 from fattn_probe.cases.scenario.files import cases_of
 from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
-from fattn_probe.machine.run.kernels_by_op import op_digest
-from fattn_probe.machine.run.required_kernels import dry_runs
+from fattn_probe.machine.run.required_kernels import dry_runs, op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
 
 CASES = cases_of([Path(__file__).parents[3] / "scenarios"])

@@ -26,9 +26,9 @@ def test_list_names_every_file_the_broken_ones_with_their_problem(tmp_path):
     (tmp_path / "good.yaml").write_text((SCENARIOS / "q8-cache.yaml").read_text())
     (tmp_path / "bad.yaml").write_text(BAD)
     bad, good = command.list_scenarios(tmp_path)
-    assert (good.name, good.cases, good.problem) == ("good", 2, "")
-    assert (bad.name, bad.cases) == ("bad", 0)
-    assert "bad.yaml:5: n_head_kv" in bad.problem
+    assert (good["name"], good["cases"], good["problem"]) == ("good", 2, "")
+    assert (bad["name"], bad["cases"]) == ("bad", 0)
+    assert "bad.yaml:5: n_head_kv" in bad["problem"]
     assert "bad.yaml:5: n_head_kv" in text(command.render_list([bad, good]))
     with pytest.raises(InputError, match="no folder of scenarios"):
         command.list_scenarios(tmp_path / "none")
@@ -50,7 +50,7 @@ def test_check_reports_all_files(tmp_path):
     (tmp_path / "bad.yaml").write_text(BAD)
     files = [tmp_path, SCENARIOS / "gqa.yaml", tmp_path / "none.yaml"]
     checks = command.check(files)
-    assert [len(check.problems) for check in checks] == [1, 0, 1]
+    assert [len(check["problems"]) for check in checks] == [1, 0, 1]
     shown = text(command.render_check(checks))
     assert "gqa.yaml: good, 1 case\n" in shown
     assert "bad.yaml:" in shown

@@ -24,8 +24,7 @@ from fattn_probe.daily.inspect.facts import (
     block_at,
 )
 from fattn_probe.daily.inspect.view.page import page
-from fattn_probe.daily.inspect.view.show import FINDINGS_SHOWN, facts_json, render
-from fattn_probe.daily.inspect.view.tables import pairs
+from fattn_probe.daily.inspect.view.show import FINDINGS_SHOWN, facts_json, pairs, render
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, TileWork
 from tests.daily.inspect.made_facts import REASONS, causal, decode, fractional, gqa, stream_k, with_block
 

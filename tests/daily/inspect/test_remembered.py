@@ -6,7 +6,7 @@ import pytest
 
 from fattn_probe.base.cache import write_document
 from fattn_probe.daily.inspect.dispatch import conditions
-from fattn_probe.daily.inspect.dispatch.remembered import DISPATCH, digest_of, remembered_dispatch
+from fattn_probe.daily.inspect.dispatch.conditions import DISPATCH, digest_of, remembered_dispatch
 from fattn_probe.llama.source.features import CUDA
 
 SOURCE = """

@@ -9,8 +9,6 @@ from fattn_probe.cases.device.origin import Method, Origin, legend
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.view.page import side_by_side_page
 from fattn_probe.daily.inspect.view.side_by_side import (
-    DecisionDifference,
-    FactDifference,
     render_side_by_side,
     said,
     side_by_side,
@@ -42,14 +40,14 @@ def shown(a: Facts, b: Facts, width: int = 80) -> list[str]:
 
 def test_differences_in_the_order_of_the_first_facts():
     found = side_by_side(gqa(), on_rtx4070()).facts
-    assert [row.fact for row in found] == ["blocks_num", "nsm", "fixup", "kernels", "blocks"]
-    assert found[1] == FactDifference("nsm", 132, 46)
+    assert [name for name, *_ in found] == ["blocks_num", "nsm", "fixup", "kernels", "blocks"]
+    assert found[1] == ("nsm", 132, 46)
 
 
 def test_a_fact_that_one_lacks_differs():
     less = replace(gqa(), launch={name: value for name, value in gqa().launch.items() if name != "nsm"})
-    assert side_by_side(gqa(), less).facts == (FactDifference("nsm", 132, None),)
-    assert side_by_side(less, gqa()).facts == (FactDifference("nsm", None, 132),)
+    assert side_by_side(gqa(), less).facts == (("nsm", 132, None),)
+    assert side_by_side(less, gqa()).facts == (("nsm", None, 132),)
 
 
 def test_equal_facts_are_counted():
@@ -70,9 +68,9 @@ def test_an_occupancy_that_is_not_known_is_said():
 
 def test_decisions_that_differ():
     both = side_by_side(gqa(), on_rtx4070())
-    assert both.decisions == (DecisionDifference("ggml_cuda_get_best_fattn_kernel", "gqa_opt_applies", "yes", "no"),)
+    assert both.decisions == (("ggml_cuda_get_best_fattn_kernel", "gqa_opt_applies", "yes", "no"),)
     nothing = replace(gqa(), choice=replace(gqa().choice, decisions=()))
-    assert [row.b for row in side_by_side(gqa(), nothing).decisions] == ["not asked", "not asked"]
+    assert [b for *_, b in side_by_side(gqa(), nothing).decisions] == ["not asked", "not asked"]
 
 
 def test_in_a_terminal():

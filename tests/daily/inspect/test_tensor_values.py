@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.daily.inspect.tensor_values import parse_slice, part
+from fattn_probe.daily.inspect.tensors import parse_slice, part
 
 VALUES = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)  # ne = {5, 4, 3, 2}
 

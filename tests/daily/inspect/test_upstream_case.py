@@ -19,7 +19,7 @@ def listing(status, **other):
 
 
 def choose(monkeypatch, report):
-    monkeypatch.setattr(upstream, "run_ops", lambda *words, **options: report)
+    monkeypatch.setattr(upstream, "run_ops_on", lambda *words, **options: report)
     session = SimpleNamespace(
         build_for=lambda target, program: SimpleNamespace(test_backend_ops="test-backend-ops"), env=lambda *words: {}
     )

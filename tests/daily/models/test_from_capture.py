@@ -6,9 +6,9 @@ import pytest
 
 from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.cases.scenario.cases import expand
+from fattn_probe.cases.scenario.check import load
 from fattn_probe.cases.scenario.from_capture import of_file
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.cases.scenario.load import load
 from tests.as_user import fattn_probe
 
 from .make import MODELS, make_model

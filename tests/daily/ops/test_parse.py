@@ -5,8 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fattn_probe.base.errors import BuildError, InputError
-from fattn_probe.daily.ops.options import ask_options, plan_ops, probe_options
-from fattn_probe.daily.ops.parse import Backend, CheckerReport, OpResult, OpsSummary, Transcript, parse_line
+from fattn_probe.daily.ops.parse import (
+    Backend,
+    OpResult,
+    OpsReport,
+    OpsSummary,
+    Transcript,
+    ask_options,
+    parse_line,
+    plan_ops,
+    probe_options,
+)
 from fattn_probe.machine.run.outcome import Missing
 
 A = (
@@ -97,8 +106,8 @@ def test_perf_of_an_op_without_a_count_of_operations():
         ("  Device description: NVIDIA H200", Backend("", "NVIDIA H200")),
         (f"  Backend CUDA0: {FAIL}", Backend("CUDA0", ok=False)),
         ("fattn-probe: missing symbol: _Z19ggml_cuda_op_concat", Missing("_Z19ggml_cuda_op_concat")),
-        ('fattn-probe: finding: {"kind": "race", "message": "m"}', CheckerReport({"kind": "race", "message": "m"})),
-        ("fattn-probe: finding: {half", CheckerReport({"kind": "unreadable", "message": "{half"})),
+        ('fattn-probe: finding: {"kind": "race", "message": "m"}', {"kind": "race", "message": "m"}),
+        ("fattn-probe: finding: {half", {"kind": "unreadable", "message": "{half"}),
         ("1/2 backends passed", None),
         ("ggml_cuda_init: found 1 CUDA devices (Total VRAM: 143156 MiB):", None),
         ("Failing tests:", None),
@@ -111,7 +120,7 @@ def test_other_lines(line, expected):
 
 
 def test_transcript_keeps_description_backends_and_order():
-    transcript = Transcript()
+    transcript = Transcript(report := OpsReport(()))
     for line in f"""Testing 2 devices
 
 Backend 1/2: CUDA0
@@ -130,16 +139,16 @@ Backend 2/2: CPU
 1/2 backends passed
 {FAIL}""".splitlines():
         transcript.feed(line)
-    assert [result.status for result in transcript.results] == ["ok", "fail"]
-    assert (transcript.description, transcript.backends) == ("NVIDIA H200", ["CUDA0", "CPU"])
-    assert transcript.summary == OpsSummary(1, 2)
+    assert [result.status for result in report.results] == ["ok", "fail"]
+    assert (report.description, report.backends) == ("NVIDIA H200", ["CUDA0", "CPU"])
+    assert report.summary == OpsSummary(1, 2)
 
 
 def test_with_workers_a_message_may_come_on_anothers_line():
-    transcript = Transcript()
+    transcript = Transcript(report := OpsReport(()))
     transcript.feed(f"[FLASH_ATTN_EXT] ERR = 0.5 > 0.0005   {A}: {OK}")
     transcript.feed(f"  {C}: {FAIL}")
-    first, second = transcript.results
+    first, second = report.results
     assert (first.status, first.message, first.error) == ("ok", "", None)
     assert (second.status, second.error) == ("fail", 0.5)
 

@@ -18,9 +18,17 @@ from hypothesis import strategies as st
 
 from fattn_probe.base.errors import InputError, LostError, MachineError
 from fattn_probe.cases.op import Op, Params, Sizes
-from fattn_probe.daily.regress.history import Merged, open_history
-from fattn_probe.daily.regress.packed_map import PackedMap
-from fattn_probe.daily.regress.records import Identity, Result, RunPart, Settings, Shard, StoredCase, parse_shard
+from fattn_probe.daily.regress.history import open_history
+from fattn_probe.daily.regress.records import (
+    Identity,
+    PackedMap,
+    Result,
+    RunPart,
+    Settings,
+    Shard,
+    StoredCase,
+    parse_shard,
+)
 from fattn_probe.daily.regress.schema import MIGRATIONS, VERSION, transaction
 from fattn_probe.daily.regress.tables import run_json
 from fattn_probe.machine.run.outcome import Finding
@@ -217,15 +225,15 @@ def test_merging_imports_newer_results(history, tmp_path):
     with open_history(tmp_path / "other.db") as other:
         run = other.begin(SIM, "nightly", planned=2)
         other.add(run, PASS)
-        assert history.merge(other) == Merged(1, 1)
+        assert history.merge(other) == (1, 1)
         assert history.runs()[0].ended is None
         packed = PackedMap(2, 3, 1, 1, b"x")
         other.add(run, replace(PASS, name="mha", status="fail", error_map=packed))
         other.add(run, replace(PASS, status="lost"))
         other.end(run)
         other.accept(run, "me", "good")
-        assert history.merge(other) == Merged(0, 2)
-        assert history.merge(other) == Merged(0, 0)
+        assert history.merge(other) == (0, 2)
+        assert history.merge(other) == (0, 0)
     (merged,) = history.runs()
     assert {name: result.status for name, result in history.results(merged).items()} == {"mha": "fail", "gqa": "lost"}
     assert history.error_maps(merged) == {"mha": packed}
@@ -240,10 +248,10 @@ def test_a_result_is_newer_than_the_one_it_replaces_whatever_the_clock_says(hist
         run = other.begin(SIM, "nightly", planned=1)
         monkeypatch.setattr("fattn_probe.daily.regress.history.now", lambda: "2026-11-24T23:00:00.999+00:00")
         other.add(run, PASS)
-        assert history.merge(other) == Merged(1, 1)
+        assert history.merge(other) == (1, 1)
         monkeypatch.setattr("fattn_probe.daily.regress.history.now", lambda: second)
         other.add(run, replace(PASS, status="lost"))
-        assert history.merge(other) == Merged(0, 1)
+        assert history.merge(other) == (0, 1)
 
 
 def test_the_shards_of_a_night_are_one_run(tmp_path):

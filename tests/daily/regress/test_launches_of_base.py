@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.daily.regress.changes import ChangeKind, base_changes
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.verdict.present.base import BesideBase, OtherLaunches
+from fattn_probe.verdict.judge.judgement import Judgement
+from fattn_probe.verdict.measure.verdict import Status, Verdict
+from fattn_probe.verdict.present.base import BesideBase
 from tests.cli.test_cli import answer
 
 ROOT = Path(__file__).parents[3]
@@ -27,7 +30,8 @@ def test_a_difference_is_a_change_and_no_regression():
 
 def test_what_is_said_of_a_base():
     fewer = LaunchRecord(0, "flash_attn_ext_vec", (("D", "128"),), (1, 1, 32), (32, 4, 1), 0)
-    found = BesideBase("BASE", 2, (OtherLaunches("decode", "sim:h200", (VEC,), (fewer,)),))
+    row = Judgement("decode", "sim:h200", Tolerance(), Verdict(Status.PASS, ""), (fewer,))
+    found = BesideBase("BASE", 2, ((row, (VEC,)),))
     first, second = found.lines()
     assert str(first) == "1 of 2 cases: launches unlike those of BASE (dry runs)"
     assert str(second).startswith("  decode on sim:h200: flash_attn_ext_vec<128>: grid 1x12x32 of 32x4x1, 0 B became ")

@@ -9,9 +9,8 @@ from fattn_probe.daily.inspect.view.error_tiles import MAP_WIDTH, OutputTile
 from fattn_probe.daily.regress.exercised import families
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.night import night_of, shown
-from fattn_probe.daily.regress.packed_map import packed
 from fattn_probe.daily.regress.plots import HEIGHT, Square, picture_of, plot, strip, work_facts
-from fattn_probe.daily.regress.records import Identity, Result, Settings, StoredCase
+from fattn_probe.daily.regress.records import Identity, Result, Settings, StoredCase, packed
 from fattn_probe.daily.regress.report import report, unjudged, verdict_of
 from fattn_probe.daily.regress.results import metrics_of
 from fattn_probe.machine.run.outcome import Finding

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fattn_probe.daily.regress.steps import last_step, levels
+from fattn_probe.daily.regress.changes import last_step, levels
 
 
 def series(*pieces, noise=0.005, seed=0):

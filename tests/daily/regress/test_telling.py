@@ -10,7 +10,7 @@ from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.patches import find as find_patch
 from fattn_probe.machine.run.base import Base, base_of
 from fattn_probe.machine.run.session import RunOptions
-from fattn_probe.verdict.judge.code import Code
+from fattn_probe.verdict.judge.origin import Code
 from maintain.mutants_table import killers_as_text
 from tests.maintain.test_scripts import ROOT
 

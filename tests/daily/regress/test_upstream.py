@@ -3,7 +3,7 @@
 import pytest
 
 from fattn_probe.daily.ops.parse import OpResult, parse_line
-from fattn_probe.daily.ops.session import cases_of, separate_V_of
+from fattn_probe.daily.ops.rounds import cases_of, separate_V_of
 from fattn_probe.daily.regress.selection import upstream_cases
 
 VARS = "mask=1,sinks=0,max_bias=0.000000,logit_softcap=0.000000,prec=f32,{types},permute=[0,1,2,3]{end}"

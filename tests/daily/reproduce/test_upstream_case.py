@@ -10,7 +10,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.cases import op_of
 from fattn_probe.cases.scenario.from_ops import from_ops
-from fattn_probe.daily.ops.session import LIST
+from fattn_probe.daily.ops.rounds import LIST
 from fattn_probe.daily.reproduce.upstream_case import add_case, as_case, in_list, read_list, same
 from fattn_probe.daily.reproduce.ways import pattern_of
 

@@ -16,7 +16,7 @@ from fattn_probe.daily.ops.parse import OpResult
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result, StoredCase
 from fattn_probe.daily.reproduce import ways
-from fattn_probe.daily.reproduce.past_result import is_uid, past_result
+from fattn_probe.daily.reproduce.found import is_uid, past_result
 from fattn_probe.daily.reproduce.ways import Chooser, ShownWay, words_of
 from fattn_probe.machine.run.session import RunOptions, Session
 

@@ -15,11 +15,9 @@ from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.cli import app
-from fattn_probe.daily.triage.advice import TriageFlags, advice_of
-from fattn_probe.daily.triage.document import REPORT, VERDICT, check_folder, document_of, write_folder
-from fattn_probe.daily.triage.result import TriageResult, raise_if_wrong
-from fattn_probe.daily.triage.show import pasted, report
-from fattn_probe.daily.triage.verdict import AttentionOp, verdict_of
+from fattn_probe.daily.triage.advice import advice_of, flags_of
+from fattn_probe.daily.triage.show import REPORT, VERDICT, check_folder, document_of, pasted, report, write_folder
+from fattn_probe.daily.triage.verdict import AttentionOp, TriageResult, raise_if_wrong, verdict_of
 from fattn_probe.daily.triage.words import layers_of, sentence
 from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.machine.run.outcome import Finding
@@ -35,7 +33,7 @@ def result_of(judged, graph=(), other=()):
     return TriageResult(verdict_of(judged, graph, other), judged, graph, [H200], RUN)
 
 
-FLAGS = TriageFlags(Path("out"), "git:master", ["fault-many"], Path("gpus.yaml"))
+FLAGS = Path("out"), flags_of("git:master", ["fault-many"], Path("gpus.yaml"))
 FAULT = Finding("out-of-bounds", "a write is outside of its allocation")
 CACHE = {"type": "f16", "inf": 4}
 SAID = {
@@ -100,7 +98,7 @@ def test_the_answer_is_one_sentence(kind):
 @pytest.mark.parametrize("kind", SAID)
 def test_the_document_is_json_and_says_the_same(kind):
     result, said = SAID[kind]
-    advice = advice_of(result, FLAGS)
+    advice = advice_of(result, *FLAGS)
     document = json.loads(json.dumps(document_of(result, advice, {}), allow_nan=False))
     assert document["sentence"] == said
     assert document["verdict"] == document["guilty"]["kind"] == type(result.answer.guilty).__name__
@@ -110,7 +108,7 @@ def test_the_document_is_json_and_says_the_same(kind):
 @pytest.mark.parametrize("kind", SAID)
 def test_the_advice_is_of_commands_that_can_be_parsed(kind):
     result, _ = SAID[kind]
-    for one in advice_of(result, FLAGS):
+    for one in advice_of(result, *FLAGS):
         words = shlex.split(one.command)
         if words[:1] != ["fattn-probe"]:
             continue
@@ -128,18 +126,19 @@ def test_the_case_file_is_that_of_the_guilty_op_or_of_the_attention_in_its_layer
 
 def test_the_evidence_by_layer():
     found = list(layers_of(result_of(ops(failed()), nodes(Qcur_0={"on": {H200: WRONG}}))))
-    assert [(one.layer, dict(one.attention), one.ran, one.wrong, one.tensors) for one in found] == [
+    keys = ("layer", "attention", "ran", "wrong", "tensors")
+    assert [tuple(one[key] for key in keys) for one in found] == [
         (0, {"fail": 1}, 6, 1, 8),
         (1, {"pass": 1}, 4, 0, 6),
         (None, {}, 4, 0, 4),
     ]
-    assert found[0].worst == "ROPE Qcur-0" and found[0].share == pytest.approx(1.3e7)
+    assert found[0]["worst"] == "ROPE Qcur-0" and found[0]["share"] == pytest.approx(1.3e7)
 
 
 def test_an_op_whose_inputs_are_not_finite_is_not_judged():
     judged = [AttentionOp(0, 0, 0, "prompt", "layer-00-step-0000", (), "V holds 4 infinities"), op(1, passed())]
     result = result_of(judged, nodes(cache_v_l0=CACHE))
-    assert dict(next(layers_of(result)).attention) == {"unjudged": 1}
+    assert next(layers_of(result))["attention"] == {"unjudged": 1}
     assert "not judged: V holds 4 infinities" in report(result, [], {})
 
 

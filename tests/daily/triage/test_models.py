@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fattn_probe.cases.op.case_file import read_case
-from fattn_probe.daily.triage.document import REPORT, VERDICT
+from fattn_probe.daily.triage.show import REPORT, VERDICT
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from tests.as_user import fattn_probe
 from tests.daily.models.fault import ROPE, fault_in

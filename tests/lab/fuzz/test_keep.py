@@ -9,11 +9,11 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.lab.fuzz.features import Kept, features, rough
-from fattn_probe.lab.fuzz.findings import OTHER_BITS, WRONG, FindingKind, kind_of
 from fattn_probe.lab.fuzz.lanes import Drawn
 from fattn_probe.lab.fuzz.report import Tally, document, summary, write_cases
 from fattn_probe.lab.fuzz.run import Judged
 from fattn_probe.lab.fuzz.scenarios import case_of, draw
+from fattn_probe.lab.fuzz.smallest import OTHER_BITS, WRONG, FindingKind, kind_of
 from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.bitwise import Check
 

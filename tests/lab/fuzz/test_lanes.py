@@ -15,7 +15,7 @@ from fattn_probe.lab.fuzz.lanes import (
     lanes,
     seconds_to_compile,
 )
-from fattn_probe.machine.run.kernels_by_op import op_digest
+from fattn_probe.machine.run.required_kernels import op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
 
 TARGETS = parse_targets("sim:h200,sim:rtx4090,sim:l40s", load_devices())

@@ -6,9 +6,8 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.daily.regress.pool import Job
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.results import result_of
-from fattn_probe.lab.fuzz.findings import FindingKind
 from fattn_probe.lab.fuzz.scenarios import FLOATS, checked, draw
-from fattn_probe.lab.fuzz.smallest import Smallest, SmallestFailure, shrink, shrunk
+from fattn_probe.lab.fuzz.smallest import FindingKind, Smallest, SmallestFailure, shrink, shrunk
 from fattn_probe.machine.run.session import RunOptions
 
 LARGE = {

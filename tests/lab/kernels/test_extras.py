@@ -9,7 +9,6 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import load_devices, parse_targets
-from fattn_probe.lab.kernels.contender import Timing
 from fattn_probe.lab.kernels.extras import Arrays, device_for, load, seconds_of, sizes_of
 
 HALF = np.zeros((1, 4, 7, 64), np.float16)
@@ -110,11 +109,11 @@ def test_a_gpu_that_pytorch_does_not_see():
 
 def test_replays_are_timed_after_those_that_warm_up():
     gpu = Gpu()
-    seconds = seconds_of(stand_in(gpu), gpu.compute, Timing(2, 3), "cuda:0")
+    seconds = seconds_of(stand_in(gpu), gpu.compute, (2, 3), "cuda:0")
     assert seconds == pytest.approx((0.003, 0.004, 0.005))
 
 
-@pytest.mark.parametrize(("timing", "device"), [(Timing(), "cpu"), (Timing(0, 0), "cuda:0")])
+@pytest.mark.parametrize(("timing", "device"), [((3, 20), "cpu"), ((0, 0), "cuda:0")])
 def test_nothing_is_run_where_nothing_is_timed(timing, device):
     gpu = Gpu()
     assert seconds_of(stand_in(gpu), gpu.compute, timing, device) == ()

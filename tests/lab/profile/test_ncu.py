@@ -76,7 +76,7 @@ def test_each_metric_is_asked_for_once():
     metrics = options()[-1]
     for metric in ASKED:
         assert metrics.count(metric.replace(".", r"\.")) == 1
-    assert len({row.key for row in ROWS}) == len(ROWS)
+    assert len({row["key"] for row in ROWS}) == len(ROWS)
 
 
 def stand_in(folder, monkeypatch, script):

@@ -13,10 +13,9 @@ from fattn_probe.cases.device import Target, load_devices
 from fattn_probe.cases.device.origin import MEASURED, UNKNOWN, Method, Origin, legend
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.lab.profile import ncu
-from fattn_probe.lab.profile.command import Profiled, check_targets, formula_traffic, known, reason
+from fattn_probe.lab.profile.command import check_targets, formula_traffic, known, reason
 from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, counts_of, read_counts
-from fattn_probe.lab.profile.document import document
-from fattn_probe.lab.profile.show import render
+from fattn_probe.lab.profile.show import document, render
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
 from fattn_probe.machine.run.outcome import Finding, Lost, Unsupported
 
@@ -124,7 +123,7 @@ def both():
     formula = formula_traffic(op, [LAUNCH])
     profiles = (Profile("gpu:0", (gpu,), flops=10**6), Profile("sim:h200", (counted(),), flops=10**6, formula=formula))
     devices = {"gpu:0": None, "sim:h200": load_devices()["h200"]}
-    return [Profiled("case", profiles)], devices
+    return [("case", profiles)], devices
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ def both():
 def test_an_occupancy_that_is_not_known_is_marked(origin, regs, said):
     launch = replace(LAUNCH, origin=origin, regs=regs)
     profile = Profile("sim:h200", (replace(counted(), launch=launch),), flops=10**6, division=origin)
-    done, devices = [Profiled("case", (profile,))], {"sim:h200": load_devices()["h200"]}
+    done, devices = [("case", (profile,))], {"sim:h200": load_devices()["h200"]}
     console = Console(width=200, file=io.StringIO(), record=True)
     console.print(render(done, devices))
     text = " ".join(console.export_text().split())

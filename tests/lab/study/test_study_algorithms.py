@@ -236,7 +236,7 @@ def test_a_row_without_earlier_sums_does_not_count_as_rescaled():
     assert [(row.rose, row.again) for row in rows] == [(0, 0), (1, 2), (1, 1)]
     assert [row.rescale for row in rows] == [None, 1.0, np.exp(-2)]
     found = summary_of([first, second, late])
-    assert (found.tiles, found.hidden, found.rose, found.rows) == (3, 0, 2, 3)
+    assert found == {"tiles": 3, "hidden": 0, "rows": 3, "rose": 2}
 
 
 def test_a_row_is_the_tiles_last_query():
@@ -273,7 +273,7 @@ def test_recomputed_gradients_are_those_of_the_standard_backward(subject):
     head = subject.tensors
     dO = np.random.default_rng(1).normal(size=(head.n_q, head.hsv))
     found = backward(head, run("fa2", subject), dO, subject.tiling.B_r, subject.tiling.B_c)
-    for one, other in zip((found.dQ, found.dK, found.dV), standard_backward(head, dO), strict=True):
+    for one, other in zip(map(found.array, ("dQ", "dK", "dV")), standard_backward(head, dO), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-12 * max(1.0, np.abs(other).max()))
 
 
@@ -285,8 +285,9 @@ def test_gradients_are_finite_differences(softcap, mask, sinks):
     head = subject_of(op).tensors
     dO = np.random.default_rng(2).normal(size=(head.n_q, head.hsv))
     found = gradients(head, dO)
-    for name, gradient in (("Q", found.dQ), ("K", found.dK), ("V", found.dV)):
-        np.testing.assert_allclose(gradient, by_differences(head, name, dO), rtol=1e-6, atol=1e-8, err_msg=name)
+    for name in "QKV":
+        found_here, expected = found.array(f"d{name}"), by_differences(head, name, dO)
+        np.testing.assert_allclose(found_here, expected, rtol=1e-6, atol=1e-8, err_msg=name)
 
 
 def by_differences(head, name, dO, step=1e-5):
@@ -309,11 +310,11 @@ def test_counted_traffic_of_the_backward_pass_is_the_closed_form(subject):
     head, tiling = subject.tensors, subject.tiling
     found = backward(head, run("fa2", subject), np.ones((head.n_q, head.hsv)), tiling.B_r, tiling.B_c)
     expected = formulas.backward(FormulaSizes.of(head), tiling.B_c)
-    assert sum(found.reads.values()) == expected.total_reads
-    assert sum(found.writes.values()) == expected.total_writes
+    assert found.reads.total() == expected.total_reads
+    assert found.writes.total() == expected.total_writes
 
 
 def test_a_fully_masked_row_has_zero_gradients():
     head = subject_of(made_op(0, mask="all")).tensors
     found = gradients(head, np.ones((head.n_q, head.hsv)))
-    assert not any(gradient.any() for gradient in (found.dQ, found.dK, found.dV))
+    assert not any(found.array(name).any() for name in ("dQ", "dK", "dV"))

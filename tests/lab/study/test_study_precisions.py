@@ -165,17 +165,17 @@ def test_heads_of_table_3_have_the_papers_distribution():
 
 def test_a_row_has_the_root_of_the_mean_square_and_its_standard_error():
     row = row_of("f16-flash", [1.0, 3.0])
-    assert row.rmse == np.sqrt(2.0)
-    assert row.spread == pytest.approx(np.sqrt(2.0) / np.sqrt(2) / (2 * np.sqrt(2.0)))
-    assert row.paper == PAPER["f16-flash"]
-    assert row_of("f16-flash", [1.0]).spread == 0
+    assert row["rmse"] == np.sqrt(2.0)
+    assert row["spread"] == pytest.approx(np.sqrt(2.0) / np.sqrt(2) / (2 * np.sqrt(2.0)))
+    assert row["paper"] == PAPER["f16-flash"]
+    assert row_of("f16-flash", [1.0])["spread"] == 0
 
 
 def test_table_3_on_small_heads():
     steps: list[str] = []
     found = measure(2, steps.append, rows=512, queries=32, d=64)
-    assert [row.variant for row in found.table] == list(VARIANTS)
-    by_name = {row.variant: row.rmse for row in found.table}
+    assert [row["variant"] for row in found["table"]] == list(VARIANTS)
+    by_name = {row["variant"]: row["rmse"] for row in found["table"]}
     assert by_name["f16-flash"] < by_name["f16-standard"] < by_name["fp8-fa3"] < by_name["fp8-standard"]
     assert steps[0] == "head 1 of 2: float64"
     assert steps[-1] == "head 2 of 2: fp8-float32-sums"
@@ -184,7 +184,7 @@ def test_table_3_on_small_heads():
 @pytest.mark.night
 def test_table_3_is_the_papers_within_20_percent():
     """Eight heads have a standard error of 5 to 8 %, so the check allows three of them in addition."""
-    for row in measure(8).table:
-        if row.paper is not None:
-            assert abs(row.rmse - row.paper) <= 0.2 * row.paper + 3 * row.spread, row
+    for row in measure(8)["table"]:
+        if row["paper"] is not None:
+            assert abs(row["rmse"] - row["paper"]) <= 0.2 * row["paper"] + 3 * row["spread"], row
     assert TILE == 128

@@ -2,11 +2,10 @@
 
 import io
 import json
-from dataclasses import asdict
 
 from rich.console import Console
 
-from fattn_probe.llama.source import command
+from fattn_probe.llama.source import command, resolve
 from fattn_probe.llama.source.spec import DEFAULT_SOURCE
 
 
@@ -18,19 +17,19 @@ def shown(renderable) -> str:
 
 def test_list_has_pinned_and_cached_sources_the_default_first(index):
     index.publish("xllamacpp-2026.1.77.tar.gz")
-    command.get_source("pypi:xllamacpp==2026.1.77")
+    resolve("pypi:xllamacpp==2026.1.77")
     rows = command.list_sources()
-    assert rows[0].spec == DEFAULT_SOURCE and rows[0].root is None and rows[0].pinned
-    cached = next(row for row in rows if row.spec == "pypi:xllamacpp==2026.1.77")
-    assert (cached.build_number, cached.pinned, cached.default) == ("77", False, False)
-    assert cached.root in shown(command.render_list(rows))
+    assert rows[0]["spec"] == DEFAULT_SOURCE and rows[0]["root"] is None and rows[0]["pinned"]
+    cached = next(row for row in rows if row["spec"] == "pypi:xllamacpp==2026.1.77")
+    assert (cached["build_number"], cached["pinned"], cached["default"]) == ("77", False, False)
+    assert cached["root"] in shown(command.render_list(rows))
 
 
 def test_show_names_build_features_and_kernels(index):
     index.publish("xllamacpp-2026.1.77.tar.gz")
-    details = command.show_source("pypi:xllamacpp==2026.1.77")
-    assert json.loads(json.dumps(asdict(details)))["features"]["era"] == "C"
-    assert details.kernels[0] == "mma 64,64,8,8" and details.patches == ()
+    details = json.loads(json.dumps(command.details_of(resolve("pypi:xllamacpp==2026.1.77"))))
+    assert details["features"]["era"] == "C"
+    assert details["kernels"][0] == "mma 64,64,8,8" and details["patches"] == []
     text = shown(command.render_details(details))
     for word in ("build 77", "ntiles_dst", "576/512", "64 128", "DKQ, DV, V_is_K_view, T", "apply: none"):
         assert word in text
@@ -40,5 +39,5 @@ def test_download_bar_takes_progress(index):
     index.publish("xllamacpp-2026.1.77.tar.gz")
     console = Console(file=(out := io.StringIO()), force_terminal=True, width=120)
     with command.download_bar(console) as progress:
-        command.get_source("pypi:xllamacpp==2026.1.77", progress)
+        resolve("pypi:xllamacpp==2026.1.77", progress)
     assert "xllamacpp-2026.1.77.tar.gz" in out.getvalue()

@@ -3,7 +3,7 @@ import subprocess
 import pytest
 
 from fattn_probe.base.errors import BuildError
-from fattn_probe.machine.debug.symbols import require_debug_info, section_names
+from fattn_probe.machine.debug.session import require_debug_info, section_names
 
 
 def test_a_program_with_debug_information(probe):

@@ -15,7 +15,7 @@ from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.patches import find as find_patch
 from fattn_probe.machine.run import base as module
 from fattn_probe.machine.run.base import base_of, changed, release_of
-from fattn_probe.machine.run.kernels_by_op import op_digest
+from fattn_probe.machine.run.required_kernels import op_digest
 from fattn_probe.machine.run.session import RunOptions
 
 H200 = parse_target("sim:h200", load_devices())

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fattn_probe.llama.source import resolve
-from fattn_probe.llama.source.releases import releases
+from fattn_probe.llama.source.spec import releases
 from tests.as_user import fattn_probe
 
 ASKS = "pypi:pywhispercpp==1.4.1"  # whisper.cpp of late 2025

@@ -15,10 +15,16 @@ from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run import required_kernels as required
 from fattn_probe.machine.run import session as sessions
 from fattn_probe.machine.run.command import Done, plan_cases
-from fattn_probe.machine.run.kernels_by_op import KERNELS, KernelsByOp, op_digest
 from fattn_probe.machine.run.outcome import Lost, Ran, Unsupported
 from fattn_probe.machine.run.prepare import prepare
-from fattn_probe.machine.run.required_kernels import KernelReader, process_count, required_kernels
+from fattn_probe.machine.run.required_kernels import (
+    KERNELS,
+    KernelReader,
+    KernelsByOp,
+    op_digest,
+    process_count,
+    required_kernels,
+)
 from fattn_probe.machine.run.result import RunResult
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation

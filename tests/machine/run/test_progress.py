@@ -19,8 +19,16 @@ from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.machine.run import progress
 from fattn_probe.machine.run.outcome import Lost, Ran
-from fattn_probe.machine.run.progress import BLOCKS_ENV, RATES, LaunchProgress, RunProgress, Watch, rate_of
-from fattn_probe.machine.run.progress_line import progress_line, smaller_case
+from fattn_probe.machine.run.progress import (
+    BLOCKS_ENV,
+    RATES,
+    LaunchProgress,
+    RunProgress,
+    Watch,
+    progress_line,
+    rate_of,
+    smaller_case,
+)
 
 SIZES = Sizes(n_seq=1, n_head=32, n_head_kv=8, n_q=1, n_kv=40960, hsk=128, hsv=128)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Unsupported
-from fattn_probe.verdict.judge.finding import finding_of, verdict_without_output
+from fattn_probe.verdict.judge.support import finding_of, verdict_without_output
 from fattn_probe.verdict.measure.verdict import Status
 
 KERNEL = "void flash_attn_tile<64, 64, 2, 1, false>(char const*)"

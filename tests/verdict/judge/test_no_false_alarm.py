@@ -3,8 +3,8 @@
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_targets
-from fattn_probe.lab.fuzz.findings import kind_of
 from fattn_probe.lab.fuzz.run import Fuzzer, FuzzLimits
+from fattn_probe.lab.fuzz.smallest import kind_of
 from fattn_probe.llama.build.ninja import silent
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.session import RunOptions

@@ -12,13 +12,15 @@ from fattn_probe.cases.device import Target
 from fattn_probe.llama.source import DEFAULT_SOURCE, Tree
 from fattn_probe.llama.source.features import CUDA, probe
 from fattn_probe.llama.source.patches import load
-from fattn_probe.llama.source.releases import builds, releases
-from fattn_probe.verdict.judge.code import Code, Probe, all_hold
+from fattn_probe.llama.source.spec import builds, releases
 from fattn_probe.verdict.judge.judgement import Judgement, raise_if_failed
 from fattn_probe.verdict.judge.known import Known, defects, known_defect
 from fattn_probe.verdict.judge.origin import (
+    Code,
+    Probe,
     ReleaseRange,
     SourceOrigin,
+    all_hold,
     is_release,
     origin_elsewhere,
     origin_in,

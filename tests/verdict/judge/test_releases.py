@@ -3,10 +3,9 @@
 import pytest
 
 from fattn_probe.llama.source import resolve
-from fattn_probe.llama.source.releases import releases
-from fattn_probe.llama.source.spec import PINS
-from fattn_probe.verdict.judge.code import Code, all_hold
+from fattn_probe.llama.source.spec import PINS, releases
 from fattn_probe.verdict.judge.known import defects
+from fattn_probe.verdict.judge.origin import Code, all_hold
 
 pytestmark = pytest.mark.network
 

@@ -19,8 +19,8 @@ from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.llama.launch.families import BY_CASE
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.machine.run.kernels_by_op import op_digest
 from fattn_probe.machine.run.outcome import Unsupported
+from fattn_probe.machine.run.required_kernels import op_digest
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge import support
 from fattn_probe.verdict.judge.cases import Answers, judged, judged_case

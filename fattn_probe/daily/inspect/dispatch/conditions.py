@@ -1,4 +1,4 @@
-"""The conditions of the dispatch before a kernel launch, read from the source that was built.
+"""The conditions of the dispatch before a kernel launch, read from the source that was built, and stored in the cache.
 
 This does not depend on the version of llama.cpp: it follows the functions from `ggml_cuda_flash_attn_ext`.
 """
@@ -7,8 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from fattn_probe.base.cache import Kind
+from fattn_probe.base.digest import short
+from fattn_probe.base.documents import Document
 from fattn_probe.daily.inspect.dispatch.extract import Extract
 from fattn_probe.daily.inspect.dispatch.records import DEFINES, FILES, Dispatch
+from fattn_probe.llama import cxx
 from fattn_probe.llama.cxx.expressions import Reader
 from fattn_probe.llama.cxx.functions import Function, SourceFile, read_source
 from fattn_probe.llama.cxx.macros import Macro, read_macros
@@ -74,3 +78,31 @@ def _in_macro(file: SourceFile, name: str) -> set[str]:
         found |= new
         waiting.extend(new)
     return found
+
+
+DISPATCH = Kind("dispatch", "the dispatch")
+DOCUMENT = Document("a dispatch", Dispatch)
+READERS = (Path(cxx.__file__).parent, Path(__file__).parent)
+"""The folders with the code that reads a dispatch."""
+
+
+def remembered_dispatch(root: Path) -> Dispatch:
+    """The dispatch of the tree at `root`; from the cache, if the same code has read the same source before.
+
+    A read-only cache is not an error, and a damaged document is replaced.
+    """
+    key = digest_of(root)
+    if found := DOCUMENT.remembered(DISPATCH, key):
+        return found
+
+    dispatch = read_dispatch(root)
+    DOCUMENT.remember(DISPATCH, key, dispatch)
+    return dispatch
+
+
+def digest_of(root: Path) -> str:
+    """A digest of everything that the dispatch of a tree depends on: the source, and the code that reads it."""
+    sources = [*sorted((root / CUDA).glob(FILES)), *(root / path for path in DEFINES if (root / path).is_file())]
+    readers = [path for folder in READERS for path in sorted(folder.glob("*.py"))]
+    files = ((path.name, path.read_bytes()) for path in (*sources, *readers))
+    return short((f"{name} {len(data)}\0".encode() + data for name, data in files), 32)

@@ -41,7 +41,6 @@ class Value:
     span: Span
     asked: Span
     chosen: Span
-    is_bool: bool
 
 
 @dataclass(frozen=True)
@@ -183,8 +182,8 @@ class Extract:
         question = next((index for index in outer if words[index] == "?"), None)
         if question is not None:
             colon = next((index for index in reversed(outer) if words[index] == ":"), span[1])
-            return Value(before[-1], span, (span[0], question), (question + 1, colon), False)
-        return Value(before[-1], span, span, (0, 0), True) if "bool" in before else None
+            return Value(before[-1], span, (span[0], question), (question + 1, colon))
+        return Value(before[-1], span, span, (0, 0)) if "bool" in before else None
 
     def _given(self, statement: Statement) -> Span | None:
         """The tokens after the `=` of a statement that assigns to a plain variable."""

@@ -12,10 +12,7 @@ from fattn_probe.base.tables import Table
 from fattn_probe.base.view.svg import pinned
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.facts import Facts, Value
-from fattn_probe.daily.inspect.view.show import title_of
-from fattn_probe.daily.inspect.view.side_by_side import ABSENT, SideBySide, occupancies, said
-from fattn_probe.daily.inspect.view.stream_k_map import summary
-from fattn_probe.daily.inspect.view.tables import (
+from fattn_probe.daily.inspect.view.show import (
     block_table,
     covered,
     decision_table,
@@ -24,7 +21,10 @@ from fattn_probe.daily.inspect.view.tables import (
     occupancy_legend,
     spell,
     tensor_table,
+    title_of,
 )
+from fattn_probe.daily.inspect.view.side_by_side import ABSENT, SideBySide, occupancies, said
+from fattn_probe.daily.inspect.view.stream_k_map import summary
 from fattn_probe.daily.inspect.view.work_picture import page_map
 
 MOST_BLOCK_ROWS = 2000
@@ -85,8 +85,8 @@ def page(facts: Facts, reasons: Sequence[str] = (), sections: Sequence[Section] 
 def side_by_side_page(both: SideBySide) -> str:
     """The page of two inspections: the two maps, and their differences, folded."""
     a, b = both.titles
-    facts = [(row.fact, *map(_lines, (row.a, row.b))) for row in both.facts]
-    decisions = [(f"{row.condition}\n{row.function}", row.a, row.b) for row in both.decisions]
+    facts = [(name, *map(_lines, values)) for name, *values in both.facts]
+    decisions = [(f"{condition}\n{function}", *outcomes) for function, condition, *outcomes in both.decisions]
     sides = [
         {"title": title, "anchor": f"work-{name}"} | work_of(side, name)
         for title, name, side in ((a, "a", both.a), (b, "b", both.b))

@@ -1,27 +1,155 @@
 """Facts as text (rich) and as JSON."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fattn_probe.base.tables import labelled, listed
+from fattn_probe.base.tables import Flow, Table, labelled, listed
+from fattn_probe.cases.device.origin import legend
 from fattn_probe.daily.inspect.coverage import Coverage, check
-from fattn_probe.daily.inspect.facts import Choice, Facts
-from fattn_probe.daily.inspect.view.tables import (
-    block_table,
-    covered,
-    decision_table,
-    grouped,
-    kernel_table,
-    occupancy_legend,
-    pairs,
-    tensor_table,
-)
+from fattn_probe.daily.inspect.facts import Choice, Decision, Facts, KernelLaunch, TensorFacts, Value, cc_text
 from fattn_probe.daily.inspect.view.work_picture import TerminalMap
+from fattn_probe.llama.launch.tiles import BlockWork, TileWork
+
+GROUPS = {
+    "work": "gqa_ratio ntiles_x ntiles_z_gqa ntiles_dst ntiles_total ntiles_KV iter_k iter_j iter_z_gqa nbatch_fa",
+    "blocks": "blocks_num block_dim nwarps warp_size nbytes_shared",
+    "GPU": "cc nsm max_blocks_per_sm max_blocks",
+    "division": "stream_k use_stream_k parallel_blocks tiles_nwaves tiles_efficiency_percent nblocks_stream_k "
+    "blocks_per_wave nwaves_best efficiency_percent_best",
+    "helpers": "fixup combine KV_max_scan scan_mask",
+    "arguments": "n_kv n_kv_max use_sparse need_f16_K need_f16_V V_is_K_view scale max_bias logit_softcap m0 m1 "
+    "n_head_log2",
+}
+"""Groups of launch variables; variables without a group come last."""
+OCCUPANCY = "max_blocks_per_sm"
+
+
+def spell(value: Value) -> str:
+    """A value, written as in the source."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case list() | tuple():
+            gap = ", " if any(isinstance(item, str) for item in value) else " "
+            return gap.join(spell(item) for item in value)
+        case float():
+            return f"{value:.9g}"
+        case _:
+            return str(value)
+
+
+def pairs(values: Mapping[str, Value], cell: int = 1) -> Flow:
+    """Names and their values in a row."""
+    return Flow([(name, Text(spell(value))) for name, value in values.items()], cell)
+
+
+def tensor_table(tensors: Sequence[TensorFacts]) -> Table:
+    """The op's tensors; `ne` and `nb` in ggml's order."""
+    rows = ((item.name, item.type, spell(item.ne), spell(item.nb), _remark(item)) for item in tensors)
+    return Table(("tensor", "type", "ne", "nb (bytes)", ""), tuple(rows), prose=frozenset({""}))
+
+
+def _remark(tensor: TensorFacts) -> str:
+    """A tensor's own name, the tensor that it is a view of, and whether it has gaps."""
+    said = [] if tensor.ggml_name in ("", tensor.name) else [f'"{tensor.ggml_name}"']
+    if tensor.view_src:
+        said.append(f"view of {tensor.view_src}" + (f" + {tensor.view_offs}" if tensor.view_offs else ""))
+    if not tensor.contiguous:
+        said.append("not contiguous")
+    return ", ".join(said)
+
+
+def kernel_table(kernels: Sequence[KernelLaunch]) -> Table:
+    """The kernels in launch order."""
+    rows = (
+        (str(order), item.kernel, "x".join(map(str, item.grid)), "x".join(map(str, item.block)), f"{item.shared} B")
+        for order, item in enumerate(kernels)
+    )
+    return Table(("", "kernel", "grid", "block", "shared"), tuple(rows), heading=("", "kernel"))
+
+
+def decision_table(decisions: Sequence[Decision]) -> Table:
+    """Every condition that the dispatch evaluated, with the values of its parts, one line each."""
+    rows = []
+    for item in decisions:
+        terms = "\n".join(f"{term.text} = {'?' if term.value is None else term.value}" for term in item.terms)
+        rows.append((f"{item.file}:{item.line}", item.condition, "yes" if item.held else "no", terms))
+    columns = ("evaluated at", "condition", "held", "with")
+    return Table(columns, tuple(rows), prose=frozenset({"condition"}), heading=columns[:3])
+
+
+def grouped(facts: Facts) -> dict[str, dict[str, Value]]:
+    """The launch's variables, grouped by topic; an occupancy that is not known is marked."""
+    launch = dict(facts.launch)
+    if OCCUPANCY in launch:
+        launch[OCCUPANCY] = facts.occupancy.marked(launch[OCCUPANCY])
+    if isinstance(cc := launch.get("cc"), int):
+        launch["cc"] = cc_text(cc)
+    names = {group: [name for name in names.split() if name in launch] for group, names in GROUPS.items()}
+    known = {name for group in names.values() for name in group}
+    names["other"] = [name for name in launch if name not in known]
+    return {group: {name: launch[name] for name in found} for group, found in names.items() if found}
+
+
+def occupancy_legend(facts: Facts) -> list[str]:
+    """The meaning of the occupancy's mark; empty if it has no mark."""
+    return legend([facts.occupancy]) if OCCUPANCY in facts.launch else []
+
+
+def block_table(blocks: Sequence[BlockWork]) -> Table:
+    """Every block with its tiles, one row each, by the source's names."""
+    stream_k = any(block.kbc is not None for block in blocks)
+    there = {
+        "block": True,
+        "blockIdx": not stream_k,
+        "SM": any(block.sm is not None for block in blocks),
+        "kbc": stream_k,
+        "kbc_stop": stream_k,
+    }
+    own = [name for name in there if there[name]]
+    columns = (*own, "sequence", "z_KV", "zt_gqa", "jt", "kb0", "")
+    rows = tuple(row for block in blocks for row in _block_rows(block, own))
+    return Table(columns, rows, frozenset(columns) - {"kb0", ""})
+
+
+def _block_rows(block: BlockWork, own: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """One row for each of a block's tiles, or one if it has none."""
+    words = {
+        "block": str(block.block),
+        "blockIdx": spell(block.blockIdx),
+        "SM": "-" if block.sm is None else str(block.sm),
+        "kbc": str(block.kbc),
+        "kbc_stop": str(block.kbc_stop),
+    }
+    first = [words[name] for name in own]
+    if not block.tiles:
+        yield (*first, *([""] * 5), "no work")
+    for place, work in enumerate(block.tiles):
+        yield (*(first if place == 0 else [""] * len(first)), *map(str, work.tile), steps_in_words(work), _flags(work))
+
+
+def steps_in_words(work: TileWork) -> str:
+    """The KV steps of a block on a tile: `3:8`, or `3:8:2` for every second one."""
+    turn = f":{work.kb0_step}" if work.kb0_step != 1 else ""
+    return f"{work.kb0_start}:{work.kb0_stop}{turn}"
+
+
+def _flags(work: TileWork) -> str:
+    said = [name for name in ("needs_fixup", "is_fixup") if getattr(work, name)]
+    return " ".join(said + ([] if work.kb0_limit is None else [f"kb0_limit {work.kb0_limit}"]))
+
+
+def covered(coverage: Coverage) -> str:
+    """The verdict in words if the work is covered."""
+    hidden = f" ({coverage.skipped} more are hidden by the mask)" if coverage.skipped else ""
+    done = coverage.steps - coverage.skipped
+    return f"each of {done} KV steps is done exactly once{hidden}, and every part is added"
+
 
 FINDINGS_SHOWN = 8
 CELL = 12

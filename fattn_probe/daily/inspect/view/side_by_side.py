@@ -1,7 +1,7 @@
 """Two inspections side by side: the facts and the dispatch's decisions that differ."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,39 +10,23 @@ from rich.text import Text
 from fattn_probe.base.tables import Table
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.facts import Facts, Value
-from fattn_probe.daily.inspect.view.show import map_lines, title_of
-from fattn_probe.daily.inspect.view.tables import OCCUPANCY, occupancy_legend, spell
+from fattn_probe.daily.inspect.view.show import OCCUPANCY, map_lines, occupancy_legend, spell, title_of
 
 ABSENT = "-"
 
 
 @dataclass(frozen=True)
-class FactDifference:
-    """A fact that differs; None on a side without that fact."""
-
-    fact: str
-    a: Value
-    b: Value
-
-
-@dataclass(frozen=True)
-class DecisionDifference:
-    """A condition of the dispatch with different outcomes: "yes", "no", "not asked"; "yes, no" if evaluated twice."""
-
-    function: str
-    condition: str
-    a: str
-    b: str
-
-
-@dataclass(frozen=True)
 class SideBySide:
-    """Two inspections and their differences; `equal` is the number of equal facts."""
+    """Two inspections and their differences; `equal` is the number of equal facts.
+
+    `facts` are (name, a, b), with None on a side without that fact. `decisions` are (function, condition, a, b): the
+    outcomes of a condition of the dispatch are "yes", "no", "not asked", or "yes, no" if it was evaluated twice.
+    """
 
     a: Facts
     b: Facts
-    facts: tuple[FactDifference, ...]
-    decisions: tuple[DecisionDifference, ...]
+    facts: tuple[tuple[str, Value, Value], ...]
+    decisions: tuple[tuple[str, str, str, str], ...]
     equal: int
 
     @property
@@ -61,13 +45,13 @@ def side_by_side(a: Facts, b: Facts) -> SideBySide:
     first, second = a.flat(), b.flat()
     both = first | second
     facts = tuple(
-        FactDifference(name, first.get(name), second.get(name))
+        (name, first.get(name), second.get(name))
         for name in both
         if first.get(name) != second.get(name) or (name in first) != (name in second)
     )
     answers, others = _answers(a), _answers(b)
     pairs = ((key, answers.get(key, "not asked"), others.get(key, "not asked")) for key in answers | others)
-    decisions = tuple(DecisionDifference(*key, one, other) for key, one, other in pairs if one != other)
+    decisions = tuple((*key, one, other) for key, one, other in pairs if one != other)
     return SideBySide(a, b, facts, decisions, len(both) - len(facts))
 
 
@@ -85,10 +69,10 @@ def render_side_by_side(both: SideBySide, *, verbose: bool = False) -> Renderabl
     titles = both.titles
     parts: list[RenderableType] = [Text(f"{titles[0]}  |  {titles[1]}", "bold"), Text()]
     if both.facts:
-        parts.append(_table("fact", titles, [(row.fact, row.a, row.b) for row in both.facts]))
+        parts.append(_table("fact", titles, both.facts))
     parts += [Text(line, "dim") for line in (said(both), *occupancies(both))]
     if both.decisions:
-        rows = [(f"{row.condition}\n  in {row.function}", row.a, row.b) for row in both.decisions]
+        rows = [(f"{condition}\n  in {function}", a, b) for function, condition, a, b in both.decisions]
         parts += [Text(), _table("condition", titles, rows)]
     for title, facts in zip(titles, (both.a, both.b), strict=True):
         lines = map_lines(facts, check(facts), verbose)
@@ -131,6 +115,6 @@ def side_by_side_json(both: SideBySide) -> dict[str, Any]:
         "a": dict(both.a.about),
         "b": dict(both.b.about),
         "equal": both.equal,
-        "facts": [asdict(row) for row in both.facts],
-        "decisions": [asdict(row) for row in both.decisions],
+        "facts": [dict(zip(("fact", "a", "b"), row, strict=True)) for row in both.facts],
+        "decisions": [dict(zip(("function", "condition", "a", "b"), row, strict=True)) for row in both.decisions],
     }
