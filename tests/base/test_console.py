@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
 from rich.console import Group
@@ -21,8 +20,8 @@ from fattn_probe.base import console
 from fattn_probe.base.console import NOTES, OUT, Stream, Terminal, readable, readable_text, text_of
 from fattn_probe.base.errors import MachineError
 from fattn_probe.base.tables import Flow, Table, labelled, listed
+from tests.made import ROOT
 
-ROOT = Path(__file__).parents[2]
 HOSTILE = "a\x1b[2Jb\x1b]0;title\x07c\u202egnp.exe\x9bd\ud800\r\u2028"
 HOSTILE_SCENARIO = 'version: 1\nabout: "{about}"\nhsk: 64\nn_head: 1\nn_q: 1\nn_kv: 256\n'
 OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")

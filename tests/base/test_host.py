@@ -11,8 +11,7 @@ import pytest
 from fattn_probe.base import host as machine
 from fattn_probe.cases.device import load_devices
 from fattn_probe.machine.run import simulator
-
-ROOT = Path(__file__).parents[2]
+from tests.made import ROOT
 
 
 def groups(tmp_path, text, **files):

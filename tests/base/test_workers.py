@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +20,7 @@ from fattn_probe.base.host import cores
 from fattn_probe.base.workers import LONGEST_TMPDIR, Died, Workers, prepare_workers
 from tests.base.test_signals import marked, nothing_left, started
 from tests.base.worker_functions import half, words
-
-ROOT = Path(__file__).parents[2]
+from tests.made import ROOT
 
 
 def answers(pool: Workers[Any, Any], tasks: Iterable[Any]) -> Any:

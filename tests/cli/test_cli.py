@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.as_user import fattn_probe
-
-ROOT = Path(__file__).parents[2]
+from tests.made import ROOT
 
 
 def probe(*words, code=0):

@@ -1,6 +1,5 @@
 import json
 import re
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -10,8 +9,8 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.scenario import command, expand, load
 from fattn_probe.cases.scenario.files import read_cases
 from fattn_probe.cli import app
+from tests.made import SCENARIOS
 
-SCENARIOS = Path(__file__).parents[3] / "scenarios"
 BAD = "version: 1\nabout: bad\nhsk: 64\nn_head: 4\nn_head_kv: 3\nn_q: 1\nn_kv: 1\n"
 
 

@@ -1,12 +1,11 @@
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.scenario import check, expand, load, loads
+from tests.made import SCENARIOS
 
-SCENARIOS = Path(__file__).parents[3] / "scenarios"
 HEAD = "version: 1\nabout: a test\n"
 TYPES = "f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl"
 MASKS = "alibi, blocks, causal, masked_rows, masked_tiles, none, random, sequences, sliding_window, sparse, sum"

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import fattn_probe
 from fattn_probe.daily.inspect import procedures
+from tests.made import ROOT
 
-ROOT = Path(fattn_probe.__file__).parents[1]
 MODULES = [path.stem for path in Path(procedures.__file__).parent.glob("*.py")]
 
 

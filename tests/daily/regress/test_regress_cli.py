@@ -2,13 +2,12 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.as_user import fattn_probe
+from tests.made import SCENARIOS
 
-SCENARIOS = Path(__file__).parents[3] / "scenarios"
 PADDED = """version: 1
 about: four sequences whose masks lie apart, on the kernel of gqa.yaml
 hsk: 64

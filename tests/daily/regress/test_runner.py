@@ -7,7 +7,6 @@ import pytest
 
 from fattn_probe.base.console import OUT
 from fattn_probe.base.errors import LostError, RegressionError
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.cli.regress import accepted
@@ -19,10 +18,10 @@ from fattn_probe.daily.regress.runner import Planned, SuiteRunner
 from fattn_probe.daily.regress.selection import CaseSelection
 from fattn_probe.daily.regress.tables import as_json, markdown, raise_if_regressed, render
 from fattn_probe.machine.run.session import RunOptions, Session
+from tests.made import H200
 from tests.stand_in import StandIn
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
-H200 = parse_target("sim:h200", load_devices())
 OP = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_q": 1, "n_kv": 64}
 NAMES = ["gqa", *(f"sweep-n_q={number}" for number in range(61))]
 CASES = tuple(resolve(Scenario.model_validate(OP | {"seed": seed}), name, "f") for seed, name in enumerate(NAMES))

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.lab.program.build import Executable
 from fattn_probe.lab.program.execute import (
     ProgramRun,
@@ -19,8 +18,8 @@ from fattn_probe.lab.program.execute import (
 )
 from fattn_probe.lab.program.show import HOST_TIME, render
 from fattn_probe.machine.run.outcome import Finding
+from tests.made import H200
 
-H200 = parse_target("sim:h200", load_devices())
 RECORDS = (
     '{"order":0,"kernel":"void sum(const float*, float*)","grid":[4,1,1],"block":[256,1,1],"shared":0,"regs":32,'
     '"static_shared":0,"max_blocks_per_sm":8}\n'

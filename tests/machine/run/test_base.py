@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario.files import cases_of
 from fattn_probe.cases.shipped import find
 from fattn_probe.llama.launch.record import LaunchRecord
@@ -17,8 +16,8 @@ from fattn_probe.machine.run import base as module
 from fattn_probe.machine.run.base import base_of, changed, release_of
 from fattn_probe.machine.run.kernels_by_op import op_digest
 from fattn_probe.machine.run.session import RunOptions
+from tests.made import H200
 
-H200 = parse_target("sim:h200", load_devices())
 TREE = Tree("/a/tree", Path("/a/tree"), "?", "a", None)
 VEC = LaunchRecord(0, "flash_attn_ext_vec", (("D", "128"),), (1, 12, 32), (32, 4, 1), 0)
 COMBINE = LaunchRecord(1, "flash_attn_combine_results", (("D", "128"),), (1, 32, 1), (128, 1, 1), 96)

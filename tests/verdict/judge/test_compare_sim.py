@@ -1,10 +1,8 @@
 """`compare` on the simulated H200: shipped kernels pass, planted faults do not, and are named."""
 
-from pathlib import Path
-
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.scenario import expand, load, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.geometry import geometry_of
@@ -15,13 +13,12 @@ from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.expectation import expected_of
 from fattn_probe.verdict.measure.verdict import Status, judge, upstream_says
 from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests.made import CPU, H200, SCENARIOS
 from tests.planted import FAULTS, case_of, planted
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
-SCENARIOS = Path(__file__).parents[3] / "scenarios"
 DEVICES = load_devices()
-H200, CPU = (parse_target(target, DEVICES) for target in ("sim:h200", "cpu"))
 LONG_CACHE = """
 version: 1
 about: stream-K seams within tiles

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,9 +20,8 @@ from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.known import CONDITIONS, Failure, Known, by_defect, defects, known_defect
 from fattn_probe.verdict.judge.origin import SourceOrigin
 from fattn_probe.verdict.measure.verdict import Status, Verdict
+from tests.made import ROOT
 from tests.stand_in import StandIn
-
-ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
