@@ -18,28 +18,6 @@ def answer(*words, code=0):
     return json.loads(probe(*words, "--json", code=code).stdout)
 
 
-@pytest.mark.parametrize("words", [("frobnicate",), ("run",), ("run", "scenarios/gqa.yaml", "--nonsense")])
-def test_words_that_make_no_sense(words):
-    probe(*words, code=2)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("run", "scenarios/nowhere.yaml"), "scenarios/nowhere.yaml"),
-        (("run", "scenarios/gqa.yaml", "--on", "sim:h20"), "nearest: h200"),
-        (("run", "scenarios/gqa.yaml", "--on", "h200"), "did you mean sim:h200"),
-        (("run", "scenarios/gqa.yaml", "--debug", "--check"), "choose one"),
-        (("run", "scenarios/gqa.yaml", "--source", "/nowhere"), "/nowhere"),
-        (("run", "scenarios/gqa.yaml", "--source", "pypi:xllamacpp"), "version is missing"),
-        (("compare", "a.gguf", "b.gguf", "c.gguf"), "b.gguf: cannot read the GGUF file"),
-        (("plan", "scenarios/gqa.yaml", "--build", "."), "No such option"),
-    ],
-)
-def test_wrong_input_is_named(words, said):
-    assert said in " ".join(probe(*words, code=2).stderr.split())
-
-
 def test_mistakes_of_several_files_are_reported_together(tmp_path):
     (tmp_path / "a.yaml").write_text("version: 1\nabout: x\nhsk: 63\nn_q: 1\nn_kv: 32\n")
     (tmp_path / "b.yaml").write_text("version: 1\nabout: x\nhsq: 64\nn_q: 1\nn_kv: 32\n")

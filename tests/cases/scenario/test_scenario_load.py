@@ -174,42 +174,6 @@ def test_a_matrix_has_limits():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: [1, 2", "x.yaml:1: not YAML: "),
-        ("a: 1\nb: !!python/object/apply:os.system [ls]\n", "x.yaml:1: about: missing"),
-        ("a: !!python/name:os.system x", "x.yaml:1: not YAML: could not determine a constructor"),
-        ("- 1\n", "x.yaml:1: the file: found [1], allowed: keys such as `version: 1`"),
-        ("", "x.yaml:1: the file: found nothing, allowed: keys such as `version: 1`"),
-        ("a: &a [*a]", "x.yaml:1: not YAML: "),
-        ("a: 1\n--- \nb: 2", "x.yaml:2: not YAML: but found another document"),
-        ("n_q: 0x", "x.yaml:1: "),
-        ("a: 2026-99-99", "x.yaml:1: "),
-    ],
-)
-def test_files_that_are_not_scenarios(text, message):
-    assert any(line.startswith(message) for line in mistakes(text))
-
-
-def test_anchors_do_not_blow_up():
-    levels = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))
-    (message,) = mistakes(f"a0: &a0 [1, 2, 3]\n{levels}\n")
-    assert "too many" in message
-
-
-@pytest.mark.parametrize(("opening", "closing"), [("{kind: sum, of: [", "]}"), ("[", "]"), ("{a: ", "}")])
-def test_deep_nesting_is_one_mistake_with_its_line(opening, closing):
-    text = HEAD + SHAPE + "mask: " + 3000 * opening + "{kind: causal}" + 3000 * closing + "\n"
-    (message,) = mistakes(text)
-    assert message.startswith("x.yaml:8: not YAML: too many or too deeply nested values")
-
-
-def test_anchors_that_nest_deeply_are_one_mistake():
-    lines = ["a0: &a0 {kind: causal}", *(f"a{n}: &a{n} {{kind: sum, of: [*a{n - 1}]}}" for n in range(1, 60))]
-    assert "too deeply nested" in mistakes("\n".join(lines))[0]
-
-
-@pytest.mark.parametrize(
     ("more", "message"),
     [
         (
