@@ -18,7 +18,8 @@ from fattn_probe.daily.regress.runner import SuiteRunner
 from fattn_probe.daily.regress.tables import markdown, raise_if_regressed
 from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.session import RunOptions, Session
-from tests.daily.regress.test_runner import CASES, H200, MOST_LOST, history_at, run
+from tests.daily.regress.test_runner import CASES, MOST_LOST, history_at, run
+from tests.made import H200
 
 TREE = Tree("/a/fork", Path("/a/fork"), "?", "head", None)
 BASE = MergeBase(TREE, "origin/master", "c" * 40, ("fattn.cu",))
