@@ -32,6 +32,14 @@ def shipped(name):
 
 
 def shown(renderable, width=200):
-    """What a terminal without colours shows; no line ends in spaces."""
+    """What a terminal without colours shows."""
     Console(file=(out := io.StringIO()), width=width).print(renderable)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return out.getvalue()
+
+
+def executable(path, text):
+    """A program: a script, which names its interpreter."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path

@@ -16,6 +16,7 @@ import pytest
 from fattn_probe.base.seal import seal
 from fattn_probe.llama.build import open_build
 from tests.as_user import completed as probe
+from tests.made import executable
 
 GQA = Path(__file__).parents[3] / "scenarios/gqa.yaml"
 SINKS = GQA.with_name("sinks.yaml")
@@ -148,17 +149,10 @@ def test_an_op_without_a_kernel_says_why(tmp_path):
     assert "BEST_FATTN_KERNEL_NONE" in done.stdout
 
 
-def gdb_of(folder, text):
-    """A debugger: a shell script."""
-    script = folder / "gdb"
-    script.write_text(f"#!/bin/sh\n{text}")
-    script.chmod(0o755)
-    return script
-
-
 def test_a_debugger_without_python(tmp_path):
-    script = gdb_of(
-        tmp_path,
+    script = executable(
+        tmp_path / "gdb",
+        "#!/bin/sh\n"
         "printf 'define python\\nerror Python scripting is not supported in this copy of GDB.\\nend\\n' > "
         f'{tmp_path}/no-python\nexec gdb -iex "source {tmp_path}/no-python" "$@"\n',
     )
@@ -189,7 +183,9 @@ def test_a_stripped_build(tmp_path):
 
 def test_a_debugger_that_hangs_is_lost(tmp_path):
     started = time.monotonic()
-    done = inspect(GQA, "--on", "sim:h200", "--debugger", gdb_of(tmp_path, "sleep 60\n"), "--timeout", "1")
+    done = inspect(
+        GQA, "--on", "sim:h200", "--debugger", executable(tmp_path / "gdb", "#!/bin/sh\nsleep 60\n"), "--timeout", "1"
+    )
     assert done.returncode == 4
     assert "its start timed out after 1 s" in done.stderr
     assert time.monotonic() - started < 30
@@ -197,7 +193,7 @@ def test_a_debugger_that_hangs_is_lost(tmp_path):
 
 def test_a_debugger_that_is_killed_is_lost(tmp_path):
     """Killed by a gdb command file as soon as the program is loaded: the debugger is gone in the midst."""
-    script = gdb_of(tmp_path, '(sleep 0.3; kill -9 $$) &\nexec gdb "$@"\n')
+    script = executable(tmp_path / "gdb", '#!/bin/sh\n(sleep 0.3; kill -9 $$) &\nexec gdb "$@"\n')
     done = inspect(GQA, "--on", "sim:h200", "--debugger", script)
     assert done.returncode == 4
     assert "ended during" in done.stderr

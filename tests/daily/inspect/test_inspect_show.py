@@ -2,12 +2,10 @@ import inspect
 import json
 import re
 from dataclasses import fields, replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
 from markupsafe import escape
-from rich.console import Console
 
 from fattn_probe.cases.device.origin import MEASURED, Method, Origin, legend
 from fattn_probe.daily.inspect import coverage
@@ -17,13 +15,12 @@ from fattn_probe.daily.inspect.view.page import page
 from fattn_probe.daily.inspect.view.show import FINDINGS_SHOWN, facts_json, render
 from fattn_probe.daily.inspect.view.tables import pairs
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, TileWork
+from tests import made
 from tests.daily.inspect.made_facts import REASONS, causal, decode, fractional, gqa, stream_k, with_block
 
 
 def shown(what: object, width: int = 80) -> str:
-    console = Console(file=(out := StringIO()), width=width)
-    console.print(what)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return "\n".join(line.rstrip() for line in made.shown(what, width=width).splitlines())
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

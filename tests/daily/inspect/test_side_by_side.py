@@ -1,9 +1,7 @@
 import json
 from dataclasses import replace
-from io import StringIO
 
 from markupsafe import escape
-from rich.console import Console
 
 from fattn_probe.cases.device.origin import Method, Origin, legend
 from fattn_probe.daily.inspect.facts import Facts
@@ -16,6 +14,7 @@ from fattn_probe.daily.inspect.view.side_by_side import (
     side_by_side,
     side_by_side_json,
 )
+from tests import made
 from tests.daily.inspect.made_facts import gqa, stream_k
 
 
@@ -35,9 +34,8 @@ def on_rtx4070() -> Facts:
 
 
 def shown(a: Facts, b: Facts, width: int = 80) -> list[str]:
-    console = Console(file=(out := StringIO()), width=width)
-    console.print(render_side_by_side(side_by_side(a, b)))
-    return [line.rstrip() for line in out.getvalue().splitlines()]
+    text = made.shown(render_side_by_side(side_by_side(a, b)), width=width)
+    return [line.rstrip() for line in text.splitlines()]
 
 
 def test_differences_in_the_order_of_the_first_facts():

@@ -11,7 +11,7 @@ from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Outcome
 from fattn_probe.daily.regress.tables import markdown, raise_if_regressed, render
 from tests.daily.regress.test_junit import RUN, named
-from tests.verdict.made import shown
+from tests.made import shown
 
 UNJUDGED = Result("wide", "d", "unjudged", "the predicted error is as large as the answer")
 

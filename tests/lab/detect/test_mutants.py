@@ -11,7 +11,7 @@ from fattn_probe.lab.detect.schema import FILES, messages, suspects, switched
 from fattn_probe.lab.detect.verdicts import documents
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.source.patches import find, plan
-from tests.maintain.test_scripts import ROOT
+from tests.made import ROOT
 
 KERNEL = (Path(__file__).parent / "kernel.cu").read_text()
 

@@ -1,13 +1,11 @@
 """The table of `compare --kernel`, the times and their intervals."""
 
 import dataclasses
-import io
 import random
 import re
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from fattn_probe.cases.device import Target
 from fattn_probe.lab.kernels.compiled import shipped
@@ -15,6 +13,7 @@ from fattn_probe.lab.kernels.extras import Attended
 from fattn_probe.lab.kernels.names import Package
 from fattn_probe.lab.kernels.show import Speed, document, render
 from fattn_probe.lab.profile.roofline import Roof
+from tests.made import shown
 
 from .test_contenders import Exact, case_of, rows
 
@@ -26,9 +25,7 @@ def timed(name="exact", seconds=(1e-3, 2e-3, 3e-3)):
 
 
 def drawn(found, width=120):
-    file = io.StringIO()
-    Console(file=file, width=width).print(render(found, [shipped("naive")], maps=False))
-    return file.getvalue()
+    return shown(render(found, [shipped("naive")], maps=False), width=width)
 
 
 def test_times_of_a_gpu_are_shown_with_their_interval():
@@ -43,9 +40,7 @@ def test_times_of_a_gpu_are_shown_with_their_interval():
 def test_where_a_package_ran_is_said_unless_it_was_the_gpu(target, said):
     package = Package("exact", lambda *_, **__: Attended(np.zeros(1)), "on this computer's CPU")
     row = dataclasses.replace(timed(), target=target)
-    file = io.StringIO()
-    Console(file=file, width=120).print(render([row], [package], maps=False))
-    assert ("exact: on this computer's CPU" in file.getvalue()) == said
+    assert ("exact: on this computer's CPU" in shown(render([row], [package], maps=False))) == said
 
 
 def test_the_share_of_the_roofline():

@@ -1,10 +1,8 @@
 """What is printed after a program's own output."""
 
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from fattn_probe.lab.program.build import Executable
 from fattn_probe.lab.program.execute import (
@@ -18,6 +16,7 @@ from fattn_probe.lab.program.execute import (
 )
 from fattn_probe.lab.program.show import HOST_TIME, render
 from fattn_probe.machine.run.outcome import Finding
+from tests import made
 from tests.made import H200
 
 RECORDS = (
@@ -34,9 +33,7 @@ RECORDS = (
 
 
 def shown(run, target=H200, *, checked=False):
-    console = Console(file=(out := io.StringIO()), width=100)
-    console.print(render(run, target, checked=checked))
-    return out.getvalue()
+    return made.shown(render(run, target, checked=checked), width=100)
 
 
 def test_the_later_record_of_a_launch_counts():

@@ -10,6 +10,7 @@ import pytest
 from fattn_probe.machine.run.outcome import Failed, Missing, Ran
 from fattn_probe.machine.run.runner import Command, RunFiles, RunnerEndedError
 from tests.machine.run.test_execute import write_result
+from tests.made import executable
 
 READY = "echo 'fattn-runner: ready'\n"
 
@@ -19,9 +20,7 @@ def fake(tmp_path):
     """A runner made of a shell script; `$line` is the case."""
 
     def start(script, timeout=60.0):
-        path = tmp_path / "runner"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
+        path = executable(tmp_path / "runner", f"#!/bin/sh\n{script}\n")
         return Command(path, ("--backend", "CPU"), {"WHO": "me"}, timeout).started()
 
     return start

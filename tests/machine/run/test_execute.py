@@ -15,6 +15,7 @@ from fattn_probe.llama.build.stamp import NATIVE
 from fattn_probe.machine.run.frames import kernel_frames, parse_addr2line, short_frame, symbolise
 from fattn_probe.machine.run.outcome import Finding, Lost, Ran, Unsupported
 from fattn_probe.machine.run.runner import Command, RunFiles
+from tests.made import executable
 
 LAUNCH = '{"order":0,"kernel":"void f<2>(int)","grid":[1,1,1],"block":[32,1,1],"shared":0}'
 ADDR2LINE = """0x0000000000001234: load_tile<64> at /src/fattn-mma-f16.cuh:240
@@ -27,14 +28,8 @@ ADDR2LINE = """0x0000000000001234: load_tile<64> at /src/fattn-mma-f16.cuh:240
 @pytest.fixture
 def fake(tmp_path):
     """A runner made of a Python program."""
-
-    def make(body):
-        path = tmp_path / "fattn-runner"
-        path.write_text(f"#!{sys.executable}\nimport os, shutil, sys\n{body}\n")
-        path.chmod(0o755)
-        return path
-
-    return make
+    start = f"#!{sys.executable}\nimport os, shutil, sys\n"
+    return lambda body: executable(tmp_path / "fattn-runner", f"{start}{body}\n")
 
 
 def write_result(path, status="ok", reason=""):

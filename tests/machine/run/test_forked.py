@@ -12,14 +12,13 @@ from fattn_probe.machine.run.inputs import make_case_file
 from fattn_probe.machine.run.outcome import Failed, Lost, Ran
 from fattn_probe.machine.run.runner import SIGPROF, forked_runner
 from fattn_probe.machine.run.simulator import Simulation
+from tests.made import executable
 
 
 @pytest.fixture
 def fake(tmp_path):
     def start(script):
-        path = tmp_path / "runner"
-        path.write_text(f"#!/bin/sh\necho 'fattn-runner: ready'\n{script}\n")
-        path.chmod(0o755)
+        path = executable(tmp_path / "runner", f"#!/bin/sh\necho 'fattn-runner: ready'\n{script}\n")
         return forked_runner(path, (), env={}, folder=tmp_path, timeout=60)
 
     return start
