@@ -285,14 +285,23 @@ def test_the_folder_of_another_program(cache, caplog):
     assert {path.name for path in folder.iterdir()} == {"b.index", "c.index-part", "seal.json", SEEN}
 
 
-@pytest.mark.parametrize("damage", [b"", b"x", b"fattn-probe things 1 00\nbody"])
+DAMAGED = {
+    "empty": lambda whole: b"",
+    "of another": lambda whole: b"x" + whole,
+    "cut": lambda whole: whole[:-9],
+    "one byte": lambda whole: whole.replace(b"two", b"twp"),
+    "another digest": lambda whole: b"fattn-probe things 1 00\nbody",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_document_is_none(cache, damage, caplog):
     assert read_document(KIND, "key") is None
     write_document(KIND, "key", b"body\nof two lines")
     assert (read_document(KIND, "key"), caplog.messages) == (b"body\nof two lines", [])
     assert read_document(Kind("things", "it", 2), "key") is None
     (path,) = (cache / "things").glob("*.document")
-    path.write_bytes(damage)
+    path.write_bytes(DAMAGED[damage](path.read_bytes()))
     assert [read_document(KIND, "key"), read_document(KIND, "key")] == [None, None]
     assert caplog.messages == [f"{path}: the thing is damaged: making it again"]
 
@@ -308,7 +317,12 @@ def test_nothing_from_a_cache_is_unpickled():
     assert users == {"cluster.py"}, "a pool of processes"
 
 
-def test_a_document_in_a_cache_that_cannot_be_written_is_made_each_time(cache, refused):
-    refused(errno.ENOSPC)
+@pytest.mark.parametrize("there", [False, True], ids=["full", "no folder"])
+def test_a_document_in_a_cache_that_cannot_be_written_is_made_each_time(cache, refused, there):
+    if there:
+        cache.mkdir()
+        (cache / "things").touch()
+    else:
+        refused(errno.ENOSPC)
     write_document(KIND, "key", b"body")
     assert read_document(KIND, "key") is None

@@ -89,28 +89,6 @@ def test_no_set_of_switches_is_made_twice(tree, compiled, monkeypatch):
     assert made == [frozenset(), frozenset({2})]
 
 
-@pytest.mark.parametrize("damage", [
-    lambda whole: "", lambda whole: whole[:-9], lambda whole: "[]", lambda whole: "\0",
-    lambda whole: whole.replace('"without": [2]', '"without": [3]'),
-])  # fmt: skip
-def test_a_damaged_file_is_made_again(tree, compiled, memory, damage):
-    first, whole = compiling(PatchedTree(tree, ()), KERNELS, print), memory().read_text()
-    memory().write_text(damage(whole))
-    assert memory().read_text() != whole
-    assert compiling(PatchedTree(tree, ()), KERNELS, print) == first
-    assert memory().read_text() == whole
-    assert len(compiled) == 6
-
-
-def test_a_file_is_never_half_written(tree, compiled, memory, monkeypatch):
-    compiling(PatchedTree(tree, ()), KERNELS, print)
-    whole = memory().read_text()
-    monkeypatch.setattr("fattn_probe.base.documents.json.dumps", lambda known, indent: "\udc80")  # cannot be written
-    with pytest.raises(UnicodeEncodeError):
-        compiling(PatchedTree(tree, ()), KERNELS | {"75": KERNELS["90"]}, print)
-    assert memory().read_text() == whole
-
-
 def test_two_processes_that_find_out_at_once_remember_both(tree, compiled, memory, monkeypatch):
     checked, others = schema.checked, [{"75": KERNELS["90"]}]
 
