@@ -93,7 +93,7 @@ def upstream_line(folder):
     return next(line for line in readme_lines(folder) if line[0] == "build/bin/test-backend-ops")
 
 
-@NIGHT  # CI has test_ways.py and test_upstream_case.py, with a stand-in for upstream's program
+@NIGHT  # CI has test_upstream_case.py, with a stand-in for upstream's program
 def test_a_case_of_upstreams_list_is_a_line(tmp_path):
     case = tmp_path / "case.yaml"
     case.write_text(fattn_probe("scenario", "from-ops", OF_UPSTREAM).stdout)
