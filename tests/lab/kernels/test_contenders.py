@@ -1,4 +1,4 @@
-"""Kernels other than llama.cpp's: right for every shape, judged alike, refused with a reason, timed; and their table."""
+"""Kernels other than llama.cpp's: right for every shape, judged alike, refused with a reason; their table and times."""
 
 import dataclasses
 import json
