@@ -110,9 +110,9 @@ WORDS = {
     # suites, histories
     "regress nowhere.yaml": "nowhere.yaml",
     "regress /dev/zero": "a device, not a file",
-    "regress suite.yaml --shard 1/2": "--run",
+    "regress suite.yaml --shard 1/2": "--shard needs --run NAME",
     "regress suite.yaml --shard x --run a": "x",
-    "history list --history nowhere.db": "nowhere.db",
+    "history list --history nowhere.db": "there is no history",
     "history show x --history nowhere.db": "nowhere.db",
     "history accept --why x --history nowhere.db": "name one run",
     "history merge nowhere.db --history new.db": "nowhere.db",
@@ -124,6 +124,20 @@ WORDS = {
     "regress op.yaml": "op.yaml:1: the file: this is a scenario, which `fattn-probe compare` judges",
     "compare suite.yaml": "suite.yaml:1: the file: this is a suite, which `fattn-probe regress` runs",
     "scenario check tree": "no scenario in tree",
+    # what takes long
+    "fuzz --on gpu": "only simulated GPUs (sim:ID) say in advance which kernels a random case needs",
+    "fuzz --on sim:h2000": "h2000",
+    "fuzz --minutes 0": "a number of minutes",
+    "fuzz --minutes nan": "a number of minutes",
+    "fuzz --cases 0": "--cases",
+    "fuzz --new-kernels 1.5": "not a share from 0 to 1",
+    "fuzz --seed -1": "--seed",
+    "mutate suite.yaml --file fattn.cuh": "mutants are made in fattn-mma-f16.cuh",
+    "mutate suite.yaml --on gpu": "only simulated GPUs (sim:ID) say what a case executes",
+    "coverage suite.yaml --on gpu": "only simulated GPUs (sim:ID) say what a case executes",
+    # programs and kernels
+    "program none.cu --on sim:h200": "there is no such file",
+    "compare op.yaml --kernel none.cu:x --on cpu": "--kernel none.cu:x:",  # no picture
     # words
     "frobnicate": "frobnicate",
     "run": "SCENARIO",

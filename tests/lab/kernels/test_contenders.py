@@ -81,10 +81,6 @@ def test_of_many_printed_lines_some_are_shown():
     assert beginning("a\n" * 70).splitlines() == ["a"] * 50 + ["... (70 lines)"]
 
 
-def test_a_message_has_no_pictures():
-    assert "--kernel none.cu:x:" in fattn_probe("compare", "gqa", "--kernel", "none.cu:x", "--on", "cpu", code=2).stderr
-
-
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
