@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import fattn_probe
 from fattn_probe.base import cache as caches
 from fattn_probe.base import seal as seals
 from fattn_probe.base.cache import Kind, get_or_make, growing, lock_beside, part, read_document, tended, write_document
@@ -304,17 +302,6 @@ def test_a_damaged_document_is_none(cache, damage, caplog):
     path.write_bytes(DAMAGED[damage](path.read_bytes()))
     assert [read_document(KIND, "key"), read_document(KIND, "key")] == [None, None]
     assert caplog.messages == [f"{path}: the thing is damaged: making it again"]
-
-
-def test_nothing_from_a_cache_is_unpickled():
-    """A pickle runs code of who wrote it, and a cache may be shared."""
-    modules = (path for path in Path(fattn_probe.__file__).parent.rglob("*.py"))
-    users = {
-        path.name
-        for path in modules
-        if re.search(r"\b(import|from) (c?pickle|cloudpickle|marshal|shelve|dill)", path.read_text())
-    }
-    assert users == {"cluster.py"}, "a pool of processes"
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["full", "no folder"])

@@ -120,11 +120,6 @@ def test_labels_and_lists_keep_their_words():
     assert shown(listed(["one two three"]), width=8) == "- one   \n  two   \n  three \n"
 
 
-def test_every_table_is_made_here():
-    makers = [path for path in PACKAGE.rglob("*.py") if re.search(r"rich\.table|rich import.*table", path.read_text())]
-    assert [path.name for path in makers] == ["tables.py"]
-
-
 def piped(*words, columns=None):
     command = [sys.executable, "-m", "fattn_probe", *words]
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "PYTHONPATH": str(PACKAGE.parent)}

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -248,19 +247,3 @@ def test_a_signal_in_the_moment_of_the_end_changes_nothing(tmp_path):
     words, env = [sys.executable, "-c", LAST_MOMENT], {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, start_new_session=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-
-USERS = {
-    r"multiprocessing|ProcessPool|os\.fork": {"base/workers.py"},
-    r"ThreadPool": {"base/workers.py"},
-    # ninja has a terminal of its own; the module of stubs is a step of a build, and imports nothing.
-    r"import subprocess": {"base/process.py", "llama/build/ninja.py", "llama/build/stubs.py"},
-}
-
-
-@pytest.mark.parametrize("pattern", USERS)
-def test_one_module_starts_processes_threads_and_programs(pattern):
-    package = ROOT / "fattn_probe"
-    modules = [path for path in package.rglob("*.py") if path.parent.name != "detect"]
-    users = {path for path in modules if re.search(rf"^[^#\"]*({pattern})", path.read_text(), re.MULTILINE)}
-    assert {str(path.relative_to(package)) for path in users} == USERS[pattern]
