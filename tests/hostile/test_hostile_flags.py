@@ -54,7 +54,7 @@ WORDS = {
     "inspect op.yaml --trace --at block=x": "--at 'block=x' is not a place",
     "inspect op.yaml --trace --at block=-1": "--at 'block=-1' is not a place",
     "inspect op.yaml --trace --at lane=32": "--at 'lane=32' is not a place",
-    "inspect op.yaml --trace --at blok=1": "--at 'blok=1' is not a place",
+    "inspect op.yaml --trace --at blok=1": "allowed: block, warp, lane, kb0",
     "inspect op.yaml --values K[": "--values",
     "inspect op.yaml --values X[0]": "X[0]",
     "inspect op.yaml --break nothing": "--break",
