@@ -108,13 +108,6 @@ def test_fractional_tiles(inspector):
     assert len(facts.blocks) == 264
 
 
-@pytest.mark.night  # CI has such facts in test_coverage.py
-def test_a_fault_in_the_arithmetic_of_kbc_is_reported():
-    coverage = check(facts_of(inspector_of(patch="fault-stream-k-seam"), CASES["streamk-fractional"]))
-    assert not coverage.passes
-    assert "block 0 stops at kbc 45, block 1 starts at 46" in coverage.findings[0].message
-
-
 def test_an_op_that_no_kernel_takes_says_why(inspector):
     text = "version: 1\nabout: x\nhsk: 192\nhsv: 128\nn_head: 8\nn_head_kv: 2\nn_q: 9\nn_kv: 512\nmask: {kind: causal}"
     (case,) = expand(loads(text))
