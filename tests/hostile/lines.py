@@ -43,18 +43,18 @@ class Line:
     most: int
     where: str
     builds: bool
+    ci: bool
     text: str
 
 
-def lines(builds: bool | None = None) -> list[Line]:
-    """The lines: all, or those that do or do not compile kernels."""
+def lines() -> list[Line]:
     found = []
     for text in LINES.read_text(encoding="utf-8").splitlines():
         if text and not text.startswith("#"):
             codes, most, where, line = text.split(None, 3)
-            place, _, build = where.partition("+")
-            found.append(Line(tuple(map(int, codes.split(","))), int(most), place, bool(build), line))
-    return [line for line in found if builds is None or line.builds == builds]
+            place, *more = where.split("+")
+            found.append(Line(tuple(map(int, codes.split(","))), int(most), place, "build" in more, "ci" in more, line))
+    return found
 
 
 def make_folder(folder: Path) -> None:
