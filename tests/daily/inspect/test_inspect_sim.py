@@ -10,7 +10,7 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.llama.launch.tiles import limits_of, parallel_blocks_of, share_of
-from fattn_probe.llama.source import DEFAULT_SOURCE, ggml_types, resolve, template_parameters
+from fattn_probe.llama.source import ggml_types, template_parameters
 from fattn_probe.machine.run.outcome import Unsupported
 from fattn_probe.machine.run.prepare import prepare
 from maintain.agreement import read_recording
@@ -78,8 +78,7 @@ def test_a_debugger_without_python_finds_the_same(inspector):
 
 
 @pytest.fixture(scope="module")
-def recorded():
-    tree = resolve(DEFAULT_SOURCE)
+def recorded(tree):
     return read_recording(RECORDING, ggml_types(tree), template_parameters(tree))[1]
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.daily.regress.results import result_of
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.capture import Capture
-from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.cases import judge_case
 from fattn_probe.verdict.judge.checks import Checks
 from tests.as_user import completed
@@ -102,11 +101,6 @@ class LastScaleInF16(StandIn):
         scale = np.random.default_rng(1).uniform(1e-3, 1e-2, (*found.dst.shape[:3], 1))
         factor = scale.astype(np.float16) / scale
         return dataclasses.replace(found, dst=(found.dst * factor).astype(np.float32))
-
-
-@pytest.fixture(scope="module")
-def session():
-    return Session(RunOptions(resolve(DEFAULT_SOURCE)))
 
 
 def test_a_last_scale_in_f16_fails_both(session):

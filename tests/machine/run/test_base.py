@@ -86,9 +86,8 @@ def test_a_base_has_the_launches_of_the_release(tree, session):
 
 @pytest.mark.build
 @pytest.mark.network
-def test_the_base_of_an_edited_folder_is_the_release(tmp_path):
-    release = resolve(DEFAULT_SOURCE)
-    shutil.copytree(release.root, tmp_path / "tree")
+def test_the_base_of_an_edited_folder_is_the_release(tree, tmp_path):
+    shutil.copytree(tree.root, tmp_path / "tree")
     assert base_of(RunOptions(resolve(str(tmp_path / "tree")))) is None
     source = tmp_path / "tree/ggml/src/ggml-cuda/fattn.cu"
     source.write_text(source.read_text() + "// an edit\n")

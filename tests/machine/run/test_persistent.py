@@ -10,7 +10,6 @@ from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress.results import result_of
 from fattn_probe.llama.build import CPU_RUNNER
 from fattn_probe.llama.build.key import Build
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Unsupported
 from fattn_probe.machine.run.runner import RunnerEndedError, beside_others
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -34,8 +33,8 @@ done
 
 
 @pytest.fixture(scope="module")
-def build():
-    return Session(RunOptions(resolve(DEFAULT_SOURCE))).build_for(CPU)
+def build(session):
+    return session.build_for(CPU)
 
 
 @pytest.fixture

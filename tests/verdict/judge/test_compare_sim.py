@@ -6,7 +6,7 @@ from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.scenario import expand, load, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
+from fattn_probe.llama.source import patches
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.cases import judge_cases
 from fattn_probe.verdict.judge.checks import Checks
@@ -75,8 +75,7 @@ def test_all_planted_faults_are_caught(session, n_kv):
 
 
 @pytest.mark.night
-def test_a_stream_k_fault_is_placed_at_its_seams(session):
-    tree = resolve(DEFAULT_SOURCE)
+def test_a_stream_k_fault_is_placed_at_its_seams(tree):
     patched = Session(RunOptions(tree, patches=(patches.find("fault-stream-k-seam", tree),)))
     (row,) = rows_of(patched, LONG_CACHE)
     assert row.status is Status.FAIL

@@ -8,10 +8,8 @@ import pytest
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario import period as rule
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.outcome import Lost
 from fattn_probe.machine.run.part import Part
-from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge import checks
 from fattn_probe.verdict.judge.cases import Answers, judge_case, judged_case
 from fattn_probe.verdict.judge.checks import Checks
@@ -31,8 +29,7 @@ pytestmark = [pytest.mark.build, pytest.mark.network]
 
 
 @pytest.fixture(scope="module")
-def session():
-    session = Session(RunOptions(resolve(DEFAULT_SOURCE)))
+def session(session):
     with session.persistent_runner():
         yield session
 
