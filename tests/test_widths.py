@@ -223,6 +223,7 @@ def test_the_command_itself_in_a_pipe(words, columns):
     assert done.returncode == (2 if "no-such" in words else 0), done.stderr
     assert has(done.stdout + done.stderr, [])
     assert (done.stdout + done.stderr).splitlines()[0]
+    assert max(map(len, done.stdout.splitlines()), default=0) <= int(columns or 120)
 
 
 @pytest.mark.build

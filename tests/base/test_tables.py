@@ -1,11 +1,8 @@
 """Tables in terminals of all widths, and in a pipe."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
@@ -118,19 +115,3 @@ def test_labels_and_lists_keep_their_words():
     text = shown(labelled({"kernel": Text("word " * 30), "config": Text("x" * 100)}), width=60)
     assert letters(text) == "kernel" + "word" * 30 + "config" + "x" * 100
     assert shown(listed(["one two three"]), width=8) == "- one   \n  two   \n  three \n"
-
-
-def piped(*words, columns=None):
-    command = [sys.executable, "-m", "fattn_probe", *words]
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "PYTHONPATH": str(PACKAGE.parent)}
-    environment |= {} if columns is None else {"COLUMNS": str(columns)}
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-
-
-@pytest.mark.parametrize("columns", [None, 60])
-def test_a_pipe_gets_no_escapes_and_whole_lines(columns):
-    text = piped("device", "list", columns=columns)
-    assert "\x1b" not in text
-    assert "…" not in text
-    assert "NVIDIA H200" in text
-    assert max(map(len, text.splitlines())) <= (columns or 120)
