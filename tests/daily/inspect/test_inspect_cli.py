@@ -94,16 +94,6 @@ def test_what_cannot_be_inspected_is_refused(said):
     assert said in done.stderr
 
 
-def test_a_question_of_ones_own():
-    words = ("--break", "float KQ_max_new@fattn-mma-f16.cuh", "--print", "kb0", "--print", "no_such_name")
-    done = inspect(GQA, "--on", "sim:h200", "--host", "--at", "block=3,warp=1,lane=5", *words)
-    assert done.returncode == 2, done.stderr
-    assert "flash_attn_ext_f16_iter at fattn-mma-f16.cuh:" in done.stdout
-    assert "  kb0 = 3\n" in done.stdout
-    assert '  no_such_name: No symbol "no_such_name" in current context.' in done.stdout
-    assert "--print 'no_such_name' has no value in flash_attn_ext_f16_iter at fattn-mma-f16.cuh:" in done.stderr
-
-
 @pytest.mark.slow
 def test_a_kernel_that_ends_in_a_finding(tmp_path):
     path = tmp_path / "tail.yaml"
@@ -117,11 +107,12 @@ def test_a_kernel_that_ends_in_a_finding(tmp_path):
 
 def test_an_op_without_a_kernel_says_why(tmp_path):
     path = tmp_path / "none.yaml"
-    path.write_text("version: 1\nabout: x\nhsk: 192\nhsv: 128\nn_head: 8\nn_head_kv: 2\nn_q: 9\nn_kv: 512\n")
+    sizes = "hsk: 192\nhsv: 128\nn_head: 8\nn_head_kv: 2\nn_q: 9\nn_kv: 512\n"
+    path.write_text(f"version: 1\nabout: x\n{sizes}mask: {{kind: causal}}\n")
     done = inspect(path, "--on", "sim:h200")
     assert done.returncode == 0
     assert "unsupported" in done.stdout
-    assert "BEST_FATTN_KERNEL_NONE" in done.stdout
+    assert "gqa_ratio % 8 != 0 held (gqa_ratio = 4), so BEST_FATTN_KERNEL_NONE" in " ".join(done.stdout.split())
 
 
 def test_a_debugger_without_python(tmp_path):
@@ -274,16 +265,6 @@ def test_the_live_debugger_refuses_a_place_that_is_not_there(place, said):
     done = probe("debug", GQA, "--on", "sim:h200", "--at", place, input="quit\n")
     assert done.returncode == 2
     assert said in done.stderr
-
-
-def test_a_warp_is_followed():
-    done = inspect(GQA, "--on", "sim:h200", "--trace", "--at", "block=1,warp=2,lane=5")
-    assert done.returncode == 0, done.stderr
-    assert "warp 2 of block 1" in done.stdout
-    assert "first deviation: none" in done.stdout
-    assert "output: pass" in done.stdout
-    assert "of output row sequence 0, query 0, head 0." in " ".join(done.stdout.split())
-    assert "Of 12 stored quantities, 12 are within their bounds." in " ".join(done.stdout.split())
 
 
 @pytest.mark.night  # CI follows faults to dst in test_trace_to_the_end.py
