@@ -18,30 +18,9 @@ def answer(*words, code=0):
     return json.loads(probe(*words, "--json", code=code).stdout)
 
 
-def test_mistakes_of_several_files_are_reported_together(tmp_path):
-    (tmp_path / "a.yaml").write_text("version: 1\nabout: x\nhsk: 63\nn_q: 1\nn_kv: 32\n")
-    (tmp_path / "b.yaml").write_text("version: 1\nabout: x\nhsq: 64\nn_q: 1\nn_kv: 32\n")
-    said = probe("run", str(tmp_path), code=2).stderr
-    assert "a.yaml" in said
-    assert "b.yaml:3" in said
-    assert "hsk" in said
-
-
 def test_lists_are_json_too():
     assert {"gqa", "decode", "mla"} <= {Path(item["path"]).stem for item in answer("scenario", "list")}
     assert "h200" in {item["id"] for item in answer("device", "list")}
-
-
-def test_an_op_of_upstream_becomes_a_scenario(tmp_path):
-    case = "FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,nr23=[4,1],kv=512,nb=3,mask=1,sinks=0,max_bias=0.0,logit_softcap=0.0,"
-    text = probe(
-        "scenario",
-        "from-ops",
-        case + "prec=f32,type_K=f16,type_V=f16,permute=[0,1,2,3],kv_view=1,v_is_view_of_k=0,n_kv_max=0)",
-    ).stdout
-    (tmp_path / "case.yaml").write_text(text)
-    (shown,) = answer("scenario", "show", str(tmp_path / "case.yaml"))
-    assert (shown["hsk"], shown["n_kv"], shown["n_q"]) == (64, 512, 3)
 
 
 @pytest.mark.build

@@ -92,13 +92,6 @@ def test_the_same_launches_are_kept_once(history):
     assert count == 1
 
 
-def test_a_run_by_the_beginning_of_its_uid(history):
-    run = history.begin(SIM, "nightly")
-    assert history.run(run.uid[:8]) == run
-    with pytest.raises(InputError, match="no runs begin with 'zz'"):
-        history.run("zz")
-
-
 def test_a_full_disk_loses_nothing_that_was_written(tmp_path):
     with open_history(tmp_path / "h.db") as history:
         run = history.begin(SIM, "nightly")
