@@ -67,7 +67,7 @@ int main(int argc, char **) {
         ("_ZTV7Derived", DERIVED, ["cast"], {}, 87, "made\n"),
     ],
 )
-def test_a_stub_says_its_symbol_and_ends_the_program_unless_it_is_a_question(tmp_path, symbol, program, words, environment, code, printed):
+def test_what_a_stub_says_and_does(tmp_path, symbol, program, words, environment, code, printed):
     (tmp_path / "stubs.c").write_text(render_stubs(["_Z3foov", symbol] if symbol == CASE else [symbol]))
     (tmp_path / "main.cpp").write_text(program)
     for argv in (["gcc", "-c", "-fPIC", "stubs.c"], ["gcc", "main.cpp", "stubs.o", "-lstdc++", "-o", "main"]):
