@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.from_ops import from_ops
@@ -17,13 +16,12 @@ from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.verdict.measure.metrics import digest_of
 from maintain.agreement import agreement, exported, hashes_of, read_hashes, read_recording
+from tests.made import H200, SCENARIOS
 
 RECORDING = Path(__file__).parent / "data/h200"
-SCENARIOS = Path(__file__).parent.parent / "scenarios"
 FAULTS = [SCENARIOS / f"known-faults/{name}.yaml" for name in ("masked-rows", "q8-race")]
 FILES = [*sorted(SCENARIOS.glob("*.yaml")), *FAULTS]  # what the recording has
 CASES = [case for path in FILES for case in expand(load(path))]
-H200 = parse_target("sim:h200", load_devices())
 # Those of `scripts/test`: their kernels are those of other fast tests, and a vec kernel.
 FAST = ("gqa", "sinks", "unaligned", "masked-rows", "decode")
 # CI adds a kernel with a softcap, one for each way to hold K and V that differs, and a tile kernel; the rest is a

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario.files import cases_of
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import in_words
@@ -15,11 +14,11 @@ from fattn_probe.machine.run.required_kernels import dry_runs, op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.metrics import digest_of
 from maintain.agreement import hashes_of, read_hashes
+from tests.made import H200, ROOT
 
 H100 = read_hashes(Path(__file__).parent / "data/h100-random.csv.gz")
 """Hashes of 300 cases on an H100 (2026-11-25, llama.cpp b11549, nvcc 13.0)."""
-H200 = parse_target("sim:h200", load_devices())
-SCRIPT = Path(__file__).parent.parent / "scripts/random-scenarios"
+SCRIPT = ROOT / "scripts/random-scenarios"
 # Head sizes 80 and 96, whose blocks on an SM, and so their bits, follow from ptxas's figures; 64 with q8_0; 72, and the
 # one that rescales VKQ by the multiply-add of a step's first row.
 SOME = ("random-078", "random-048", "random-049", "random-212", "random-287", "random-242")

@@ -25,25 +25,16 @@ def budget():
         ("SEEN = []\ndef f(x):\n    SEEN.append(x)\n", "f changes the module's SEEN"),
         ("SEEN = {}\ndef f(x):\n    SEEN[x] = 1\n", "f changes the module's SEEN"),
         ("count = 0\ndef f():\n    global count\n    count += 1\n", "a function changes the module's count"),
+        ("app.add_typer(other)\nscenario_app.command()(f)\n", ""),
+        ("WORDS = {'a': 1}\ndef f():\n    return WORDS['a']\n", ""),
+        ("names = []\ndef f():\n    names = []\n    names.append(1)\n", ""),
+        ("READ = lambda path: path.read_text()\n", ""),
     ],
 )
 def test_effects_and_state_of_an_import(budget, tmp_path, source, said):
     (tmp_path / "module.py").write_text(source)
-    assert said in "\n".join(budget.import_effects(tmp_path / "module.py"))
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "app.add_typer(other)\nscenario_app.command()(f)\n",
-        "WORDS = {'a': 1}\ndef f():\n    return WORDS['a']\n",
-        "names = []\ndef f():\n    names = []\n    names.append(1)\n",
-        "READ = lambda path: path.read_text()\n",
-    ],
-)
-def test_definitions_have_none(budget, tmp_path, source):
-    (tmp_path / "module.py").write_text(source)
-    assert list(budget.import_effects(tmp_path / "module.py")) == []
+    found = "\n".join(budget.import_effects(tmp_path / "module.py"))
+    assert said in found and bool(said) == bool(found)
 
 
 def test_functions_of_cpp(budget, tmp_path):

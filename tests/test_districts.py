@@ -1,10 +1,17 @@
-"""docs/architecture.md lists the districts and their rooms, in an order in which each imports only earlier ones."""
+"""docs/architecture.md lists the districts and rooms, each of which imports only earlier ones; what one module does.
+
+A container with two cores of a machine with 256 would start 256 threads if another module counted them; a pickle runs
+code of who wrote it, and a cache may be shared; ninja has a terminal of its own, and the module of stubs is a step of a
+build, which imports nothing.
+"""
 
 import ast
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+import pytest
+
+from tests.made import ROOT
+
 PACKAGE = ROOT / "fattn_probe"
 TABLE = re.search(r"\| district \|.*?\n\n", (ROOT / "docs/architecture.md").read_text(), re.DOTALL)
 assert TABLE is not None
@@ -63,3 +70,25 @@ def test_what_is_imported_stands_earlier():
         if place[0] in DISTRICTS and order(place) > order(own)
     ]
     assert wrong == []
+
+
+USERS = {
+    r"\b(import|from) hashlib\b": {"fattn_probe/base/digest.py"},
+    "<svg": {"fattn_probe/base/view/svg.py"},
+    r"rich\.table|rich import.*table": {"fattn_probe/base/tables.py"},
+    r"\bcpu_count\(|len\(os\.sched_getaffinity": {"fattn_probe/base/host.py"},
+    r"^[^#\"]*(multiprocessing|ProcessPool|ThreadPool|os\.fork)": {"fattn_probe/base/workers.py"},
+    r"^[^#\"]*import subprocess": {
+        *("fattn_probe/base/process.py", "fattn_probe/llama/build/ninja.py", "fattn_probe/llama/build/stubs.py"),
+        *("fattn_probe/lab/detect/schema.py", "scripts/agreement", "scripts/nightly"),
+    },
+    r"\b(import|from) (c?pickle|cloudpickle|marshal|shelve|dill)": {"fattn_probe/daily/regress/cluster.py"},
+}
+
+
+@pytest.mark.parametrize("pattern", USERS)
+def test_one_module_does_it(pattern):
+    texts = [path for path in [*modules(), *PACKAGE.rglob("*.j2"), *(ROOT / "scripts").rglob("*")] if path.is_file()]
+    texts = [path for path in texts if path.suffix in ("", ".py", ".j2")]
+    users = {path for path in texts if re.search(pattern, path.read_text(), re.MULTILINE)}
+    assert {str(path.relative_to(ROOT)) for path in users} == USERS[pattern]

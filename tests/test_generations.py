@@ -4,8 +4,6 @@ A build is made for each. CI has the one without tensor cores, and the oldest re
 tests have an H200, and those of tests/native the instructions of every generation.
 """
 
-from pathlib import Path
-
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
@@ -16,8 +14,9 @@ from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.metrics import measure
 from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests.made import SCENARIOS
 
-SCENARIO = Path(__file__).parent.parent / "scenarios/gqa.yaml"
+SCENARIO = SCENARIOS / "gqa.yaml"
 (GQA,) = expand(load(SCENARIO))
 (LONGER,) = expand(loads(SCENARIO.read_text().replace("n_q: 7", "n_q: 40"), "longer.yaml"))
 

@@ -3,13 +3,11 @@
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from fattn_probe.llama.build.ccache import ccache_folder
-
-ROOT = Path(__file__).parents[1]
+from tests.made import ROOT
 
 
 def without_network():

@@ -5,11 +5,11 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.made import ROOT, executable
+
 PAGE = ROOT / "docs/guide/tour.md"
 LEFT_OUT = "..."
 FAILS = re.compile(r"\bfail\b|first deviation: (?!none)")
@@ -70,9 +70,7 @@ def test_a_step_prints_what_the_page_shows(text, tmp_path):
     clone, programs = tmp_path / "clone", tmp_path / "bin"
     shutil.copytree(ROOT / "docs/guide/tour", clone / "docs/guide/tour")
     (clone / "fattn_probe").symlink_to(ROOT / "fattn_probe")
-    programs.mkdir()
-    (programs / "fattn-probe").write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m fattn_probe "$@"\n')
-    (programs / "fattn-probe").chmod(0o755)
+    executable(programs / "fattn-probe", f'#!/bin/sh\nexec "{sys.executable}" -P -m fattn_probe "$@"\n')
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
     commands = [*shown(text)]

@@ -45,9 +45,10 @@ from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status, Verdict
 from fattn_probe.verdict.present.tables import render as render_compare
 from tests.daily.inspect.made_facts import gqa
-from tests.daily.inspect.test_side_by_side import on_rtx4070
+from tests.daily.inspect.test_view import on_rtx4070
 from tests.daily.triage.test_answer import FLAGS, SAID
 from tests.llama.build.test_key import MANIFEST
+from tests.made import shown
 
 GQA = "7 queries, 14 heads sharing 2 K/V heads"
 KERNEL = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
@@ -162,12 +163,6 @@ SHOWN = {
 }
 
 
-def printed(value, width):
-    console = Console(file=(out := io.StringIO()), width=width)
-    console.print(value)
-    return out.getvalue()
-
-
 def has(text, wanted):
     """Whether the words are there, wherever the lines break; nothing may be cut, and there are no escape codes."""
     assert "…" not in text
@@ -180,7 +175,7 @@ def has(text, wanted):
 @pytest.mark.parametrize("command", SHOWN)
 def test_everything_is_there_at_any_width(command, width):
     make, wanted = SHOWN[command]
-    text = printed(make(), width)
+    text = shown(make(), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert has(text, wanted)
 
@@ -198,7 +193,7 @@ def test_everything_is_there_in_a_pipe(command, monkeypatch):
     ("command", "first"), [("compare", "fail  decode, sim:h200"), ("diff", "sim:h200"), ("regress", "sim:h200, ")]
 )
 def test_a_verdict_comes_first_where_the_terminal_is_narrow(command, first):
-    lines = printed(SHOWN[command][0](), 60).splitlines()
+    lines = shown(SHOWN[command][0](), width=60).splitlines()
     assert lines[0].startswith(first)
     assert "fail" in "".join(lines[:3])
 
@@ -232,6 +227,7 @@ def test_the_command_itself_in_a_pipe(words, columns):
     assert done.returncode == (2 if "no-such" in words else 0), done.stderr
     assert has(done.stdout + done.stderr, [])
     assert (done.stdout + done.stderr).splitlines()[0]
+    assert max(map(len, done.stdout.splitlines()), default=0) <= int(columns or 120)
 
 
 @pytest.mark.build

@@ -5,12 +5,9 @@ import codecs
 import io
 import json
 import os
-import pty
-import re
 import subprocess
 import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
 from rich.console import Group
@@ -21,12 +18,10 @@ from fattn_probe.base import console
 from fattn_probe.base.console import NOTES, OUT, Stream, Terminal, readable, readable_text, text_of
 from fattn_probe.base.errors import MachineError
 from fattn_probe.base.tables import Flow, Table, labelled, listed
+from tests.made import ROOT
 
-ROOT = Path(__file__).parents[2]
 HOSTILE = "a\x1b[2Jb\x1b]0;title\x07c\u202egnp.exe\x9bd\ud800\r\u2028"
-HOSTILE_SCENARIO = 'version: 1\nabout: "{about}"\nhsk: 64\nn_head: 1\nn_q: 1\nn_kv: 256\n'
 OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
-ABOUT = r"a\e[2Jb\e]0;title\ac\u202Egnp.exe\x9bd"
 
 
 def unprintable(text):
@@ -174,44 +169,6 @@ def shell(line, folder, **env):
     )
 
 
-def in_a_terminal(words, folder, **env):
-    """What a command writes to a terminal."""
-    ours, theirs = pty.openpty()
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "FATTN_PROBE_CACHE": str(folder / "cache"), **env}
-    env.pop("COLUMNS", None)
-    done = subprocess.Popen(
-        [sys.executable, "-m", "fattn_probe", *words], cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    said = b""
-    while True:
-        try:
-            more = os.read(ours, 1 << 16)
-        except OSError:  # the end of a terminal
-            break
-        said += more
-    os.close(ours)
-    return done.wait(60), said.decode()
-
-
-@pytest.fixture
-def scenario(tmp_path):
-    """A scenario whose text would clear the screen, set the title and reverse a line."""
-    path = tmp_path / "hostile.yaml"
-    path.write_text(HOSTILE_SCENARIO.format(about=ABOUT))
-    return path
-
-
-@pytest.mark.parametrize("command", ["show", "list", "check"])
-@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": "xterm-256color"}], ids=str)
-def test_a_hostile_scenario_in_a_terminal(scenario, tmp_path, command, env):
-    """Only colours are not escaped, which are ours."""
-    code, said = in_a_terminal(["scenario", command, str(scenario)], tmp_path, **env)
-    assert ("Traceback" in said, code in (0, 2)) == (False, True)
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", said) if "xterm" in str(env) else said
-    assert not unprintable(plain.replace("\r\n", "\n")), ascii(said)
-
-
 def test_a_document_is_unchanged_in_a_pipe(monkeypatch):
     stdout = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stdout)
@@ -222,60 +179,12 @@ def test_a_document_is_unchanged_in_a_pipe(monkeypatch):
     assert stdout.getvalue() == "a\x1bb\\x1b"
 
 
-def test_a_stream_is_closed(tmp_path):
-    done = shell("fattn-probe device list >&-", tmp_path)
-    assert (done.returncode, done.stderr) == (3, b"stdout: cannot be written: Bad file descriptor\n")
-    done = shell("fattn-probe device list 2>&-; fattn-probe device show nothing 2>&-; echo $?", tmp_path)
-    assert b"NVIDIA H200" in done.stdout
-    assert done.stdout.endswith(b"\n2\n")
-
-
-def test_no_file_takes_the_number_of_a_closed_stream(tmp_path):
-    done = shell("fattn-probe history list --history h.db <&- >&- 2>&-; fattn-probe device list <&-", tmp_path)
-    assert b"NVIDIA H200" in done.stdout
-    assert not (tmp_path / "h.db").exists() or b"fattn" not in (tmp_path / "h.db").read_bytes()[:100]
-
-
-@pytest.mark.parametrize(
-    ("locale", "words"),
-    [("C", "device list"), ("C", "scenario show gqa"), ("C", "study gqa"), ("de_DE.ISO-8859-1", "scenario show gqa")],
-)
-def test_a_terminal_that_knows_ascii_only(tmp_path, words, locale):
-    env = {"LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    done = shell(f"fattn-probe {words}", tmp_path, **env)
-    assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
-    assert done.stdout
-
-
-@pytest.mark.parametrize("columns", ["1", "60", "²", "-5", "many", "99999999999999999999"])
-def test_any_width(tmp_path, columns):
-    done = shell("fattn-probe scenario show gqa && fattn-probe scenario show --help", tmp_path, COLUMNS=columns)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert len(done.stdout) < 1_000_000
-
-
 def test_the_help_has_no_emoji_and_is_a_document_with_json(tmp_path):
     done = shell("fattn-probe capture --help", tmp_path)
     assert "sim:ID:" in " ".join(done.stdout.decode().split())
     assert done.stdout.isascii()
     done = shell("fattn-probe device list --json --help", tmp_path)
     assert "device list [OPTIONS]" in json.loads(done.stdout)["help"]
-
-
-def test_a_reader_that_has_enough(tmp_path):
-    done = shell("fattn-probe scenario list --json | head -c 10; echo; echo ${PIPESTATUS[0]}", tmp_path)
-    assert done.stderr == b""
-    assert done.stdout.splitlines()[-1] in (b"0", b"141")
-    done = shell("fattn-probe device list --help | true; echo ${PIPESTATUS[0]}", tmp_path)
-    assert done.stderr == b""
-
-
-@pytest.mark.parametrize("words", ["device list", "device list --help", "device list --json", "--version", "--help"])
-def test_a_full_disk(tmp_path, words):
-    done = shell(f"fattn-probe {words} > /dev/full", tmp_path)
-    assert (done.returncode, done.stderr.decode()) == (3, "stdout: cannot be written: No space left on device\n")
-    done = shell(f"fattn-probe {words} 2> /dev/full", tmp_path)
-    assert (done.returncode, bool(done.stdout)) == (0, True)
 
 
 def test_the_width_of_a_terminal_without_notes():

@@ -1,6 +1,5 @@
 """Digests: one place makes them, and those in shipped files, histories and names of builds keep their values."""
 
-import ast
 import hashlib
 from pathlib import Path, PurePosixPath
 
@@ -18,26 +17,6 @@ OP = Op.contiguous(
     Sizes(1, 8, 2, 3, 256, 128, 64), Params(0.125, 8.0, 30.0, 10, 128), ("q8_0", "f16"), mask=True, sinks=True
 )
 SCENARIO = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_q": 1, "n_kv": 64, "max_bias": 8.0, "seed": 3}
-
-
-def imported(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-
-
-def test_one_module_knows_hashlib():
-    modules = [path for folder in ("fattn_probe", "scripts") for path in (ROOT / folder).rglob("*") if is_python(path)]
-    found = [str(path.relative_to(ROOT)) for path in modules if "hashlib" in imported(path)]
-    assert found == ["fattn_probe/base/digest.py"]
-
-
-def is_python(path):
-    if path.suffix == ".py":
-        return True
-    return path.is_file() and not path.suffix and "python" in path.read_text().partition("\n")[0]
 
 
 def test_texts_bytes_and_chunks_have_the_digest_of_their_bytes():

@@ -1,18 +1,14 @@
 """Tables in terminals of all widths, and in a pipe."""
 
-import io
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 from rich.text import Text
 
 from fattn_probe.base.tables import Table, labelled, listed
+from tests.made import shown
 
 KERNEL = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 RUN = Table(
@@ -24,18 +20,12 @@ RUN = Table(
 PACKAGE = Path(__file__).resolve().parents[2] / "fattn_probe"
 
 
-def printed(value, width):
-    console = Console(file=(out := io.StringIO()), width=width)
-    console.print(value)
-    return out.getvalue()
-
-
 def letters(text):
     return re.sub(r"[\s─]", "", text)
 
 
 def test_a_table_stands_side_by_side_where_there_is_room():
-    lines = [line.rstrip() for line in printed(RUN, 100).splitlines()]
+    lines = [line.rstrip() for line in shown(RUN, width=100).splitlines()]
     assert lines[1].split() == ["case", "on", "kernel", "grid", "per", "SM"]
     assert lines[3].split() == ["gqa", "sim:h200", KERNEL, "8x1x1", "2"]
     assert lines[3].index("gqa    sim:h200   flash") == 0
@@ -43,12 +33,12 @@ def test_a_table_stands_side_by_side_where_there_is_room():
 
 
 def test_a_narrow_terminal_gets_narrower_gaps_first():
-    assert printed(RUN, 80).splitlines()[3].startswith("gqa   sim:h200  flash")
-    assert printed(RUN, 75).splitlines()[3].startswith("gqa  sim:h200 flash")
+    assert shown(RUN, width=80).splitlines()[3].startswith("gqa   sim:h200  flash")
+    assert shown(RUN, width=75).splitlines()[3].startswith("gqa  sim:h200 flash")
 
 
 def test_a_record_that_does_not_fit_is_a_heading_and_its_words_by_name():
-    assert printed(RUN, 60) == (
+    assert shown(RUN, width=60) == (
         "gqa  sim:h200\n"
         f"  kernel {KERNEL}\n"
         "  grid 8x1x1   blocks per SM 2\n"
@@ -58,7 +48,7 @@ def test_a_record_that_does_not_fit_is_a_heading_and_its_words_by_name():
 
 
 def test_a_kernel_is_folded_before_its_template_arguments():
-    assert printed(RUN, 36).splitlines()[:4] == [
+    assert shown(RUN, width=36).splitlines()[:4] == [
         "gqa  sim:h200",
         "  kernel flash_attn_ext_f16",
         "    <64,64,8,8,false,false,false>",
@@ -69,9 +59,9 @@ def test_a_kernel_is_folded_before_its_template_arguments():
 def test_only_prose_is_folded():
     words = "the output is right, and not the same: caches and golden files notice"
     table = Table(("case", "why"), (("gqa", words),), prose=frozenset({"why"}))
-    assert max(map(len, printed(table, 40).splitlines())) <= 40
-    assert printed(table, 40).splitlines()[2].startswith("gqa    the output is right")
-    assert printed(table, 25).splitlines() == [
+    assert max(map(len, shown(table, width=40).splitlines())) <= 40
+    assert shown(table, width=40).splitlines()[2].startswith("gqa    the output is right")
+    assert shown(table, width=25).splitlines() == [
         "gqa",
         "  why the output is",
         "    right, and not the",
@@ -82,7 +72,7 @@ def test_only_prose_is_folded():
 
 def test_lines_of_a_cell_are_named_by_those_of_its_heading():
     table = Table(("case\non", "verdict", "NMSE\nallowed"), (("gqa\nsim:h200", "pass", "1.29e-07\n1e-05"),))
-    assert printed(table, 22) == "gqa, sim:h200\n  verdict pass\n  NMSE 1.29e-07\n  allowed 1e-05\n"
+    assert shown(table, width=22) == "gqa, sim:h200\n  verdict pass\n  NMSE 1.29e-07\n  allowed 1e-05\n"
 
 
 words = st.text("ab<,>1 \n", max_size=30).map(str.strip)
@@ -98,7 +88,7 @@ def tables(draw):
 
 @given(tables(), st.integers(12, 130))
 def test_nothing_is_cut_at_any_width(table, width):
-    text = printed(table, width)
+    text = shown(table, width=width)
     assert all(len(line) <= width for line in text.splitlines())
     stacked = letters(text).replace(",", "")
     for row in table.rows:
@@ -110,39 +100,18 @@ def test_nothing_is_cut_at_any_width(table, width):
 
 @given(tables(), st.integers(12, 130))
 def test_every_letter_is_there(table, width):
-    found = letters(printed(table, width))
+    found = letters(shown(table, width=width))
     wanted = "".join(letters(str(word)) for row in table.rows for word in row)
     for letter in "ab<>1":
         assert found.count(letter) >= wanted.count(letter)
 
 
 def test_words_are_not_markup():
-    assert "[red]no[/red]" in printed(Table(("a",), (("[red]no[/red]",),)), 60)
-    assert printed(Table(("a", "b"), ((Text("x", "red"), "y"),)), 60).splitlines()[2].split() == ["x", "y"]
+    assert "[red]no[/red]" in shown(Table(("a",), (("[red]no[/red]",),)), width=60)
+    assert shown(Table(("a", "b"), ((Text("x", "red"), "y"),)), width=60).splitlines()[2].split() == ["x", "y"]
 
 
 def test_labels_and_lists_keep_their_words():
-    text = printed(labelled({"kernel": Text("word " * 30), "config": Text("x" * 100)}), 60)
+    text = shown(labelled({"kernel": Text("word " * 30), "config": Text("x" * 100)}), width=60)
     assert letters(text) == "kernel" + "word" * 30 + "config" + "x" * 100
-    assert printed(listed(["one two three"]), 8) == "- one   \n  two   \n  three \n"
-
-
-def test_every_table_is_made_here():
-    makers = [path for path in PACKAGE.rglob("*.py") if re.search(r"rich\.table|rich import.*table", path.read_text())]
-    assert [path.name for path in makers] == ["tables.py"]
-
-
-def piped(*words, columns=None):
-    command = [sys.executable, "-m", "fattn_probe", *words]
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "PYTHONPATH": str(PACKAGE.parent)}
-    environment |= {} if columns is None else {"COLUMNS": str(columns)}
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-
-
-@pytest.mark.parametrize("columns", [None, 60])
-def test_a_pipe_gets_no_escapes_and_whole_lines(columns):
-    text = piped("device", "list", columns=columns)
-    assert "\x1b" not in text
-    assert "…" not in text
-    assert "NVIDIA H200" in text
-    assert max(map(len, text.splitlines())) <= (columns or 120)
+    assert shown(listed(["one two three"]), width=8) == "- one   \n  two   \n  three \n"

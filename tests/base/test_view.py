@@ -29,13 +29,6 @@ def rows(*marks, **more):
     return [text.plain for text in lines(drawn(*marks, **more))]
 
 
-def test_one_module_writes_svg():
-    """And templates have none: the others make drawings."""
-    files = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".j2")]
-    assert len(files) > 100
-    assert [path.name for path in files if "<svg" in path.read_text()] == ["svg.py"]
-
-
 def test_boxes_in_a_terminal_have_their_edge_their_label_and_their_sign():
     assert rows(Box(0, 0, 5, 1, RED, "12", edge="│"), Box(5, 1, 3, 2, BLUE)) == ["│12rr", "     bbb", "     bbb"]
     assert rows(Box(0, 0, 2, 1, RED, "12", edge="│"), height=1) == ["│r"]  # no room for the label

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +19,7 @@ from fattn_probe.base.host import cores
 from fattn_probe.base.workers import LONGEST_TMPDIR, Died, Workers, prepare_workers
 from tests.base.test_signals import marked, nothing_left, started
 from tests.base.worker_functions import half, words
-
-ROOT = Path(__file__).parents[2]
+from tests.made import ROOT
 
 
 def answers(pool: Workers[Any, Any], tasks: Iterable[Any]) -> Any:
@@ -250,19 +247,3 @@ def test_a_signal_in_the_moment_of_the_end_changes_nothing(tmp_path):
     words, env = [sys.executable, "-c", LAST_MOMENT], {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, start_new_session=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-
-USERS = {
-    r"multiprocessing|ProcessPool|os\.fork": {"base/workers.py"},
-    r"ThreadPool": {"base/workers.py"},
-    # ninja has a terminal of its own; the module of stubs is a step of a build, and imports nothing.
-    r"import subprocess": {"base/process.py", "llama/build/ninja.py", "llama/build/stubs.py"},
-}
-
-
-@pytest.mark.parametrize("pattern", USERS)
-def test_one_module_starts_processes_threads_and_programs(pattern):
-    package = ROOT / "fattn_probe"
-    modules = [path for path in package.rglob("*.py") if path.parent.name != "detect"]
-    users = {path for path in modules if re.search(rf"^[^#\"]*({pattern})", path.read_text(), re.MULTILINE)}
-    assert {str(path.relative_to(package)) for path in users} == USERS[pattern]

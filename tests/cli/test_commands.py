@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 import typer
@@ -16,8 +15,8 @@ from fattn_probe.cases import shipped
 from fattn_probe.cli import app, options
 from fattn_probe.cli.commands import LazyCommand, commands, wants_json
 from fattn_probe.cli.compare import JudgeFlags
+from tests.made import ROOT
 
-ROOT = Path(__file__).parents[2]
 HEAVY = {"gguf", "jinja2", "matplotlib", "multiprocessing", "numpy", "pexpect", "pygdbmi", "sqlite3", "urllib.request"}
 START = "import sys; sys.argv[0] = 'fattn-probe'; from fattn_probe.cli import main; main()"
 LIST_MODULES = """\

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -16,8 +15,7 @@ from fattn_probe.daily.inspect.examine import Examined
 from fattn_probe.daily.inspect.inspector import Inspection
 from fattn_probe.machine.run.outcome import Lost
 from tests.daily.inspect import made_facts
-
-ROOT = Path(__file__).parents[2]
+from tests.made import ROOT
 
 
 def printed(*words):

@@ -16,7 +16,7 @@ from fattn_probe.daily.doctor.facts import (
 )
 from fattn_probe.daily.doctor.report import diagnose, install_line, render
 from fattn_probe.llama.build.ccache import Usage
-from tests.verdict.made import shown
+from tests.made import executable, shown
 
 FULL = MachineFacts(
     system="Linux",
@@ -163,9 +163,7 @@ def test_small_parsers():
 
 
 def test_a_tool_is_found_on_the_path_with_its_version(tmp_path, monkeypatch):
-    fake = tmp_path / "cuobjdump"
-    fake.write_text("#!/bin/sh\necho 'Cuda object dump, release 13.0, V13.0.85'\n")
-    fake.chmod(0o755)
+    fake = executable(tmp_path / "cuobjdump", "#!/bin/sh\necho 'Cuda object dump, release 13.0, V13.0.85'\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert find_tool("cuobjdump") == Tool(str(fake), (13, 0, 85))
     assert find_tool("no-such-tool") is None

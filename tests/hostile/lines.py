@@ -15,8 +15,8 @@ from pathlib import Path
 
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result
+from tests.made import ROOT, executable
 
-ROOT = Path(__file__).parent.parent.parent
 LINES = Path(__file__).with_name("lines.txt")
 SECONDS = 120
 """After which a line is killed, exit -9; those with kernels compile."""
@@ -43,18 +43,18 @@ class Line:
     most: int
     where: str
     builds: bool
+    ci: bool
     text: str
 
 
-def lines(builds: bool | None = None) -> list[Line]:
-    """The lines: all, or those that do or do not compile kernels."""
+def lines() -> list[Line]:
     found = []
     for text in LINES.read_text(encoding="utf-8").splitlines():
         if text and not text.startswith("#"):
             codes, most, where, line = text.split(None, 3)
-            place, _, build = where.partition("+")
-            found.append(Line(tuple(map(int, codes.split(","))), int(most), place, bool(build), line))
-    return [line for line in found if builds is None or line.builds == builds]
+            place, *more = where.split("+")
+            found.append(Line(tuple(map(int, codes.split(","))), int(most), place, "build" in more, "ci" in more, line))
+    return found
 
 
 def make_folder(folder: Path) -> None:
@@ -80,10 +80,7 @@ def make_folder(folder: Path) -> None:
 
 def run_line(line: Line, folder: Path) -> tuple[int, str]:
     """Run a line in a folder of `make_folder`; its exit code, and stdout and stderr together."""
-    tool = folder / "bin/fattn-probe"
-    tool.parent.mkdir(exist_ok=True)
-    tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fattn_probe "$@"\n')
-    tool.chmod(0o755)
+    tool = executable(folder / "bin/fattn-probe", f'#!/bin/sh\nexec "{sys.executable}" -m fattn_probe "$@"\n')
     dropped = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TERM")
     env = {name: value for name, value in os.environ.items() if name not in dropped}
     env |= {"PATH": f"{tool.parent}:{env['PATH']}", "PYTHONPATH": str(ROOT), "TERM": "xterm", "OP": OP}

@@ -6,9 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from fattn_probe.base.errors import InputError
-from fattn_probe.llama.source import patches
-from tests.llama.source.fake_index import write_tree
+from fattn_probe.daily.regress.history import open_history
+from fattn_probe.daily.regress.schema import VERSION
 
 
 def gguf(tensors=0, fields=0, rest=b"", version=3):
@@ -77,10 +76,7 @@ SUITES = {
     "empty": "",
     "blank": "\n# nothing\n",
     "no mapping": "hello",
-    "not YAML": "version: [",
     "no cases": "version: 1\nabout: x\n",
-    "misspelt": "version: 1\nabout: x\nscenarios: [op.yaml]\nscenario: 1\n",
-    "no such scenario": "version: 1\nabout: x\nscenarios: [nowhere.yaml]\n",
     "bad scenario": "version: 1\nabout: x\nscenarios: [bad.yaml]\n",
     "bad device": "version: 1\nabout: x\nscenarios: [op.yaml]\non: [tpu]\n",
     "bad source": "version: 1\nabout: x\nscenarios: [op.yaml]\nsource: nowhere\n",
@@ -147,44 +143,12 @@ def test_a_suite_pattern_does_not_walk_the_machine(pattern, said, regress):
     regress(f"scenarios: ['{pattern}']").refused(2, said)
 
 
-PATCHES = {
-    "empty": "",
-    "prose": "hello\n",
-    "head alone": "--- a/x\n+++ b/x\n",
-    "cut": "--- a/x\n+++ b/x\n@@ -1,3 +1,3 @@\n a\n",
-    "leaves": "--- a/../../etc/passwd\n+++ b/../../etc/passwd\n@@ -1 +1 @@\n-a\n+b\n",
-    "absolute": "--- /etc/passwd\n+++ /etc/passwd\n@@ -1 +1 @@\n-a\n+b\n",
-    "no such file": "--- a/nowhere.cu\n+++ b/nowhere.cu\n@@ -1 +1 @@\n-a\n+b\n",
-    "another content": "--- a/LICENSE\n+++ b/LICENSE\n@@ -1 +1 @@\n-b\n+c\n",
-    "huge numbers": "--- a/LICENSE\n+++ b/LICENSE\n@@ -999999999999999999999,1 +1,1 @@\n-a\n+b\n",
-    "renames": "--- a/LICENSE\n+++ b/OTHER\n@@ -1 +1 @@\n-a licence\n+b\n",
-    "binary": "\x00\x01\x02" * 100,
-}
-
-
-@pytest.mark.parametrize("name", PATCHES)
-def test_patch(name, tmp_path):
-    path = tmp_path / "my.patch"
-    path.write_text(PATCHES[name])
-    tree = write_tree(tmp_path / "tree")
-    with pytest.raises(InputError, match="my"):
-        patches.plan(patches.load(path), tree)
-
-
 DEVICES = {
-    "empty": "",
     "no devices": "limits: {}\n",
     "list": "devices: [1, 2]\n",
-    "shipped id": "devices: {h200: {like: h100}}\n",
-    "unknown base": "devices: {my: {like: h900}}\n",
-    "no figures": "devices: {my: {cc: '9.0'}}\n",
     "figure of text": "devices: {my: {like: h200, warpSize: many}}\n",
-    "figure negative": "devices: {my: {like: h200, warpSize: -1}}\n",
     "figure huge": "devices: {my: {like: h200, multiProcessorCount: 99999999999}}\n",
-    "no mapping": "devices: {my: 5}\n",
     "id with a command": "devices: {'my;true': {like: h200}}\n",
-    "name of two lines": 'devices: {my: {like: h200, name: "a\\nb"}}\n',
-    "cc": "devices: {my: {like: h200, cc: '99.9'}}\n",
     "deep": "{a: " * 3000,
 }
 
@@ -195,16 +159,22 @@ def test_device_file(name, probe, tmp_path):
     probe("device", "list", "--devices", "my.yaml").refused(2, "my.yaml")
 
 
-def others(path):
+def of_a_newer_version(path):
+    with open_history(path) as history:
+        history.connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+
+
+def of_another_program(path):
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
 
 
 HISTORIES = {
-    "text": lambda path: path.write_text("no database, but long enough to be one" * 100),
-    "cut": lambda path: path.write_bytes(b"SQLite format 3\x00" + bytes(10)),
-    "of another program": others,
-    "folder": lambda path: path.mkdir(),
+    "text": (lambda path: path.write_text("no database, but long enough to be one" * 100), "file is not a database"),
+    "cut": (lambda path: path.write_bytes(b"SQLite format 3\x00" + bytes(10)), "h.db"),
+    "of a newer version": (of_a_newer_version, f"is of version {VERSION + 1}, made by a newer fattn-probe"),
+    "of another program": (of_another_program, "another program's database (tables: bookmarks)"),
+    "folder": (lambda path: path.mkdir(), "this is a folder"),
 }
 
 
@@ -212,7 +182,8 @@ HISTORIES = {
 @pytest.mark.parametrize("name", HISTORIES)
 def test_history(name, words, probe, tmp_path):
     path = tmp_path / "h.db"
-    HISTORIES[name](path)
+    make, said = HISTORIES[name]
+    make(path)
     before = path.read_bytes() if path.is_file() else b""
-    probe("history", *words.split(), "--history", path).refused(2, "h.db")
+    probe("history", *words.split(), "--history", path).refused(2, "h.db", said)
     assert (path.read_bytes() if path.is_file() else b"") == before, "nothing was written"

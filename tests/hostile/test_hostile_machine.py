@@ -10,6 +10,7 @@ from fattn_probe.base.process import run
 from fattn_probe.cli import setup
 from fattn_probe.machine.run import session as sessions
 from tests.base.test_console import shell
+from tests.made import executable
 
 OUTPUTS = (
     "run op.yaml --captures file",
@@ -105,8 +106,7 @@ def test_no_memory(probe, here, monkeypatch):
 )
 def test_no_compiler_one_that_is_no_program_and_one_that_says_nothing(text, said, probe, here, monkeypatch):
     for name in ("g++", "gcc") if text else ():
-        (here / name).write_text(text)
-        (here / name).chmod(0o755)
+        executable(here / name, text)
     monkeypatch.setenv("PATH", str(here))
     probe("run", "op.yaml", "--on", "sim:h200", "--source", "tree").refused(3, "g++", said)
 

@@ -17,8 +17,8 @@ SPEC, FILE = "pypi:fake==1.0", "fake-1.0.tar.gz"
 END, MUCH = bytes(1024), bytes(1 << 24)
 
 
-def member(name, size=0, **fields):
-    info = tarfile.TarInfo(f"fake-1.0/{name}")
+def member(name, size=0, above="fake-1.0/", **fields):
+    info = tarfile.TarInfo(above + name)
     info.size = size
     for key, value in fields.items():
         setattr(info, key, value)
@@ -36,16 +36,18 @@ def whole():
 
 
 TOO_LARGE, LINK, NO_TAR = "would unpack to more than", "link or a device", "not a whole tar archive"
+OUTSIDE = "lies outside the folder it unpacks into"
 ARCHIVES = {
     "zeros": (lambda: packed(member("zeros", 3 << 30), MUCH), TOO_LARGE),
     "zeros in a file of the tree": (lambda: packed(member(LANDMARK, 3 << 30), MUCH), TOO_LARGE),
     "many members": (lambda: packed(member("x") * 101_000), "members"),
     "negative size": (lambda: packed(member("x")[:124], b"\xff" * 12, member("x")[136:]), FILE),
-    "leaves": (
-        lambda: packed(member(LANDMARK, 1), member("../../../../etc/x", 1), END),
-        "lies outside the folder it unpacks into",
-    ),
+    "leaves": (lambda: packed(member(LANDMARK, 1), member("../../../../etc/x", 1), END), OUTSIDE),
+    "leaves within": (lambda: packed(member(LANDMARK, 1), member(f"{LANDMARK}/{'../' * 7}evil", 1), END), OUTSIDE),
+    "absolute": (lambda: packed(member(LANDMARK, 1), member("/tmp/evil", 1, above=""), END), OUTSIDE),
     "link": (lambda: packed(member(LANDMARK, type=tarfile.SYMTYPE, linkname="/etc/passwd"), END), LINK),
+    "hard link": (lambda: packed(member(LANDMARK, type=tarfile.LNKTYPE, linkname="/etc/passwd"), END), LINK),
+    "fifo": (lambda: packed(member(LANDMARK, type=tarfile.FIFOTYPE), END), LINK),
     "device": (lambda: packed(member(LANDMARK, type=tarfile.CHRTYPE), END), LINK),
     "no tree": (lambda: packed(member("setup.py", 10), END), "no llama.cpp tree"),
     "cut": (lambda: whole()[:-200], NO_TAR),
@@ -62,7 +64,7 @@ def test_archive(name, tmp_path):
     (tmp_path / FILE).write_bytes(make())
     with pytest.raises(InputError, match=said):
         unpack.unpack(tmp_path / FILE, tmp_path / "tree")
-    assert not (tmp_path / "tree").exists(), "nothing is left behind"
+    assert not (tmp_path / "tree").exists() and not list(tmp_path.rglob("evil")), "nothing is left behind"
 
 
 @pytest.fixture

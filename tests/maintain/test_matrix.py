@@ -1,7 +1,6 @@
 """The matrix of GPUs and releases: its order, its cells, and its page."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.op import Op, Params, Sizes
@@ -24,8 +23,8 @@ from maintain.matrix import (
     to_json,
     without,
 )
+from tests.made import ROOT
 
-ROOT = Path(__file__).parents[2]
 OLD, *_, NEW = RELEASES
 V100 = Identity("here", "sim:v100", "7.0", "", "sim", "release", NEW, "11549", "", "0.1.0")
 CELLS = [

@@ -4,11 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.made import ROOT, executable
+
 SCRIPTS = ROOT / "scripts"
 FIRST = {path: path.read_text().partition("\n")[0] for path in sorted(SCRIPTS.iterdir()) if path.is_file()}
 PYTHON = [path for path, line in FIRST.items() if '/python"' in line]
@@ -28,10 +28,8 @@ def test_a_script_runs_with_the_environment_of_its_clone(tmp_path, script, has_v
         shutil.copy(path, tmp_path / "scripts")
     folders = {"its": tmp_path / ".venv/bin", "path": tmp_path / "path"}
     for name, folder in folders.items():
-        folder.mkdir(parents=True)
         python = folder / ("python" if name == "its" else "python3")
-        python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit 1\necho {name} "$2"\n')
-        python.chmod(0o755)
+        executable(python, f'#!/bin/sh\n[ "$1" = -c ] && exit 1\necho {name} "$2"\n')
     if not has_venv:
         shutil.rmtree(tmp_path / ".venv")
     path = f"{folders['path']}:{os.environ['PATH']}"

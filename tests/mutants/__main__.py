@@ -34,7 +34,7 @@ TESTS = (
     *(
         "tests/daily/reproduce/test_reproduce.py",
         "tests/daily/regress/test_one_judge.py",
-        "tests/daily/regress/test_known_defects.py",
+        "tests/daily/regress/test_outcome.py",
     ),
 )
 EQUIVALENT = Path(__file__).with_name("equivalent.yaml")

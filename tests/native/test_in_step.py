@@ -1,7 +1,5 @@
 """Attention kernels compute the same bits whether lanes run ahead, as they do in release builds, or stay in step."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -9,8 +7,8 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.machine.run.capture import Capture
+from tests.made import SCENARIOS
 
-SCENARIOS = Path(__file__).parents[2] / "scenarios"
 NIGHT = pytest.mark.night  # a kernel is compiled for each
 PLAIN = {"FATTN_PROBE_SIM_IN_STEP": "1", "FATTN_PROBE_SIM_PORTABLE": "1"}
 

@@ -1,10 +1,7 @@
 """llama.cpp's own kernels under AddressSanitizer and UndefinedBehaviorSanitizer, fibers and all."""
 
-from pathlib import Path
-
 import pytest
 
-import fattn_probe
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
@@ -17,9 +14,7 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 from fattn_probe.verdict.measure.metrics import nmse
 from fattn_probe.verdict.truth.reference.adapter import reference_of
-
-SCENARIOS = Path(fattn_probe.__file__).parent.parent / "scenarios"
-
+from tests.made import SCENARIOS
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-from rich.console import Console
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction
+from tests.made import case_of
 from tests.stand_in import StandIn
+
+__all__ = ["Prediction", "case_of", "predicted"]
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,3 @@ def predicted(shape, rmse=1e-3, bound=None, sampled=True, **more):
     """A prediction with the same RMSE in all rows, and the same bound: eight times it if none is given."""
     bounds = np.full(shape, 8 * rmse if bound is None else bound)
     return Prediction(np.full(shape[:3], rmse), bounds, np.full(shape[:3], sampled), **more)
-
-
-def case_of(text):
-    """The only case of a scenario."""
-    (case,) = expand(loads(text, "case.yaml"))
-    return case
-
-
-def shown(renderable, width=200):
-    """What a terminal shows."""
-    console = Console(width=width, color_system=None)
-    with console.capture() as text:
-        console.print(renderable)
-    return text.get()

@@ -3,14 +3,13 @@
 import ast
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
 from fattn_probe.cli import main
 from fattn_probe.verdict.judge.judgement import Judgement
+from tests.made import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/architecture.md").read_text()
 SECTION = PAGE.partition("## A case, from YAML to verdict")[2].partition("\n## ")[0]
 HOPS = re.findall(r"(?m)^(\d+)\. `([\w/]+\.py): ([\w.]+)`", SECTION)

@@ -4,8 +4,6 @@
 tests/test_agreement_h200.py.
 """
 
-from pathlib import Path
-
 import pytest
 
 from fattn_probe.cases.device import figures_of, load_devices, parse_target
@@ -14,8 +12,9 @@ from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.required_kernels import dry_runs, op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
+from tests.made import SCENARIOS
 
-CASES = cases_of([Path(__file__).parents[3] / "scenarios"])
+CASES = cases_of([SCENARIOS])
 SLOW, NIGHT = pytest.mark.slow, pytest.mark.night
 IN_CI = ("h200",)
 """Each architecture needs a build of the host code, which takes a core 17 s; other tests have that of the H200."""

@@ -1,11 +1,9 @@
 """Where registers are from is said wherever they are shown: with a table of the test's own, on the default release."""
 
-import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from fattn_probe.cases.device import Resources, load_devices, parse_target
 from fattn_probe.cases.device.origin import MEASURED, UNKNOWN, Method, Origin, legend, parse_origin
@@ -25,6 +23,7 @@ from fattn_probe.verdict.judge.cases import judge_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.present.document import rows_as_json
 from fattn_probe.verdict.present.tables import render
+from tests.made import shown
 
 H200 = parse_target("sim:h200", load_devices())
 GQA = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
@@ -41,12 +40,6 @@ class OfTable(Simulation):
 
     def env(self, device, build_number, **how):
         return super().env(device, build_number, **how) | {"FATTN_PROBE_RESOURCES": str(self.file)}
-
-
-def shown(renderable, width=160):
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(renderable)
-    return console.export_text()
 
 
 @pytest.mark.parametrize("origin", [MEASURED, *OTHERS])

@@ -1,17 +1,9 @@
 import json
 from dataclasses import replace
 
-from rich.console import Console
-
 from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.device.show import device_list, device_show, render_list, render_show
-
-
-def text_of(renderable, width):
-    console = Console(width=width, color_system=None)
-    with console.capture() as capture:
-        console.print(renderable)
-    return capture.get()
+from tests.made import shown
 
 
 def test_list_data_is_json_and_ordered_by_compute_capability():
@@ -21,7 +13,7 @@ def test_list_data_is_json_and_ordered_by_compute_capability():
 
 
 def test_list_fits_a_terminal_of_100_columns():
-    lines = text_of(render_list(load_devices()), 100).splitlines()
+    lines = shown(render_list(load_devices()), width=100).splitlines()
     row = next(line for line in lines if line.strip().startswith("h200"))
     assert row.split() == ["h200", "NVIDIA", "H200", "9.0", "132", "228/227", "2048", "32", "139.8"]
     assert len(lines) == len(load_devices()) + 5  # a heading of two lines, its rule, and words above and below
@@ -36,7 +28,7 @@ def test_show_data_has_figures_sources_and_spec():
 
 
 def test_show_points_at_its_documents():
-    text = text_of(render_show(load_devices()["t4"]), 100)
+    text = shown(render_show(load_devices()["t4"]), width=100)
     row = next(line for line in text.splitlines() if "multiProcessorCount" in line)
     number = row.split()[-1]
     assert f"{number} NVIDIA, Turing GPU Architecture" in text
@@ -45,7 +37,7 @@ def test_show_points_at_its_documents():
 def test_figures_of_a_similar_gpu_are_marked():
     mine = replace(load_devices()["t4"], id="mine", assumed=("clockRate",))
     assert device_show(mine)["assumed"] == ["clockRate"]
-    text = text_of(render_show(mine), 100)
+    text = shown(render_show(mine), width=100)
     assert "1590000 (assumed)" in text and "40 (assumed)" not in text
     assert "(assumed): nominal memory, or the figure of the GPU that this one is `like`" in text
-    assert "(assumed)" not in text_of(render_show(load_devices()["t4"]), 100)
+    assert "(assumed)" not in shown(render_show(load_devices()["t4"]), width=100)

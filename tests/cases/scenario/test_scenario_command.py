@@ -1,25 +1,16 @@
 import json
 import re
-from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.scenario import command, expand, load
 from fattn_probe.cases.scenario.files import read_cases
 from fattn_probe.cli import app
+from tests.made import SCENARIOS, shown
 
-SCENARIOS = Path(__file__).parents[3] / "scenarios"
 BAD = "version: 1\nabout: bad\nhsk: 64\nn_head: 4\nn_head_kv: 3\nn_q: 1\nn_kv: 1\n"
-
-
-def text(renderable):
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(renderable)
-    return capture.get()
 
 
 def test_list_names_every_file_the_broken_ones_with_their_problem(tmp_path):
@@ -29,17 +20,17 @@ def test_list_names_every_file_the_broken_ones_with_their_problem(tmp_path):
     assert (good["name"], good["cases"], good["problem"]) == ("good", 2, "")
     assert (bad["name"], bad["cases"]) == ("bad", 0)
     assert "bad.yaml:5: n_head_kv" in bad["problem"]
-    assert "bad.yaml:5: n_head_kv" in text(command.render_list([bad, good]))
+    assert "bad.yaml:5: n_head_kv" in shown(command.render_list([bad, good]))
     with pytest.raises(InputError, match="no folder of scenarios"):
         command.list_scenarios(tmp_path / "none")
 
 
 def test_show_prints_ne_and_nb_and_its_data_are_plain():
     cases = read_cases(SCENARIOS / "gqa.yaml")
-    shown = text(command.render_show(cases))
-    assert "{64, 7, 14, 1}" in shown
-    assert "scale=0.125" in shown
-    assert cases[0].digest in shown
+    text = shown(command.render_show(cases))
+    assert "{64, 7, 14, 1}" in text
+    assert "scale=0.125" in text
+    assert cases[0].digest in text
     (case,) = read_cases(SCENARIOS / "mla.yaml")
     plain = json.loads(json.dumps(command.case_json(case)))
     assert plain["tensors"]["V"]["root"] == "K"
@@ -51,10 +42,10 @@ def test_check_reports_all_files(tmp_path):
     files = [tmp_path, SCENARIOS / "gqa.yaml", tmp_path / "none.yaml"]
     checks = command.check(files)
     assert [len(check["problems"]) for check in checks] == [1, 0, 1]
-    shown = text(command.render_check(checks))
-    assert "gqa.yaml: good, 1 case\n" in shown
-    assert "bad.yaml:" in shown
-    assert "none.yaml" in shown
+    text = shown(command.render_check(checks))
+    assert "gqa.yaml: good, 1 case\n" in text
+    assert "bad.yaml:" in text
+    assert "none.yaml" in text
     done = CliRunner().invoke(app, ["scenario", "check", *map(str, files[:2])])
     assert isinstance(done.exception, InputError) and str(done.exception) == "1 mistake in 1 of 2 files"
     assert CliRunner().invoke(app, ["scenario", "check", str(files[1])]).exit_code == 0

@@ -1,7 +1,6 @@
 """The scenarios that come along."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,8 +8,8 @@ from fattn_probe.cases.scenario import expand, load, loads
 from fattn_probe.cases.scenario.data import Uniform
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.mask import max_finite
+from tests.made import ROOT
 
-ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "scenarios").glob("*.yaml"))
 ASKED_FOR = {
     *("gqa", "decode", "prefill", "mha", "mqa", "mla", "softcap", "alibi", "sinks", "sliding-window", "q8-cache"),

@@ -45,11 +45,6 @@ def good(tmp_path):
     return path
 
 
-def truncated(path):
-    write_capture(capture_of(), path)
-    path.write_bytes(path.read_bytes()[:3000])
-
-
 def of_another_case(path):
     write_capture(capture_of(1, "fedcba9876543210"), path)
 
@@ -79,7 +74,6 @@ def of_another_type(path):
 
 
 BAD = {
-    truncated: "bad.gguf: truncated, or not a GGUF file",
     of_another_case: "good.gguf and bad.gguf are of different ops or inputs: digests 0123456789abcdef and fedcba",
     with_nan: "case toy: K holds 1 values that are NaN or infinite",
     of_another_shape: "case toy: dst is (1, 3, 4, 64), the op writes (1, 7, 4, 64)",

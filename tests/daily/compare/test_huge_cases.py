@@ -1,12 +1,11 @@
 """Huge and long cases by the command line: correct kernels pass, and the planted 32-bit offsets are found."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.cli.test_cli import answer
+from tests.made import SCENARIOS
 
-HUGE = Path(__file__).parents[3] / "scenarios/huge"
+HUGE = SCENARIOS / "huge"
 PARTS = {"rows", "of", "blocks", "of_blocks", "complete"}
 
 pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.night]

@@ -1,7 +1,5 @@
 """The shipped cases, each with the mark of the run that inspects it: a debug build of its kernel takes seconds."""
 
-from pathlib import Path
-
 import pytest
 
 from fattn_probe.cases.scenario import expand, load
@@ -9,8 +7,8 @@ from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
+from tests.made import SCENARIOS
 
-SCENARIOS = Path(__file__).parents[3] / "scenarios"
 CASES = {case.name: case for path in sorted(SCENARIOS.glob("*.yaml")) for case in expand(load(path))}
 IN_CI = ("streamk-fractional", "sequences-n_seq=4-n_q=8-n_kv=256-mask=causal")
 

@@ -5,13 +5,11 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.llama.launch.tiles import limits_of, parallel_blocks_of, share_of
-from fattn_probe.llama.source import DEFAULT_SOURCE, ggml_types, resolve, template_parameters
-from fattn_probe.machine.run.outcome import Unsupported
+from fattn_probe.llama.source import ggml_types, template_parameters
 from fattn_probe.machine.run.prepare import prepare
 from maintain.agreement import read_recording
 from tests.daily.inspect.shipped import CASES, every_shipped_case, inspector_of
@@ -61,25 +59,13 @@ def test_the_session_on_an_rtx_4070():
     assert len(facts.blocks) == 92
 
 
-def test_the_session_on_an_h200(inspector):
-    facts = facts_of(inspector, GQA)
-    assert values(facts, "kernel") == ("flash_attn_ext_f16<64,64,8,8,false,false,false>",)
-    assert values(facts, "ntiles_dst", "ntiles_KV", "blocks_num") == (2, 4, [8, 1, 1])
-    assert values(facts, "nbatch_fa", "iter_k", "fixup") == (64, 4, "uniform")
-    assert facts.kernels[1].kernel == "flash_attn_stream_k_fixup_uniform<64,8,8>"
-    assert facts.kernels[1].grid == (2, 8, 8)
-    reasons = inspector.inspect(GQA, make_inputs(GQA), parse_target("sim:h200", load_devices())).reasons
-    assert "use_gqa_opt && gqa_ratio > 4 held (gqa_ratio = 7), so ncols2 = 8" in reasons
-
-
 def test_a_debugger_without_python_finds_the_same(inspector):
     over_mi = facts_of(inspector_of(python=False), GQA)
     assert over_mi == facts_of(inspector, GQA)
 
 
 @pytest.fixture(scope="module")
-def recorded():
-    tree = resolve(DEFAULT_SOURCE)
+def recorded(tree):
     return read_recording(RECORDING, ggml_types(tree), template_parameters(tree))[1]
 
 
@@ -99,25 +85,3 @@ def test_every_shipped_case(case, inspector, recorded):
     assert facts.launch["blocks_num"] == list(attention.grid)
     assert facts.launch["block_dim"] == list(attention.block)
     assert facts.launch["nbytes_shared"] == attention.shared
-
-
-@pytest.mark.slow
-def test_fractional_tiles(inspector):
-    facts = facts_of(inspector, CASES["streamk-fractional"])
-    assert values(facts, "ntiles_dst", "fixup") == (192, "general")
-    assert len(facts.blocks) == 264
-
-
-@pytest.mark.night  # CI has such facts in test_coverage.py
-def test_a_fault_in_the_arithmetic_of_kbc_is_reported():
-    coverage = check(facts_of(inspector_of(patch="fault-stream-k-seam"), CASES["streamk-fractional"]))
-    assert not coverage.passes
-    assert "block 0 stops at kbc 45, block 1 starts at 46" in coverage.findings[0].message
-
-
-def test_an_op_that_no_kernel_takes_says_why(inspector):
-    text = "version: 1\nabout: x\nhsk: 192\nhsv: 128\nn_head: 8\nn_head_kv: 2\nn_q: 9\nn_kv: 512\nmask: {kind: causal}"
-    (case,) = expand(loads(text))
-    found = inspector.inspect(case, make_inputs(case), parse_target("sim:h200", load_devices()))
-    assert isinstance(found.result, Unsupported)
-    assert found.reasons == ("gqa_ratio % 8 != 0 held (gqa_ratio = 4), so BEST_FATTN_KERNEL_NONE",)

@@ -7,12 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-import fattn_probe
 from fattn_probe.daily.inspect import procedures
 from fattn_probe.daily.inspect.procedures.blocks import BlockReader
 from fattn_probe.machine.debug.protocol import StopRecord
+from tests.made import ROOT
 
-ROOT = Path(fattn_probe.__file__).parents[1]
 MODULES = [path.stem for path in Path(procedures.__file__).parent.glob("*.py")]
 
 

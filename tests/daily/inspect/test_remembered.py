@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.base.cache import write_document
 from fattn_probe.daily.inspect.dispatch import conditions
-from fattn_probe.daily.inspect.dispatch.conditions import DISPATCH, digest_of, remembered_dispatch
+from fattn_probe.daily.inspect.dispatch.conditions import digest_of, remembered_dispatch
 from fattn_probe.llama.source.features import CUDA
 
 SOURCE = """
@@ -71,34 +70,3 @@ def test_the_code_that_reads_is_part_of_the_key(root, monkeypatch):
     monkeypatch.setattr(Path, "read_bytes", noted)
     digest_of(root)
     assert {"fattn.cu", "conditions.py", "extract.py", "logic.py", "statements.py"} <= set(read)
-
-
-DAMAGES = {
-    "empty": lambda whole: b"",
-    "text": lambda whole: b"no document",
-    "cut": lambda whole: whole[:-20],
-    "one byte": lambda whole: whole.replace(b"ne[1] == 1", b"ne[1] == 2"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_replaced(root, reads, tmp_path, damage):
-    found = remembered_dispatch(root)
-    (file,) = (tmp_path / "cache/dispatch").iterdir()
-    file.write_bytes(DAMAGES[damage](file.read_bytes()))
-    assert [remembered_dispatch(root), remembered_dispatch(root)] == [found, found]
-    assert len(reads) == 2
-
-
-def test_a_document_of_other_keys_is_replaced(root, reads):
-    found = remembered_dispatch(root)
-    write_document(DISPATCH, digest_of(root), b'{"functions": 1}')
-    assert remembered_dispatch(root) == found
-    assert len(reads) == 2
-
-
-def test_a_cache_that_cannot_be_written(root, reads, tmp_path):
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache/dispatch").write_text("a file")
-    assert remembered_dispatch(root) == remembered_dispatch(root)
-    assert len(reads) == 2

@@ -2,14 +2,12 @@
 
 import re
 from dataclasses import replace
-from io import StringIO
 from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from fattn_probe.base.view.svg import pinned
 from fattn_probe.daily.inspect.coverage import check
@@ -27,6 +25,7 @@ from tests.daily.inspect.made_facts import (
     stream_k,
     with_block,
 )
+from tests.made import shown
 
 
 def stops_early() -> Facts:
@@ -38,9 +37,7 @@ def stops_early() -> Facts:
 
 
 def drawn(facts: Facts, width: int = 80, most: int | None = 24) -> list[str]:
-    console = Console(file=(out := StringIO()), width=width)
-    console.print(TerminalMap(facts, check(facts), most))
-    return [line.rstrip() for line in out.getvalue().splitlines()]
+    return [line.rstrip() for line in shown(TerminalMap(facts, check(facts), most), width=width).splitlines()]
 
 
 def test_gqa_without_colour():

@@ -15,14 +15,8 @@ from fattn_probe.daily.models.program import (
     missing_or_error,
 )
 from fattn_probe.llama.build.sources import ARCHITECTURES
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.outcome import Missing
 from tests.daily.models.make import MODELS, make_model
-
-
-@pytest.fixture(scope="module")
-def tree():
-    return resolve(DEFAULT_SOURCE, models=True)
 
 
 @pytest.fixture(scope="module")

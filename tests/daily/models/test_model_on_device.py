@@ -11,10 +11,8 @@ from fattn_probe.cases.op.case_file import CaseFile
 from fattn_probe.daily.models.capture import ModelCapture
 from fattn_probe.daily.models.recorded_op import INDEX
 from fattn_probe.daily.models.request import Prompt, Request
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.capture import read_capture
 from fattn_probe.machine.run.outcome import Ran
-from fattn_probe.machine.run.session import RunOptions, Session
 from tests.as_user import fattn_probe
 from tests.daily.models.make import MODELS, make_model
 
@@ -39,9 +37,8 @@ def assert_same(found, again, again_launches):
         pytest.param("qwen2", "sim:rx7900xtx", "ROCm0", "AMD Radeon RX 7900 XTX", marks=pytest.mark.night),
     ],
 )
-def test_a_model_on_a_simulated_gpu(name, on, backend, device, tmp_path):
+def test_a_model_on_a_simulated_gpu(session, name, on, backend, device, tmp_path):
     """Stands in for a real GPU: the scheduler gives the matrix products to the CPU."""
-    session = Session(RunOptions(resolve(DEFAULT_SOURCE, models=True)))
     target = parse_target(on, load_devices(None))
     asked = Request(make_model(MODELS[name], tmp_path / f"{name}.gguf"), Prompt(tokens=40), batch=32)
     folder = tmp_path / "ops"

@@ -23,10 +23,8 @@ from fattn_probe.daily.models import capture, program
 from fattn_probe.daily.models.capture import ModelCapture
 from fattn_probe.daily.models.recorded_op import INDEX
 from fattn_probe.daily.models.request import Prompt, Request
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.capture import read_capture
 from fattn_probe.machine.run.outcome import Ran
-from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, reference_of
 from tests.as_user import fattn_probe
 from tests.daily.models.make import MODELS, make_model
@@ -37,11 +35,6 @@ AS_QWEN2 = ("llama", "qwen3", "jamba")
 """Models whose attention is like qwen2's, but for the head size or the number of layers that have it."""
 # ggml's CPU backend sums V in f16: 300 rows lose 1e-5 of the variance. For a quantised K it rounds Q to q8_0.
 NMSE = {"f16": 2e-5, "q8_0": 5e-5}
-
-
-@pytest.fixture(scope="module")
-def session():
-    return Session(RunOptions(resolve(DEFAULT_SOURCE, models=True)))
 
 
 @pytest.fixture(scope="module")

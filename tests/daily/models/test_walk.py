@@ -22,7 +22,6 @@ from fattn_probe.daily.models.walk import (
     node_of,
     walk,
 )
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.patches import load
 from fattn_probe.machine.run.capture import read_capture
 from fattn_probe.machine.run.outcome import Failed, Finding
@@ -114,16 +113,6 @@ def test_the_reader_tells_what_runs():
     assert reader.nodes == [node_of(SAID, H200)] and reader.running == ""
     with pytest.raises(LostError, match="said"):
         reader.answer({"else": 1})
-
-
-@pytest.fixture(scope="module")
-def tree():
-    return resolve(DEFAULT_SOURCE, models=True)
-
-
-@pytest.fixture(scope="module")
-def session(tree):
-    return Session(RunOptions(tree))
 
 
 def on_a_model(test):

@@ -14,6 +14,7 @@ from fattn_probe.daily.ops.parse import OpResult
 from fattn_probe.daily.ops.render import live, render
 from fattn_probe.daily.ops.rounds import portions, run_ops
 from fattn_probe.llama.build.ninja import Progress
+from tests.made import executable
 
 PATIENT = Timeouts(30.0, 60.0)
 FAKE = """#!PYTHON
@@ -76,10 +77,7 @@ sys.exit(how == "wrong")
 
 @pytest.fixture
 def program(tmp_path):
-    path = tmp_path / "test-backend-ops"
-    path.write_text(FAKE.replace("PYTHON", sys.executable))
-    path.chmod(0o755)
-    return path
+    return executable(tmp_path / "test-backend-ops", FAKE.replace("PYTHON", sys.executable))
 
 
 CASE = "FLASH_ATTN_EXT(hsk={},nr23=[1,1])"
@@ -159,10 +157,7 @@ def test_missing_symbol_is_for_the_caller_to_build(program):
 
 
 def changed(program, old, new):
-    better = program.with_name("better")
-    better.write_text(program.read_text().replace(old, new))
-    better.chmod(0o755)
-    return better
+    return executable(program.with_name("better"), program.read_text().replace(old, new))
 
 
 def test_a_missing_function_is_compiled_and_the_rest_run(program):
@@ -234,9 +229,8 @@ def test_running_no_case_is_an_error(program):
 
 
 def test_a_program_that_never_reached_its_device_is_lost(tmp_path):
-    program = tmp_path / "broken"
-    program.write_text("#!/bin/sh\necho 'error while loading shared libraries: libcudart.so.13'\nexit 127\n")
-    program.chmod(0o755)
+    script = "#!/bin/sh\necho 'error while loading shared libraries: libcudart.so.13'\nexit 127\n"
+    program = executable(tmp_path / "broken", script)
     report = drive((str(program),), {}, PATIENT, lambda result, total: None)
     assert (report.results[0].status, report.stopped) == ("lost", "exit status 127")
     assert "libcudart.so.13" in str(report.problem())

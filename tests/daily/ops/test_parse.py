@@ -17,6 +17,7 @@ from fattn_probe.daily.ops.parse import (
     probe_options,
 )
 from fattn_probe.machine.run.outcome import Missing
+from tests.made import executable
 
 A = (
     "FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,nr23=[1,1],kv=113,nb=1,mask=1,sinks=1,max_bias=0.000000,"
@@ -202,7 +203,5 @@ def test_plans_that_an_era_cannot_do():
 
 
 def test_usage_printed_for_an_unknown_help_flag(tmp_path):
-    program = tmp_path / "test-backend-ops"
-    program.write_text(f"#!/bin/sh\ncat <<'EOF'\n{EARLY_C}EOF\nexit 1\n")
-    program.chmod(0o755)
+    program = executable(tmp_path / "test-backend-ops", f"#!/bin/sh\ncat <<'EOF'\n{EARLY_C}EOF\nexit 1\n")
     assert "--test-file" in ask_options(program, {}).flags

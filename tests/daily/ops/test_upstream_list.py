@@ -10,8 +10,7 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.daily.ops.drive import Timeouts
 from fattn_probe.daily.ops.rounds import run_ops
 from fattn_probe.llama.build import TEST_BACKEND_OPS, BuildRequest, ensure
-from fattn_probe.llama.source import DEFAULT_SOURCE, kernel_cases, resolve
-from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.llama.source import kernel_cases
 
 pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.night]
 
@@ -52,10 +51,8 @@ def drawn(cases):
     return [case for case in dict.fromkeys(cases) if case in chosen]
 
 
-def test_cases_drawn_from_upstreams_list_pass():
-    tree = resolve(DEFAULT_SOURCE)
+def test_cases_drawn_from_upstreams_list_pass(tree, session):
     target = parse_target("sim:h200", load_devices())
-    session = Session(RunOptions(tree))
     kernels = [case for case in kernel_cases(tree) if case.name in KERNELS]
     program = ensure(BuildRequest(tree), kernels, [TEST_BACKEND_OPS]).test_backend_ops
     env = session.env(target, TEST_BACKEND_OPS)

@@ -100,42 +100,6 @@ def test_the_same_launches_are_kept_once(history):
     assert count == 1
 
 
-def test_a_run_by_the_beginning_of_its_uid(history):
-    run = history.begin(SIM, "nightly")
-    assert history.run(run.uid[:8]) == run
-    with pytest.raises(InputError, match="no runs begin with 'zz'"):
-        history.run("zz")
-
-
-def of_a_newer_version(path):
-    with open_history(path) as history:
-        history.connection.execute(f"PRAGMA user_version = {VERSION + 1}")
-
-
-def of_another_program(path):
-    with closing(sqlite3.connect(path)) as other, other:
-        other.execute("CREATE TABLE bookmarks (url TEXT)")
-
-
-REFUSED = {
-    of_a_newer_version: f"is of version {VERSION + 1}, made by a newer fattn-probe",
-    of_another_program: r"another program's database \(tables: bookmarks\)",
-    lambda path: path.write_text("no database at all, " * 100): "file is not a database",
-}
-
-
-@pytest.mark.parametrize("make", REFUSED)
-def test_a_file_that_is_no_history_is_refused_and_not_written_to(make, tmp_path):
-    path = tmp_path / "h.db"
-    make(path)
-    before = path.read_bytes()
-    with pytest.raises(InputError, match=REFUSED[make]), open_history(path):
-        pass
-    assert path.read_bytes() == before
-    with pytest.raises(InputError, match="this is a folder"), open_history(tmp_path):
-        pass
-
-
 def test_a_full_disk_loses_nothing_that_was_written(tmp_path):
     with open_history(tmp_path / "h.db") as history:
         run = history.begin(SIM, "nightly")

@@ -1,7 +1,5 @@
 """`compare` and `regress` name the launches that differ from those of the base."""
 
-from pathlib import Path
-
 import pytest
 
 from fattn_probe.cases.scenario.schema import Tolerance
@@ -13,8 +11,8 @@ from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status, Verdict
 from fattn_probe.verdict.present.base import BesideBase
 from tests.cli.test_cli import answer
+from tests.made import ROOT
 
-ROOT = Path(__file__).parents[3]
 PATCH = "fault-one-block"
 BASE = "pypi:xllamacpp==2026.10.11549 without its patches"
 SUITE = "version: 1\nabout: two\nscenarios: [{root}/scenarios/gqa.yaml, {root}/scenarios/decode.yaml]\n"

@@ -4,27 +4,22 @@ import dataclasses
 import json
 import math
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.daily.regress.results import result_of
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.capture import Capture
-from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.cases import judge_case
 from fattn_probe.verdict.judge.checks import Checks
 from tests.as_user import completed
+from tests.made import H200, ROOT, SCENARIOS
 from tests.stand_in import StandIn
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
-ROOT = Path(__file__).parents[3]
-SCENARIOS = ROOT / "scenarios"
 CHEAP = ("gqa", "sinks", "decode", "known-faults/k-stride", "known-faults/masked-rows")
-H200 = parse_target("sim:h200", load_devices())
 
 
 def probe(*words):
@@ -106,11 +101,6 @@ class LastScaleInF16(StandIn):
         scale = np.random.default_rng(1).uniform(1e-3, 1e-2, (*found.dst.shape[:3], 1))
         factor = scale.astype(np.float16) / scale
         return dataclasses.replace(found, dst=(found.dst * factor).astype(np.float32))
-
-
-@pytest.fixture(scope="module")
-def session():
-    return Session(RunOptions(resolve(DEFAULT_SOURCE)))
 
 
 def test_a_last_scale_in_f16_fails_both(session):

@@ -2,13 +2,12 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.as_user import fattn_probe
+from tests.made import SCENARIOS
 
-SCENARIOS = Path(__file__).parents[3] / "scenarios"
 PADDED = """version: 1
 about: four sequences whose masks lie apart, on the kernel of gqa.yaml
 hsk: 64
@@ -79,10 +78,6 @@ def test_three_nights(suite, tmp_path, earlier, on, also):
     probe("history", "judge", history=history, code=6)
 
 
-def test_a_history_that_is_not_there(tmp_path):
-    assert "there is no history" in probe("history", "list", history=tmp_path / "none.db", code=2).stderr
-
-
 @pytest.mark.night  # CI has test_history's, of the database
 def test_shards_on_several_machines_are_judged_as_one_run(suite, tmp_path):
     """Two shards into databases of their own, merged and accepted; the next night lacks one of them."""
@@ -105,11 +100,6 @@ def test_shards_on_several_machines_are_judged_as_one_run(suite, tmp_path):
     last = probe("history", "judge", "--json", "--junit", tmp_path / "all.xml", history=whole)
     assert json.loads(last.stdout)["runs"][0]["counts"]["not run"] == 0
     assert (tmp_path / "all.xml").read_text().count("<testcase") == 2
-
-
-def test_a_shard_without_the_name_of_its_run(suite, tmp_path):
-    said = probe("regress", suite, "--shard", "1/2", history=tmp_path / "h.db", code=2).stderr
-    assert "--shard needs --run NAME" in said
 
 
 def test_a_suite_on_a_dask_cluster(suite, tmp_path):

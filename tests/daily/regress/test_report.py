@@ -18,7 +18,7 @@ from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.expected import Design
 from fattn_probe.verdict.measure.metrics import measure
 from fattn_probe.verdict.measure.verdict import Status, Verdict
-from tests.daily.inspect.test_page import Reader
+from tests.daily.inspect.test_view import Reader
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 GPU = Identity("here", "NVIDIA H200", "90", "580", "cuda", "release", "pypi:x==1", "11063", "", "0.1.0")

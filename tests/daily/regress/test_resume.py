@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shutil
 import signal
 import sqlite3
@@ -128,25 +127,6 @@ def reached(place):
         return place.rows("SELECT count(*) FROM results WHERE status <> 'lost'")[0][0] if place.history.exists() else 0
     except sqlite3.OperationalError:
         return 0
-
-
-@pytest.mark.night
-def test_a_call_that_is_killed_again_and_again_ends_as_if_it_never_was(place):
-    """Nothing is lost, made again, or left behind, whenever a kill comes."""
-    place.write(more=range(100, 300))
-    chance, kills = random.Random(36), 0
-    before = dict[tuple[str, str], str]()
-    while killed(place, reached(place) + chance.randint(1, 25), chance.choice([signal.SIGKILL, signal.SIGINT])):
-        kills += 1
-        after = place.times()
-        assert {key: after.get(key) for key in before} == before
-        before = after
-    assert kills > 5
-    assert place.rows("SELECT count(*), count(ended) FROM runs") == [(2, 2)]
-    assert place.rows("SELECT count(*), count(ended) FROM calls") == [(1, 1)]
-    assert place.rows("SELECT count(*) FROM results WHERE status = 'pass'") == [(203,)]
-    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert str(place.folder) not in left
 
 
 def test_a_call_that_was_killed_between_two_entries_goes_on_with_the_second(place):

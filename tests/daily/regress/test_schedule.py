@@ -1,7 +1,11 @@
 """What is compiled and judged first, with stand-ins for compilers and judge; the workers are real processes."""
 
+import os
+import signal
 import threading
+import time
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +18,7 @@ from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress import compilers as module
 from fattn_probe.daily.regress.compilers import LAST, GrowingBuild, Lane, Likely
-from fattn_probe.daily.regress.pool import Growth, Job
+from fattn_probe.daily.regress.pool import Growth, Job, judged
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Standing
 from fattn_probe.daily.regress.schedule import Schedule
@@ -28,7 +32,7 @@ H200, V100 = (parse_target(name, load_devices()) for name in ("sim:h200", "sim:v
 SECONDS = 60
 
 
-def case(name, n_q):
+def case(name, n_q=1):
     return resolve(Scenario.model_validate({**OP, "n_q": n_q}), name, "file")
 
 
@@ -270,3 +274,48 @@ def test_the_bar_says_what_is_compiled_judged_and_left(compilers):
     assert str(standing) == "compiled 1 of 2 kernels, judged 1 of 2 cases, 1 fail, 0:00, about 1:00 left: b"
     build.has = {"mma 1", "vec 2"}
     assert str(standing) == "judged 1 of 2 cases, 1 fail, 0:00, about 0:15 left: b"
+
+
+def by_name(session, case, target):
+    """What a name says is done."""
+    word, _, rest = case.name.partition(":")
+    if word == "raise":
+        raise RuntimeError(rest)
+    if word == "die" or (word == "die-once" and not Path(rest).exists()):
+        Path(rest or os.devnull).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if word == "sleep":
+        time.sleep(float(rest))
+    return Result(case.name, case.digest, "pass", f"{target} {os.getpid()}")
+
+
+@pytest.fixture
+def job():
+    return Job(by_name, RunOptions(tree=None), {}, H200)
+
+
+def test_every_case_has_its_result(job):
+    cases = [case(f"c{number}") for number in range(40)]
+    found = list(judged(job, cases, 3))
+    assert sorted(result.name for result in found) == sorted(item.name for item in cases)
+    assert {result.digest for result in found} == {cases[0].digest}
+    assert len({result.reason for result in found}) <= 3
+    assert found[0].reason.startswith("sim:h200 ")
+
+
+def test_the_longest_case_is_first(job):
+    found = list(judged(job, [case("a"), case("b", n_q=9), case("c", n_q=5)], 1))
+    assert [result.name for result in found] == ["b", "c", "a"]
+
+
+def test_a_case_that_raises_costs_itself(job):
+    (lost, fine) = sorted(judged(job, [case("raise:it is odd"), case("x")], 1), key=lambda result: result.status)
+    assert (lost.status, lost.reason, fine.status) == ("lost", "RuntimeError: it is odd", "pass")
+    assert "Traceback" in lost.failure
+
+
+def test_a_case_that_kills_its_workers_is_lost(job):
+    found = {result.name: result for result in judged(job, [case("die:"), case("x"), case("y")], 1)}
+    assert found["die:"].status == "lost"
+    assert found["die:"].reason == "it ended 2 workers, the last one killed by SIGKILL"
+    assert found["x"].status == found["y"].status == "pass"

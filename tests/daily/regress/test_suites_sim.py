@@ -63,13 +63,6 @@ def children(pid):
     return found
 
 
-def workers_of(pid):
-    """The parents of batch runners."""
-    found = children(pid)
-    return {int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
-            for child, words in found.items() if "fattn-runner --batch" in words}  # fmt: skip
-
-
 NIGHT = pytest.mark.night  # upstream's program, which lists the cases, and ggml's CPU backend are compiled
 PART = r"hsk=64,.*nr23=\[4,1\],kv=512,nb=3,mask=1,sinks=.,max_bias=0"  # 36 cases of one kernel, 4 not supported
 
@@ -109,29 +102,6 @@ def test_a_crash_costs_its_own_case(tmp_path):
     reason = next(result["reason"] for result in run["results"] if result["name"] == "k-stride")
     assert reason.startswith("misaligned: ")
     assert code == 0  # the crash is a known defect of llama.cpp
-
-
-@NIGHT  # CI has test_runner.py, and test_workers.py
-@pytest.mark.parametrize("victim", ["runner", "worker"])
-def test_a_killed_worker_or_runner_loses_no_case(tmp_path, victim):
-    history = tmp_path / "h.db"
-    running = regress("--on", "sim:h200", "--filter", PART, "--json", history=history, wait=False)
-    until(lambda: count(history) > 6)
-    if victim == "worker":
-        os.kill(until(lambda: workers_of(running.pid)).pop(), signal.SIGKILL)
-    else:
-        runner = until(lambda: [pid for pid, words in children(running.pid).items() if "--batch" in words])[0]
-        os.kill(runner, signal.SIGKILL)
-    out, said = running.communicate(timeout=600)
-    (run,) = json.loads(out)["runs"]
-    if victim == "runner" and run["counts"]["lost"]:  # a case was in progress, and may be why
-        assert (running.returncode, run["counts"]["lost"]) == (4, 1), said  # of 36: a suite may lose 2 %
-        code, out, said = regress("--on", "sim:h200", "--filter", PART, "--resume", "--json", history=history)
-        (run,) = json.loads(out)["runs"]
-        assert code == 0, said
-    else:
-        assert running.returncode == 0, said
-    assert {name for name, number in run["counts"].items() if number} == {"pass", "unsupported"}
 
 
 @NIGHT  # CI has test_resume.py, and test_signals.py

@@ -12,7 +12,7 @@ from fattn_probe.machine.run.base import Base, base_of
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge.origin import Code
 from maintain.mutants_table import killers_as_text
-from tests.maintain.test_scripts import ROOT
+from tests.made import ROOT
 
 pytestmark = pytest.mark.network
 

@@ -79,19 +79,6 @@ def test_the_last_verdicts_of_a_case_are_kept(cache):
     assert [one is not None for one in found] == [False] + [True] * MOST
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda body: body[:-9], lambda body: b"{}", lambda body: body.replace(b"ass", b"A")]
-)
-def test_a_damaged_verdict_is_judged_again_and_stored_anew(cache, damage):
-    kept = Verdicts("these")
-    kept.keep(ONE, code("a"), PASS)
-    (path,) = cache.rglob("*.document")
-    path.write_bytes(damage(path.read_bytes()))
-    assert kept.taken(ONE, code("a"), ["vec 64"]) is None
-    kept.keep(ONE, code("a"), PASS)
-    assert kept.taken(ONE, code("a"), ["vec 64"]) is not None
-
-
 def test_a_releases_figures_are_its_own_and_those_of_an_edited_source_are_from_the_release(cache):
     release, edited = Verdicts("these", 11549), Verdicts("these")
     release.keep(ONE, code("a"), PASS)

@@ -8,7 +8,7 @@ from fattn_probe.cases.scenario import expand, load
 from fattn_probe.daily.regress import versions
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.tables import bisection_json, render_bisection
-from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
+from fattn_probe.llama.source import patches
 from fattn_probe.llama.source.faults import corpus
 from fattn_probe.machine.run.session import RunOptions, Session
 from tests.stand_in import StandIn
@@ -121,9 +121,8 @@ def test_two_versions_side_by_side(releases):
 @pytest.mark.build
 @pytest.mark.network
 @pytest.mark.night
-def test_the_step_that_plants_a_fault_of_an_amd_gpu_is_found():
+def test_the_step_that_plants_a_fault_of_an_amd_gpu_is_found(tree):
     """Steps add patches to a release; those before the fault do not change what the kernel does."""
-    tree = resolve(DEFAULT_SOURCE)
     fault = next(fault for fault in corpus() if fault.patch.name == "1087-sudot4-sign")
     (shown,) = fault.shows
     (case,) = expand(load(shown.scenario))

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases import shipped
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario.files import cases_of
 from fattn_probe.llama.build import TEST_BACKEND_OPS
 from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
@@ -23,11 +22,11 @@ from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import RunOptions, Session
 from tests.as_user import fattn_probe
+from tests.made import H200
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 NIGHT = pytest.mark.night  # test-backend-ops and ggml's CPU backend are compiled, each fault's kernels twice
 
-H200 = parse_target("sim:h200", load_devices())
 FIXUP = "faults/14628-fixup-layout"
 OF_UPSTREAM = (
     "FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,nr23=[4,1],kv=512,nb=3,mask=1,sinks=0,max_bias=0.000000,logit_softcap=0.000000,"
@@ -94,7 +93,7 @@ def upstream_line(folder):
     return next(line for line in readme_lines(folder) if line[0] == "build/bin/test-backend-ops")
 
 
-@NIGHT  # CI has test_ways.py and test_upstream_case.py, with a stand-in for upstream's program
+@NIGHT  # CI has test_upstream_case.py, with a stand-in for upstream's program
 def test_a_case_of_upstreams_list_is_a_line(tmp_path):
     case = tmp_path / "case.yaml"
     case.write_text(fattn_probe("scenario", "from-ops", OF_UPSTREAM).stdout)

@@ -117,11 +117,6 @@ def suite(folder, *, on=("sim:h200",)):
     return path
 
 
-def test_a_real_gpu_does_not_count(tmp_path):
-    done = probe("coverage", str(suite(tmp_path)), "--on", "gpu", code=2)
-    assert "only simulated GPUs (sim:ID) say what a case executes" in done.stderr
-
-
 def test_a_real_gpu_that_only_the_suite_asks_for_is_left_out(tmp_path, monkeypatch):
     """`mutate nightly` and `coverage nightly` work on a machine with a GPU too."""
     monkeypatch.setattr(entries, "has_gpu", lambda: True)

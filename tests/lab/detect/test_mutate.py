@@ -31,13 +31,6 @@ MUTANT = Mutant(7, "fattn-vec.cuh", 10, "relation", "a < b", "a <= b", "kernel")
 KILLED = MutantVerdict(MUTANT, "sim:h200", "verdict", "decode", "wrong", 2, 1.5)
 
 
-def test_another_file_and_a_real_gpu_are_refused(tmp_path):
-    done = probe("mutate", str(suite(tmp_path)), "--file", "fattn.cuh", code=2)
-    assert "mutants are made in fattn-mma-f16.cuh" in done.stderr
-    done = probe("mutate", str(suite(tmp_path)), "--on", "gpu", code=2)
-    assert "only simulated GPUs (sim:ID) say what a case executes" in done.stderr
-
-
 def plan(folder, **changes):
     file = suite(folder)
     entry = load_suite(file)

@@ -8,22 +8,6 @@ from fattn_probe.cases.scenario import load
 from tests.cli.test_cli import probe
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--on", "gpu"), "only simulated GPUs (sim:ID) say in advance which kernels a random case needs"),
-        (("--on", "sim:h2000"), "h2000"),
-        (("--minutes", "0"), "a number of minutes"),
-        (("--minutes", "nan"), "a number of minutes"),
-        (("--cases", "0"), "--cases"),
-        (("--new-kernels", "1.5"), "not a share from 0 to 1"),
-        (("--seed", "-1"), "--seed"),
-    ],
-)
-def test_wrong_flags_are_refused(words, said):
-    assert said in probe("fuzz", *words, code=2).stderr
-
-
 @pytest.mark.build
 @pytest.mark.slow
 @pytest.mark.network

@@ -8,6 +8,7 @@ import pytest
 from fattn_probe.base.errors import InputError, MachineError
 from fattn_probe.lab.profile.counts import BY_ADDRESS, ROWS
 from fattn_probe.lab.profile.ncu import ASKED, CONFLICTS, DATA_PIPE, KEYS, measure, number, options, parse, values_of
+from tests.made import executable
 
 # What ncu 2025.3 said of the scenario gqa on an H100.
 TEXT = (Path(__file__).parents[2] / "transcripts/ncu-2025-gqa.txt").read_text()
@@ -81,9 +82,7 @@ def test_each_metric_is_asked_for_once():
 
 def stand_in(folder, monkeypatch, script):
     """An `ncu` on PATH that is a shell script."""
-    path = folder / "ncu"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
+    executable(folder / "ncu", f"#!/bin/sh\n{script}\n")
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 

@@ -1,12 +1,10 @@
 """The simulator's lines as counts, the formula beside them, and how both are shown."""
 
-import io
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError, MachineError
 from fattn_probe.cases.device import Target, load_devices
@@ -18,6 +16,7 @@ from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, counts_of, 
 from fattn_probe.lab.profile.show import document, render
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
 from fattn_probe.machine.run.outcome import Finding, Lost, Unsupported
+from tests.made import shown
 
 KERNEL = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 NAMES = {"flash_attn_ext_f16": ("DKQ", "DV", "ncols1", "ncols2", "use_logit_softcap", "V_is_K_view", "use_sparse")}
@@ -143,9 +142,7 @@ def test_an_occupancy_that_is_not_known_is_marked(origin, regs, said):
     launch = replace(LAUNCH, origin=origin, regs=regs)
     profile = Profile("sim:h200", (replace(counted(), launch=launch),), flops=10**6, division=origin)
     done, devices = [("case", (profile,))], {"sim:h200": load_devices()["h200"]}
-    console = Console(width=200, file=io.StringIO(), record=True)
-    console.print(render(done, devices))
-    text = " ".join(console.export_text().split())
+    text = " ".join(shown(render(done, devices)).split())
     assert said in text
     assert all((line in text) is (regs is not None) for line in legend([origin]))
     rests = f"the grid, and with it counts, bytes and roofline, rest on an occupancy that is not known ({origin.mark})"
@@ -157,29 +154,26 @@ def test_an_occupancy_that_is_not_known_is_marked(origin, regs, said):
 
 def test_a_gpu_of_unknown_peaks_is_named_as_such():
     done, devices = both()
-    console = Console(width=120, file=io.StringIO(), record=True)
-    console.print(render(done, {**devices, "sim:h200": load_devices()["gb10"]}))
-    assert "no roofline: the peak rates of this GPU are not known" in console.export_text()
-    assert "no roofline" not in shown(120)
-
-
-def shown(width):
-    text = io.StringIO()
-    Console(width=width, file=text).print(render(*both()))
-    return text.getvalue()
+    text = shown(render(done, {**devices, "sim:h200": load_devices()["gb10"]}))
+    assert "no roofline: the peak rates of this GPU are not known" in text
+    assert "no roofline" not in shown(render(*both()))
 
 
 def test_two_targets_have_columns_and_their_ratio():
-    lines = {line.split("  ")[0].strip(): line.split()[-3:] for line in shown(100).splitlines() if line.strip()}
+    lines = {
+        line.split("  ")[0].strip(): line.split()[-3:]
+        for line in shown(render(*both()), width=100).splitlines()
+        if line.strip()
+    }
     assert lines["tensor instructions"] == ["2", "2", "1.000"]
     assert lines["ldmatrix"] == ["8", "7", "0.875"]
     assert lines["shared wavefronts"] == ["100", "43", "0.430"]
-    assert "limited by registers" in shown(100)
+    assert "limited by registers" in shown(render(*both()), width=100)
 
 
 def test_a_narrow_terminal_cuts_nothing_off():
-    assert all(len(line) <= 40 for line in shown(40).splitlines())
-    assert "0.875" in shown(40)
+    assert all(len(line) <= 40 for line in shown(render(*both()), width=40).splitlines())
+    assert "0.875" in shown(render(*both()), width=40)
 
 
 def test_the_document_has_occupancy_and_roofline():

@@ -276,10 +276,6 @@ def test_what_is_wrong_with_a_program_is_said_of_the_users_line(written, text, s
     assert f"{path}{said}" in program(path, "--on", "sim:h200", code=code).stderr
 
 
-def test_a_missing_file(tmp_path):
-    assert "there is no such file" in program(tmp_path / "none.cu", "--on", "sim:h200", code=2).stderr
-
-
 def test_two_gpus_and_their_json():
     made = json.loads(program(HERE / "prints.cu", "--on", "sim:h200,sim:v100", "--json", code=7).stdout)
     assert [run["on"] for run in made["runs"]] == ["sim:h200", "sim:v100"]

@@ -1,12 +1,9 @@
 """What is printed after a program's own output."""
 
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.lab.program.build import Executable
 from fattn_probe.lab.program.execute import (
     ProgramRun,
@@ -19,8 +16,9 @@ from fattn_probe.lab.program.execute import (
 )
 from fattn_probe.lab.program.show import HOST_TIME, render
 from fattn_probe.machine.run.outcome import Finding
+from tests import made
+from tests.made import H200
 
-H200 = parse_target("sim:h200", load_devices())
 RECORDS = (
     '{"order":0,"kernel":"void sum(const float*, float*)","grid":[4,1,1],"block":[256,1,1],"shared":0,"regs":32,'
     '"static_shared":0,"max_blocks_per_sm":8}\n'
@@ -35,9 +33,7 @@ RECORDS = (
 
 
 def shown(run, target=H200, *, checked=False):
-    console = Console(file=(out := io.StringIO()), width=100)
-    console.print(render(run, target, checked=checked))
-    return out.getvalue()
+    return made.shown(render(run, target, checked=checked), width=100)
 
 
 def test_the_later_record_of_a_launch_counts():

@@ -4,7 +4,6 @@ import io
 import json
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,8 +25,7 @@ from fattn_probe.lab.study.precisions import VARIANTS, errors
 from fattn_probe.lab.study.show import render, study_json
 from fattn_probe.lab.study.stream_k import divide, read_launch
 from fattn_probe.verdict.truth.reference.adapter import reference_of
-
-SCENARIOS = Path(__file__).parents[3] / "scenarios"
+from tests.made import SCENARIOS
 
 
 def case_of(name, place=0):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import BuildError
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario.files import cases_of
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.shipped import find
@@ -15,6 +14,7 @@ from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import RunOptions, Session
+from tests.made import H200
 
 KERNELS = """
 template <int D, bool twice>
@@ -27,7 +27,6 @@ LAUNCHES = """
     further_plain<<<1, 1, 0, main_stream>>>((float *) KQV->data);
 """
 FUNCTION = "template <int DV, int ncols1, int ncols2>\nvoid launch_fattn("
-H200 = parse_target("sim:h200", load_devices())
 
 
 @pytest.fixture

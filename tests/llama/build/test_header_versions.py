@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -17,8 +16,8 @@ from packaging.version import Version
 
 from fattn_probe.base.cache import cache_dir
 from fattn_probe.llama.build.headers import HEADERS
+from tests.made import ROOT
 
-ROOT = Path(__file__).parents[3]
 REQUIRED = {
     requirement.name: requirement.specifier
     for requirement in map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])

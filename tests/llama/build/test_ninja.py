@@ -13,6 +13,7 @@ from fattn_probe.base.errors import BuildError
 from fattn_probe.base.workers import threads
 from fattn_probe.llama.build.ninja import JobSlots, failed_step, first_errors, parse_status, run_ninja, steps_to_do
 from fattn_probe.llama.build.steps import BuildStep, Plan
+from tests.made import executable
 
 FAILED = """\
 @3/24@ fattn.cu
@@ -149,9 +150,7 @@ exec {ninja} "$@"
 
 
 def test_a_ninja_that_crashes_on_its_own_records_begins_without_them(tmp_path, monkeypatch, caplog):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/ninja").write_text(CRASHES.format(folder=tmp_path, ninja=Path(ninja.BIN_DIR) / "ninja"))
-    (tmp_path / "bin/ninja").chmod(0o755)
+    executable(tmp_path / "bin/ninja", CRASHES.format(folder=tmp_path, ninja=Path(ninja.BIN_DIR) / "ninja"))
     monkeypatch.setattr(ninja, "BIN_DIR", str(tmp_path / "bin"))
     (tmp_path / "build.ninja").write_text(Plan((script("a", WRITE),)).render())
     (tmp_path / ".ninja_deps").write_bytes(b"damaged")

@@ -58,10 +58,6 @@ def build(tree):
     return ensure(BuildRequest(tree))
 
 
-def test_the_simulators_runner_starts(build):
-    assert says(build.runner).startswith("fattn-runner: usage:")
-
-
 def test_a_truncated_library_is_linked_again(build, caplog):
     """The loader's SIGBUS was called a lost run, in every later run."""
     library = build.folder / "lib/libggml-cuda.so"

@@ -27,55 +27,46 @@ def test_a_loop_that_loads_and_multiplies_is_bracketed():
     assert text.endswith("} simt::end_ahead(); }")
 
 
-def test_only_the_outermost_loop_is_bracketed():
-    nest = f"#pragma unroll\nfor (int i = 0; i < m; i += 16) {{ const int j = i + threadIdx.y; {LOOP} }}"
-    assert brackets(nest) == ["simt::begin_ahead(true)", "simt::end_ahead()"]
-
-
-def test_each_of_two_loops_is_bracketed():
-    assert len(brackets(LOOP + LOOP)) == 4
-
-
-def test_a_fragment_that_outlives_the_loop_is_brought_back():
-    loop = "tile A; for (int k = 0; k < n; k++) { load_ldmatrix_trans<8>(A, x, k); mma(C, A, B); }"
-    assert brackets(loop)[0] == "simt::begin_ahead(false)"
+NEST = f"#pragma unroll\nfor (int i = 0; i < m; i += 16) {{ const int j = i + threadIdx.y; {LOOP} }}"
+OUTLIVES = "tile A; for (int k = 0; k < n; k++) { load_ldmatrix_trans<8>(A, x, k); mma(C, A, B); }"
+AHEAD, BACK, END = "simt::begin_ahead(true)", "simt::begin_ahead(false)", "simt::end_ahead()"
 
 
 @pytest.mark.parametrize(
-    "inside",
+    ("body", "calls"),
     [
-        "if constexpr (wide) { mma(C, B, A); } else { mma(C, A, B); }",
-        'static_assert(n % 8 == 0, "bad size"); mma(C, A, B);',
-        "const int k0 = k + (threadIdx.y % 2)*8; mma(C, A, B[k0]);",
+        (NEST, [AHEAD, END]),  # the outermost alone
+        (LOOP + LOOP, [AHEAD, END] * 2),
+        (OUTLIVES, [BACK, END]),  # the fragment is brought back
+        ("for (int k = 0; k < n; k++) mma(C, A, B);", []),
     ],
 )
-def test_conditions_and_indices_may_stand_in_the_loop(inside):
-    assert len(brackets(f"for (int k = 0; k < n; k++) {{ {inside} }}")) == 2
+def test_loops_are_bracketed(body, calls):
+    assert brackets(body) == calls
 
 
 @pytest.mark.parametrize(
-    "inside",
+    ("inside", "calls"),
     [
-        "load_ldmatrix(A, x, k);",  # multiplies nothing
-        "mma(C, A, B); sum += C.x[0];",  # reads a fragment
-        "mma(C, A, B); y[k] = 1;",
-        "mma(C, A, B); ++count;",
-        "mma(C, A, B); const float c = scale;",
-        "mma(C, A, B); if (k == 3) { break; }",
-        "mma(C, A, B); if (C.x[0] > 0) { mma(C, A, B); }",
-        "mma(C, A, B); __syncthreads();",
-        "load_generic(A, x, k); mma(C, A, B);",
-        'mma(C, A, B); asm volatile("membar.gl;");',
-        "mma(C, A, B); [&] { mma(C, A, B); }();",
-        "tile S; mma(S, A, B); mma(C, S, B);",  # S starts from its declaration in each turn
+        ("if constexpr (wide) { mma(C, B, A); } else { mma(C, A, B); }", 2),
+        ('static_assert(n % 8 == 0, "bad size"); mma(C, A, B);', 2),
+        ("const int k0 = k + (threadIdx.y % 2)*8; mma(C, A, B[k0]);", 2),
+        ("load_ldmatrix(A, x, k);", 0),  # multiplies nothing
+        ("mma(C, A, B); sum += C.x[0];", 0),  # reads a fragment
+        ("mma(C, A, B); y[k] = 1;", 0),
+        ("mma(C, A, B); ++count;", 0),
+        ("mma(C, A, B); const float c = scale;", 0),
+        ("mma(C, A, B); if (k == 3) { break; }", 0),
+        ("mma(C, A, B); if (C.x[0] > 0) { mma(C, A, B); }", 0),
+        ("mma(C, A, B); __syncthreads();", 0),
+        ("load_generic(A, x, k); mma(C, A, B);", 0),
+        ('mma(C, A, B); asm volatile("membar.gl;");', 0),
+        ("mma(C, A, B); [&] { mma(C, A, B); }();", 0),
+        ("tile S; mma(S, A, B); mma(C, S, B);", 0),  # S starts from its declaration in each turn
     ],
 )
-def test_other_loops_stay_as_they_are(inside):
-    assert brackets(f"for (int k = 0; k < n; k++) {{ {inside} }}") == []
-
-
-def test_loops_without_braces_stay_as_they_are():
-    assert brackets("for (int k = 0; k < n; k++) mma(C, A, B);") == []
+def test_a_loop_is_bracketed_unless_it_does_something_else(inside, calls):
+    assert len(brackets(f"for (int k = 0; k < n; k++) {{ {inside} }}")) == calls
 
 
 @pytest.mark.parametrize(

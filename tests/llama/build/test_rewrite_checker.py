@@ -78,25 +78,16 @@ def guarded(text):
         ("__device__ __align__(16) char bytes[16];", ["SIMT_GUARD(, bytes)"]),
         ("namespace a::b { namespace { __device__ int x; } }", ["SIMT_GUARD(, x)"]),
         ('extern "C" { __device__ int x; }', ["SIMT_GUARD(, x)"]),
+        ("extern __device__ float g[];", []),
+        ("__device__ float f(float x);", []),
+        ("__device__ float f(float x) { int y = 2; return x * y; }", []),
+        ("__device__ const float table[2] = {1, 2};", []),
+        ("template <typename T> __device__ T value;", []),
+        ("struct S { __device__ int f(); static __device__ int x; };", []),
+        ("__global__ void k() { __shared__ int x; static __device__ int y; }", []),
+        ("__device__ float (*pointer)(float) = f;", []),
+        ("__device__ S::S() : x(1), y{2} {}", []),
     ],
 )
-def test_variables_outside_of_functions(text, names):
+def test_variables_outside_of_functions_are_guarded_and_other_declarations_stay(text, names):
     assert guarded(text) == names
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "extern __device__ float g[];",
-        "__device__ float f(float x);",
-        "__device__ float f(float x) { int y = 2; return x * y; }",
-        "__device__ const float table[2] = {1, 2};",
-        "template <typename T> __device__ T value;",
-        "struct S { __device__ int f(); static __device__ int x; };",
-        "__global__ void k() { __shared__ int x; static __device__ int y; }",
-        "__device__ float (*pointer)(float) = f;",
-        "__device__ S::S() : x(1), y{2} {}",
-    ],
-)
-def test_other_declarations_stay(text):
-    assert guarded(text) == []

@@ -1,4 +1,3 @@
-import shutil
 import subprocess
 
 import pytest
@@ -39,57 +38,40 @@ def test_without_a_library_its_functions_are_missing():
     assert missing_symbols(OBJECTS, [LIBC]) == [CASE, "ggml_abort"]
 
 
-@pytest.mark.build
-def test_stub_says_its_symbol_and_ends_with_87(tmp_path):
-    (tmp_path / "stubs.c").write_text(render_stubs(["_Z3foov", CASE]))
-    (tmp_path / "main.cpp").write_text("void foo(); int main() { foo(); }")
-    compiler = shutil.which("gcc")
-    subprocess.run([compiler, "-c", "stubs.c"], cwd=tmp_path, check=True)
-    subprocess.run([compiler, "main.cpp", "stubs.o", "-o", "main"], cwd=tmp_path, check=True)
-    ended = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (87, "fattn-probe: missing symbol: _Z3foov\n")
+FOO = "void foo(); int main() { foo(); }"
+META = f'extern "C" bool {NO_META}(void *); int main() {{ return {NO_META}(nullptr) ? 1 : 0; }}'
+KERNEL = f'void kernel() __asm__("{CASE}"); int main() {{ kernel(); return 0; }}'
+DERIVED = """
+#include <cstdio>
+struct Base { virtual ~Base() = default; virtual int f() = 0; };
+struct Middle : Base {};
+struct Derived : Middle { int f() override; };
+int main(int argc, char **) {
+    Base * object = new Derived;
+    std::puts("made"), std::fflush(stdout);
+    return argc > 1 ? dynamic_cast<Middle *>(object) != nullptr : object->f();
+}
+"""
+"""An object of a class that is not built can be made, but not used: by a call, or a cast, which reads its type_info."""
 
 
 @pytest.mark.build
-def test_no_buffer_is_of_a_backend_that_is_not_built(tmp_path):
-    (tmp_path / "stubs.c").write_text(render_stubs([NO_META]))
-    (tmp_path / "main.c").write_text(f"_Bool {NO_META}(void *); int main(void) {{ return {NO_META}(0) ? 1 : 0; }}")
-    subprocess.run([shutil.which("gcc"), "main.c", "stubs.c", "-o", "main"], cwd=tmp_path, check=True)
-    subprocess.run([tmp_path / "main"], check=True)
-
-
-@pytest.mark.build
-def test_a_kernel_is_named_and_skipped_where_a_program_only_lists_them(tmp_path):
-    (tmp_path / "stubs.c").write_text(render_stubs(["_Z3foov", CASE]))
-    (tmp_path / "main.c").write_text(f'void kernel(void) __asm__("{CASE}"); int main(void) {{ kernel(); return 0; }}')
-    compiler = shutil.which("gcc")
-    subprocess.run([compiler, "main.c", "stubs.c", "-o", "main"], cwd=tmp_path, check=True)
-    codes = []
-    for environment in ({}, {"FATTN_PROBE_SKIP_KERNELS": "1"}):
-        ended = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=False, env=environment)
-        codes.append(ended.returncode)
-        assert ended.stderr == f"fattn-probe: missing symbol: {CASE}\n"
-    assert codes == [87, 0]
-
-
-@pytest.mark.build
-def test_an_object_of_a_class_that_is_not_built_can_be_made_but_not_used(tmp_path):
-    """Neither by a call, nor by a dynamic_cast, which reads the class's type_info."""
-    (tmp_path / "stubs.c").write_text(render_stubs(["_ZTV7Derived"]))
-    (tmp_path / "main.cpp").write_text(
-        "#include <cstdio>\n"
-        "struct Base { virtual ~Base() = default; virtual int f() = 0; };\n"
-        "struct Middle : Base {};\n"
-        "struct Derived : Middle { int f() override; };\n"
-        "int main(int argc, char **) {\n"
-        "    Base * object = new Derived;\n"
-        '    std::puts("made"), std::fflush(stdout);\n'
-        "    return argc > 1 ? dynamic_cast<Middle *>(object) != nullptr : object->f();\n}\n"
-    )
-    compiler = shutil.which("gcc")
-    subprocess.run([compiler, "-c", "-fPIC", "stubs.c"], cwd=tmp_path, check=True)
-    subprocess.run([compiler, "main.cpp", "stubs.o", "-lstdc++", "-o", "main"], cwd=tmp_path, check=True)
-    for words in ([], ["cast"]):
-        ended = subprocess.run([tmp_path / "main", *words], capture_output=True, text=True, check=False)
-        found = (ended.returncode, ended.stdout, ended.stderr)
-        assert found == (87, "made\n", "fattn-probe: missing symbol: _ZTV7Derived\n")
+@pytest.mark.parametrize(
+    ("symbol", "program", "words", "environment", "code", "printed"),
+    [
+        ("_Z3foov", FOO, [], {}, 87, ""),
+        (NO_META, META, [], {}, 0, ""),  # no buffer is of a backend that is not built
+        (CASE, KERNEL, [], {}, 87, ""),
+        (CASE, KERNEL, [], {"FATTN_PROBE_SKIP_KERNELS": "1"}, 0, ""),  # where a program only lists them
+        ("_ZTV7Derived", DERIVED, [], {}, 87, "made\n"),
+        ("_ZTV7Derived", DERIVED, ["cast"], {}, 87, "made\n"),
+    ],
+)
+def test_what_a_stub_says_and_does(tmp_path, symbol, program, words, environment, code, printed):
+    (tmp_path / "stubs.c").write_text(render_stubs(["_Z3foov", symbol] if symbol == CASE else [symbol]))
+    (tmp_path / "main.cpp").write_text(program)
+    for argv in (["gcc", "-c", "-fPIC", "stubs.c"], ["gcc", "main.cpp", "stubs.o", "-lstdc++", "-o", "main"]):
+        subprocess.run(argv, cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "main", *words], capture_output=True, text=True, check=False, env=environment)
+    said = "" if symbol == NO_META else f"fattn-probe: missing symbol: {symbol}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (code, printed, said)

@@ -9,6 +9,7 @@ from fattn_probe.daily.doctor.facts import headers_here
 from fattn_probe.llama.build import headers, toolchain
 from fattn_probe.llama.build.headers import HEADERS, Headers, find_headers
 from fattn_probe.llama.build.toolchain import cached_headers, find_cublas, find_toolchain, has_cublas, library_path
+from tests.made import executable
 
 
 def toolkit(folder, version=13000, listed=""):
@@ -55,10 +56,7 @@ def test_the_headers_of_a_toolkit_are_found_where_the_wheels_are_not(bare, monke
     assert find_headers() is None
     toolkit(headers.SYSTEM, listed="13.0.96")
     assert find_headers() == Headers(headers.SYSTEM / "include", "toolkit-13.0.96")
-    nvcc = toolkit(bare / "on-path", 13020) / "bin/nvcc"
-    nvcc.parent.mkdir()
-    nvcc.write_text("")
-    nvcc.chmod(0o755)
+    nvcc = executable(toolkit(bare / "on-path", 13020) / "bin/nvcc", "")
     monkeypatch.setenv("PATH", f"{bare / 'bin'}:{nvcc.parent}")
     assert find_headers() == Headers(bare / "on-path/include", "toolkit-13.2")
     monkeypatch.setenv("CUDA_HOME", str(toolkit(bare / "named", listed="13.1.80")))

@@ -14,9 +14,7 @@ from fattn_probe.daily.ops.rounds import cases_of
 from fattn_probe.llama.build import TEST_BACKEND_OPS
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.families import BY_CASE
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.required_kernels import dry_runs, op_digest
-from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.support import BETWEEN, shipped, shipped_choices
 from tests.llama.launch.read_choice import Choice
 
@@ -38,9 +36,9 @@ def compared(kernel):
 
 @pytest.mark.network
 @pytest.mark.parametrize("device", AMD, ids=lambda device: device.gfx)
-def test_the_shipped_tables_say_what_the_source_says(device):
+def test_the_shipped_tables_say_what_the_source_says(device, tree):
     """A sample of the ops of scenarios; the tables are what `scripts/support` got from the built backend."""
-    choice = Choice(resolve(DEFAULT_SOURCE).root, arch_number(device.gfx))
+    choice = Choice(tree.root, arch_number(device.gfx))
     cases = {op_digest(case.op): case for case in cases_in(list(files("scenario")))}
     supported, launched = shipped(), shipped_choices()
     for op in random.Random(f"{SEED} {device.gfx}").sample(sorted(cases), SAMPLE):
@@ -53,11 +51,9 @@ def test_the_shipped_tables_say_what_the_source_says(device):
 @pytest.mark.network
 @pytest.mark.night
 @pytest.mark.parametrize("device", AMD, ids=lambda device: device.gfx)
-def test_the_backend_supports_and_launches_what_the_source_says(device):
+def test_the_backend_supports_and_launches_what_the_source_says(device, tree, session):
     """All of upstream's list: `supports_op` of the built backend, and its launches in dry runs."""
-    tree = resolve(DEFAULT_SOURCE)
     target = parse_target(f"sim:{device.id}", load_devices())
-    session = Session(RunOptions(tree))
     program = session.build_for(target, TEST_BACKEND_OPS).test_backend_ops
     words: list[str | Path] = [program, "support", "-b", target.backend, "-o", "FLASH_ATTN_EXT"]
     listed = dict(LISTED.findall(run(words, env=session.env(target, TEST_BACKEND_OPS)).stdout))

@@ -12,7 +12,6 @@ from fattn_probe.llama.launch.families import FAMILIES, MMA_F16, TILE, VEC
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.kernel import attention_of
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.features import CUDA, kernel_parameters
 from fattn_probe.verdict.truth.rounding_model.mma_plan import mma_plan_of
 from fattn_probe.verdict.truth.rounding_model.tile import tile_plan_of
@@ -71,8 +70,7 @@ def configurations(family, root):
 
 @pytest.mark.network
 @pytest.mark.parametrize("family", [MMA_F16, TILE], ids=lambda family: family.name)
-def test_every_configuration_of_the_source_is_read_alike(family):
-    tree = resolve(DEFAULT_SOURCE)
+def test_every_configuration_of_the_source_is_read_alike(family, tree):
     constants = constants_of(tree)
     found = [one for one in configurations(family, tree.root) if one[0] in ARCHITECTURES]
     assert len(found) > 40
@@ -103,6 +101,6 @@ def test_sizes_that_the_source_does_not_have_are_not_guessed():
 
 
 @pytest.mark.network
-def test_the_template_parameters_of_the_source():
-    named = kernel_parameters(resolve(DEFAULT_SOURCE).root)
+def test_the_template_parameters_of_the_source(tree):
+    named = kernel_parameters(tree.root)
     assert {family.kernel: list(family.parameters) for family in FAMILIES}.items() <= named.items()

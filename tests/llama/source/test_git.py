@@ -9,6 +9,7 @@ import pytest
 from fattn_probe.base.process import run
 from fattn_probe.llama.source import git, resolve
 from tests.llama.source.fake_index import TREE, write_tree
+from tests.made import executable
 
 FATTN = "ggml/src/ggml-cuda/fattn.cu"
 
@@ -52,9 +53,7 @@ def test_another_repository_in_its_place(wanted, tmp_path, home):
 
 
 def test_hooks_do_not_run(wanted, tmp_path, home):
-    hook = tmp_path / "hook"
-    hook.write_text(f'#!/bin/sh\ntouch {tmp_path}/ran\nexec "$@"\n')
-    hook.chmod(0o755)
+    hook = executable(tmp_path / "hook", f'#!/bin/sh\ntouch {tmp_path}/ran\nexec "$@"\n')
     (home / ".gitconfig").write_text(f"[uploadpack]\n\tpackObjectsHook = {hook}\n")
     assert text_of(wanted).startswith("// wanted\n")
     assert not (tmp_path / "ran").exists()

@@ -102,6 +102,11 @@ def test_linked_file_of_a_shared_tree_is_replaced_not_written(tmp_path, overlay)
         (change(19, "line 20", "x") + "@@ -9,3 +9,3 @@\n line 9\n-line 10\n+x\n line 11\n", "hunk 2"),  # not in order
         (change(9, "line 10", "x", "a/z.cu"), r"a/z\.cu, but the source has no such file"),
         (change(9, "line 10", "x").replace(",3 +", ",4 +"), "is damaged"),
+        ("", "mine"),
+        ("--- a/a/x.cu\n+++ b/a/x.cu\n", "mine"),  # the head alone
+        ("--- a/a/x.cu\n+++ b/a/x.cu\n@@ -1,3 +1,3 @@\n line 1\n", "mine"),  # cut
+        ("--- a/a/x.cu\n+++ b/a/x.cu\n@@ -999999999999999999999,1 +1,1 @@\n-a\n+b\n", "mine"),
+        ("\x00\x01\x02" * 100, "mine"),
         (change(9, "line 10", "x").replace("+++ b/a/x.cu", "+++ b/a/y.cu"), "renames"),
     ],
 )

@@ -7,12 +7,7 @@ from rich.console import Console
 
 from fattn_probe.llama.source import command, resolve
 from fattn_probe.llama.source.spec import DEFAULT_SOURCE
-
-
-def shown(renderable) -> str:
-    console = Console(file=(out := io.StringIO()), width=200)
-    console.print(renderable)
-    return out.getvalue()
+from tests.made import shown
 
 
 def test_list_has_pinned_and_cached_sources_the_default_first(index):

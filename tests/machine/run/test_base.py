@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario.files import cases_of
 from fattn_probe.cases.shipped import find
 from fattn_probe.llama.launch.record import LaunchRecord
@@ -17,8 +16,8 @@ from fattn_probe.machine.run import base as module
 from fattn_probe.machine.run.base import base_of, changed, release_of
 from fattn_probe.machine.run.required_kernels import op_digest
 from fattn_probe.machine.run.session import RunOptions
+from tests.made import H200
 
-H200 = parse_target("sim:h200", load_devices())
 TREE = Tree("/a/tree", Path("/a/tree"), "?", "a", None)
 VEC = LaunchRecord(0, "flash_attn_ext_vec", (("D", "128"),), (1, 12, 32), (32, 4, 1), 0)
 COMBINE = LaunchRecord(1, "flash_attn_combine_results", (("D", "128"),), (1, 32, 1), (128, 1, 1), 96)
@@ -87,9 +86,8 @@ def test_a_base_has_the_launches_of_the_release(tree, session):
 
 @pytest.mark.build
 @pytest.mark.network
-def test_the_base_of_an_edited_folder_is_the_release(tmp_path):
-    release = resolve(DEFAULT_SOURCE)
-    shutil.copytree(release.root, tmp_path / "tree")
+def test_the_base_of_an_edited_folder_is_the_release(tree, tmp_path):
+    shutil.copytree(tree.root, tmp_path / "tree")
     assert base_of(RunOptions(resolve(str(tmp_path / "tree")))) is None
     source = tmp_path / "tree/ggml/src/ggml-cuda/fattn.cu"
     source.write_text(source.read_text() + "// an edit\n")

@@ -1,20 +1,30 @@
-"""Starting a runner: the environment it gets, the files it leaves, time-outs, symbols of frames."""
+"""Runners: the files they get and leave, the answers of one that runs many cases, their endings, symbols of frames."""
 
 import os
 import shutil
+import signal
 import sys
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from gguf import GGUFValueType
 
-from fattn_probe.base.errors import BuildError
+from fattn_probe.base.errors import BuildError, LostError
 from fattn_probe.base.process import run
+from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.op.gguf_file import TensorData, array, string, write_gguf
+from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.build.stamp import NATIVE
 from fattn_probe.machine.run.frames import kernel_frames, parse_addr2line, short_frame, symbolise
-from fattn_probe.machine.run.outcome import Finding, Lost, Ran, Unsupported
-from fattn_probe.machine.run.runner import Command, RunFiles
+from fattn_probe.machine.run.inputs import make_case_file
+from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Ran, Unsupported
+from fattn_probe.machine.run.runner import SIGPROF, Command, RunFiles, RunnerEndedError, forked_runner
+from fattn_probe.machine.run.simulator import Simulation
+from tests.made import executable
 
 LAUNCH = '{"order":0,"kernel":"void f<2>(int)","grid":[1,1,1],"block":[32,1,1],"shared":0}'
 ADDR2LINE = """0x0000000000001234: load_tile<64> at /src/fattn-mma-f16.cuh:240
@@ -27,14 +37,8 @@ ADDR2LINE = """0x0000000000001234: load_tile<64> at /src/fattn-mma-f16.cuh:240
 @pytest.fixture
 def fake(tmp_path):
     """A runner made of a Python program."""
-
-    def make(body):
-        path = tmp_path / "fattn-runner"
-        path.write_text(f"#!{sys.executable}\nimport os, shutil, sys\n{body}\n")
-        path.chmod(0o755)
-        return path
-
-    return make
+    start = f"#!{sys.executable}\nimport os, shutil, sys\n"
+    return lambda body: executable(tmp_path / "fattn-runner", f"{start}{body}\n")
 
 
 def write_result(path, status="ok", reason=""):
@@ -145,3 +149,161 @@ def test_a_fault_s_frames_name_function_and_line(fake, tmp_path):
     assert isinstance(outcome, Finding)
     assert outcome.frames == (f"faulty at {os.fspath(source)}:2",)
     assert (outcome.file, outcome.line) == (os.fspath(source), 2)
+
+
+READY = "echo 'fattn-runner: ready'\n"
+
+
+@pytest.fixture
+def batch(tmp_path):
+    """A runner made of a shell script; `$line` is the case."""
+
+    def start(script, timeout=60.0):
+        path = executable(tmp_path / "runner", f"#!/bin/sh\n{script}\n")
+        return Command(path, ("--backend", "CPU"), {"WHO": "me"}, timeout).started()
+
+    return start
+
+
+def test_an_abort_is_said_and_not_what_gdb_prints(batch, tmp_path):
+    """ggml starts gdb when it aborts, whose first line was taken for an answer."""
+    abort = (
+        """[ "$GGML_NO_BACKTRACE" ] || echo '[New LWP 7]'; echo 'a.cu:1: GGML_ASSERT(x) failed' >&2; kill -ABRT $$"""
+    )
+    with batch(READY + f"read line; {abort}") as runner, pytest.raises(RunnerEndedError) as ended:
+        runner.run(RunFiles(tmp_path / "in", tmp_path / "out"))
+    assert ended.value.ending == Failed("a.cu:1: GGML_ASSERT(x) failed", ())
+
+
+def test_a_runner_that_does_not_get_ready(batch):
+    with pytest.raises(RunnerEndedError, match="the runner ended"), batch("exit 1"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "timeout", "said"),
+    [
+        ("sleep 600", 0.3, "no answer after 0 s"),
+        ("printf 'fattn-runner: do'; sleep 600", 1.0, "only 'fattn-runner: do' after 1 s"),
+        ("while printf .; do sleep 0.1; done", 1.0, r"only '\.+' after 1 s"),
+        ("printf 'fattn-runner: do'; exit 3", 60.0, "said 'fattn-runner: do'"),
+        ("kill -9 $$", 60.0, "."),
+        ("kill -SEGV $$", 60.0, "."),
+        ("exit 1", 60.0, "."),
+        ("echo something else; sleep 60", 60.0, "."),
+    ],
+)
+def test_a_runner_that_is_silent_hangs_or_dies_gives_no_verdict_and_is_gone(batch, tmp_path, answer, timeout, said):
+    with batch(READY + f"read line; {answer}", timeout) as runner:
+        start = time.monotonic()
+        with pytest.raises(RunnerEndedError, match=said):
+            runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
+        assert time.monotonic() - start < 30
+        assert not runner.running.alive
+
+
+def test_two_answers_at_once_are_two_answers(batch):
+    with batch(READY + "read line; printf 'one\\ntwo\\n'; sleep 600") as runner:
+        assert [runner.ask("case", 60), runner.ask("", 60)] == ["one", "two"]
+
+
+def test_a_runner_that_was_killed_between_cases(batch, tmp_path):
+    with batch(READY + "exec sleep 60") as runner:
+        os.kill(runner.running.process.pid, signal.SIGKILL)
+        runner.running.process.wait()
+        with pytest.raises(RunnerEndedError):
+            runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
+
+
+def test_a_function_that_the_build_left_out_is_named(batch, tmp_path):
+    with batch(READY + "read line; echo 'fattn-probe: missing symbol: _Z3foov' >&2; exit 87") as runner:
+        assert runner.run(RunFiles(tmp_path / "case", tmp_path / "out")) == Missing("_Z3foov")
+
+
+def test_the_runner_and_what_it_started_end_with_the_block(batch, tmp_path):
+    with batch(f"{READY}sleep 600 & echo $! > {tmp_path}/child; wait") as runner:
+        while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
+            time.sleep(0.01)
+    assert not runner.running.alive
+    child = int((tmp_path / "child").read_text())
+    for _ in range(100):
+        if not is_running(child):
+            return
+        time.sleep(0.05)
+    raise AssertionError("its child goes on")
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_launches_are_numbered_from_the_case(batch, tmp_path):
+    """As in a process of its own."""
+    write_result(tmp_path / "result.gguf")
+    line = '{"order":%d,"kernel":"f<1>","grid":[8,1,1],"block":[32,4,1],"shared":0}'
+    records = " ".join(f"'{line % order}'" for order in (17, 18))
+    script = f"read line; cp {tmp_path}/result.gguf {tmp_path}/out; printf '%s\\n' {records} > $FATTN_PROBE_LAUNCHES"
+    with batch(READY + script + "; echo 'fattn-runner: done'; sleep 60") as runner:
+        found = runner.run(RunFiles(tmp_path / "case", tmp_path / "out"))
+    assert isinstance(found, Ran)
+    assert [launch.order for launch in found.launches] == [0, 1]
+
+
+@pytest.fixture
+def forking(tmp_path):
+    def start(script):
+        path = executable(tmp_path / "runner", f"#!/bin/sh\necho 'fattn-runner: ready'\n{script}\n")
+        return forked_runner(path, (), env={}, folder=tmp_path, timeout=60)
+
+    return start
+
+
+def test_a_line_has_the_case_the_mutant_and_its_limit(forking, tmp_path):
+    script = f"read -r line; echo \"$line\" > {tmp_path}/said; echo 'fattn-runner: ended -11 0.25'"
+    with forking(script) as runner:
+        child = runner.run(tmp_path / "case", mutant=7, limit=1.5)
+    assert (child.code, child.seconds, child.output) == (-11, 0.25, (b"", ""))
+    assert (tmp_path / "said").read_text() == f"{tmp_path}/case\t{tmp_path}/out.gguf\t\t7\t1.500\n"
+
+
+def test_what_a_child_inherits_is_not_searched_for_leaks(forking, tmp_path):
+    script = f"read -r line; echo $LSAN_OPTIONS > {tmp_path}/said; echo 'fattn-runner: ended 0 0.25'"
+    with forking(script) as runner:
+        runner.run(tmp_path / "case")
+    assert (tmp_path / "said").read_text() == "detect_leaks=0\n"
+
+
+@pytest.mark.parametrize("ending", ["exit 1", "echo 'fattn-runner: done'; sleep 60"])
+def test_a_runner_that_ends_or_says_something_else_is_lost(forking, tmp_path, ending):
+    with forking(f"read -r line; {ending}") as runner, pytest.raises(LostError):
+        runner.run(tmp_path / "case")
+
+
+@pytest.mark.build
+@pytest.mark.network
+def test_children_end_and_the_runner_goes_on(tmp_path, session):
+    scenario = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_kv: 256\nn_q: 8\nmatrix: {n_kv: [256, 65536]}\n"
+    target = parse_target("sim:h200", load_devices())
+    for name, case in zip(("case", "long"), expand(loads(scenario)), strict=True):
+        session.run(case, make_case_file(case, tmp_path / f"{name}.gguf"), target)  # compiles what it needs
+    reached = replace(session, options=replace(session.options, simulation=Simulation(threads=1)))
+    build, env = session.build_for(target), reached.env(target)
+    (tmp_path / "bad").write_text("no case")
+    with forked_runner(build.program(RUNNER), (), env=env, folder=tmp_path, timeout=60) as runner:
+        first = runner.run(tmp_path / "case.gguf").output
+        assert len(first[0]) == 4 * 2 * 8 * 64
+        assert "flash_attn" in first[1]
+        bad = runner.run(tmp_path / "bad")
+        assert (bad.code, bad.output) == (1, (b"", ""))
+        assert isinstance(bad.outcome(None, None), Failed | Lost)
+        slow = runner.run(tmp_path / "long.gguf", limit=0.001)  # ends late: a timer notices after 4 to 10 ms
+        assert slow.code == SIGPROF
+        hung = slow.outcome(None, None)
+        assert isinstance(hung, Lost)
+        assert "processor time" in hung.message
+        again = runner.run(tmp_path / "case.gguf")
+        assert again.output == first
+        assert isinstance(again.outcome(None, None), Ran)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fattn_probe.base.errors import LostError
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario.files import cases_of
 from fattn_probe.cases.shipped import find
 from fattn_probe.llama.source.patches import find as find_patch
@@ -20,9 +19,9 @@ from fattn_probe.machine.run.outcome import Failed, Lost, Missing, Unsupported
 from fattn_probe.machine.run.runner import Command, RunnerEndedError, SharedRunner
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.checks import Checks
+from tests.made import H200
 
 PATCHES = Path(__file__).parents[2] / "data/classes"
-H200 = parse_target("sim:h200", load_devices())
 LETTERS = "abcdefghij"
 LARGE = "masked-tiles-n_q=2-mask=blocks"
 """Its kernel needs more shared memory than 48 KiB."""

@@ -10,10 +10,10 @@ from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress.results import result_of
 from fattn_probe.llama.build import CPU_RUNNER
 from fattn_probe.llama.build.key import Build
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Unsupported
 from fattn_probe.machine.run.runner import RunnerEndedError, beside_others
 from fattn_probe.machine.run.session import RunOptions, Session
+from tests.made import executable
 
 CPU = Target("cpu")
 OP = {"version": 1, "about": "x", "hsk": 64, "n_head": 1, "n_q": 1, "n_kv": 64}
@@ -33,8 +33,8 @@ done
 
 
 @pytest.fixture(scope="module")
-def build():
-    return Session(RunOptions(resolve(DEFAULT_SOURCE))).build_for(CPU)
+def build(session):
+    return session.build_for(CPU)
 
 
 @pytest.fixture
@@ -42,10 +42,8 @@ def results(build, tmp_path):
     """The results of three cases on a runner that dies in the `dies`-th case of each process that cases share."""
 
     def run(death, dies=2, timeout=600.0):
-        program = tmp_path / "bin" / CPU_RUNNER
-        program.parent.mkdir()
-        program.write_text(SCRIPT.format(real=shlex.quote(str(build.program(CPU_RUNNER))), dies=dies, death=death))
-        program.chmod(0o755)
+        real = shlex.quote(str(build.program(CPU_RUNNER)))
+        executable(tmp_path / "bin" / CPU_RUNNER, SCRIPT.format(real=real, dies=dies, death=death))
         session = Session(RunOptions(None, build=Build(tmp_path, build.manifest), timeout=timeout))
         with session.persistent_runner():
             return [result_of(session, case, CPU) for case in CASES]

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from fattn_probe.base.cache import write_document
 from fattn_probe.cases.device import Target, load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.build import RUNNER, Build, BuildRequest
@@ -18,10 +17,8 @@ from fattn_probe.machine.run.command import Done, plan_cases
 from fattn_probe.machine.run.outcome import Lost, Ran, Unsupported
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.required_kernels import (
-    KERNELS,
     KernelReader,
     KernelsByOp,
-    op_digest,
     process_count,
     required_kernels,
 )
@@ -145,21 +142,6 @@ def test_a_build_made_elsewhere_and_the_cpu_need_no_kernels(cache, tree, built, 
 def test_a_case_whose_dry_run_ends_badly_is_left_to_its_real_run(cache, tree, built, monkeypatch):
     monkeypatch.setattr(required, "dry_runs", lambda session, cases, target: {})
     assert required_kernels(Session(RunOptions(tree)), CASES, H200) == []
-
-
-def test_a_damaged_file_of_kernels_is_written_anew(cache, tree, built, planned):
-    remembered = KernelsByOp.of(RunOptions(tree), H200)
-    remembered.write({"a": ("mma 64,64,8,8",)})
-    (path,) = (cache / "instances").glob("*.document")
-    whole = path.read_bytes()
-    for damaged in (b"", whole[:-9], whole.replace(b"8,8", b"8,9"), b"x" + whole):
-        path.write_bytes(damaged)
-        assert remembered.read() == {}
-    for text in (b"{", b"[]", b'{"a": 1}'):
-        write_document(KERNELS, remembered.key, text)
-        assert remembered.read() == {}
-    assert len(required_kernels(Session(RunOptions(tree)), CASES, H200)) == 2
-    assert set(remembered.read()) == {op_digest(case.op) for case in CASES}
 
 
 def test_patches_and_quants_have_kernels_of_their_own(tree):

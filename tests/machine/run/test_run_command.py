@@ -1,10 +1,7 @@
 """The output of `run` and `plan`, as text and JSON, from made-up outcomes."""
 
-import io
-
 import numpy as np
 import pytest
-from rich.console import Console
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
 from fattn_probe.cases.device import load_devices, parse_target
@@ -14,6 +11,7 @@ from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.command import Done, raise_if_failed, render_plan, render_run, run_json
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Unsupported
 from fattn_probe.machine.run.required_kernels import device_of, kernel_key
+from tests.made import shown
 
 (CASE,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n", "case.yaml"))
 NAMES = {"flash_attn_ext_f16": ["DKQ", "DV", "ncols1", "ncols2", "softcap"]}
@@ -36,12 +34,6 @@ def captured(target=H200):
             CASE.name, CASE.digest, CASE.op, {}, dst, (launch(),), "wall", (0.004, 0.002, 0.003), "CUDA0", "H200", {}
         ),
     )
-
-
-def shown(renderable):
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(renderable)
-    return console.export_text()
 
 
 def test_a_run_shows_kernel_geometry_and_median():

@@ -44,8 +44,7 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def session():
-    tree = resolve(DEFAULT_SOURCE)
+def session(tree):
     patch = patches.find("fault-many", tree)
     return Session(RunOptions(tree, flavour="check", patches=(patch,), simulation=Simulation(threads=1)))
 

@@ -1,27 +1,24 @@
 """`compare` on the simulated H200: shipped kernels pass, planted faults do not, and are named."""
 
-from pathlib import Path
-
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.scenario import expand, load, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
+from fattn_probe.llama.source import patches
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.cases import judge_cases
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.expectation import expected_of
 from fattn_probe.verdict.measure.verdict import Status, judge, upstream_says
 from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests.made import CPU, H200, SCENARIOS
 from tests.planted import FAULTS, case_of, planted
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
-SCENARIOS = Path(__file__).parents[3] / "scenarios"
 DEVICES = load_devices()
-H200, CPU = (parse_target(target, DEVICES) for target in ("sim:h200", "cpu"))
 LONG_CACHE = """
 version: 1
 about: stream-K seams within tiles
@@ -78,8 +75,7 @@ def test_all_planted_faults_are_caught(session, n_kv):
 
 
 @pytest.mark.night
-def test_a_stream_k_fault_is_placed_at_its_seams(session):
-    tree = resolve(DEFAULT_SOURCE)
+def test_a_stream_k_fault_is_placed_at_its_seams(tree):
     patched = Session(RunOptions(tree, patches=(patches.find("fault-stream-k-seam", tree),)))
     (row,) = rows_of(patched, LONG_CACHE)
     assert row.status is Status.FAIL

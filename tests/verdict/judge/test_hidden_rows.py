@@ -7,10 +7,8 @@ import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import Scenario, expand
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.inputs import inputs_of
-from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.cases import Answers, judged, judged_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.verdict import Status
@@ -28,11 +26,6 @@ def uninitialised(inputs, case):
     hidden = rows[:, -HIDDEN:]
     hidden[np.random.default_rng(3).random(hidden.shape) < 0.02] = np.float32(1e30).view(np.uint32) >> 16
     return {**inputs, view.root: data}
-
-
-@pytest.fixture(scope="module")
-def session():
-    return Session(RunOptions(resolve(DEFAULT_SOURCE)))
 
 
 def run(session, n_q, model):

@@ -22,8 +22,9 @@ from fattn_probe.verdict.measure.verdict import Status, Verdict, judge, upstream
 from fattn_probe.verdict.measure.wrong_rows import describe_rows
 from fattn_probe.verdict.present.document import difference_as_json, rows_as_json
 from fattn_probe.verdict.present.tables import render, render_difference
+from tests.made import shown
 from tests.stand_in import StandIn
-from tests.verdict.made import predicted, shown
+from tests.verdict.made import predicted
 
 REFERENCE = np.random.default_rng(0).standard_normal((1, 7, 14, 8))
 MMA = "flash_attn_ext_f16<64,64,8,8,false,false,false>"

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,9 +20,8 @@ from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.known import CONDITIONS, Failure, Known, by_defect, defects, known_defect
 from fattn_probe.verdict.judge.origin import SourceOrigin
 from fattn_probe.verdict.measure.verdict import Status, Verdict
+from tests.made import ROOT
 from tests.stand_in import StandIn
-
-ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,12 @@ def known(failure):
     return known_defect(failure, SourceOrigin(failure.build_number, unchanged=True))
 
 
-OP = Op.contiguous(Sizes(1, 8, 2, 9, 256, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
+def masked(*sizes, type="f16", softcap=0.0, **more):
+    """An op with a mask; the sizes are n_seq, n_head, n_head_kv, n_q, n_kv, hsk, hsv."""
+    return Op.contiguous(Sizes(*sizes), Params(1.0, 0.0, softcap), (type, type), mask=True, **more)
+
+
+OP = masked(1, 8, 2, 9, 256, 128, 128)
 MMA16 = "flash_attn_ext_f16<128,128,16,1,false,false,false>"
 INSIDE = f"{MMA16.replace(',', ', ')} at ggml/src/ggml-cuda/common.cuh:424"
 LOADS = "flash_attn_ext_f16_load_tile<64, 4, 64, false, true, false> at ggml/src/ggml-cuda/common.cuh:822"
@@ -52,7 +55,7 @@ def strided(name, nb1):
 
 
 def quantised(hsk, type="q8_0"):
-    return Op.contiguous(Sizes(1, 4, 4, 1, 256, hsk, hsk), Params(1.0), (type, type), mask=True)
+    return masked(1, 4, 4, 1, 256, hsk, hsk, type=type)
 
 
 def padded(rows):
@@ -63,17 +66,17 @@ def padded(rows):
 
 
 def grouped(hsk, group):
-    return Op.contiguous(Sizes(1, group, 1, 1, 256, hsk, 512), Params(1.0), ("f16", "f16"), mask=True)
+    return masked(1, group, 1, 1, 256, hsk, 512)
 
 
 def two_sequences(masks):
-    op = Op.contiguous(Sizes(2, 8, 2, 16, 256, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
+    op = masked(2, 8, 2, 16, 256, 128, 128)
     view = replace(op.tensors["mask"], ne=(256, 16, 1, masks))
     return replace(op, tensors={**op.tensors, "mask": view})
 
 
 def softcapped(hsk):
-    return Op.contiguous(Sizes(1, 4, 4, 1, 256, hsk, hsk), Params(1.0, 0.0, 30.0), ("f16", "f16"), mask=True)
+    return masked(1, 4, 4, 1, 256, hsk, hsk, softcap=30.0)
 
 
 def misaligned(kernel=MMA16, frame=LOADS):
@@ -110,8 +113,8 @@ Q_STRIDE_VEC = Seen(strided("Q", 520), "9.0", VEC_MISALIGNED.kernel, VEC_MISALIG
 K_STRIDE_VEC = replace(Q_STRIDE_VEC, op=strided("K", 260))
 Q_STRIDE_TILE = replace(K_STRIDE_TILE, op=strided("Q", 520))
 MASKED = Seen(OP, "9.0", MMA16, only_masked_nan=True)
-LATENT = Op.contiguous(Sizes(1, 16, 1, 4, 256, 576, 512), Params(1.0), ("f16", "f16"), mask=True)
-LARGE_Q = Op.contiguous(Sizes(1, 40, 5, 1 << 17, 512, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
+LATENT = masked(1, 16, 1, 4, 256, 576, 512)
+LARGE_Q = masked(1, 40, 5, 1 << 17, 512, 128, 128)
 Q_OFFSET = Seen(LARGE_Q, "9.0", MMA16, BEFORE_Q)
 LARGE_K = Op.contiguous(Sizes(1, 128, 128, 1, 81920, 128, 128), Params(1.0), ("f16", "f16"))
 VEC128 = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
@@ -128,12 +131,7 @@ TILE72 = "flash_attn_tile<72,72,32,1,false>"
 UNWRITTEN = Finding(
     "uninitialized-shared", "uninitialized-shared: byte 13872 of the static shared memory is read, and nobody", TILE72
 )
-COLUMNS = Seen(
-    Op.contiguous(Sizes(1, 8, 2, 9, 256, 72, 72), Params(1.0), ("f16", "f16"), mask=True),
-    "9.0",
-    TILE72,
-    UNWRITTEN,
-)
+COLUMNS = Seen(masked(1, 8, 2, 9, 256, 72, 72), "9.0", TILE72, UNWRITTEN)
 MMA192 = "flash_attn_ext_f16<192,128,8,8,false,false>"
 STILL_READ = Finding(
     "race",
@@ -141,13 +139,7 @@ STILL_READ = Finding(
     MMA192,
     frames=("flash_attn_ext_f16_process_tile at ggml/src/ggml-cuda/fattn-mma-f16.cuh:1676",),
 )
-NEXT_TILE = Seen(
-    Op.contiguous(Sizes(1, 8, 1, 512, 256, 192, 128), Params(1.0), ("f16", "f16"), mask=True),
-    "8.6",
-    MMA192,
-    STILL_READ,
-    build_number="10566",
-)
+NEXT_TILE = Seen(masked(1, 8, 1, 512, 256, 192, 128), "8.6", MMA192, STILL_READ, build_number="10566")
 
 
 def right_at_the_end_of_k(op):
@@ -164,21 +156,14 @@ def right_in_k(op, offset):
 
 
 MLA = Seen(
-    LATENT,
-    "9.0",
-    "flash_attn_ext_f16<576,512,1,16,false,true>",
-    right_for=right_at_the_end_of_k,
-    build_number="7551",
+    LATENT, "9.0", "flash_attn_ext_f16<576,512,1,16,false,true>", right_for=right_at_the_end_of_k, build_number="7551"
 )
-QUANTISED = Op.contiguous(Sizes(1, 32, 1, 2, 256, 320, 256), Params(1.0), ("q8_0", "q8_0"), mask=True)
+QUANTISED = masked(1, 32, 1, 2, 256, 320, 256, type="q8_0")
 IN_K = replace(QUANTISED.tensors["K"], name="V", ne=(256, 256, 1, 1))
 AT_64 = replace(QUANTISED, tensors={**QUANTISED.tensors, "V": replace(IN_K, offset=68)})
 K_OF_512_ROWS = replace(AT_64.roots["K"], ne=(AT_64.roots["K"].ne[0], 512, 1, 1))
 VIEW_OFFSET = Seen(
-    AT_64,
-    "9.0",
-    "flash_attn_ext_f16<320,256,1,32,false,true,false>",
-    right_for=lambda op: op.tensors["V"] == IN_K,
+    AT_64, "9.0", "flash_attn_ext_f16<320,256,1,32,false,true,false>", right_for=lambda op: op.tensors["V"] == IN_K
 )
 ELSEWHERE = replace(
     LATENT, tensors={**LATENT.tensors, "V": replace(LATENT.tensors["K"], name="V", ne=(512, 256, 1, 1))}
@@ -187,21 +172,16 @@ AT_THE_END = replace(ELSEWHERE, tensors={**ELSEWHERE.tensors, "V": replace(ELSEW
 MLA_APART = Seen(LATENT, "9.0", "flash_attn_ext_f16<576,512,4,16,false,true,false>", right_for=right_at_the_start_of_k)
 
 PADDED_HEADS = Seen(
-    Op.contiguous(Sizes(1, 14, 2, 8, 256, 64, 64), Params(1.0), ("f16", "f16"), mask=True, sinks=True),
+    masked(1, 14, 2, 8, 256, 64, 64, sinks=True),
     "9.0",
     "flash_attn_ext_f16<64,64,8,8,false,false,false>",
     Finding("out-of-bounds", "out-of-bounds: global memory is accessed at byte 56 of sinks (allocation 1)"),
 )
 BEFORE_MASK = Finding("out-of-bounds", "out-of-bounds: global memory is accessed at byte -16777216 of mask", TILE40)
-LARGE_MASK = Seen(
-    Op.contiguous(Sizes(1, 1, 1, 16384, 262144, 64, 64), Params(1.0), ("f16", "f16"), mask=True),
-    "6.1",
-    TILE40,
-    BEFORE_MASK,
-)
+LARGE_MASK = Seen(masked(1, 1, 1, 16384, 262144, 64, 64), "6.1", TILE40, BEFORE_MASK)
 DIFFERENT_BITS = replace(Q8_RACE, finding=None, checks=("deterministic",))
 
-WIDE_MASK = Op.contiguous(Sizes(1, 4, 4, 2, 256, 128, 128), Params(1.0), ("q8_0", "q8_0"), mask=True)
+WIDE_MASK = masked(1, 4, 4, 2, 256, 128, 128, type="q8_0")
 WIDE_MASK = replace(
     WIDE_MASK,
     tensors={**WIDE_MASK.tensors, "mask": replace(WIDE_MASK.tensors["mask"], ne=(320, 2, 1, 1), nb=(2, 640) * 2)},

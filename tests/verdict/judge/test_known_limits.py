@@ -19,7 +19,7 @@ from fattn_probe.verdict.judge.known import (
     mask_ends_inside_tile,
     right_with_V_in_K,
 )
-from tests.verdict.judge.test_known import OP, grouped, padded, quantised
+from tests.verdict.judge.test_known import OP, grouped, masked, padded, quantised
 
 
 def test_a_known_defect_comes_before_a_doubt():
@@ -38,7 +38,7 @@ def test_32_columns_are_not_few(columns, few):
 
 def test_head_sizes_with_a_softcap_and_large_masks_are_counted_exactly():
     def holds(name, n_q=1, n_kv=256, hsk=64, softcap=30.0):
-        op = Op.contiguous(Sizes(1, 4, 4, n_q, n_kv, hsk, hsk), Params(1.0, 0.0, softcap), ("f16", "f16"), mask=True)
+        op = masked(1, 4, 4, n_q, n_kv, hsk, hsk, softcap=softcap)
         return CONDITIONS[name](Failure(op, "9.0"))
 
     capped, large = "a softcap with a head size whose kernels have none", "a mask of more than 2^31 entries"
@@ -68,14 +68,14 @@ def right(op, column):
 def test_v_may_be_a_part_of_a_row_of_k_that_is_longer():
     assert right(grouped(576, 4), 64) == right(grouped(576, 4), 0) == (True, 1)
     assert right(OP, 0) == right(grouped(512, 4), 0) == (False, 0)  # rows of one length
-    wide = Op.contiguous(Sizes(1, 4, 1, 1, 256, 576, 512), Params(1.0), ("q8_0", "q8_0"), mask=True)
+    wide = masked(1, 4, 1, 1, 256, 576, 512, type="q8_0")
     assert right(wide, 0) == (True, 1)
     assert right(wide, 64) == (False, 0)  # in the middle of blocks
 
 
 def test_a_view_of_a_quantised_k_begins_later():
     assert not is_view_of_quantized_K(quantised(64))
-    op = Op.contiguous(Sizes(1, 4, 1, 1, 256, 576, 512), Params(1.0), ("q8_0", "q8_0"), mask=True)
+    op = masked(1, 4, 1, 1, 256, 576, 512, type="q8_0")
     K = op.tensors["K"]
     for offset, is_one in ((0, False), (68, True)):
         V = replace(K, name="V", ne=(512, *K.ne[1:]), offset=offset)

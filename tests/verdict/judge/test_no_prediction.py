@@ -21,8 +21,9 @@ from fattn_probe.verdict.truth.error_model.block import RowErrors
 from fattn_probe.verdict.truth.error_model.prediction import Heads
 from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction
 from fattn_probe.verdict.truth.reference.sampled import Sample
+from tests.made import shown
 from tests.stand_in import StandIn
-from tests.verdict.made import Prediction, predicted, shown
+from tests.verdict.made import Prediction, predicted
 
 SHAPE = (2, 6, 3, 40)
 RMSE = 1e-3

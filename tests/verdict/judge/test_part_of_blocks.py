@@ -5,21 +5,18 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario import period as rule
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.outcome import Lost
 from fattn_probe.machine.run.part import Part
-from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge import checks
 from fattn_probe.verdict.judge.cases import Answers, judge_case, judged_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.metrics import unwritten_elements
 from fattn_probe.verdict.measure.verdict import Status
+from tests.made import H200
 
-H200 = parse_target("sim:h200", load_devices())
 HEAD = "version: 1\nabout: a case of which some blocks run\n"
 BATCH = HEAD + "hsk: 64\nn_head: 8\nn_head_kv: 2\nn_q: 300\nn_kv: 2048\nmask: {kind: causal}\n"
 SHORT = BATCH.replace("n_q: 300", "n_q: 33")
@@ -32,8 +29,7 @@ pytestmark = [pytest.mark.build, pytest.mark.network]
 
 
 @pytest.fixture(scope="module")
-def session():
-    session = Session(RunOptions(resolve(DEFAULT_SOURCE)))
+def session(session):
     with session.persistent_runner():
         yield session
 

@@ -9,10 +9,9 @@ import pytest
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
-from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run import inputs as run_inputs
 from fattn_probe.machine.run.capture import Capture
-from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.cases import judge_cases
 from fattn_probe.verdict.judge.checks import Checks, sample_of
 from fattn_probe.verdict.measure.verdict import Status
@@ -64,8 +63,8 @@ class Spoilt:
 
 
 @pytest.fixture(scope="module")
-def session():
-    return Spoilt(Session(RunOptions(resolve(DEFAULT_SOURCE))))
+def session(session):
+    return Spoilt(session)
 
 
 def judged(session, spoil=None, text=CASE, target=H200, **options):

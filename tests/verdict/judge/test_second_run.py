@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -11,10 +10,9 @@ from fattn_probe.verdict.judge.cases import Answers, explained, judged_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.verdict import judge
 from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests.made import H200
 from tests.planted import case_of
 from tests.stand_in import StandIn
-
-H200 = parse_target("sim:h200", load_devices())
 
 
 class Again(StandIn):

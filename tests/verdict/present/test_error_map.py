@@ -12,7 +12,7 @@ from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.metrics import Deviation
 from fattn_probe.verdict.measure.verdict import Status, Verdict
 from fattn_probe.verdict.present.error_map import ErrorMap, error_maps, legend, plot_row, shrunk
-from tests.verdict.made import shown
+from tests.made import shown
 
 SHAPE = (2, 300, 8, 64)
 

@@ -1,7 +1,6 @@
 """The rounding models equal a real H200's outputs of the shipped scenarios in every bit; builds nothing."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +12,9 @@ from fattn_probe.verdict.truth.reference.adapter import reference_of
 from fattn_probe.verdict.truth.rounding_model import arithmetic
 from fattn_probe.verdict.truth.rounding_model.functions import LOG2_E
 from maintain.agreement import agreement, read_recording
+from tests.made import ROOT
 from tests.verdict.truth.models import model_of
 
-ROOT = Path(__file__).parents[4]
 RECORDED = read_recording(ROOT / "tests/data/h200", None, None)[1]
 FAULTS = [ROOT / f"scenarios/known-faults/{name}.yaml" for name in ("masked-rows", "q8-race")]
 FILES = [*sorted((ROOT / "scenarios").glob("*.yaml")), *FAULTS]
