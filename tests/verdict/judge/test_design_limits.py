@@ -16,7 +16,7 @@ from fattn_probe.verdict.measure.expected import (
     with_gaps,
 )
 from fattn_probe.verdict.measure.verdict import Status, judge
-from fattn_probe.verdict.truth.error_model import prediction
+from fattn_probe.verdict.truth.error_model.prediction import RMSE_LIMIT
 from tests.verdict import made
 
 SHAPE = (1, 100, 1, 4)
@@ -46,7 +46,7 @@ def test_the_whole_output_may_have_twice_the_predicted_error(sign):
     assert at.passes and at.rmse_by_predicted == 2.0 and at.predicted_rmse == R
     assert not beyond.passes and "the RMSE is 2.01 times" in beyond.reason
     assert "the RMSE is 2.01 times" in design(off(2.0137 * R * sign), predicted()).reason
-    assert (prediction.RMSE_LIMIT, limits.ROW_LIMIT) == (2, 16)
+    assert (RMSE_LIMIT, limits.ROW_LIMIT) == (2, 16)
 
 
 def test_one_row_may_have_16_times_its_predicted_error():
