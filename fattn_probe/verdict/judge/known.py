@@ -178,11 +178,11 @@ def right_with_narrow_mask(failure: Failure) -> bool:
     return failure.right_for(replace(failure.op, tensors={**failure.op.tensors, "mask": narrow}))
 
 
-def is_view_of_quantized_K(op: Op) -> bool:
-    """Whether V is part of the rows of a quantised K, not from the first column, and K itself is not a view."""
+def is_view_of_converted_K(op: Op) -> bool:
+    """Whether V is part of the rows of a K that is not f16, not from the first column, and K itself is not a view."""
     K, V = op.tensors["K"], op.tensors["V"]
     whole = K.offset == 0 and op.roots[K.root].ne == K.ne
-    return is_quantized(K.type) and whole and V.root == K.root and V.offset > K.offset
+    return K.type != "f16" and whole and V.root == K.root and V.offset > K.offset
 
 
 CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
@@ -214,7 +214,7 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         ),
         "Q of more than 2 GiB": lambda failure: is_large(failure.op, "Q"),
         "K or V of more than 2 GiB": lambda failure: is_large(failure.op, "KV"),
-        "V is a later part of a quantised K": lambda failure: is_view_of_quantized_K(failure.op),
+        "V is a later part of a K that is not f16": lambda failure: is_view_of_converted_K(failure.op),
         "right if V is the end of K's rows": lambda failure: right_with_V_in_K(
             failure, failure.op.sizes.hsk - failure.op.sizes.hsv
         ),

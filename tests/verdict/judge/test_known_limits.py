@@ -15,7 +15,7 @@ from fattn_probe.verdict.judge.known import (
     columns_of,
     fewer_than_32_columns,
     is_large,
-    is_view_of_quantized_K,
+    is_view_of_converted_K,
     mask_ends_inside_tile,
     right_with_V_in_K,
 )
@@ -73,13 +73,18 @@ def test_v_may_be_a_part_of_a_row_of_k_that_is_longer():
     assert right(wide, 64) == (False, 0)  # in the middle of blocks
 
 
-def test_a_view_of_a_quantised_k_begins_later():
-    assert not is_view_of_quantized_K(quantised(64))
-    op = masked(1, 4, 1, 1, 256, 576, 512, type="q8_0")
+@pytest.mark.parametrize(("type_", "offset", "is_one"), [("q8_0", 0, False), ("q8_0", 68, True), ("f32", 4, True)])
+def test_a_view_of_a_converted_k_begins_later(type_, offset, is_one):
+    op = masked(1, 4, 1, 1, 256, 576, 512, type=type_)
     K = op.tensors["K"]
-    for offset, is_one in ((0, False), (68, True)):
-        V = replace(K, name="V", ne=(512, *K.ne[1:]), offset=offset)
-        assert is_view_of_quantized_K(replace(op, tensors={**op.tensors, "V": V})) == is_one
+    V = replace(K, name="V", ne=(512, *K.ne[1:]), offset=offset)
+    assert is_view_of_converted_K(replace(op, tensors={**op.tensors, "V": V})) == is_one
+
+
+def test_a_k_in_f16_is_not_converted():
+    op = masked(1, 4, 1, 1, 256, 576, 512)
+    assert not is_view_of_converted_K(replace(op, tensors={**op.tensors, "V": replace(op.tensors["K"], offset=2)}))
+    assert not is_view_of_converted_K(quantised(64))
 
 
 @pytest.mark.parametrize(("nbytes", "large"), [((1 << 31, 1), False), (((1 << 31) + 1, 1), True), ((1, 1 << 32), True)])
