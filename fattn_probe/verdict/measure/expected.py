@@ -176,9 +176,10 @@ def _against_prediction(dst: F32, reference: F64, prediction: Prediction, rows: 
     by_bound, by_row = _share(error, prediction.bound), _share(row_error, row_rmse)
     by_row = np.where(prediction.sampled, by_row, 0.0)  # an unsampled row's prediction is only an estimate
     rmse = float(np.sqrt((error**2).sum() / max(1, int(finite.sum()))))
-    predicted = predicted_rmse(prediction, rows)
+    measured = rows & finite.any(axis=3) if finite.any() else rows  # a fully masked row is NaN, and predicted exact
+    predicted = predicted_rmse(prediction, measured)
     whole = float(_share(np.array(rmse), np.array(predicted)))
-    limit = rmse_limit(prediction, rows)
+    limit = rmse_limit(prediction, measured)
     problems = [
         _limit("an error is {} times its bound", float(by_bound.max()), 1.0),
         _limit("the RMSE is {} times the predicted RMSE", whole, limit),

@@ -49,6 +49,18 @@ def test_the_whole_output_may_have_twice_the_predicted_error(sign):
     assert (RMSE_LIMIT, limits.ROW_LIMIT) == (2, 16)
 
 
+@pytest.mark.parametrize("of_nan_rows", [0.0, 100 * R])
+def test_rows_of_nan_count_neither_as_measured_nor_as_predicted(of_nan_rows):
+    """As fully masked rows are: the other rows' error is compared with what is predicted of them."""
+    prediction = predicted()
+    prediction.row_rmse[0, 10:] = of_nan_rows
+    right, wrong = (off(size * R) for size in (1.9, 2.1))
+    for dst in (right, wrong):
+        dst[0, 10:] = np.nan
+    assert "the RMSE is" not in design(right, prediction).reason
+    assert "the RMSE is 2.1 times" in design(wrong, prediction).reason
+
+
 def test_one_row_may_have_16_times_its_predicted_error():
     at, beyond = design(off(16 * R, (0, 7)), predicted()), design(off(16.1 * R, (0, 7)), predicted())
     assert at.passes and at.row_rmse_by_predicted == 16 and at.rmse_by_predicted == 1.6
