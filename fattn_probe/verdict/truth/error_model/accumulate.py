@@ -64,7 +64,8 @@ class Sums:
     subnormal numbers, which each rounding may be off by, however small V is. `loss` is a share of V's mean (negative:
     lost), and so is `content` (rows, accumulators), what is in each at the end. `worst` is the largest possible error,
     as a share of the largest |V|. `stuck` is the largest loss of any row with such weights, as a share of V's mean,
-    wherever its sums lie between two powers of two. `largest` is the largest possible value of an accumulator.
+    wherever its sums lie between two powers of two. `largest` is the largest possible value of an accumulator. `flip`
+    is the largest change if a sum whose roundings are followed is rounded to the other number, 0 if none is followed.
     """
 
     variance: F64
@@ -76,6 +77,7 @@ class Sums:
     worst: F64
     stuck: F64
     largest: F64
+    flip: F64
     roundings: F64
 
 
@@ -103,7 +105,7 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float, between: fl
         np.cumsum(chains.square * chains.scale**2, axis=2),
         (chains.weight > 0) & (chains.scale > NEGLIGIBLE),
     )
-    variance, loss = _roundings(chains, number, held, mean_square_V, between)
+    variance, loss, flip = _roundings(chains, number, held, mean_square_V, between)
     powers = _power(held, mean_square_V)
     variance += 2 * number.relative * _rescaled(powers, chains.raised)
     power = _total(np.where(held.active, powers, 0))
@@ -119,6 +121,7 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float, between: fl
         worst=_worst(chains, number, held),
         stuck=_stuck(chains, number, held, mean_square_V),
         largest=largest.max(axis=(1, 2)).astype(np.float64),
+        flip=flip,
         roundings=held.active.sum(axis=(1, 2)) / np.maximum(held.active.any(axis=2).sum(axis=1), 1),
     )
 
@@ -178,25 +181,29 @@ def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F
     return _total(np.where(held.active, np.minimum(added, lost), 0))
 
 
-def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float, between: float) -> tuple[F64, F64]:
-    """Variance and loss of all additions; a loss makes the sum smaller, its ulp finer and later losses fewer."""
+def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float, between: float) -> tuple[F64, F64, F64]:
+    """Variance, loss and `flip` of all additions.
+
+    A loss makes the sum smaller, its ulp finer and later losses fewer.
+    """
+    none = np.zeros(len(held.weight))
     if number is not HALF:
         power = np.where(held.active, _power(held, mean_square), 0)
-        return number.relative * _total(power), np.zeros(held.weight.shape[:2])
+        return number.relative * _total(power), np.zeros(held.weight.shape[:2]), none
     mean = float(np.sqrt(mean_square))
     if mean and not between and not chains.square.any():
-        variance, loss = _followed(chains, held, mean)
+        variance, loss, flip = _followed(chains, held, mean)
         if np.isfinite(loss).all():  # else a sum overflows
-            return variance, loss
+            return variance, loss, flip
     variance, loss, furthest = _pass(chains, held, mean, held.weight)
     much = furthest.max(axis=1) > MUCH * held.weight.max(axis=(1, 2))
     if much.any():
         variance[much], loss[much] = _march(chains.rows(much), held.rows(much), mean)
-    return variance.sum(axis=1), loss
+    return variance.sum(axis=1), loss, none
 
 
-def _followed(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
-    """Variance and loss if all V are the same: each rounding is known where the weights are."""
+def _followed(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64, F64]:
+    """Variance, loss and `flip` if all V are the same: each rounding is known where the weights are."""
     rows, accumulators, additions = chains.weight.shape
     steps = chains.raised.shape[2] + 1
     sums = np.zeros((rows, accumulators), np.float16)
@@ -209,7 +216,8 @@ def _followed(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
         sums = (sums + np.float64(mean) * chains.weight[:, :, at]).astype(np.float16)
     ulp = HALF.ulp(mean * held.weight * _inverse(chains.scale))
     flips = np.where(held.active, np.sqrt(2 / np.pi * chains.weight_variance) * mean * ulp * chains.scale**2, 0)
-    return _total(flips), sums * np.float64(1 / mean) * chains.scale[:, :, -1] - held.weight[:, :, -1]
+    loss = sums * np.float64(1 / mean) * chains.scale[:, :, -1] - held.weight[:, :, -1]
+    return _total(flips), loss, np.where(flips > 0, ulp * chains.scale, 0).max(axis=(1, 2)).astype(np.float64)
 
 
 def _pass(chains: Chains, held: _Held, mean: float, path: F32) -> tuple[F64, F64, F64]:

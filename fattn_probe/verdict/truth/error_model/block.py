@@ -76,6 +76,7 @@ class RowErrors:
     steps: F64  # sum of squares of the largest errors of roundings to subnormal f16, which do not depend on V
     steps_worst: F64  # the sum of these errors
     largest: F64  # largest value of an accumulator, apart from one outlier of V
+    flip: F64  # largest change of the output if a followed sum is rounded to the other f16 number, or 0
     roundings: F64  # roundings of an accumulator
 
     @property
@@ -138,7 +139,9 @@ class Block:
         converted, coarse = HALF.half_ulp * converts, max(HALF.half_step, self.kernel.least_factor) * converts
         part = self.share * seen.astype(np.float32)[ROWS]
         single = (part * (converted + self.kernel.weights.half_ulp) + FAR * changes).max(axis=ALL)
-        from_f32 = (self.kernel.joining == "f32 from f16") * (self._held.share > 0).sum(axis=(1, 2, 3))
+        # each sum is rounded once, relative to a maximum that is raised by the offset
+        once_each = (self.kernel.joining == "f32 from f16") * (self._held.share > 0).sum(axis=(1, 2, 3))
+        step_of_sum = HALF.half_step * np.exp(np.float64(self._offset))
         rounded = sums.variance / total**2 + combined + sunk.variance + joined
         values = seen**2 * (_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V)
         lost = (sums.loss / total + sunk.loss) ** 2 * self.kv.mean_square_V
@@ -167,9 +170,10 @@ class Block:
             sunk=sunk.lost + sunk.loss**2 * self.kv.mean_square_V,
             floor=self._floor(),
             rest=random + weights.random / total**2 + rounded + values + lost,
-            steps=(sums.steps[0] + HALF.half_step**2 * from_f32) / total**2 + coarse**2 * _total(part**2),
-            steps_worst=(sums.steps[1] + HALF.half_step * from_f32) / total + coarse * seen,
+            steps=(sums.steps[0] + step_of_sum**2 * once_each) / total**2 + coarse**2 * _total(part**2),
+            steps_worst=(sums.steps[1] + step_of_sum * once_each) / total + coarse * seen,
             largest=sums.largest,
+            flip=sums.flip / total,
             roundings=sums.roundings,
         )
 

@@ -191,6 +191,8 @@ class Prediction:
         steps = np.minimum(np.sqrt(2 * odds * rows.steps), rows.steps_worst)  # Hoeffding's inequality
         steps = np.where(self.sampled, steps, UNSEEN * np.fmax.reduce(steps, axis=1, keepdims=True))
         bound += np.minimum(steps[..., None], 2 * heads.largest)  # no rounding is off by more than what it rounds
+        flips = rows.flip * _most(rows.sums / np.where(rows.flip > 0, rows.flip, np.inf) ** 2, odds)
+        bound += np.where(self.sampled, flips, UNSEEN * np.fmax.reduce(flips, axis=1, keepdims=True))[..., None]
         bound += rows.floor[..., None]
         bound[self.may_overflow] = np.inf
         return np.asarray(bound)
@@ -214,6 +216,15 @@ def largest_unsampled_loss(rows: RowErrors) -> F64:
     """
     _, others, possible = _losses(rows)
     return np.asarray(np.fmax.reduce(possible + 2 * UNSEEN * others, axis=1, keepdims=True))
+
+
+def _most(mean: F64, odds: float) -> F64:
+    """The number of rare events, `mean` on average, that is exceeded with probability e^-odds (Chernoff; Bernstein)."""
+    number = np.arange(1, 40)
+    with np.errstate(divide="ignore"):
+        rare = number * (np.log(number) - 1 - np.log(mean)[..., None]) >= odds
+    many = mean + np.sqrt(2 * odds * mean) + 2 / 3 * odds
+    return np.where(rare.any(axis=-1), np.minimum(rare.argmax(axis=-1), many), many)
 
 
 def _losses(rows: RowErrors) -> tuple[F64, F64, F64]:

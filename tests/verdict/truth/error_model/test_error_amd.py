@@ -95,6 +95,13 @@ ALARMS = {
         ("tile, subnormal products", "rx7900xtx", (80, 1, 1, 1, 1, "seed: 131"), "V: {kind: uniform, scale: 0.005}"),
         ("tile, one KV row", "mi50", (128, 1, 1, 1, 1), "V: {kind: uniform, scale: 0.1, mean: 0.1, seed: 69}"),
         ("mma, subnormal sums of warps", "mi210", (128, 2, 1, 9, 1), "V: {kind: uniform, scale: 0.006}"),
+        ("mma, a subnormal sum", "mi100", (128, 1, 1, 17, 1), "V: {kind: uniform, scale: 0.01}"),
+        (
+            "mma, a sum of V of 1 is rounded up",
+            "rx9070xt",
+            (64, 8, 1, 5, 256, "seed: 279", CAUSAL),
+            "V: {kind: constant, value: 1}",
+        ),
     )
 }
 """Correct outputs whose errors were larger than predicted, most of them of one row. `fuzz` found them."""
