@@ -1,9 +1,7 @@
 // A copy of a vector: `((int4 *) to)[i] = ((const int4 *) from)[i]`, to whose sides the rewriter puts SIMT_WHOLE. A GPU
-// copies it at once. g++ copies its components, and the checker would be called for each; so it copies it at once too
-// if the checker or the counters are compiled in.
+// copies it at once, and stops if it is not aligned. g++ may copy its components, by which the processor does not
+// notice that, and for each of which the checker would be called; so it copies it at once too.
 #pragma once
-
-#if defined(SIMT_CHECK) || defined(SIMT_COUNT)
 
 #include <type_traits>
 
@@ -21,9 +19,3 @@ template <class T> __attribute__((always_inline)) inline auto &whole(T &vector) 
 } // namespace simt
 
 #define SIMT_WHOLE(vector) simt::whole(vector)
-
-#else
-
-#define SIMT_WHOLE(vector) vector
-
-#endif

@@ -228,7 +228,7 @@ KERNELS: Any = {"90": [SimpleNamespace(name="vec-64", family="vec")]}
 
 
 @pytest.fixture
-def tree(tmp_path, monkeypatch):
+def same_files(tmp_path, monkeypatch):
     """A tree whose files are all one kernel, and an empty cache."""
     monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
     root = tmp_path / "tree"
@@ -239,10 +239,10 @@ def tree(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def compiled(tree, monkeypatch):
+def compiled(same_files, monkeypatch):
     """Each set of switches that was compiled; the second mutant does not compile."""
     rounds: list[set[int]] = []
-    second = switched(tree, (), frozenset()).mutants[1]
+    second = switched(same_files, (), frozenset()).mutants[1]
 
     def checked(release, kernels, left):
         (made,) = release.patches
@@ -257,9 +257,9 @@ def compiled(tree, monkeypatch):
 
 
 @pytest.fixture
-def memory(tree):
+def memory(same_files):
     """The document that remembers; none yet."""
-    return lambda: next((tree.root.parent / "cache/mutants").glob("*.document"))
+    return lambda: next((same_files.root.parent / "cache/mutants").glob("*.document"))
 
 
 def told(document):
@@ -267,7 +267,7 @@ def told(document):
     return json.loads(document.read_text().partition("\n")[2])
 
 
-def test_each_file_is_mutated_once(tree, monkeypatch):
+def test_each_file_is_mutated_once(same_files, monkeypatch):
     seen = []
 
     def watched(text, file, *rest):
@@ -275,20 +275,20 @@ def test_each_file_is_mutated_once(tree, monkeypatch):
         return mutate(text, file, *rest)
 
     monkeypatch.setattr(schema, "mutate", watched)
-    every = switched(tree, (), frozenset())
+    every = switched(same_files, (), frozenset())
     assert seen == list(FILES)
-    some = switched(tree, (), frozenset({2, 3}))
+    some = switched(same_files, (), frozenset({2, 3}))
     assert [item for item in every.mutants if item.id not in (2, 3)] == list(some.mutants)
 
 
-def test_what_does_not_compile_is_found_once(tree, compiled, memory):
-    first, rounds = compiling(PatchedTree(tree, ()), KERNELS, print), len(compiled)
+def test_what_does_not_compile_is_found_once(same_files, compiled, memory):
+    first, rounds = compiling(PatchedTree(same_files, ()), KERNELS, print), len(compiled)
     assert 2 not in {mutant.id for mutant in first.mutants}
-    assert compiling(PatchedTree(tree, ()), KERNELS, print) == first
+    assert compiling(PatchedTree(same_files, ()), KERNELS, print) == first
     assert (rounds, len(compiled)) == (3, 3)  # with the second, without it, and then all kernels
 
 
-def test_no_set_of_switches_is_made_twice(tree, compiled, monkeypatch):
+def test_no_set_of_switches_is_made_twice(same_files, compiled, monkeypatch):
     made, switch = [], schema.switched
 
     def watched(tree, patches, without):
@@ -296,24 +296,24 @@ def test_no_set_of_switches_is_made_twice(tree, compiled, monkeypatch):
         return switch(tree, patches, without)
 
     monkeypatch.setattr(schema, "switched", watched)
-    compiling(PatchedTree(tree, ()), KERNELS, print)
+    compiling(PatchedTree(same_files, ()), KERNELS, print)
     assert made == [frozenset(), frozenset({2})]
 
 
-def test_two_processes_that_find_out_at_once_remember_both(tree, compiled, memory, monkeypatch):
+def test_two_processes_that_find_out_at_once_remember_both(same_files, compiled, memory, monkeypatch):
     checked, others = schema.checked, [{"75": KERNELS["90"]}]
 
     def meanwhile(*arguments):
         if others:
-            compiling(PatchedTree(tree, ()), others.pop(), print)
+            compiling(PatchedTree(same_files, ()), others.pop(), print)
         return checked(*arguments)
 
     monkeypatch.setattr(schema, "checked", meanwhile)
-    compiling(PatchedTree(tree, ()), KERNELS, print)
+    compiling(PatchedTree(same_files, ()), KERNELS, print)
     assert {key[:2] for key in told(memory()) if key[:2].isdecimal()} == {"75", "90"}
 
 
-def test_an_error_that_is_no_mutant_s_ends_it(tree, compiled, monkeypatch):
+def test_an_error_that_is_no_mutant_s_ends_it(same_files, compiled, monkeypatch):
     monkeypatch.setattr(schema, "suspects", lambda mutants, errors: frozenset())
     with pytest.raises(BuildError, match="the switched sources do not compile"):
-        compiling(PatchedTree(tree, ()), KERNELS, print)
+        compiling(PatchedTree(same_files, ()), KERNELS, print)
