@@ -22,6 +22,8 @@ BEFORE, AFTER = frozenset({"(", "!", "&&", "||", "=", ","}), frozenset({")", "&&
 """What is around a flag in a condition."""
 CONSTANT = frozenset({"constexpr", "static_assert", "case", "template", "using", "static"})
 """Words of statements whose conditions must be constant."""
+UNREPEATABLE = frozenset({"=", "...", "auto", "decltype"})
+"""A header with one of these is not written again: a default, a pack, a type that follows from the body."""
 NESTED = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
 ASKED = re.compile(rf"SIMT_IS_CONSTANT{NESTED}")
 """What `rewrite_products` asks."""
@@ -105,7 +107,11 @@ def _template(draft: Draft, function: Function) -> Template | None:
         return None
     spans = _split_at_commas(draft, first + 2, function.header - 1)
     named = argument_names(draft, function)
-    if len(spans) != len(function.parameters) or not named or "=" in draft.words[first : function.start]:
+    if (
+        len(spans) != len(function.parameters)
+        or not named
+        or not UNREPEATABLE.isdisjoint(draft.words[first : function.start])
+    ):
         return None
     flags = tuple(at for at, (start, stop) in enumerate(spans) if draft.words[start] == "bool" and stop == start + 2)
     return Template(function, first, spans, flags) if 0 < len(flags) < len(spans) else None

@@ -56,6 +56,21 @@ def test_a_parameter_that_must_be_constant_stays(body):
     assert "simt_once" not in rewritten(text)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "template<int n, bool flag = true> __device__ int f(int i)",
+        "template<bool flag, int... n> __device__ int f(int i)",
+        "template<int n, bool flag> __device__ auto f(int i)",
+        "template<int n, bool flag> __device__ int f(int i = 1)",
+        "template<int n, bool flag> __device__ int f(int)",
+        "template<bool flag> __device__ int f(int i)",
+    ],
+)
+def test_a_header_that_cannot_be_written_again_stays(header):
+    assert "simt_once" not in rewritten(f"{header} {{ if (flag) {{ return 1; }} return 0; }}")
+
+
 def test_a_parameter_of_the_kernel_has_one_value():
     kernel = (
         "template<bool softcap> __global__ void k(int * x) { x[0] = f<4, softcap, true>(1) + f<4, softcap, false>(2); }"
