@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fattn_probe.llama.build.rewrite_kernels import argument_names
-from fattn_probe.llama.cxx.functions import Function, function_at
+from fattn_probe.llama.cxx.functions import Function, functions_with, template_of
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
 ONCE = "simt_once_"
@@ -63,9 +63,9 @@ def rewrite_flags(draft: Draft) -> None:
     A flag may also be a template argument where a body calls another of these templates for a flag of its own.
     Overloads need the same template parameters.
     """
-    callers = [function for word in ("__device__", "__global__") for function in _functions(draft, word)]
+    callers = list(functions_with(draft, "__device__", "__global__"))
     found = dict[str, list[Template]]()
-    for template in filter(None, (_template(draft, function) for function in callers)):
+    for template in filter(None, (_template(draft, function) for function in functions_with(draft, "__device__"))):
         found.setdefault(template.function.name, []).append(template)
     found = {name: same for name, same in found.items() if len({it.function.parameters for it in same}) == 1}
     changed = True
@@ -91,19 +91,10 @@ def rewrite_flags(draft: Draft) -> None:
         _move(draft, template)
 
 
-def _functions(draft: Draft, specifier: str) -> Iterator[Function]:
-    """The functions of a file with a specifier."""
-    return filter(None, (function_at(draft, index) for index in draft.where.get(specifier, ())))
-
-
 def _template(draft: Draft, function: Function) -> Template | None:
     """A function template whose body can be moved, with all its bool parameters as flags; None for any other."""
-    first = draft.back_over_angles(function.header - 1) - 1 if draft.word(function.header - 1) == ">" else UNMATCHED
-    if (
-        draft.word(first) != "template"
-        or draft.directives(first, function.start - 1)
-        or "__global__" in draft.words[function.header : function.at]
-    ):
+    first = template_of(draft, function.header)
+    if first == UNMATCHED or draft.directives(first, function.start - 1):
         return None
     spans = _split_at_commas(draft, first + 2, function.header - 1)
     named = argument_names(draft, function)
@@ -190,8 +181,7 @@ def _move(draft: Draft, template: Template) -> None:
         text = draft.out[draft.places[index]]
         for flag in flags:
             text = ASKED.sub(partial(_answers, flag), text)
-        if text != draft.out[draft.places[index]]:
-            draft.replace(index, text)
+        draft.replace(index, text)
     parameters = ", ".join(draft.written(*template.parameters[position]) for position in template.others)
     arguments = ", ".join((*(f"const bool {flag}" for flag in flags), draft.written(*function.arguments)))
     head = draft.written(function.header, function.at)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fattn_probe.base.errors import BuildError
-from fattn_probe.llama.cxx.functions import BODIES, Function, function_at
+from fattn_probe.llama.cxx.functions import BODIES, Function, functions_with, template_of
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
 TAKES_A_KERNEL = ("cudaLaunchKernel", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig")
@@ -81,8 +81,8 @@ def _split(draft: Draft, function: Function, *, bodies: bool) -> bool:
     The two can then be in different objects. Without `bodies`, that function is only declared. Returns False for a
     kernel that stays unchanged, because it has parameters without names or with defaults.
     """
-    first = draft.back_over_angles(function.header - 1) - 1 if draft.word(function.header - 1) == ">" else UNMATCHED
-    is_template = draft.word(first) == "template"
+    first = template_of(draft, function.header)
+    is_template = first != UNMATCHED
     first = first if is_template else function.header
     arguments = argument_names(draft, function)
     if "=" in draft.words[first : function.start] or not (arguments or function.arguments[0] == function.arguments[1]):
@@ -109,7 +109,7 @@ def rewrite_kernels(draft: Draft, *, bodies: bool = True, split: bool = False) -
     for start, stop in _bounds(draft):
         draft.blank(start, stop)
     kernels = []
-    for function in filter(None, (function_at(draft, index) for index in draft.where.get("__global__", ()))):
+    for function in functions_with(draft, "__global__"):
         plain = _describe(draft, function)
         apart = split and plain and _split(draft, function, bodies=bodies)
         if not bodies:
@@ -122,7 +122,7 @@ def rewrite_kernels(draft: Draft, *, bodies: bool = True, split: bool = False) -
         lines = draft.lines[function.at], draft.lines[function.start]
         kernels.append(KernelInfo(function.name, *lines, function.parameters))
     if not bodies:
-        for function in filter(None, (function_at(draft, index) for index in draft.where.get("__device__", ()))):
+        for function in functions_with(draft, "__device__"):
             if NEEDED.isdisjoint(draft.words[function.header : function.at]):
                 draft.erase(function.start, function.stop)
                 draft.replace(function.start - 1, ";")

@@ -51,14 +51,25 @@ def functions(draft: Draft) -> Iterator[Function]:
         index += 1
 
 
+def functions_with(draft: Draft, *specifiers: str) -> Iterator[Function]:
+    """The functions with a body that have one of these specifiers, in the order of the specifiers."""
+    return filter(None, (function_at(draft, index) for word in specifiers for index in draft.where.get(word, ())))
+
+
+def template_of(draft: Draft, header: int) -> int:
+    """The `template` before the first specifier of a function, or UNMATCHED."""
+    first = draft.back_over_angles(header - 1) - 1 if draft.word(header - 1) == ">" else UNMATCHED
+    return first if draft.word(first) == "template" else UNMATCHED
+
+
 def function_at(draft: Draft, index: int) -> Function | None:
     """The function whose specifier (`__global__`, `__device__`) is at `index`; None for a declaration or a variable."""
     opener, body = _parameter_list(draft, index), _body(draft, index)
     if opener is None or body is None:
         return None
     header = header_start(draft, index)
-    template = draft.back_over_angles(header - 1) - 1 if draft.word(header - 1) == ">" else UNMATCHED
-    return _function(draft, template if draft.word(template) == "template" else header, opener, body)
+    first = template_of(draft, header)
+    return _function(draft, header if first == UNMATCHED else first, opener, body)
 
 
 def _function(draft: Draft, began: int, opener: int, body: int) -> Function:
@@ -135,8 +146,7 @@ def _body(draft: Draft, index: int) -> int | None:
 
 def device_spans(draft: Draft, *, host_too: bool = False) -> Spans:
     """The bodies of device functions and lambdas; `host_too`: of `__host__ __device__` ones too."""
-    specifiers = (index for word in ("__device__", "__global__") for index in draft.where.get(word, ()))
-    found = filter(None, (function_at(draft, index) for index in specifiers))
+    found = functions_with(draft, "__device__", "__global__")
     return spans_of(
         [(it.start - 1, it.stop) for it in found if host_too or "__host__" not in draft.words[it.header : it.start]]
     )

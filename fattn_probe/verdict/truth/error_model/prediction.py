@@ -184,18 +184,21 @@ class Prediction:
         noise = np.sqrt(2 * odds * others) + odds / WALK * np.sqrt(rows.walk)
         bound = noise[..., None] * heads.size + (2 / 3 * odds * rows.single + outlier)[..., None] * heads.largest
         # A neighbour is no guide: with wide logits, one row has one dominant weight and the next row has two
-        bound = np.where(self.sampled[..., None], bound, UNSEEN * np.fmax.reduce(bound, axis=1, keepdims=True))
+        bound = self._from_sampled(bound)
         worst = np.where(self.sampled, rows.worst, np.fmax.reduce(rows.worst, axis=1, keepdims=True))
         bound += self._largest_loss()[..., None] * np.abs(heads.mean_V)
         np.minimum(bound, worst[..., None] * heads.largest, out=bound)
         steps = np.minimum(np.sqrt(2 * odds * rows.steps), rows.steps_worst)  # Hoeffding's inequality
-        steps = np.where(self.sampled, steps, UNSEEN * np.fmax.reduce(steps, axis=1, keepdims=True))
-        bound += np.minimum(steps[..., None], 2 * heads.largest)  # no rounding is off by more than what it rounds
+        bound += np.minimum(self._from_sampled(steps[..., None]), 2 * heads.largest)  # at most what is rounded
         flips = rows.flip * _most(rows.sums / np.where(rows.flip > 0, rows.flip, np.inf) ** 2, odds)
-        bound += np.where(self.sampled, flips, UNSEEN * np.fmax.reduce(flips, axis=1, keepdims=True))[..., None]
+        bound += self._from_sampled(flips[..., None])
         bound += rows.floor[..., None]
         bound[self.may_overflow] = np.inf
         return np.asarray(bound)
+
+    def _from_sampled(self, values: F64) -> F64:
+        """Values by row, (n_seq, n_q, n_head, ...); for unsampled rows `UNSEEN` times the head's largest."""
+        return np.where(self.sampled[..., None], values, UNSEEN * np.fmax.reduce(values, axis=1, keepdims=True))
 
     @property
     def unsampled_bound(self) -> F64:
