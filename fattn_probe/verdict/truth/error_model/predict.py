@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.base.arrays import F64, I64, Floats, Indices, above
+from fattn_probe.base.arrays import F64, I64, Bools, Floats, Indices, above
 from fattn_probe.cases.op import Op
 from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.verdict.truth.error_model.block import Block, RowErrors, RowLogits
@@ -145,8 +145,19 @@ def without_hidden_large_values(
 
 def rows_beyond(largest: float, *arrays: Floats) -> Indices:
     """The KV rows in which any array (n_kv, ...) has a value of a larger magnitude, or NaN."""
-    found = (np.maximum(values.max(axis=1), -values.min(axis=1)).astype(np.float32) for values in arrays)
-    return np.flatnonzero(np.any([above(magnitude, largest) for magnitude in found], axis=0))
+    return np.flatnonzero(np.any([_beyond(values, largest) for values in arrays], axis=0))
+
+
+def _beyond(values: Floats, largest: float) -> Bools:
+    """Whether each row (n_kv, ...) has a value of a larger magnitude, or NaN.
+
+    NumPy compares f16 numbers one by one. As integers without their signs, numbers are in the order of their
+    magnitudes, with NaN above all: one pass tells that an ordinary array has no such row.
+    """
+    shifted = (np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}") << 1).max(initial=0)
+    if float((shifted >> 1).view(values.dtype)) <= largest:
+        return np.zeros(len(values), np.bool_)
+    return above(np.abs(values).max(axis=1).astype(np.float64), largest)
 
 
 def _without_rows(values: Floats, rows: Indices) -> Floats:

@@ -263,6 +263,13 @@ def test_a_large_row_counts_as_zero_where_every_query_of_its_sequence_has_it_hid
             np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_rows_beyond_a_limit_have_a_larger_magnitude_or_nan(dtype):
+    values = np.array([[1, -2], [-0.0, 65504], [np.nan, 1], [-np.inf, 0], [-3, 2**-24]], dtype)
+    assert [predict.rows_beyond(most, values).tolist() for most in (3, 65504, 1e15)] == [[1, 2, 3], [2, 3], [2, 3]]
+    assert predict.rows_beyond(2, values[:1], values[4:]).tolist() == [0]
+
+
 @pytest.mark.parametrize(("size", "known"), [(0.9e15, True), (1.1e15, False)])
 def test_only_the_rows_that_see_a_value_beyond_all_squares_have_no_prediction(size, known):
     case, launches = hidden_value(mask={"kind": "causal"})
