@@ -193,7 +193,9 @@ class Compilers:
         self.lanes, self.likely, self.found = lanes, likely, deque[Found]()
         self.judging, self.stopped, self.rate = 0, False, Rate()
         self.cores, self.slots = cores(), JobSlots(default_jobs())  # reading the limits of cgroups takes a millisecond
-        self._lock, self._first = threading.RLock(), threading.Lock()
+        self._lock, self._first, self._others = threading.RLock(), threading.Lock(), threading.Event()
+        if self.likely.base is None:
+            self._others.set()
         by_request: dict[BuildRequest | int, GrowingBuild] = {}
         for number, lane in enumerate(self.lanes):
             options, target = lane.session.options, lane.job.target
@@ -222,6 +224,7 @@ class Compilers:
     def stop(self) -> None:
         """Tell all threads to end soon."""
         self.stopped = True
+        self._others.set()
         self.slots.give(self.threads)  # nobody waits for one any longer
 
     def work(self, news: Any) -> None:  # noqa: ANN401 (a connection)
@@ -231,10 +234,15 @@ class Compilers:
         try:
             if any(lane.job.target.engine == "sim" for lane in self.lanes):
                 unpacked_tables()  # a full disk ends the run here, not each case
-            with self._first:  # what is most likely to tell has all cores at first
+            if self._first.acquire(blocking=False):  # never released: one thread is the first
                 self.slots.take()
-                if not any(build.growth.times for build in self.builds):
+                try:
                     self._step()
+                finally:
+                    self._others.set()
+            else:
+                self._others.wait()
+                self.slots.take()
             while self._step():
                 pass
             for number in self._bases:  # the threads share the iterator
@@ -341,9 +349,14 @@ class Compilers:
             build.growth = Growth(build.growth.times + 1, builds)
 
     def _report(self, progress: Progress) -> None:
-        """End a build that nothing waits for any longer."""
+        """End a build that nothing waits for any longer; start the others when the first leaves half of the cores.
+
+        What is most likely to show an edit has all cores at first.
+        """
         if self.stopped:
             raise StoppedError
+        if progress.total - progress.done < self.slots.number // 2:
+            self._others.set()
 
     def _find_names(self, build: GrowingBuild, session: Session) -> None:
         """Find the kernels that the cases need, instead of those that they are likely to need."""

@@ -29,6 +29,7 @@ from fattn_probe.llama.build.steps import BuildStep, Plan, compile_step
 from fattn_probe.llama.cxx.functions import BODIES
 from fattn_probe.llama.launch.families import BY_CASE
 from fattn_probe.llama.source import KernelCase
+from fattn_probe.llama.source.features import FIXUP
 
 GGML = "overlay/ggml/src"
 CUDA = f"{GGML}/ggml-cuda"
@@ -243,7 +244,7 @@ def case_text(case: KernelCase, shared: Mapping[str, Sequence[str]]) -> str:
     """The text of a kernel case's file: upstream's instance file, reduced to one declaration.
 
     For an instance, it has the bodies of the kernel and of the `shared` kernels (template parameters by name) that are
-    launched with it and depend only on sizes and columns.
+    launched with it and depend only on sizes and columns; those that fix up the tiles of a stream-K kernel only for one.
     """
     if not case.instance:
         return f'#include "../{case.header}"\n\n{case.declaration}\n'
@@ -252,7 +253,7 @@ def case_text(case: KernelCase, shared: Mapping[str, Sequence[str]]) -> str:
     columns = {"ncols1": named.get("ncols", "1"), "ncols2": "1", **named, "D": case.sizes[1]}
     kernels = [(family.kernel, case.instance)]
     for name, parameters in shared.items():
-        if columns.keys() >= set(parameters):
+        if columns.keys() >= set(parameters) and (family.stream_k or FIXUP not in name):
             kernels.append((name, tuple(columns[parameter] for parameter in parameters)))
     bodies = "".join(f"    (void (*)()) &{BODIES}::{name}<{', '.join(values)}>,\n" for name, values in kernels)
     return f'#include "../{case.header}"\n\n[[gnu::used]] static void (*const bodies[])() = {{\n{bodies}}};\n'

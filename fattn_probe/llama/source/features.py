@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 CUDA = Path("ggml/src/ggml-cuda")
+FIXUP = "stream_k_fixup"
+"""In the names of the kernels that combine the parts of a stream-K kernel's tiles."""
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DECLARED_CASE = re.compile(r"^\s*DECL_FATTN_(?P<macro>\w+)_CASE\s*\((?P<args>[^()]*)\)\s*;", re.MULTILINE)
@@ -102,7 +104,7 @@ def probe(root: Path) -> Features:
         view_parameter=first_word(mma, "V_is_K_view", "mla"),
         kernel_launch="ggml_cuda_kernel_launch" if "ggml_cuda_kernel_launch" in common else "fattn_kernel<<<...>>>",
         sparse_gather="n_kv_max" in host,
-        fixup_kernels=tuple(name for name in kernels if "stream_k_fixup" in name),
+        fixup_kernels=tuple(name for name in kernels if FIXUP in name),
         wmma=(root / CUDA / "fattn-wmma-f16.cu").is_file(),
         quants_option=quants_option(root),
         test_file_option='"--test-file"' in tests,

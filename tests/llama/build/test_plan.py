@@ -321,17 +321,17 @@ def test_builds_share_what_does_not_depend_on_the_gpu_or_on_the_choice_of_vec_ke
 
 SHARED = {
     "flash_attn_mask_to_KV_max": ("ncols1",),
-    "flash_attn_stream_k_fixup": ("D", "ncols1", "ncols2"),
+    "flash_attn_stream_k_fixup": ("D", "ncols1", "ncols2"),  # beside stream-K kernels
     "flash_attn_new": ("other",),
 }
-"""Kernels that run beside any family's; of the last one, no instance is known."""
+"""Kernels that run beside other kernels; of the last one, no instance is known."""
 
 
 @pytest.mark.parametrize(
     ("instance", "file", "bodies"),
     [
         ("192 128 8 2 true", "mma-192-128-8-2-true", ("f16<192, 128, 8, 2, true>", "max<8>", "fixup<128, 8, 2>")),
-        ("64 2 F16 F16 false", "vec-64-2-f16-f16-false", ("vec<64, 2, F16, F16, false>", "max<2>", "fixup<64, 2, 1>")),
+        ("64 2 F16 F16 false", "vec-64-2-f16-f16-false", ("vec<64, 2, F16, F16, false>", "max<2>")),  # no stream-K
     ],
 )
 def test_the_file_of_one_kernel_has_its_body_and_those_of_kernels_that_run_beside_it(instance, file, bodies):
