@@ -41,6 +41,8 @@ NICE = 3
 MOST_IN_A_WAVE = 32
 HOST, UNKNOWN = 4, 64
 """The cost of a build before its first kernel, and of one whose kernels are not known yet, in kernels."""
+LINKS = 3
+"""The last steps of a build's first compiles: the stubs, which need all objects."""
 LAST = 10**9
 """More cases than any suite has."""
 
@@ -194,8 +196,6 @@ class Compilers:
         self.judging, self.stopped, self.rate = 0, False, Rate()
         self.cores, self.slots = cores(), JobSlots(default_jobs())  # reading the limits of cgroups takes a millisecond
         self._lock, self._first, self._others = threading.RLock(), threading.Lock(), threading.Event()
-        if self.likely.base is None:
-            self._others.set()
         by_request: dict[BuildRequest | int, GrowingBuild] = {}
         for number, lane in enumerate(self.lanes):
             options, target = lane.session.options, lane.job.target
@@ -349,13 +349,13 @@ class Compilers:
             build.growth = Growth(build.growth.times + 1, builds)
 
     def _report(self, progress: Progress) -> None:
-        """End a build that nothing waits for any longer; start the others when the first leaves half of the cores.
+        """End a build that nothing waits for any longer; start the others when only links of the first one are left.
 
-        What is most likely to show an edit has all cores at first.
+        What is most likely to show an edit has all cores at first, and the others share its objects of host code.
         """
         if self.stopped:
             raise StoppedError
-        if progress.total - progress.done < self.slots.number // 2:
+        if progress.total - progress.done <= LINKS:
             self._others.set()
 
     def _find_names(self, build: GrowingBuild, session: Session) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,9 @@ ENTRY = re.compile(
 )
 SHARED = re.compile(r"(\d+) bytes smem")
 TEST_SOURCE = "tests/test-backend-ops.cpp"
+PREPARING = threading.Lock()
+"""One thread at a time writes the files of a build: eight at once, each with thousands of calls of the system, take
+turns with the interpreter's lock, and need twice the time of one after the other."""
 
 
 def read_resources(folder: Path) -> dict[str, Resources]:
@@ -87,16 +91,17 @@ def extend(
     known = step_seconds(folder.parent.glob(f"*-{request.engine}-sm*-{request.flavour}-*"))
     ninja = functools.partial(run_ninja, growth, report=progress, jobs=jobs, env=env, known=known)
     key = key_of(request, toolchain.versions)
-    sources = read_sources(request.tree, request.quants, toolchain.machine)
-    check_contents(request.tree, contents, sources)
-    prepare(growth, request, sources, contents)
-    for name in ("bin", "lib", "obj"):
-        (folder / name).mkdir(exist_ok=True)
-    if toolchain.cudart and not (folder / "lib" / toolchain.cudart.name).is_file():
-        growth.changed.add(f"lib/{toolchain.cudart.name}")
-        shutil.copyfile(toolchain.cudart, folder / "lib" / toolchain.cudart.name)
-    plan = make_plan(request, toolchain, contents, sources, heaviest_first(contents.kernels, known))
-    growth.write("build.ninja", plan.render())
+    with PREPARING:
+        sources = read_sources(request.tree, request.quants, toolchain.machine)
+        check_contents(request.tree, contents, sources)
+        prepare(growth, request, sources, contents)
+        for name in ("bin", "lib", "obj"):
+            (folder / name).mkdir(exist_ok=True)
+        if toolchain.cudart and not (folder / "lib" / toolchain.cudart.name).is_file():
+            growth.changed.add(f"lib/{toolchain.cudart.name}")
+            shutil.copyfile(toolchain.cudart, folder / "lib" / toolchain.cudart.name)
+        plan = make_plan(request, toolchain, contents, sources, heaviest_first(contents.kernels, known))
+        growth.write("build.ninja", plan.render())
     with precompiled(folder, plan, env, toolchain.versions):
         ninja(targets=plan.objects)
     with replacing_lock(folder):

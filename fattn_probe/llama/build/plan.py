@@ -244,7 +244,7 @@ def case_text(case: KernelCase, shared: Mapping[str, Sequence[str]]) -> str:
     """The text of a kernel case's file: upstream's instance file, reduced to one declaration.
 
     For an instance, it has the bodies of the kernel and of the `shared` kernels (template parameters by name) that are
-    launched with it and depend only on sizes and columns; those that fix up the tiles of a stream-K kernel only for one.
+    launched with it and depend only on sizes and columns; fixup kernels run beside stream-K kernels only.
     """
     if not case.instance:
         return f'#include "../{case.header}"\n\n{case.declaration}\n'
