@@ -10,14 +10,13 @@ from fattn_probe.base.digest import short
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Op, Params, Root, TensorView
 from fattn_probe.cases.op.op import PREC, default_scale, float32
-
-from .check import check
-from .data import AnyData, Data
-from .layout import Layout, ViewOfK, place, place_mask, view_of_K
-from .mask import AnyMask, MaskShape, NoMask
-from .matrix import names
-from .period import repeating
-from .schema import Inspect, Scenario, Tolerance
+from fattn_probe.cases.scenario.check import check
+from fattn_probe.cases.scenario.data import AnyData, Data
+from fattn_probe.cases.scenario.layout import Layout, ViewOfK, place, place_mask, view_of_K
+from fattn_probe.cases.scenario.mask import AnyMask, MaskShape, NoMask
+from fattn_probe.cases.scenario.matrix import names
+from fattn_probe.cases.scenario.period import repeating
+from fattn_probe.cases.scenario.schema import Inspect, Scenario, Tolerance
 
 INPUTS_VERSION = 1  # part of every digest; increase it when the bytes of a case change
 

@@ -9,12 +9,11 @@ from pydantic import ValidationError
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import read_text
 from fattn_probe.base.yaml_lines import parse
-
-from .explain import explain
-from .matrix import MAX_CASES, Variation, apply, count, variations
-from .matrix import Path as Key
-from .refuse import refusals
-from .schema import Scenario
+from fattn_probe.cases.scenario.explain import explain
+from fattn_probe.cases.scenario.matrix import MAX_CASES, Variation, apply, count, variations
+from fattn_probe.cases.scenario.matrix import Path as Key
+from fattn_probe.cases.scenario.refuse import refusals
+from fattn_probe.cases.scenario.schema import Scenario
 
 NO_VARIATION = Variation({}, {})
 

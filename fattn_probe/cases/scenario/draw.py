@@ -7,8 +7,16 @@ from typing import Protocol
 import numpy as np
 
 from fattn_probe.base.arrays import F32
-
-from .data import AnyData, Constant, Extreme, Fa3Outliers, FarBelowZero, LargeLogits, Normal, Uniform
+from fattn_probe.cases.scenario.data import (
+    AnyData,
+    Constant,
+    Extreme,
+    Fa3Outliers,
+    FarBelowZero,
+    LargeLogits,
+    Normal,
+    Uniform,
+)
 
 STREAMS = {"Q": 1, "K": 2, "V": 3, "mask": 4, "sinks": 5}
 

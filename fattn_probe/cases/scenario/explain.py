@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from .schema import DEVICE, FACT_NAME, ONE_LINE, Scenario
-from .spec import Spec
+from fattn_probe.cases.scenario.schema import DEVICE, FACT_NAME, ONE_LINE, Scenario
+from fattn_probe.cases.scenario.spec import Spec
 
 Key = tuple[str | int, ...]
 ENTRY_NAME = r"^[a-z0-9-]*$"

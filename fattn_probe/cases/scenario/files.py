@@ -7,10 +7,9 @@ from pathlib import Path
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import is_folder
-
-from .cases import Case, Recording, expand
-from .check import load
-from .schema import Inspect, Tolerance
+from fattn_probe.cases.scenario.cases import Case, Recording, expand
+from fattn_probe.cases.scenario.check import load
+from fattn_probe.cases.scenario.schema import Inspect, Tolerance
 
 RECORDED = ".gguf"
 """The suffix of case files and captures."""

@@ -10,11 +10,19 @@ import numpy as np
 from fattn_probe.base.arrays import I64, Bools, Bytes, Floats
 from fattn_probe.cases.op import Op, TensorView
 from fattn_probe.cases.op.ggml_types import block_size, row_size, type_size
-
-from .layout import Contiguous, MaskLayout, View, place, place_mask
-from .mask import Alibi, AnyMask, Causal, MaskedTiles, MaskShape, Sequences, SlidingWindow, Sparse
-from .mask_rows import some_rows
-from .statistics import FAR, MOST_QUERIES, Spread, mask_of, spaced
+from fattn_probe.cases.scenario.layout import Contiguous, MaskLayout, View, place, place_mask
+from fattn_probe.cases.scenario.mask import (
+    Alibi,
+    AnyMask,
+    Causal,
+    MaskedTiles,
+    MaskShape,
+    Sequences,
+    SlidingWindow,
+    Sparse,
+)
+from fattn_probe.cases.scenario.mask_rows import some_rows
+from fattn_probe.cases.scenario.statistics import FAR, MOST_QUERIES, Spread, mask_of, spaced
 
 Settings = dict[str, Any]
 FLAT, HEAVY = 2.2, 3.3

@@ -9,11 +9,10 @@ from fattn_probe.cases.op.encoding import encode, nan_blocks
 from fattn_probe.cases.op.ggml_types import block_size, row_size
 from fattn_probe.cases.op.repeated import whole
 from fattn_probe.cases.op.values import strided
-
-from . import mask_rows
-from .cases import Case, Recording
-from .draw import STREAMS, UNUSED, Logits, draw, stream
-from .layout import View
+from fattn_probe.cases.scenario import mask_rows
+from fattn_probe.cases.scenario.cases import Case, Recording
+from fattn_probe.cases.scenario.draw import STREAMS, UNUSED, Logits, draw, stream
+from fattn_probe.cases.scenario.layout import View
 
 
 def make_inputs(case: Case) -> dict[str, Bytes]:

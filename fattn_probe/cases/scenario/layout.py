@@ -6,8 +6,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from fattn_probe.cases.op import Ne, Root, TensorView
 from fattn_probe.cases.op.ggml_types import row_size
-
-from .spec import Spec
+from fattn_probe.cases.scenario.spec import Spec
 
 MOST = 2**31
 """Upper limit of rows, heads and elements, the same as for the op's sizes."""

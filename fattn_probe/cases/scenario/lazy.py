@@ -9,9 +9,8 @@ from fattn_probe.base.arrays import F32, Floats, Numbers
 from fattn_probe.cases.op.encoding import decode, encode, rounded
 from fattn_probe.cases.op.ggml_types import row_size
 from fattn_probe.cases.op.tensors import element_offset
-
-from .cases import Case
-from .draw import RUNS, SEVERAL_RUNS, STREAMS, Logits, Window, draw, stream
+from fattn_probe.cases.scenario.cases import Case
+from fattn_probe.cases.scenario.draw import RUNS, SEVERAL_RUNS, STREAMS, Logits, Window, draw, stream
 
 AT_ONCE = 2**16  # numbers generated at a time, so that they stay in the cache
 

@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.base.arrays import I64, Halves
-
-from .cases import Case
-from .draw import STREAMS, stream
-from .mask import (
+from fattn_probe.cases.scenario.cases import Case
+from fattn_probe.cases.scenario.draw import STREAMS, stream
+from fattn_probe.cases.scenario.mask import (
     Alibi,
     AnyMask,
     Blocks,

@@ -6,12 +6,11 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from fattn_probe.cases.op.ggml_types import TypeName
-
-from .data import Data, Positive, Seed
-from .layout import Layout
-from .mask import Mask, NoMask
-from .matrix import Variation
-from .spec import Spec
+from fattn_probe.cases.scenario.data import Data, Positive, Seed
+from fattn_probe.cases.scenario.layout import Layout
+from fattn_probe.cases.scenario.mask import Mask, NoMask
+from fattn_probe.cases.scenario.matrix import Variation
+from fattn_probe.cases.scenario.spec import Spec
 
 Size = Annotated[int, Field(ge=1, lt=2**31)]
 NotNegative = Annotated[float, Field(ge=0, le=3e38)]
