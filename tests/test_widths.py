@@ -19,7 +19,7 @@ from fattn_probe.cases.scenario.command import render_list as render_scenarios
 from fattn_probe.cases.scenario.command import render_show as render_case
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.daily.inspect.view.show import render as render_facts
-from fattn_probe.daily.inspect.view.side_by_side import render_side_by_side, side_by_side
+from fattn_probe.daily.inspect.view.show import render_side_by_side, side_by_side
 from fattn_probe.daily.ops.parse import OpResult, OpsReport
 from fattn_probe.daily.ops.render import render as render_ops
 from fattn_probe.daily.regress.plots import work_facts

@@ -124,7 +124,7 @@ class Examiner:
 
     def _into_the_kernel(self, case: Case, inputs: dict[str, Bytes], target: Target, examined: Examined) -> Examined:
         """Trace a warp and search for the first NaN or infinity, if wanted."""
-        from fattn_probe.daily.inspect.trace.archive import write_arrays
+        from fattn_probe.daily.inspect.trace.fragments import write_arrays
         from fattn_probe.daily.inspect.trace.tracer import Tracer
         from fattn_probe.verdict.judge.cases import judge_case
 

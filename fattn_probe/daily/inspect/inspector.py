@@ -20,10 +20,9 @@ from fattn_probe.cases.op.case_file import write_case
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect import assemble
 from fattn_probe.daily.inspect.anchors import Located, locate
-from fattn_probe.daily.inspect.dispatch.conditions import remembered_dispatch
-from fattn_probe.daily.inspect.dispatch.decide import decisions, plan_of, visits_of
+from fattn_probe.daily.inspect.dispatch.decide import decisions, plan_of, remembered_dispatch, visits_of
 from fattn_probe.daily.inspect.dispatch.explain import explain
-from fattn_probe.daily.inspect.dispatch.records import Dispatch
+from fattn_probe.daily.inspect.dispatch.extract import Dispatch
 from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch
 from fattn_probe.daily.inspect.procedures.warp import LANES
 from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, Build

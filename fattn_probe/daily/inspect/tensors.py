@@ -91,7 +91,7 @@ def as_text(values: Floats) -> str:
     return np.array2string(values, precision=6, threshold=200, edgeitems=4, max_line_width=100, suppress_small=False)
 
 
-READ_TENSORS = "fattn_probe.daily.inspect.procedures.tensors:read_tensors"
+READ_TENSORS = "fattn_probe.daily.inspect.procedures.op:read_tensors"
 
 
 @dataclass(frozen=True, eq=False)

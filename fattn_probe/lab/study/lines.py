@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fattn_probe.base.tables import Table
 from fattn_probe.daily.inspect.anchors import COMMON, Anchor, locate
-from fattn_probe.daily.inspect.replay.source_lines import line_patterns
+from fattn_probe.daily.inspect.replay.replay import line_patterns
 from fattn_probe.llama.launch.families import MMA_F16, TILE, VEC
 from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA

@@ -6,7 +6,7 @@ Standard library only, because gdb's own Python loads this module.
 from collections import defaultdict
 from typing import Any
 
-from fattn_probe.daily.inspect.procedures.points import insert_near
+from fattn_probe.daily.inspect.procedures.blocks import insert_near
 from fattn_probe.daily.inspect.procedures.warp import LANES, SETTINGS, Lanes, numbers, run_to_launch
 from fattn_probe.machine.debug.protocol import Debugger
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence, Set
 from pathlib import PurePosixPath
 from typing import Any
 
-from fattn_probe.daily.inspect.procedures.dispatch import LAUNCHER, trace_dispatch
+from fattn_probe.daily.inspect.procedures.op import LAUNCHER, trace_dispatch
 from fattn_probe.machine.debug.protocol import Debugger, StopRecord
 
 Document = dict[str, Any]

@@ -11,9 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from fattn_probe.base.arrays import F64, Indices
-from fattn_probe.daily.inspect.trace.fragments import Places, WarpFragments
+from fattn_probe.daily.inspect.trace.fragments import Places, Step, WarpFragments
 from fattn_probe.daily.inspect.trace.inputs import FLT_MAX_HALF, WarpInputs, factors
-from fattn_probe.daily.inspect.trace.steps import Step
 
 ULP_F32 = 2.0**-23
 TINY_F16 = 2.0**-24

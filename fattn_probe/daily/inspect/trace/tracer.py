@@ -15,13 +15,12 @@ from fattn_probe.cases.scenario.schema import TracePlace
 from fattn_probe.daily.inspect.anchors import COMMON
 from fattn_probe.daily.inspect.facts import Facts, block_at
 from fattn_probe.daily.inspect.inspector import Inspector
-from fattn_probe.daily.inspect.trace.archive import Array, block_arrays
 from fattn_probe.daily.inspect.trace.find_nan import Document, FirstNotFinite, NaNSearch, in_inputs, in_stages
+from fattn_probe.daily.inspect.trace.fragments import Array, block_arrays
 from fattn_probe.daily.inspect.trace.inputs import TracedOperands
 from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
-from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, judge_trace
-from fattn_probe.daily.inspect.trace.stages import FINISHED, Stage, StoredRow
+from fattn_probe.daily.inspect.trace.stages import FINISHED, ModelledRows, Row, Stage, StoredRow
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.launch.architecture import CDNA2, arch_number
 from fattn_probe.llama.launch.constants import known_constants, max_offset
