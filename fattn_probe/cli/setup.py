@@ -14,7 +14,7 @@ from fattn_probe.base.console import NOTES, SHOWN_AFTER, rewrite
 from fattn_probe.base.errors import BuildError, InputError, MachineError
 from fattn_probe.cases.device import Target, load_devices, parse_targets
 from fattn_probe.cases.scenario import Case
-from fattn_probe.cli.options import SIMULATED, BuildFlags, Simulate, Where
+from fattn_probe.cli.flags import SIMULATED, BuildFlags, Simulate, Where
 from fattn_probe.llama.build import open_build
 from fattn_probe.llama.build.command import announced, status_line, steps_done
 from fattn_probe.llama.build.key import Flavour, Manifest
@@ -25,10 +25,9 @@ from fattn_probe.llama.source.command import download_bar
 from fattn_probe.llama.source.patches import Patch, find
 from fattn_probe.llama.source.tree import checkout_of
 from fattn_probe.machine.run.command import Work
-from fattn_probe.machine.run.gpu import has_gpu
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.progress import Watch, progress_line
-from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.session import RunOptions, Session, has_gpu
 from fattn_probe.machine.run.simulator import Simulation
 
 

@@ -14,9 +14,8 @@ from fattn_probe.base.figures import number_of
 from fattn_probe.base.files import is_folder, make_folder, write_text
 from fattn_probe.base.tables import Table
 from fattn_probe.cases import shipped
-from fattn_probe.cases.scenario.cases import Case, Recording
+from fattn_probe.cases.scenario.cases import Case, Recording, read_cases
 from fattn_probe.cases.scenario.check import load
-from fattn_probe.cases.scenario.files import read_cases
 from fattn_probe.cases.scenario.from_ops import defaults_in, from_ops
 from fattn_probe.cases.scenario.schema import Scenario
 

@@ -21,16 +21,17 @@ from fattn_probe.cases.scenario.check import check
 from fattn_probe.cases.scenario.fit import (
     CHANCE,
     Settings,
+    Statistics,
     data_of,
     layout_of,
     mask_layout_of,
     mask_like,
     offset_in_K,
     rounded,
+    statistics_of,
 )
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Scenario
-from fattn_probe.cases.scenario.statistics import Statistics, statistics_of
 
 CLOSE = 0.02
 """Q is not scaled if the logits' standard deviations differ by less than this."""

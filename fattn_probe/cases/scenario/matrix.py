@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-Path = tuple[str | int, ...]
+Key = tuple[str | int, ...]
 MAX_CASES = 10_000
 NAME = re.compile(r"[A-Za-z0-9._+-]{1,60}")
 
@@ -19,7 +19,7 @@ class Variation:
     """
 
     values: dict[str, Any]
-    places: dict[str, Path]
+    places: dict[str, Key]
     name: str = ""
 
 
@@ -41,7 +41,7 @@ def variations(matrix: dict[str, Any]) -> list[Variation]:
         plain = isinstance(name, str) and NAME.fullmatch(name) and len(values) > 1
         if plain:
             del values["name"]
-        places: dict[str, Path] = {key: ("matrix", "include", number, key) for key in values}
+        places: dict[str, Key] = {key: ("matrix", "include", number, key) for key in values}
         made.append(Variation(values, places, name if plain else ""))
     return made
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from fattn_probe.cases.op.ggml_types import block_size
 from fattn_probe.cases.scenario.data import Constant, Extreme, FarBelowZero, Uniform
-from fattn_probe.cases.scenario.layout import View, ViewOfK, place
+from fattn_probe.cases.scenario.layout import View, ViewOfK, place, repeating
 from fattn_probe.cases.scenario.mask import AnyMask, MaskShape, NoMask, Sparse, Sum, max_finite
-from fattn_probe.cases.scenario.period import repeating
 from fattn_probe.cases.scenario.schema import Scenario
 
 MAX_BYTES = 2**40

@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
-from fattn_probe.daily.inspect.breakpoints import WatchResult
 from fattn_probe.daily.inspect.coverage import check
-from fattn_probe.daily.inspect.examine import Examined
+from fattn_probe.daily.inspect.examine import Examined, WatchResult
 from fattn_probe.daily.inspect.facts import Facts, Value
 from fattn_probe.daily.inspect.tensors import TensorReading, as_text
 from fattn_probe.daily.inspect.view.show import facts_json, render, render_side_by_side, side_by_side, side_by_side_json

@@ -15,8 +15,7 @@ from fattn_probe.base.arrays import Bytes, Floats
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op import TensorView
-from fattn_probe.cases.op.encoding import decode
-from fattn_probe.cases.op.values import strided
+from fattn_probe.cases.op.values import decode, strided
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.inspector import Ended, Inspector
 from fattn_probe.machine.run.capture import Capture, write_capture

@@ -26,9 +26,8 @@ from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.constants import known_constants, vec_adds_in_f16
 from fattn_probe.llama.source import ggml_types, template_parameters
 from fattn_probe.machine.run.executed import ExecutedCode
-from fattn_probe.machine.run.fingerprint import fingerprint_of
 from fattn_probe.machine.run.provenance import versions
-from fattn_probe.machine.run.session import Session, arch_of
+from fattn_probe.machine.run.session import Session, arch_of, fingerprint_of
 from fattn_probe.verdict.judge.checks import Checks
 
 STORED = Document("stored verdicts", dict[str, Result])

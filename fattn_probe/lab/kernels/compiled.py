@@ -9,7 +9,7 @@ import numpy as np
 
 from fattn_probe.base.console import NOTES
 from fattn_probe.base.errors import InputError
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import scratch
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op import Op, TensorView
 from fattn_probe.cases.op.tensors import element_offset, element_strides

@@ -12,7 +12,7 @@ import numpy as np
 
 from fattn_probe.base.arrays import Numbers
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import scratch
 from fattn_probe.cases.device import Device, Target
 from fattn_probe.cases.op import Sizes
 from fattn_probe.lab.kernels.contender import How

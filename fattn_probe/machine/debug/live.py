@@ -12,8 +12,7 @@ from typing import Any
 import gdb
 import gdb.printing
 
-from fattn_probe.machine.debug.backtrace import shorten_backtraces
-from fattn_probe.machine.debug.printers import printers
+from fattn_probe.machine.debug.printers import printers, shorten_backtraces
 
 TILE_VARIABLES = (
     *("k_VKQ_0", "kb0", "kb0_start", "kb0_stop", "jt", "zt_gqa", "z_KV", "zt", "sequence"),

@@ -4,9 +4,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fattn_probe.machine.debug.names import without_parameters
-from fattn_probe.machine.debug.protocol import Advance, DebuggerError, Frame, Hit, Reason, StopRecord, walk_by_stops
-from fattn_probe.machine.debug.records import Reply, c_string
+from fattn_probe.machine.debug.channel import Reply, c_string
+from fattn_probe.machine.debug.protocol import (
+    Advance,
+    DebuggerError,
+    Frame,
+    Hit,
+    Reason,
+    StopRecord,
+    walk_by_stops,
+    without_parameters,
+)
 from fattn_probe.machine.debug.session import DebugSession
 
 RESUMING = {

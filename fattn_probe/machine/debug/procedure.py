@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import fattn_probe
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import scratch
 from fattn_probe.machine.debug.protocol import DebuggerError
 from fattn_probe.machine.debug.session import DebugSession
 

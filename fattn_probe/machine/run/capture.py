@@ -11,12 +11,10 @@ from gguf import GGUFValueType
 
 from fattn_probe.base.arrays import Bytes
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.op.blocks import QuantBlocks
-from fattn_probe.cases.op.case_file import CaseFile, Named, case_fields, case_of, case_tensors, share
+from fattn_probe.cases.op.case_file import CaseFile, Named, QuantBlocks, case_fields, case_of, case_tensors, share
 from fattn_probe.cases.op.gguf_file import TensorData, array, read_gguf, string, write_gguf
 from fattn_probe.llama.launch.record import LaunchRecord, Names, Types, parse_launches
-from fattn_probe.machine.run.outcome import Ran
-from fattn_probe.machine.run.result import read_dst
+from fattn_probe.machine.run.outcome import Ran, read_dst
 
 PROVENANCE = "fattn.provenance."
 

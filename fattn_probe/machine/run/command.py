@@ -9,8 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
-from fattn_probe.base.files import make_folder
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import make_folder, scratch
 from fattn_probe.base.tables import Table
 from fattn_probe.cases.device import Target, units_of
 from fattn_probe.cases.device.origin import legend

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fattn_probe.base.digest import hexdigest
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import scratch
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build.key import RUNNER

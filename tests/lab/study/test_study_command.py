@@ -15,7 +15,7 @@ from fattn_probe.base.errors import ComparisonError, InputError
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.cli.expand import with_flags
+from fattn_probe.cli.commands import with_flags
 from fattn_probe.cli.study import study
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.view.show import facts_json
