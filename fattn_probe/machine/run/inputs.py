@@ -1,4 +1,4 @@
-"""What a run reads: the input bytes of cases, in memory or in a case file, and the part of an op that is to run."""
+"""The input of a run: the bytes of a case, in memory or in a case file, and the part of an op that is to run."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
