@@ -31,10 +31,9 @@ from fattn_probe.daily.regress.versions import Bisection, Versions
 from fattn_probe.daily.triage.show import advice_of
 from fattn_probe.daily.triage.show import render as render_triage
 from fattn_probe.lab.study.command import StudyOptions, study_case
-from fattn_probe.lab.study.precisions import VARIANTS
+from fattn_probe.lab.study.precisions import VARIANTS, row_of
 from fattn_probe.lab.study.show import render as render_study
 from fattn_probe.lab.study.show import render_table3
-from fattn_probe.lab.study.table3 import row_of
 from fattn_probe.llama.build.command import build_table
 from fattn_probe.llama.build.key import Build
 from fattn_probe.llama.launch.record import parse_launch

@@ -23,8 +23,8 @@ from fattn_probe.lab.study.against import Against
 from fattn_probe.lab.study.algorithms import Algorithm
 from fattn_probe.lab.study.command import H200_SMS, Study, StudyOptions, raise_if_different, study_case
 from fattn_probe.lab.study.papers import A100_SRAM
+from fattn_probe.lab.study.precisions import measure
 from fattn_probe.lab.study.show import StepLines, render, render_table3, step_lines_of, study_json
-from fattn_probe.lab.study.table3 import measure
 from fattn_probe.lab.study.warpgroups import Ring, Schedule
 from fattn_probe.machine.run.command import describe
 

@@ -9,8 +9,7 @@ from gguf import GGMLQuantizationType, quants
 
 from fattn_probe.base.arrays import F32, F64, Bytes
 from fattn_probe.cases.op.ggml_types import block_size, is_quantized, row_size, type_size
-from fattn_probe.cases.op.op import Params
-from fattn_probe.cases.op.tensors import TensorView, element_offset, element_strides
+from fattn_probe.cases.op.op import Params, TensorView, element_offset, element_strides
 
 SMALLEST_NORMAL_F16, LARGEST_F16 = np.array([2**-14, 65504], np.float32).view(np.uint32) << 1  # without the sign
 

@@ -25,8 +25,7 @@ from fattn_probe.cases.device import Target, is_amd
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.case_file import Named, case_fields, case_tensors
 from fattn_probe.cases.op.gguf_file import TensorData, f32, string, write_gguf
-from fattn_probe.cases.op.op import PREC
-from fattn_probe.cases.op.tensors import Ne
+from fattn_probe.cases.op.op import PREC, Ne
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.ops.parse import OP
 from fattn_probe.daily.reproduce.found import Found, find

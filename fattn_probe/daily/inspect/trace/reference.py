@@ -9,9 +9,17 @@ import numpy.typing as npt
 
 from fattn_probe.base.arrays import F64, Indices
 from fattn_probe.cases.scenario import Case
-from fattn_probe.daily.inspect.trace.checks import Quantity, WarpStep, logits, quantities
+from fattn_probe.daily.inspect.trace.checks import (
+    Quantity,
+    TracedOperands,
+    WarpInputs,
+    WarpStep,
+    factors,
+    logits,
+    quantities,
+    warp_inputs,
+)
 from fattn_probe.daily.inspect.trace.fragments import Step, WarpFragments, steps_of
-from fattn_probe.daily.inspect.trace.inputs import TracedOperands, WarpInputs, factors, warp_inputs
 from fattn_probe.daily.inspect.trace.stages import Row, Stage, StageDeviation
 from fattn_probe.llama.launch.tiles import TileWork
 from fattn_probe.verdict.truth.reference.adapter import Inputs
