@@ -10,7 +10,7 @@ from fattn_probe.base.console import NOTES, show
 from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
-from fattn_probe.cli.flags import BuildFlags
+from fattn_probe.cli.setup import BuildFlags
 from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, BuildRequest, ensure
 from fattn_probe.llama.build import command as building
 from fattn_probe.llama.build import export as export_build

@@ -12,7 +12,7 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.op.ggml_types import TypeName
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
-from fattn_probe.cli.flags import BuildFlags, Simulate, Where
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.models.capture import ModelCapture
 from fattn_probe.daily.models.on_device import place_of_model
 from fattn_probe.daily.models.program import Prompt, Request, parse_layers, parse_size

@@ -1,6 +1,6 @@
 """The table of commands; the module of a command is imported when the command is used.
 
-A parameter that is an object of flags (`flags.py`) is expanded into these flags for typer.
+A parameter that is an object of flags (`setup.py`) is expanded into these flags for typer.
 """
 
 import copy
@@ -122,7 +122,7 @@ def with_our_help(option: Any) -> Any:  # noqa: ANN401 - the classes of options 
 
 
 class Single(TyperCommand):
-    """A command, with its flags grouped by the objects that they make (`flags.py`)."""
+    """A command, with its flags grouped by the objects that they make (`setup.py`)."""
 
     def parse_args(self, ctx: Any, args: Any) -> Any:  # noqa: ANN401
         """Parse the arguments; InputError for an empty path, which Python would read as the current folder."""

@@ -15,7 +15,7 @@ from fattn_probe.base.files import write_text
 from fattn_probe.cases import MOST_REPEATS
 from fattn_probe.cases.scenario.cases import RECORDED, cases_of
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.flags import BuildFlags, Simulate, Where
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.regress.telling import Telling, telling
 from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.capture import read_capture

@@ -15,7 +15,7 @@ from fattn_probe.cases.device import load_devices, parse_targets
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
 from fattn_probe.cli.compare import JudgeFlags
-from fattn_probe.cli.flags import SIMULATED, BuildFlags, Simulate, Where
+from fattn_probe.cli.setup import SIMULATED, BuildFlags, Simulate, Where
 from fattn_probe.lab.detect.measure import check as check_simulated
 from fattn_probe.lab.fuzz.report import FuzzRun, Kept, Tally, document, render, write_cases
 from fattn_probe.lab.fuzz.run import Fuzzer, FuzzLimits

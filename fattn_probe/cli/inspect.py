@@ -18,7 +18,7 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Inspect, TracePlace
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
-from fattn_probe.cli.flags import BuildFlags, Simulate, Where
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.inspect import command as inspecting
 from fattn_probe.daily.inspect.examine import Examined, Examiner, Extras, inspect_upstream_on, watch_of
 from fattn_probe.daily.inspect.facts import Facts

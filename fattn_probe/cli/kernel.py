@@ -14,7 +14,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import write_text
 from fattn_probe.base.tables import Table
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.flags import BuildFlags
+from fattn_probe.cli.setup import BuildFlags
 from fattn_probe.lab.kernels.compiled import CUDA
 from fattn_probe.lab.kernels.contender import How
 from fattn_probe.lab.kernels.names import KNOWN, contenders_of

@@ -13,7 +13,7 @@ from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.errors import InputError
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
-from fattn_probe.cli.flags import BuildFlags, Where
+from fattn_probe.cli.setup import BuildFlags, Where
 from fattn_probe.daily.regress.entries import Given
 from fattn_probe.lab.detect.measure import on_simulated
 from fattn_probe.lab.detect.mutate import run

@@ -8,7 +8,7 @@ from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.errors import InputError
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
-from fattn_probe.cli.flags import BuildFlags, Where
+from fattn_probe.cli.setup import BuildFlags, Where
 from fattn_probe.daily.ops.parse import Mode
 from fattn_probe.daily.ops.render import live, render
 from fattn_probe.daily.ops.rounds import Timeouts, run_ops_on

@@ -15,7 +15,7 @@ from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
-from fattn_probe.cli.flags import BuildFlags, Simulate, Where
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.lab.profile.command import Profiled, check_targets, device_of, profile_case, profile_program
 from fattn_probe.lab.profile.show import document, render, write_roofline
 from fattn_probe.lab.program.execute import ProgramSettings

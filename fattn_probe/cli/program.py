@@ -14,7 +14,7 @@ from fattn_probe.base.errors import ComparisonError, InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
-from fattn_probe.cli.flags import BuildFlags, Simulate, Where
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.lab.kernels.compiled import CUDA
 from fattn_probe.lab.program.build import Executable, maker
 from fattn_probe.lab.program.execute import ProgramSettings, document, environment, execute, render

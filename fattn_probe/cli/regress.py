@@ -19,7 +19,7 @@ from fattn_probe.cases.device import load_devices, parse_targets
 from fattn_probe.cases.scenario.cases import cases_of, one_case
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
-from fattn_probe.cli.flags import SIMULATED, BuildFlags, Where
+from fattn_probe.cli.setup import SIMULATED, BuildFlags, Where
 from fattn_probe.daily.ops.render import short
 from fattn_probe.daily.regress import tables as regressing
 from fattn_probe.daily.regress import versions

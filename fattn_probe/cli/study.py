@@ -16,7 +16,7 @@ from fattn_probe.cases.scenario.cases import one_case
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
-from fattn_probe.cli.flags import BuildFlags, Simulate, Where
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.lab.study.against import Against

@@ -14,7 +14,7 @@ from fattn_probe.cases.scenario.cases import RECORDED
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.capture import Model
 from fattn_probe.cli.commands import offered
-from fattn_probe.cli.flags import BuildFlags, Simulate, Where
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.triage.command import Triage
 from fattn_probe.daily.triage.show import advice_of, check_folder, document_of, flags_of, render, report, write_folder
 from fattn_probe.daily.triage.verdict import raise_if_wrong

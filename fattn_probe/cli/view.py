@@ -14,8 +14,8 @@ from fattn_probe.cases.scenario.cases import one_case
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
-from fattn_probe.cli.flags import BuildFlags, Simulate, Where
 from fattn_probe.cli.inspect import COMPILED, At, placed
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.inspect import command as inspecting
 from fattn_probe.daily.inspect.examine import Examined, Examiner, Extras
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
