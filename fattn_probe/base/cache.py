@@ -10,7 +10,7 @@ from pathlib import Path
 
 import platformdirs
 
-from fattn_probe.base.digest import hexdigest
+from fattn_probe.base.digest import Content, Seal, contents, damage, files_of, hexdigest, read_seal, seal, write_seal
 from fattn_probe.base.errors import MachineError
 from fattn_probe.base.files import (
     PART,
@@ -23,7 +23,6 @@ from fattn_probe.base.files import (
     sweep,
     writing,
 )
-from fattn_probe.base.seal import Content, Seal, contents, damage, files_of, read_seal, seal, write_seal
 
 log = logging.getLogger(__name__)
 VARIABLE = "FATTN_PROBE_CACHE"

@@ -18,8 +18,8 @@ from fattn_probe.cli.commands import offered
 from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.lab.profile.command import Profiled, check_targets, device_of, profile_case, profile_program
 from fattn_probe.lab.profile.show import document, render, write_roofline
+from fattn_probe.lab.program.build import Program
 from fattn_probe.lab.program.execute import ProgramSettings
-from fattn_probe.lab.program.source import Program
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 

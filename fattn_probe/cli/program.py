@@ -16,9 +16,8 @@ from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
 from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.lab.kernels.compiled import CUDA
-from fattn_probe.lab.program.build import Executable, maker
+from fattn_probe.lab.program.build import Executable, Program, maker
 from fattn_probe.lab.program.execute import ProgramSettings, document, environment, execute, render
-from fattn_probe.lab.program.source import Program
 from fattn_probe.llama.build.key import Flavour
 from fattn_probe.machine.run.simulator import Simulation
 

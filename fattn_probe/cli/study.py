@@ -20,8 +20,7 @@ from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.lab.study.against import Against
-from fattn_probe.lab.study.algorithms import Algorithm
-from fattn_probe.lab.study.command import H200_SMS, Study, StudyOptions, raise_if_different, study_case
+from fattn_probe.lab.study.command import H200_SMS, Algorithm, Study, StudyOptions, raise_if_different, study_case
 from fattn_probe.lab.study.papers import A100_SRAM
 from fattn_probe.lab.study.precisions import measure
 from fattn_probe.lab.study.show import StepLines, render, render_table3, step_lines_of, study_json

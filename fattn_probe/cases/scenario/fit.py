@@ -12,6 +12,7 @@ from fattn_probe.base.arrays import F64, I64, Bools, Bytes, Floats
 from fattn_probe.cases.op import Op, TensorView
 from fattn_probe.cases.op.ggml_types import block_size, row_size, type_size
 from fattn_probe.cases.op.values import cap, decode, row_bytes
+from fattn_probe.cases.scenario.draw import some_rows
 from fattn_probe.cases.scenario.layout import Contiguous, MaskLayout, View, place, place_mask
 from fattn_probe.cases.scenario.mask import (
     Alibi,
@@ -23,7 +24,6 @@ from fattn_probe.cases.scenario.mask import (
     SlidingWindow,
     Sparse,
 )
-from fattn_probe.cases.scenario.mask_rows import some_rows
 
 MOST_KV, MOST_QUERIES = 4096, 64
 """The number of KV rows in total, and of queries per sequence, in a sample; evenly spaced."""

@@ -14,9 +14,20 @@ from fattn_probe.cases.op.case_file import read_case, whole
 from fattn_probe.cases.op.ggml_types import block_size, row_size
 from fattn_probe.cases.op.op import element_offset
 from fattn_probe.cases.op.values import decode, encode, nan_blocks, rounded, strided
-from fattn_probe.cases.scenario import mask_rows
 from fattn_probe.cases.scenario.cases import Case, Recording
-from fattn_probe.cases.scenario.draw import RUNS, SEVERAL_RUNS, STREAMS, UNUSED, Logits, Window, draw, stream
+from fattn_probe.cases.scenario.draw import (
+    RUNS,
+    SEVERAL_RUNS,
+    STREAMS,
+    UNUSED,
+    Logits,
+    Window,
+    blocks,
+    draw,
+    queries_read,
+    some_rows,
+    stream,
+)
 from fattn_probe.cases.scenario.layout import View
 
 
@@ -47,13 +58,13 @@ def fill_root(case: Case, name: str, memory: Bytes) -> None:
     """
     root, n_kv = case.op.roots[name], case.op.sizes.n_kv
     if name == "mask" and root.period is not None:
-        rows, queries = memory.view(np.float16).reshape(-1, root.ne[0]), mask_rows.queries_read(case)
-        rows[:, :n_kv], rows[:, n_kv:] = mask_rows.some_rows(case.recipe.mask, case.mask_shape, 0, queries), 0
+        rows, queries = memory.view(np.float16).reshape(-1, root.ne[0]), queries_read(case)
+        rows[:, :n_kv], rows[:, n_kv:] = some_rows(case.recipe.mask, case.mask_shape, 0, queries), 0
     elif name == "mask":
         halves = memory.view(np.float16)
         halves[:] = -np.inf
         values = strided(halves, case.op.tensors["mask"])
-        for sequence, first, rows in mask_rows.blocks(case.recipe.mask, case.mask_shape):
+        for sequence, first, rows in blocks(case.recipe.mask, case.mask_shape):
             own = values[sequence, 0, first : first + len(rows)]
             own[:, :n_kv], own[:, n_kv:] = rows, 0
     elif root.period is None:

@@ -15,8 +15,7 @@ from fattn_probe.base.documents import Document
 from fattn_probe.base.fingerprint import FINGERPRINT
 from fattn_probe.base.host import cores
 from fattn_probe.cases.device import Target
-from fattn_probe.cases.device.origin import Method
-from fattn_probe.cases.device.resources import figures_of
+from fattn_probe.cases.device.origin import Method, figures_of
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.doctor.facts import cpu_flags
 from fattn_probe.daily.regress.records import Result, case_fingerprint

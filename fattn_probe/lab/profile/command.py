@@ -11,9 +11,8 @@ from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.ggml_types import block_size, type_size
 from fattn_probe.cases.scenario import Case
 from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, find_ncu, measure, parse, read_counts
-from fattn_probe.lab.program.build import maker
+from fattn_probe.lab.program.build import Program, maker
 from fattn_probe.lab.program.execute import ProgramSettings, environment, execute
-from fattn_probe.lab.program.source import Program
 from fattn_probe.lab.study.formulas import FormulaSizes, flash_attention_2
 from fattn_probe.lab.study.problem import count
 from fattn_probe.llama.build import RUNNER

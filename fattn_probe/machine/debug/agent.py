@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 import gdb
 
 from fattn_probe.machine.debug.lines import Lines, StopPoint, function_at
-from fattn_probe.machine.debug.printers import shorten_backtraces
+from fattn_probe.machine.debug.live import shorten_backtraces
 from fattn_probe.machine.debug.protocol import (
     Advance,
     DebuggerError,

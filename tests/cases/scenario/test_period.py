@@ -12,9 +12,9 @@ from fattn_probe.cases.op.ggml_types import block_size, type_size
 from fattn_probe.cases.op.values import strided
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario import layout as rule
+from fattn_probe.cases.scenario.draw import mask_rows_read, queries_read, some_rows
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.layout import PAGE, REPEATS_ABOVE, repeating
-from fattn_probe.cases.scenario.mask_rows import mask_rows_read, queries_read, some_rows
 from fattn_probe.machine.run.inputs import inputs_of, make_case_file
 
 TYPES = ("f32", "f16", "q8_0", "q4_0", "iq4_nl")

@@ -11,10 +11,9 @@ from pydantic import TypeAdapter
 from fattn_probe.cases.op.ggml_types import TYPE_NAMES, is_quantized
 from fattn_probe.cases.op.values import decode, encode, rounded, view_values
 from fattn_probe.cases.scenario import Scenario, expand, inputs
-from fattn_probe.cases.scenario.draw import STREAMS, Window, stream
+from fattn_probe.cases.scenario.draw import STREAMS, Window, blocks, some_rows, stream, visible
 from fattn_probe.cases.scenario.inputs import GeneratedRows, make_inputs
 from fattn_probe.cases.scenario.mask import Mask, MaskShape, sees_something
-from fattn_probe.cases.scenario.mask_rows import blocks, some_rows, visible
 
 OP = {"version": 1, "about": "x", "n_q": 2, "n_head": 3}
 KINDS = ["uniform", "normal", "fa3_outliers", "extreme", {"kind": "constant", "value": 0.3}, {"kind": "large_logits"}]
