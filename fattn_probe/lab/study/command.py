@@ -29,12 +29,7 @@ from fattn_probe.lab.study.papers import (
     standard_backward,
 )
 from fattn_probe.lab.study.precisions import Rounded, errors
-from fattn_probe.lab.study.problem import (
-    OpArrays,
-    StudyHead,
-    StudyResult,
-    op_arrays,
-)
+from fattn_probe.lab.study.problem import OpArrays, StudyHead, StudyResult, op_arrays
 from fattn_probe.lab.study.schedules import Scheduled, schedule_head
 from fattn_probe.lab.study.stream_k import (
     StudyLaunch,

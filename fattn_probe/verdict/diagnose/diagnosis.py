@@ -36,16 +36,7 @@ from fattn_probe.verdict.diagnose.faults import (
     not_finite,
 )
 from fattn_probe.verdict.diagnose.patterns import Labelling, Pattern, find_patterns, hidden_steps, labellings
-from fattn_probe.verdict.diagnose.row import (
-    Around,
-    AttentionRow,
-    Candidate,
-    Cause,
-    Named,
-    RowIndex,
-    WrongRow,
-    unlike,
-)
+from fattn_probe.verdict.diagnose.row import Around, AttentionRow, Candidate, Cause, Named, RowIndex, WrongRow, unlike
 from fattn_probe.verdict.diagnose.score_faults import factors
 from fattn_probe.verdict.measure.metrics import POISON, Coordinate, Deviation, unequal
 from fattn_probe.verdict.measure.wrong_rows import ranges
