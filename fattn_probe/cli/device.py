@@ -1,6 +1,6 @@
 """The command line of `device`: the catalogue as text and as JSON."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import typer
 from rich.console import Group, RenderableType
@@ -52,19 +52,20 @@ def device_json(device: Device) -> dict[str, object]:
 
 def catalogue_table(devices: Mapping[str, Device]) -> RenderableType:
     """The catalogue as a table; shared memory (LDS) per SM or CU and per block, threads and blocks per SM or CU."""
-    rows = tuple(tuple(_row(devices[str(item["id"])])) for item in catalogue_json(devices))
-    table = Table(COLUMNS, rows, frozenset(COLUMNS[2:]), heading=COLUMNS[:2])
+    rows = []
+    for item in catalogue_json(devices):
+        device = devices[str(item["id"])]
+        shared = f"{device.sharedMemPerMultiprocessor // KIB}/{device.sharedMemPerBlockOptin // KIB}"
+        counts = device.maxThreadsPerMultiProcessor, device.maxBlocksPerMultiProcessor
+        memory = f"{device.totalGlobalMem / GIB:.1f}"
+        rows.append(
+            (device.id, device.name, device.cc, str(device.multiProcessorCount), shared, *map(str, counts), memory)
+        )
+    table = Table(COLUMNS, tuple(rows), frozenset(COLUMNS[2:]), heading=COLUMNS[:2])
     pairs = [Text("CUs: AMD's compute units; for RDNA GPUs (gfx10 and later), pairs of them")] * any(
         device.gfx for device in devices.values()
     )
     return Group(Text("--on sim:ID simulates one of these"), table, *pairs)
-
-
-def _row(device: Device) -> Iterable[str]:
-    yield from (device.id, device.name, device.cc, str(device.multiProcessorCount))
-    yield f"{device.sharedMemPerMultiprocessor // KIB}/{device.sharedMemPerBlockOptin // KIB}"
-    yield from (str(device.maxThreadsPerMultiProcessor), str(device.maxBlocksPerMultiProcessor))
-    yield f"{device.totalGlobalMem / GIB:.1f}"
 
 
 def device_table(device: Device) -> Group:

@@ -15,7 +15,6 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.lab.study import formulas
 from fattn_probe.lab.study.formulas import Formula, FormulaSizes
-from fattn_probe.lab.study.formulas import backward as backward_formula
 from fattn_probe.lab.study.papers import (
     A100_SRAM,
     backward,
@@ -295,7 +294,7 @@ def backward_of(subject: Subject, forward: StudyResult) -> Backward:
     pairs = zip(("dQ", "dK", "dV"), standard_backward(head, dO), strict=True)
     differences = {name: difference(found.array(name), two, float(np.abs(two).max()) or 1.0) for name, two in pairs}
     counted = found.reads.total(), found.writes.total()
-    return Backward(*counted, backward_formula(FormulaSizes.of(head), tiling.B_c), differences)
+    return Backward(*counted, formulas.backward(FormulaSizes.of(head), tiling.B_c), differences)
 
 
 def op_of_case(case: Case) -> OpArrays:

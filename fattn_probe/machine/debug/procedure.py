@@ -159,22 +159,14 @@ class OverMI:
     def _stop(self, stopped: Mapping[str, Any], reply: Reply) -> StopRecord:
         reason = REASONS.get(stopped.get("reason", ""), "step")
         function, file, line = _place(stopped.get("frame", {}))
-        numbers = self._hit(stopped, reply) if reason == "breakpoint" else ()
-        return StopRecord(reason, numbers, function, file, line, _detail(stopped))
-
-    def _hit(self, stopped: Mapping[str, Any], reply: Reply) -> tuple[int, ...]:
-        """All breakpoints that were hit: the one in the record, and those whose hit count has grown."""
-        numbers = {int(stopped["bkptno"])} if "bkptno" in stopped else set()
-        for key in ("wpt", "hw-rwpt", "hw-awpt"):
-            if key in stopped:
-                numbers.add(int(stopped[key]["number"]))
-        return tuple(sorted(numbers | self._grown(reply)))
-
-    def _grown(self, reply: Reply) -> set[int]:
-        counts = {int(match[1]): int(match[2]) for line in reply.hits if (match := HIT.search(line))}
-        grown = {number for number, times in counts.items() if times > self._times.get(number, 0)}
-        self._times.update(counts)
-        return grown
+        numbers = set[int]()
+        if reason == "breakpoint":  # all that were hit: the one in the record, and those whose hit count has grown
+            numbers |= {int(stopped["bkptno"])} if "bkptno" in stopped else set()
+            numbers |= {int(stopped[key]["number"]) for key in ("wpt", "hw-rwpt", "hw-awpt") if key in stopped}
+            counts = {int(match[1]): int(match[2]) for line in reply.hits if (match := HIT.search(line))}
+            numbers |= {number for number, times in counts.items() if times > self._times.get(number, 0)}
+            self._times.update(counts)
+        return StopRecord(reason, tuple(sorted(numbers)), function, file, line, _detail(stopped))
 
 
 def _insertion(location: str, condition: str) -> str:

@@ -234,15 +234,12 @@ class _GpuReader:
             places = [tuple(map(int, found.groups()[at : at + 3])) for at in (0, 3, 6)]
             first, last = self._linear(places[0]) + (places[1] != (0, 0, 0)), self._linear(places[2])
             for linear in range(first, last + 1):
-                yield self._block(linear), found[13], int(found[14])
+                rest, x = divmod(linear, self.extents[0])
+                z, y = divmod(rest, self.extents[1])
+                yield (x, y, z), found[13], int(found[14])
 
     def _linear(self, block: Sequence[int]) -> int:
         return block[0] + self.extents[0] * (block[1] + self.extents[1] * block[2])
-
-    def _block(self, linear: int) -> Block:
-        rest, x = divmod(linear, self.extents[0])
-        z, y = divmod(rest, self.extents[1])
-        return x, y, z
 
     def _anchor(self, file: str, line: int, *, exact: bool = False) -> str:
         """The anchor of a line, empty if none; a debugger moves a breakpoint to the next line with code."""
@@ -254,17 +251,13 @@ class _GpuReader:
         ]
         return max(found, default=(0, ""))[1]
 
-    def _names(self, where: str) -> Sequence[str]:
-        """The variables to read; the shape of the work is equal for all blocks, so only the first one reads it."""
-        if where == "kbc" and self.shape:
-            return ("kbc", "kbc_stop")
-        return VARIABLES.get(where, SPLIT_VARIABLES)
-
     def _read(self, where: str, block: Block) -> Document | None:
         """A block's record; None if its thread is a few instructions away, where its variables cannot be read."""
         place = ",".join(map(str, block))
         self.debugger.execute(f"cuda block ({place}) thread (0,0,0)")
-        names = (*self._names(where), "$smid")
+        # The shape of the work is equal for all blocks, so only the first one reads it.
+        known = where == "kbc" and self.shape
+        names = (*(("kbc", "kbc_stop") if known else VARIABLES.get(where, SPLIT_VARIABLES)), "$smid")
         values = [number(text) for text in self.debugger.evaluate(names)]
         found: Document = {name: value for name, value in zip(names, values, strict=True) if value is not None}
         needed = {"kbc": {"kbc", "kbc_stop"}, "tile_call": {"sequence", "jt", "kb0_start", "kb0_stop"}}
