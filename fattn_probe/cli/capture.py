@@ -9,7 +9,7 @@ import typer
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.op.ggml_types import TypeName
+from fattn_probe.cases.op.op import TypeName
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
 from fattn_probe.cli.setup import BuildFlags, Simulate, Where

@@ -18,9 +18,8 @@ from fattn_probe.cli import flags, setup
 from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.regress.telling import Telling, telling
 from fattn_probe.machine.run.base import base_of
-from fattn_probe.machine.run.capture import read_capture
+from fattn_probe.machine.run.capture import inputs_of, read_capture
 from fattn_probe.machine.run.command import Work
-from fattn_probe.machine.run.inputs import inputs_of
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.diagnose.difference import compare_captures
 from fattn_probe.verdict.judge.cases import judge_cases

@@ -20,7 +20,6 @@ from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import InputError, MachineError
 from fattn_probe.base.files import check_readable, writing
 from fattn_probe.cases.op import Op, Params, Root, TensorView
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES
 from fattn_probe.cases.op.gguf_file import (
     Field,
     GgufFile,
@@ -35,6 +34,7 @@ from fattn_probe.cases.op.gguf_file import (
     u64,
     write_gguf,
 )
+from fattn_probe.cases.op.op import TYPE_NAMES
 
 BLOCK = 1 << 14
 """Bytes of a block: some rows of a cache."""

@@ -8,8 +8,16 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType, quants
 
 from fattn_probe.base.arrays import F32, F64, Bytes
-from fattn_probe.cases.op.ggml_types import block_size, is_quantized, row_size, type_size
-from fattn_probe.cases.op.op import Params, TensorView, element_offset, element_strides
+from fattn_probe.cases.op.op import (
+    Params,
+    TensorView,
+    block_size,
+    element_offset,
+    element_strides,
+    is_quantized,
+    row_size,
+    type_size,
+)
 
 SMALLEST_NORMAL_F16, LARGEST_F16 = np.array([2**-14, 65504], np.float32).view(np.uint32) << 1  # without the sign
 

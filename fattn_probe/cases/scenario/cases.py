@@ -17,8 +17,7 @@ from fattn_probe.cases.scenario.check import check, load
 from fattn_probe.cases.scenario.data import AnyData, Data
 from fattn_probe.cases.scenario.layout import Layout, ViewOfK, place, place_mask, repeating, view_of_K
 from fattn_probe.cases.scenario.mask import AnyMask, MaskShape, NoMask
-from fattn_probe.cases.scenario.matrix import names
-from fattn_probe.cases.scenario.schema import Inspect, Scenario, Tolerance
+from fattn_probe.cases.scenario.schema import Inspect, Scenario, Tolerance, case_names
 
 INPUTS_VERSION = 1  # part of every digest; increase it when the bytes of a case change
 
@@ -121,8 +120,8 @@ def expand(scenario: Scenario) -> list[Case]:
         if checked.scenario is None:
             raise InputError("\n".join(f"{scenario.name}: {problem}" for problem in checked.problems))
         scenario = checked.scenario.named(scenario.name)
-    case_names = names(scenario.name, [variation for variation, _ in scenario.cases])
-    return [resolve(case, name, scenario.name) for (_, case), name in zip(scenario.cases, case_names, strict=True)]
+    names = case_names(scenario.name, [variation for variation, _ in scenario.cases])
+    return [resolve(case, name, scenario.name) for (_, case), name in zip(scenario.cases, names, strict=True)]
 
 
 def resolve(scenario: Scenario, name: str, file: str) -> Case:

@@ -15,9 +15,19 @@ from pydantic_core import ErrorDetails
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import read_text
 from fattn_probe.base.yaml_lines import parse
-from fattn_probe.cases.scenario.matrix import MAX_CASES, Key, Variation, apply, count, variations
 from fattn_probe.cases.scenario.refuse import refusals
-from fattn_probe.cases.scenario.schema import DEVICE, FACT_NAME, ONE_LINE, Scenario
+from fattn_probe.cases.scenario.schema import (
+    DEVICE,
+    FACT_NAME,
+    MAX_CASES,
+    ONE_LINE,
+    Key,
+    Scenario,
+    Variation,
+    apply_variation,
+    count_cases,
+    variations,
+)
 from fattn_probe.cases.scenario.spec import Spec
 
 ENTRY_NAME = r"^[a-z0-9-]*$"
@@ -177,13 +187,13 @@ def check(settings: object) -> CheckedFile:
     cases = [(NO_VARIATION, base)]
     if matrix and (not isinstance(matrix, dict) or any(problem.key[:1] == ("matrix",) for problem in problems)):
         return CheckedFile(None, tuple(problems))
-    if matrix and count(matrix) > MAX_CASES:
-        many = f"makes {count(matrix)} cases, allowed: at most {MAX_CASES}"
+    if matrix and count_cases(matrix) > MAX_CASES:
+        many = f"makes {count_cases(matrix)} cases, allowed: at most {MAX_CASES}"
         return CheckedFile(None, (*problems, Problem(("matrix",), many)))
     if matrix:
         cases = []
         for variation in variations(matrix):
-            case, mistakes = _checked(apply(settings, variation), variation, refuse=True)
+            case, mistakes = _checked(apply_variation(settings, variation), variation, refuse=True)
             cases.append((variation, case))
             problems += [problem for problem in mistakes if problem not in problems]
     good = [(variation, case) for variation, case in cases if case is not None]

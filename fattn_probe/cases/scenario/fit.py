@@ -10,7 +10,7 @@ import numpy as np
 
 from fattn_probe.base.arrays import F64, I64, Bools, Bytes, Floats
 from fattn_probe.cases.op import Op, TensorView
-from fattn_probe.cases.op.ggml_types import block_size, row_size, type_size
+from fattn_probe.cases.op.op import block_size, row_size, type_size
 from fattn_probe.cases.op.values import cap, decode, row_bytes
 from fattn_probe.cases.scenario.draw import some_rows
 from fattn_probe.cases.scenario.layout import Contiguous, MaskLayout, View, place, place_mask

@@ -14,8 +14,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.tables import Table
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.case_file import read_case
-from fattn_probe.cases.op.ggml_types import type_size
-from fattn_probe.cases.op.op import PREC, default_scale
+from fattn_probe.cases.op.op import PREC, default_scale, type_size
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.check import check
 from fattn_probe.cases.scenario.fit import (

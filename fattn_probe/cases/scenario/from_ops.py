@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES, block_size
-from fattn_probe.cases.op.op import default_scale
+from fattn_probe.cases.op.op import TYPE_NAMES, block_size, default_scale
 from fattn_probe.cases.scenario.check import check, nearest
 from fattn_probe.cases.scenario.schema import Scenario
 

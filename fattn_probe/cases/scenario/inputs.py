@@ -11,8 +11,7 @@ import numpy as np
 from fattn_probe.base.arrays import F32, Bytes, Floats, Numbers
 from fattn_probe.cases.op import Root
 from fattn_probe.cases.op.case_file import read_case, whole
-from fattn_probe.cases.op.ggml_types import block_size, row_size
-from fattn_probe.cases.op.op import element_offset
+from fattn_probe.cases.op.op import block_size, element_offset, row_size
 from fattn_probe.cases.op.values import decode, encode, nan_blocks, rounded, strided
 from fattn_probe.cases.scenario.cases import Case, Recording
 from fattn_probe.cases.scenario.draw import (

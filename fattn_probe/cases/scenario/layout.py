@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from fattn_probe.cases.op import Ne, Root, TensorView
-from fattn_probe.cases.op.ggml_types import row_size
+from fattn_probe.cases.op.op import row_size
 from fattn_probe.cases.scenario.spec import Spec
 
 MOST = 2**31

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fattn_probe.cases.op.ggml_types import block_size
+from fattn_probe.cases.op.op import block_size
 from fattn_probe.cases.scenario.data import Constant, Extreme, FarBelowZero, Uniform
 from fattn_probe.cases.scenario.layout import View, ViewOfK, place, repeating
 from fattn_probe.cases.scenario.mask import AnyMask, MaskShape, NoMask, Sparse, Sum, max_finite

@@ -16,8 +16,8 @@ from fattn_probe.base.files import scratch, write_text
 from fattn_probe.base.host import cores
 from fattn_probe.base.process import Completed, dialogue
 from fattn_probe.cases.device import Target
-from fattn_probe.cases.op.ggml_types import TypeName
 from fattn_probe.cases.op.gguf_file import ARCHITECTURE, reading
+from fattn_probe.cases.op.op import TypeName
 from fattn_probe.llama.build.key import CAPTURE
 from fattn_probe.llama.build.sources import ARCHITECTURES, LIBLLAMA
 from fattn_probe.llama.build.symbols import defining_class

@@ -30,7 +30,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.ops.parse import OP
 from fattn_probe.daily.reproduce.found import Found, find
 from fattn_probe.daily.reproduce.ways import ADDED, Chooser, Chosen, Wanted, pattern_of
-from fattn_probe.machine.run.inputs import inputs_of
+from fattn_probe.machine.run.capture import inputs_of
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.checks import Checks, is_huge
 from fattn_probe.verdict.measure.limits import By, Limits

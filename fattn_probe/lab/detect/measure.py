@@ -28,9 +28,9 @@ from fattn_probe.llama.build.plan import case_file
 from fattn_probe.llama.build.sources import INSTANCES
 from fattn_probe.llama.source import KernelCase, Tree, kernel_cases
 from fattn_probe.llama.source.features import CUDA
+from fattn_probe.machine.run.capture import inputs_of
 from fattn_probe.machine.run.command import describe
 from fattn_probe.machine.run.frames import short_kernel
-from fattn_probe.machine.run.inputs import inputs_of
 from fattn_probe.machine.run.outcome import Ran, Unsupported
 from fattn_probe.machine.run.prepare import prepare, required_kernels
 from fattn_probe.machine.run.session import Session

@@ -22,8 +22,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.lab.detect.verdicts import CHECK, CHECKER, LOST, MISSING, STOPPED, VERDICT, Ending, killed_by
 from fattn_probe.llama.build import RUNNER, Build
 from fattn_probe.llama.launch.record import Names, Types
-from fattn_probe.machine.run.capture import Capture, capture_of
-from fattn_probe.machine.run.inputs import make_case_file, write_part
+from fattn_probe.machine.run.capture import Capture, capture_of, make_case_file, write_part
 from fattn_probe.machine.run.outcome import Missing, Ran, RunOutcome
 from fattn_probe.machine.run.runner import KILLED, SIGPROF, Child, ForkedRunner, RunnerEndedError, forked_runner
 from fattn_probe.machine.run.session import RunOptions, Session

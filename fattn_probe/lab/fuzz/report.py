@@ -20,7 +20,7 @@ from fattn_probe.base.tables import Table
 from fattn_probe.cases.device import arch_name
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
-from fattn_probe.cases.scenario.matrix import MAX_CASES
+from fattn_probe.cases.scenario.schema import MAX_CASES
 from fattn_probe.lab.fuzz.run import Fuzzer, Judged
 from fattn_probe.lab.fuzz.scenarios import flop
 from fattn_probe.lab.fuzz.smallest import FindingKind, Smallest, SmallestFailure, family_of, kind_of, shrunk

@@ -15,14 +15,14 @@ from fattn_probe.base.errors import TimedOutError
 from fattn_probe.base.tables import Table
 from fattn_probe.cases.device import Device, Target
 from fattn_probe.cases.op import Op
-from fattn_probe.cases.op.ggml_types import row_size
+from fattn_probe.cases.op.op import row_size
 from fattn_probe.cases.scenario import Case
 from fattn_probe.lab.kernels.contender import Contender, How, Outcome, Output, Question
 from fattn_probe.lab.kernels.names import LLAMA, Package
 from fattn_probe.lab.profile.command import device_of
 from fattn_probe.lab.profile.roofline import Roof, roof_of
+from fattn_probe.machine.run.capture import inputs_of
 from fattn_probe.machine.run.command import Work
-from fattn_probe.machine.run.inputs import inputs_of
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Unsupported
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.diagnose.diagnosis import Evidence, diagnose

@@ -8,7 +8,7 @@ from fattn_probe.base.errors import ComparisonError, InputError, LostError
 from fattn_probe.base.files import scratch
 from fattn_probe.cases.device import Device, Target, load_devices
 from fattn_probe.cases.op import Op
-from fattn_probe.cases.op.ggml_types import block_size, type_size
+from fattn_probe.cases.op.op import block_size, type_size
 from fattn_probe.cases.scenario import Case
 from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, find_ncu, measure, parse, read_counts
 from fattn_probe.lab.program.build import Program, maker
@@ -21,8 +21,8 @@ from fattn_probe.llama.launch.constants import known_constants
 from fattn_probe.llama.launch.geometry import division_origin, geometry_of
 from fattn_probe.llama.launch.kernel import columns_of_tile
 from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.machine.run.capture import make_case_file
 from fattn_probe.machine.run.command import describe
-from fattn_probe.machine.run.inputs import make_case_file
 from fattn_probe.machine.run.outcome import Failed, Finding, Ran, RunOutcome, Unsupported, lost_message
 from fattn_probe.machine.run.session import Session, gpu_name
 from fattn_probe.machine.run.simulator import Simulation

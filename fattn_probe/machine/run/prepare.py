@@ -28,8 +28,8 @@ from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.families import BY_KERNEL, instance_of, kernel_named
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import KernelCase, Tree, ggml_types, kernel_cases
+from fattn_probe.machine.run.capture import make_dry_file
 from fattn_probe.machine.run.command import Done, Work, plan_cases
-from fattn_probe.machine.run.inputs import make_dry_file
 from fattn_probe.machine.run.outcome import Ran, Unsupported, missing_kernels
 from fattn_probe.machine.run.session import RunOptions, Session, arch_of, gpu_arch, has_gpu, of_source, on_target
 from fattn_probe.machine.run.simulator import Simulation, unpacked_tables

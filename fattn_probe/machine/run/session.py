@@ -26,8 +26,7 @@ from fattn_probe.llama.launch.architecture import nvcc_arch
 from fattn_probe.llama.launch.record import Names, Types
 from fattn_probe.llama.source import KernelCase, Tree, ggml_types, template_parameters
 from fattn_probe.llama.source.patches import Patch
-from fattn_probe.machine.run.capture import Capture, capture_of
-from fattn_probe.machine.run.inputs import FiledInputs, Part, write_part
+from fattn_probe.machine.run.capture import Capture, FiledInputs, Part, capture_of, write_part
 from fattn_probe.machine.run.outcome import Missing, Ran, RunOutcome
 from fattn_probe.machine.run.progress import Watch
 from fattn_probe.machine.run.provenance import driver, version, versions

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.base.arrays import F32, F64, I64, Bools, Bytes
-from fattn_probe.cases.op.ggml_types import is_quantized
+from fattn_probe.cases.op.op import is_quantized
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.layout import View
 from fattn_probe.llama.launch.geometry import Geometry, TilePart

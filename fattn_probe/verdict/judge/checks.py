@@ -11,7 +11,7 @@ from fattn_probe.cases.scenario.layout import REPEATS_ABOVE
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.selection import chosen_tiles, flop_of, rows_of_tiles, select
-from fattn_probe.machine.run.inputs import Part
+from fattn_probe.machine.run.capture import Part
 
 UseModel = Literal["auto", "always", "never"]
 Sample = int | Literal["auto", "all"]

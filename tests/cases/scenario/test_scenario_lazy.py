@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES, is_quantized
+from fattn_probe.cases.op.op import TYPE_NAMES, is_quantized
 from fattn_probe.cases.op.values import decode, encode, rounded, view_values
 from fattn_probe.cases.scenario import Scenario, expand, inputs
 from fattn_probe.cases.scenario.draw import STREAMS, Window, blocks, some_rows, stream, visible

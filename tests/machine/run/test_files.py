@@ -14,9 +14,15 @@ from fattn_probe.cases.op.gguf_file import TensorData, array, read_gguf, write_g
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import parse_launches
-from fattn_probe.machine.run import inputs as run_inputs
-from fattn_probe.machine.run.capture import capture_of, read_capture, write_capture
-from fattn_probe.machine.run.inputs import FiledInputs, inputs_of, make_case_file
+from fattn_probe.machine.run import capture as run_inputs
+from fattn_probe.machine.run.capture import (
+    FiledInputs,
+    capture_of,
+    inputs_of,
+    make_case_file,
+    read_capture,
+    write_capture,
+)
 from fattn_probe.machine.run.outcome import Ran, RunResult
 from tests.machine.run import toy
 

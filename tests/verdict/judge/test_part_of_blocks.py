@@ -8,7 +8,7 @@ import pytest
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario import layout as rule
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.machine.run.inputs import Part
+from fattn_probe.machine.run.capture import Part
 from fattn_probe.machine.run.outcome import Lost
 from fattn_probe.verdict.judge import checks
 from fattn_probe.verdict.judge.cases import Answers, judge_case, judged_case

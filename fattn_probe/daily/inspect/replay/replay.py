@@ -14,7 +14,7 @@ import numpy as np
 
 from fattn_probe.base.arrays import F64
 from fattn_probe.cases.op import Sizes
-from fattn_probe.cases.op.ggml_types import row_size
+from fattn_probe.cases.op.op import row_size
 from fattn_probe.cases.op.values import view_values
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.anchors import matching

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Params
 from fattn_probe.cases.op.case_file import read_case, write_case
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES
+from fattn_probe.cases.op.op import TYPE_NAMES
 from fattn_probe.cases.op.values import encode, view_values
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
