@@ -15,13 +15,7 @@ from fattn_probe.machine.run import prepare as required
 from fattn_probe.machine.run import session as sessions
 from fattn_probe.machine.run.command import Done, plan_cases
 from fattn_probe.machine.run.outcome import Lost, Ran, RunResult, Unsupported
-from fattn_probe.machine.run.prepare import (
-    KernelReader,
-    KernelsByOp,
-    prepare,
-    process_count,
-    required_kernels,
-)
+from fattn_probe.machine.run.prepare import KernelReader, KernelsByOp, prepare, process_count, required_kernels
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 from tests.llama.build.tree import make_tree
