@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import in_words
 from fattn_probe.machine.run.capture import Capture
-from fattn_probe.machine.run.prepare import prepare
-from fattn_probe.machine.run.required_kernels import dry_runs, op_digest
+from fattn_probe.machine.run.prepare import dry_runs, op_digest, prepare
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.metrics import digest_of
 from maintain.agreement import hashes_of, read_hashes

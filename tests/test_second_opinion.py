@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.prepare import prepare

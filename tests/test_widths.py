@@ -13,13 +13,13 @@ from rich.console import Console
 
 from fattn_probe.base.console import width_for
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.device.show import render_list, render_show
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.command import render_list as render_scenarios
 from fattn_probe.cases.scenario.command import render_show as render_case
 from fattn_probe.cases.scenario.schema import Tolerance
+from fattn_probe.cli.device import catalogue_table, device_table
 from fattn_probe.daily.inspect.view.show import render as render_facts
-from fattn_probe.daily.inspect.view.side_by_side import render_side_by_side, side_by_side
+from fattn_probe.daily.inspect.view.show import render_side_by_side, side_by_side
 from fattn_probe.daily.ops.parse import OpResult, OpsReport
 from fattn_probe.daily.ops.render import render as render_ops
 from fattn_probe.daily.regress.plots import work_facts
@@ -28,13 +28,12 @@ from fattn_probe.daily.regress.runner import Outcome
 from fattn_probe.daily.regress.tables import render as render_regress
 from fattn_probe.daily.regress.tables import render_bisection, render_results, render_runs, render_versions
 from fattn_probe.daily.regress.versions import Bisection, Versions
-from fattn_probe.daily.triage.advice import advice_of
+from fattn_probe.daily.triage.show import advice_of
 from fattn_probe.daily.triage.show import render as render_triage
 from fattn_probe.lab.study.command import StudyOptions, study_case
-from fattn_probe.lab.study.precisions import VARIANTS
+from fattn_probe.lab.study.precisions import VARIANTS, row_of
 from fattn_probe.lab.study.show import render as render_study
 from fattn_probe.lab.study.show import render_table3
-from fattn_probe.lab.study.table3 import row_of
 from fattn_probe.llama.build.command import build_table
 from fattn_probe.llama.build.key import Build
 from fattn_probe.llama.launch.record import parse_launch
@@ -149,8 +148,8 @@ SHOWN = {
         ["01234567", "7 pass", "2 fail", SIM.source],
     ),
     "history show": (lambda: render_results([RESULT]), [KERNEL, "fail", RESULT.name, RESULT.reason]),
-    "device list": (lambda: render_list(load_devices()), ["NVIDIA H200", "139.8", "228/227"]),
-    "device show": (lambda: render_show(load_devices()["h200"]), ["multiProcessorCount", "132"]),
+    "device list": (lambda: catalogue_table(load_devices()), ["NVIDIA H200", "139.8", "228/227"]),
+    "device show": (lambda: device_table(load_devices()["h200"]), ["multiProcessorCount", "132"]),
     "scenario list": (
         lambda: render_scenarios([{"name": "gqa", "about": GQA, "cases": 1, "problem": ""}]),
         ["gqa", GQA],

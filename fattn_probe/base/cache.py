@@ -10,12 +10,19 @@ from pathlib import Path
 
 import platformdirs
 
-from fattn_probe.base.digest import hexdigest
+from fattn_probe.base.digest import Content, Seal, contents, damage, files_of, hexdigest, read_seal, seal, write_seal
 from fattn_probe.base.errors import MachineError
-from fattn_probe.base.files import PART, is_folder, make_folder, remove_tree, replacing, writing
-from fattn_probe.base.locks import lock_of_file
-from fattn_probe.base.scratch import scratch, sweep
-from fattn_probe.base.seal import Content, Seal, contents, damage, files_of, read_seal, seal, write_seal
+from fattn_probe.base.files import (
+    PART,
+    is_folder,
+    lock_of_file,
+    make_folder,
+    remove_tree,
+    replacing,
+    scratch,
+    sweep,
+    writing,
+)
 
 log = logging.getLogger(__name__)
 VARIABLE = "FATTN_PROBE_CACHE"

@@ -1,12 +1,16 @@
-"""The user's files: reading with a size limit, writing with the path in every error."""
+"""Files: reading with a size limit, writing with the path in every error, locks of processes, temporary folders."""
 
+import contextlib
+import fcntl
 import os
 import re
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import EACCES, EPERM, EROFS
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
@@ -207,3 +211,94 @@ def remove_tree(folder: Path) -> None:
         with suppress(OSError):  # a failed deletion is silent too
             Path(path).chmod(0o755)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+READ_ONLY = (EROFS, EACCES, EPERM)
+
+
+@contextmanager
+def lock_of_file(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of a file, which is made if it is missing; BlockingIOError if it is taken and `wait` is false.
+
+    The lock is on the file itself, so processes with different caches exclude one another, and the kernel releases it
+    when its holder dies. The holder may replace or remove the file. If the file cannot be made for lack of permission,
+    nothing is locked: a process that cannot write changes nothing.
+    """
+    descriptor = _locked(path, wait)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _locked(path: Path, wait: bool) -> int | None:
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
+            try:
+                descriptor = os.open(path, os.O_RDONLY)
+            except OSError:
+                return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its last holder replaced or removed it
+
+
+LOCK = ".lock"
+
+
+@contextmanager
+def scratch(root: Path | None = None) -> Iterator[Path]:
+    """A new folder in `root`, $TMPDIR's by default, removed at the end; first removes the folders of killed processes.
+
+    Its owner holds a lock on `NAME.lock` beside it, which the kernel releases when the owner dies. Process numbers
+    would not work: they are reused, and have no meaning in a container that shares the folder.
+    """
+    root = root or scratch_root()
+    sweep(root)
+    while True:  # until no other process removes the file before it is locked
+        with writing(root):
+            descriptor, name = tempfile.mkstemp(suffix=LOCK, dir=root)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            break
+        os.close(descriptor)
+    lock, folder = Path(name), Path(name).with_suffix("")
+    try:
+        folder.mkdir()
+        yield folder
+    finally:
+        remove_tree(folder)
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def scratch_root() -> Path:
+    """The folder of a user's scratch folders, `fattn-probe-UID` in $TMPDIR; MachineError if it is not the user's."""
+    root = Path(tempfile.gettempdir()) / f"fattn-probe-{os.getuid()}"
+    with writing(root):
+        root.mkdir(mode=0o700, exist_ok=True)
+        status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise MachineError(f"{root}: this place for temporary files belongs to another user; set TMPDIR")
+    return root
+
+
+def sweep(root: Path) -> None:
+    """Remove the folders whose owners are dead."""
+    for lock in root.glob(f"*{LOCK}"):
+        with contextlib.suppress(OSError), lock.open("rb") as held:  # its owner is alive, or another process was faster
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_tree(lock.with_suffix(""))
+            lock.unlink(missing_ok=True)

@@ -30,9 +30,9 @@ from typing import Any, Generic, Self, TypeVar
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from fattn_probe.base.errors import MachineError
+from fattn_probe.base.files import scratch
 from fattn_probe.base.host import SHARE, cores
 from fattn_probe.base.process import describe_code, end_programs
-from fattn_probe.base.scratch import scratch
 from fattn_probe.base.signals import ENDINGS, TERMINATION, Terminated, deferred
 
 Task = TypeVar("Task")

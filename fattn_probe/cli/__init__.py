@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from fattn_probe.base import signals
-from fattn_probe.base.addresses import check_start
 from fattn_probe.base.console import NOTES, OUT, STDOUT, open_streams, show_bug, show_error
 from fattn_probe.base.errors import FattnProbeError, InputError, MachineError, machine_error
+from fattn_probe.base.host import check_start
 from fattn_probe.cli.commands import Commands, wants_json
 
 HELP = "Build, run, inspect and check llama.cpp's CUDA flash-attention kernels, on a GPU or on a simulated one."

@@ -7,18 +7,17 @@ from typing import Annotated
 import typer
 
 from fattn_probe.base.console import NOTES, show
-from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import BuildFlags
+from fattn_probe.cli.commands import offered
+from fattn_probe.cli.setup import BuildFlags
 from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, BuildRequest, ensure
 from fattn_probe.llama.build import command as building
 from fattn_probe.llama.build import export as export_build
 from fattn_probe.llama.build.key import Engine
 from fattn_probe.llama.build.sources import CONVERSIONS
-from fattn_probe.machine.run.gpu import gpu_arch, has_gpu
-from fattn_probe.machine.run.prepare import kernels_of_build
-from fattn_probe.machine.run.required_kernels import required_sources
+from fattn_probe.machine.run.prepare import kernels_of_build, required_sources
+from fattn_probe.machine.run.session import gpu_arch, has_gpu
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ import typer
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.op.ggml_types import TypeName
+from fattn_probe.cases.op.op import TypeName
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.cli.commands import offered
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.models.capture import ModelCapture
 from fattn_probe.daily.models.on_device import place_of_model
-from fattn_probe.daily.models.request import Prompt, Request, parse_layers, parse_size
+from fattn_probe.daily.models.program import Prompt, Request, parse_layers, parse_size
 from fattn_probe.daily.models.show import render
-from fattn_probe.daily.models.statistics_page import PAGE, described, document, write_page
+from fattn_probe.daily.models.statistics import PAGE, described, document, write_page
 
 MOST_TOKENS = 1 << 24
 MOST_SEQUENCES = 256

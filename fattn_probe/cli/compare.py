@@ -13,14 +13,13 @@ from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import write_text
 from fattn_probe.cases import MOST_REPEATS
-from fattn_probe.cases.scenario.files import RECORDED, cases_of
+from fattn_probe.cases.scenario.cases import RECORDED, cases_of
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.regress.telling import Telling, telling
 from fattn_probe.machine.run.base import base_of
-from fattn_probe.machine.run.capture import read_capture
+from fattn_probe.machine.run.capture import inputs_of, read_capture
 from fattn_probe.machine.run.command import Work
-from fattn_probe.machine.run.inputs import inputs_of
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.diagnose.difference import compare_captures
 from fattn_probe.verdict.judge.cases import judge_cases

@@ -11,10 +11,10 @@ from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.files import write_text
 from fattn_probe.cases.device import load_devices
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import BuildFlags, Where
+from fattn_probe.cli.commands import offered
+from fattn_probe.cli.setup import BuildFlags, Where
 from fattn_probe.daily.regress.entries import Given
-from fattn_probe.lab.detect.argued import places, unreachable
+from fattn_probe.lab.detect.counts import places, unreachable
 from fattn_probe.lab.detect.measure import by_suite, headers_of, measure, on_simulated
 from fattn_probe.lab.detect.show import document, read, render
 

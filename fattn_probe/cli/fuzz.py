@@ -13,12 +13,11 @@ from fattn_probe.base.host import cores
 from fattn_probe.base.signals import terminated
 from fattn_probe.cases.device import load_devices, parse_targets
 from fattn_probe.cli import flags, setup
+from fattn_probe.cli.commands import offered
 from fattn_probe.cli.compare import JudgeFlags
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import SIMULATED, BuildFlags, Simulate, Where
+from fattn_probe.cli.setup import SIMULATED, BuildFlags, Simulate, Where
 from fattn_probe.lab.detect.measure import check as check_simulated
-from fattn_probe.lab.fuzz.features import Kept
-from fattn_probe.lab.fuzz.report import FuzzRun, Tally, document, render, write_cases
+from fattn_probe.lab.fuzz.report import FuzzRun, Kept, Tally, document, render, write_cases
 from fattn_probe.lab.fuzz.run import Fuzzer, FuzzLimits
 from fattn_probe.llama.source import DEFAULT_SOURCE
 

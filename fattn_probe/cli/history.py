@@ -119,7 +119,8 @@ def history_judge(
     *,
     ci: ForCI,
     most_lost: Annotated[
-        float, typer.Option("--lost", callback=flags.share, help="Share of cases that may be lost without exit code 4.")
+        float,
+        typer.Option("--lost", callback=flags.share, help="Share of cases that may be lost without exit code 4."),
     ] = 0.02,
     history_file: HistoryFile = DEFAULT_HISTORY,
     as_json: flags.Json = False,

@@ -13,15 +13,14 @@ from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.cases.scenario import Case
-from fattn_probe.cases.scenario.files import cases_of, one_case
+from fattn_probe.cases.scenario.cases import cases_of, one_case
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Inspect, TracePlace
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.cli.commands import offered
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.inspect import command as inspecting
-from fattn_probe.daily.inspect.breakpoints import watch_of
-from fattn_probe.daily.inspect.examine import Examined, Examiner, Extras, inspect_upstream_on
+from fattn_probe.daily.inspect.examine import Examined, Examiner, Extras, inspect_upstream_on, watch_of
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.daily.inspect.tensors import parse_slice

@@ -14,12 +14,11 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import write_text
 from fattn_probe.base.tables import Table
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.options import BuildFlags
-from fattn_probe.lab.kernels.command import Contest
+from fattn_probe.cli.setup import BuildFlags
 from fattn_probe.lab.kernels.compiled import CUDA
 from fattn_probe.lab.kernels.contender import How
 from fattn_probe.lab.kernels.names import KNOWN, contenders_of
-from fattn_probe.lab.kernels.show import document, render
+from fattn_probe.lab.kernels.show import Contest, document, render
 from fattn_probe.machine.run.command import Work
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge.checks import Checks

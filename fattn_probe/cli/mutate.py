@@ -12,13 +12,13 @@ from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.errors import InputError
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import BuildFlags, Where
+from fattn_probe.cli.commands import offered
+from fattn_probe.cli.setup import BuildFlags, Where
 from fattn_probe.daily.regress.entries import Given
 from fattn_probe.lab.detect.measure import on_simulated
 from fattn_probe.lab.detect.mutate import run
-from fattn_probe.lab.detect.mutate_show import document, render
 from fattn_probe.lab.detect.schema import FILES
+from fattn_probe.lab.detect.show import mutation_document, render_mutation
 from fattn_probe.lab.detect.verdicts import MutationPlan, parts_of
 
 RESULTS = Path(platformdirs.user_data_dir("fattn-probe")) / "mutants.jsonl"
@@ -73,4 +73,4 @@ def mutate(
             activity.step,
             lambda verdict, done, total: activity.count(verdict.fate, done, total),
         )
-    show(document(found), lambda: render(found), as_json)
+    show(mutation_document(found), lambda: render_mutation(found), as_json)

@@ -7,12 +7,11 @@ import typer
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.errors import InputError
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import BuildFlags, Where
-from fattn_probe.daily.ops.drive import Timeouts
+from fattn_probe.cli.commands import offered
+from fattn_probe.cli.setup import BuildFlags, Where
 from fattn_probe.daily.ops.parse import Mode
 from fattn_probe.daily.ops.render import live, render
-from fattn_probe.daily.ops.rounds import run_ops_on
+from fattn_probe.daily.ops.rounds import Timeouts, run_ops_on
 from fattn_probe.machine.run.session import Session
 
 
@@ -27,7 +26,8 @@ def ops(
         float, typer.Option(callback=flags.seconds, help="Seconds of silence before a case is lost.")
     ] = 300.0,
     workers: Annotated[
-        int, typer.Option(min=1, max=flags.MOST_THREADS, help="Parallel workers: upstream's -j, if the source has it.")
+        int,
+        typer.Option(min=1, max=flags.MOST_THREADS, help="Parallel workers: upstream's -j, if the source has it."),
     ] = 1,
     build: Annotated[BuildFlags, offered("source", "patch", "check", "folder")],
     as_json: flags.Json = False,

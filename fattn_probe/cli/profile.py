@@ -10,16 +10,16 @@ import typer
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.errors import InputError
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import scratch
 from fattn_probe.cases.device import Target
-from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.cli.commands import offered
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.lab.profile.command import Profiled, check_targets, device_of, profile_case, profile_program
 from fattn_probe.lab.profile.show import document, render, write_roofline
+from fattn_probe.lab.program.build import Program
 from fattn_probe.lab.program.execute import ProgramSettings
-from fattn_probe.lab.program.source import Program
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 

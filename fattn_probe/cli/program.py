@@ -13,13 +13,11 @@ from fattn_probe.base.console import NOTES, OUT, show
 from fattn_probe.base.errors import ComparisonError, InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.cli.commands import offered
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.lab.kernels.compiled import CUDA
-from fattn_probe.lab.program.build import Executable, maker
-from fattn_probe.lab.program.execute import ProgramSettings, document, environment, execute
-from fattn_probe.lab.program.show import render
-from fattn_probe.lab.program.source import Program
+from fattn_probe.lab.program.build import Executable, Program, maker
+from fattn_probe.lab.program.execute import ProgramSettings, document, environment, execute, render
 from fattn_probe.llama.build.key import Flavour
 from fattn_probe.machine.run.simulator import Simulation
 

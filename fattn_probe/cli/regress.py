@@ -16,10 +16,10 @@ from fattn_probe.base.figures import number_of
 from fattn_probe.base.files import write_text, writing
 from fattn_probe.base.host import user_name
 from fattn_probe.cases.device import load_devices, parse_targets
-from fattn_probe.cases.scenario.files import cases_of, one_case
+from fattn_probe.cases.scenario.cases import cases_of, one_case
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import SIMULATED, BuildFlags, Where
+from fattn_probe.cli.commands import offered
+from fattn_probe.cli.setup import SIMULATED, BuildFlags, Where
 from fattn_probe.daily.ops.render import short
 from fattn_probe.daily.regress import tables as regressing
 from fattn_probe.daily.regress import versions

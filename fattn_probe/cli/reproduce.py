@@ -12,12 +12,12 @@ from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases import shipped
 from fattn_probe.cases.device import load_devices, parse_target, parse_targets
-from fattn_probe.cases.scenario.files import one_case
+from fattn_probe.cases.scenario.cases import one_case
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
+from fattn_probe.cli.commands import offered
 from fattn_probe.cli.history import open_existing
-from fattn_probe.cli.options import SIMULATED, BuildFlags, Simulate, Where
 from fattn_probe.cli.regress import DEFAULT_HISTORY, HistoryFile
+from fattn_probe.cli.setup import SIMULATED, BuildFlags, Simulate, Where
 from fattn_probe.daily.reproduce.command import ReproduceRequest, check_folder, document, render
 from fattn_probe.daily.reproduce.command import reproduce as write_reproduction
 from fattn_probe.daily.reproduce.found import PastResult, is_uid, past_result

@@ -10,10 +10,10 @@ import typer
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.cases import MOST_REPEATS
-from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.cli.commands import offered
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.machine.run import command as running
 from fattn_probe.machine.run.simulator import Simulation
 

@@ -9,7 +9,7 @@ from fattn_probe.base.console import DOCUMENTS, NOTES, OUT, show
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.figures import number_of
 from fattn_probe.cases.scenario import command as scenarios
-from fattn_probe.cases.scenario.files import read_cases
+from fattn_probe.cases.scenario.cases import read_cases
 from fattn_probe.cli import flags
 
 scenario_app = typer.Typer(help="List, show, check and create scenario files.", no_args_is_help=True)

@@ -1,11 +1,17 @@
-"""Set up a command from its flags: the build, the targets, the session."""
+"""The flags that commands share, as objects, and what a command sets up from these: build, targets, session.
+
+A parameter of such a type stands for all of its flags. The docstring of a class heads its flags in `--help`.
+"""
 
 import functools
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -14,7 +20,7 @@ from fattn_probe.base.console import NOTES, SHOWN_AFTER, rewrite
 from fattn_probe.base.errors import BuildError, InputError, MachineError
 from fattn_probe.cases.device import Target, load_devices, parse_targets
 from fattn_probe.cases.scenario import Case
-from fattn_probe.cli.options import SIMULATED, BuildFlags, Simulate, Where
+from fattn_probe.cli import flags
 from fattn_probe.llama.build import open_build
 from fattn_probe.llama.build.command import announced, status_line, steps_done
 from fattn_probe.llama.build.key import Flavour, Manifest
@@ -25,11 +31,73 @@ from fattn_probe.llama.source.command import download_bar
 from fattn_probe.llama.source.patches import Patch, find
 from fattn_probe.llama.source.tree import checkout_of
 from fattn_probe.machine.run.command import Work
-from fattn_probe.machine.run.gpu import has_gpu
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.progress import Watch, progress_line
-from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.session import RunOptions, Session, has_gpu
 from fattn_probe.machine.run.simulator import Simulation
+
+SIMULATED = "sim:h200"
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where to run, and for how long"""
+
+    on: flags.On = ""
+    devices: flags.Devices = None
+    timeout: Annotated[
+        float, typer.Option("--timeout", callback=flags.seconds, help="Seconds until a run is lost.")
+    ] = 600.0
+
+
+@dataclass(frozen=True)
+class BuildFlags:
+    """The llama.cpp to run, and how to compile it"""
+
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source",
+            help="llama.cpp tree: pypi:NAME==VERSION, git:REF, or a folder; "
+            f"default: the checkout that contains the current folder, or {DEFAULT_SOURCE}.",
+            metavar="SOURCE",
+            show_default=False,
+        ),
+    ] = None
+    patch: Annotated[
+        list[str],
+        typer.Option("--patch", help="A patch by name or file; may be repeated.", autocompletion=flags.complete_patch),
+    ] = field(default_factory=list)
+    debug: Annotated[bool, typer.Option("--debug", help="Debug build: -G -g for a GPU, -O0 -g for the simulator.")] = (
+        False
+    )
+    check: Annotated[bool, typer.Option("--check", help="Simulator: check every memory access of the kernels.")] = False
+    sanitize: Annotated[
+        str, typer.Option("--sanitize", help="Simulator: sanitizers, address,undefined or one of them.")
+    ] = ""
+    quants: Annotated[
+        str, typer.Option("--quants", help="Additional K-V type pairs with vec kernels, such as q8_0-f16, or all.")
+    ] = ""
+    folder: Annotated[Path | None, typer.Option("--build", help="Use the build in this folder, unchanged.")] = None
+
+
+@dataclass(frozen=True)
+class Simulate:
+    """How the simulator runs kernels"""
+
+    schedule: Annotated[
+        int,
+        typer.Option(
+            "--schedule",
+            min=0,
+            max=2**31 - 1,
+            help="Simulator: the seed of an adversarial order of threads; 0: the normal order.",
+        ),
+    ] = 0
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", min=1, max=flags.MOST_THREADS, help="Simulator: host threads; default: all cores."),
+    ] = None
 
 
 def flavour_of(build: BuildFlags) -> Flavour:
@@ -64,8 +132,8 @@ def patches_of(build: BuildFlags, tree: Tree) -> tuple[Patch, ...]:
 
 def run_options(
     build: BuildFlags,
-    where: Where = Where(),  # noqa: B008 - frozen
-    simulate: Simulate = Simulate(),  # noqa: B008
+    where: Where = Where(),
+    simulate: Simulate = Simulate(),
     *,
     repeat: int = 1,
     models: bool = False,

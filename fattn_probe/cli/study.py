@@ -12,20 +12,18 @@ from fattn_probe.base.documents import plain
 from fattn_probe.base.errors import FattnProbeError, InputError, LostError
 from fattn_probe.base.files import write_text
 from fattn_probe.cases.scenario import Case
-from fattn_probe.cases.scenario.files import one_case
+from fattn_probe.cases.scenario.cases import one_case
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.cli.commands import offered
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.lab.study.against import Against
-from fattn_probe.lab.study.algorithms import Algorithm
-from fattn_probe.lab.study.command import H200_SMS, Study, StudyOptions, raise_if_different, study_case
-from fattn_probe.lab.study.lines import StepLines, step_lines_of
+from fattn_probe.lab.study.command import H200_SMS, Algorithm, Study, StudyOptions, raise_if_different, study_case
 from fattn_probe.lab.study.papers import A100_SRAM
-from fattn_probe.lab.study.show import render, render_table3, study_json
-from fattn_probe.lab.study.table3 import measure
+from fattn_probe.lab.study.precisions import measure
+from fattn_probe.lab.study.show import StepLines, render, render_table3, step_lines_of, study_json
 from fattn_probe.lab.study.warpgroups import Ring, Schedule
 from fattn_probe.machine.run.command import describe
 

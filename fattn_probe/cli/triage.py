@@ -9,15 +9,14 @@ import typer
 
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
-from fattn_probe.base.scratch import scratch
-from fattn_probe.cases.scenario.files import RECORDED
+from fattn_probe.base.files import scratch
+from fattn_probe.cases.scenario.cases import RECORDED
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.capture import Model
-from fattn_probe.cli.expand import offered
-from fattn_probe.cli.options import BuildFlags, Simulate, Where
-from fattn_probe.daily.triage.advice import advice_of, flags_of
+from fattn_probe.cli.commands import offered
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.triage.command import Triage
-from fattn_probe.daily.triage.show import check_folder, document_of, render, report, write_folder
+from fattn_probe.daily.triage.show import advice_of, check_folder, document_of, flags_of, render, report, write_folder
 from fattn_probe.daily.triage.verdict import raise_if_wrong
 from fattn_probe.daily.triage.words import sentence
 from fattn_probe.machine.run.provenance import driver, versions

@@ -10,12 +10,12 @@ from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.base.files import write_text
-from fattn_probe.cases.scenario.files import one_case
+from fattn_probe.cases.scenario.cases import one_case
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.expand import offered
+from fattn_probe.cli.commands import offered
 from fattn_probe.cli.inspect import COMPILED, At, placed
-from fattn_probe.cli.options import BuildFlags, Simulate, Where
+from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.inspect import command as inspecting
 from fattn_probe.daily.inspect.examine import Examined, Examiner, Extras
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device.resources import AMD_TABLE
+from fattn_probe.cases.device.origin import AMD_TABLE
 
 TABLE = Path(__file__).resolve().parents[2] / "fattn_probe/cases/device" / AMD_TABLE
 NO_CODE = "-"

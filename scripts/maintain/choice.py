@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fattn_probe.base.activity import Step
-from fattn_probe.base.json_lines import append, read
+from fattn_probe.base.documents import append, read
 from fattn_probe.base.tables import Table
 from fattn_probe.base.workers import Workers
 from fattn_probe.daily.regress.entries import session_for
@@ -23,7 +23,7 @@ from fattn_probe.lab.detect.verdicts import LOST, MISSING
 from fattn_probe.lab.detect.worker import Task
 from fattn_probe.llama.build.ninja import step_seconds
 from fattn_probe.llama.build.plan import CASE_PREFIX, case_file
-from fattn_probe.machine.run.required_kernels import KernelsByOp, op_digest
+from fattn_probe.machine.run.prepare import KernelsByOp, op_digest
 from fattn_probe.machine.run.session import arch_of
 from maintain.mutants_table import held_out
 

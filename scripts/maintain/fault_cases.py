@@ -15,7 +15,7 @@ from fattn_probe.daily.regress.suite import CheckSpec, Entry
 from fattn_probe.lab.detect.measure import on_simulated
 from fattn_probe.llama.source import KernelCase
 from fattn_probe.llama.source.faults import HistoricFault
-from fattn_probe.machine.run.required_kernels import KernelsByOp, op_digest, required_kernels
+from fattn_probe.machine.run.prepare import KernelsByOp, op_digest, required_kernels
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 

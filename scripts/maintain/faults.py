@@ -39,8 +39,7 @@ from fattn_probe.lab.detect.verdicts import (
 from fattn_probe.llama.source.faults import HistoricFault
 from fattn_probe.machine.run.base import base_of, changed
 from fattn_probe.machine.run.orders import ENDED, alone, differences
-from fattn_probe.machine.run.prepare import prepare
-from fattn_probe.machine.run.required_kernels import op_digest
+from fattn_probe.machine.run.prepare import op_digest, prepare
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
 from fattn_probe.verdict.judge.cases import judge_case

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fattn_probe.base.files import read_text
-from fattn_probe.lab.detect.argued import Equivalent, argument
+from fattn_probe.lab.detect.counts import Equivalent, argument
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.verdicts import MutantVerdict, documents
 from fattn_probe.llama.cxx.functions import functions

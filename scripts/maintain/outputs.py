@@ -29,8 +29,7 @@ from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
 from fattn_probe.llama.source.faults import corpus
-from fattn_probe.machine.run.capture import Capture
-from fattn_probe.machine.run.inputs import inputs_of
+from fattn_probe.machine.run.capture import Capture, inputs_of
 from fattn_probe.machine.run.session import Session, arch_of
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis, Evidence, diagnose
 from fattn_probe.verdict.judge.expectation import expected_of

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.base import cache as caches
-from fattn_probe.base import seal as seals
+from fattn_probe.base import digest as seals
 from fattn_probe.base.cache import Kind, get_or_make, growing, lock_beside, part, read_document, tended, write_document
-from fattn_probe.base.digest import hexdigest
+from fattn_probe.base.digest import SEEN, hexdigest, read_seal
 from fattn_probe.base.errors import MachineError
-from fattn_probe.base.seal import SEEN, read_seal
 
 KIND = Kind("things", "the thing")
 

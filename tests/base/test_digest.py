@@ -10,7 +10,7 @@ from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress.records import Shard
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.llama.source.tree import digest_files
-from fattn_probe.machine.run.required_kernels import op_digest
+from fattn_probe.machine.run.prepare import op_digest
 
 ROOT = Path(__file__).parents[2]
 OP = Op.contiguous(

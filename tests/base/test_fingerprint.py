@@ -14,8 +14,8 @@ from fattn_probe.daily.regress.records import Shard, case_fingerprint
 from fattn_probe.daily.regress.selection import CaseSelection
 from fattn_probe.daily.regress.suite import Entry
 from fattn_probe.lab.detect.verdicts import judgement_of
-from fattn_probe.machine.run import fingerprint as fingerprints
-from fattn_probe.machine.run.fingerprint import on_target
+from fattn_probe.machine.run import session as fingerprints
+from fattn_probe.machine.run.session import on_target
 from fattn_probe.verdict.judge.checks import Checks
 
 H200 = parse_target("sim:h200", load_devices())

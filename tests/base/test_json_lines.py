@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from fattn_probe.base.documents import CHUNK, append, pack, read
 from fattn_probe.base.errors import InputError
-from fattn_probe.base.json_lines import CHUNK, append, pack, read
 
 ITEMS: list[dict[str, Any]] = [{"name": "ü", "set": [1, 2]}, {"name": "\n"}, {}]
 NAMES = pytest.mark.parametrize("name", ["results.jsonl", "results.jsonl.gz"])
@@ -117,7 +117,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, name, monkeypatch):
         def write(self, data):
             return write(self, data[:5])
 
-    monkeypatch.setattr("fattn_probe.base.json_lines.FileIO", Full)
+    monkeypatch.setattr("fattn_probe.base.documents.FileIO", Full)
     with pytest.raises(OSError, match="No space left"):
         append(path, ITEMS)
     assert path.read_bytes() == before

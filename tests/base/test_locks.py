@@ -7,14 +7,13 @@ import sys
 
 import pytest
 
-from fattn_probe.base.files import replacing
-from fattn_probe.base.locks import lock_of_file
+from fattn_probe.base.files import lock_of_file, replacing
 
 WORKER = """
 import json, sys
 from pathlib import Path
 from fattn_probe.base.files import replacing
-from fattn_probe.base.locks import lock_of_file
+from fattn_probe.base.files import lock_of_file
 path = Path(sys.argv[1])
 for _ in range(200):
     with lock_of_file(path):
@@ -40,15 +39,15 @@ def test_two_processes_with_two_caches_change_one_file(tmp_path):
 HISTORY = """
 import sys
 from pathlib import Path
-from fattn_probe.base import json_lines
+from fattn_probe.base import documents
 for number in range(100):
-    json_lines.append(Path(sys.argv[1]), [{"from": sys.argv[2], "number": number}] * 3)
+    documents.append(Path(sys.argv[1]), [{"from": sys.argv[2], "number": number}] * 3)
 """
 
 
 @pytest.mark.parametrize("name", ["verdicts.jsonl", "verdicts.jsonl.gz"])
 def test_two_processes_with_two_caches_append_to_one_file(tmp_path, name):
-    from fattn_probe.base import json_lines
+    from fattn_probe.base import documents
 
     path = tmp_path / name
     children = [
@@ -58,7 +57,7 @@ def test_two_processes_with_two_caches_append_to_one_file(tmp_path, name):
         for cache in ("one", "two")
     ]
     assert [child.wait() for child in children] == [0, 0]
-    items = list(json_lines.read(path, "verdict"))
+    items = list(documents.read(path, "verdict"))
     assert sorted({(item["from"], item["number"]) for item in items}) == [
         (cache, number) for cache in ("one", "two") for number in range(100)
     ]

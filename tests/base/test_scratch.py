@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.base.errors import MachineError
-from fattn_probe.base.scratch import LOCK, scratch, scratch_root
+from fattn_probe.base.files import LOCK, scratch, scratch_root
 
 OWNER = """
 import sys, time
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import scratch
 with scratch() as folder:
     (folder / "case.gguf").write_bytes(bytes(1 << 20))
     print(folder, flush=True)

@@ -19,7 +19,7 @@ COMMAND = """
 import sys, typer
 from fattn_probe import cli
 from fattn_probe.base.process import run
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import scratch
 app = typer.Typer()
 
 @app.command()

@@ -9,9 +9,9 @@ from multiprocessing import connection
 from pathlib import Path
 
 from fattn_probe.base.errors import TimedOutError
+from fattn_probe.base.files import scratch
 from fattn_probe.base.host import cores
 from fattn_probe.base.process import run
-from fattn_probe.base.scratch import scratch
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import typer
 
 from fattn_probe import cli
 from fattn_probe.cases import shipped
-from fattn_probe.cli import app, options
+from fattn_probe.cli import app, setup
 from fattn_probe.cli.commands import LazyCommand, commands, wants_json
 from fattn_probe.cli.compare import JudgeFlags
 from tests.made import ROOT
@@ -82,7 +82,7 @@ def test_a_commands_flags_stand_under_their_headings(width):
     words = [sys.executable, "-c", START, "compare", "--help"]
     text = subprocess.run(words, env=env, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     headings = [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    shared = [options.Where, JudgeFlags, options.BuildFlags, options.Simulate]
+    shared = [setup.Where, JudgeFlags, setup.BuildFlags, setup.Simulate]
     assert headings == ["Arguments", "Options", *(kind.__doc__ for kind in shared)]
     assert max(map(len, text.splitlines())) <= width
 

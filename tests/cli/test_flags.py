@@ -17,8 +17,7 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 from typer.testing import CliRunner
 
-from fattn_probe.cli.commands import commands
-from fattn_probe.cli.expand import offered, with_flags
+from fattn_probe.cli.commands import commands, offered, with_flags
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests/data/flags.json"

@@ -5,11 +5,11 @@ import io
 import pytest
 from rich.console import Console
 
+from fattn_probe.base.digest import seal
 from fattn_probe.base.errors import BuildError, InputError
-from fattn_probe.base.seal import seal
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cli import setup
-from fattn_probe.cli.options import BuildFlags, Where
+from fattn_probe.cli.setup import BuildFlags, Where
 from fattn_probe.llama.build.key import MANIFESTS
 from fattn_probe.llama.source import DEFAULT_SOURCE
 from tests.llama.build.test_key import MANIFEST

@@ -18,7 +18,7 @@ from fattn_probe.llama.source.faults import corpus
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.machine.run.orders import OrderDifference
 from fattn_probe.machine.run.outcome import Finding
-from fattn_probe.machine.run.required_kernels import op_digest
+from fattn_probe.machine.run.prepare import op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks

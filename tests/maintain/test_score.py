@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.lab.detect.argued import Equivalent
+from fattn_probe.lab.detect.counts import Equivalent
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.verdicts import MutantVerdict
 from fattn_probe.llama.source.faults import corpus

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from fattn_probe.base import json_lines
+from fattn_probe.base import documents
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, OUT
 from fattn_probe.base.digest import short
@@ -59,7 +59,7 @@ def results(
     changed since.
     """
     tests = short(path.read_bytes() for path in sorted((ROOT / "tests").rglob("*.py")))
-    kept: Iterator[Mapping[str, object]] = json_lines.read(session, "result") if session else iter(())
+    kept: Iterator[Mapping[str, object]] = documents.read(session, "result") if session else iter(())
     known = {item["mutant"]: item["noticed"] for item in kept if item["noticed"] or item["tests"] == tests}
     found = {mutant: bool(known[key(mutant)]) for mutant in mutants if key(mutant) in known}
     left = [mutant for mutant in mutants if mutant not in found]
@@ -72,7 +72,7 @@ def results(
             activity.count("noticed" if noticed else "survived")
             found[mutant] = noticed
             if session:
-                json_lines.append(session, [{"mutant": key(mutant), "noticed": noticed, "tests": tests}])
+                documents.append(session, [{"mutant": key(mutant), "noticed": noticed, "tests": tests}])
             if not noticed:
                 activity.note(f"survived: {mutant}")
             if time.monotonic() > deadline:

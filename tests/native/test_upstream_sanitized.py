@@ -7,7 +7,7 @@ from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
-from fattn_probe.machine.run.inputs import make_case_file
+from fattn_probe.machine.run.capture import make_case_file
 from fattn_probe.machine.run.outcome import Ran
 from fattn_probe.machine.run.runner import forked_runner
 from fattn_probe.machine.run.session import RunOptions, Session

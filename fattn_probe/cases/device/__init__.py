@@ -1,8 +1,7 @@
 """Devices: the catalogue of GPUs for the simulator, and the targets on which a case can run."""
 
 from fattn_probe.cases.device.catalogue import Device, arch_name, cc_order, find_device, is_amd, load_devices, units_of
-from fattn_probe.cases.device.origin import Origin
-from fattn_probe.cases.device.resources import Resources, figures_of
+from fattn_probe.cases.device.origin import Origin, Resources, figures_of
 from fattn_probe.cases.device.target import Target, parse_target, parse_targets
 
 __all__ = [

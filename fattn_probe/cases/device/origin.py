@@ -1,11 +1,19 @@
-"""The origin of a kernel's registers and static shared memory: measured, estimated or assumed."""
+"""The resources of a multiprocessor that each attention kernel needs, and their origin: measured, estimated or assumed.
 
+They are those that ptxas or clang reported in real builds.
+"""
+
+import csv
+import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.resources import files
+from pathlib import Path
 
 from fattn_probe.base.errors import InputError
+from fattn_probe.cases.device.catalogue import is_amd
 
 
 class Method(StrEnum):
@@ -80,3 +88,96 @@ def parse_origin(text: str) -> Origin:
 def legend(origins: Iterable[Origin]) -> list[str]:
     """A line for each mark that appears among some figures: `(assumed): without the compiler's figures, ...`."""
     return [f"({origin.mark}): {origin.explained}" for origin in dict.fromkeys(origins) if not origin.known]
+
+
+TABLE = "resources.csv"
+AMD_TABLE = "amd-resources.csv"
+CELL = re.compile(r"\d+(/\d+){2}|\d+(/\d+){5}")
+ESTIMATED = frozenset({"61", "70"})
+"""Architectures that nvcc 13 has dropped; their figures in the table are estimates of `scripts/resources --ptxas`."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The resources of a kernel: registers per thread, static shared memory and local memory (stack frame) in bytes."""
+
+    registers: int
+    shared: int = 0
+    local: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.registers}/{self.shared}/{self.local}"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The resources of a kernel (demangled name) in a llama.cpp build, for an arch as nvcc writes it (`89`)."""
+
+    build_number: int
+    arch: str
+    kernel: str
+    resources: Resources
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The resources of a kernel as the simulator uses them, and their origin."""
+
+    resources: Resources
+    origin: Origin
+
+
+def figures_of(arch: str, build_number: str, path: Path | None = None, *, released: bool = True) -> dict[str, Figures]:
+    """The figures of each kernel for an arch (`89`), from the nearest llama.cpp build that has the kernel.
+
+    They change slowly between builds, so the nearest one is a better estimate than the limit of the launch bounds.
+    Trees without a build number (a folder, a commit) get the newest figures. Figures count as measured only for an
+    unchanged release (`released`), not for a tree that may have been changed. Empty if the table lacks the arch.
+    """
+    table: dict[int, dict[str, Resources]] = {}
+    for item in read_table(path, arch):
+        table.setdefault(item.build_number, {})[item.kernel] = item.resources
+    own = int(build_number) if build_number.isdigit() else None
+    wanted = max(table, default=0) if own is None else own
+    method = Method.ESTIMATED if arch in ESTIMATED or is_amd(arch) else Method.MEASURED
+    found: dict[str, Figures] = {}
+    for number in sorted(table, key=lambda number: (abs(number - wanted), -number), reverse=True):
+        origin = Origin(method, None if released and number == own else number)
+        found |= {kernel: Figures(resources, origin) for kernel, resources in table[number].items()}
+    return found  # the nearest build comes last, and replaces the others
+
+
+def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
+    """The text of the table with `records` added; a later record of a kernel replaces the earlier one."""
+    cells: dict[str, dict[str, str]] = {}
+    columns: set[tuple[int, str]] = set()
+    for item in (*read_table(path), *records):
+        if not 0 < item.resources.registers <= 255:
+            raise InputError(f"{item.kernel}: {item.resources.registers} registers a thread, expected 1 to 255")
+        columns.add((item.build_number, item.arch))
+        cells.setdefault(item.kernel, {})[f"{item.build_number}/{item.arch}"] = str(item.resources)
+    text = io.StringIO()
+    names = [f"{number}/{arch}" for number, arch in sorted(columns)]
+    writer = csv.DictWriter(text, ["kernel", *names], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({"kernel": kernel, **row} for kernel, row in sorted(cells.items()))
+    return text.getvalue()
+
+
+def read_table(path: Path | None = None, only: str = "") -> Iterator[Compiled]:
+    """The table of NVIDIA GPUs, or the columns of one arch, which may be one of AMD.
+
+    It has a row per kernel, and a column per llama.cpp build and arch (`11549/89`) with `registers/shared/local`, or
+    `VGPRs/AGPRs/SGPRs/LDS/scratch/waves`, of which the first, the LDS and the scratch decide how many blocks fit on a
+    compute unit (tests/maintain/test_amd_resources.py).
+    """
+    source = path or files("fattn_probe.cases.device") / (AMD_TABLE if is_amd(only) else TABLE)
+    rows = csv.reader(io.StringIO(source.read_text()))
+    columns = [column.split("/") for column in next(rows)[1:]]
+    chosen = [(at, int(number), arch) for at, (number, arch) in enumerate(columns, 1) if only in ("", arch)]
+    for row in rows:
+        for at, number, arch in chosen:
+            if CELL.fullmatch(row[at]):
+                figures = [int(word) for word in row[at].split("/")]
+                used = figures if len(figures) == 3 else (figures[0], *figures[3:5])
+                yield Compiled(number, arch, row[0], Resources(*used))

@@ -1,18 +1,25 @@
-"""The case file: one fully resolved op and its input bytes, as the runner reads it."""
+"""The case file: one fully resolved op and its input bytes, as the runner reads it.
 
+The files of a folder share memory: equal blocks are stored once, in a separate file. A model's cache changes by a few
+rows from step to step, and all layers of a step have the same mask.
+"""
+
+import ctypes
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 from gguf import GGUFValueType
 
 from fattn_probe.base.arrays import Bytes
-from fattn_probe.base.errors import InputError
+from fattn_probe.base.digest import hexdigest
+from fattn_probe.base.errors import InputError, MachineError
+from fattn_probe.base.files import check_readable, writing
 from fattn_probe.cases.op import Op, Params, Root, TensorView
-from fattn_probe.cases.op.blocks import BLOCK, QuantBlocks, read_blocks
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES
 from fattn_probe.cases.op.gguf_file import (
     Field,
     GgufFile,
@@ -27,7 +34,115 @@ from fattn_probe.cases.op.gguf_file import (
     u64,
     write_gguf,
 )
-from fattn_probe.cases.op.repeated import whole
+from fattn_probe.cases.op.op import TYPE_NAMES
+
+BLOCK = 1 << 14
+"""Bytes of a block: some rows of a cache."""
+FILE = "blocks"
+
+
+@dataclass
+class QuantBlocks:
+    """The file with a folder's blocks; new blocks are appended.
+
+    The first blocks replace an old file.
+    """
+
+    folder: Path
+    known: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.folder / FILE
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return len(self.known) * BLOCK
+
+    def add(self, data: Bytes) -> list[int]:
+        """Store bytes (1-D); returns the numbers of their blocks. The last block is padded with zeros."""
+        padded = np.zeros(-(-data.size // BLOCK) * BLOCK, np.uint8)
+        padded[: data.size] = data
+        numbers, fresh = [], []
+        for block in padded.reshape(-1, BLOCK):
+            digest = hexdigest(block.data)
+            if digest not in self.known:
+                self.known[digest] = len(self.known)
+                fresh.append(block)
+            numbers.append(self.known[digest])
+        with writing(self.path), self.path.open("wb" if len(self.known) == len(fresh) else "ab") as file:
+            for block in fresh:
+                file.write(block.data)
+        return numbers
+
+
+def read_blocks(of: Path, numbers: Sequence[int], size: int) -> Bytes:
+    """The first `size` bytes (1-D) of the blocks with these numbers in the folder of a file that shares them.
+
+    InputError if the file of blocks is missing or too short, or if these numbers do not match `size`.
+    """
+    if len(numbers) != -(-size // BLOCK) or min(numbers, default=0) < 0:
+        raise InputError(f"{of}: {len(numbers)} numbers of blocks do not store {size} bytes")
+    path = of.parent / FILE
+    if not path.is_file():
+        raise InputError(f"{of}: a part of it is in {FILE}, a file that all ops of its folder share; it is missing")
+    check_readable(path, "the blocks of captured ops")
+    stored = np.memmap(path, np.uint8, "r")
+    if (max(numbers) + 1) * BLOCK > stored.size:
+        raise InputError(f"{path}: ends before a block of {of.name}")
+    return stored[: stored.size // BLOCK * BLOCK].reshape(-1, BLOCK)[list(numbers)].reshape(-1)[:size]
+
+
+NOTHING, READ = 0, 1
+SHARED, PRIVATE, FIXED, ANONYMOUS, NO_RESERVE = 0x01, 0x02, 0x10, 0x20, 0x4000
+
+
+def whole(root: Root, stored: Bytes) -> Bytes:
+    """All bytes of a root, from the stored part; read-only if they repeat."""
+    return stored if root.period is None else repeated(stored, root.nbytes)
+
+
+def repeated(part: Bytes, size: int) -> Bytes:
+    """`size` bytes (1-D, read-only) that repeat a part again and again; the part is whole pages.
+
+    The same pages of memory are mapped again and again. MachineError if the system does not allow it.
+    """
+    file = os.memfd_create("fattn-probe")
+    try:
+        with os.fdopen(os.dup(file), "wb") as pages:
+            pages.write(np.ascontiguousarray(part).data)
+        return np.asarray(_Pages(file, part.size, size))
+    finally:
+        os.close(file)
+
+
+class _Pages:
+    """Address space over a file's pages, released with the last array that uses it."""
+
+    def __init__(self, file: int, period: int, size: int) -> None:
+        self._system = ctypes.CDLL(None, use_errno=True)
+        self._system.mmap.restype = ctypes.c_void_p
+        self._system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        self._system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self._size = size
+        self._start = self._map(None, size, NOTHING, PRIVATE | ANONYMOUS | NO_RESERVE, -1)
+        for offset in range(0, size, period):
+            self._map(self._start + offset, min(period, size - offset), READ, SHARED | FIXED, file)
+        self.__array_interface__ = {"data": (self._start, True), "shape": (size,), "typestr": "|u1", "version": 3}
+
+    def _map(self, address: int | None, size: int, access: int, how: int, file: int) -> int:
+        found: int = self._system.mmap(address, size, access, how, file, 0)
+        if found == ctypes.c_void_p(-1).value:
+            said = os.strerror(ctypes.get_errno())
+            raise MachineError(f"a tensor of {self._size} bytes cannot be mapped into memory: {said}")
+        return found
+
+    def __del__(self) -> None:
+        if hasattr(self, "_start"):
+            self._system.munmap(self._start, self._size)
+
 
 VERSION = 1
 ADDRESSES = 1 << 47

@@ -5,9 +5,106 @@ from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
-from fattn_probe.cases.op.tensors import Root, TensorView
+TypeName = Literal["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"]
+TYPE_NAMES: tuple[str, ...] = get_args(TypeName)
+BLOCKS = {
+    "f32": (1, 4),
+    "f16": (1, 2),
+    "bf16": (1, 2),
+    "q4_0": (32, 18),
+    "q4_1": (32, 20),
+    "q5_0": (32, 22),
+    "q5_1": (32, 24),
+    "q8_0": (32, 34),
+    "iq4_nl": (32, 18),
+}
+"""Elements and bytes of a type's block."""
+
+
+def block_size(name: str) -> int:
+    """ggml_blck_size: elements in a block, 1 for the float types."""
+    return BLOCKS[name][0]
+
+
+def type_size(name: str) -> int:
+    """ggml_type_size: bytes in a block."""
+    return BLOCKS[name][1]
+
+
+def row_size(name: str, ne0: int) -> int:
+    """ggml_row_size: bytes in a row of `ne0` elements, which must be whole blocks."""
+    return ne0 // block_size(name) * type_size(name)
+
+
+def is_quantized(name: str) -> bool:
+    """Whether a type stores elements in blocks."""
+    return block_size(name) > 1
+
+
+Ne = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Root:
+    """A contiguous allocation, as ggml_new_tensor_4d makes it; `ne` in ggml order, innermost first.
+
+    With a `period`, it repeats its first `period` bytes, whole rows and whole pages, and only these are stored.
+    """
+
+    name: str
+    type: str
+    ne: Ne
+    period: int | None = None
+
+    @property
+    def nb(self) -> Ne:
+        """Strides in bytes, ggml order."""
+        row = row_size(self.type, self.ne[0])
+        return (type_size(self.type), row, row * self.ne[1], row * self.ne[1] * self.ne[2])
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.nb[3] * self.ne[3]
+
+    @property
+    def stored(self) -> "Root":
+        """The part that is stored: all of it, or the rows of one period."""
+        return (
+            self if self.period is None else Root(self.name, self.type, (self.ne[0], self.period // self.nb[1], 1, 1))
+        )
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """An operand of the op: `ne` and `nb` (bytes) in ggml order, `offset` in bytes into the root of that name."""
+
+    name: str
+    type: str
+    root: str
+    ne: Ne
+    nb: Ne
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """One past the last byte of the root that the view reads."""
+        last = sum((n - 1) * stride for n, stride in zip(self.ne[1:], self.nb[1:], strict=True))
+        return self.offset + last + row_size(self.type, self.ne[0])
+
+
+def element_strides(view: TensorView) -> Ne:
+    """Strides of a view in elements instead of bytes, for types in whole blocks; innermost first."""
+    block, size = block_size(view.type), type_size(view.type)
+    return (1, *(stride // size * block for stride in view.nb[1:]))  # type: ignore[return-value]
+
+
+def element_offset(view: TensorView) -> int:
+    """A view's offset in elements instead of bytes; it must be at the start of a block."""
+    return view.offset // type_size(view.type) * block_size(view.type)
+
 
 PREC = {"default": 0, "f32": 10}
 """ggml_prec."""

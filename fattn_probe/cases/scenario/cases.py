@@ -1,23 +1,23 @@
-"""A scenario's cases, each one fully resolved op."""
+"""The cases of scenario files, of recorded cases, and of folders, each one fully resolved op."""
 
 import json
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fattn_probe.base.digest import short
 from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import is_folder
 from fattn_probe.cases.op import Op, Params, Root, TensorView
 from fattn_probe.cases.op.op import PREC, default_scale, float32
-
-from .check import check
-from .data import AnyData, Data
-from .layout import Layout, ViewOfK, place, place_mask, view_of_K
-from .mask import AnyMask, MaskShape, NoMask
-from .matrix import names
-from .period import repeating
-from .schema import Inspect, Scenario, Tolerance
+from fattn_probe.cases.scenario.check import check, load
+from fattn_probe.cases.scenario.data import AnyData, Data
+from fattn_probe.cases.scenario.layout import Layout, ViewOfK, place, place_mask, repeating, view_of_K
+from fattn_probe.cases.scenario.mask import AnyMask, MaskShape, NoMask
+from fattn_probe.cases.scenario.schema import Inspect, Scenario, Tolerance, case_names
 
 INPUTS_VERSION = 1  # part of every digest; increase it when the bytes of a case change
 
@@ -120,8 +120,8 @@ def expand(scenario: Scenario) -> list[Case]:
         if checked.scenario is None:
             raise InputError("\n".join(f"{scenario.name}: {problem}" for problem in checked.problems))
         scenario = checked.scenario.named(scenario.name)
-    case_names = names(scenario.name, [variation for variation, _ in scenario.cases])
-    return [resolve(case, name, scenario.name) for (_, case), name in zip(scenario.cases, case_names, strict=True)]
+    names = case_names(scenario.name, [variation for variation, _ in scenario.cases])
+    return [resolve(case, name, scenario.name) for (_, case), name in zip(scenario.cases, names, strict=True)]
 
 
 def resolve(scenario: Scenario, name: str, file: str) -> Case:
@@ -161,3 +161,70 @@ def op_of(scenario: Scenario) -> Op:
         placed.append((root, TensorView("sinks", "f32", "sinks", root.ne, root.nb, 0)))
     roots, tensors = {root.name: repeating(root) for root, _ in placed}, {view.name: view for _, view in placed}
     return Op(params, tensors, roots)
+
+
+RECORDED = ".gguf"
+"""The suffix of case files and captures."""
+
+
+def read_cases(file: Path) -> list[Case]:
+    """The cases of a scenario, or the recorded case of a `.gguf` file."""
+    return [recorded_case(file)] if file.suffix == RECORDED else expand(load(file))
+
+
+def recorded_case(path: Path) -> Case:
+    """The case in a case file or a capture, named after the file; its inputs stay in the file."""
+    from fattn_probe.cases.op.case_file import read_case  # imports gguf, for which a list of scenarios should not wait
+
+    file = read_case(path)
+    return Case(
+        name=path.stem,
+        scenario=path.stem,
+        about=f"recorded as {file.name}",
+        op=file.op,
+        source=Recording(path.resolve(), file.digest),
+        tolerance=Tolerance(),
+        inspect=Inspect(),
+        expect={},
+        device=None,
+    )
+
+
+def cases_of(paths: Sequence[Path]) -> list[Case]:
+    """The cases of scenario files, recorded cases and folders; one InputError reports the mistakes of all files."""
+    files = list[Path]()
+    for path in paths:
+        inside = (*path.glob("*.yaml"), *path.glob(f"*{RECORDED}")) if is_folder(path) else (path,)
+        files += sorted(inside)
+    cases, problems = list[Case](), []
+    for file in files:
+        try:
+            cases += read_cases(file)
+        except InputError as error:
+            problems.append(str(error))
+    if problems:
+        raise InputError("\n".join(problems))
+    if not cases:
+        raise InputError(f"no scenario in {', '.join(map(str, paths))}" if paths else "no scenario was given")
+    return told_apart(cases)
+
+
+def told_apart(cases: Sequence[Case]) -> list[Case]:
+    """The cases; if files have the same name, as in two captures of models, their folder is added to the name."""
+    files = {case.source.path for case in cases if isinstance(case.source, Recording)}
+    times = Counter(path.stem for path in files)
+    return [
+        replace(case, name=f"{case.source.path.parent.name}-{case.name}")
+        if isinstance(case.source, Recording) and times[case.name] > 1
+        else case
+        for case in cases
+    ]
+
+
+def one_case(path: Path, name: str) -> Case:
+    """The case named `name`, or the only case; else InputError."""
+    cases = cases_of([path])
+    found = [case for case in cases if case.name == name or not name]
+    if len(found) != 1:
+        raise InputError(f"{path} has these cases; choose one with --case: {', '.join(case.name for case in cases)}")
+    return found[0]

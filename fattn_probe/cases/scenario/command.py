@@ -14,12 +14,10 @@ from fattn_probe.base.figures import number_of
 from fattn_probe.base.files import is_folder, make_folder, write_text
 from fattn_probe.base.tables import Table
 from fattn_probe.cases import shipped
-
-from .cases import Case, Recording
-from .check import load
-from .files import read_cases
-from .from_ops import defaults_in, from_ops
-from .schema import Scenario
+from fattn_probe.cases.scenario.cases import Case, Recording, read_cases
+from fattn_probe.cases.scenario.check import load
+from fattn_probe.cases.scenario.from_ops import defaults_in, from_ops
+from fattn_probe.cases.scenario.schema import Scenario
 
 STARTER = Path(__file__).with_name("starter.yaml")
 """The file that `scenario new` writes."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .spec import Spec
+from fattn_probe.cases.scenario.spec import Spec
 
 Float32 = Annotated[float, Field(ge=-3e38, le=3e38)]
 Positive = Annotated[float, Field(ge=1e-37, le=3e38)]

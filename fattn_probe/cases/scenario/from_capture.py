@@ -14,15 +14,23 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.tables import Table
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.case_file import read_case
-from fattn_probe.cases.op.ggml_types import type_size
-from fattn_probe.cases.op.op import PREC, default_scale
-
-from .cases import resolve
-from .check import check
-from .fit import CHANCE, Settings, data_of, layout_of, mask_layout_of, mask_like, offset_in_K, rounded
-from .inputs import make_inputs
-from .schema import Scenario
-from .statistics import Statistics, statistics_of
+from fattn_probe.cases.op.op import PREC, default_scale, type_size
+from fattn_probe.cases.scenario.cases import resolve
+from fattn_probe.cases.scenario.check import check
+from fattn_probe.cases.scenario.fit import (
+    CHANCE,
+    Settings,
+    Statistics,
+    data_of,
+    layout_of,
+    mask_layout_of,
+    mask_like,
+    offset_in_K,
+    rounded,
+    statistics_of,
+)
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.cases.scenario.schema import Scenario
 
 CLOSE = 0.02
 """Q is not scaled if the logits' standard deviations differ by less than this."""

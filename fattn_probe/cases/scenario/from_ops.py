@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES, block_size
-from fattn_probe.cases.op.op import default_scale
-
-from .check import check
-from .explain import nearest
-from .schema import Scenario
+from fattn_probe.cases.op.op import TYPE_NAMES, block_size, default_scale
+from fattn_probe.cases.scenario.check import check, nearest
+from fattn_probe.cases.scenario.schema import Scenario
 
 # test_flash_attn_ext::vars(): until April 2026 one type_KV; then type_K, type_V, kv_view, v_is_view_of_k and n_kv_max.
 COMMON = ["hsk", "hsv", "nh", "nr23", "kv", "nb", "mask", "sinks", "max_bias", "logit_softcap", "prec", "permute"]

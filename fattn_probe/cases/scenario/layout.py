@@ -1,13 +1,20 @@
-"""The layouts of a scenario, and the positions of tensors in memory."""
+"""The layouts of a scenario, the positions of tensors in memory, and which allocations repeat.
 
+A tensor of 10^10 elements is drawn, stored and read in seconds if its memory repeats. An allocation of more than
+REPEATS_ABOVE bytes repeats its first bytes, the period: whole rows of memory and whole pages, times a prime. A power of
+two is never a multiple of it: an offset that lost its upper bits (2^31 or 2^32 bytes or elements) reads other values.
+"""
+
+import math
+from dataclasses import replace
+from itertools import count
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from fattn_probe.cases.op import Ne, Root, TensorView
-from fattn_probe.cases.op.ggml_types import row_size
-
-from .spec import Spec
+from fattn_probe.cases.op.op import row_size
+from fattn_probe.cases.scenario.spec import Spec
 
 MOST = 2**31
 """Upper limit of rows, heads and elements, the same as for the op's sizes."""
@@ -102,3 +109,23 @@ def place_mask(n_kv: int, n_q: int, n_seq: int, layout: MaskLayout) -> tuple[Roo
     nb = Root("mask", "f16", ne).nb
     root_ne = ne if layout.offset == 0 else (ne[0], layout.offset + rows * sequences, 1, 1)
     return Root("mask", "f16", root_ne), TensorView("mask", "f16", "mask", ne, nb, layout.offset * nb[1])
+
+
+REPEATS_ABOVE = 1 << 30
+LEAST_PERIOD = 16 << 20
+MOST_PERIOD = 1 << 30
+MOST_PERIODS = 4096
+"""Each is a mapping of the process; Linux allows 65,530 (vm.max_map_count)."""
+PAGE = 4096
+
+
+def repeating(root: Root) -> Root:
+    """The root with its period, if it is so large that it repeats."""
+    if root.nbytes <= REPEATS_ABOVE:
+        return root
+    unit = math.lcm(root.nb[1], PAGE)
+    least = max(LEAST_PERIOD, root.nbytes // MOST_PERIODS)
+    candidates = count(max(3, -(-least // unit)))
+    prime = next(number for number in candidates if all(number % by for by in range(2, math.isqrt(number) + 1)))
+    period = unit * prime
+    return replace(root, period=period) if period <= min(MOST_PERIOD, root.nbytes // 2) else root

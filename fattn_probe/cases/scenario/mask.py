@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .data import Positive
-from .spec import Spec
+from fattn_probe.cases.scenario.data import Positive
+from fattn_probe.cases.scenario.spec import Spec
 
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 

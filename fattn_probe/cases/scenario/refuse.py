@@ -4,13 +4,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fattn_probe.cases.op.ggml_types import block_size
-
-from .data import Constant, Extreme, FarBelowZero, Uniform
-from .layout import View, ViewOfK, place
-from .mask import AnyMask, MaskShape, NoMask, Sparse, Sum, max_finite
-from .period import repeating
-from .schema import Scenario
+from fattn_probe.cases.op.op import block_size
+from fattn_probe.cases.scenario.data import Constant, Extreme, FarBelowZero, Uniform
+from fattn_probe.cases.scenario.layout import View, ViewOfK, place, repeating
+from fattn_probe.cases.scenario.mask import AnyMask, MaskShape, NoMask, Sparse, Sum, max_finite
+from fattn_probe.cases.scenario.schema import Scenario
 
 MAX_BYTES = 2**40
 F16_MAX = 65504

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.daily.inspect.facts import MissingFacts
-from fattn_probe.daily.inspect.procedures.points import BLOCK
+from fattn_probe.daily.inspect.procedures.blocks import BLOCK
 from fattn_probe.llama.build.rewrite_checker import without_conversions
 from fattn_probe.llama.launch.families import FAMILIES, MMA_F16, TILE, VEC
 from fattn_probe.llama.source.features import CUDA

@@ -9,13 +9,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
-from fattn_probe.daily.inspect.breakpoints import WatchResult
 from fattn_probe.daily.inspect.coverage import check
-from fattn_probe.daily.inspect.examine import Examined
+from fattn_probe.daily.inspect.examine import Examined, WatchResult
 from fattn_probe.daily.inspect.facts import Facts, Value
 from fattn_probe.daily.inspect.tensors import TensorReading, as_text
-from fattn_probe.daily.inspect.view.show import facts_json, render
-from fattn_probe.daily.inspect.view.side_by_side import render_side_by_side, side_by_side, side_by_side_json
+from fattn_probe.daily.inspect.view.show import facts_json, render, render_side_by_side, side_by_side, side_by_side_json
 from fattn_probe.machine.run.command import describe
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost
 
@@ -117,7 +115,7 @@ def _json(item: Examined) -> dict[str, Any]:
     if item.watched is not None:
         found["stops"] = [asdict(stop) for stop in item.watched.stops]
     if item.trace is not None:
-        from fattn_probe.daily.inspect.trace.document import trace_json
+        from fattn_probe.daily.inspect.trace.show import trace_json
 
         found["trace"] = trace_json(item.trace, verbose=True)
     if item.output is not None:

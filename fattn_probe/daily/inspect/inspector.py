@@ -12,18 +12,17 @@ from typing import Any, TypeVar
 
 from fattn_probe.base.arrays import Bytes
 from fattn_probe.base.errors import FattnProbeError, InputError, LostError, MachineError
+from fattn_probe.base.files import scratch
 from fattn_probe.base.process import Completed
-from fattn_probe.base.scratch import scratch
 from fattn_probe.base.workers import threads
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op.case_file import write_case
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect import assemble
 from fattn_probe.daily.inspect.anchors import Located, locate
-from fattn_probe.daily.inspect.dispatch.conditions import remembered_dispatch
-from fattn_probe.daily.inspect.dispatch.decide import decisions, plan_of, visits_of
+from fattn_probe.daily.inspect.dispatch.decide import decisions, plan_of, remembered_dispatch, visits_of
 from fattn_probe.daily.inspect.dispatch.explain import explain
-from fattn_probe.daily.inspect.dispatch.records import Dispatch
+from fattn_probe.daily.inspect.dispatch.extract import Dispatch
 from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch
 from fattn_probe.daily.inspect.procedures.warp import LANES
 from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, Build
@@ -32,8 +31,7 @@ from fattn_probe.machine.debug.procedure import run_procedure
 from fattn_probe.machine.debug.protocol import DebuggerError
 from fattn_probe.machine.debug.session import DebugSession, require_debug_info
 from fattn_probe.machine.run.frames import symbolised
-from fattn_probe.machine.run.outcome import Ending, Finding, Missing, Unsupported, parse_ending
-from fattn_probe.machine.run.result import read_result
+from fattn_probe.machine.run.outcome import Ending, Finding, Missing, Unsupported, parse_ending, read_result
 from fattn_probe.machine.run.runner import LAUNCHES_ENV, read_launches
 from fattn_probe.machine.run.session import Session
 

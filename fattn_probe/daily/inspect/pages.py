@@ -17,7 +17,7 @@ from fattn_probe.daily.inspect.examine import Examined
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, StepDeviation, TracedTile
 from fattn_probe.daily.inspect.trace.show import drift, followed, headline, stage_table, words_of, words_of_tile
 from fattn_probe.daily.inspect.view.page import Section, environment, page, side_by_side_page
-from fattn_probe.daily.inspect.view.side_by_side import side_by_side
+from fattn_probe.daily.inspect.view.show import side_by_side
 from fattn_probe.daily.inspect.view.work_picture import svg_of
 
 WIDTH, LEFT, ROW, STRIP = 960, 124, 12, 3

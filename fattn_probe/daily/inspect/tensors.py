@@ -15,8 +15,7 @@ from fattn_probe.base.arrays import Bytes, Floats
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op import TensorView
-from fattn_probe.cases.op.encoding import decode
-from fattn_probe.cases.op.values import strided
+from fattn_probe.cases.op.values import decode, strided
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.inspector import Ended, Inspector
 from fattn_probe.machine.run.capture import Capture, write_capture
@@ -91,7 +90,7 @@ def as_text(values: Floats) -> str:
     return np.array2string(values, precision=6, threshold=200, edgeitems=4, max_line_width=100, suppress_small=False)
 
 
-READ_TENSORS = "fattn_probe.daily.inspect.procedures.tensors:read_tensors"
+READ_TENSORS = "fattn_probe.daily.inspect.procedures.op:read_tensors"
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,9 +3,8 @@
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.daily.inspect.inspector import Inspection, Inspector
-from fattn_probe.daily.ops.drive import Timeouts
 from fattn_probe.daily.ops.parse import ask_options, plan_ops
-from fattn_probe.daily.ops.rounds import run_ops_on
+from fattn_probe.daily.ops.rounds import Timeouts, run_ops_on
 from fattn_probe.llama.build import TEST_BACKEND_OPS
 
 LISTING = Timeouts(600.0, 1800.0)  # a debug build on a busy machine is silent for a minute

@@ -10,22 +10,22 @@ import numpy as np
 
 from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.errors import InputError, LostError
-from fattn_probe.base.files import make_folder
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import make_folder, scratch
 from fattn_probe.cases.device import Target
-from fattn_probe.cases.op.blocks import QuantBlocks
-from fattn_probe.cases.op.case_file import CaseFile
+from fattn_probe.cases.op.case_file import CaseFile, QuantBlocks
 from fattn_probe.daily.models.on_device import OnDevice, prepared
 from fattn_probe.daily.models.program import (
     CPU,
+    Request,
     available_memory,
+    check_layers,
     converse,
     known_architecture,
     missing_or_error,
     program_words,
+    size_text,
 )
 from fattn_probe.daily.models.recorded_op import INDEX, Index, IndexEntry, Offer, capture_of_op, case_of_op
-from fattn_probe.daily.models.request import Request, check_layers, size_text
 from fattn_probe.llama.build import Build
 from fattn_probe.llama.build.key import CAPTURE, DEVICE_CAPTURE
 from fattn_probe.llama.launch.record import LaunchRecord, Names, Types, parse_launches

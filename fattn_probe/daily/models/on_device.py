@@ -5,18 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fattn_probe.base.activity import Step
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import scratch
 from fattn_probe.cases.device import Target
-from fattn_probe.daily.models.device_ops import files_of_device_ops
-from fattn_probe.daily.models.program import CPU, build_libllama, converse, missing_or_error, program_words
-from fattn_probe.daily.models.request import Request
-from fattn_probe.daily.models.walk import Walk
+from fattn_probe.daily.models.program import CPU, Request, build_libllama, converse, missing_or_error, program_words
+from fattn_probe.daily.models.walk import Walk, files_of_device_ops
 from fattn_probe.llama.build import Build
 from fattn_probe.llama.build.key import DEVICE_CAPTURE
 from fattn_probe.llama.build.toolchain import has_cublas, library_path
 from fattn_probe.llama.source import KernelCase, Tree
 from fattn_probe.machine.run.outcome import Missing, missing_kernels
-from fattn_probe.machine.run.required_kernels import KernelReader
+from fattn_probe.machine.run.prepare import KernelReader
 from fattn_probe.machine.run.session import Session
 
 SKIP_KERNELS = {"FATTN_PROBE_SKIP_KERNELS": "1"}

@@ -15,7 +15,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import replacing, writing
 from fattn_probe.cases.op import Op, Params, Root, TensorView
 from fattn_probe.cases.op.case_file import CaseFile
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES
+from fattn_probe.cases.op.op import TYPE_NAMES
 from fattn_probe.machine.run.capture import Capture
 
 DIGEST_DIGITS = 16

@@ -7,10 +7,10 @@ from rich.text import Text
 
 from fattn_probe.base.tables import Table
 from fattn_probe.cases.op import Op
+from fattn_probe.daily.models.program import size_text
 from fattn_probe.daily.models.recorded_op import Index, IndexEntry
-from fattn_probe.daily.models.request import size_text
-from fattn_probe.daily.models.statistics_page import PAGE, Described
-from fattn_probe.daily.models.statistics_page import table as table_of
+from fattn_probe.daily.models.statistics import PAGE, Described
+from fattn_probe.daily.models.statistics import table as table_of
 
 COLUMNS = ("layers", "steps", "Q", "K", "V", "types", "params", "size")
 

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from fattn_probe.base.console import rewrite
 from fattn_probe.base.tables import Table
-from fattn_probe.daily.ops.drive import OnResult
 from fattn_probe.daily.ops.parse import OpResult, OpsReport
+from fattn_probe.daily.ops.rounds import OnResult
 from fattn_probe.llama.build.command import status_line
 from fattn_probe.llama.build.ninja import Progress
 

@@ -22,7 +22,7 @@ from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.executed import ExecutedCode
-from fattn_probe.machine.run.required_kernels import (
+from fattn_probe.machine.run.prepare import (
     KernelsByOp,
     compiled_names,
     kernels_of,

@@ -11,8 +11,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.runner import Outcome, Planned, SuiteRunner
 from fattn_probe.daily.regress.selection import CaseSelection, select
 from fattn_probe.daily.regress.suite import Entry, Suite, called, cases_of, only_of
-from fattn_probe.machine.run.gpu import has_gpu
-from fattn_probe.machine.run.session import Session
+from fattn_probe.machine.run.session import Session, has_gpu
 from fattn_probe.verdict.judge.checks import Checks, Sample, UseModel
 
 

@@ -8,7 +8,7 @@ from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.records import Run, StoredCase
 from fattn_probe.llama.launch.families import FAMILIES, KernelMatrix
 from fattn_probe.llama.launch.record import parse_launches
-from fattn_probe.machine.run.required_kernels import kernel_key
+from fattn_probe.machine.run.prepare import kernel_key
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,8 @@ from fattn_probe.daily.regress.selection import CaseSelection, matching
 from fattn_probe.daily.regress.verdicts import Verdicts
 from fattn_probe.llama.source import kernel_cases
 from fattn_probe.machine.run.base import changed
-from fattn_probe.machine.run.fingerprint import fingerprint_of
-from fattn_probe.machine.run.gpu import gpu_name
 from fattn_probe.machine.run.provenance import driver, version
-from fattn_probe.machine.run.session import Session
+from fattn_probe.machine.run.session import Session, fingerprint_of, gpu_name
 from fattn_probe.verdict.judge.bitwise import Check, not_made
 from fattn_probe.verdict.judge.checks import Checks
 

@@ -14,9 +14,8 @@ from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.from_ops import from_ops
-from fattn_probe.daily.ops.drive import Timeouts
 from fattn_probe.daily.ops.parse import OpResult
-from fattn_probe.daily.ops.rounds import run_ops_on, separate_V_of
+from fattn_probe.daily.ops.rounds import Timeouts, run_ops_on, separate_V_of
 from fattn_probe.daily.regress.records import Result, Shard, case_fingerprint
 from fattn_probe.daily.regress.suite import Entry, cases_of, only_of
 from fattn_probe.machine.run.session import Session

@@ -13,8 +13,8 @@ from fattn_probe.base.regex import problem_of
 from fattn_probe.base.yaml_lines import Key, YamlDocument, parse
 from fattn_probe.cases import MOST_REPEATS
 from fattn_probe.cases.scenario import Case
-from fattn_probe.cases.scenario.explain import ENTRY_NAME, explain, nearest
-from fattn_probe.cases.scenario.files import read_cases, told_apart
+from fattn_probe.cases.scenario.cases import read_cases, told_apart
+from fattn_probe.cases.scenario.check import ENTRY_NAME, explain, nearest
 from fattn_probe.cases.scenario.spec import Spec
 from fattn_probe.llama.build.key import not_with_address
 from fattn_probe.llama.source import DEFAULT_SOURCE

@@ -15,8 +15,7 @@ from fattn_probe.base.documents import Document
 from fattn_probe.base.fingerprint import FINGERPRINT
 from fattn_probe.base.host import cores
 from fattn_probe.cases.device import Target
-from fattn_probe.cases.device.origin import Method
-from fattn_probe.cases.device.resources import figures_of
+from fattn_probe.cases.device.origin import Method, figures_of
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.doctor.facts import cpu_flags
 from fattn_probe.daily.regress.records import Result, case_fingerprint
@@ -26,9 +25,8 @@ from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.constants import known_constants, vec_adds_in_f16
 from fattn_probe.llama.source import ggml_types, template_parameters
 from fattn_probe.machine.run.executed import ExecutedCode
-from fattn_probe.machine.run.fingerprint import fingerprint_of
 from fattn_probe.machine.run.provenance import versions
-from fattn_probe.machine.run.session import Session, arch_of
+from fattn_probe.machine.run.session import Session, arch_of, fingerprint_of
 from fattn_probe.verdict.judge.checks import Checks
 
 STORED = Document("stored verdicts", dict[str, Result])

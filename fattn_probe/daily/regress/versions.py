@@ -7,7 +7,7 @@ from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.errors import FattnProbeError, InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
-from fattn_probe.cases.scenario.explain import nearest
+from fattn_probe.cases.scenario.check import nearest
 from fattn_probe.daily.regress.changes import Change, changes
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.results import OnResult, result_of

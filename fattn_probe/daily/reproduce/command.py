@@ -1,28 +1,193 @@
-"""`fattn-probe reproduce`: run a case, choose how to show its failure, and write a folder for a maintainer."""
+"""`fattn-probe reproduce`: run a case, choose how to show its failure, and write a folder for a maintainer.
+
+It has a README with what is wrong, where, and the command lines; a C++ file that uses ggml's public API; and a GGUF
+file with its inputs and the expected output.
+"""
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.base.activity import Step, quiet
-from fattn_probe.base.arrays import Bytes
+from fattn_probe.base.arrays import F64, Bytes, Floats
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import make_folder, whole_folder, write_text
-from fattn_probe.cases.device import Target
+from fattn_probe.cases.device import Target, is_amd
+from fattn_probe.cases.op import Op
+from fattn_probe.cases.op.case_file import Named, case_fields, case_tensors
+from fattn_probe.cases.op.gguf_file import TensorData, f32, string, write_gguf
+from fattn_probe.cases.op.op import PREC, Ne
 from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.ops.parse import OP
 from fattn_probe.daily.reproduce.found import Found, find
-from fattn_probe.daily.reproduce.program import INPUTS, PROGRAM, program_text, write_inputs
-from fattn_probe.daily.reproduce.readme import readme
-from fattn_probe.daily.reproduce.ways import ADDED, Chooser, Chosen, Wanted
-from fattn_probe.machine.run.inputs import inputs_of
+from fattn_probe.daily.reproduce.ways import ADDED, Chooser, Chosen, Wanted, pattern_of
+from fattn_probe.machine.run.capture import inputs_of
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.checks import Checks, is_huge
+from fattn_probe.verdict.measure.limits import By, Limits
+
+PROGRAM = "reproduce.cpp"
+INPUTS = "inputs.gguf"
+TEMPLATE = Path(__file__).with_name(PROGRAM)
+SETTERS = "    // SETTERS\n"
+HEADER = Path("ggml/include/ggml.h")
+ACCUMULATOR = re.compile(r"\bggml_prec_set_acc\(")
+"""The replacement for ggml_flash_attn_ext_set_prec, which is deprecated since 2026."""
+
+
+def program_text(case: Named, root: Path) -> str:
+    """The C++ file for a case and a source; the source's ggml.h determines the setters."""
+    setters = "".join(f"    {line}\n" for line in setters_of(case.op, (root / HEADER).read_text(errors="replace")))
+    return TEMPLATE.read_text().replace("NAME", one_line(case.name), 1).replace(SETTERS, setters)
+
+
+def setters_of(op: Op, ggml_h: str) -> list[str]:
+    """The calls for parameters that ggml_flash_attn_ext does not accept; InputError if ggml.h lacks a setter."""
+    calls = []
+    if op.params.prec != PREC["default"]:
+        setter = "ggml_prec_set_acc" if ACCUMULATOR.search(ggml_h) else "ggml_flash_attn_ext_set_prec"
+        known = "GGML_PREC_F32" if op.params.prec == PREC["f32"] else f"ggml_prec({op.params.prec})"
+        calls.append((setter, known))
+    if op.has_sinks:
+        calls.append(("ggml_flash_attn_ext_add_sinks", 'operand(ctx, backend, file, "sinks")'))
+    if op.params.n_kv_max:
+        calls.append(("ggml_flash_attn_ext_set_n_kv_max", str(op.params.n_kv_max)))
+    for setter, _ in calls:
+        if setter not in ggml_h:
+            raise InputError(f"this source's ggml has no {setter}, which the op needs")
+    return [f"{setter}(dst, {argument});" for setter, argument in calls]
+
+
+def one_line(text: str) -> str:
+    """A name without a final backslash, which would continue a C++ comment."""
+    return " ".join(text.replace("\\", "/").split())
+
+
+def write_inputs(case: Named, inputs: Mapping[str, Bytes], reference: F64, limits: Limits, path: Path) -> None:
+    """Write a case file that also has the expected output and its limits.
+
+    Tensors: `expected`, in dst's shape; `exact` if that is not the exact answer; `element_bound` and `row_bound`, if
+    there are any. Key `reproduce.rmse_bound` is the limit of the whole output, `reproduce.by` the origin of the limits.
+    """
+    fields = case_fields(case.name, case.digest, case.op) | {
+        "reproduce.rmse_bound": f32(limits.rmse),
+        "reproduce.by": string(limits.by),
+    }
+    n_seq, n_q, n_head, hsv = case.op.sizes.dst
+    dst, rows = (hsv, n_head, n_q, n_seq), (n_head, n_q, n_seq, 1)
+    tensors = case_tensors(case.op, inputs) | {"expected": floats(limits.expected, dst)}
+    if limits.by == "model":
+        tensors["exact"] = floats(reference, dst)
+    if limits.elements is not None:
+        tensors["element_bound"] = floats(limits.elements, dst)
+    if limits.rows is not None:
+        tensors["row_bound"] = floats(limits.rows, rows)
+    write_gguf(path, fields, tensors)
+
+
+def floats(values: Floats, ne: Ne) -> TensorData:
+    """Values as a tensor of floats; values beyond float32 become infinite."""
+    with np.errstate(over="ignore"):
+        return TensorData("f32", ne, np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8))
+
+
+BUILD = "cmake -B build {option} && cmake --build build --target test-backend-ops"
+TEST = f"build/bin/test-backend-ops test -b {{device}} -o {OP}"
+NAMES = ("source", "build_number", "patches", "device", "arch", "driver", "engine", "compilers", "fattn-probe")
+EXACT = "The expected output is exact attention in float64, rounded to float32."
+YARDSTICKS: dict[By, str] = {
+    "prediction": f"{EXACT} The bounds are what the roundings of this kernel can make of it.",
+    "model": "The expected output is that of a NumPy model that rounds as this kernel does. A right kernel has nearly "
+    "all of its bits; compilers fuse a few operations differently.",
+    "tolerance": f"{EXACT} The bound is a tolerance, since no kernel's arithmetic is known here.",
+}
+
+
+OTHER_KERNEL = "the bounds are those of the kernel above, and another one may exceed them and be right"
+OTHER_DEVICE: dict[By, str] = {
+    "prediction": OTHER_KERNEL,
+    "model": OTHER_KERNEL,
+    "tolerance": "the tolerance is the same for all",
+}
+
+
+def readme(case: Case, found: Found, chosen: Chosen, probe: str) -> str:
+    """The text, in Markdown; `probe` is the fattn-probe command that shows the same, or empty."""
+    judgement = found.judgement
+    diagnosis = None if judgement is None else judgement.diagnosis
+    arch = found.provenance.get("arch", "")
+    amd = is_amd(arch)
+    option, device = (f"-DGGML_HIP=ON -DGPU_TARGETS={arch}", "ROCm0") if amd else ("-DGGML_CUDA=ON", "CUDA0")
+    words: dict[str, Any] = {
+        "case": case.name,
+        "fails": found.fails,
+        "verdict": "" if judgement is None else judgement.status.value,
+        "on": found.provenance.get("device", ""),
+        "reason": "" if judgement is None else sentence(judgement.reason.partition("\n")[0]),
+        "stack": "" if judgement is None else judgement.reason.partition("\n")[2].rstrip(),
+        "no_output": judgement is not None and found.output is None,
+        "simulated": judgement is not None and found.provenance.get("device", "").startswith("sim:"),
+        "facts": list(facts(found)),
+        "way": chosen.way,
+        "option": option,
+        "api": "HIP" if amd else "CUDA",
+        "build": BUILD.format(option=option),
+        "test": ""
+        if chosen.way == "file"
+        else f"{TEST.format(device=device)} -p {shlex.quote(pattern_of(chosen.case))}",
+        "patch": ADDED,
+        "program": PROGRAM,
+        "inputs": INPUTS,
+        "on_cpu": found.provenance.get("device") == "cpu",
+        "shown": "" if chosen.shown is None else sentence(str(chosen.shown)).rstrip("."),
+        "other": OTHER_DEVICE[found.limits.by],
+        "expected": YARDSTICKS[found.limits.by],
+        "worst": found.worst() if found.fails else [],
+        "patterns": [] if diagnosis is None else [str(pattern) for pattern in diagnosis.patterns],
+        "tensors": list(case.op.tensors.values()),
+        "params": params(case),
+        "reasons": chosen.reasons,
+        "probe": probe,
+    }
+    environment = Environment(
+        loader=PackageLoader("fattn_probe.daily.reproduce"), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    return environment.get_template("README.md.j2").render(words)
+
+
+def sentence(text: str) -> str:
+    """A text with a capital and a full stop, and without Markdown's line breaks."""
+    line = " ".join(text.split())
+    return line[:1].upper() + line[1:] + ("" if line.endswith(".") else ".")
+
+
+def facts(found: Found) -> list[tuple[str, str]]:
+    """Versions, device and kernels by name."""
+    told = [(name.replace("_", " "), value) for name in NAMES if (value := found.provenance.get(name, ""))]
+    judgement = found.judgement
+    if judgement is None:
+        return told
+    launched = [(launch.spelling, launch.geometry) for launch in judgement.launches]
+    told += [("kernel", f"`{spelling}`, {geometry}") for spelling, geometry in launched]
+    if judgement.finding is not None and judgement.finding.kernel:
+        told.append(("ended in", f"`{judgement.finding.kernel}`"))
+    return told + ([("known defect", judgement.known)] if judgement.known else [])
+
+
+def params(case: Case) -> str:
+    """The op's parameters in a line."""
+    told: Mapping[str, float] = vars(case.op.params)
+    return ", ".join(f"{name} = {value:.9g}" for name, value in told.items())
+
 
 README = "README.md"
 

@@ -15,8 +15,7 @@ from fattn_probe.cases import shipped
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op.gguf_file import read_gguf
 from fattn_probe.cases.scenario import Case
-from fattn_probe.cases.scenario.cases import Recording, resolve
-from fattn_probe.cases.scenario.files import read_cases
+from fattn_probe.cases.scenario.cases import Recording, read_cases, resolve
 from fattn_probe.cases.scenario.from_ops import from_ops
 from fattn_probe.daily.ops.parse import OP
 from fattn_probe.daily.regress.history import History

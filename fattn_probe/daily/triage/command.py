@@ -7,15 +7,14 @@ from pathlib import Path
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target
-from fattn_probe.cases.op.ggml_types import is_quantized
-from fattn_probe.cases.scenario.files import recorded_case
+from fattn_probe.cases.op.op import is_quantized
+from fattn_probe.cases.scenario.cases import recorded_case
 from fattn_probe.daily.models.capture import ModelCapture
-from fattn_probe.daily.models.program import CPU
+from fattn_probe.daily.models.program import CPU, Request
 from fattn_probe.daily.models.recorded_op import Index, IndexEntry
-from fattn_probe.daily.models.request import Request
 from fattn_probe.daily.models.walk import Nodes, walk
 from fattn_probe.daily.triage.verdict import AttentionOp, TriageResult, verdict_of
-from fattn_probe.machine.run.inputs import inputs_of
+from fattn_probe.machine.run.capture import inputs_of
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.cases import Answers, judge_on

@@ -1,9 +1,10 @@
-"""The answer for people: a sentence, the evidence by layer, and what to do next; the same as a JSON document."""
+"""The answer for people: a sentence, the evidence by layer, and commands to paste; the same as a JSON document."""
 
 import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,85 @@ from fattn_probe.base.documents import plain
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import is_folder, make_folder, read_text, whole_folder
 from fattn_probe.base.tables import Table, listed
-from fattn_probe.daily.triage.advice import Advice
-from fattn_probe.daily.triage.guilty import AsDesigned, AttentionOverflows, AttentionWrong
+from fattn_probe.cases.scenario.cases import RECORDED
+from fattn_probe.daily.triage.guilty import (
+    AsDesigned,
+    AttentionOverflows,
+    AttentionWrong,
+    Innocent,
+    NotFinite,
+    OtherOpWrong,
+    PartsWithout,
+    Unknown,
+)
 from fattn_probe.daily.triage.verdict import AttentionOp, TriageResult
 from fattn_probe.daily.triage.words import layers_of, said_of, sentence, warnings_in_words
+from fattn_probe.llama.source import DEFAULT_SOURCE
 from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.present.document import rows_as_json
 from fattn_probe.verdict.present.tables import render as compared
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One piece of advice: the reason, and the command if there is one."""
+
+    why: str
+    command: str = ""
+
+
+def flags_of(source: str = DEFAULT_SOURCE, patches: Sequence[str] = (), devices: Path | None = None) -> list[str]:
+    """The flags by which a further command selects the same build and devices."""
+    words = [] if source == DEFAULT_SOURCE else ["--source", source]
+    words += [word for patch in patches for word in ("--patch", patch)]
+    return words + ([] if devices is None else ["--devices", str(devices)])
+
+
+def advice_of(result: TriageResult, folder: Path, flags: Sequence[str]) -> list[Advice]:
+    """The advice for a result whose case files are in a folder, the most useful first."""
+    files = [str(folder / f"{case}{RECORDED}") for case in result.cases]
+    guilty, out = result.answer.guilty, ("--out", f"{folder}-reproduced")
+    match guilty:
+        case AttentionWrong(target=target):
+            return [
+                fattn("see what is wrong, and where", "compare", files, target, flags),
+                fattn("see what the kernel does", "inspect", files, target, flags),
+                fattn("make what a maintainer needs", "reproduce", files, target, flags, *out),
+            ]
+        case AttentionOverflows(target=target):
+            return [
+                fattn("see the error model's words", "compare", files, target, flags),
+                fattn("see where the first value leaves the range", "inspect", files, target, flags, "--find-nan"),
+            ]
+        case OtherOpWrong(node=node):
+            return [Advice("let upstream's own test judge this op", f"test-backend-ops test -o {node.op}")]
+        case NotFinite() | PartsWithout():
+            return around(result, files, flags)
+        case AsDesigned():
+            target = next(found.on for found in result.judgements if found.warning)
+            return [fattn("see the error that the kernel's arithmetic makes", "compare", files, target, flags)]
+        case Innocent() | Unknown():
+            return []
+
+
+def around(result: TriageResult, files: Sequence[str], flags: Sequence[str]) -> list[Advice]:
+    """Advice on a tensor of the model's own run: examine the model, and the attention of the layer."""
+    found, guilty = [], result.answer.guilty
+    if isinstance(guilty, NotFinite):
+        found.append(Advice("look at the model: its values leave the range of a type, whatever runs attention"))
+    if isinstance(guilty, PartsWithout):
+        found.append(Advice("look at the graph: what it gives attention, with and without flash attention"))
+    if any(op.found for op in result.ops if op.case in result.cases):
+        found.append(fattn("judge the layer's attention", "compare", files[:1], result.targets[0], flags))
+    return found
+
+
+def fattn(why: str, command: str, files: Sequence[str], target: str, flags: Sequence[str], *rest: str) -> Advice:
+    """A command of fattn-probe on case files and a target."""
+    words = ["fattn-probe", command, *files, "--on", target, *flags, *rest]
+    return Advice(why, shlex.join(words))
+
 
 COLUMNS = ("layer", "on", "attention", "other ops", "nearest to its limit", "tensors")
 LINE = 74

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fattn_probe.base.errors import BuildError, InputError, LostError
+from fattn_probe.base.files import scratch
 from fattn_probe.base.host import cores
 from fattn_probe.base.process import run
-from fattn_probe.base.scratch import scratch
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.entries import Given, entries_on_targets
@@ -28,12 +28,11 @@ from fattn_probe.llama.build.plan import case_file
 from fattn_probe.llama.build.sources import INSTANCES
 from fattn_probe.llama.source import KernelCase, Tree, kernel_cases
 from fattn_probe.llama.source.features import CUDA
+from fattn_probe.machine.run.capture import inputs_of
 from fattn_probe.machine.run.command import describe
 from fattn_probe.machine.run.frames import short_kernel
-from fattn_probe.machine.run.inputs import inputs_of
 from fattn_probe.machine.run.outcome import Ran, Unsupported
-from fattn_probe.machine.run.prepare import prepare
-from fattn_probe.machine.run.required_kernels import required_kernels
+from fattn_probe.machine.run.prepare import prepare, required_kernels
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.cases import Answers, judged_case
 from fattn_probe.verdict.judge.checks import Checks

@@ -19,9 +19,8 @@ from fattn_probe.base.host import cores
 from fattn_probe.base.workers import Workers, threads
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.entries import session_for
-from fattn_probe.lab.detect.baseline import KnownRuns
 from fattn_probe.lab.detect.mutants import Mutant
-from fattn_probe.lab.detect.schedule import Schedule, baseline_runs, workers
+from fattn_probe.lab.detect.schedule import KnownRuns, Schedule, baseline_runs, workers
 from fattn_probe.lab.detect.schema import PatchedTree, Schema, compiling, switched
 from fattn_probe.lab.detect.verdicts import (
     CHECK,
@@ -37,7 +36,7 @@ from fattn_probe.lab.detect.worker import BaselineRun, BuiltPart, Task, Trial
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.source import KernelCase
-from fattn_probe.machine.run.required_kernels import KernelReader, required_kernels, required_sources
+from fattn_probe.machine.run.prepare import KernelReader, required_kernels, required_sources
 from fattn_probe.machine.run.session import Session, arch_of
 
 ROUNDS = 3

@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from fattn_probe.base.digest import short
-from fattn_probe.base.documents import Document
+from fattn_probe.base.documents import Document, append, numbered
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.fingerprint import Fingerprint
-from fattn_probe.base.json_lines import append, numbered
 from fattn_probe.cases.device import Target, is_amd
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.entries import session_for
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.selection import select
 from fattn_probe.daily.regress.suite import Entry
-from fattn_probe.lab.detect.argued import equivalents
+from fattn_probe.lab.detect.counts import equivalents
 from fattn_probe.lab.detect.mutants import Mutant
-from fattn_probe.machine.run.fingerprint import of_source, on_target
-from fattn_probe.machine.run.session import Session, arch_of
+from fattn_probe.machine.run.session import Session, arch_of, of_source, on_target
 from fattn_probe.verdict.judge import support
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.judgement import Judgement

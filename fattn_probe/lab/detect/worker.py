@@ -14,18 +14,16 @@ from typing import Any
 
 from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import FattnProbeError, LostError
+from fattn_probe.base.files import scratch
 from fattn_probe.base.process import describe_code, log
-from fattn_probe.base.scratch import scratch
 from fattn_probe.base.workers import Tell
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.lab.detect.verdicts import CHECK, CHECKER, LOST, MISSING, STOPPED, VERDICT, Ending, killed_by
 from fattn_probe.llama.build import RUNNER, Build
 from fattn_probe.llama.launch.record import Names, Types
-from fattn_probe.machine.run.capture import Capture, capture_of
-from fattn_probe.machine.run.inputs import make_case_file
+from fattn_probe.machine.run.capture import Capture, capture_of, make_case_file, write_part
 from fattn_probe.machine.run.outcome import Missing, Ran, RunOutcome
-from fattn_probe.machine.run.part import write_part
 from fattn_probe.machine.run.runner import KILLED, SIGPROF, Child, ForkedRunner, RunnerEndedError, forked_runner
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation

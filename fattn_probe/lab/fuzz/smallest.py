@@ -23,7 +23,7 @@ from fattn_probe.lab.fuzz.scenarios import STRIDE, Settings, case_of, checked, s
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.machine.run.command import plan_cases
-from fattn_probe.machine.run.required_kernels import KernelReader
+from fattn_probe.machine.run.prepare import KernelReader
 from fattn_probe.machine.run.session import Session
 from fattn_probe.machine.run.simulator import Simulation
 from fattn_probe.verdict.judge.judgement import attention_kernel

@@ -9,14 +9,13 @@ import numpy as np
 
 from fattn_probe.base.console import NOTES
 from fattn_probe.base.errors import InputError
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import scratch
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op import Op, TensorView
-from fattn_probe.cases.op.tensors import element_offset, element_strides
+from fattn_probe.cases.op.op import element_offset, element_strides
 from fattn_probe.lab.kernels.contender import How, Outcome, Output, Question, refusal
-from fattn_probe.lab.program.build import Executable, maker, written
+from fattn_probe.lab.program.build import Executable, Program, maker, written
 from fattn_probe.lab.program.execute import ProgramSettings, execute
-from fattn_probe.lab.program.source import Program
 from fattn_probe.llama.build.ninja import Report, silent
 from fattn_probe.llama.launch.geometry import TilePart
 from fattn_probe.llama.launch.tiles import Tile

@@ -12,7 +12,7 @@ from fattn_probe.base.errors import ComparisonError, InputError, LostError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.device.catalogue import nearest
 from fattn_probe.cases.op import Op
-from fattn_probe.lab.kernels import tilelang_attention, torch_attention, triton_attention
+from fattn_probe.lab.kernels import tilelang_attention, torch_attention
 from fattn_probe.lab.kernels.compiled import own, shipped
 from fattn_probe.lab.kernels.contender import Contender, How, Outcome, Output, Question, refusal
 from fattn_probe.lab.kernels.extras import Arrays, Attended
@@ -81,7 +81,7 @@ def arrays_of(question: Question) -> Arrays:
 PACKAGES = {
     one.name: one
     for one in (
-        Package("triton", triton_attention.attend, "in Triton's interpreter, without a GPU"),
+        Package("triton", torch_attention.attend_in_triton, "in Triton's interpreter, without a GPU"),
         Package("tilelang", tilelang_attention.attend),
         Package("tilelang:jit", tilelang_attention.attend_by_runtime),
         *(

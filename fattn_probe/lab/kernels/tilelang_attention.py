@@ -12,15 +12,14 @@ import numpy as np
 
 from fattn_probe.base.arrays import Numbers
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import scratch
 from fattn_probe.cases.device import Device, Target
 from fattn_probe.cases.op import Sizes
 from fattn_probe.lab.kernels.contender import How
 from fattn_probe.lab.kernels.extras import Arrays, Attended, device_for, load, seconds_of, sizes_of
 from fattn_probe.lab.profile.command import device_of
-from fattn_probe.lab.program.build import maker, written
+from fattn_probe.lab.program.build import Program, maker, written
 from fattn_probe.lab.program.execute import ProgramSettings, execute
-from fattn_probe.lab.program.source import Program
 from fattn_probe.machine.run.frames import describe_finding
 from fattn_probe.machine.run.outcome import lost_message
 

@@ -5,16 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import scratch
 from fattn_probe.cases.device import Device, Target, load_devices
 from fattn_probe.cases.op import Op
-from fattn_probe.cases.op.ggml_types import block_size, type_size
+from fattn_probe.cases.op.op import block_size, type_size
 from fattn_probe.cases.scenario import Case
-from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, read_counts
-from fattn_probe.lab.profile.ncu import find_ncu, measure, parse
-from fattn_probe.lab.program.build import maker
+from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, find_ncu, measure, parse, read_counts
+from fattn_probe.lab.program.build import Program, maker
 from fattn_probe.lab.program.execute import ProgramSettings, environment, execute
-from fattn_probe.lab.program.source import Program
 from fattn_probe.lab.study.formulas import FormulaSizes, flash_attention_2
 from fattn_probe.lab.study.problem import count
 from fattn_probe.llama.build import RUNNER
@@ -23,11 +21,10 @@ from fattn_probe.llama.launch.constants import known_constants
 from fattn_probe.llama.launch.geometry import division_origin, geometry_of
 from fattn_probe.llama.launch.kernel import columns_of_tile
 from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.machine.run.capture import make_case_file
 from fattn_probe.machine.run.command import describe
-from fattn_probe.machine.run.gpu import gpu_name
-from fattn_probe.machine.run.inputs import make_case_file
 from fattn_probe.machine.run.outcome import Failed, Finding, Ran, RunOutcome, Unsupported, lost_message
-from fattn_probe.machine.run.session import Session
+from fattn_probe.machine.run.session import Session, gpu_name
 from fattn_probe.machine.run.simulator import Simulation
 
 

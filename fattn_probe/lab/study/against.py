@@ -12,10 +12,9 @@ from rich.text import Text
 from fattn_probe.base.arrays import F64, Indices
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.base.tables import Table
-from fattn_probe.daily.inspect.trace.model import Row
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace
 from fattn_probe.daily.inspect.trace.show import NOTHING_SEEN
-from fattn_probe.daily.inspect.trace.stages import StoredRow
+from fattn_probe.daily.inspect.trace.stages import Row, StoredRow
 from fattn_probe.daily.inspect.trace.tracer import Tracer
 from fattn_probe.lab.study.problem import StudyHead, exp_below
 from fattn_probe.llama.launch.families import TILE

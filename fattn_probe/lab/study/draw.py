@@ -12,7 +12,7 @@ from fattn_probe.base.view.marks import Box, Drawing, Look, Mark, Words
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.view.stream_k_map import PALETTE, colour_of
 from fattn_probe.daily.inspect.view.work_picture import TerminalMap
-from fattn_probe.lab.study.algorithms import Subject
+from fattn_probe.lab.study.command import Subject
 from fattn_probe.lab.study.problem import StepRow, count
 from fattn_probe.lab.study.problem import tiles as cut
 from fattn_probe.lab.study.schedules import Scheduled

@@ -1,15 +1,25 @@
-"""Attention in f16 and FP8, with the rounding of FlashAttention and of a standard implementation, against float64."""
+"""Attention in f16 and FP8, with the rounding of FlashAttention and of a standard implementation, against float64.
+
+Also FlashAttention-3's table 3 measured again: the errors on data with outliers. The paper (arXiv 2407.08608, section
+4.3) gives the distribution and the RMSE. It does not give the sizes; they are taken from its previous section (4.2,
+table 2): 8448 rows, head size 128, no mask. Its RMSE of f16 includes the rounding of Q, K and V to f16, so the
+reference uses the unrounded float32 numbers.
+"""
 
 # ruff: noqa: E741  (O and l are the papers' names)
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.arrays import F32, F64
-from fattn_probe.lab.study.problem import StudyHead, exp_below, rows_divided, tiles
+from fattn_probe.cases.op import Params
+from fattn_probe.cases.scenario.data import Fa3Outliers
+from fattn_probe.cases.scenario.draw import STREAMS, Logits, draw, stream
+from fattn_probe.lab.study.papers import standard
+from fattn_probe.lab.study.problem import MaskRule, StudyHead, exp_below, rows_divided, tiles
 from fattn_probe.verdict.truth.rounding_model.tensor_core import E4M3_LEAST, HOPPER_FP8, Factors, matrix_sum
 
 LARGEST = 448.0
@@ -131,11 +141,11 @@ def errors(
 def output(variant: str, head: StudyHead, B_r: int, B_c: int, seed: int = 0) -> F64:
     """A variant's output, (n_q, hsv), rounded to f16."""
     if variant == "f16-standard":
-        return in_f16(standard(head, halves(head), B_r, in_f16))
+        return in_f16(standard_rounded(head, halves(head), B_r, in_f16))
     if variant == "f16-flash":
         return in_f16(flash(head, halves(head), (B_r, B_c), in_f16, EXACT))
     if variant == "fp8-standard":
-        return in_f16(standard(head, eights(head, Scheme(False, False), B_r, B_c, seed), B_r, per_tensor))
+        return in_f16(standard_rounded(head, eights(head, Scheme(False, False), B_r, B_c, seed), B_r, per_tensor))
     scheme = SCHEMES[variant]
     operands = eights(head, scheme, B_r, B_c, seed)
     return in_f16(flash(head, operands, (B_r, B_c), offset_e4m3, scheme.sums) / P_OFFSET)
@@ -157,7 +167,7 @@ def eights(head: StudyHead, scheme: Scheme, B_r: int, B_c: int, seed: int) -> Op
     return quantised(_f32(Q), q_rows), quantised(_f32(K), kv_rows), quantised(_f32(head.V), kv_rows)
 
 
-def standard(head: StudyHead, operands: Operands, B_r: int, round_P: Round) -> F64:
+def standard_rounded(head: StudyHead, operands: Operands, B_r: int, round_P: Round) -> F64:
     """One operation after the other, each with a result in f16: Q K^T, its scaling, its softmax, then P V.
 
     Products are added in float32; the softmax of the rounded S is exact until its result is rounded.
@@ -229,3 +239,56 @@ def per_tensor(P: F64) -> F64:
 
 def _f32(x: F64) -> F32:
     return x.astype(np.float32)
+
+
+ROWS, HEAD_SIZE, TILE = 8448, 128, 128
+QUERIES = 256
+"""Queries of each head: this is enough, because the error of a query does not depend on the others."""
+PAPER: Mapping[str, float] = {
+    "f16-standard": 3.2e-4,
+    "f16-flash": 1.9e-4,
+    "fp8-standard": 2.4e-2,
+    "fp8-fa3": 9.1e-3,
+    "fp8-no-blocks": 9.3e-3,
+    "fp8-no-rotation": 2.4e-2,
+}
+
+
+Figures = dict[str, Any]
+
+
+def measure(heads: int, step: Step = quiet, *, rows: int = ROWS, queries: int = QUERIES, d: int = HEAD_SIZE) -> Figures:
+    """Measure every variant on a number of heads: the sizes, and the `table`."""
+    found = [_measured(number, heads, step, (rows, queries, d)) for number in range(heads)]
+    table = [row_of(name, [head[place].mean_square for head in found]) for place, name in enumerate(VARIANTS)]
+    return {"heads": heads, "queries": queries, "rows": rows, "head_size": d, "table": table}
+
+
+def row_of(variant: str, squares: list[float]) -> Figures:
+    """A row from the mean square errors of the heads: `variant`, `rmse`, its standard error, and the paper's figure.
+
+    The standard error, `spread`, is that of the mean, to first order.
+    """
+    mean = float(np.mean(squares))
+    spread = float(np.std(squares, ddof=1) / np.sqrt(len(squares)) / (2 * np.sqrt(mean))) if len(squares) > 1 else 0.0
+    return {"variant": variant, "rmse": float(np.sqrt(mean)), "spread": spread, "paper": PAPER.get(variant)}
+
+
+def _measured(number: int, heads: int, step: Step, sizes: tuple[int, int, int]) -> tuple[Rounded, ...]:
+    words = f"head {number + 1} of {heads}"
+    step(f"{words}: float64")
+    head = drawn(number, *sizes)
+    exact = standard(head, TILE).out
+    return errors(head, exact, TILE, TILE, seed=number, step=lambda variant: step(f"{words}: {variant}"))
+
+
+def drawn(number: int, rows: int, queries: int, d: int) -> StudyHead:
+    """A head of N(0, 1) + N(0, 100) Bernoulli(0.001), scaled by 1 / sqrt(d)."""
+    scale = 1.0 / float(np.sqrt(d))
+
+    def tensor(name: str, length: int) -> F64:
+        data = Fa3Outliers(kind="fa3_outliers")
+        values = draw(data, name, (length, d), stream(0, STREAMS[name], (number, 0)), Logits(scale, d))
+        return values.astype(np.float64)
+
+    return StudyHead(tensor("Q", queries), tensor("K", rows), tensor("V", rows), None, MaskRule(Params(scale)))

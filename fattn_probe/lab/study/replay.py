@@ -10,10 +10,9 @@ from fattn_probe.daily.inspect.replay.replay import Lane, Replay, SourceLine, St
 from fattn_probe.daily.inspect.replay.row_numbers import visible_shares
 from fattn_probe.lab.study.command import Study
 from fattn_probe.lab.study.draw import LANES, interval, stream_k_facts
-from fattn_probe.lab.study.lines import StepLines
 from fattn_probe.lab.study.problem import StepRow, count
 from fattn_probe.lab.study.schedules import Scheduled
-from fattn_probe.lab.study.show import about_of, steps_of, tile_words
+from fattn_probe.lab.study.show import StepLines, about_of, steps_of, tile_words
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, TileWork
 
 SIGNS = {"tile": "#", "store O, L": "O", "store part": "part", "combine": "+#", "S = QK^T": "S", "O = PV": "PV"}

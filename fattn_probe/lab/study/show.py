@@ -1,6 +1,7 @@
-"""A study as text (rich) and as JSON."""
+"""A study as text (rich) and as JSON, and the lines of llama.cpp that implement each step."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -13,15 +14,77 @@ from fattn_probe.base.arrays import F64
 from fattn_probe.base.documents import plain
 from fattn_probe.base.figures import number_of
 from fattn_probe.base.tables import Table, Word
+from fattn_probe.daily.inspect.anchors import COMMON, Anchor, locate
+from fattn_probe.daily.inspect.replay.replay import line_patterns
 from fattn_probe.lab.study.against import Against, against_lines
 from fattn_probe.lab.study.command import Study, problems
 from fattn_probe.lab.study.draw import TilePicture, interval, schedule_lines, standard_picture, stream_k_picture
 from fattn_probe.lab.study.formulas import Formula, FormulaSizes, FormulaTerm
-from fattn_probe.lab.study.lines import StepLines, lines_table
 from fattn_probe.lab.study.papers import split_ranges
 from fattn_probe.lab.study.precisions import Rounded
 from fattn_probe.lab.study.problem import JOINS, StepRow, count, rows_of, summary_of
+from fattn_probe.llama.launch.families import MMA_F16, TILE, VEC
 from fattn_probe.llama.launch.tiles import ntiles
+from fattn_probe.llama.source import Tree
+from fattn_probe.llama.source.features import CUDA
+
+STEPS = (
+    "S = Q K^T",
+    "m = max(m, S)",
+    "P = e^(S - m)",
+    "rescale = e^(m_old - m)",
+    "l = rescale l + sum of P",
+    "O = rescale O",
+    "O = O + P V",
+    "O = O / l, undivided tile",
+    "store m, l of a part",
+    "store O of a part",
+    "add parts",
+    "O = O / l",
+)
+KERNELS: Mapping[str, tuple[str, str]] = {
+    "mma": (MMA_F16.name, MMA_F16.file),
+    "tile": (TILE.name, TILE.file),
+    "vec": (VEC.name, VEC.file),
+    "fixup": (MMA_F16.name, COMMON),
+    "combine": (TILE.name, COMMON),
+}
+"""The family of a kernel, or of those that it runs after, and its file in ggml-cuda/."""
+
+
+@dataclass(frozen=True)
+class StepLines:
+    """A step, and its line (`fattn-vec.cuh:284`) by kernel; None where the tree has no such line."""
+
+    step: str
+    places: Mapping[str, str | None]
+
+
+def step_lines_of(tree: Tree) -> tuple[StepLines, ...]:
+    """Find each step in a tree."""
+    patterns = {(what, family, file): pattern for family, _, what, file, pattern in line_patterns()}
+    of_step = {step: [name for name, where in KERNELS.items() if (step, *where) in patterns] for step in STEPS}
+    anchors = tuple(
+        Anchor(f"{step}: {name}", KERNELS[name][1], patterns[step, *KERNELS[name]], "")
+        for step, names in of_step.items()
+        for name in names
+    )
+    found = locate(tree.root / CUDA, anchors).locations
+    return tuple(
+        StepLines(step, {name: next(iter(found[f"{step}: {name}"]), None) for name in names})
+        for step, names in of_step.items()
+    )
+
+
+def lines_table(steps: tuple[StepLines, ...]) -> Table:
+    """The steps, each with its lines; parts of mma blocks are added by the fixup kernel, the others by combine."""
+    columns = {"mma": "fixup", "tile": "combine", "vec": "combine"}
+    rows = (
+        (one.step, *(one.places.get(name, one.places.get(after)) or "-" for name, after in columns.items()))
+        for one in steps
+    )
+    return Table(("step", *columns), tuple(rows))
+
 
 BAR = 10
 TITLES: Mapping[str, str] = {

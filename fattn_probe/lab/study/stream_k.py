@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fattn_probe.base.arrays import F64
 from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import MIB, read_text
@@ -168,17 +167,17 @@ NEEDS_FIXUP, IS_FIXUP = 0, 1  # the two halves of dst_fixup_meta
 def _slow_memory(op: OpArrays, launch: StudyLaunch) -> SlowMemory:
     """The tensors, with one mask plane per head if there are several, and `dst_fixup` with its metadata."""
     shape = op.shape
-    hbm = SlowMemory(Q=op.Q, K=op.K, V=op.V, **({} if op.mask is None else {"mask": _planes(op.mask, shape.n_head)}))
+    arrays = {"Q": op.Q, "K": op.K, "V": op.V}
+    if op.mask is not None:
+        planes = op.mask.shape[1]
+        arrays["mask"] = op.mask if planes == 1 else op.mask[:, np.arange(shape.n_head) % planes]
+    hbm = SlowMemory(**arrays)
     hbm.allocate("O", shape.n_seq, shape.n_head, shape.n_q, shape.hsv)
     hbm.allocate("L", shape.n_seq, shape.n_head, shape.n_q)
     parts = (len(launch.blocks), launch.ncols2, launch.ncols1)
     hbm.allocate("dst_fixup", *parts, shape.hsv)
     hbm.allocate("dst_fixup_meta", 2, *parts, 2)
     return hbm
-
-
-def _planes(mask: F64, n_head: int) -> F64:
-    return mask if mask.shape[1] == 1 else mask[:, np.arange(n_head) % mask.shape[1]]
 
 
 def _places(op: OpArrays, piece: StudyPiece) -> dict[str, tuple[Index, ...]]:

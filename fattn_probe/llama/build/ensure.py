@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from fattn_probe.base.cache import growing, lock_beside, named
+from fattn_probe.base.digest import SEAL, Seal, damage, read_seal, write_seal
 from fattn_probe.base.errors import BuildError, InputError, MachineError
-from fattn_probe.base.files import whole_folder, writing
-from fattn_probe.base.locks import lock_of_file
-from fattn_probe.base.seal import SEAL, Seal, damage, read_seal, write_seal
+from fattn_probe.base.files import lock_of_file, whole_folder, writing
 from fattn_probe.llama.build.ccache import STATS_LOG
 from fattn_probe.llama.build.key import (
     MANIFEST,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fattn_probe.base.cache import Growth, cache_dir
 from fattn_probe.base.errors import BuildError, InputError
-from fattn_probe.cases.device.resources import Resources
+from fattn_probe.cases.device.origin import Resources
 from fattn_probe.llama.build.ccache import STATS_LOG, ccache_env, read_objects
 from fattn_probe.llama.build.ensure import RESOURCES, ensure, replacing_lock
 from fattn_probe.llama.build.flags import Flags

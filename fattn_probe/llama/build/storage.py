@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.base.cache import Kind, cache_dir, lock_beside, parts
+from fattn_probe.base.digest import SEAL
 from fattn_probe.base.errors import InputError, MachineError
-from fattn_probe.base.files import remove_tree
+from fattn_probe.base.files import remove_tree, sweep
 from fattn_probe.base.process import run
-from fattn_probe.base.scratch import sweep
-from fattn_probe.base.seal import SEAL
 from fattn_probe.llama.build.ccache import Usage, ccache_folder, find_ccache, store_env, usage
 from fattn_probe.llama.build.key import MANIFEST, MANIFESTS
 from fattn_probe.llama.build.overlay import REWRITTEN

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.base.files import writing
+from fattn_probe.base.files import scratch, writing
 from fattn_probe.base.process import run
-from fattn_probe.base.scratch import scratch
 from fattn_probe.llama.source.spec import RELEASE_TAG, GitSpec
 
 TIMEOUT = 600.0

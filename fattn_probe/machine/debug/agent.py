@@ -14,10 +14,17 @@ from pathlib import Path, PurePosixPath
 
 import gdb
 
-from fattn_probe.machine.debug.backtrace import shorten_backtraces
 from fattn_probe.machine.debug.lines import Lines, StopPoint, function_at
-from fattn_probe.machine.debug.names import without_parameters
-from fattn_probe.machine.debug.protocol import Advance, DebuggerError, Frame, Hit, StopRecord, walk_by_stops
+from fattn_probe.machine.debug.live import shorten_backtraces
+from fattn_probe.machine.debug.protocol import (
+    Advance,
+    DebuggerError,
+    Frame,
+    Hit,
+    StopRecord,
+    walk_by_stops,
+    without_parameters,
+)
 
 FRAMES = 8  # frames to search: launch_fattn and its callers
 HEADERS = (".h", ".hpp", ".cuh")

@@ -1,14 +1,191 @@
-"""Run a procedure on a debugger: inside it if it has Python, else over MI."""
+"""Run a procedure on a debugger: inside it if it has Python, else over MI alone."""
 
 import importlib
 import json
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import fattn_probe
-from fattn_probe.base.scratch import scratch
-from fattn_probe.machine.debug.protocol import DebuggerError
+from fattn_probe.base.files import scratch
+from fattn_probe.machine.debug.channel import Reply, c_string
+from fattn_probe.machine.debug.protocol import (
+    Advance,
+    DebuggerError,
+    Frame,
+    Hit,
+    Reason,
+    StopRecord,
+    walk_by_stops,
+    without_parameters,
+)
 from fattn_probe.machine.debug.session import DebugSession
+
+RESUMING = {
+    "run": "-exec-run",
+    "continue": "-exec-continue",
+    "next": "-exec-next",
+    "step": "-exec-step",
+    "finish": "-exec-finish",
+}
+REASONS: Mapping[str, Reason] = {
+    "breakpoint-hit": "breakpoint",
+    "watchpoint-trigger": "breakpoint",
+    "read-watchpoint-trigger": "breakpoint",
+    "access-watchpoint-trigger": "breakpoint",
+    "signal-received": "signal",
+    "exited": "exited",
+    "exited-normally": "exited",
+    "exited-signalled": "exited",
+}
+"""Kinds of stop by MI's reason; any other reason is a `step`."""
+HIT = re.compile(r'bkpt=\{number="(\d+)".*?times="(\d+)"')
+BY_TEXT = 8192  # up to this many bytes, reading memory as text is faster than through a file
+REFERENCE = re.compile("@0x[0-9a-f]+")  # MI prints only this for a reference
+
+
+class OverMI:
+    """The `Debugger` protocol over a session; `patience` is the deadline (seconds) for the program to stop."""
+
+    def __init__(self, session: DebugSession, patience: float = 600.0) -> None:
+        self.session = session
+        self.patience = patience
+        self._times: dict[int, int] = {}
+
+    def execute(self, command: str) -> str:
+        """Run a command of gdb's console; returns its output."""
+        return self.session.execute(command, self.patience)
+
+    def insert(self, location: str, condition: str = "") -> int:
+        """Set a breakpoint, pending if its library is not loaded yet; returns its number."""
+        return int(self._insert(location, condition)["number"])
+
+    def insert_near(self, location: str, condition: str = "") -> list[int]:
+        """Set breakpoints on a line in all compilation units, since MI cannot select one; one number per address.
+
+        MI announces a hit breakpoint with all of its locations, which takes 70 ms for 90 of them.
+        """
+        found = self._insert(location)
+        places = found.get("locations", ())
+        if not places:
+            self.delete(int(found["number"]))
+            return [self.insert(location, condition)]
+        self.delete(int(found["number"]))
+        commands = [_insertion(f"*{place['addr']}", condition) for place in places]
+        return [int(reply.checked().results["bkpt"]["number"]) for reply in self.session.commands(commands)]
+
+    def delete(self, *numbers: int) -> None:
+        """Remove breakpoints."""
+        if numbers:
+            self.session.command(f"-break-delete {' '.join(map(str, numbers))}")
+
+    def resume(self, command: str) -> StopRecord:
+        """Run `run`, `continue`, `next`, `step` or `finish`; returns where the program stopped.
+
+        A program killed by a signal has `exited`, with the signal's name as its detail.
+        """
+        reply = self.session.resume(RESUMING[command], self.patience)
+        if reply.stopped is None:
+            raise DebuggerError(f"the debugger did not report a stop after {command}")
+        return self._stop(reply.stopped, reply)
+
+    def walk(self, stop: StopRecord, advance: Advance) -> StopRecord:
+        """Resume from `stop` with the command that `advance` gives for each stop; returns the last stop."""
+        return walk_by_stops(self.resume, stop, advance)
+
+    def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
+        """Continue to the first stop that is not at these breakpoints; read values at these."""
+        hits: list[Hit] = []
+        while (stop := self.resume("continue")).breakpoints and readings.keys() >= set(stop.breakpoints):
+            hits += [Hit(number, self.evaluate(readings[number])) for number in stop.breakpoints]
+        return hits, stop
+
+    def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
+        """The values of expressions in frame `level` (0: newest), as gdb prints them; None if not evaluable."""
+        values = self._values(expressions, level)
+        references = [at for at, value in enumerate(values) if value is not None and REFERENCE.fullmatch(value)]
+        objects = self._values([f"*&({expressions[at]})" for at in references], level) if references else []
+        for at, value in zip(references, objects, strict=True):
+            values[at] = value
+        return values
+
+    def refusal(self, expression: str) -> str:
+        """gdb's reason why an expression cannot be evaluated in the newest frame; empty if it can."""
+        (reply,) = self._in_frame(0, [f"-data-evaluate-expression {c_string(expression)}"])
+        return reply.error if reply.kind == "error" else ""
+
+    def local_names(self, level: int = 0) -> set[str]:
+        """The names of variables and arguments in scope in a frame."""
+        (reply,) = self._in_frame(level, ["-stack-list-variables --no-values"])
+        return {variable["name"] for variable in reply.checked().results["variables"]}
+
+    def frames(self, limit: int) -> list[Frame]:
+        """The newest `limit` frames."""
+        stack = self.session.command(f"-stack-list-frames --no-frame-filters 0 {limit - 1}").results["stack"]
+        return [Frame(*_place(frame)) for frame in stack]
+
+    def memory(self, address: int, count: int) -> bytes:
+        """Bytes of the program's host memory."""
+        path = self.session.folder / "memory"
+        if count > BY_TEXT and " " not in str(path):  # `dump` does not understand quotes
+            self.session.execute(f"dump binary memory {path} {address:#x} {address + count:#x}")
+            return path.read_bytes()
+        reply = self.session.command(f"-data-read-memory-bytes {address:#x} {count}")
+        read = b"".join(bytes.fromhex(block["contents"]) for block in reply.results["memory"])
+        if len(read) != count:
+            raise DebuggerError(f"only {len(read)} of {count} bytes at {address:#x} can be read")
+        return read
+
+    def _insert(self, location: str, condition: str = "") -> Mapping[str, Any]:
+        breakpoint: Mapping[str, Any] = self.session.command(_insertion(location, condition)).results["bkpt"]
+        return breakpoint
+
+    def _values(self, expressions: Sequence[str], level: int) -> list[str | None]:
+        replies = self._in_frame(level, [f"-data-evaluate-expression {c_string(text)}" for text in expressions])
+        return [str(reply.results["value"]) if reply.kind == "done" else None for reply in replies]
+
+    def _in_frame(self, level: int, commands: Sequence[str]) -> list[Reply]:
+        """Send commands for a frame, selected each time, because a console command may have selected a different one.
+
+        gdb reads the number of a missing frame as an address, so the depth of the stack is checked first.
+        """
+        if level == 0:
+            return self.session.commands(["-stack-select-frame 0", *commands])[1:]
+        if int(self.session.command(f"-stack-info-depth {level + 1}").results["depth"]) <= level:
+            raise DebuggerError(f"No frame at level {level}.")
+        return self.session.commands([f"-stack-select-frame {level}", *commands, "-stack-select-frame 0"])[1:-1]
+
+    def _stop(self, stopped: Mapping[str, Any], reply: Reply) -> StopRecord:
+        reason = REASONS.get(stopped.get("reason", ""), "step")
+        function, file, line = _place(stopped.get("frame", {}))
+        numbers = set[int]()
+        if reason == "breakpoint":  # all that were hit: the one in the record, and those whose hit count has grown
+            numbers |= {int(stopped["bkptno"])} if "bkptno" in stopped else set()
+            numbers |= {int(stopped[key]["number"]) for key in ("wpt", "hw-rwpt", "hw-awpt") if key in stopped}
+            counts = {int(match[1]): int(match[2]) for line in reply.hits if (match := HIT.search(line))}
+            numbers |= {number for number, times in counts.items() if times > self._times.get(number, 0)}
+            self._times.update(counts)
+        return StopRecord(reason, tuple(sorted(numbers)), function, file, line, _detail(stopped))
+
+
+def _insertion(location: str, condition: str) -> str:
+    option = f"-c {c_string(condition)} " if condition else ""
+    return f"-break-insert -f {option}{c_string(location)}"
+
+
+def _place(frame: Mapping[str, Any]) -> tuple[str, str, int]:
+    return without_parameters(frame.get("func", "")), frame.get("file", ""), int(frame.get("line", 0))
+
+
+def _detail(stopped: Mapping[str, Any]) -> str:
+    """The signal's name, or the exit code, which MI writes in octal."""
+    if stopped.get("reason") == "exited-normally":
+        return "0"
+    if "exit-code" in stopped:
+        return str(int(stopped["exit-code"], 8))
+    return str(stopped.get("signal-name", ""))
+
 
 LOAD = """
 import sys
@@ -31,8 +208,6 @@ def run_procedure(
     if the debugger has it. A command that the debugger refuses raises DebuggerError either way.
     """
     if not (session.has_python() if inside is None else inside):
-        from fattn_probe.machine.debug.mi import OverMI  # for debuggers without Python
-
         module, _, name = procedure.partition(":")
         function = getattr(importlib.import_module(module), name)
         return json.loads(json.dumps(function(OverMI(session, deadline), argument)))

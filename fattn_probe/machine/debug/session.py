@@ -13,10 +13,9 @@ from typing import IO, Self
 
 from fattn_probe.base.cache import Kind, tended
 from fattn_probe.base.errors import BuildError, InputError, LostError
-from fattn_probe.base.scratch import scratch
-from fattn_probe.machine.debug.channel import Channel, GoneError
+from fattn_probe.base.files import scratch
+from fattn_probe.machine.debug.channel import Channel, GoneError, Reply, ReplyBuilder, c_string
 from fattn_probe.machine.debug.protocol import DebuggerError
-from fattn_probe.machine.debug.records import Reply, ReplyBuilder, c_string
 
 GDB_INDEX = Kind("gdb-index", "the folder of gdb's indexes")
 INSTALL = "Debian and Ubuntu: apt install gdb; Fedora: dnf install gdb; cuda-gdb comes with NVIDIA's CUDA toolkit"

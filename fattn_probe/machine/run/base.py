@@ -15,7 +15,7 @@ from fattn_probe.llama.source.fork import commit_source, upstream_commit
 from fattn_probe.llama.source.spec import PINS, FolderSpec, GitSpec, PypiSpec, parse_spec
 from fattn_probe.machine.run.command import Done
 from fattn_probe.machine.run.outcome import Ran, Unsupported, missing_kernels
-from fattn_probe.machine.run.required_kernels import KernelsByOp, dry_runs, op_digest
+from fattn_probe.machine.run.prepare import KernelsByOp, dry_runs, op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
 
 Launches = Mapping[str, tuple[LaunchRecord, ...]]

@@ -9,16 +9,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
-from fattn_probe.base.files import make_folder
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import make_folder, scratch
 from fattn_probe.base.tables import Table
 from fattn_probe.cases.device import Target, units_of
 from fattn_probe.cases.device.origin import legend
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.machine.run.capture import Capture, write_capture
+from fattn_probe.machine.run.capture import Capture, inputs_of, make_dry_file, write_capture
 from fattn_probe.machine.run.frames import brief_frames, describe_finding
-from fattn_probe.machine.run.inputs import inputs_of, make_dry_file
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Ran, RunOutcome, Unsupported
 from fattn_probe.machine.run.session import Session
 

@@ -24,7 +24,7 @@ from fattn_probe.llama.cxx.functions import BODIES
 from fattn_probe.llama.launch.families import BY_KERNEL, instance_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import KernelCase, Tree, ggml_types
-from fattn_probe.machine.run.required_kernels import known_cases
+from fattn_probe.machine.run.prepare import known_cases
 
 BODY = f"_ZN{len(BODIES)}{BODIES}"
 """How the symbols of kernels' bodies begin."""

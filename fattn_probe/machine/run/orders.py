@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fattn_probe.base.digest import hexdigest
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.files import scratch
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build.key import RUNNER
-from fattn_probe.machine.run.inputs import FiledInputs, make_case_file
+from fattn_probe.machine.run.capture import FiledInputs, make_case_file
 from fattn_probe.machine.run.outcome import Lost, Missing, Ran, RunOutcome, Unsupported
 from fattn_probe.machine.run.runner import RunFiles, RunnerEndedError, SharedRunner
 from fattn_probe.machine.run.session import Session

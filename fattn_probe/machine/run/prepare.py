@@ -1,25 +1,284 @@
-"""Build all the kernels that cases need before they run."""
+"""The kernels that cases launch on a target, found by dry runs of its build, stored, and built before the cases run."""
 
+import functools
+import json
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
-from fattn_probe.base.scratch import scratch
-from fattn_probe.base.workers import threads
-from fattn_probe.cases.device import Target
+from fattn_probe.base.cache import Kind
+from fattn_probe.base.digest import short
+from fattn_probe.base.documents import Document
+from fattn_probe.base.errors import InputError, LostError
+from fattn_probe.base.files import scratch
+from fattn_probe.base.host import cores
+from fattn_probe.base.workers import Died, Tell, Workers, threads
+from fattn_probe.cases.device import Device, Target, load_devices
+from fattn_probe.cases.device.target import picklable
+from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
-from fattn_probe.llama.build import RUNNER, BuildRequest
-from fattn_probe.llama.build.key import as_compiled
-from fattn_probe.llama.build.ninja import Report
+from fattn_probe.llama.build import RUNNER, Build, BuildRequest
+from fattn_probe.llama.build.key import as_compiled, kernels_apart
+from fattn_probe.llama.build.ninja import Report, silent
+from fattn_probe.llama.build.sources import CONVERSIONS, launches_file, launching_files
+from fattn_probe.llama.build.stamp import own_stamp
+from fattn_probe.llama.build.symbols import case_of, demangle
+from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.families import BY_KERNEL, instance_of, kernel_named
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.llama.source import KernelCase
-from fattn_probe.machine.run.command import Work
-from fattn_probe.machine.run.gpu import gpu_arch, has_gpu
-from fattn_probe.machine.run.inputs import make_dry_file
-from fattn_probe.machine.run.outcome import Ran
-from fattn_probe.machine.run.required_kernels import device_of, likely_kernels, required_kernels, required_sources
-from fattn_probe.machine.run.session import RunOptions, Session, arch_of
+from fattn_probe.llama.source import KernelCase, Tree, ggml_types, kernel_cases
+from fattn_probe.machine.run.capture import make_dry_file
+from fattn_probe.machine.run.command import Done, Work, plan_cases
+from fattn_probe.machine.run.outcome import Ran, Unsupported, missing_kernels
+from fattn_probe.machine.run.session import RunOptions, Session, arch_of, gpu_arch, has_gpu, of_source, on_target
 from fattn_probe.machine.run.simulator import Simulation, unpacked_tables
+
+KERNELS = Kind("instances", "the list of ops' kernels")
+DOCUMENT = Document("a list of ops' kernels", dict[str, tuple[str, ...]])
+
+
+def op_digest(op: Op) -> str:
+    """16 hex digits of an op's parameters, tensors and roots; its data do not affect the choice of a kernel."""
+    return short(json.dumps(op.to_json(), sort_keys=True))
+
+
+@dataclass(frozen=True)
+class KernelsByOp:
+    """A document with the kernel cases that ops need, by `op_digest`, for one source on one GPU."""
+
+    key: str
+
+    @classmethod
+    def of(cls, options: RunOptions, target: Target) -> "KernelsByOp":
+        """The document for a source with its patches on a target; the choice depends on these and on the op."""
+        return cls(on_target(of_source(options), target).kernels)
+
+    @classmethod
+    def similar(cls, options: RunOptions, target: Target) -> "KernelsByOp":
+        """The document of the source's last run, with other patches or before an edit: a guess."""
+        spelled = replace(of_source(options), tree=options.tree.spec if options.tree else "", patches=())
+        return cls(on_target(spelled, target).kernels)
+
+    @classmethod
+    def launches(cls, options: RunOptions, target: Target) -> "KernelsByOp":
+        """The document with the launches of ops, as JSON lines, for a source with its patches on a target."""
+        return cls(replace(on_target(of_source(options), target), stamp=own_stamp()).launches)
+
+    def read(self) -> dict[str, tuple[str, ...]]:
+        """The contents of the document; empty if it is missing or damaged."""
+        return DOCUMENT.remembered(KERNELS, self.key) or {}
+
+    def write(self, names: Mapping[str, tuple[str, ...]]) -> None:
+        """Rewrite the document; a read-only cache is not an error."""
+        DOCUMENT.remember(KERNELS, self.key, dict(names))
+
+
+CASES_A_PROCESS = 50
+"""The number of dry runs that justifies another process, which takes half a second to start."""
+Names = dict[str, tuple[str, ...]]
+"""The names of the kernel cases of ops, or other descriptions of their launches, by the ops' digests."""
+Items = Sequence[tuple[str, Case]]
+"""Cases with the digests of their ops."""
+Read = Callable[[Tree], Callable[[Done], tuple[str, ...] | None]]
+"""Makes the reader of a tree's dry runs; it returns None for a run that failed."""
+
+
+def required_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
+    """The kernel cases that a target needs for these cases.
+
+    A case whose dry run fails is left out; its real run shows the error.
+    """
+    tree = session.options.tree
+    if tree is None:
+        return []
+    ops = {op_digest(case.op): case for case in cases}
+    remembered = KernelsByOp.of(session.options, target)
+    names = remembered.read()
+    fresh = {digest: case for digest, case in ops.items() if digest not in names}
+    if fresh:
+        names |= dry_runs(session, fresh, target)
+        remembered.write(names)
+        similar = KernelsByOp.similar(session.options, target)
+        similar.write(similar.read() | names)
+    return kernels_of(session, target, ops, names)
+
+
+def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
+    """The likely kernel cases without dry runs: those needed before, with other edits or patches of the source.
+
+    With this guess, the kernels compile at the same time as the host code that dry runs need.
+    """
+    tree = session.options.tree
+    if tree is None:
+        return []
+    files = (KernelsByOp.similar(session.options, target), KernelsByOp.of(session.options, target))
+    names = {digest: kernels for file in files for digest, kernels in file.read().items()}
+    return kernels_of(session, target, [op_digest(case.op) for case in cases], names)
+
+
+def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
+    """Additional files of the CUDA backend that cases need: conversions to f16, for other types of K and V."""
+    types = {type for case in cases for type in (case.op.type_K, case.op.type_V)}
+    return () if types <= {"f16"} else (CONVERSIONS,)
+
+
+def launching_by_size(session: Session, cases: Iterable[Case], target: Target) -> tuple[str, ...]:
+    """The file of a simulated GPU's build that launches all kernels of the cases' head size; none if there are more."""
+    tree, sizes = session.options.tree, {(str(case.op.sizes.hsk), str(case.op.sizes.hsv)) for case in cases}
+    if tree is None or target.engine != "sim" or len(sizes) > 1:
+        return ()
+    return tuple(launches_file(*size) for size in sizes & {case.sizes for case in kernel_cases(tree)})
+
+
+def launching_sources(session: Session, kernels: Iterable[KernelCase], target: Target) -> tuple[str, ...]:
+    """The files of a simulated GPU's build that launch some kernels, apart from those that it has."""
+    if session.options.tree is None or target.engine != "sim":
+        return ()
+    made = session.builds.get(f"{target}/{RUNNER}")
+    files = made.manifest.contents.sources if made is not None else ()
+    return launching_files(kernels, known_cases(session.options.tree).values(), files)
+
+
+def known_cases(tree: Tree) -> dict[str, KernelCase]:
+    """The kernel cases of a tree by name."""
+    return {case.name: case for case in kernel_cases(tree)}
+
+
+def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Names) -> list[KernelCase]:
+    """The kernels of ops that the tree has, each once; complete cases if kernels are not compiled separately."""
+    assert session.options.tree is not None
+    known = known_cases(session.options.tree)
+    wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
+    found = (kernel for name in wanted if (kernel := kernel_named(name, known)))
+    return as_compiled(found, target.engine, session.options.flavour)
+
+
+def compiled_names(session: Session, target: Target, names: Names) -> Names:
+    """The kernels of ops under the names that builds have them by; without those that the tree lacks.
+
+    A dry run names each kernel of a case, of which builds for a GPU or for a debugger have all or none.
+    """
+    assert session.options.tree is not None
+    known, flavour = known_cases(session.options.tree), session.options.flavour
+    every = {
+        name: kernel_named(name, known) for name in dict.fromkeys(name for words in names.values() for name in words)
+    }
+    compiled = {name: as_compiled([kernel], target.engine, flavour)[0].name for name, kernel in every.items() if kernel}
+    return {
+        digest: tuple(dict.fromkeys(compiled[name] for name in words if name in compiled))
+        for digest, words in names.items()
+    }
+
+
+def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: "Read | None" = None) -> Names:
+    """The launches of each op, from parallel dry runs: the names of its kernel cases, or the result of `read`.
+
+    Kernels missing from the build are skipped, not compiled. An op whose run failed is left out. If kernels are not
+    compiled apart, a release build makes the dry runs, so that the actual build has no second host function for a
+    kernel. Ops of several head sizes run twice: first without what launches their kernels, to learn which of that they
+    need.
+    """
+    simulation = Simulation(dry=True, skip_kernels=True, threads=1)
+    options = replace(session.options, simulation=simulation, repeat=1, warmup=0)
+    if target.engine == "sim" and not kernels_apart(target.engine, options.flavour):
+        options = replace(options, flavour="release")
+    dry, items = Session(options, session.progress), list(cases.items())
+    by_size = launching_by_size(session, cases.values(), target)
+    dry.add_kernels(target, (), sources=(*required_sources(cases.values()), *by_size))
+    if target.engine == "sim" and not by_size:
+        assert options.tree is not None
+        every, known = known_cases(options.tree), KernelsByOp.of(session.options, target).read()
+        names = {digest: known[digest] for digest in cases.keys() & known.keys()}
+        names |= _read_runs(dry, [item for item in items if item[0] not in names], target, names_of)
+        called = (kernel_named(name, every) for words in names.values() for name in words)
+        files = launching_sources(dry, filter(None, called), target)
+        if not files and read is None:
+            return names
+        dry.add_kernels(target, (), sources=files)
+    return _read_runs(dry, items, target, read or names_of)
+
+
+def _read_runs(dry: Session, items: Items, target: Target, read: Read) -> Names:
+    """What `read` says of dry runs in parallel."""
+    begin = functools.partial(reading, dry.options, dry.builds, picklable(target), read)
+    processes = process_count(len(items))
+    if processes == 1:
+        with begin(silent) as words_of:
+            return words_of(items)
+    found: Names = {}
+    with Workers[Items, Names](begin, processes) as pool:
+        for _, names in pool.answers([items[start::processes] for start in range(processes)]):
+            if isinstance(names, Died):
+                raise LostError(f"dry runs: {names.how}")
+            found |= names
+    return found
+
+
+@contextmanager
+def reading(
+    options: RunOptions, builds: Mapping[str, Build], target: Target, read: "Read", tell: Tell
+) -> Iterator[Callable[[Items], Names]]:
+    """A worker's function, which makes dry runs of some ops; `read` describes their launches."""
+    session, tree = Session(options, builds=dict(builds)), options.tree
+    assert tree is not None
+    words_of = read(tree)
+
+    def names(items: Items) -> Names:
+        done = plan_cases(session, [(case, [target]) for _, case in items])
+        found = ((digest, words_of(one)) for (digest, _), one in zip(items, done, strict=True))
+        return {digest: words for digest, words in found if words is not None}
+
+    yield names
+
+
+def process_count(cases: int) -> int:
+    """The number of processes that share dry runs."""
+    return max(1, min(cores(), cases // CASES_A_PROCESS))
+
+
+class KernelReader:
+    """Reads the kernel cases of an op from its dry run."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.cases = known_cases(tree)
+        self.types = ggml_types(tree)
+        self.of_symbol = functools.cache(lambda symbol: case_of(demangle(symbol), self.cases, self.types))
+
+    def names(self, done: Done) -> tuple[str, ...] | None:
+        """The names of the kernels that were launched, and of the cases that were skipped; None if the run failed."""
+        if not isinstance(done.result, Ran | Unsupported):
+            return None
+        found = self._cases(done.result) if isinstance(done.result, Ran) else ()
+        return tuple(dict.fromkeys(case.name for case in found if case is not None))
+
+    def _cases(self, ran: Ran) -> Iterator[KernelCase | None]:
+        known = ((BY_KERNEL.get(launch.kernel), launch.values) for launch in ran.launches)
+        yield from (instance_of(family, values, self.cases) for family, values in known if family)
+        yield from (self.of_symbol(symbol) for symbol in missing_kernels(ran.warnings))
+
+
+def names_of(tree: Tree) -> Callable[[Done], tuple[str, ...] | None]:
+    """A reader of the names of kernel cases."""
+    return KernelReader(tree).names
+
+
+def device_of(arch: str) -> Device:
+    """The first GPU of the catalogue with an architecture."""
+    for device in load_devices().values():
+        if arch_number(device.arch) == arch_number(arch):
+            return device
+    raise InputError(
+        f"no GPU of the catalogue has arch {arch}, so it is not known which kernels these scenarios need there; "
+        "name them with --kernel, or build without scenarios: a run compiles what it misses"
+    )
+
+
+def kernel_key(launch: LaunchRecord) -> tuple[str, tuple[str, ...]]:
+    """The family and arguments of a launch's kernel case; ("", ()) for a kernel without its own case."""
+    family = BY_KERNEL.get(launch.kernel)
+    arguments = family.case_arguments(launch.values) if family else ()
+    return (family.case, arguments) if family and arguments else ("", ())
 
 
 def prepare(session: Session, work: Work, program: str = RUNNER) -> None:

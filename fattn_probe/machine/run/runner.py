@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fattn_probe.base.errors import LostError, TimedOutError
+from fattn_probe.base.files import scratch
 from fattn_probe.base.process import Completed, Dialogue, dialogue, kill_group, run
-from fattn_probe.base.scratch import scratch
 from fattn_probe.llama.build import Build, replacing_lock
 from fattn_probe.llama.launch.record import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.machine.run.frames import kernel_frames, symbolise, symbolised
@@ -27,8 +27,8 @@ from fattn_probe.machine.run.outcome import (
     RunOutcome,
     Unsupported,
     parse_ending,
+    read_result,
 )
-from fattn_probe.machine.run.result import read_result
 
 LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
 READY, DONE, ENDED = "fattn-runner: ready", "fattn-runner: done", "fattn-runner: ended "

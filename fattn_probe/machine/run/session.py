@@ -1,35 +1,67 @@
-"""Run a case on a target: make the build, and compile each kernel that turns out to be missing."""
+"""Run a case on a target: make the build, and compile each kernel that turns out to be missing; its fingerprint."""
 
 import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 from fattn_probe.base.arrays import Bytes
 from fattn_probe.base.errors import BuildError, InputError
+from fattn_probe.base.files import scratch
+from fattn_probe.base.fingerprint import Fingerprint
 from fattn_probe.base.host import cores
-from fattn_probe.base.scratch import scratch
+from fattn_probe.base.process import run
 from fattn_probe.cases.device import Target, arch_name
 from fattn_probe.cases.op.case_file import Named, write_case
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import CPU_RUNNER, RUNNER, Build, BuildRequest, Manifest, ensure
-from fattn_probe.llama.build.key import Contents, Flavour, key_of, new_manifest
+from fattn_probe.llama.build.key import Contents, Flavour, key_of, named, new_manifest
 from fattn_probe.llama.build.ninja import JobSlots, Report, silent
+from fattn_probe.llama.build.stamp import package_stamp
 from fattn_probe.llama.build.toolchain import find_toolchain
+from fattn_probe.llama.launch.architecture import nvcc_arch
 from fattn_probe.llama.launch.record import Names, Types
 from fattn_probe.llama.source import KernelCase, Tree, ggml_types, template_parameters
 from fattn_probe.llama.source.patches import Patch
-from fattn_probe.machine.run.capture import Capture, capture_of
-from fattn_probe.machine.run.gpu import gpu_arch
-from fattn_probe.machine.run.inputs import FiledInputs
+from fattn_probe.machine.run.capture import Capture, FiledInputs, Part, capture_of, write_part
 from fattn_probe.machine.run.outcome import Missing, Ran, RunOutcome
-from fattn_probe.machine.run.part import Part, write_part
 from fattn_probe.machine.run.progress import Watch
-from fattn_probe.machine.run.provenance import driver, versions
+from fattn_probe.machine.run.provenance import driver, version, versions
 from fattn_probe.machine.run.runner import Command, RunFiles, SharedRunner
 from fattn_probe.machine.run.simulator import Simulation
+
+
+def has_gpu() -> bool:
+    """Whether this machine has a GPU and a driver."""
+    try:
+        gpu_arch(0)
+    except InputError:
+        return False
+    return True
+
+
+@lru_cache
+def gpu_arch(index: int) -> str:
+    """nvcc's number for a GPU of this machine: "90" for an H200."""
+    try:
+        done = run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "-i", str(index)], failure=None)
+    except BuildError as error:
+        raise InputError(
+            "--on gpu: no NVIDIA driver is on this machine (nvidia-smi); --on sim:h200 needs none"
+        ) from error
+    if done.code != 0:
+        raise InputError(f"--on gpu:{index}: {(done.stdout + done.stderr).strip()}")
+    return nvcc_arch(done.stdout)
+
+
+@lru_cache
+def gpu_name(index: int) -> str:
+    """The name of a GPU of this machine: "NVIDIA H200"."""
+    return run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", str(index)]).stdout.strip()
+
 
 DEFAULT_ARCH = "90"  # the architecture of the simulator build whose ggml the `cpu` target uses
 MOST_RETRIES = 30  # kernels of one case, more than any op launches
@@ -259,3 +291,33 @@ class Session:
             "schedule": str(self.options.simulation.schedule),
         }
         return found | ({"driver": driver() or "unknown"} if target.engine == "cuda" else {}) | versions()
+
+
+def of_source(options: RunOptions) -> Fingerprint:
+    """The source, its patches and build options; needs no build and no GPU."""
+    return Fingerprint(
+        tree=options.tree.digest if options.tree else "",
+        patches=named(options.patches),
+        flavour=options.flavour,
+        sanitize=options.sanitize,
+        quants=options.quants,
+        version=version("fattn-probe"),
+    )
+
+
+def on_target(found: Fingerprint, target: Target) -> Fingerprint:
+    """A fingerprint with the device of a target."""
+    device: tuple[tuple[str, int | str], ...] = ()
+    if target.device is not None:
+        device = (("id", target.device.id), ("name", target.device.name), *target.device.properties().items())
+    elif target.engine == "cuda":
+        device = (("name", gpu_name(target.gpu)),)
+    return replace(found, target=str(target), device=device)
+
+
+def fingerprint_of(session: Session, target: Target) -> Fingerprint:
+    """The fingerprint of a session on a target: its build, made or not, its device, and this fattn-probe."""
+    built = session.manifest_for(target).fingerprint
+    found = replace(built, engine=target.engine, version=version("fattn-probe"), own=package_stamp())
+    real = target.engine == "cuda"
+    return replace(on_target(found, target), driver=(driver() or "unknown") if real else "")

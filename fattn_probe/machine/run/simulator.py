@@ -16,7 +16,7 @@ from fattn_probe.base.cache import Kind, cache_dir, get_or_make
 from fattn_probe.base.digest import short
 from fattn_probe.base.host import cores
 from fattn_probe.cases.device import Device, arch_name
-from fattn_probe.cases.device.resources import Figures, figures_of
+from fattn_probe.cases.device.origin import Figures, figures_of
 
 TABLES = Kind("tables", "the folder of tables")
 RESOURCES = Kind("resources", "the file of kernels' resources")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.base.arrays import F32, F64, I64, Bools, Bytes
-from fattn_probe.cases.op.ggml_types import is_quantized
+from fattn_probe.cases.op.op import is_quantized
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.layout import View
 from fattn_probe.llama.launch.geometry import Geometry, TilePart
@@ -36,16 +36,7 @@ from fattn_probe.verdict.diagnose.faults import (
     not_finite,
 )
 from fattn_probe.verdict.diagnose.patterns import Labelling, Pattern, find_patterns, hidden_steps, labellings
-from fattn_probe.verdict.diagnose.row import (
-    Around,
-    AttentionRow,
-    Candidate,
-    Cause,
-    Named,
-    RowIndex,
-    WrongRow,
-    unlike,
-)
+from fattn_probe.verdict.diagnose.row import Around, AttentionRow, Candidate, Cause, Named, RowIndex, WrongRow, unlike
 from fattn_probe.verdict.diagnose.score_faults import factors
 from fattn_probe.verdict.measure.metrics import POISON, Coordinate, Deviation, unequal
 from fattn_probe.verdict.measure.wrong_rows import ranges

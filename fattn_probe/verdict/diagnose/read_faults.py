@@ -8,7 +8,7 @@ import numpy as np
 
 from fattn_probe.base.arrays import F64
 from fattn_probe.cases.op import TensorView
-from fattn_probe.cases.op.ggml_types import block_size, row_size, type_size
+from fattn_probe.cases.op.op import block_size, row_size, type_size
 from fattn_probe.cases.op.values import row_bytes
 from fattn_probe.verdict.diagnose.constants import NEAR, WORK
 from fattn_probe.verdict.diagnose.row import Around, Cause, Moves, Named, WrongRow

@@ -18,11 +18,9 @@ from fattn_probe.llama.launch.constants import SHIPPED, Constants, known_constan
 from fattn_probe.llama.launch.families import VEC
 from fattn_probe.llama.launch.geometry import Geometry, division_origin, geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.machine.run.capture import Capture
+from fattn_probe.machine.run.capture import Capture, Part, inputs_of
 from fattn_probe.machine.run.command import Work, describe
-from fattn_probe.machine.run.inputs import inputs_of
 from fattn_probe.machine.run.outcome import Finding, Ran, RunOutcome
-from fattn_probe.machine.run.part import Part
 from fattn_probe.machine.run.prepare import dry_launches
 from fattn_probe.machine.run.session import Session, arch_of
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis, Evidence, diagnose, needs_another, with_another

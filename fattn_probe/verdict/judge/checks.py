@@ -7,11 +7,11 @@ from typing import Literal
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
-from fattn_probe.cases.scenario.period import REPEATS_ABOVE
+from fattn_probe.cases.scenario.layout import REPEATS_ABOVE
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.selection import chosen_tiles, flop_of, rows_of_tiles, select
-from fattn_probe.machine.run.part import Part
+from fattn_probe.machine.run.capture import Part
 
 UseModel = Literal["auto", "always", "never"]
 Sample = int | Literal["auto", "all"]

@@ -17,8 +17,7 @@ import yaml
 from pydantic import Field
 
 from fattn_probe.cases.op import Op
-from fattn_probe.cases.op.ggml_types import is_quantized, row_size
-from fattn_probe.cases.op.tensors import TensorView
+from fattn_probe.cases.op.op import TensorView, is_quantized, row_size
 from fattn_probe.cases.scenario.spec import Spec
 from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.name import parse_kernel_name

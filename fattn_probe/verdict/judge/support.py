@@ -28,7 +28,7 @@ from fattn_probe.machine.run.frames import (
     shortened,
 )
 from fattn_probe.machine.run.outcome import DEVICE_ERROR, Failed, Finding, Lost, Missing, Unsupported
-from fattn_probe.machine.run.required_kernels import dry_runs, kernel_key, op_digest
+from fattn_probe.machine.run.prepare import dry_runs, kernel_key, op_digest
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.bitwise import Check, not_made
 from fattn_probe.verdict.measure.verdict import Status, Verdict

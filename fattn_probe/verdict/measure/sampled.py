@@ -12,7 +12,7 @@ from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.selection import Selection, rows_of_tiles
 from fattn_probe.llama.launch.tiles import tile_at
-from fattn_probe.machine.run.part import Part
+from fattn_probe.machine.run.capture import Part
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.metrics import Coordinate, unwritten_elements
 from fattn_probe.verdict.measure.verdict import Status, Verdict, judge

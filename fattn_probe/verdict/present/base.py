@@ -12,7 +12,7 @@ from fattn_probe.llama.build.ninja import Report
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.base import Base, Launches, changed
 from fattn_probe.machine.run.command import Work
-from fattn_probe.machine.run.required_kernels import op_digest
+from fattn_probe.machine.run.prepare import op_digest
 from fattn_probe.verdict.judge.judgement import Judgement
 
 ON_A_GPU = "launches are compared with a base on simulated GPUs only"

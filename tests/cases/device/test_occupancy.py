@@ -7,10 +7,10 @@ tests/test_agreement_h200.py.
 import pytest
 
 from fattn_probe.cases.device import figures_of, load_devices, parse_target
-from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
-from fattn_probe.machine.run.required_kernels import dry_runs, op_digest
+from fattn_probe.machine.run.prepare import dry_runs, op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
 from tests.made import SCENARIOS
 

@@ -6,8 +6,17 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.cases.device import Resources, load_devices, parse_target
-from fattn_probe.cases.device.origin import MEASURED, UNKNOWN, Method, Origin, legend, parse_origin
-from fattn_probe.cases.device.resources import Compiled, figures_of, merge
+from fattn_probe.cases.device.origin import (
+    MEASURED,
+    UNKNOWN,
+    Compiled,
+    Method,
+    Origin,
+    figures_of,
+    legend,
+    merge,
+    parse_origin,
+)
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.launch.architecture import arch_number

@@ -4,8 +4,7 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Origin, Resources, figures_of
-from fattn_probe.cases.device.origin import MEASURED, Method
-from fattn_probe.cases.device.resources import Compiled, Figures, merge, read_table
+from fattn_probe.cases.device.origin import MEASURED, Compiled, Figures, Method, merge, read_table
 
 KERNEL = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.op.blocks import BLOCK, FILE, QuantBlocks, read_blocks
+from fattn_probe.cases.op.case_file import BLOCK, FILE, QuantBlocks, read_blocks
 
 GROWING = [np.arange(size, dtype=np.uint32).view(np.uint8) for size in (5000, 9000, 20000)]
 """A cache that grows: the start of each is the one before."""

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fattn_probe.cases.op import Op, Params, Root, Sizes, TensorView
-from fattn_probe.cases.op.ggml_types import BLOCKS, TYPE_NAMES
-from fattn_probe.cases.op.op import default_scale, float32
+from fattn_probe.cases.op.op import BLOCKS, TYPE_NAMES, default_scale, float32
 from fattn_probe.cases.scenario import expand, loads
 
 SIZES = Sizes(n_seq=3, n_head=8, n_head_kv=2, n_q=7, n_kv=512, hsk=64, hsv=32)

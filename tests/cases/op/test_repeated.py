@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.op import Root
-from fattn_probe.cases.op.repeated import repeated, whole
+from fattn_probe.cases.op.case_file import repeated, whole
 
 PAGE = 4096
 

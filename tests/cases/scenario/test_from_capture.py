@@ -11,10 +11,9 @@ from fattn_probe.cases.op.case_file import write_case
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.command import to_yaml
-from fattn_probe.cases.scenario.fit import data_of, far_share, outliers, size_of_outliers
+from fattn_probe.cases.scenario.fit import data_of, far_share, outliers, size_of_outliers, spread, statistics_of
 from fattn_probe.cases.scenario.from_capture import from_capture, of_file
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.cases.scenario.statistics import spread, statistics_of
 
 START = "version: 1\nabout: x\nhsk: 64\nn_head: 8\nn_head_kv: 2\nn_kv: 256\n"
 

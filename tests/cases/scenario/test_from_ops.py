@@ -3,7 +3,7 @@
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.op.ggml_types import block_size, row_size, type_size
+from fattn_probe.cases.op.op import block_size, row_size, type_size
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.command import from_ops_yaml
 from fattn_probe.cases.scenario.data import Uniform

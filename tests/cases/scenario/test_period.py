@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Op, Root
 from fattn_probe.cases.op.case_file import read_case
-from fattn_probe.cases.op.ggml_types import block_size, type_size
+from fattn_probe.cases.op.op import block_size, type_size
 from fattn_probe.cases.op.values import strided
 from fattn_probe.cases.scenario import expand, loads
-from fattn_probe.cases.scenario import period as rule
+from fattn_probe.cases.scenario import layout as rule
+from fattn_probe.cases.scenario.draw import mask_rows_read, queries_read, some_rows
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.cases.scenario.mask_rows import mask_rows_read, queries_read, some_rows
-from fattn_probe.cases.scenario.period import PAGE, REPEATS_ABOVE, repeating
-from fattn_probe.machine.run.inputs import inputs_of, make_case_file
+from fattn_probe.cases.scenario.layout import PAGE, REPEATS_ABOVE, repeating
+from fattn_probe.machine.run.capture import inputs_of, make_case_file
 
 TYPES = ("f32", "f16", "q8_0", "q4_0", "iq4_nl")
 LARGE = "version: 1\nabout: large\nhsk: 64\nn_head: 4\nn_head_kv: 2\nn_q: 300\nn_kv: 4096\nn_seq: 2\n"

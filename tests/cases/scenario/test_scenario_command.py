@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.scenario import command, expand, load
-from fattn_probe.cases.scenario.files import read_cases
+from fattn_probe.cases.scenario.cases import read_cases
 from fattn_probe.cli import app
 from tests.made import SCENARIOS, shown
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from fattn_probe.cases.op.encoding import count_non_finite, decode, encode, nan_blocks
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES
-from fattn_probe.cases.op.values import view_values
+from fattn_probe.cases.op.op import TYPE_NAMES
+from fattn_probe.cases.op.values import count_non_finite, decode, encode, nan_blocks, view_values
 from fattn_probe.cases.scenario import Scenario, expand
 from fattn_probe.cases.scenario.data import Constant, Extreme, Fa3Outliers, FarBelowZero, LargeLogits, Normal, Uniform
 from fattn_probe.cases.scenario.draw import Logits, draw, stream

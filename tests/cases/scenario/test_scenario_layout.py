@@ -11,9 +11,8 @@ from pydantic import ValidationError
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Op
-from fattn_probe.cases.op.encoding import decode
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES, block_size, type_size
-from fattn_probe.cases.op.values import view_values
+from fattn_probe.cases.op.op import TYPE_NAMES, block_size, type_size
+from fattn_probe.cases.op.values import decode, view_values
 from fattn_probe.cases.scenario import Scenario, expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.layout import Contiguous, MaskLayout, View, place, place_mask

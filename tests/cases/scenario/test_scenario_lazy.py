@@ -8,15 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fattn_probe.cases.op.encoding import decode, encode, rounded
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES, is_quantized
-from fattn_probe.cases.op.values import view_values
-from fattn_probe.cases.scenario import Scenario, expand, lazy
-from fattn_probe.cases.scenario.draw import STREAMS, Window, stream
-from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.cases.scenario.lazy import GeneratedRows
+from fattn_probe.cases.op.op import TYPE_NAMES, is_quantized
+from fattn_probe.cases.op.values import decode, encode, rounded, view_values
+from fattn_probe.cases.scenario import Scenario, expand, inputs
+from fattn_probe.cases.scenario.draw import STREAMS, Window, blocks, some_rows, stream, visible
+from fattn_probe.cases.scenario.inputs import GeneratedRows, make_inputs
 from fattn_probe.cases.scenario.mask import Mask, MaskShape, sees_something
-from fattn_probe.cases.scenario.mask_rows import blocks, some_rows, visible
 
 OP = {"version": 1, "about": "x", "n_q": 2, "n_head": 3}
 KINDS = ["uniform", "normal", "fa3_outliers", "extreme", {"kind": "constant", "value": 0.3}, {"kind": "large_logits"}]
@@ -78,9 +75,9 @@ def cases(draw):
 
 
 @settings(max_examples=120)
-@given(cases(), st.randoms(use_true_random=False), st.sampled_from([64, lazy.AT_ONCE]))
+@given(cases(), st.randoms(use_true_random=False), st.sampled_from([64, inputs.AT_ONCE]))
 def test_any_rows_in_any_order_are_those_stored(case, random, at_once):
-    with mock.patch.object(lazy, "AT_ONCE", at_once):
+    with mock.patch.object(inputs, "AT_ONCE", at_once):
         compare_some(case, random)
 
 
@@ -149,6 +146,6 @@ def test_heads_drawn_in_pieces_and_drawn_again(kind, type_):
     op = OP | {"hsk": 32, "n_kv": 9, "n_head": 4, "type_K": type_, "data": {"Q": {"kind": kind}, "K": {"kind": kind}}}
     (case,) = expand(Scenario.model_validate(op))
     made, stored = GeneratedRows(case, "K", keep=1), view_values(case.op.tensors["K"], make_inputs(case))
-    with mock.patch.object(lazy, "AT_ONCE", 64):
+    with mock.patch.object(inputs, "AT_ONCE", 64):
         for head in (3, 0, 1, 0):
             np.testing.assert_array_equal(made[0, head, slice(1, 8)], stored[0, head, 1:8])

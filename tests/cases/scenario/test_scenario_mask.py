@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fattn_probe.cases.scenario.draw import blocks
 from fattn_probe.cases.scenario.mask import (
     Alibi,
     Blocks,
@@ -19,7 +20,6 @@ from fattn_probe.cases.scenario.mask import (
     Sum,
     max_finite,
 )
-from fattn_probe.cases.scenario.mask_rows import blocks
 
 INF = -np.inf
 shapes = st.builds(

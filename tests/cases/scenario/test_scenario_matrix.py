@@ -2,7 +2,7 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.scenario import Scenario, expand, loads
-from fattn_probe.cases.scenario.matrix import Variation, names, variations
+from fattn_probe.cases.scenario.schema import Variation, case_names, variations
 
 BASE = "version: 1\nabout: a test\nhsk: 64\nn_head: 4\nn_q: 3\nn_kv: 32\n"
 
@@ -50,7 +50,7 @@ def test_names_are_unique_and_safe_for_files():
         {"m": {"kind": "k", "q": 1}},
     ]
     values += [{"m": {"kind": "k", "q": 2}}, {"m": {"kind": "other", "q": 2}}, {"flag": True}]
-    assert names("s", [Variation(value, {}) for value in values]) == [
+    assert case_names("s", [Variation(value, {}) for value in values]) == [
         "s-a.x=_.._b-b.x=02",
         "s-a.x=_.._b-b.x=02-2",
         "s-m=k+q1",

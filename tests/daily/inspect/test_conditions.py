@@ -2,7 +2,7 @@
 
 import pytest
 
-from fattn_probe.daily.inspect.dispatch.conditions import dispatch_of, read_dispatch
+from fattn_probe.daily.inspect.dispatch.decide import dispatch_of, read_dispatch
 from fattn_probe.llama import source
 from fattn_probe.llama.cxx.expressions import Reader
 from fattn_probe.llama.cxx.logic import holds, lacking, settle, truth_of_value

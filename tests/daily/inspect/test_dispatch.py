@@ -11,12 +11,11 @@ import fattn_probe
 from fattn_probe.cases.device import load_devices, parse_targets
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.daily.inspect.dispatch.conditions import dispatch_of
-from fattn_probe.daily.inspect.dispatch.decide import Visit, decisions, plan_of, visits_of
+from fattn_probe.daily.inspect.dispatch.decide import Visit, decisions, dispatch_of, plan_of, visits_of
 from fattn_probe.daily.inspect.dispatch.explain import explain
 from fattn_probe.daily.inspect.facts import Decision, Facts, Term
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
-from fattn_probe.daily.inspect.procedures.dispatch import trace_dispatch
+from fattn_probe.daily.inspect.procedures.op import trace_dispatch
 from fattn_probe.llama import source
 from fattn_probe.llama.cxx.macros import read_macros
 from fattn_probe.machine.debug.protocol import DebuggerError, StopRecord, walk_by_stops
@@ -33,7 +32,7 @@ sys.path.insert(0, {root!r})
 import gdb
 gdb.execute("set confirm off")
 from fattn_probe.machine.debug.agent import InProcess
-from fattn_probe.daily.inspect.procedures.dispatch import trace_dispatch
+from fattn_probe.daily.inspect.procedures.op import trace_dispatch
 visits, stop = trace_dispatch(InProcess(), json.load(open("plan.json")))
 json.dump([visits, stop.function], open("visits.json", "w"))
 """

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from fattn_probe.daily.inspect.facts import Choice, Facts
+from fattn_probe.daily.inspect.trace.checks import TracedOperands
 from fattn_probe.daily.inspect.trace.find_nan import NaNSearch, in_inputs, in_stages
-from fattn_probe.daily.inspect.trace.inputs import TracedOperands
 from fattn_probe.daily.inspect.trace.stages import Stage
 from fattn_probe.llama.launch.tiles import BlockWork, TileWork
 from tests.daily.inspect.traced import CASE, INPUTS, SCENARIO, WIDE, Warp, fragments_of, small_case

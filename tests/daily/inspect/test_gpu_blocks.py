@@ -8,8 +8,7 @@ import pytest
 
 from fattn_probe.daily.inspect.assemble import Tiling, fault_of
 from fattn_probe.daily.inspect.facts import Choice
-from fattn_probe.daily.inspect.procedures.gpu import read_blocks
-from fattn_probe.daily.inspect.procedures.points import ended
+from fattn_probe.daily.inspect.procedures.blocks import ended, read_gpu_blocks
 from fattn_probe.machine.debug.protocol import StopRecord
 from tests.stand_in import StandIn
 
@@ -89,7 +88,7 @@ def test_stops_are_read_until_every_block_has_a_record():
         ("fattn-mma-f16.cuh:1988", CALLS),
         ("fattn-common.cuh:1266", ""),
     )
-    found = list(read_blocks(gpu, ANCHORS, [3, 1, 1], sparse=False))
+    found = list(read_gpu_blocks(gpu, ANCHORS, [3, 1, 1], sparse=False))
     shares = [record for record in found if record["at"] == "kbc"]
     assert [(record["blockIdx"], record["kbc"], record["kbc_stop"], record["sm"]) for record in shares] == [
         ([at, 0, 0], 3 * at, 3 * at + 3, 7 + at) for at in range(3)
@@ -101,7 +100,7 @@ def test_stops_are_read_until_every_block_has_a_record():
 
 
 def test_a_kernel_that_ends_early_is_reported_with_its_place():
-    found = list(read_blocks(Gpu(("CUDA_EXCEPTION_6", "")), ANCHORS, [3, 1, 1], sparse=False))
+    found = list(read_gpu_blocks(Gpu(("CUDA_EXCEPTION_6", "")), ANCHORS, [3, 1, 1], sparse=False))
     assert fault_of(found) == (
         "the kernel ended: misaligned address CUDA_EXCEPTION_6 in ggml_cuda_memcpy_1 at common.cuh:822"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from fattn_probe.base.seal import seal
+from fattn_probe.base.digest import seal
 from fattn_probe.llama.build import open_build
 from tests.as_user import completed as probe
 from tests.made import executable

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.daily.inspect.dispatch import conditions
-from fattn_probe.daily.inspect.dispatch.conditions import digest_of, remembered_dispatch
+from fattn_probe.daily.inspect.dispatch import decide
+from fattn_probe.daily.inspect.dispatch.decide import digest_of, remembered_dispatch
 from fattn_probe.llama.source.features import CUDA
 
 SOURCE = """
@@ -35,19 +35,19 @@ def root(tmp_path, monkeypatch):
 @pytest.fixture
 def reads(monkeypatch):
     made = []
-    read = conditions.read_dispatch
+    read = decide.read_dispatch
 
     def noted(folder):
         made.append(folder)
         return read(folder)
 
-    monkeypatch.setattr(conditions, "read_dispatch", noted)
+    monkeypatch.setattr(decide, "read_dispatch", noted)
     return made
 
 
 def test_a_dispatch_is_read_once(root, reads):
     first, second = remembered_dispatch(root), remembered_dispatch(root)
-    assert first == second == conditions.dispatch_of({"fattn.cu": SOURCE}, {})
+    assert first == second == decide.dispatch_of({"fattn.cu": SOURCE}, {})
     assert [condition.text for condition in second.conditions][:1] == ["dst->ne[1] == 1"]
     assert len(reads) == 1
 
@@ -69,4 +69,4 @@ def test_the_code_that_reads_is_part_of_the_key(root, monkeypatch):
 
     monkeypatch.setattr(Path, "read_bytes", noted)
     digest_of(root)
-    assert {"fattn.cu", "conditions.py", "extract.py", "logic.py", "statements.py"} <= set(read)
+    assert {"fattn.cu", "decide.py", "extract.py", "logic.py", "statements.py"} <= set(read)

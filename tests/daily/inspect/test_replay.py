@@ -8,11 +8,18 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.view.marks import Box, Cells
-from fattn_probe.daily.inspect.replay.page import document_of, replay_page
-from fattn_probe.daily.inspect.replay.pictures import Lanes, tile_map, with_mask
-from fattn_probe.daily.inspect.replay.replay import KINDS, Marked, Replay, StepPlace, lanes_of, masks_of, names_of_tiles
+from fattn_probe.daily.inspect.replay.page import Lanes, document_of, replay_page, tile_map, with_mask
+from fattn_probe.daily.inspect.replay.replay import (
+    KINDS,
+    Marked,
+    Replay,
+    StepPlace,
+    kinds_of,
+    lanes_of,
+    masks_of,
+    names_of_tiles,
+)
 from fattn_probe.daily.inspect.replay.row_numbers import combined, numbers_of, visible_shares
-from fattn_probe.daily.inspect.replay.source_lines import kinds_of
 from fattn_probe.daily.inspect.view.error_tiles import divided
 from fattn_probe.llama.launch.architecture import CDNA2, RDNA3, RDNA4
 from fattn_probe.llama.launch.families import FAMILIES, MMA_F16

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 
-from fattn_probe.daily.inspect.trace.archive import block_arrays, write_arrays
-from fattn_probe.daily.inspect.trace.inputs import TracedOperands, warp_inputs
+from fattn_probe.daily.inspect.trace.checks import TracedOperands, warp_inputs
+from fattn_probe.daily.inspect.trace.fragments import block_arrays, write_arrays
 from tests.daily.inspect.traced import CASE, INPUTS, WIDE, Warp, fragments_of, whole
 
 WORK = whole()

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
-from fattn_probe.daily.inspect.trace.model import ModelledRows
-from fattn_probe.daily.inspect.trace.stages import StoredRow
+from fattn_probe.daily.inspect.trace.stages import ModelledRows, StoredRow
 from fattn_probe.llama.launch.architecture import RDNA3
 from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.geometry import geometry

@@ -4,10 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fattn_probe.daily.inspect.trace.checks import accumulate, half_ulp
-from fattn_probe.daily.inspect.trace.document import trace_json
-from fattn_probe.daily.inspect.trace.inputs import TracedOperands, warp_inputs
-from fattn_probe.daily.inspect.trace.steps import steps_of
+from fattn_probe.daily.inspect.trace.checks import TracedOperands, accumulate, half_ulp, warp_inputs
+from fattn_probe.daily.inspect.trace.fragments import steps_of
+from fattn_probe.daily.inspect.trace.show import trace_json
 from tests.daily.inspect.traced import (
     CASE,
     INPUTS,

@@ -7,8 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from fattn_probe.daily.inspect.pages import trace_picture, trace_section
-from fattn_probe.daily.inspect.trace.document import trace_json
-from fattn_probe.daily.inspect.trace.show import render_trace
+from fattn_probe.daily.inspect.trace.show import render_trace, trace_json
 from fattn_probe.daily.inspect.trace.stages import Stage
 from tests.daily.inspect.traced import (
     CASE,

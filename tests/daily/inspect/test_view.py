@@ -25,8 +25,11 @@ from fattn_probe.daily.inspect.facts import (
     block_at,
 )
 from fattn_probe.daily.inspect.view.page import Section, breakable, page, side_by_side_page
-from fattn_probe.daily.inspect.view.show import FINDINGS_SHOWN, facts_json, pairs, render
-from fattn_probe.daily.inspect.view.side_by_side import (
+from fattn_probe.daily.inspect.view.show import (
+    FINDINGS_SHOWN,
+    facts_json,
+    pairs,
+    render,
     render_side_by_side,
     said,
     side_by_side,

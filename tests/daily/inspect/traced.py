@@ -4,8 +4,8 @@ import numpy as np
 
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.daily.inspect.trace.checks import FLT_MAX_HALF, TracedOperands, warp_inputs
 from fattn_probe.daily.inspect.trace.fragments import LANES, Fragment, WarpFragments
-from fattn_probe.daily.inspect.trace.inputs import FLT_MAX_HALF, TracedOperands, warp_inputs
 from fattn_probe.daily.inspect.trace.reference import judge_trace
 from fattn_probe.llama.launch.tiles import TileWork
 

@@ -9,8 +9,8 @@ import pytest
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.op.case_file import CaseFile
 from fattn_probe.daily.models.capture import ModelCapture
+from fattn_probe.daily.models.program import Prompt, Request
 from fattn_probe.daily.models.recorded_op import INDEX
-from fattn_probe.daily.models.request import Prompt, Request
 from fattn_probe.machine.run.capture import read_capture
 from fattn_probe.machine.run.outcome import Ran
 from tests.as_user import fattn_probe

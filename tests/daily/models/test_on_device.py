@@ -10,12 +10,11 @@ import pytest
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target, load_devices, parse_target
 from fattn_probe.daily.models.capture import LaunchLog, ModelCapture, words_of
-from fattn_probe.daily.models.device_ops import device_ops, files_of_device_ops, files_of_ops, functions_of
 from fattn_probe.daily.models.on_device import OnDevice, Rehearsal, kernel_cases, place_of_model
-from fattn_probe.daily.models.program import CPU
+from fattn_probe.daily.models.program import CPU, Prompt, Request
 from fattn_probe.daily.models.recorded_op import Index
-from fattn_probe.daily.models.request import Prompt, Request
 from fattn_probe.daily.models.show import remarks
+from fattn_probe.daily.models.walk import device_ops, files_of_device_ops, files_of_ops, functions_of
 from fattn_probe.llama.build.sources import CUDA
 from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, resolve
 from fattn_probe.llama.source.features import probe

@@ -17,12 +17,11 @@ import pytest
 from fattn_probe.base.errors import InputError, LostError, MachineError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op import gguf_file
-from fattn_probe.cases.op.blocks import FILE
-from fattn_probe.cases.op.case_file import CaseFile
+from fattn_probe.cases.op.case_file import FILE, CaseFile
 from fattn_probe.daily.models import capture, program
 from fattn_probe.daily.models.capture import ModelCapture
+from fattn_probe.daily.models.program import Prompt, Request
 from fattn_probe.daily.models.recorded_op import INDEX
-from fattn_probe.daily.models.request import Prompt, Request
 from fattn_probe.machine.run.capture import read_capture
 from fattn_probe.machine.run.outcome import Ran
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, reference_of

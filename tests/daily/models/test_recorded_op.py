@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError, LostError
-from fattn_probe.cases.op.blocks import QuantBlocks
+from fattn_probe.cases.op.case_file import QuantBlocks
 from fattn_probe.cases.op.values import view_values
 from fattn_probe.daily.models.capture import LaunchLog, Recorder, expected_size
+from fattn_probe.daily.models.program import Prompt, Request
 from fattn_probe.daily.models.recorded_op import INDEX, Index, Offer, capture_of_op, case_of_op
-from fattn_probe.daily.models.request import Prompt, Request
 from fattn_probe.daily.models.show import ranges
 from fattn_probe.machine.run.capture import read_capture, write_capture
 

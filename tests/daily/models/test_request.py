@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.daily.models.request import Prompt, Request, check_layers, parse_layers, parse_size, size_text
+from fattn_probe.daily.models.program import Prompt, Request, check_layers, parse_layers, parse_size, size_text
 
 REQUEST = Request(Path("model.gguf"), Prompt(tokens=7, seed=3))
 

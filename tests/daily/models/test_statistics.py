@@ -10,8 +10,17 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.models import statistics
 from fattn_probe.daily.models.recorded_op import Offer
-from fattn_probe.daily.models.statistics import FIRST_BIN, LAST_BIN, Range, bins_of, statistics_of
-from fattn_probe.daily.models.statistics_page import Described, document, page, table
+from fattn_probe.daily.models.statistics import (
+    FIRST_BIN,
+    LAST_BIN,
+    Described,
+    Range,
+    bins_of,
+    document,
+    page,
+    statistics_of,
+    table,
+)
 from fattn_probe.verdict.truth.reference.adapter import operand_values
 
 

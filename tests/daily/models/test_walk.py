@@ -11,7 +11,7 @@ import pytest
 from fattn_probe.base.errors import LostError
 from fattn_probe.cases.device import load_devices, parse_targets
 from fattn_probe.daily.models.capture import ModelCapture
-from fattn_probe.daily.models.request import Prompt, Request
+from fattn_probe.daily.models.program import Prompt, Request
 from fattn_probe.daily.models.walk import (
     TensorDifference,
     TensorReader,

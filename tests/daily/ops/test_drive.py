@@ -9,10 +9,9 @@ from rich.console import Console
 from fattn_probe.base.errors import BuildError, ComparisonError, InputError, LostError, TimedOutError
 from fattn_probe.cli import setup
 from fattn_probe.cli.setup import build_progress
-from fattn_probe.daily.ops.drive import Timeouts, drive
 from fattn_probe.daily.ops.parse import OpResult
 from fattn_probe.daily.ops.render import live, render
-from fattn_probe.daily.ops.rounds import portions, run_ops
+from fattn_probe.daily.ops.rounds import Timeouts, drive, portions, run_ops
 from fattn_probe.llama.build.ninja import Progress
 from tests.made import executable
 

@@ -7,8 +7,7 @@ import pytest
 
 from fattn_probe.base.process import run
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.daily.ops.drive import Timeouts
-from fattn_probe.daily.ops.rounds import run_ops
+from fattn_probe.daily.ops.rounds import Timeouts, run_ops
 from fattn_probe.llama.build import TEST_BACKEND_OPS, BuildRequest, ensure
 from fattn_probe.llama.source import kernel_cases
 

@@ -23,7 +23,7 @@ from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Standing
 from fattn_probe.daily.regress.schedule import Schedule
 from fattn_probe.llama.build import RUNNER
-from fattn_probe.machine.run.required_kernels import op_digest
+from fattn_probe.machine.run.prepare import op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
 from tests.stand_in import StandIn
 

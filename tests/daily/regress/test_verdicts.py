@@ -99,7 +99,7 @@ def test_every_condition_of_a_run_and_of_the_judge_counts(cache, tree, monkeypat
     found += [under(target=parse_target("sim:a100", load_devices())), under(replace(options, flavour="check"))]
     found += [under(replace(options, simulation=replace(options.simulation, schedule=1)))]
     for name, value in (
-        ("fattn_probe.machine.run.fingerprint.package_stamp", lambda: "another judge"),
+        ("fattn_probe.machine.run.session.package_stamp", lambda: "another judge"),
         ("fattn_probe.daily.regress.verdicts.cpu_flags", lambda text: {"avx"}),
         ("fattn_probe.daily.regress.verdicts.versions", lambda: {"numpy": "1"}),
         ("fattn_probe.daily.regress.verdicts.known_constants", lambda tree: "others"),

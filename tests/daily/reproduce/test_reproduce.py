@@ -16,9 +16,8 @@ from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.cli.reproduce import file_name
+from fattn_probe.daily.reproduce.command import program_text, readme, setters_of, write_inputs
 from fattn_probe.daily.reproduce.found import Found
-from fattn_probe.daily.reproduce.program import program_text, setters_of, write_inputs
-from fattn_probe.daily.reproduce.readme import readme
 from fattn_probe.daily.reproduce.ways import Chosen
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.verdict.measure.expected import Expected

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases import shipped
-from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.llama.build import TEST_BACKEND_OPS
 from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
 from fattn_probe.machine.run.capture import read_capture, write_capture

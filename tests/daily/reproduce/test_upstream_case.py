@@ -11,8 +11,7 @@ import pytest
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target, load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
-from fattn_probe.cases.scenario.cases import op_of, resolve
-from fattn_probe.cases.scenario.files import one_case
+from fattn_probe.cases.scenario.cases import one_case, op_of, resolve
 from fattn_probe.cases.scenario.from_ops import from_ops
 from fattn_probe.cli import flags
 from fattn_probe.daily.ops.parse import OpResult
@@ -21,8 +20,17 @@ from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result, StoredCase
 from fattn_probe.daily.reproduce import ways
 from fattn_probe.daily.reproduce.found import is_uid, past_result
-from fattn_probe.daily.reproduce.upstream_case import add_case, as_case, in_list, read_list, same
-from fattn_probe.daily.reproduce.ways import Chooser, ShownWay, pattern_of, words_of
+from fattn_probe.daily.reproduce.ways import (
+    Chooser,
+    ShownWay,
+    add_case,
+    as_case,
+    in_list,
+    pattern_of,
+    read_list,
+    same,
+    words_of,
+)
 from fattn_probe.machine.run.session import RunOptions, Session
 
 NEW = (Path(__file__).parent / "upstream_test.cpp").read_text()

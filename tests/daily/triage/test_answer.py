@@ -10,13 +10,22 @@ import typer
 
 from fattn_probe.base.console import PIPE_WIDTH
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
-from fattn_probe.cases.op.blocks import QuantBlocks
+from fattn_probe.cases.op.case_file import QuantBlocks
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.cli import app
-from fattn_probe.daily.triage.advice import advice_of, flags_of
-from fattn_probe.daily.triage.show import REPORT, VERDICT, check_folder, document_of, pasted, report, write_folder
+from fattn_probe.daily.triage.show import (
+    REPORT,
+    VERDICT,
+    advice_of,
+    check_folder,
+    document_of,
+    flags_of,
+    pasted,
+    report,
+    write_folder,
+)
 from fattn_probe.daily.triage.verdict import AttentionOp, TriageResult, raise_if_wrong, verdict_of
 from fattn_probe.daily.triage.words import layers_of, sentence
 from fattn_probe.machine.run.capture import read_capture, write_capture

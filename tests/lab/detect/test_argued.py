@@ -7,14 +7,23 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from fattn_probe.lab.detect.argued import Equivalent, Unreachable, argument, equivalents, places, refuted, unreachable
-from fattn_probe.lab.detect.counts import CountedLine, LineCoverage, Share
+from fattn_probe.lab.detect.counts import (
+    CountedLine,
+    Equivalent,
+    LineCoverage,
+    Share,
+    Unreachable,
+    argument,
+    equivalents,
+    places,
+    refuted,
+    unreachable,
+)
 from fattn_probe.lab.detect.measure import Measured
 from fattn_probe.lab.detect.mutate import NOT_INFECTED, Mutated
-from fattn_probe.lab.detect.mutate_show import document as mutants_document
-from fattn_probe.lab.detect.mutate_show import fate_of, parts, table
 from fattn_probe.lab.detect.schema import switched
-from fattn_probe.lab.detect.show import annotated, document, summary
+from fattn_probe.lab.detect.show import annotated, document, fate_of, parts, summary, table
+from fattn_probe.lab.detect.show import mutation_document as mutants_document
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.features import CUDA
 from tests.lab.detect.test_mutate import KILLED, MUTANT

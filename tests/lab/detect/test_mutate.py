@@ -13,10 +13,9 @@ from fattn_probe.base.workers import Died
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.lab.detect import schedule
-from fattn_probe.lab.detect.baseline import KnownRuns
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.mutate import Baseline, MutantBuild, build_mutants, run_baseline, try_all
-from fattn_probe.lab.detect.schedule import Schedule, workers
+from fattn_probe.lab.detect.schedule import KnownRuns, Schedule, workers
 from fattn_probe.lab.detect.schema import Schema
 from fattn_probe.lab.detect.verdicts import LOST, Ending, MutantVerdict, MutationPlan, SuitePart, Verdicts
 from fattn_probe.lab.detect.worker import BaselineRun, Trial, Worker

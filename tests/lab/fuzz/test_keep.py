@@ -8,10 +8,8 @@ import pytest
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.daily.regress.records import Result
-from fattn_probe.lab.fuzz.features import Kept, features, rough
-from fattn_probe.lab.fuzz.lanes import Drawn
-from fattn_probe.lab.fuzz.report import Tally, document, summary, write_cases
-from fattn_probe.lab.fuzz.run import Judged
+from fattn_probe.lab.fuzz.report import Kept, Tally, document, features, rough, summary, write_cases
+from fattn_probe.lab.fuzz.run import Drawn, Judged
 from fattn_probe.lab.fuzz.scenarios import case_of, draw
 from fattn_probe.lab.fuzz.smallest import OTHER_BITS, WRONG, FindingKind, kind_of
 from fattn_probe.machine.run.outcome import Finding

@@ -6,8 +6,8 @@ import pytest
 
 from fattn_probe.base.errors import BuildError
 from fattn_probe.cases.device import load_devices, parse_targets
-from fattn_probe.lab.fuzz import lanes as module
-from fattn_probe.lab.fuzz.lanes import (
+from fattn_probe.lab.fuzz import run as module
+from fattn_probe.lab.fuzz.run import (
     CASE_SECONDS,
     FIRST_SECONDS,
     KERNEL_SECONDS,
@@ -15,7 +15,7 @@ from fattn_probe.lab.fuzz.lanes import (
     lanes,
     seconds_to_compile,
 )
-from fattn_probe.machine.run.required_kernels import op_digest
+from fattn_probe.machine.run.prepare import op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
 
 TARGETS = parse_targets("sim:h200,sim:rtx4090,sim:l40s", load_devices())

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import yaml
 
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES
+from fattn_probe.cases.op.op import TYPE_NAMES
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.data import AnyData
 from fattn_probe.cases.scenario.mask import AnyMask

@@ -16,12 +16,11 @@ from fattn_probe.cases.device import Target, load_devices, parse_target
 from fattn_probe.cases.scenario import expand
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Scenario
-from fattn_probe.lab.kernels.command import Contest
 from fattn_probe.lab.kernels.compiled import CUDA, beginning, own, shipped
 from fattn_probe.lab.kernels.contender import How, Output, Question
 from fattn_probe.lab.kernels.extras import Attended
 from fattn_probe.lab.kernels.names import Package, contender_of, contenders_of
-from fattn_probe.lab.kernels.show import Speed, document, render
+from fattn_probe.lab.kernels.show import Contest, Speed, document, render
 from fattn_probe.lab.profile.roofline import Roof
 from fattn_probe.machine.run.outcome import Unsupported
 from fattn_probe.machine.run.session import RunOptions, Session

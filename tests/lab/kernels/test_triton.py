@@ -9,7 +9,7 @@ import pytest
 
 from fattn_probe.cases.device import Target
 from fattn_probe.lab.kernels.contender import How
-from fattn_probe.lab.kernels.triton_attention import INTERPRET, attend
+from fattn_probe.lab.kernels.torch_attention import INTERPRET, attend_in_triton
 from tests.lab.kernels.attention_case import assert_as_rounded, case, needs
 
 pytestmark = needs("triton", "torch", extra="triton")
@@ -27,7 +27,7 @@ CASES = {
 
 @pytest.mark.parametrize("problem", CASES.values(), ids=CASES)
 def test_the_error_is_that_of_p_in_f16(problem):
-    made = attend(problem.arrays, target=Target("cpu"), how=How())
+    made = attend_in_triton(problem.arrays, target=Target("cpu"), how=How())
     assert made.o.dtype == made.lse.dtype == np.float32
     assert made.seconds == ()
     assert_as_rounded(problem, made.o, made.lse)

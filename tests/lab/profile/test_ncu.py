@@ -6,8 +6,19 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.base.errors import InputError, MachineError
-from fattn_probe.lab.profile.counts import BY_ADDRESS, ROWS
-from fattn_probe.lab.profile.ncu import ASKED, CONFLICTS, DATA_PIPE, KEYS, measure, number, options, parse, values_of
+from fattn_probe.lab.profile.counts import (
+    ASKED,
+    BY_ADDRESS,
+    CONFLICTS,
+    DATA_PIPE,
+    KEYS,
+    ROWS,
+    measure,
+    number,
+    options,
+    parse,
+    values_of,
+)
 from tests.made import executable
 
 # What ncu 2025.3 said of the scenario gqa on an H100.

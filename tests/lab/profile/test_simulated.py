@@ -10,7 +10,7 @@ from fattn_probe.base.errors import ComparisonError, InputError, LostError, Mach
 from fattn_probe.cases.device import Target, load_devices
 from fattn_probe.cases.device.origin import MEASURED, UNKNOWN, Method, Origin, legend
 from fattn_probe.cases.op import Op, Params, Sizes
-from fattn_probe.lab.profile import ncu
+from fattn_probe.lab.profile import counts
 from fattn_probe.lab.profile.command import check_targets, formula_traffic, known, reason
 from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, counts_of, read_counts
 from fattn_probe.lab.profile.show import document, render
@@ -199,7 +199,7 @@ def test_only_gpus_are_profiled(monkeypatch):
     with pytest.raises(InputError, match=r"profile --on sim:mi50: .* by NVIDIA's rules only"):
         check_targets([Target("sim", load_devices()[name]) for name in ("h200", "mi50")])
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(ncu, "cuda_roots", lambda: iter(()))
+    monkeypatch.setattr(counts, "cuda_roots", lambda: iter(()))
     with pytest.raises(MachineError, match=r"ncu .* is not on this machine"):
         check_targets([Target("cuda")])
     check_targets([Target("sim", load_devices()["h200"])])

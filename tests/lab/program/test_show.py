@@ -6,15 +6,16 @@ import pytest
 
 from fattn_probe.lab.program.build import Executable
 from fattn_probe.lab.program.execute import (
+    HOST_TIME,
     ProgramRun,
     ProgramSettings,
     document,
     launches_of,
     refusals_of,
+    render,
     timed_out,
     within_kernel,
 )
-from fattn_probe.lab.program.show import HOST_TIME, render
 from fattn_probe.machine.run.outcome import Finding
 from tests import made
 from tests.made import H200

@@ -6,7 +6,7 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.lab.program import build
-from fattn_probe.lab.program.source import Program, check_supported, missing_headers, missing_names
+from fattn_probe.lab.program.build import Program, check_supported, missing_headers, missing_names
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fattn_probe.cases.op import Params
-from fattn_probe.lab.study.algorithms import StudyTiling, Subject
+from fattn_probe.lab.study.command import StudyTiling, Subject
 from fattn_probe.lab.study.problem import OpArrays
 from fattn_probe.lab.study.stream_k import divide
 

@@ -10,16 +10,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Params
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.lab.study import formulas
-from fattn_probe.lab.study.algorithms import (
-    ALGORITHMS,
-    Agreement,
-    agreement,
-    difference,
-    formula,
-    of_head,
-    run,
-    run_all,
-)
+from fattn_probe.lab.study.command import ALGORITHMS, Agreement, agreement, difference, formula, of_head, run, run_all
 from fattn_probe.lab.study.formulas import FormulaSizes
 from fattn_probe.lab.study.papers import (
     A100_SRAM,

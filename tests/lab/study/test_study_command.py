@@ -15,12 +15,19 @@ from fattn_probe.base.errors import ComparisonError, InputError
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.cli.expand import with_flags
+from fattn_probe.cli.commands import with_flags
 from fattn_probe.cli.study import study
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.view.show import facts_json
-from fattn_probe.lab.study.algorithms import ALGORITHMS, of_head, run
-from fattn_probe.lab.study.command import StudyOptions, op_of_case, raise_if_different, study_case
+from fattn_probe.lab.study.command import (
+    ALGORITHMS,
+    StudyOptions,
+    of_head,
+    op_of_case,
+    raise_if_different,
+    run,
+    study_case,
+)
 from fattn_probe.lab.study.precisions import VARIANTS, errors
 from fattn_probe.lab.study.show import render, study_json
 from fattn_probe.lab.study.stream_k import divide, read_launch

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cli import app
-from fattn_probe.lab.study.lines import KERNELS, step_lines_of
+from fattn_probe.lab.study.show import KERNELS, step_lines_of
 from fattn_probe.llama.source.features import CUDA
 
 

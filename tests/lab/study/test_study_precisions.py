@@ -9,9 +9,22 @@ from hypothesis import strategies as st
 
 from fattn_probe.cases.op import Params
 from fattn_probe.lab.study.papers import standard
-from fattn_probe.lab.study.precisions import LARGEST, VARIANTS, Fp8Sums, e4m3, errors, output, quantised, rotation
+from fattn_probe.lab.study.precisions import (
+    LARGEST,
+    PAPER,
+    TILE,
+    VARIANTS,
+    Fp8Sums,
+    drawn,
+    e4m3,
+    errors,
+    measure,
+    output,
+    quantised,
+    rotation,
+    row_of,
+)
 from fattn_probe.lab.study.problem import MaskRule, StudyHead
-from fattn_probe.lab.study.table3 import PAPER, TILE, drawn, measure, row_of
 from fattn_probe.llama.launch.architecture import generation_of
 from fattn_probe.verdict.truth.rounding_model.tensor_core import E4M3_LEAST, HOPPER_FP8, Factors, matrix_sum
 from tests.lab.study.drawn_ops import subjects

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import BuildError
-from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.shipped import find
 from fattn_probe.llama.build.rewrite import Style, rewrite

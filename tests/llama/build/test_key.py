@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.base.digest import seal
 from fattn_probe.base.errors import InputError, MachineError
 from fattn_probe.base.fingerprint import Fingerprint
-from fattn_probe.base.seal import seal
 from fattn_probe.llama.build.ensure import export, is_complete, open_build
 from fattn_probe.llama.build.key import MANIFESTS, Build, BuildRequest, Contents, Manifest, folder_of, key_of
 from fattn_probe.llama.build.toolchain import Toolchain, version_line

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
+from fattn_probe.base.digest import files_of, read_seal
 from fattn_probe.base.errors import BuildError
-from fattn_probe.base.seal import files_of, read_seal
 from fattn_probe.llama.build import RUNNER, BuildRequest, ensure, export
 from fattn_probe.llama.build.ccache import Objects, ccache_folder
 from fattn_probe.llama.build.ensure import is_unsealed

@@ -8,13 +8,13 @@ import pytest
 
 from fattn_probe.base.process import run
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario.files import cases_of as cases_in
+from fattn_probe.cases.scenario.cases import cases_of as cases_in
 from fattn_probe.cases.shipped import files
 from fattn_probe.daily.ops.rounds import cases_of
 from fattn_probe.llama.build import TEST_BACKEND_OPS
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.families import BY_CASE
-from fattn_probe.machine.run.required_kernels import dry_runs, op_digest
+from fattn_probe.machine.run.prepare import dry_runs, op_digest
 from fattn_probe.verdict.judge.support import BETWEEN, shipped, shipped_choices
 from tests.llama.launch.read_choice import Choice
 

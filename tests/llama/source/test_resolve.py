@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fattn_probe.base.digest import seal
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.base.files import remove_tree
-from fattn_probe.base.seal import seal
 from fattn_probe.llama.source import digest_models, kept_files, kernel_cases, model_files, resolve, store
 from fattn_probe.llama.source.spec import PypiSpec
 from tests.llama.source.fake_index import TREE, write_tree

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fattn_probe.machine.debug.mi import OverMI
+from fattn_probe.machine.debug.procedure import OverMI
 from fattn_probe.machine.debug.session import DebugSession
 
 

@@ -9,12 +9,11 @@ import pytest
 
 from fattn_probe.daily.inspect import assemble
 from fattn_probe.daily.inspect.anchors import locate
-from fattn_probe.daily.inspect.dispatch.conditions import read_dispatch
-from fattn_probe.daily.inspect.dispatch.decide import decisions, plan_of, visits_of
+from fattn_probe.daily.inspect.dispatch.decide import decisions, plan_of, read_dispatch, visits_of
 from fattn_probe.daily.inspect.procedures.op import read_op
 from fattn_probe.llama.source import ggml_types, template_parameters
 from fattn_probe.llama.source.features import CUDA
-from fattn_probe.machine.debug.mi import OverMI
+from fattn_probe.machine.debug.procedure import OverMI
 from fattn_probe.machine.debug.session import DebugSession
 
 TESTS = Path(__file__).parents[2]

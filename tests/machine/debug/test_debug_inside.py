@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.machine.debug.mi import OverMI
-from fattn_probe.machine.debug.procedure import run_procedure
+from fattn_probe.machine.debug.procedure import OverMI, run_procedure
 from fattn_probe.machine.debug.protocol import DebuggerError
 from fattn_probe.machine.debug.session import DebugSession
 from tests.machine.debug import ask

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.base.errors import LostError
-from fattn_probe.machine.debug.mi import OverMI
-from fattn_probe.machine.debug.names import without_parameters
-from fattn_probe.machine.debug.protocol import Debugger, DebuggerError, Frame, StopRecord
-from fattn_probe.machine.debug.records import Reply, ReplyBuilder, c_string
+from fattn_probe.machine.debug.channel import Reply, ReplyBuilder, c_string
+from fattn_probe.machine.debug.procedure import OverMI
+from fattn_probe.machine.debug.protocol import Debugger, DebuggerError, Frame, StopRecord, without_parameters
 from fattn_probe.machine.debug.session import DebugSession
 from tests.machine.debug.mi_steps import drive
 

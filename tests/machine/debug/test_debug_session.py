@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.base.errors import BuildError, InputError, LostError
-from fattn_probe.machine.debug.mi import OverMI
+from fattn_probe.machine.debug.procedure import OverMI
 from fattn_probe.machine.debug.protocol import DebuggerError
 from fattn_probe.machine.debug.session import DebugSession
 

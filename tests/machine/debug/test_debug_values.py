@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fattn_probe.machine.debug.mi import OverMI
+from fattn_probe.machine.debug.procedure import OverMI
 from fattn_probe.machine.debug.session import DebugSession
 from fattn_probe.machine.debug.values import (
     CutText,

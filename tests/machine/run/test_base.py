@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cases.shipped import find
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, resolve
@@ -14,7 +14,7 @@ from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.patches import find as find_patch
 from fattn_probe.machine.run import base as module
 from fattn_probe.machine.run.base import base_of, changed, release_of
-from fattn_probe.machine.run.required_kernels import op_digest
+from fattn_probe.machine.run.prepare import op_digest
 from fattn_probe.machine.run.session import RunOptions
 from tests.made import H200
 

@@ -19,8 +19,8 @@ from fattn_probe.cases.op.gguf_file import TensorData, array, string, write_gguf
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.build.stamp import NATIVE
+from fattn_probe.machine.run.capture import make_case_file
 from fattn_probe.machine.run.frames import kernel_frames, parse_addr2line, short_frame, symbolise
-from fattn_probe.machine.run.inputs import make_case_file
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Ran, Unsupported
 from fattn_probe.machine.run.runner import SIGPROF, Command, RunFiles, RunnerEndedError, forked_runner
 from fattn_probe.machine.run.simulator import Simulation

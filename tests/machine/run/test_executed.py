@@ -13,7 +13,7 @@ from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
 from fattn_probe.llama.source import KernelCase
 from fattn_probe.machine.run import executed
 from fattn_probe.machine.run.executed import ExecutedCode, is_added, is_boundary
-from fattn_probe.machine.run.required_kernels import launching_sources, required_kernels
+from fattn_probe.machine.run.prepare import launching_sources, required_kernels
 from tests.stand_in import StandIn
 
 FOLDER = "obj/ggml-cuda/template-instances/fattn-probe"

@@ -9,17 +9,21 @@ from gguf import GGUFValueType
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Root, TensorView
-from fattn_probe.cases.op.blocks import BLOCK, QuantBlocks
-from fattn_probe.cases.op.case_file import case_of, read_case, write_case
+from fattn_probe.cases.op.case_file import BLOCK, QuantBlocks, case_of, read_case, write_case
 from fattn_probe.cases.op.gguf_file import TensorData, array, read_gguf, write_gguf
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import parse_launches
-from fattn_probe.machine.run import inputs as run_inputs
-from fattn_probe.machine.run.capture import capture_of, read_capture, write_capture
-from fattn_probe.machine.run.inputs import FiledInputs, inputs_of, make_case_file
-from fattn_probe.machine.run.outcome import Ran
-from fattn_probe.machine.run.result import RunResult
+from fattn_probe.machine.run import capture as run_inputs
+from fattn_probe.machine.run.capture import (
+    FiledInputs,
+    capture_of,
+    inputs_of,
+    make_case_file,
+    read_capture,
+    write_capture,
+)
+from fattn_probe.machine.run.outcome import Ran, RunResult
 from tests.machine.run import toy
 
 LAUNCH = '{"order":0,"kernel":"void f<(bool)1>(int)","grid":[1,2,3],"block":[32,1,1],"shared":16,"regs":40}'

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fattn_probe.base.errors import LostError
-from fattn_probe.cases.scenario.files import cases_of
+from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cases.shipped import find
 from fattn_probe.llama.source.patches import find as find_patch
 from fattn_probe.machine.run.orders import ENDED, Line, OrderDifference, alone, differences, ended, fewest

@@ -11,18 +11,11 @@ from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.build import RUNNER, Build, BuildRequest
 from fattn_probe.llama.build.key import Contents, new_manifest
 from fattn_probe.llama.launch.record import parse_launch
-from fattn_probe.machine.run import required_kernels as required
+from fattn_probe.machine.run import prepare as required
 from fattn_probe.machine.run import session as sessions
 from fattn_probe.machine.run.command import Done, plan_cases
-from fattn_probe.machine.run.outcome import Lost, Ran, Unsupported
-from fattn_probe.machine.run.prepare import prepare
-from fattn_probe.machine.run.required_kernels import (
-    KernelReader,
-    KernelsByOp,
-    process_count,
-    required_kernels,
-)
-from fattn_probe.machine.run.result import RunResult
+from fattn_probe.machine.run.outcome import Lost, Ran, RunResult, Unsupported
+from fattn_probe.machine.run.prepare import KernelReader, KernelsByOp, prepare, process_count, required_kernels
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 from tests.llama.build.tree import make_tree

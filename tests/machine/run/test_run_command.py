@@ -10,7 +10,7 @@ from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.command import Done, raise_if_failed, render_plan, render_run, run_json
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Unsupported
-from fattn_probe.machine.run.required_kernels import device_of, kernel_key
+from fattn_probe.machine.run.prepare import device_of, kernel_key
 from tests.made import shown
 
 (CASE,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n", "case.yaml"))

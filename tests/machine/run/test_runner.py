@@ -11,8 +11,8 @@ from fattn_probe.cases.op.case_file import write_case
 from fattn_probe.llama import source
 from fattn_probe.llama.build import CPU_RUNNER, BuildRequest, ensure
 from fattn_probe.llama.launch.selection import Selection
+from fattn_probe.machine.run.capture import Part, write_part
 from fattn_probe.machine.run.outcome import Failed, Lost, Ran, Unsupported
-from fattn_probe.machine.run.part import Part, write_part
 from fattn_probe.machine.run.runner import Command, RunFiles, RunnerEndedError
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.truth.reference.attention import attention

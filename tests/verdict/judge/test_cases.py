@@ -14,9 +14,8 @@ from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.launch.selection import LaunchBlocks, Selection, rows_of_tiles
-from fattn_probe.machine.run.capture import Capture
+from fattn_probe.machine.run.capture import Capture, Part
 from fattn_probe.machine.run.outcome import Lost, Unsupported
-from fattn_probe.machine.run.part import Part
 from fattn_probe.verdict.judge import cases as judge_module
 from fattn_probe.verdict.judge.cases import Answers, JudgedCase, expect, explained, judge_on, judged, judged_case
 from fattn_probe.verdict.judge.checks import Checks

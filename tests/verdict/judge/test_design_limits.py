@@ -7,14 +7,7 @@ import pytest
 
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.verdict.measure import expected as limits
-from fattn_probe.verdict.measure.expected import (
-    Expected,
-    hold,
-    model_units,
-    predicted_rmse,
-    rmse_limit,
-    with_gaps,
-)
+from fattn_probe.verdict.measure.expected import Expected, hold, model_units, predicted_rmse, rmse_limit, with_gaps
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.error_model.prediction import RMSE_LIMIT
 from tests.verdict import made

@@ -7,8 +7,7 @@ import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import Scenario, expand
-from fattn_probe.machine.run.capture import Capture
-from fattn_probe.machine.run.inputs import inputs_of
+from fattn_probe.machine.run.capture import Capture, inputs_of
 from fattn_probe.verdict.judge.cases import Answers, judged, judged_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.verdict import Status

@@ -8,7 +8,7 @@ import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.op import Op, Params, Sizes
-from fattn_probe.cases.op.tensors import Root
+from fattn_probe.cases.op.op import Root
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.outcome import Finding

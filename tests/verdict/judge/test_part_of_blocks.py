@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.scenario import expand, loads
-from fattn_probe.cases.scenario import period as rule
+from fattn_probe.cases.scenario import layout as rule
 from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.machine.run.capture import Part
 from fattn_probe.machine.run.outcome import Lost
-from fattn_probe.machine.run.part import Part
 from fattn_probe.verdict.judge import checks
 from fattn_probe.verdict.judge.cases import Answers, judge_case, judged_case
 from fattn_probe.verdict.judge.checks import Checks

@@ -9,7 +9,7 @@ import pytest
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
-from fattn_probe.machine.run import inputs as run_inputs
+from fattn_probe.machine.run import capture as run_inputs
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.cases import judge_cases

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fattn_probe.cases.device import Target, load_devices, parse_target
+from fattn_probe.cases.scenario.cases import cases_of as cases_in
 from fattn_probe.cases.scenario.cases import resolve
-from fattn_probe.cases.scenario.files import cases_of as cases_in
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.cases.shipped import files
 from fattn_probe.daily.regress.changes import ChangeKind, changes
@@ -20,7 +20,7 @@ from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.llama.launch.families import BY_CASE
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.outcome import Unsupported
-from fattn_probe.machine.run.required_kernels import op_digest
+from fattn_probe.machine.run.prepare import op_digest
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge import support
 from fattn_probe.verdict.judge.cases import Answers, judged, judged_case

@@ -1,17 +1,118 @@
-"""Read an op in a debugger, up to the attention kernel's launch and through its blocks.
+"""Read an op in a debugger: the dispatch, the attention kernel's launch, its blocks, whole tensors, and at breakpoints.
 
 The same procedure runs inside gdb's Python and over MI: it uses only the `Debugger` protocol, and imports only the
 standard library and this package. It returns JSON: values as gdb prints them, or integers where arithmetic follows.
 """
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fattn_probe.daily.inspect.procedures import blocks, gpu
-from fattn_probe.daily.inspect.procedures.dispatch import LAUNCHER, trace_dispatch
-from fattn_probe.daily.inspect.procedures.points import Points, insert_near, point_of
-from fattn_probe.machine.debug.protocol import Debugger
+from fattn_probe.daily.inspect.procedures import blocks
+from fattn_probe.daily.inspect.procedures.blocks import Points, insert_near, point_of
+from fattn_probe.machine.debug.protocol import Debugger, DebuggerError, StopRecord
+
+Document = dict[str, Any]
+STEPS = 3000
+LAUNCHER = "launch_fattn<"
+
+
+def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Document], StopRecord]:
+    """Run the program, and step from the dispatch's entry into the launching function; the visits, the last stop.
+
+    Only the call from the entry counts: a backend chooses a kernel earlier too, to check whether it supports the op. A
+    visit is {function, file, line, values, after}, with the values of the plan's expressions before and after the line.
+    There are no visits if the program never reached the entry.
+    """
+    entry = _insert(debugger, [plan["entry"]])
+    stop = debugger.resume(plan["start"])
+    debugger.delete(*entry)
+    if not set(entry).intersection(stop.breakpoints):
+        return [], stop
+    # Conditions call some functions of the entry's file. The debugger steps into those in headers instead: their lines
+    # are in one compilation unit per kernel, and a search in all units takes seconds.
+    first, *functions = plan["functions"]
+    points = _insert(debugger, [each["location"] for each in functions if each["file"] == first["file"]])
+    walk = _Walk(debugger, plan)
+    try:
+        stop = debugger.walk(stop, walk.advance)  # outside the dispatch: continue to its next function, or to the end
+    finally:
+        debugger.delete(*points)
+    return walk.visits, stop
+
+
+def _insert(debugger: Debugger, locations: Sequence[str]) -> list[int]:
+    numbers = []
+    for location in filter(None, locations):
+        try:
+            numbers.append(debugger.insert(location))
+        except DebuggerError:  # the file was not compiled, so the program cannot get there
+            continue
+    return numbers
+
+
+class _Walk:
+    """One walk through the dispatch."""
+
+    def __init__(self, debugger: Debugger, plan: Mapping[str, Any]) -> None:
+        self.debugger, self.plan = debugger, plan
+        self.visits: list[Document] = []
+        self.command, self.left = "", STEPS
+        self.waiting: tuple[Document, Sequence[int], str] | None = None
+
+    def advance(self, stop: StopRecord) -> str:
+        """The next command at a stop: `finish` leaves a function outside the dispatch that a step entered."""
+        if self.left < 0 or stop.reason in ("exited", "signal") or stop.function.startswith(LAUNCHER):
+            return ""
+        self.left -= 1
+        if self.left < 0:
+            return "continue"
+        function = self.visit(stop)
+        if function is None:
+            self.command = "finish" if self.command == "step" else "continue"
+        else:
+            self.command = "step" if stop.line in function["calls"] else "next"
+        return self.command
+
+    def visit(self, stop: StopRecord) -> Mapping[str, Any] | None:
+        """Record a stop; returns the function of the dispatch that it is in, or None."""
+        file = PurePosixPath(stop.file).name
+        function = self.function(file, stop.line)
+        if function is None:
+            return None
+        entered = not self.visits or self.visits[-1]["function"] != stop.function
+        here: Document = {"function": stop.function, "file": file, "line": stop.line, "values": {}, "after": {}}
+        self.look_back(here)
+        place = f"{file}:{stop.line}"
+        asks = [*self.plan["asks"].get(place, ()), *(function["constants"] if entered else ())]
+        here["values"] = self.values(asks)
+        self.visits.append(here)
+        if place in self.plan["after"] and self.waiting is None:  # a statement of several lines revisits its first
+            self.waiting = here, *self.plan["after"][place]
+        return function
+
+    def function(self, file: str, line: int) -> Mapping[str, Any] | None:
+        """The function of the dispatch that contains a line; None outside the dispatch."""
+        here = (item for item in self.plan["functions"] if item["file"] == file)
+        return next((item for item in here if item["lines"][0] <= line <= item["lines"][1]), None)
+
+    def look_back(self, here: Document) -> None:
+        """Record the value that a statement gave its variable, once the program is past the statement."""
+        if self.waiting is None:
+            return
+        visit, (first, last), name = self.waiting
+        if here["function"] != visit["function"]:
+            self.waiting = None
+        elif not first <= here["line"] <= last:
+            visit["after"] = self.values([name])
+            self.waiting = None
+
+    def values(self, asks: Sequence[str]) -> dict[str, str | None]:
+        """The values of expressions, by expression."""
+        return dict(zip(asks, self.debugger.evaluate(asks), strict=True)) if asks else {}
+
 
 ROLES = {"dst": "dst", "Q": "dst->src[0]", "K": "dst->src[1]", "V": "dst->src[2]", "mask": "dst->src[3]"}
 ROLES |= {"sinks": "dst->src[4]"}
@@ -30,8 +131,6 @@ CONFIG = (
 )
 FRAMES = 12
 INTEGER = re.compile(r"\d+")
-
-Document = dict[str, Any]
 
 
 def read_op(debugger: Debugger, plan: Document) -> Document:
@@ -59,7 +158,7 @@ def read_op(debugger: Debugger, plan: Document) -> Document:
         read = (
             blocks.read_blocks(debugger, anchors, sparse=sparse)
             if plan["simulated"]
-            else gpu.read_blocks(debugger, anchors, extents, sparse=sparse)
+            else blocks.read_gpu_blocks(debugger, anchors, extents, sparse=sparse)
         )
         found["blocks"] = list(read)
         if found["blocks"] and found["blocks"][-1]["at"] == "ended":
@@ -99,3 +198,108 @@ def read_tensor(debugger: Debugger, at: str) -> dict[str, str]:
         return {}
     values = debugger.evaluate([f"({at})->{field}" for field in TENSOR] + [f"({at})->view_src->name"])
     return {field: value for field, value in zip((*TENSOR, "view_name"), values, strict=True) if value is not None}
+
+
+def read_tensors(debugger: Debugger, plan: Document) -> Document:
+    """Run the op to its end and write each tensor's bytes, first to last, to a file in `folder`.
+
+    `plan`: `dispatch` (the plan of `trace_dispatch`), `sizes` (bytes by role), `folder`, `simulated`. The memory of a
+    simulated GPU belongs to the program; from a real GPU, the debugger copies memory with a call of
+    `ggml_backend_tensor_get`. Returns `sizes` or `ended`.
+    """
+    _, stop = trace_dispatch(debugger, plan["dispatch"])
+    if not stop.function.startswith(LAUNCHER):
+        return {"ended": [stop.reason, stop.detail, stop.function]}
+    stop = debugger.resume("finish")  # also runs the kernels before and after the attention kernel
+    if stop.reason != "step":
+        return {"ended": [stop.reason, stop.detail, stop.function]}
+    read = _memory if plan["simulated"] else _copy
+    for role, size in plan["sizes"].items():
+        (Path(plan["folder"]) / role).write_bytes(read(debugger, ROLES[role], size))
+    debugger.execute("kill")
+    return {"sizes": plan["sizes"]}
+
+
+def _memory(debugger: Debugger, tensor: str, size: int) -> bytes:
+    return debugger.memory(_integer(debugger, f"(long)({tensor})->data"), size)
+
+
+def _copy(debugger: Debugger, tensor: str, size: int) -> bytes:
+    buffer = _integer(debugger, f"(long)((void *(*)(unsigned long))malloc)({size})")
+    debugger.execute(f"call (void)ggml_backend_tensor_get({tensor}, (void *){buffer}, 0, {size})")
+    found = debugger.memory(buffer, size)
+    debugger.execute(f"call ((void (*)(void *))free)((void *){buffer})")
+    return found
+
+
+def _integer(debugger: Debugger, expression: str) -> int:
+    (text,) = debugger.evaluate([expression])
+    if text is None:
+        raise DebuggerError(f"{expression}: {debugger.refusal(expression)}")
+    return int(text)
+
+
+UNKNOWN = re.compile(r'No symbol "([^"]+)" in')
+NEAR = 6  # similar names offered for an unknown one
+
+
+def watch(debugger: Debugger, plan: Document) -> Document:
+    """Run the program and read `expressions` at each stop on one of `locations`, at most `stops` times.
+
+    In a kernel only one thread stops: `condition` is true only for that thread, and the commands `at_launch` skip the
+    other blocks. On a GPU, `thread` (linear block, warp, lane) must be at the stop. Returns `stops` (function, file,
+    line, `values`, and `refusals` of expressions without a value) and `why` the program ended, empty if it did not.
+    """
+    main = debugger.insert("main")
+    debugger.resume("run")  # the libraries are loaded now, so gdb can parse conditions and refuse wrong locations
+    debugger.delete(main)
+    launches = {debugger.insert(location) for location in plan["anchors"]["launch"]}
+    points = {debugger.insert(location, plan["condition"]) for location in plan["locations"]}
+    stops: list[Document] = []
+    while len(stops) < plan["stops"]:
+        stop = debugger.resume("continue")
+        if stop.reason != "breakpoint":
+            return {"stops": stops, "why": f"{stop.reason} {stop.detail}".strip()}
+        if launches.intersection(stop.breakpoints):
+            for command in plan["at_launch"]:
+                debugger.execute(command)
+        if points.intersection(stop.breakpoints) and (not plan["thread"] or _counts(debugger, plan, stop)):
+            stops.append({"function": stop.function, "file": stop.file, "line": stop.line} | _read(debugger, plan))
+    debugger.execute("kill")
+    return {"stops": stops, "why": ""}
+
+
+def _read(debugger: Debugger, plan: Document) -> Document:
+    """The values of the expressions, and `refusals` of those without: `reason`, `near`, `names` (see `Refusal`)."""
+    values = dict(zip(plan["expressions"], debugger.evaluate(plan["expressions"]), strict=True))
+    refused = (expression for expression, value in values.items() if value is None)
+    return {"values": values, "refusals": {expression: _refusal(debugger, expression) for expression in refused}}
+
+
+def _refusal(debugger: Debugger, expression: str) -> Document:
+    reason = debugger.refusal(expression)
+    unknown = UNKNOWN.search(reason)
+    names = sorted(debugger.local_names()) if unknown else []
+    near = difflib.get_close_matches(unknown[1], names, NEAR, 0.5) if unknown else []
+    return {"reason": " ".join(reason.split()), "near": near, "names": names}
+
+
+def _counts(debugger: Debugger, plan: Document, stop: StopRecord) -> bool:
+    """Whether the wanted thread is at a stop on a GPU; if so, it gets the focus.
+
+    A breakpoint condition on a thread does not work, because gdb would refuse it in host code, and a pattern may match
+    both. Before a kernel is loaded, a breakpoint on its line is on the next line of host code; stops there do not
+    count.
+    """
+    extents = debugger.evaluate(["gridDim.x", "gridDim.y"])
+    if None in extents:
+        return f"{PurePosixPath(stop.file).name}:{stop.line}" in plan["locations"]
+    block, warp, lane = plan["thread"]
+    width, height = (int(extent or 1) for extent in extents)
+    at = f"{block % width},{block // width % height},{block // width // height}"
+    try:
+        debugger.execute(f"cuda block ({at}) thread ({lane},{warp},0)")
+    except DebuggerError:  # its block has ended or not yet started
+        return False
+    (frame,) = debugger.frames(1)
+    return (frame.file, frame.line) == (stop.file, stop.line)

@@ -15,17 +15,16 @@ from fattn_probe.daily.inspect.replay.replay import (
     Replay,
     StepPlace,
     Traced,
+    kinds_of,
     lanes_of,
     masks_of,
     names_of_tiles,
 )
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, numbers_of
-from fattn_probe.daily.inspect.replay.source_lines import kinds_of
 from fattn_probe.daily.inspect.trace.fragments import LANES
-from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, TracedStep
 from fattn_probe.daily.inspect.trace.show import headline, words_of
-from fattn_probe.daily.inspect.trace.stages import Stage
+from fattn_probe.daily.inspect.trace.stages import ModelledRows, Row, Stage
 from fattn_probe.daily.inspect.view.error_tiles import divided
 from fattn_probe.llama.launch.architecture import arch_number, generation_of
 from fattn_probe.llama.launch.constants import SHIPPED, known_constants

@@ -1,23 +1,32 @@
 """A run as lanes of steps: what each CUDA block does, in order, and what the kernel after it adds up.
 
-Neither the simulator nor a GPU records when a block does a step. A lane has the order within a block only.
-"""
+Neither the simulator nor a GPU records when a block does a step. A lane has the order within a block only. The lines of
+llama.cpp's source that do a step are found in a tree by their text."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 
 from fattn_probe.base.arrays import F64
 from fattn_probe.cases.op import Sizes
-from fattn_probe.cases.op.ggml_types import row_size
+from fattn_probe.cases.op.op import row_size
 from fattn_probe.cases.op.values import view_values
 from fattn_probe.cases.scenario import Case
+from fattn_probe.daily.inspect.anchors import matching
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, visible_shares
 from fattn_probe.daily.inspect.view.error_tiles import output_tile
+from fattn_probe.llama.launch.families import Family
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.tiles import TileWork, in_grid, index_of, ntiles, tile_at
+from fattn_probe.llama.source import Tree
+from fattn_probe.llama.source.features import CUDA
+from fattn_probe.llama.source.patches import Patch, plan
 from fattn_probe.verdict.truth.reference.adapter import Inputs
 
 F32_BYTES, F16_BYTES, PAIR_BYTES = 4, 2, 8
@@ -253,3 +262,29 @@ def masks_of(case: Case, inputs: Inputs, geometry: Geometry) -> tuple[str, ...]:
     ]
     tiles = [tile_at(index, geometry.grid) for index in range(ntiles(geometry.grid))]
     return tuple(shares[tile[0] % len(shares)][tile[3]] for tile in tiles)
+
+
+@cache
+def line_patterns() -> tuple[tuple[str, ...], ...]:
+    """The lines of the source that belong to steps: family, kind, what, file, pattern. `what` is the papers' step."""
+    lines = (files("fattn_probe.daily.inspect.replay") / "source_lines.csv").read_text(encoding="utf-8").splitlines()
+    return tuple(tuple(row) for row in csv.reader(lines[1:]))
+
+
+def kinds_of(family: Family, tree: Tree | None, patches: Sequence[Patch] = ()) -> tuple[StepKind, ...]:
+    """The kinds of steps of a family's kernels, with their lines of the patched tree."""
+    changed: dict[Path, str | None] = {}
+    for patch in patches:
+        assert tree is not None
+        changed = plan(patch, tree.root, changed)
+    lines: dict[str, list[SourceLine]] = {}
+    for name, kind, what, file, pattern in line_patterns():
+        if name == family.name:
+            path = (tree.root if tree else Path()) / CUDA / file
+            if path not in changed:
+                changed[path] = path.read_text(errors="replace") if tree and path.is_file() else ""
+            text = (changed[path] or "").splitlines()
+            at = next(matching(text, pattern), 0)
+            found = SourceLine(what, f"{file}:{at}", text[at - 1].strip()) if at else SourceLine(what, "", "")
+            lines.setdefault(kind, []).append(found)
+    return tuple(replace(kind, lines=tuple(lines.get(kind.name, ()))) for kind in KINDS)

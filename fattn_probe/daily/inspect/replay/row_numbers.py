@@ -6,8 +6,8 @@ import numpy as np
 
 from fattn_probe.base.arrays import F32, F64, Bools
 from fattn_probe.cases.op.values import logits_of
-from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
 from fattn_probe.daily.inspect.trace.show import NOTHING_SEEN
+from fattn_probe.daily.inspect.trace.stages import ModelledRows, Row
 from fattn_probe.llama.launch.families import MMA_F16
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes

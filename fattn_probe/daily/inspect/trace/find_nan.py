@@ -13,11 +13,9 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.anchors import COMMON, MMA, matching, overlay_lines
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.procedures.warp import ANCHORS, LOGITS, SOFTMAX
-from fattn_probe.daily.inspect.trace.fragments import Fragment, WarpFragments
-from fattn_probe.daily.inspect.trace.inputs import TracedOperands, warp_inputs
-from fattn_probe.daily.inspect.trace.model import Row
-from fattn_probe.daily.inspect.trace.stages import Stage
-from fattn_probe.daily.inspect.trace.steps import numbers_of
+from fattn_probe.daily.inspect.trace.checks import TracedOperands, warp_inputs
+from fattn_probe.daily.inspect.trace.fragments import Fragment, WarpFragments, numbers_of
+from fattn_probe.daily.inspect.trace.stages import Row, Stage
 from fattn_probe.llama.launch.tiles import BlockWork
 from fattn_probe.verdict.truth.reference.adapter import Inputs
 

@@ -1,17 +1,23 @@
-"""The layout of a warp's fragments: from (lane, register) to (column, KV row) and (column, d).
+"""The registers of a warp, step by step, as arrays and as a file, and the layout of its fragments.
 
-Source: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "for mma.m8n8k4", and AMD's matrix instruction calculator, in
-the arrangement of ggml_cuda_mma::tile. A column is one query of one head: column jc = j*ncols2 + c of a block's tile is
-its query j and head c.
-"""
+A layout is from (lane, register) to (column, KV row) and (column, d). Source: PTX ISA, "Matrix Fragments for
+mma.m16n8k16" and "for mma.m8n8k4", and AMD's matrix instruction calculator, in the arrangement of ggml_cuda_mma::tile.
+A column is one query of one head: column jc = j*ncols2 + c of a block's tile is its query j and head c."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from fattn_probe.base.arrays import Indices
+from fattn_probe.base.arrays import F64, Indices
+from fattn_probe.base.files import writing
+from fattn_probe.daily.inspect.procedures.warp import ACCUMULATED, LOGITS, RESCALED, SOFTMAX, SUNK
+from fattn_probe.llama.launch.tiles import TileWork
 
 LANES = 32
 
@@ -185,3 +191,141 @@ class WarpFragments:
 def _repeat(place: Indices, start: Indices) -> Indices:
     """The places of consecutive fragments, [lane][number]."""
     return (start[None, :, None] + place[:, None, :]).reshape(len(place), -1)
+
+
+Registers = Mapping[str, F64]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The registers of a warp in one step: variables as [lane][number].
+
+    At the start of the step: `before.` KQ_C (before the mask), KQ_max, KQ_rowsum, VKQ_C. Then `softmax.` KQ_C (P),
+    KQ_max, KQ_rowsum, KQ_max_scale, and `rescaled.` VKQ_C. At its end: `after.` KQ_max, KQ_rowsum, VKQ_C; after the
+    last step, the sums over lanes and the sinks: the same under `sunk.`. A variable that could not be read in all lanes
+    is missing. `indices` are the KV rows that a sparse kernel gathers.
+    """
+
+    tile: int
+    kb0: int
+    registers: Mapping[str, F64]
+    indices: npt.NDArray[np.intp] | None = None
+
+    def __getitem__(self, name: str) -> F64:
+        """Registers by name: `before.KQ_max`."""
+        return self.registers[name]
+
+
+def steps_of(document: Mapping[str, Any]) -> list[Step]:
+    """The complete steps of a `read_trace` document, in order; a step whose end was not read is left out."""
+    found: defaultdict[tuple[int, int | None, str], dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    for reading in document["readings"]:
+        found[reading["tile"], reading["kb0"], reading["anchor"]][reading["lane"]] = reading["values"]
+    VKQ = Fragment(**document["VKQ"])
+    places = {key: _numbers(lanes, VKQ) for key, lanes in found.items()}
+    steps = sorted({(tile, kb0) for tile, kb0, anchor in found if anchor == SOFTMAX and kb0 is not None})
+    read = [_step(places, tile, kb0) for tile, kb0 in steps]
+    return [step for step in read if step.registers.keys() >= {"before.KQ_C", "before.VKQ_C"}]
+
+
+def _step(places: Mapping[tuple[int, int | None, str], Registers], tile: int, kb0: int) -> Step:
+    none: Registers = {}
+    before = places.get((tile, kb0, LOGITS), none)
+    last = (tile, kb0 + 1, LOGITS) not in places
+    phases = {
+        "before": before,
+        "softmax": places.get((tile, kb0, SOFTMAX), none),
+        "rescaled": places.get((tile, kb0, RESCALED), none),
+        "after": places.get((tile, kb0 + 1, LOGITS), places.get((tile, None, ACCUMULATED), none)),
+        "sunk": places.get((tile, None, SUNK), none) if last else none,
+    }
+    registers = {f"{phase}.{name}": values for phase, found in phases.items() for name, values in found.items()}
+    indices = before["indices"][0].astype(np.intp) if "indices" in before else None
+    return Step(tile, kb0, registers, indices)
+
+
+def _numbers(lanes: Mapping[int, Mapping[str, Sequence[float]]], VKQ: Fragment) -> Registers:
+    """The variables that all lanes have, with equally many numbers, [lane][number]; half2 bits become numbers."""
+    if len(lanes) != VKQ.lanes:
+        return {}
+    names = set.intersection(*(set(values) for values in lanes.values()))
+    arrays = {name: [lanes[lane][name] for lane in range(VKQ.lanes)] for name in names}
+    even = {name: rows for name, rows in arrays.items() if len({len(row) for row in rows}) == 1}
+    return {name: numbers_of(name, rows, VKQ) for name, rows in even.items()}
+
+
+def numbers_of(variable: str, values: Sequence[Any], VKQ: Fragment) -> F64:
+    """A variable's numbers; those of VKQ_C are read as the bits of halves if its fragments have these."""
+    half = variable == "VKQ_C" and VKQ.T == "half2"
+    bits = np.array(values, np.uint16).view(np.float16) if half else values
+    return np.asarray(bits, np.float64)
+
+
+Array = npt.NDArray[Any]
+TILE = ("sequence", "z_KV", "zt_gqa", "jt")
+HALVES = "VKQ_C"  # the only registers that may be f16
+
+
+def block_arrays(
+    documents: Mapping[int, Mapping[str, Any]], tiles: Sequence[TileWork], about: Mapping[str, Any]
+) -> dict[str, Array]:
+    """The arrays of docs/guide/trace.md by key, from the `read_trace` document of each warp of a block.
+
+    A register that was not read in a step is NaN.
+    """
+    read = {warp: {(step.tile, step.kb0): step for step in steps_of(document)} for warp, document in documents.items()}
+    keys = sorted({key for steps in read.values() for key in steps})
+    places = {"tile": [tile for tile, _ in keys], "kb0": [kb0 for _, kb0 in keys]}
+    places |= {name: [getattr(tiles[tile], name) for tile, _ in keys] for name in TILE}
+    arrays: dict[str, Array] = {name: np.array(values, np.int32) for name, values in places.items()}
+    arrays["warp"] = np.array(sorted(documents), np.int32)
+    arrays["about"] = np.array(json.dumps(about))
+    table = [[read[warp].get(key) for warp in sorted(documents)] for key in keys]
+    # The KV rows of each step, [step][row], for a kernel that gathers them.
+    gathered = [next((step.indices for step in line if step and step.indices is not None), None) for line in table]
+    if gathered and all(rows is not None for rows in gathered):
+        arrays["indices"] = np.array(gathered, np.int64)
+    half = all(document["VKQ"]["T"] == "half2" for document in documents.values())
+    return arrays | _register_arrays(table, half=half) | _layout(documents, table)
+
+
+def _register_arrays(table: Sequence[Sequence[Step | None]], *, half: bool) -> dict[str, Array]:
+    """Registers, [step][warp][lane][register], by phase and variable."""
+    steps = [step for line in table for step in line if step is not None]
+    shapes = {name: values.shape for step in steps for name, values in step.registers.items() if "indices" not in name}
+    arrays = {
+        name: np.full(
+            (len(table), len(table[0]), *shape), np.nan, np.float16 if half and HALVES in name else np.float32
+        )
+        for name, shape in shapes.items()
+    }
+    for at, line in enumerate(table):
+        for warp, step in enumerate(line):
+            for name in shapes.keys() & (step.registers.keys() if step else ()):
+                assert step is not None
+                arrays[name][at, warp] = step[name]
+    return arrays
+
+
+def _layout(documents: Mapping[int, Mapping[str, Any]], table: Sequence[Sequence[Step | None]]) -> dict[str, Array]:
+    """Each register's column in the block's tile, and its KV row in the step or its d, [warp][lane][register]."""
+    step = next((step for line in table for step in line if step is not None), None)
+    if step is None:
+        return {}
+    fragments = [WarpFragments.of(documents[warp], warp) for warp in sorted(documents)]
+    KQ = [one.KQ_places(step["before.KQ_C"].shape[1]) for one in fragments]
+    VKQ = [one.VKQ_places(step["before.VKQ_C"].shape[1]) for one in fragments]
+    found = {
+        "KQ_C.column": [place.column for place in KQ],
+        "KQ_C.kv_row": [place.along for place in KQ],
+        "VKQ_C.column": [place.column for place in VKQ],
+        "VKQ_C.d": [place.along for place in VKQ],
+        "KQ_max.column": [one.state_columns() for one in fragments],
+    }
+    return {name: np.array(values, np.int32) for name, values in found.items()}
+
+
+def write_arrays(arrays: Mapping[str, Any], path: Path) -> None:
+    """Write a `.npz` file; MachineError if the disk refuses."""
+    with writing(path), path.open("wb") as file:
+        np.savez_compressed(file, **arrays)

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from fattn_probe.base.arrays import F32, Bools
 from fattn_probe.daily.inspect.procedures.warp import LANES
 from fattn_probe.daily.inspect.trace.checks import ULP_F32
-from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
-from fattn_probe.daily.inspect.trace.stages import FLOAT, Stage
+from fattn_probe.daily.inspect.trace.stages import FLOAT, ModelledRows, Row, Stage
 from fattn_probe.llama.launch.architecture import copy_bytes
 from fattn_probe.llama.launch.families import TILE
 from fattn_probe.llama.launch.tiles import BlockWork

@@ -9,12 +9,18 @@ import numpy.typing as npt
 
 from fattn_probe.base.arrays import F64, Indices
 from fattn_probe.cases.scenario import Case
-from fattn_probe.daily.inspect.trace.checks import Quantity, WarpStep, logits, quantities
-from fattn_probe.daily.inspect.trace.fragments import WarpFragments
-from fattn_probe.daily.inspect.trace.inputs import TracedOperands, WarpInputs, factors, warp_inputs
-from fattn_probe.daily.inspect.trace.model import Row
-from fattn_probe.daily.inspect.trace.stages import Stage, StageDeviation
-from fattn_probe.daily.inspect.trace.steps import Step, steps_of
+from fattn_probe.daily.inspect.trace.checks import (
+    Quantity,
+    TracedOperands,
+    WarpInputs,
+    WarpStep,
+    factors,
+    logits,
+    quantities,
+    warp_inputs,
+)
+from fattn_probe.daily.inspect.trace.fragments import Step, WarpFragments, steps_of
+from fattn_probe.daily.inspect.trace.stages import Row, Stage, StageDeviation
 from fattn_probe.llama.launch.tiles import TileWork
 from fattn_probe.verdict.truth.reference.adapter import Inputs
 from fattn_probe.verdict.truth.reference.softmax import RunningSoftmax

@@ -15,13 +15,12 @@ from fattn_probe.cases.scenario.schema import TracePlace
 from fattn_probe.daily.inspect.anchors import COMMON
 from fattn_probe.daily.inspect.facts import Facts, block_at
 from fattn_probe.daily.inspect.inspector import Inspector
-from fattn_probe.daily.inspect.trace.archive import Array, block_arrays
+from fattn_probe.daily.inspect.trace.checks import TracedOperands
 from fattn_probe.daily.inspect.trace.find_nan import Document, FirstNotFinite, NaNSearch, in_inputs, in_stages
-from fattn_probe.daily.inspect.trace.inputs import TracedOperands
+from fattn_probe.daily.inspect.trace.fragments import Array, block_arrays
 from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
-from fattn_probe.daily.inspect.trace.model import ModelledRows, Row
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, judge_trace
-from fattn_probe.daily.inspect.trace.stages import FINISHED, Stage, StoredRow
+from fattn_probe.daily.inspect.trace.stages import FINISHED, ModelledRows, Row, Stage, StoredRow
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.launch.architecture import CDNA2, arch_number
 from fattn_probe.llama.launch.constants import known_constants, max_offset
@@ -38,8 +37,8 @@ from fattn_probe.verdict.truth.reference.adapter import Inputs
 
 ABOUT = ("case", "source", "build_number", "device")
 TRACE_OP = "fattn_probe.daily.inspect.procedures.warp:trace_op"
-READ_LANES = "fattn_probe.daily.inspect.procedures.stages:read_lanes"
-READ_ROW = "fattn_probe.daily.inspect.procedures.stages:read_row"
+READ_LANES = "fattn_probe.daily.inspect.procedures.warp:read_lanes"
+READ_ROW = "fattn_probe.daily.inspect.procedures.warp:read_row"
 LEAST_OF_CDNA2 = 2.0**-14
 """The smallest factor that a matrix instruction of CDNA2 does not treat as 0."""
 STAGES_A_PART = 3  # KQ_max, row sum and VKQ that a block stores

@@ -13,17 +13,20 @@ from fattn_probe.base.view.svg import pinned
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.facts import Facts, Value
 from fattn_probe.daily.inspect.view.show import (
+    ABSENT,
+    SideBySide,
     block_table,
     covered,
     decision_table,
     grouped,
     kernel_table,
+    occupancies,
     occupancy_legend,
+    said,
     spell,
     tensor_table,
     title_of,
 )
-from fattn_probe.daily.inspect.view.side_by_side import ABSENT, SideBySide, occupancies, said
 from fattn_probe.daily.inspect.view.stream_k_map import summary
 from fattn_probe.daily.inspect.view.work_picture import page_map
 

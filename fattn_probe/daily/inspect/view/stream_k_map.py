@@ -11,16 +11,7 @@ from math import gcd
 from fattn_probe.base.figures import number_of
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.llama.launch.families import BY_NAME
-from fattn_probe.llama.launch.tiles import (
-    Grid,
-    Tile,
-    in_grid,
-    index_of,
-    ntiles,
-    parallel_blocks_of,
-    share_of,
-    tile_at,
-)
+from fattn_probe.llama.launch.tiles import Grid, Tile, in_grid, index_of, ntiles, parallel_blocks_of, share_of, tile_at
 
 # Alternately dark and light, so that neighbouring blocks differ without colours too; the hues are distinct for people
 # who cannot tell red from green.

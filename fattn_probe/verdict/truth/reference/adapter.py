@@ -10,9 +10,8 @@ from fattn_probe.base.arrays import F64, Bytes, Floats
 from fattn_probe.base.errors import InputError, NoAnswerError
 from fattn_probe.base.workers import spread
 from fattn_probe.cases.op import Op, TensorView
-from fattn_probe.cases.op.encoding import count_non_finite, decode
-from fattn_probe.cases.op.ggml_types import type_size
-from fattn_probe.cases.op.values import row_bytes
+from fattn_probe.cases.op.op import type_size
+from fattn_probe.cases.op.values import count_non_finite, decode, row_bytes
 from fattn_probe.verdict.truth.reference.attention import attention_and_lse, fully_masked_rows
 from fattn_probe.verdict.truth.reference.engine import MINUS_INFINITY
 from fattn_probe.verdict.truth.reference.shapes import Shape

@@ -13,14 +13,7 @@ import numpy.typing as npt
 from fattn_probe.base.arrays import F64, Floats
 from fattn_probe.base.workers import blas_threads, spread
 from fattn_probe.cases.op import Params, Sizes
-from fattn_probe.verdict.truth.reference.engine import (
-    MINUS_INFINITY,
-    Content,
-    GroupMask,
-    RowBlock,
-    attend,
-    slices,
-)
+from fattn_probe.verdict.truth.reference.engine import MINUS_INFINITY, Content, GroupMask, RowBlock, attend, slices
 from fattn_probe.verdict.truth.reference.shapes import Rows, check_shapes
 
 

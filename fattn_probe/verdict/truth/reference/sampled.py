@@ -15,10 +15,9 @@ from fattn_probe.base.arrays import F32, F64, I64, Bools, Floats
 from fattn_probe.base.errors import InputError, NoAnswerError
 from fattn_probe.base.workers import blas_threads, spread
 from fattn_probe.cases.scenario import Case
-from fattn_probe.cases.scenario.inputs import root_bytes
-from fattn_probe.cases.scenario.lazy import GeneratedRows
+from fattn_probe.cases.scenario.draw import mask_rows_read, queries_read, some_rows, visible
+from fattn_probe.cases.scenario.inputs import GeneratedRows, root_bytes
 from fattn_probe.cases.scenario.mask import sees_something
-from fattn_probe.cases.scenario.mask_rows import mask_rows_read, queries_read, some_rows, visible
 from fattn_probe.verdict.truth.reference.adapter import stored_rows
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 from fattn_probe.verdict.truth.reference.engine import MINUS_INFINITY, GroupMask, RowBlock, attend, slices

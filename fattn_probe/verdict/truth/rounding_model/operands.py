@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.base.arrays import F32, Bytes
-from fattn_probe.cases.op.ggml_types import row_size
-from fattn_probe.cases.op.tensors import TensorView
+from fattn_probe.cases.op.op import TensorView, row_size
 from fattn_probe.cases.op.values import view_values
 from fattn_probe.cases.scenario import Case
 from fattn_probe.verdict.truth.rounding_model.arithmetic import FloatFunctions, functions_of

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.base.arrays import F32, Bytes
-from fattn_probe.cases.op.ggml_types import type_size
+from fattn_probe.cases.op.op import type_size
 from fattn_probe.cases.scenario import Case
 from fattn_probe.verdict.truth.rounding_model.arithmetic import FloatFunctions
 from fattn_probe.verdict.truth.rounding_model.functions import fma

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from fattn_probe.cases.device import load_devices, parse_targets
 from fattn_probe.cases.scenario import Case
-from fattn_probe.lab.fuzz.lanes import Lane, lanes
+from fattn_probe.lab.fuzz.run import Lane, lanes
 from fattn_probe.lab.fuzz.scenarios import SOFTCAP, Settings
 from fattn_probe.machine.run.session import Session
 

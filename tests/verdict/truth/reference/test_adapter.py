@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Params
 from fattn_probe.cases.op.case_file import read_case, write_case
-from fattn_probe.cases.op.encoding import encode
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES
-from fattn_probe.cases.op.values import view_values
+from fattn_probe.cases.op.op import TYPE_NAMES
+from fattn_probe.cases.op.values import encode, view_values
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.machine.run.capture import Capture, read_capture, write_capture

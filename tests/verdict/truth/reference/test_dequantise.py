@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.op.ggml_types import TYPE_NAMES
+from fattn_probe.cases.op.op import TYPE_NAMES
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.machine.run.capture import Capture
