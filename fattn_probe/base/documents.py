@@ -42,12 +42,12 @@ class Document(Generic[T]):
         return TypeAdapter(self.type)
 
     def plain(self, value: T) -> Any:  # noqa: ANN401 (JSON)
-        """A value as dictionaries, lists, words and numbers."""
+        """A value as dictionaries, lists, strings and numbers."""
         plain = self._adapter.dump_python(value)
         return plain if self.version in (None, 1) else {VERSION: self.version} | plain
 
     def of(self, plain: Any) -> T:  # noqa: ANN401 (JSON)
-        """The value of `plain`; InputError if it is not one."""
+        """The value from the data of `plain`; InputError if they do not fit the type."""
         from pydantic import ValidationError
 
         try:
@@ -93,7 +93,7 @@ class Document(Generic[T]):
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 (JSON)
-    """A value of dataclasses as dictionaries, lists, words and numbers; None for NaN and infinities, not in JSON."""
+    """A value of dataclasses as dictionaries, lists, strings and numbers; None for NaN and infinities, not in JSON."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value, inf_nan_mode="null")

@@ -42,7 +42,7 @@ def entries() -> tuple[Entry, ...]:
 
 
 def folded(name: str) -> str:
-    """A name in the form in which it is looked up: without case, hyphens, blanks and plural."""
+    """A name in the form for look-up, which ignores case, hyphens, blanks and plurals."""
     return re.sub(r"[-_\s]|(?<=.)s$", "", name.lower())
 
 
@@ -63,7 +63,7 @@ def glossary(
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Explain a word of fattn-probe or of flash attention, with a command that shows it; without TERM, list all."""
+    """Explain a term of fattn-probe or flash attention, with a command that shows it; without TERM, list all."""
     if not term:
         rows = tuple((Text(entry.word, "bold"), Text(entry.meaning)) for entry in entries())
         table = Table(("word", "meaning"), rows, prose=frozenset({"meaning"}))

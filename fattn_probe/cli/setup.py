@@ -91,7 +91,7 @@ def run_options(
 
 
 def lacking(manifest: Manifest, build: BuildFlags) -> list[str]:
-    """The flags that ask for a different build than that of a manifest; the flavour release is the default."""
+    """The flags that ask for a different build from the one with this manifest; the flavour release is the default."""
     flavour, built = flavour_of(build), manifest.fingerprint
     different = {
         f"--{flavour}": flavour not in ("release", built.flavour),
@@ -199,6 +199,6 @@ def number_of(work: Work) -> int:
 
 
 def require_matplotlib() -> None:
-    """MachineError without matplotlib, which only pictures need: it would be a third of an installation."""
+    """MachineError without matplotlib; it is optional because it would make up a third of an installation."""
     if find_spec("matplotlib") is None:
         raise MachineError("--plot needs matplotlib: pip install 'fattn-probe[plot]'")

@@ -114,7 +114,7 @@ Mark = Box | Stroke | Words | Cells
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis in the units of its values, which `plot` draws."""
+    """An axis, in the units of its values; only `plot` draws it."""
 
     label: str
     first: float

@@ -34,7 +34,7 @@ EXPLAINED = {
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a kernel's registers and static shared memory, and so of how many blocks fit on an SM.
+    """The origin of a kernel's registers and static shared memory, which determine how many blocks fit on an SM.
 
     `build_number` is the llama.cpp build that the figures are from, if that is not the source that runs.
     """

@@ -87,7 +87,7 @@ def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
 
 
 def read_table(path: Path | None = None, only: str = "") -> Iterator[Compiled]:
-    """The table of NVIDIA GPUs, or the columns of one arch, which may be one of AMD.
+    """The table of NVIDIA GPUs, or the columns of one arch, which may be an AMD architecture.
 
     It has a row per kernel, and a column per llama.cpp build and arch (`11549/89`) with `registers/shared/local`, or
     `VGPRs/AGPRs/SGPRs/LDS/scratch/waves`, of which the first, the LDS and the scratch decide how many blocks fit on a

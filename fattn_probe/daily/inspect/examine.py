@@ -1,4 +1,4 @@
-"""Examine cases: the facts of each, and the extras that the user wants (values, breakpoints, a trace, a NaN)."""
+"""Examine cases: the facts of each, and the extras that the user requested (values, breakpoints, a trace, a NaN)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,7 @@ class Extras:
 
 @dataclass(frozen=True)
 class Examined:
-    """An inspection with its extras; an extra that the user did not want is None."""
+    """An inspection with its extras; an extra that the user did not request is None."""
 
     inspection: Inspection
     expect: Mapping[str, Value] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Examiner:
         return examined
 
     def _into_the_kernel(self, case: Case, inputs: dict[str, Bytes], target: Target, examined: Examined) -> Examined:
-        """Trace a warp and search for the first NaN or infinity, if wanted."""
+        """Trace a warp and search for the first NaN or infinity, if requested."""
         from fattn_probe.daily.inspect.trace.archive import write_arrays
         from fattn_probe.daily.inspect.trace.tracer import Tracer
         from fattn_probe.verdict.judge.cases import judge_case

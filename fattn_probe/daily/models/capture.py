@@ -132,7 +132,7 @@ class Recorder:
 
 
 def words_of(ran_on: Mapping[str, Mapping[str, int]]) -> str:
-    """The ops by devices, in words: `CPU: GET_ROWS; CUDA0: ADD, ROPE`."""
+    """The ops by device, in words: `CPU: GET_ROWS; CUDA0: ADD, ROPE`."""
     return "; ".join(f"{device}: {', '.join(sorted(ops))}" for device, ops in ran_on.items())
 
 

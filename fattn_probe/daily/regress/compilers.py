@@ -157,7 +157,7 @@ class GrowingBuild:
         return min((places.get(name, LAST) for name in wave), default=LAST), wave
 
     def worth(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, float]:
-        """The value of its next step: how likely it shows a change, and how many cases per kernel become ready."""
+        """The value of its next step: how likely it is to show a change, and how many cases per kernel become ready."""
         first, wave = self.wave(place, jobs)
         if not wave:
             return -first, len(self.waiting) / (HOST if self.growth.times else HOST + UNKNOWN)

@@ -107,7 +107,7 @@ class Identity:
     def line(self) -> str:
         """The name shared by the nightly runs that are compared with each other.
 
-        A simulated GPU is the same on every machine; a real GPU's line includes the machine, because of times.
+        A simulated GPU is the same on every machine; a real GPU's line names the machine, because times depend on it.
         """
         place = self.machine if self.engine == "cuda" else ""
         return "/".join((self.engine, self.device, self.cc, self.flavour, place))
@@ -288,7 +288,7 @@ class RunPart:
 
 
 MERGE_BASE = "merge base "
-"""How the name of a night begins whose runs are only baselines of others."""
+"""The prefix of a night's name if its runs only serve as baselines of other runs."""
 WHOLE = RunPart()
 """The whole of an unshared run."""
 

@@ -44,7 +44,7 @@ WHY = {
     ChangeKind.REMOVED: "the suite no longer has the case",
 }
 MOST_CHANGES, MOST_LISTED, MOST_CASES, MOST_MAPS, MOST_WRONG = 200, 200, 120, 6, 12
-"""The most rows or pictures of a section, since there may be thousands of cases."""
+"""The largest number of rows or pictures in a section, since there may be thousands of cases."""
 LEAST_DECADE = 1.0
 LEAST_TIME = 0.1
 """The smallest range of a plot's height: a factor of ten in the error, a tenth of the time."""
@@ -100,7 +100,7 @@ def _section(history: History, night: Night) -> dict[str, Any]:
 
 
 def partial(run: Run) -> str:
-    """What distinguishes a partial run: that it did not finish, or its filter."""
+    """The reason why a run is partial: it did not finish, or it had a filter."""
     stopped = ", not finished" if run.ended is None else ""
     return f"{stopped}, only {run.settings.only}" if run.settings.only else stopped
 

@@ -80,7 +80,7 @@ class Outcome:
 
     @property
     def lost(self) -> float:
-        """The share of the cases without a verdict; without those that were not run after the first failure."""
+        """The share of the cases without a verdict, not counting those that were not run after the first failure."""
         first = self.stopped == "at the first failure"
         gone = self.counts["lost"] + (0 if first else self.counts["not run"])
         kinds = NO_VERDICT - {ChangeKind.NOT_RUN} if first else NO_VERDICT
@@ -89,7 +89,7 @@ class Outcome:
 
     @property
     def unjudged(self) -> list[Result]:
-        """The outputs that could not be judged, without those of the baseline."""
+        """The outputs that could not be judged, except those that the baseline could not judge either."""
         if self.baseline is None:
             return [result for result in self.results.values() if result.status == "unjudged"]
         return [self.results[change.case] for change in self.changes if change.kind is ChangeKind.UNJUDGED]

@@ -35,15 +35,15 @@ STORED = Document("stored verdicts", dict[str, Result])
 MOST = 6
 """The number of verdicts of one case that are kept: an edit may be undone, or tried in several places."""
 VARIABLES = ("CUDA_", "FATTN_PROBE_", "GGML_", "LD_")
-"""How the environment variables begin that a run, or its loader, may read."""
+"""The prefixes of the environment variables that a run, or its loader, may read."""
 
 
 @dataclass(frozen=True)
 class Verdicts:
     """The stored verdicts of the cases of an entry on a target, under one set of `conditions`: all but the code.
 
-    `release` is the build number of an unchanged release; None for any other source. The figures of a release's kernels
-    are its own, and those of an edited source from that release: verdicts are stored as of the latter.
+    `release` is the build number of an unchanged release; None for any other source. A release's launch records mark
+    the kernels' figures as its own, an edited source's as those of the release; verdicts are stored in the second form.
     """
 
     conditions: str

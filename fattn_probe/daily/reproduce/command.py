@@ -29,7 +29,7 @@ README = "README.md"
 
 @dataclass(frozen=True)
 class ReproduceRequest:
-    """The case to reproduce and the way; `told` are the user's case, source and patches as command-line arguments.
+    """The case to reproduce and how; `told` are the user's case, source and patches as command-line arguments.
 
     The case first runs on `target` (None: it does not run); upstream's test lists its cases on `listed_on`.
     """
@@ -44,7 +44,7 @@ class ReproduceRequest:
 
 
 Reproduction = tuple[Sequence[str], Found, Chosen]
-"""The files in the folder, the judgement, and the way."""
+"""The files in the folder, the judgement, and the way in which they show the failure."""
 
 
 def reproduce(session: Session, request: ReproduceRequest, step: Step = quiet) -> Reproduction:

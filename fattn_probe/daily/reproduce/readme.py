@@ -35,7 +35,7 @@ OTHER_DEVICE: dict[By, str] = {
 
 
 def readme(case: Case, found: Found, chosen: Chosen, probe: str) -> str:
-    """The text, in Markdown; `probe` is the fattn-probe command that shows the same, or empty."""
+    """The text, in Markdown; `probe` is the fattn-probe command that shows the same failure, or empty."""
     judgement = found.judgement
     diagnosis = None if judgement is None else judgement.diagnosis
     arch = found.provenance.get("arch", "")

@@ -81,7 +81,7 @@ def parts(found: Mutated) -> Iterator[RenderableType]:
 
 
 def table(name: str, pairs: Sequence[tuple[str, str]]) -> Table:
-    """The numbers of mutants by fate, and the killed share of those not equivalent; a row for each group."""
+    """The number of mutants by fate, and the share killed of those that are not equivalent; a row for each group."""
     rows = []
     for group in (*sorted({group for group, _ in pairs}), "all"):
         counts = Counter(fate for own, fate in pairs if group in (own, "all"))

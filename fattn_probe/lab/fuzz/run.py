@@ -47,7 +47,8 @@ class FuzzLimits:
 
 @dataclass
 class Fuzzer:
-    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` has each target's last."""
+    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` has the last job of each
+    target."""
 
     options: RunOptions
     targets: Sequence[Target]

@@ -93,7 +93,8 @@ int main(int, char **words) {{
 
 EXTRA = "tilelang"
 ARCH = 80
-"""Newer architectures use TMA and WGMMA, which are not simulated; kernels for this one run on these too."""
+"""Newer architectures use TMA and WGMMA, which are not simulated; kernels for this architecture run on newer GPUs
+too."""
 
 
 @dataclass(frozen=True)

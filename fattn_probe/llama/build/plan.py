@@ -97,7 +97,7 @@ class Planner:
     def link(self, output: str, objects: Iterable[str], libraries: Iterable[str]) -> BuildStep:
         """The link of a library or a program.
 
-        It loads the libraries when it runs, and they keep what they define: more kernels do not link it again.
+        A program loads the libraries when it runs; when kernels are added, it is not linked again.
         """
         inputs, after = (*objects,), (*libraries,)
         openmp = self.flags.openmp if output == CPU_LIBRARY else ()
@@ -149,7 +149,7 @@ class Planner:
     def stubs(
         self, source: str, objects: list[str], provided: Iterable[str] = (), libraries: Iterable[str] = ()
     ) -> tuple[BuildStep, BuildStep]:
-        """The stubs of a library of `objects`, which change with the objects; the library is linked with the others.
+        """The stubs of a library made of `objects`, which change with them; it is linked against the other libraries.
 
         The libraries that this build makes are given as their objects, `provided`. Ninja starts the step with the most
         dependents, and would otherwise compile those objects first and the heavy kernels last.
@@ -193,7 +193,7 @@ class Planner:
         return [self.compile(RUNNER_SOURCE, command, f"{'-'.join(backends)}/")]
 
     def libllama(self) -> list[BuildStep]:
-        """libllama with the architectures that are wanted; the program has stubs for the others."""
+        """libllama with the requested architectures; the program has stubs for the others."""
         files = [*self.flags.sources.libllama, *(f"models/{name}" for name in self.contents.architectures)]
         return [self.compile(f"overlay/src/{name}", self.flags.libllama(name)) for name in files]
 
@@ -232,7 +232,7 @@ def launches_text(cases: Iterable[KernelCase]) -> str:
 
 
 def body_text(file: str, headers: Iterable[str]) -> str:
-    """The text of the file with one kernel's body that `body_file` names."""
+    """The text of the file with one kernel's body; `body_file` gives the file's name."""
     kernel, *values = file.rpartition("/")[2].removeprefix(BODY_PREFIX).removesuffix(".cu").split("-")
     arguments = f"<{', '.join(values)}>" if values else ""
     body = f"[[gnu::used]] static void (*const body)() = (void (*)()) &{BODIES}::{kernel}{arguments};\n"

@@ -83,7 +83,7 @@ class BlockReader:
     def first(self, debugger: Debugger, stop: StopRecord, names: Sequence[str]) -> Document:
         """The record of a breakpoint's first hit, at the current stop.
 
-        The line of a branch that is not compiled is the next line that is: then two breakpoints are at one place.
+        A breakpoint in a branch that is not compiled moves to the next compiled line, where there may be another.
         """
         point = stop.breakpoints[0]
         asked = [*names, BLOCK_INDEX]

@@ -67,7 +67,7 @@ class Lanes:
         self._fiber = fiber(plan["wave"])
 
     def insert(self, location: str, steps: Sequence[int]) -> list[int]:
-        """Set breakpoints at which only this block and warp stops, if possible only in these KV steps (empty: all).
+        """Set breakpoints at which only this block and warp stop, if possible only in these KV steps (empty: all).
 
         On a real GPU `kb0` is optimised out, so the reader checks the step.
         """
@@ -115,7 +115,7 @@ def trace_op(debugger: Debugger, plan: Document) -> Document:
 
 
 def run_to_launch(debugger: Debugger, plan: Document) -> list[str]:
-    """Run the program to the attention kernel's launch; how it ended, if it did before.
+    """Run the program to the attention kernel's launch; returns how it ended, if it ended earlier.
 
     `plan`: `anchors`, `dispatch`, `simulated`, and `linear` if the simulator runs only this block.
     """
