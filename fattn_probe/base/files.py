@@ -21,7 +21,7 @@ MOST_TEXT = MIB
 """Largest scenario, suite or device file in bytes; the largest shipped one has 30 KB."""
 MOST_PATCH = 16 * MIB
 MOST_VISITED = 100_000
-"""Most files and folders that a pattern may be compared with."""
+"""The largest number of files and folders that a pattern is compared with."""
 
 
 def read_text(path: Path, what: str, most: int = MOST_TEXT) -> str:

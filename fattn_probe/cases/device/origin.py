@@ -9,11 +9,8 @@ from fattn_probe.base.errors import InputError
 
 
 class Method(StrEnum):
-    """How figures were found.
-
-    From ptxas for the architecture, or from a GPU's driver; from a different compiler; from launch bounds; or unknown,
-    because a launch record does not say.
-    """
+    """The source of figures: ptxas for the architecture, or a GPU's driver; a different compiler; launch bounds; or
+    unknown, because a launch record does not say."""
 
     MEASURED = "measured"
     ESTIMATED = "estimated"

@@ -35,8 +35,7 @@ def device_ops(tree: Tree, *, cublas: bool = False) -> dict[str, str]:
 
 
 def files_of_device_ops(tree: Tree, *, cublas: bool) -> dict[str, tuple[str, ...]]:
-    """The .cu files of ops that a model's run on a CUDA device may need: attention, those of `device_ops`, matrix
-    products.
+    """The .cu files of ops that a model may need on a CUDA device: attention, `device_ops`, matrix products.
 
     With `cublas`, they include the files that call cuBLAS, those that ggml's functions for matrix products call, and
     the conversions for cuBLAS.

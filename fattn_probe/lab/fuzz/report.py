@@ -150,7 +150,7 @@ def summary(tally: Tally) -> Iterator[str]:
 
 REQUIRED = ("hsk", "n_head", "n_q", "n_kv")
 MOST_SHRUNK = 40
-"""The most findings to shrink, so that a broken kernel does not take hours."""
+"""The largest number of findings to shrink, so that a broken kernel does not take hours."""
 
 
 def write_cases(cases: Sequence[Judged], folder: Path) -> Iterator[Path]:

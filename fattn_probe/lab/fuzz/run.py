@@ -47,8 +47,7 @@ class FuzzLimits:
 
 @dataclass
 class Fuzzer:
-    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` has the last job of each
-    target."""
+    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` are the last ones."""
 
     options: RunOptions
     targets: Sequence[Target]

@@ -93,8 +93,7 @@ int main(int, char **words) {{
 
 EXTRA = "tilelang"
 ARCH = 80
-"""Newer architectures use TMA and WGMMA, which are not simulated; kernels for this architecture run on newer GPUs
-too."""
+"""Newer architectures use TMA and WGMMA, which are not simulated; kernels for this one also run on newer GPUs."""
 
 
 @dataclass(frozen=True)

@@ -389,5 +389,5 @@ def _turn(group: int, turn: int) -> str:
 
 
 def _next_turn(plan: WarpgroupPlan, group: int, turn: int) -> str:
-    """The next turn: the next warpgroup's, or the first one's again."""
+    """The next turn: that of the next warpgroup, or of the first one again."""
     return _turn(group + 1, turn) if group < plan.consumers else _turn(1, turn + 1)

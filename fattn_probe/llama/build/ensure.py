@@ -114,7 +114,7 @@ def is_used(name: str) -> bool:
 
 
 def is_unsealed(name: str) -> bool:
-    """Whether a file of a build is ninja's or ccache's own, or a lock."""
+    """Whether a file of a build belongs to ninja or ccache, or is a lock."""
     return name in (".ninja_log", ".ninja_deps", "build.log", STATS_LOG, LIBRARIES_LOCK)
 
 

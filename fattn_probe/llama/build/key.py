@@ -32,7 +32,7 @@ WITH_LIBLLAMA = (CAPTURE, DEVICE_CAPTURE)
 PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS, *WITH_LIBLLAMA)
 SANITIZERS = ("address", "undefined")
 OWN_CHECKS = ("check", "count")
-"""Flavours that g++'s hooks for data races serve, which exclude its sanitizer of addresses."""
+"""Flavours that use g++'s hooks for data races, which exclude its address sanitizer."""
 MANIFEST = "manifest.json"
 OVERLAY = "overlay"  # the source as compiled, in a build folder
 

@@ -30,9 +30,9 @@ LAUNCHES_PREFIX = "fattn-probe-launches-"
 OF_CASES = re.compile(rf"{LAUNCHES_PREFIX}of-([0-9a-f]+)\.cu$")
 BODY_PREFIX = "fattn-probe-body-"
 QUANTS_PREFIX = "GGML_CUDA_FA_"
-"""Of the macros that select vec kernels."""
+"""The prefix of the macros that select vec kernels."""
 PRODUCTS = ("mmq", "mmf")
-"""Families of kernels of matrix products, by the names of their instances' files."""
+"""Families of matrix product kernels, by the names of their instances' files."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fattn_probe.llama.build.stamp import own_stamp
 VERDICTS = Kind("verdicts", "the stored verdict")
 DAY = 86400.0
 REPLACED_DAYS = 7.0
-"""Days after which an unused build of another fattn-probe goes: two checkouts may take turns."""
+"""Days after which an unused build of another version is removed: two checkouts may take turns."""
 EARLIER = (
     *(".headers-*", "headers-*", ".tables-*", "tables-*", "resources-*", "sources/.*"),
     *("locks", "dispatch/*.pickle", "kernels/*.json", "mutants/*.json"),

@@ -54,7 +54,7 @@ def arguments(text: str, types: Mapping[int, str]) -> tuple[str, ...]:
 def product_of(name: str, files: Iterable[Path], types: Mapping[int, str]) -> str | None:
     """The name of the file of template-instances/ that instantiates a demangled function of matrix products, or None.
 
-    Its header contains the function, and its argument is one of the function's.
+    Its header contains the function, and its argument is one of the function's arguments.
     """
     match = ARGUMENTS.search(name)
     wanted = arguments(match["args"], types) if match else ()

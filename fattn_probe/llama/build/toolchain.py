@@ -35,7 +35,7 @@ INSTALL_NVCC = "install a CUDA toolkit, or the packages of PyPI: `pip install 'f
 class Toolchain:
     """Compilers and CUDA files; `nvcc` and `cudart` (the shared library) are None for the simulator.
 
-    `ccache` is None if it is not installed or not wanted.
+    `ccache` is None if it is not installed or not requested.
     """
 
     cc: str
@@ -77,7 +77,7 @@ def find_cublas() -> Path | None:
 
 
 def has_cublas() -> bool:
-    """Whether a program can open cuBLAS: a toolkit's, or one that the dynamic linker knows."""
+    """Whether a program can open cuBLAS: from a toolkit, or because the dynamic linker knows it."""
     return find_cublas() is not None or find_system_library(CUBLAS) is not None
 
 

@@ -34,7 +34,7 @@ def on_target(found: Fingerprint, target: Target) -> Fingerprint:
 
 
 def fingerprint_of(session: Session, target: Target) -> Fingerprint:
-    """The fingerprint of a session on a target: its build, made or not, its device, and this fattn-probe."""
+    """The fingerprint of a session on a target: its build, made or not, its device, and fattn-probe."""
     built = session.manifest_for(target).fingerprint
     found = replace(built, engine=target.engine, version=version("fattn-probe"), own=package_stamp())
     real = target.engine == "cuda"

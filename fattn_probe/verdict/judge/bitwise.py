@@ -54,7 +54,7 @@ def repeated(first: F32, others: Sequence[F32], how: str) -> Check:
 
 @dataclass(frozen=True)
 class Alone:
-    """A query computed alone: the kernel of that run, and its output compared with the batch's."""
+    """A query computed alone: the kernel of that run, and its output compared with that of the batch."""
 
     query: int
     kernel: str
@@ -63,7 +63,7 @@ class Alone:
 
 
 def batch_invariance(alone: Sequence[Alone], kernel: str) -> Check:
-    """The check of queries computed alone; `kernel` is the batch's."""
+    """The check of queries computed alone; `kernel` is that of the batch."""
     name = "batch invariant"
     if not alone:
         return not_made(name, "no row could be computed alone")

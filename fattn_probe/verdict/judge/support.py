@@ -50,7 +50,7 @@ class Supported:
 
 
 Support = dict[str, Supported]
-"""By `op_digest`."""
+"""The support by `op_digest`."""
 Choices = dict[str, dict[str, str]]
 """For each `op_digest` and capability, the names of the kernel cases; and the columns `case` and `build`."""
 

@@ -264,7 +264,7 @@ def rmse_limit(prediction: Prediction, rows: Bools) -> float:
 def model_units(reference: F64, model: F32, rows: Bools) -> tuple[F64, F64, float]:
     """The units for differences from a rounding model, as absolute values.
 
-    For each row, the ignored difference and the model's own error; and the own error of all `rows` that it judges.
+    For each row, the ignored difference and the model's own error; and its own error over all `rows`.
     """
     with np.errstate(invalid="ignore"):
         own = np.where(np.isfinite(model), model - reference, 0.0)

@@ -29,8 +29,7 @@ LAYOUTS: Mapping[tuple[int, int, str], Place] = {
     ),
     (32, 8, "float"): lambda lane, at: ((at & 2) + (lane & ~2), (lane & 2) + (at & 5)),
 }
-"""(i, j) of element `at` of a lane, for a tile<I, J, T>; half2 tiles count pairs in j. Only Volta has tiles of 32
-rows."""
+"""(i, j) of element `at` of a lane, for a tile<I, J, T>; half2 tiles count pairs in j. 32 rows: Volta only."""
 
 AMD_ROWS: Mapping[str, Callable[[Indices, Indices, int], Indices]] = {
     "mfma": lambda lane, at, ne: ne * (lane // 16) + at,

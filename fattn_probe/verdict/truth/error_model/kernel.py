@@ -25,9 +25,9 @@ from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE, Format
 
 EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
-"""Mean square of ex2.approx's relative error: its table's (measured on Hopper) and its argument's truncation.
+"""Mean square of ex2.approx's relative error, from its table (measured on Hopper) and its argument's truncation.
 
-That of AMD's v_exp_f32, which is right to 1 ulp, is not larger.
+That of AMD's v_exp_f32, which is accurate to 1 ulp, is not larger.
 """
 QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
 Joining = Literal["f32", "f16", "f32 from f16"]

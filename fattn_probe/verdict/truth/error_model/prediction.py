@@ -77,7 +77,7 @@ class Prediction:
 
     @property
     def row_uncertainty(self) -> F64:
-        """`row_rmse` without what is too small for the kernel's numbers: answers below them are 0, as it is designed.
+        """`row_rmse` without what is too small for the kernel's numbers: answers below them are 0 by design.
 
         So a prediction that allows zeros there is no sign that it allows everything.
         """
