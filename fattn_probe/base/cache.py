@@ -100,7 +100,7 @@ def fault_of(folder: Path) -> str:
     if found is None:
         return "has no record of its contents"
     bad = damage(folder, found)
-    return f"is damaged ({named(bad)})" if bad else "is of an older fattn-probe"
+    return f"is damaged ({named(bad)})" if bad else "was made by an older version of fattn-probe"
 
 
 def named(files: list[str]) -> str:

@@ -24,9 +24,9 @@ MOST_BYTES = 1 << 30
 class Document(Generic[T]):
     """A kind of JSON document with a value of `type`; `what` is its name in messages, such as `a manifest`.
 
-    The `version` is the document's first key. Version 1 has no such key, so that an older fattn-probe, which may share
-    the cache, can read it. Without a `version`, the place of the document determines it: the schema of the history, or
-    the path in the cache. `from_first` converts a document of version 1 that is still read.
+    The `version` is the document's first key. Version 1 has no such key, so that an older version of fattn-probe, which
+    may share the cache, can read it. Without a `version`, the place of the document determines it: the schema of the
+    history, or the path in the cache. `from_first` converts a document of version 1 that is still read.
     """
 
     what: str

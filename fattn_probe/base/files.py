@@ -151,7 +151,7 @@ def whole_folder(folder: Path, *, over: bool = False) -> Iterator[Path]:
 def write_text(path: Path, text: str) -> None:
     """Write a result for the user, completely or not at all; MachineError if the disk refuses.
 
-    Its folder is made if necessary, because the work behind the result may have taken an hour. A link, a device, a
+    Its folder is made if necessary, because the result may have taken an hour to compute. A link, a device, a
     pipe and a file that cannot be replaced are written in place.
     """
     with writing(path):

@@ -17,7 +17,7 @@ LOCK = ".lock"
 
 @contextmanager
 def scratch(root: Path | None = None) -> Iterator[Path]:
-    """A new folder in `root`, $TMPDIR's by default, removed at the end; first removes the folders of killed processes.
+    """A new folder in `root`, $TMPDIR by default, removed at the end; first removes the folders of killed processes.
 
     Its owner holds a lock on `NAME.lock` beside it, which the kernel releases when the owner dies. Process numbers
     would not work: they are reused, and have no meaning in a container that shares the folder.
@@ -42,7 +42,7 @@ def scratch(root: Path | None = None) -> Iterator[Path]:
 
 
 def scratch_root() -> Path:
-    """The folder of a user's scratch folders, `fattn-probe-UID` in $TMPDIR; MachineError if it is not the user's."""
+    """A user's folder for scratch folders, `fattn-probe-UID` in $TMPDIR; MachineError if another user owns it."""
     root = Path(tempfile.gettempdir()) / f"fattn-probe-{os.getuid()}"
     with writing(root):
         root.mkdir(mode=0o700, exist_ok=True)

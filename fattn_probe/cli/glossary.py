@@ -53,13 +53,13 @@ def entry_of(term: str) -> Entry:
     if entry := found.get(folded(term)):
         return entry
     near = difflib.get_close_matches(term, [name for name, _ in every], n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`fattn-probe glossary` lists all words"
+    hint = f"did you mean {' or '.join(near)}?" if near else "`fattn-probe glossary` lists all terms"
     raise InputError(f"{term}: not in the glossary; {hint}")
 
 
 def glossary(
     term: Annotated[
-        list[str] | None, typer.Argument(help="A word, or a name of llama.cpp such as kbc.", metavar="TERM")
+        list[str] | None, typer.Argument(help="A term, or a name from llama.cpp such as kbc.", metavar="TERM")
     ] = None,
     as_json: flags.Json = False,
 ) -> None:

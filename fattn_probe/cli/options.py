@@ -22,7 +22,7 @@ class Where:
     on: flags.On = ""
     devices: flags.Devices = None
     timeout: Annotated[
-        float, typer.Option("--timeout", callback=flags.seconds, help="Seconds until a run is lost.")
+        float, typer.Option("--timeout", callback=flags.seconds, help="Time limit of a run, in seconds.")
     ] = 600.0
 
 
@@ -59,7 +59,7 @@ class BuildFlags:
 
 @dataclass(frozen=True)
 class Simulate:
-    """How the simulator runs kernels"""
+    """The simulator"""
 
     schedule: Annotated[
         int,

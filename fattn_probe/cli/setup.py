@@ -104,7 +104,7 @@ def lacking(manifest: Manifest, build: BuildFlags) -> list[str]:
 
 
 def simulation_of(simulate: Simulate) -> Simulation:
-    """How the simulator runs."""
+    """The settings of the simulator."""
     return Simulation(simulate.schedule, simulate.threads)
 
 
@@ -171,7 +171,7 @@ def build_progress(notes: Console, title: str = "building") -> Report:
 
 
 def session_of(options: RunOptions, activity: Activity) -> Session:
-    """A session whose builds and long runs have their own lines in place of the activity's."""
+    """A session whose builds and long runs have their own lines instead of the activity's line."""
     notes = activity.console
     building = activity.beside(build_progress(notes), lambda progress: progress.done < progress.total)
     running = activity.beside(

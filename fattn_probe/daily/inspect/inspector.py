@@ -67,7 +67,7 @@ class InspectOptions:
 class Inspection:
     """A case on a target: its facts, or how the program ended before the kernel launch.
 
-    `name` is a scenario's case or one of upstream's; `reasons` are sentences that explain the choice of the kernel.
+    `name` is a scenario's or upstream's case; `reasons` are sentences that explain the choice of the kernel.
     """
 
     name: str

@@ -180,7 +180,7 @@ class ModelCapture:
                 self.folder.rmdir()
         if not index.entries:
             reason = "--budget has no room for any" if index.left_out else "the model has none"
-            raise InputError(f"{model}: no attention op was recorded: {reason} that was asked for")
+            raise InputError(f"{model}: no attention op was recorded: {reason} that was requested")
         return index
 
     @property

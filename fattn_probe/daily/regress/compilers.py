@@ -53,7 +53,7 @@ class StoppedError(Exception):
 class Lane:
     """Cases that are judged in the same way on one target; the `ordered` ones also run in `orders` random orders.
 
-    `on` is the entry and the target in words. Verdicts are taken over from `verdicts`, and stored there.
+    `on` is the entry and the target in words. Verdicts are reused from `verdicts`, and stored there.
     """
 
     on: str
@@ -359,7 +359,7 @@ class Compilers:
             build.suspects = [name for name in build.suspects if name in kernels]
 
     def _read_code(self, build: GrowingBuild) -> None:
-        """Find out which code the build's runs execute, if verdicts may be taken over."""
+        """Find out which code the build's runs execute, if verdicts may be reused."""
         made = next(iter(build.growth.builds.values()), None)
         tree = self.lanes[build.lanes[0]].session.options.tree
         if made is not None and tree is not None and any(self.lanes[number].verdicts for number in build.lanes):
@@ -367,7 +367,7 @@ class Compilers:
                 build.code = ExecutedCode.of(made.folder, tree, build.code)
             except ValueError as error:
                 build.code = None
-                log.info("no verdict is taken over: %s", error)
+                log.info("no verdict is reused: %s", error)
 
     def _taken_over(self, build: GrowingBuild, number: int, case: Case) -> Result | None:
         """The verdict of an earlier run, if none of the code that a lane's case executes has changed since."""

@@ -87,7 +87,7 @@ class Identity:
     """The origin of a run's results.
 
     `device` is the GPU's name or the simulator's (`sim:h200`), `cc` its compute capability, `driver` empty on the
-    simulator, `build_number` that of llama.cpp, `version` fattn-probe's. These are names; `fingerprint` has the
+    simulator, `build_number` that of llama.cpp, `version` that of fattn-probe. These are names; `fingerprint` has the
     contents that they stood for, None for a run of an older version.
     """
 
@@ -126,7 +126,7 @@ class Result:
     `results.metrics_of`; `error_map` is for a wrong output. `launches` is the text of the launch records, one JSON line
     each. `diagnosis` is the first cause of a wrong output, in words. `unlike_base` says how the launches of an edited
     or patched llama.cpp differ from those of its base (`run/base.py`). `fingerprint` is the case's
-    (`case_fingerprint`), empty in runs of older versions. `reused`: the verdict of an earlier run was taken over,
+    (`case_fingerprint`), empty in runs of older versions. `reused`: the verdict of an earlier run was reused,
     because none of the code that the case executes had changed.
     """
 

@@ -35,9 +35,9 @@ WHY = {
     ChangeKind.NEW_FAILURE: "the output is wrong now",
     ChangeKind.SUPPORT_LOST: "the op falls back to the CPU now",
     ChangeKind.SLOWER: "the same work takes longer",
-    ChangeKind.KERNEL: "other code computes this op; its rounding and its speed may differ",
+    ChangeKind.KERNEL: "different code computes this op; its rounding and its speed may differ",
     ChangeKind.LAUNCH: "the work is divided differently",
-    ChangeKind.BITS: "still right, but not bit-identical: caches and golden files differ",
+    ChangeKind.BITS: "still correct, but not bit-identical: caches and golden files differ",
     ChangeKind.UNJUDGED: "nothing tells whether the output is correct",
     ChangeKind.LOST: "no verdict",
     ChangeKind.NOT_RUN: "no verdict",
@@ -151,7 +151,7 @@ def op_table(ops: Ops, devices: Collection[str]) -> Table:
 def unjudged(night: Night) -> Iterator[tuple[str, str]]:
     """(case, why) of each case without a verdict."""
     for shard in night.missing_shards:
-        yield f"shard {shard}", "not finished: the run was killed, is still going on, or its history was not merged"
+        yield f"shard {shard}", "not finished: the run was killed, is still running, or its history was not merged"
     silent = ("lost", "unjudged")
     lost = [(result.name, result.reason) for result in night.results.values() if result.status in silent]
     gone = [(change.case, f"not run; {change.words}") for change in night.changes if change.kind is ChangeKind.NOT_RUN]

@@ -97,7 +97,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Planned:
-    """An entry of a suite on one target: the suite's name with the entry's, its cases, and how they are judged."""
+    """An entry of a suite on one target: the names of suite and entry, its cases, and how they are judged."""
 
     suite: str
     session: Session
@@ -209,12 +209,12 @@ def say_nothing(words: str, status: str) -> None:
 
 @dataclass(frozen=True)
 class SuiteRunner:
-    """Runs all entries of a suite into a history, and takes over their results from the night that `part` names.
+    """Runs all entries of a suite into a history, and reuses the results of the night that `part` names.
 
     `workers` is the number of processes, None for one per core; with several on one GPU no times are stored. `only` is
     this call's filter, a regular expression over names; the baseline is reduced to the matching cases too. `say` is
     called for each failure, as soon as it is known; with `exit_first`, the first one ends the call. If `fresh`, no
-    verdict of an earlier run is taken over.
+    verdict of an earlier run is reused.
     """
 
     history: History

@@ -183,7 +183,7 @@ def _entry_mistakes(path: Path, document: YamlDocument, entries: Sequence[Entry]
 
 
 def only_of(entry: Entry) -> str:
-    """The name of an entry's or a suite's key `only` in messages."""
+    """The name of the key `only` in messages, for an entry or a suite."""
     return f"`only` of {called(entry)}"
 
 

@@ -19,14 +19,14 @@ TEST = f"build/bin/test-backend-ops test -b {{device}} -o {OP}"
 NAMES = ("source", "build_number", "patches", "device", "arch", "driver", "engine", "compilers", "fattn-probe")
 EXACT = "The expected output is exact attention in float64, rounded to float32."
 YARDSTICKS: dict[By, str] = {
-    "prediction": f"{EXACT} The bounds are what the roundings of this kernel can make of it.",
-    "model": "The expected output is that of a NumPy model that rounds as this kernel does. A right kernel has nearly "
-    "all of its bits; compilers fuse a few operations differently.",
+    "prediction": f"{EXACT} The bounds cover the rounding of this kernel.",
+    "model": "The expected output is that of a NumPy model that rounds as this kernel does. A correct kernel matches "
+    "nearly all of its bits; compilers fuse a few operations differently.",
     "tolerance": f"{EXACT} The bound is a tolerance, since no kernel's arithmetic is known here.",
 }
 
 
-OTHER_KERNEL = "the bounds are those of the kernel above, and another one may exceed them and be right"
+OTHER_KERNEL = "the bounds are those of the kernel above, and a different one may exceed them and be correct"
 OTHER_DEVICE: dict[By, str] = {
     "prediction": OTHER_KERNEL,
     "model": OTHER_KERNEL,

@@ -1,4 +1,4 @@
-"""The answer for people: a sentence, the evidence by layer, and what to do next; the same as a JSON document."""
+"""The answer as text: a sentence, the evidence by layer, and what to do next; the same as a JSON document."""
 
 import json
 import os

@@ -240,7 +240,7 @@ def not_finite(nodes: Sequence[Node], without: Sequence[Node] = ()) -> Iterator[
 
 
 def spoils(node: Node) -> bool:
-    """Whether a tensor has NaN or infinities that are not a mask's."""
+    """Whether a tensor has NaN or infinities, other than the -inf of a mask."""
     by_mask = node.op in ON_PURPOSE or (node.op in PASS_ON and node.inputs_inf > 0)
     return node.nan > 0 or (node.inf > 0 and not by_mask)
 

@@ -69,7 +69,7 @@ class Share:
 class LineCoverage:
     """Lines by file and number, and the number of executed lines for each function and target.
 
-    Of the lines in `unreachable`, which gives reasons, only executed ones count. `headers` are files whose code is
+    Lines in `unreachable`, which gives reasons, count only if they are executed. `headers` are files whose code is
     compiled only with an instance of a kernel.
     """
 

@@ -202,7 +202,7 @@ def is_pure(draft: Draft, span: Span) -> bool:
 
 
 def is_binary(draft: Draft, index: int, span: Span) -> bool:
-    """Whether an operator is between two values: neither a sign, nor a pointer's star, nor a template's."""
+    """Whether an operator is between two values: not a sign, a pointer's star or a template's bracket."""
     if index <= span[0] or index + 1 >= span[1]:
         return False
     before, after = draft.word(index - 1), draft.word(index + 1)

@@ -52,7 +52,7 @@ def render(found: Mutated) -> RenderableType:
 def parts(found: Mutated) -> Iterator[RenderableType]:
     """The parts of the report."""
     words = f"{number_of(len(found.verdicts), 'mutant')}, {number_of(found.cases, 'case')} on {', '.join(found.on)}"
-    yield Text(words + (f"; {found.left} are not tried yet: run it again to go on\n" if found.left else "\n"))
+    yield Text(words + (f"; {found.left} are not tried yet: run it again to continue\n" if found.left else "\n"))
     known = equivalents(amd=found.amd)
     fates = [(verdict, fate_of(verdict, known)) for verdict in found.verdicts]
     yield table("file", [(verdict.mutant.file, fate) for verdict, fate in fates])

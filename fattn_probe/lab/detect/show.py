@@ -151,7 +151,7 @@ def page(found: Sequence[Measured], tree: Tree) -> str:
         for name in files_of(found)
     ]
     words = {
-        "title": f"What {', '.join(item.suite for item in found)} execute{'s' * (len(found) == 1)}",
+        "title": f"Code that {', '.join(item.suite for item in found)} execute{'s' * (len(found) == 1)}",
         "about": f"{tree.spec}. " + "; ".join(next(summary(item)) for item in found),
         "suites": [item.suite for item in found],
         "files": files,

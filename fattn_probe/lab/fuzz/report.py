@@ -103,7 +103,7 @@ def document(tally: Tally, smallest: Sequence[Smallest] = ()) -> dict[str, Any]:
 
 
 def known_defects(tally: Tally) -> Counter[str]:
-    """The number of cases that fail by each known defect of llama.cpp."""
+    """The number of cases that fail because of each known defect of llama.cpp."""
     found: Counter[str] = Counter()
     for (kind, _), count in tally.failures.items():
         if kind.known:

@@ -175,7 +175,7 @@ PRODUCER_REGISTERS = {1: 56, 2: 24}
 
 @dataclass(frozen=True)
 class WarpgroupPlan:
-    """A block of threads on an SM: `consumers` warpgroups of B_r queries each, T_c KV tiles, a ring of `stages`.
+    """A thread block on an SM: `consumers` warpgroups of B_r queries each, T_c KV tiles, a ring of `stages`.
 
     `load`, `product` and `softmax` are slots: K or V of a tile, one of its two products, its exponentials.
     """

@@ -159,7 +159,7 @@ def open_build(folder: Path) -> Build:
     try:
         build = Build(folder.absolute(), MANIFESTS.read(folder / MANIFEST), None)  # gdb runs in another folder
     except InputError as error:
-        raise InputError(f"{folder} is not a build of fattn-probe: it has no whole {MANIFEST}: {error}") from None
+        raise InputError(f"{folder} is not a build of fattn-probe: it has no complete {MANIFEST}: {error}") from None
     sealed = read_seal(folder)
     if sealed is None:
         raise InputError(f"{folder} has no record of its contents ({SEAL}): build and export it again")

@@ -76,7 +76,7 @@ class BuildRequest:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What is compiled, without the compilers."""
+        """The contents and options of the build, without the compilers."""
         return Fingerprint(
             tree=self.tree.digest,
             patches=named(self.patches),

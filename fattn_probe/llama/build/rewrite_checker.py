@@ -48,7 +48,7 @@ def rewrite_conversions(draft: Draft, device: Spans) -> None:
     """Put `SIMT_INTO(type)` before the value of each `int name = value` in device code.
 
     This includes `unsigned` and the 32-bit types of <cstdint>. A value of one token needs no mark: it is a literal, or
-    a name, which is seldom an index.
+    a name, which is rarely an index.
     """
     for word, type_name in NARROW.items():
         for index in draft.where.get(word, ()):

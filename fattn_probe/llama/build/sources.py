@@ -80,7 +80,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
             macro = f"DECL_FATTN_{family.name.upper()}_CASE({', '.join(family.case_parameters)})"
             raise InputError(
                 f"source {tree.spec!r}: fattn-probe does not know this tree's attention kernels: its {CUDA} does not "
-                f"define {macro}, as llama.cpp's does since the end of 2025"
+                f"define {macro}, as in llama.cpp since the end of 2025"
             )
     cmake = text_of(tree, f"{GGML}/CMakeLists.txt")
     source = tree.root / GGML

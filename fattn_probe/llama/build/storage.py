@@ -103,7 +103,8 @@ def prune(days: float) -> tuple[CacheEntry, ...]:
 
 
 def remove_replaced(folder: Path) -> None:
-    """Remove the builds that a new one replaces: those of the same name, by another fattn-probe, unused for a week."""
+    """Remove the builds that a new one replaces: those of the same name, by another version of fattn-probe, unused for
+    a week."""
     for other in folders(folder.parent) if not folder.exists() else ():
         if other.name.rpartition("-")[0] == folder.name.rpartition("-")[0]:
             with contextlib.suppress(InputError, MachineError):  # no whole manifest: for `prune`; a read-only cache

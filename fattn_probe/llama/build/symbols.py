@@ -27,8 +27,8 @@ def demangle(symbol: str) -> str:
 def case_of(name: str, cases: Mapping[str, KernelCase], types: Mapping[int, str]) -> KernelCase | None:
     """The kernel case that a demangled function instantiates, or the one kernel whose body it is, or None.
 
-    `cases` are a tree's, by name. `types` maps ggml_type's values to names, because a demangled `vec` case contains
-    `(ggml_type)8`.
+    `cases` are those of a tree, by name. `types` maps ggml_type's values to names, because a demangled `vec` case
+    contains `(ggml_type)8`.
     """
     if body := body_of(name, types):
         family = BY_KERNEL.get(body[0])

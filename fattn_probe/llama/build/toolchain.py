@@ -92,10 +92,10 @@ def find_toolchain(engine: str) -> Toolchain:
     machine = platform.machine()
     cxx, cc = shutil.which("g++"), shutil.which("gcc")
     if cxx is None or cc is None:
-        raise BuildError(f"g++ is not on this machine; {INSTALL_GXX}")
+        raise BuildError(f"g++ is not installed; {INSTALL_GXX}")
     gxx = version_line(run([cxx, "--version"]).stdout)
     if not gxx:
-        raise BuildError(f"{cxx} does not tell its version: it is not g++; {INSTALL_GXX}")
+        raise BuildError(f"{cxx} does not report its version: it is not g++; {INSTALL_GXX}")
     if engine == "cuda":
         # g++ and the first nvcc of `cuda_roots` that comes with its runtime library.
         for root in cuda_roots():
@@ -105,10 +105,10 @@ def find_toolchain(engine: str) -> Toolchain:
                 wheels = wheel_headers() if root == wheel_root() else None
                 include = cached_headers(wheels) if wheels else root / "include"
                 return Toolchain(cc, cxx, (gxx, version), machine, include, nvcc, cudart, find_ccache())
-        raise BuildError(f"nvcc is not on this machine; {INSTALL_NVCC}")
+        raise BuildError(f"nvcc is not installed; {INSTALL_NVCC}")
     headers = find_headers()
     if headers is None:
-        raise BuildError(f"the CUDA headers are not on this machine; {INSTALL_HEADERS}")
+        raise BuildError(f"the CUDA headers are not installed; {INSTALL_HEADERS}")
     return Toolchain(cc, cxx, (gxx,), machine, cached_headers(headers), ccache=find_ccache())
 
 

@@ -246,7 +246,7 @@ class ExecutedCode:
 
     @cached_property
     def _is_told_apart(self) -> bool:
-        """Whether kernels, what launches them, and the rest can be told apart.
+        """Whether kernels, their host functions and the rest can be told apart.
 
         Then a kernel takes inline functions only from kernels that were linked before it, so its code stays the same
         while the build grows; and only the rest calls what launches kernels.

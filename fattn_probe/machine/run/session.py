@@ -103,7 +103,7 @@ class Session:
         return self.builds[key]
 
     def request_for(self, target: Target) -> BuildRequest:
-        """The request for the build of a target; InputError without a source."""
+        """The request for the build of a target; InputError if there is no source."""
         options = self.options
         if options.tree is None:
             raise InputError("a source is needed to build from")

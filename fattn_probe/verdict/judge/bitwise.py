@@ -73,7 +73,7 @@ def batch_invariance(alone: Sequence[Alone], kernel: str) -> Check:
         return Check(name, True, False, f"{len(alone)} queries have the same bits alone as in the batch, {by}")
     worst = max(row.nmse for row in other)
     queries = ", ".join(str(row.query) for row in other[:6])
-    reason = f"{len(other)} of {len(alone)} queries have other bits alone ({queries}), NMSE up to {worst:.1e}: {by}"
+    reason = f"{len(other)} of {len(alone)} queries have different bits alone ({queries}), NMSE up to {worst:.1e}: {by}"
     return Check(name, False, False, reason)
 
 

@@ -43,7 +43,7 @@ class Expected:
 
     @cached_property
     def predicted(self) -> Bools | None:
-        """The rows (n_seq, n_q, n_head) that have a prediction; None without one."""
+        """The rows (n_seq, n_q, n_head) that have a prediction; None if there is no prediction."""
         return None if self.prediction is None else self.prediction.known
 
 

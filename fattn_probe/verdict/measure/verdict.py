@@ -156,7 +156,7 @@ def _deviation(dst: F32, reference: F64, tolerance: Tolerance, held: Held | None
 
 
 def given(tolerance: Tolerance) -> bool:
-    """Whether the scenario sets the tolerance; otherwise it is upstream's."""
+    """Whether the scenario sets the tolerance; otherwise it is upstream's tolerance."""
     return bool(tolerance.model_fields_set)
 
 

@@ -47,7 +47,7 @@ def test_a_compiled_program_needs_no_compiler(tmp_path, monkeypatch):
     program(*words)
     monkeypatch.setenv("PATH", str(tmp_path))
     program(*words)
-    assert "g++ is not on this machine" in program(*words, "-D", f"NEW{time.time_ns()}", code=3).stderr
+    assert "g++ is not installed" in program(*words, "-D", f"NEW{time.time_ns()}", code=3).stderr
 
 
 def test_copies_return_the_errors_of_a_gpu():

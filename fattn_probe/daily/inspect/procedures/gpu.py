@@ -74,7 +74,7 @@ class _GpuReader:
         return [self.debugger.insert(location) for name in names for location in self.anchors[name]]
 
     def standing(self, stop: StopRecord, wanted: set[Block]) -> Iterator[Document]:
-        """The records of the wanted blocks whose thread 0 is at an anchor."""
+        """The records of the requested blocks whose thread 0 is at an anchor."""
         at = self._anchor(stop.file, stop.line)
         for block, file, line in self._threads_0():
             where = at if line == stop.line else self._anchor(file, line, exact=True)

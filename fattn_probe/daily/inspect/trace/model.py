@@ -31,7 +31,7 @@ Row = tuple[int, int, int]
 
 
 def largest_of(values: F32 | F64) -> float:
-    """The largest finite magnitude; 0 without one."""
+    """The largest finite magnitude; 0 if there is none."""
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
@@ -52,7 +52,7 @@ class ModelledRows:
         return operands_of(self.case, dict(self.inputs), self.arch)
 
     def assumed(self, geometry: Geometry) -> str:
-        """The model's assumptions on the sums of the GPU; empty without any."""
+        """The model's assumptions on the sums of the GPU; empty if there are none."""
         described = kernel_of(self.case.op, geometry, self.arch)
         return "" if described is None else described.assumed
 

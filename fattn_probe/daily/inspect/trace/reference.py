@@ -113,7 +113,7 @@ class JudgedTrace:
 
     @property
     def deviation(self) -> StepDeviation | StageDeviation | None:
-        """The first deviation, in the order in which the kernel computes; None without one."""
+        """The first deviation, in the order in which the kernel computes; None if there is none."""
         steps = (deviation for tile in self.tiles for step in tile.steps for deviation in step.deviations)
         stages = (stage.deviation for stage in self.stages)
         return next(steps, None) or next((deviation for deviation in stages if deviation is not None), None)
@@ -130,7 +130,7 @@ def judge_trace(
     offset: float,
     least: float = 0.0,
 ) -> JudgedTrace:
-    """Judge the `read_trace` document of a warp of `block`; `tiles` are the block's, in order.
+    """Judge the `read_trace` document of a warp of `block`; `tiles` are those of the block, in order.
 
     `least` is the smallest factor that the GPU's matrix instructions do not treat as 0.
     """

@@ -84,7 +84,7 @@ class Stage:
 
     @property
     def deviation(self) -> StageDeviation | None:
-        """The largest difference; None without one."""
+        """The largest difference; None if there is none."""
         differs = self.differs
         if not differs.any():
             return None

@@ -182,7 +182,7 @@ class Tracer:
         return block_arrays(documents, chosen.tiles, about)
 
     def find_not_finite(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
-        """The origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None without one."""
+        """The origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None if there is none."""
         found = in_inputs(self.case, self.inputs)
         if found is not None:
             return found
