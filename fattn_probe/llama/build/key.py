@@ -174,7 +174,7 @@ class Contents:
         return any(name in self.programs for name in WITH_LIBLLAMA)
 
     def for_tree(self, tree: Tree) -> "Contents":
-        """The contents with the digest of a tree's libllama; without its programs, if the tree does not have it."""
+        """The contents with the digest of a tree's libllama; without libllama's programs if the tree lacks it."""
         if not self.has_libllama:
             return self
         if has_models(tree.root):

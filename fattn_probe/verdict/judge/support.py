@@ -37,7 +37,7 @@ TABLE, KERNELS = "support.csv", "kernels.csv"
 LOST = "support lost"
 """The beginning of the reason for an op that is no longer supported."""
 NVIDIA, AMD, NONE = "yes", "amd", "no"
-"""Words of a cell: for all of NVIDIA's compute capabilities, all of AMD's architectures, and nothing."""
+"""The words in a cell: for all compute capabilities of NVIDIA, for all architectures of AMD, and for none."""
 BETWEEN = "; "  # kernels of an op
 
 
