@@ -86,8 +86,7 @@ class ModelledRows:
     def VKQ_error(self, row: Row, parts: Parts, KV_rows: int) -> F64:
         """A bound on the error of sums of `KV_rows` rows of P V, for each block of a row.
 
-        It includes the errors of P and the roundings of the sum: one for each row in float32, eight standard deviations
-        in f16.
+        It counts the errors of P and of the sum: one rounding per row in float32, eight standard deviations in f16.
         """
         sequence, _, head = row
         V = self.operands.V[sequence, head // self.operands.group]
