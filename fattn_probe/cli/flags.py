@@ -51,7 +51,7 @@ def complete_target(incomplete: str) -> list[str]:
 
 
 def scenario_argument(text: str, metavar: str = "SCENARIO...") -> ArgumentInfo:
-    """An argument for shipped scenarios by name, and paths."""
+    """An argument for names of shipped scenarios, and paths."""
     found: ArgumentInfo = typer.Argument(
         help=text, metavar=metavar, parser=scenario_path, autocompletion=complete_scenario
     )

@@ -40,7 +40,7 @@ NICE = 3
 
 MOST_IN_A_WAVE = 32
 HOST, UNKNOWN = 4, 64
-"""The cost of a build before its first kernel, and of one whose kernels are not known yet, in kernels."""
+"""The costs of a build's host code and of a build whose kernels are not known yet, as numbers of kernels."""
 LAST = 10**9
 """More cases than any suite has."""
 
@@ -168,17 +168,17 @@ class GrowingBuild:
 
 @dataclass
 class Rate:
-    """The core seconds that a number of items took, and an estimate for further ones."""
+    """The core seconds that some items took, from which those of other items are estimated."""
 
     number: int = 0
     seconds: float = 0.0
 
     def add(self, seconds: float, number: int = 1) -> None:
-        """Count some more items."""
+        """Add the time of some items."""
         self.number, self.seconds = self.number + number, self.seconds + seconds
 
     def of(self, number: int) -> float | None:
-        """An estimate of the core seconds for some more items; None without data."""
+        """An estimate of the core seconds for other items; None without data."""
         return 0.0 if not number else number * self.seconds / self.number if self.number else None
 
 

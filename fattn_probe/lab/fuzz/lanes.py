@@ -27,7 +27,7 @@ TILE_SECONDS = 0.45
 FIRST_SECONDS = 80.0
 """The initial allowance of a lane for compiling kernels, in seconds."""
 UNSUPPORTED_EVERY = 20
-"""One in this many of the cases that a GPU does not support runs: they cost little and show little."""
+"""Of the cases that a GPU does not support, one in this many runs: they cost little and show little."""
 PLANNED_A_CORE = 45
 """Cases per core that are planned at once: they share processes for their dry runs."""
 FIRST_BATCH, MOST_BATCH = 60, 1000

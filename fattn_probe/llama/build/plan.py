@@ -52,7 +52,7 @@ BACKENDS = {
 class Planner:
     """Makes the steps of one build; `cudart` is the name of the CUDA runtime library for the cuda engine.
 
-    `heaviest` are the names of the contents' kernels in the order in which they compile; empty for their own order.
+    `heaviest` are the names of the contents' kernels in the order in which they compile; if empty, the contents' order.
     """
 
     flags: Flags

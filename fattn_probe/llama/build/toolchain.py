@@ -52,7 +52,7 @@ class Toolchain:
         """$PATH for a build.
 
         Commands name ccache, nvcc and python3 without a folder: two environments that share the cache have them in
-        different places, and a command that changes is a step to run again.
+        different places, and ninja repeats a step if its command has changed.
         """
         own = [tool.parent for tool in (self.ccache, self.nvcc, Path(sys.executable)) if tool is not None]
         return os.pathsep.join([*map(str, own), *os.get_exec_path()])

@@ -95,8 +95,8 @@ class JudgedTrace:
     """A traced warp of a block: `tiles` has the registers of the mma kernel, `stages` everything else.
 
     `shared` warps work on its columns. `fragments` is None for other kernels. `row` is the output row that was followed
-    through memory, None without stages; `missing` is the reason why. `assumed` names what the rounding model assumes of
-    the GPU. `stopped` says why the program stopped before everything was read; else it is empty.
+    through memory, None without stages; `missing` says why it is None. `assumed` names what the rounding model assumes
+    of the GPU. `stopped` says why the program stopped before everything was read; else it is empty.
     """
 
     block: tuple[int, int, int]

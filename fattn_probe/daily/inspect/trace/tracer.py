@@ -117,7 +117,7 @@ class Tracer:
         return self._lanes(rows, geometry.blocks()[block], warp, kb0)
 
     def in_memory(self, stored: StoredRow) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
-        """The parts that blocks store of a row, and dst; and why the program ended early, if it did."""
+        """The parts of a row that blocks store, and dst; also why the program ended early, if it did."""
         document = self._procedure(READ_ROW, {"parts": stored.plan()})
         return tuple(stored.stages(document, self._places)), tuple(document["stopped"])
 
