@@ -93,7 +93,7 @@ class Document(Generic[T]):
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 (JSON)
-    """A value of dataclasses as dictionaries, lists, strings and numbers; None for NaN and infinities, not in JSON."""
+    """A value of dataclasses as dictionaries, lists, strings and numbers; NaN and infinities become None."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value, inf_nan_mode="null")

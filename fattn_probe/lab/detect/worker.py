@@ -242,7 +242,7 @@ class Worker:
             try:
                 made.limit = max(made.limit, SLOWER * made.child().seconds)  # on the machine as it is now
             except HangError as error:
-                raise LostError(f"the case itself {error}: the machine is busy") from error
+                raise LostError(f"the case itself: {error}; the machine is busy") from error
             return made.trial(mutant)
         except HangError as error:
             return Trial(mutant, STOPPED, str(error), 0.0)

@@ -48,8 +48,8 @@ def attend(backend: str, asked: Arrays, *, target: Target, how: How) -> Attended
     """Output of a backend, in f16, as PyTorch rounds it; no log-sum-exp.
 
     K and V are repeated for the heads that share them, which is not timed. InputError with PyTorch's reason if the
-    backend does not accept this op on this machine, if PyTorch is not installed, and as from `sizes_of` and
-    `device_for`.
+    backend does not accept this op on this machine, if PyTorch is not installed, or if `sizes_of` or `device_for`
+    raises it.
     """
     sizes, mask = sizes_of(asked), asked.mask
     if backend not in BACKENDS:

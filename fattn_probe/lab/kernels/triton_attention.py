@@ -17,7 +17,7 @@ INTERPRETED = {"ROWS": 64, "COLUMNS": 64}
 def attend(asked: Arrays, *, target: Target, how: How) -> Attended:
     """Output and log-sum-exp of the kernel, in f32; a row that sees nothing is 0, its log-sum-exp -inf.
 
-    InputError if Triton or PyTorch is not installed, and as from `sizes_of`, `device_for` and `kernel_module`.
+    InputError if Triton or PyTorch is not installed, or if `sizes_of`, `device_for` or `kernel_module` raises it.
     """
     sizes, mask = sizes_of(asked), asked.mask
     torch = load("torch", EXTRA)
