@@ -90,7 +90,7 @@ class BuildRequest:
 
 
 def kernels_apart(engine: str, flavour: str) -> bool:
-    """Whether a kernel is compiled apart from the host function that launches it, and from its other kernels.
+    """Whether a kernel is compiled separately from the host function that launches it, and from other kernels.
 
     nvcc never does so; nor do builds for a debugger, which looks for a kernel's lines where it is launched, and for
     coverage, which also counts kernels that no case launches.
@@ -99,7 +99,7 @@ def kernels_apart(engine: str, flavour: str) -> bool:
 
 
 def as_compiled(kernels: Iterable[KernelCase], engine: str, flavour: str) -> list[KernelCase]:
-    """The kernels as builds contain them, each once: complete cases if kernels are not compiled apart."""
+    """The kernels as builds contain them, each once: complete cases if kernels are not compiled separately."""
     apart = kernels_apart(engine, flavour)
     return list(dict.fromkeys(kernel if apart else kernel.whole for kernel in kernels))
 

@@ -165,7 +165,7 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
 
 
 def rewrite_files(paths: Iterable[Path], style: Style) -> None:
-    """Rewrite CUDA files to C++, in place; attention kernels compiled apart get a second file, which launches them.
+    """Rewrite CUDA files to C++, in place; attention kernels compiled separately get a second file that launches them.
 
     In the second file of a header, kernels have no bodies, so that a change in one does not change it. It has the name
     and the lines of the first for debuggers and compilers.

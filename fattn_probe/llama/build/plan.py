@@ -204,7 +204,7 @@ class Planner:
 
 
 def launching(contents: Contents, sources: Sources) -> tuple[str, ...]:
-    """The files that launch the kernels of a build that are compiled apart; not those in `contents.sources`."""
+    """The files that launch the kernels of a build that are compiled separately; not those in `contents.sources`."""
     kernels = map(sources.kernel, contents.kernels)
     alone = [kernel for kernel in kernels if kernel.instance]
     return launching_files(alone, sources.cases.values(), contents.sources)

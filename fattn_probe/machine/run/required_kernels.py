@@ -173,7 +173,7 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
     """The launches of each op, from parallel dry runs: the names of its kernel cases, or the result of `read`.
 
     Kernels missing from the build are skipped, not compiled. An op whose run failed is left out. If kernels are not
-    compiled apart, a release build makes the dry runs, so that the actual build has no second host function for a
+    compiled separately, a release build makes the dry runs, so that the actual build has no second host function for a
     kernel. Ops of several head sizes run twice: first without the files that launch their kernels, to learn which of
     these they need.
     """
