@@ -201,7 +201,7 @@ SAID_OF_HEAP = [
     "use-after-free: global memory is accessed at byte 4 of a block of the device heap, which was freed",
     "use-after-free: global memory is accessed at byte 8 of a block of the device heap, which was freed",
     "use-after-free: a block of the device heap is freed twice",
-    "out-of-bounds: what is freed is no block of the device heap",
+    "out-of-bounds: the freed pointer is not a block of the device heap",
     "use-after-free: global memory is accessed at byte 8 of a block of the device heap, which was freed",
 ]
 
