@@ -1,7 +1,7 @@
 """Scenarios as pytest items: `pytest scenarios/ --fattn-on sim:h200`, one item per case and device.
 
 Nothing is collected without `--fattn-on`, so that YAML files of other projects stay untouched. A failure shows the
-reason of the verdict. A case that the backend does not support is skipped. A lost case is an error of the run, not of
+reason for the verdict. A case that the backend does not support is skipped. A lost case is an error of the run, not of
 the kernel. `-k`, `-n` (pytest-xdist) and `--junitxml` are pytest's own.
 """
 

@@ -80,7 +80,7 @@ class Activity:
             yield item
 
     def beside(self, report: Callable[[Item], None], shows: Callable[[Item], bool]) -> Callable[[Item], None]:
-        """Wrap a report that has its own line, such as a build's; this line is hidden while that one `shows`."""
+        """Wrap a report that has its own line, such as that of a build; this line is hidden while that one `shows`."""
 
         def both(item: Item) -> None:
             with self._lock:

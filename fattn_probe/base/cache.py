@@ -43,7 +43,7 @@ def cache_dir() -> Path:
 class Kind:
     """A kind of entry in the cache: its folder, its name in messages, and the version of its format.
 
-    Different versions have different paths, so that two fattn-probes can share a cache.
+    Different versions have different paths, so that two versions of fattn-probe can share a cache.
     """
 
     folder: str
@@ -107,7 +107,7 @@ def fault_of(folder: Path) -> str:
     if found is None:
         return "has no record of its contents"
     bad = damage(folder, found)
-    return f"is damaged ({named(bad)})" if bad else "is of an older fattn-probe"
+    return f"is damaged ({named(bad)})" if bad else "was made by an older version of fattn-probe"
 
 
 def named(files: list[str]) -> str:
@@ -117,7 +117,7 @@ def named(files: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Growth:
-    """A change to a folder: its files from before, as recorded, and the names of files that are written or removed."""
+    """A change to a folder: the files recorded before it, and the names of files that it writes or removes."""
 
     folder: Path
     recorded: Mapping[str, Content] = field(default_factory=dict)

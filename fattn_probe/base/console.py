@@ -73,7 +73,7 @@ def substitute(error: UnicodeError) -> tuple[str, int]:
 class Stream:
     """stdout or stderr, looked up at each use.
 
-    An error on stdout is a MachineError. Errors on stderr are ignored: a note is no reason to stop a command.
+    An error on stdout is a MachineError. Errors on stderr are ignored: a note must not stop a command.
     """
 
     def __init__(self, name: Literal["stdout", "stderr"]) -> None:
@@ -157,7 +157,7 @@ class Terminal(Console):
 
 
 def width_for(stream: TextIO | Stream) -> int | None:
-    """The width to use for a stream: $COLUMNS, else the terminal's, else 120."""
+    """The width to use for a stream: $COLUMNS, else that of the terminal, else 120."""
     if columns := environment().get("COLUMNS"):
         return min(int(columns), MOST_WIDTH)
     return None if stream.isatty() else PIPE_WIDTH
@@ -218,7 +218,7 @@ def rewrite(console: Console, line: RenderableType, *, last: bool = False) -> No
 
 
 def show(value: object, rendered: Callable[[], RenderableType], as_json: bool) -> None:
-    """Print one answer: JSON for programs, or rich text for people."""
+    """Print one answer: JSON, or rich text."""
     if as_json:
         OUT.answered = True
         DOCUMENTS.write(json.dumps(value, indent=1, default=str) + "\n")

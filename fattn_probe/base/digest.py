@@ -45,7 +45,7 @@ Content = tuple[int, str]
 class Seal:
     """The contents of a folder's files, by path.
 
-    While a folder is being changed, `files` are the files from before.
+    While a folder is being changed, `files` are those from before the change.
     """
 
     files: Mapping[str, Content] = field(default_factory=dict)

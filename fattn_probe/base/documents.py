@@ -33,9 +33,9 @@ MOST_BYTES = 1 << 30
 class Document(Generic[T]):
     """A kind of JSON document with a value of `type`; `what` is its name in messages, such as `a manifest`.
 
-    The `version` is the document's first key. Version 1 has no such key, so that an older fattn-probe, which may share
-    the cache, can read it. Without a `version`, the place of the document determines it: the schema of the history, or
-    the path in the cache. `from_first` converts a document of version 1 that is still read.
+    The `version` is the document's first key. Version 1 has no such key, so that an older version of fattn-probe, which
+    may share the cache, can read it. Without a `version`, the place of the document determines it: the schema of the
+    history, or the path in the cache. `from_first` converts a document of version 1 that is still read.
     """
 
     what: str
@@ -51,12 +51,12 @@ class Document(Generic[T]):
         return TypeAdapter(self.type)
 
     def plain(self, value: T) -> Any:  # noqa: ANN401 (JSON)
-        """A value as dictionaries, lists, words and numbers."""
+        """A value as dictionaries, lists, strings and numbers."""
         plain = self._adapter.dump_python(value)
         return plain if self.version in (None, 1) else {VERSION: self.version} | plain
 
     def of(self, plain: Any) -> T:  # noqa: ANN401 (JSON)
-        """The value of `plain`; InputError if it is not one."""
+        """The value from the data of `plain`; InputError if they do not fit the type."""
         from pydantic import ValidationError
 
         try:
@@ -102,7 +102,7 @@ class Document(Generic[T]):
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 (JSON)
-    """A value of dataclasses as dictionaries, lists, words and numbers; None for NaN and infinities, not in JSON."""
+    """A value of dataclasses as dictionaries, lists, strings and numbers; NaN and infinities become None."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value, inf_nan_mode="null")

@@ -69,6 +69,6 @@ def machine_error(error: OSError | MemoryError) -> MachineError:
     if isinstance(error, MemoryError):
         return MachineError(f"there is not enough memory: {error}" if str(error) else "there is not enough memory")
     if error.errno == ENOENT and error.filename is None:
-        return MachineError("the current folder does not exist any more")
+        return MachineError("the current folder no longer exists")
     paths = [str(path) for path in (error.filename, error.filename2) if path is not None]
     return MachineError(": ".join([*paths, error.strerror or str(error) or type(error).__name__]))

@@ -25,7 +25,7 @@ MOST_TEXT = MIB
 """Largest scenario, suite or device file in bytes; the largest shipped one has 30 KB."""
 MOST_PATCH = 16 * MIB
 MOST_VISITED = 100_000
-"""Most files and folders that a pattern may be compared with."""
+"""The largest number of files and folders that a pattern is compared with."""
 
 
 def read_text(path: Path, what: str, most: int = MOST_TEXT) -> str:
@@ -155,7 +155,7 @@ def whole_folder(folder: Path, *, over: bool = False) -> Iterator[Path]:
 def write_text(path: Path, text: str) -> None:
     """Write a result for the user, completely or not at all; MachineError if the disk refuses.
 
-    Its folder is made if necessary, because the work behind the result may have taken an hour. A link, a device, a
+    Its folder is made if necessary, because the result may have taken an hour to compute. A link, a device, a
     pipe and a file that cannot be replaced are written in place.
     """
     with writing(path):
@@ -260,7 +260,7 @@ LOCK = ".lock"
 
 @contextmanager
 def scratch(root: Path | None = None) -> Iterator[Path]:
-    """A new folder in `root`, $TMPDIR's by default, removed at the end; first removes the folders of killed processes.
+    """A new folder in `root`, $TMPDIR by default, removed at the end; first removes the folders of killed processes.
 
     Its owner holds a lock on `NAME.lock` beside it, which the kernel releases when the owner dies. Process numbers
     would not work: they are reused, and have no meaning in a container that shares the folder.
@@ -285,7 +285,7 @@ def scratch(root: Path | None = None) -> Iterator[Path]:
 
 
 def scratch_root() -> Path:
-    """The folder of a user's scratch folders, `fattn-probe-UID` in $TMPDIR; MachineError if it is not the user's."""
+    """A user's folder for scratch folders, `fattn-probe-UID` in $TMPDIR; MachineError if another user owns it."""
     root = Path(tempfile.gettempdir()) / f"fattn-probe-{os.getuid()}"
     with writing(root):
         root.mkdir(mode=0o700, exist_ok=True)

@@ -14,7 +14,7 @@ Named = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What was run, on what, and how it was judged: results with the same fingerprint are interchangeable.
+    """The code that was run, the device, and how it was judged: results with the same fingerprint are interchangeable.
 
     `tree`, and the second items of `patches` (requested) and `needed` (required for such a build to work), are the
     sha256 of contents. `device` has the figures of a simulated GPU, or the name of a real one. `version` is that of

@@ -21,7 +21,7 @@ HIERARCHIES = ("", "unified", "cpu", "cpu,cpuacct")
 def cores() -> int:
     """The number of threads that can run at once: the cores of the affinity, limited by the CPU time of cgroups.
 
-    In a worker process, its share of these. One core needs no limits, which take 2 ms to read.
+    In a worker process, its share of these. With a single core, the limits are not read, which saves 2 ms.
     """
     share = os.environ.get(SHARE, "")
     most = min(affinity(), int(share)) if share.isdecimal() else affinity()

@@ -87,7 +87,7 @@ def run(
             )
         stdout, stderr = child.communicate(timeout=timeout)
     except FileNotFoundError as error:
-        raise BuildError(f"{words[0]} is not on this machine (`fattn-probe doctor` names what to install)") from error
+        raise BuildError(f"{words[0]} is not installed (`fattn-probe doctor` says how to install it)") from error
     except OSError as error:  # no permission, wrong processor type, no memory for a process
         raise MachineError(f"{words[0]} cannot be run: {error.strerror}") from error
     except BaseException as error:
@@ -144,7 +144,7 @@ class Dialogue:
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise TimedOutError(f"{self.name} closed its output, and did not end in {timeout:.0f} s") from None
+            raise TimedOutError(f"{self.name} closed its output, but did not exit within {timeout:.0f} s") from None
 
     def ask(self, line: str, timeout: float | None) -> str:
         """Send a line, unless it is empty, and return the program's next line of output, without the newline.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fattn_probe.base.errors import InputError
 
 SEARCH_SECONDS = 1.0
-"""Limit of the CPU time for a search of all names, in seconds."""
+"""Limit on the CPU time for a search of all names, in seconds."""
 
 
 def compiled(pattern: str, given: str) -> re.Pattern[str]:

@@ -81,6 +81,6 @@ def deferred() -> Iterator[None]:
 
 
 def terminated() -> signal.Signals | None:
-    """The SIGTERM or SIGHUP that this process has received; unlike after Ctrl-C, it must exit soon."""
+    """The SIGTERM or SIGHUP that this process has received; it must exit soon, which Ctrl-C does not demand."""
     stops = [handler for handler in map(signal.getsignal, TERMINATION) if isinstance(handler, Stop)]
     return stops[0].received if stops else None

@@ -22,7 +22,7 @@ from fattn_probe.machine.run.session import gpu_arch, has_gpu
 
 @dataclass(frozen=True)
 class BuildContents:
-    """What is compiled"""
+    """Contents of the build"""
 
     kernel: Annotated[list[str] | None, typer.Option(help='A kernel such as "mma 64,64,8,8"; repeatable.')] = None
     full: Annotated[bool, typer.Option("--full", help="Compile every kernel that upstream compiles.")] = False

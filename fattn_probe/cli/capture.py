@@ -25,7 +25,7 @@ MOST_SEQUENCES = 256
 
 @dataclass(frozen=True)
 class Model:
-    """What the model computes, and which ops to record"""
+    """The run of the model, and the ops to record"""
 
     model: Annotated[Path, typer.Argument(help="A model file for llama.cpp.", metavar="MODEL.gguf")]
     prompt: Annotated[str | None, typer.Option("--prompt", help="The text to run.", metavar="TEXT")] = None

@@ -35,7 +35,7 @@ from fattn_probe.verdict.truth.reference.adapter import check_inputs, check_outp
 
 @dataclass(frozen=True)
 class JudgeFlags:
-    """What is checked"""
+    """The checks"""
 
     model: Annotated[
         UseModel,
@@ -51,11 +51,11 @@ class JudgeFlags:
     ] = False
     roundings: Annotated[
         bool,
-        typer.Option("--roundings", help="Also fail accurate outputs whose bits differ from the model's."),
+        typer.Option("--roundings", help="Also fail accurate outputs whose bits differ from the rounding model."),
     ] = False
     kernels: Annotated[
         bool,
-        typer.Option("--kernels", help="Also fail correct outputs, if the default release runs other kernels here."),
+        typer.Option("--kernels", help="Also fail if the kernels differ from those of the default release."),
     ] = False
     sample: Annotated[
         str, typer.Option(help="Rows to check exactly; auto: all, except in very large cases.", metavar="N|all|auto")
@@ -73,7 +73,7 @@ def compare(
         list[Path] | None,
         flags.scenario_argument(
             "Shipped scenarios by name, or files; or, without --on, two captures; "
-            "default for a changed source: the shipped cases that tell most about the change.",
+            "default for a changed source: the shipped cases most likely to show the change.",
             "[SCENARIO...]",
         ),
     ] = None,
@@ -110,7 +110,7 @@ def compare(
     if plot is not None:
         setup.require_matplotlib()
     if kernel and (plot is not None or html is not None or judge.repeat > 1 or judge.batch_invariance):
-        raise InputError("--kernel does not go with --plot, --html, --repeat and --batch-invariance")
+        raise InputError("--kernel cannot be combined with --plot, --html, --repeat or --batch-invariance")
     checks = judge.checks
     work = setup.work_of(cases_of(paths), where) if paths or kernel else []
     if kernel:
@@ -166,11 +166,11 @@ def telling_parts(
 ) -> Iterator[tuple[RunOptions, Checks, Work]]:
     """The most telling cases for a change, by the entry of the suite that says how they are built and judged."""
     if told is None:
-        raise InputError("no scenario was given, and no attention file of the source is changed: name a scenario")
+        raise InputError("no scenario was given, and the source has no changed attention file: name a scenario")
     given = setup.targets_of(where) if where.on else []
     chosen = told.chosen()
     said = ", ".join(f"{case.name} on {where.on or target}" for _, target, case in chosen)
-    NOTES.print(f"no scenario was given: comparing those that tell most about the change ({said})", style="dim")
+    NOTES.print(f"no scenario was given: comparing the cases most likely to show the change ({said})", style="dim")
     for entry in {entry.name: entry for entry, _, _ in chosen}.values():
         own = replace(options, quants=(*options.quants, *entry.quants))
         if options.flavour == "release":

@@ -37,7 +37,7 @@ def catalogue_json(devices: Mapping[str, Device]) -> list[dict[str, object]]:
 
 
 def device_json(device: Device) -> dict[str, object]:
-    """The data of `device show --json`: the figures, their sources, which are from a similar GPU, the one-line spec."""
+    """The data of `device show --json`: the figures, their sources, which ones come from a similar GPU, the spec."""
     return {
         "id": device.id,
         "name": device.name,

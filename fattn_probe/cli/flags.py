@@ -51,7 +51,7 @@ def complete_target(incomplete: str) -> list[str]:
 
 
 def scenario_argument(text: str, metavar: str = "SCENARIO...") -> ArgumentInfo:
-    """An argument for shipped scenarios by name, and paths."""
+    """An argument for names of shipped scenarios, and paths."""
     found: ArgumentInfo = typer.Argument(
         help=text, metavar=metavar, parser=scenario_path, autocompletion=complete_scenario
     )
@@ -102,6 +102,6 @@ def share(value: float) -> float:
 
 CaseName = Annotated[str, typer.Option("--case", help="The case, if there are several.", metavar="NAME")]
 Devices = Annotated[
-    Path | None, typer.Option("--devices", help="A YAML file of your own GPUs (docs/guide/devices.md).")
+    Path | None, typer.Option("--devices", help="A YAML file that defines your own GPUs (docs/guide/devices.md).")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

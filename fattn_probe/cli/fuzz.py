@@ -35,7 +35,7 @@ class Effort:
     cases: Annotated[int | None, typer.Option(min=1, help="Stop after this many cases.")] = None
     seed: Annotated[int, typer.Option(min=0, help="The seed of the random cases.")] = 0
     new_kernels: Annotated[
-        float, typer.Option(callback=flags.share, help="The share of the time for compiling new kernels.")
+        float, typer.Option(callback=flags.share, help="The share of the time to spend on compiling new kernels.")
     ] = 0.4
     workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; default: one per core.")] = None
     shrink: Annotated[
@@ -86,9 +86,9 @@ def fuzz(
     show(document(run.tally, run.smallest), lambda: render(run.tally, run.smallest, again), as_json)
     if run.tally.findings:
         number = run.tally.number("finding")
-        raise ComparisonError(f"{number} of {run.tally.cases} random cases fail by no known defect of llama.cpp")
+        raise ComparisonError(f"{number} of {run.tally.cases} random cases fail without a known defect of llama.cpp")
     if not run.tally.cases:
-        raise LostError("no case was judged in the time: compiling the first kernels took longer; give more --minutes")
+        raise LostError("no case was judged in time: compiling the first kernels took longer; give more --minutes")
 
 
 def seconds_of(minutes: float | None, cases: int | None) -> float | None:

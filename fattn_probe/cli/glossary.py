@@ -42,7 +42,7 @@ def entries() -> tuple[Entry, ...]:
 
 
 def folded(name: str) -> str:
-    """A name in the form in which it is looked up: without case, hyphens, blanks and plural."""
+    """A name in the form for look-up, which ignores case, hyphens, blanks and plurals."""
     return re.sub(r"[-_\s]|(?<=.)s$", "", name.lower())
 
 
@@ -53,17 +53,17 @@ def entry_of(term: str) -> Entry:
     if entry := found.get(folded(term)):
         return entry
     near = difflib.get_close_matches(term, [name for name, _ in every], n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`fattn-probe glossary` lists all words"
+    hint = f"did you mean {' or '.join(near)}?" if near else "`fattn-probe glossary` lists all terms"
     raise InputError(f"{term}: not in the glossary; {hint}")
 
 
 def glossary(
     term: Annotated[
-        list[str] | None, typer.Argument(help="A word, or a name of llama.cpp such as kbc.", metavar="TERM")
+        list[str] | None, typer.Argument(help="A term, or a name from llama.cpp such as kbc.", metavar="TERM")
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Explain a word of fattn-probe or of flash attention, with a command that shows it; without TERM, list all."""
+    """Explain a term of fattn-probe or flash attention, with a command that shows it; without TERM, list all."""
     if not term:
         rows = tuple((Text(entry.word, "bold"), Text(entry.meaning)) for entry in entries())
         table = Table(("word", "meaning"), rows, prose=frozenset({"meaning"}))

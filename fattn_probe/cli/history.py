@@ -68,7 +68,7 @@ def history_accept(
     if last == bool(uid):
         raise InputError("name one run, or use --last")
     if not why.strip():
-        raise InputError("--why is empty: say why this run is right")
+        raise InputError("--why is empty: say why this run is correct")
     with open_existing(history_file, reading=False) as history:
         for run in history.last_runs() if last else [history.run(uid)]:
             history.accept(run, user_name(), why)

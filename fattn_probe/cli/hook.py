@@ -19,7 +19,7 @@ from fattn_probe.cli import flags
 from fattn_probe.llama.source.fork import changed_files, commit_source, git, merge_base, upstream_commit
 from fattn_probe.llama.source.tree import checkout_of
 
-MARK = "# fattn-probe: judges the attention kernels that a push changes. `git push --no-verify` leaves it out."
+MARK = "# fattn-probe: judges the attention kernels that a push changes. `git push --no-verify` skips it."
 DEFAULT_SUITE = Path("quick")
 hook_app = typer.Typer(
     help="A git hook that judges changed attention kernels before a push: install, run.", no_args_is_help=True
@@ -29,7 +29,7 @@ hook_app = typer.Typer(
 def here() -> Path:
     """The checkout that contains the current folder."""
     if (root := checkout_of(Path.cwd())) is None:
-        raise InputError("this folder is in no llama.cpp checkout: there is no ggml/src/ggml-cuda/fattn.cu above it")
+        raise InputError("this folder is not in a llama.cpp checkout: there is no ggml/src/ggml-cuda/fattn.cu above it")
     return root
 
 
@@ -72,7 +72,7 @@ def hook_run(
 
 
 def pushed() -> Iterator[tuple[str, str]]:
-    """Each pushed commit with the remote branch's (all zeros for a new branch); none for a deleted branch."""
+    """Each pushed commit, with the tip of the remote branch (all zeros if it is new); none for a deleted branch."""
     if "PRE_COMMIT_TO_REF" in os.environ:
         yield os.environ["PRE_COMMIT_TO_REF"], os.environ.get("PRE_COMMIT_FROM_REF", "")
         return

@@ -34,7 +34,7 @@ COMPILED = ("source", "patch", "quants", "folder")
 
 @dataclass(frozen=True)
 class ShownFlags:
-    """What is shown and written"""
+    """Output"""
 
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show every block, tile and condition.")] = False
     html: Annotated[
@@ -49,7 +49,7 @@ class ShownFlags:
 
 @dataclass(frozen=True)
 class LookFlags:
-    """What is read from the kernel"""
+    """Values to read from the kernel"""
 
     host: Annotated[bool, typer.Option("--host", help="Read only the host side, not the kernel's blocks.")] = False
     at: At = ""

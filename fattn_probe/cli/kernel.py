@@ -39,7 +39,7 @@ def kernel_new(
 ) -> None:
     """Write a commented attention kernel to start from."""
     if file.exists():
-        raise InputError(f"{file} is there already: choose another name")
+        raise InputError(f"{file} already exists: choose a different name")
     write_text(file, (CUDA / "starter.cu").read_text().replace("FILE", str(file)))
     OUT.print(f"wrote {file}; the contract is {CUDA / 'attention.h'}", soft_wrap=True)
     kernels = shlex.quote(f"llama,{file}:my_attention")
@@ -51,7 +51,7 @@ def known() -> RenderableType:
     own = (
         "FILE.cu:NAME",
         "your own: a function NAME that launches it (`fattn-probe kernel new`)",
-        "sim, AMD's too, gpu",
+        "sim (AMD too), gpu",
     )
     return Table(("kernel", "what it is", "runs on"), (*KNOWN, own), prose=frozenset({"what it is"}))
 

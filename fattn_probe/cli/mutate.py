@@ -29,14 +29,14 @@ class MutantChoice:
     """The mutants to try, and where"""
 
     files: Annotated[
-        list[str], typer.Option("--file", help="Only mutants of this file, such as fattn-vec.cuh; may be repeated.")
+        list[str], typer.Option("--file", help="Only mutants in this file, such as fattn-vec.cuh; may be repeated.")
     ] = field(default_factory=list)
     sample: Annotated[int, typer.Option(min=0, help="The number of mutants to try; 0: all.")] = 0
     seconds: Annotated[
         float, typer.Option(min=0, help="Start no run after this time, including compilation; 0: no limit.")
     ] = 0
     most: Annotated[
-        int, typer.Option(min=0, help="Of cases with the same launches, only the fastest N try a mutant; 0: all.")
+        int, typer.Option(min=0, help="Try a mutant only in the fastest N of the cases with the same launches; 0: all.")
     ] = 0
     upstream: Annotated[
         bool, typer.Option("--upstream", help="Judge as llama.cpp's test does, only with its bound on the NMSE.")
@@ -49,9 +49,7 @@ def mutate(
     where: Annotated[Where, offered("on", "devices")],
     tried: MutantChoice,
     build: Annotated[BuildFlags, offered("source", "patch")],
-    results: Annotated[
-        Path, typer.Option("--results", help="The file of verdicts to keep and to use again.")
-    ] = RESULTS,
+    results: Annotated[Path, typer.Option("--results", help="The file that stores verdicts, for reuse.")] = RESULTS,
     as_json: flags.Json = False,
 ) -> None:
     """Plant small faults in the attention kernels and their dispatch, and count those that a suite detects."""

@@ -28,7 +28,7 @@ IN_A_BLOCK = "simt::self != 0"
 
 @dataclass(frozen=True)
 class Compiling:
-    """How the program is compiled"""
+    """Compilation"""
 
     define: Annotated[list[str], typer.Option("-D", help="A macro, NAME or NAME=VALUE; may be repeated.")] = field(
         default_factory=list

@@ -50,7 +50,7 @@ class SuiteChoice:
     """Which cases, and how they are judged"""
 
     only: Annotated[str, typer.Option("--filter", help="Only cases whose name matches this regular expression.")] = ""
-    model: Annotated[UseModel | None, typer.Option(help="The rounding model, instead of the suite's `check`.")] = None
+    model: Annotated[UseModel | None, typer.Option(help="Use of the rounding model; default: as in the suite.")] = None
     sample: Annotated[
         str, typer.Option(help="Rows to check exactly, instead of the suite's sample.", metavar="N|all|auto")
     ] = ""
@@ -63,7 +63,7 @@ class SuiteChoice:
             metavar="BRANCH",
         ),
     ] = ""
-    fresh: Annotated[bool, typer.Option("--fresh", help="Take over no verdict of an earlier run.")] = False
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not reuse verdicts of earlier runs.")] = False
 
 
 @dataclass(frozen=True)

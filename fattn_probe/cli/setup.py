@@ -46,7 +46,7 @@ class Where:
     on: flags.On = ""
     devices: flags.Devices = None
     timeout: Annotated[
-        float, typer.Option("--timeout", callback=flags.seconds, help="Seconds until a run is lost.")
+        float, typer.Option("--timeout", callback=flags.seconds, help="Time limit of a run, in seconds.")
     ] = 600.0
 
 
@@ -83,7 +83,7 @@ class BuildFlags:
 
 @dataclass(frozen=True)
 class Simulate:
-    """How the simulator runs kernels"""
+    """The simulator"""
 
     schedule: Annotated[
         int,
@@ -159,7 +159,7 @@ def run_options(
 
 
 def lacking(manifest: Manifest, build: BuildFlags) -> list[str]:
-    """The flags that ask for a different build than that of a manifest; the flavour release is the default."""
+    """The flags that ask for a different build from the one with this manifest; the flavour release is the default."""
     flavour, built = flavour_of(build), manifest.fingerprint
     different = {
         f"--{flavour}": flavour not in ("release", built.flavour),
@@ -172,7 +172,7 @@ def lacking(manifest: Manifest, build: BuildFlags) -> list[str]:
 
 
 def simulation_of(simulate: Simulate) -> Simulation:
-    """How the simulator runs."""
+    """The settings of the simulator."""
     return Simulation(simulate.schedule, simulate.threads)
 
 
@@ -239,7 +239,7 @@ def build_progress(notes: Console, title: str = "building") -> Report:
 
 
 def session_of(options: RunOptions, activity: Activity) -> Session:
-    """A session whose builds and long runs have their own lines in place of the activity's."""
+    """A session whose builds and long runs have their own lines instead of the activity's line."""
     notes = activity.console
     building = activity.beside(build_progress(notes), lambda progress: progress.done < progress.total)
     running = activity.beside(
@@ -267,6 +267,6 @@ def number_of(work: Work) -> int:
 
 
 def require_matplotlib() -> None:
-    """MachineError without matplotlib, which only pictures need: it would be a third of an installation."""
+    """MachineError without matplotlib; it is optional because it would make up a third of an installation."""
     if find_spec("matplotlib") is None:
         raise MachineError("--plot needs matplotlib: pip install 'fattn-probe[plot]'")

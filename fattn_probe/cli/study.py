@@ -32,7 +32,7 @@ STEPS = 16
 
 @dataclass(frozen=True)
 class StudiedHead:
-    """What is studied"""
+    """Subject of the study"""
 
     head: Annotated[int, typer.Option(help="The head to study.", min=0)] = 0
     sequence: Annotated[int, typer.Option(help="The sequence to study.", min=0)] = 0
@@ -45,7 +45,7 @@ class StudiedHead:
 
 @dataclass(frozen=True)
 class Tiles:
-    """How the head is cut"""
+    """Tiles and pieces"""
 
     tile_q: Annotated[int | None, typer.Option(help="B_r, queries per tile; 64; fa1: from --memory.", min=1)] = None
     tile_kv: Annotated[int | None, typer.Option(help="B_c, KV rows per tile; 64; fa1: from --memory.", min=1)] = None
@@ -72,14 +72,14 @@ class RealKernel:
 class FlashAttention3:
     """FlashAttention-3"""
 
-    schedule: Annotated[Schedule, typer.Option(help="fa3: what overlaps what.")] = "both"
+    schedule: Annotated[Schedule, typer.Option(help="fa3: which operations overlap.")] = "both"
     stages: Annotated[int, typer.Option(help="fa3: stages of the ring of K and V.", min=1)] = 2
     ring: Annotated[Ring, typer.Option(help="fa3: K and V of a tile share a stage, or have a ring each.")] = "apart"
 
 
 @dataclass(frozen=True)
 class ShownStudy:
-    """What is shown and written"""
+    """Output"""
 
     steps: Annotated[int, typer.Option(help="Number of steps to print.", min=0)] = STEPS
     html: Annotated[

@@ -1,1 +1,1 @@
-"""The tree of llama.cpp, and what is made of it."""
+"""The tree of llama.cpp, and the builds made from it."""

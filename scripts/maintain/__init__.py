@@ -1,1 +1,1 @@
-"""What only maintainers run: the modules of the scripts, which are not in the wheel."""
+"""The modules of the scripts that only maintainers run; they are not in the wheel."""

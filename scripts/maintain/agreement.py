@@ -1,7 +1,7 @@
 """Compare an engine with a recording of a real GPU: launches, bits, NMSE.
 
 A recording is small: it has the launches and the sha256 of each output, and at most SAMPLES of its floats at an even
-stride, so that a disagreement can be measured. Of upstream's own list, a recording has hashes of the launches and the
+stride, so that a disagreement can be measured. A recording of upstream's own list has hashes of the launches and the
 output of each case.
 """
 
@@ -30,7 +30,7 @@ COLUMNS = ("case", "digest", "launches", "output")
 
 @dataclass(frozen=True)
 class Recorded:
-    """One case of a recording; `digest` is the case's, `sample` is `dst.ravel()[::stride_of(dst.size)]`."""
+    """One case of a recording; `digest` is that of the case, `sample` is `dst.ravel()[::stride_of(dst.size)]`."""
 
     digest: str
     sha256: str
@@ -89,7 +89,7 @@ def read_recording(path: Path, types: Types, names: Names) -> tuple[dict[str, st
 def agreement(recorded: Recorded, dst: F32, launches: Sequence[LaunchRecord]) -> Agreement:
     """Compare an output and its launches with the recorded ones.
 
-    NaN equals NaN. The NMSE leaves out what is not finite and equal, and is NaN if something else is not finite.
+    NaN equals NaN. The NMSE leaves out equal elements that are not finite, and is NaN if other elements are not finite.
     """
     here = dst.ravel()[:: stride_of(dst.size)]
     there = recorded.sample
@@ -106,7 +106,8 @@ def agreement(recorded: Recorded, dst: F32, launches: Sequence[LaunchRecord]) ->
 
 
 class Hashes(NamedTuple):
-    """Of one case: the digest of its inputs, and the first 16 digits of the sha256 of its launches and its output."""
+    """Hashes of a case: the digest of its inputs, and the first 16 digits of the sha256 of its launches and its
+    output."""
 
     digest: str
     launches: str

@@ -1,7 +1,7 @@
-"""The launches of an attention op on an AMD GPU, read from llama.cpp's fattn*.cu and written again: a second reading.
+"""The launches of an attention op on an AMD GPU, from a second implementation of the choice in llama.cpp's fattn*.cu.
 
-Nothing here comes from the simulator or the package's own model of launches, so that what both say alike is evidence.
-Only small ops, which leave most of a GPU idle: the grid then does not depend on how many blocks fit on it.
+Nothing here comes from the simulator or the package's own model of launches, so agreement is evidence. It covers only
+small ops, which leave most of a GPU idle: the grid then does not depend on how many blocks fit on it.
 """
 
 import re
@@ -102,7 +102,8 @@ def configured(ggml: Path, family: str, gfx: str, size: int, columns: int) -> li
 
 
 def launches(op: Op, gfx: str, ggml: Path, at: Pointers) -> Iterator[Kernel]:
-    """What launch_fattn launches: the attention kernel, then a kernel that adds what several blocks made of a tile."""
+    """The launches of launch_fattn: the attention kernel, then a kernel that adds the parts of blocks that share a
+    tile."""
     sizes, params, choice = op.sizes, op.params, chosen(op, gfx)
     ncols, wave = choice.ncols1 * choice.ncols2, 64 if gfx == "gfx942" else 32
     if sizes.hsk != sizes.hsv or (choice.family != "vec" and {op.type_K, op.type_V} != {"f16"}):

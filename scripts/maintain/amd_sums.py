@@ -1,8 +1,8 @@
 """Sums of f16 products on AMD GPUs as the simulator has them, for tinygrad's emulator.
 
 tinygrad adds the products of matrix instructions and v_dot2_f32_f16 one by one. The hardware does not: the simulator
-follows MMA-Sim's measurements (CDNA) and results of RDNA GPUs. With its sums, all else is the emulator's: also where in
-the registers the elements of a matrix lie, which is written here as tinygrad has it.
+follows MMA-Sim's measurements (CDNA) and results of RDNA GPUs. Only the sums are replaced; the positions of a matrix's
+elements in the registers are those of tinygrad.
 """
 
 import ctypes

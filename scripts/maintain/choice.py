@@ -39,7 +39,7 @@ class Killers:
 
     @property
     def learned(self) -> bool:
-        """Whether cases are chosen by it; the other half of the faults only counts what the choice kills."""
+        """Whether it is used to choose cases; the other half of the faults only measures what the choice kills."""
         return not held_out(self.digest)
 
 
@@ -62,7 +62,7 @@ class Kills:
 
     @classmethod
     def read(cls, path: Path) -> "Kills":
-        """The kills in a file; a fault that is there twice counts as its last line says."""
+        """The kills in a file; if a fault appears twice, its last line counts."""
         made = cls()
         for item in read(path, "kill"):
             if "seconds" in item:
@@ -76,7 +76,7 @@ class Kills:
 
 
 def find(built: MutantBuild, results: Path, say: Step) -> int:
-    """Add to a results file what kills each mutant of a plan that is not in it; returns how many are left."""
+    """Add the kills of each mutant of a plan that is not yet in a results file; returns how many are left."""
     known = Kills.read(results).faults
     fresh = [mutant for mutant in built.plan.chosen(built.schema.mutants) if mutant.digest not in known]
     with workers(built.parts) as pool:
@@ -179,7 +179,7 @@ def choose(kills: Kills, budget: float) -> list[str]:
 
 
 def table(kills: Kills, chosen: Iterable[str]) -> Table:
-    """What chosen cases kill of the half that they were learned on, and of the other half."""
+    """The kills of chosen cases in the half that they were learned on, and in the other half."""
     rows, cases = [], frozenset(chosen)
     for words, learned in (("chosen by", True), ("held out", False)):
         half = [fault for fault in kills.faults.values() if fault.learned is learned]

@@ -1,4 +1,4 @@
-"""The table of what suites catch of the corpus, as a page of the docs."""
+"""The table of the faults of the corpus that suites catch, as a page of the docs."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,20 +11,20 @@ from maintain.fault_cases import SHOWS
 from maintain.faults import LAUNCH, Tried, killers_of, text_of
 
 HEAD = """\
-# What the suites catch of the corpus
+# Historic faults that the suites catch
 
 Made by `scripts/detection page`; do not edit. `scripts/detection faults` makes the results
 ([detection](../guide/detection.md)), which are in [corpus.jsonl](corpus.jsonl). Each fault is planted in b11549, and
 the cases of a suite that it can change are judged until one detects it, those of the most used kernels first. `shows`
-is the fault's own case, and has a row only if no suite above shows the same result. `by` is how the case shows the
-fault: `check` is a check of bits, kernels or orders, and `launch` says that no result failed, but `regress` reports
-changed launches. `cause` is what the diagnosis of a wrong output says first, in the words of
-`fattn_probe/verdict/diagnose/faults.py`; it is right if the fault's head has it as a label (`none`: no wrong output
-shows the cause, and silence is right). Seconds include compiling.
+is the fault's own case, and has a row only if no suite above shows the same result. `by` is the way in which the case
+shows the fault: `check` is a check of bits, kernels or orders; with `launch`, no result failed, but `regress` reports
+changed launches. `cause` is the first cause that the diagnosis of a wrong output names, from
+`fattn_probe/verdict/diagnose/faults.py`; it is right if the fault's header lists it as a label (`none`: no wrong output
+shows the cause, so silence is right). Seconds include compiling.
 """
 MOST = 90  # characters of the reason
 Grade = Literal["right", "silent", "false"]
-"""How right a diagnosis is: its first cause, compared with the label of the fault."""
+"""The grade of a diagnosis: its first cause, compared with the label of the fault."""
 
 
 def page(corpus: Sequence[HistoricFault], results: Sequence[Tried]) -> str:
@@ -64,7 +64,7 @@ def holding(results: Iterable[Tried], known: Mapping[str, HistoricFault], suite:
 
 
 def by_value(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> str:
-    """The score of what is caught by a wrong output; also without the faults that no wrong output shows."""
+    """The score of the faults that are caught by a wrong output; also without the faults that no wrong output shows."""
     grades = [(graded(item, known[item.fault]), known[item.fault].diagnosis) for item in tried]
     every = score(one for one, _ in grades if one is not None)
     shown = score(one for one, label in grades if one is not None and label != (NONE,))

@@ -1,8 +1,8 @@
 """Run AMD machine code without an AMD GPU: a code object of clang's, on the emulator of tinygrad's tests.
 
-tinygrad makes each instruction from AMD's own pseudocode, and holds it against hardware. Its emulator is written for
-what tinygrad's compiler makes. Here is the rest that clang's code needs: a kernel's registers at the start as its
-descriptor asks for them, jumps, and instructions about caches and timing, which do nothing. The values that an
+tinygrad generates each instruction from AMD's own pseudocode, and tests it against hardware. Its emulator is written
+for the output of tinygrad's compiler. This module adds what clang's code needs: a kernel's registers at the start as
+its descriptor asks for them, jumps, and instructions about caches and timing, which do nothing. The values that an
 instruction computes are tinygrad's, corrected where tinygrad.patch says so, but for powers of two and, if the caller
 asks for it, sums (amd_sums.py).
 """
@@ -46,7 +46,7 @@ EXEC = 126
 WORD = re.compile(r"\b[0-9A-F]{8}\b")
 BARRIERS = frozenset({"s_barrier", "s_barrier_wait"})
 APERTURES = {"src_private_base": 0xF0000001, "src_shared_base": 0xF0000002}
-"""High words of generic addresses in a thread's scratch and a block's LDS; no memory of this process is there."""
+"""High words of generic addresses in a thread's scratch and a block's LDS; this process has no memory at these."""
 PC = 256
 """Index of the program counter in the emulator's scalar registers, in two words."""
 END = (1 << 64) - 1
@@ -95,7 +95,7 @@ class Instruction:
 
 
 def load_tinygrad(folder: Path) -> ModuleType:
-    """tinygrad's emulator, from a clone that is made if it is not there, with our corrections."""
+    """tinygrad's emulator, from a clone that is made if it is missing, with our corrections."""
     if not folder.exists():
         run(["git", "clone", "-q", TINYGRAD, folder])
         run(["git", "-C", folder, "checkout", "-q", COMMIT])
@@ -113,7 +113,7 @@ def memory(size: int) -> tuple[mmap.mmap, int]:
 
 
 class CodeObject:
-    """An ELF file of clang's in memory, with the metadata of its kernels."""
+    """An ELF file from clang in memory, with the metadata of its kernels."""
 
     def __init__(self, path: Path, gfx: str) -> None:
         self.gfx, raw = gfx, path.read_bytes()
@@ -318,7 +318,7 @@ def active_lanes(scalars: memoryview, vectors: Registers) -> npt.NDArray[np.bool
 
 
 def jump(item: Instruction, at: int, scalars: memoryview) -> int | None:
-    """Where the program goes on after an instruction that the emulator lacks; None for the others."""
+    """The place where the program continues after an instruction that the emulator lacks; None for the others."""
     following, mnemonic = at + item.size, item.mnemonic
     if NOTHING.fullmatch(mnemonic):
         return following

@@ -52,7 +52,7 @@ class PlannedPart:
 
 @dataclass(frozen=True)
 class SuiteCases:
-    """What a suite runs without a fault; no parts for SHOWS.
+    """The cases that a suite runs without a fault; no parts for SHOWS.
 
     `before`: by fault, the target and the case that caught it when the suite was another; they are tried first.
     """

@@ -177,7 +177,8 @@ def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | N
 
 
 def in_random_orders(batches: Iterable[CaseBatch], session: Session) -> Iterator[tuple[Caught, CaseBatch]]:
-    """The first case of each entry that gives another output after other cases than alone, if the entry checks that."""
+    """The first case of each entry whose output after other cases differs from its output alone, if the entry checks
+    that."""
     entries = dict[tuple[str, str], CaseBatch]()
     for batch in batches:
         key, checks = (batch.entry.name, str(batch.target)), batch.entry.check.checks

@@ -1,4 +1,4 @@
-"""The matrix: one suite on every GPU of the catalogue with releases of llama.cpp of several years, as one page.
+"""The matrix: one suite on every GPU of the catalogue with llama.cpp releases of several years, as one page.
 
 On one GPU the suite also runs with every release on the index, a part each night.
 """

@@ -1,4 +1,4 @@
-"""A table of what several suites kill of the same mutants, from a file of verdicts."""
+"""A table of the kills of several suites, for the same mutants, from a file of verdicts."""
 
 import csv
 import io
@@ -71,7 +71,7 @@ class Column:
         return cls(name, killed, frozenset(item.mutant.digest for item in found), elsewhere)
 
     def cell(self, digests: Sequence[str]) -> str:
-        """`75.0 % (3)`, and how many mutants not all cases have tried, since more may be killed."""
+        """`75.0 % (3)`, and the number of mutants that some cases have not tried, since more may be killed."""
         if not digests:
             return "-"
         killed = sum(digest in self.killed for digest in digests)

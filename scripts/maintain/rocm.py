@@ -1,7 +1,7 @@
 """AMD's HIP headers and device library, and clang's command to compile llama.cpp's attention kernels with them.
 
 Debian's clang is the compiler, Debian's `rocm-device-libs` the bitcode library; the headers come from ROCm's own
-repositories. Together they stand in for an installed ROCm, of which only what the kernels' device code needs is there.
+repositories. Together they stand in for an installed ROCm, and contain only what the kernels' device code needs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ DEFINES = (
     *("GGML_USE_HIP", "GGML_BACKEND_BUILD", "GGML_BACKEND_SHARED", "GGML_SHARED", "GGML_CUDA_FA_ALL_QUANTS"),
     *("NDEBUG", "__HIP_ROCclr__=1"),
 )
-"""Those of a release build of ggml-hip (ggml/src/ggml-hip/CMakeLists.txt), and CMake's own for HIP."""
+"""The flags of a release build of ggml-hip (ggml/src/ggml-hip/CMakeLists.txt), and CMake's own for HIP."""
 ISA_VERSION = "@__oclc_ISA_version = linkonce_odr protected local_unnamed_addr addrspace(4) constant i32 {}\n"
 HIP_VERSION = {"HIP_VERSION_MAJOR": 6, "HIP_VERSION_MINOR": 3, "HIP_VERSION_PATCH": 0}
 HIP_VERSION_SUM = (
@@ -46,8 +46,7 @@ def isa_version(gfx: str) -> int:
 def make_rocm(folder: Path) -> None:
     """Make the folder for clang's `--rocm-path`, from the network: ROCm's repositories and a Debian package.
 
-    The device library (5.2.3) is older than some architectures; a file that names the architecture is all that they
-    lack.
+    The device library (5.2.3) is older than some architectures; they lack only a file that names the architecture.
     """
     include, bitcode = folder / "include", folder / "amdgcn/bitcode"
     for path in (include / "hip", include / "hipblas", bitcode, folder / "share/hip", folder / "download"):

@@ -1,4 +1,4 @@
-"""Write the tables of what releases support and launch, which `scripts/support` makes."""
+"""Write the tables of the ops that releases support, and of the kernels that they launch, for `scripts/support`."""
 
 import csv
 import io

@@ -34,7 +34,7 @@ def test_an_entry_is_found_by_its_word_or_by_a_name_in_its_meaning(term, word):
     assert entry_of(term).word == word
 
 
-@pytest.mark.parametrize(("term", "said"), [("rescaling", "did you mean rescale"), ("", "lists all words")])
+@pytest.mark.parametrize(("term", "said"), [("rescaling", "did you mean rescale"), ("", "lists all terms")])
 def test_an_unknown_term_is_answered_with_the_nearest(term, said):
     with pytest.raises(InputError, match=f"^{term}: not in the glossary; .*{said}"):
         entry_of(term)

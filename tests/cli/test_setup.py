@@ -35,7 +35,7 @@ def machine(monkeypatch, *, gpu, nvcc):
 
     def find_toolchain(engine):
         if not nvcc:
-            raise BuildError("nvcc is not on this machine; install it")
+            raise BuildError("nvcc is not installed; install it")
 
     monkeypatch.setattr(setup, "has_gpu", lambda: gpu)
     monkeypatch.setattr(setup, "find_toolchain", find_toolchain)
@@ -47,7 +47,7 @@ def machine(monkeypatch, *, gpu, nvcc):
         (True, True, "gpu:0", "running on gpu (this machine has a GPU; --on chooses)"),
         (
             *(True, False, "sim:h200"),
-            "running on sim:h200 (this machine has a GPU, but nvcc is not on this machine; install it;",
+            "running on sim:h200 (this machine has a GPU, but nvcc is not installed; install it;",
         ),
         (False, True, "sim:h200", "running on sim:h200 (this machine has no NVIDIA GPU; --on chooses)"),
         (False, False, "sim:h200", "running on sim:h200 (this machine has no NVIDIA GPU; --on chooses)"),

@@ -63,7 +63,7 @@ def test_an_output_of_a_gpu_that_a_suite_brings_along_is_judged_again(tmp_path, 
 def test_only_the_first_small_wrong_outputs_are_kept(tmp_path, wrong):
     keep = Keep(tmp_path, "1-fault", "patch", "quick")
     keep.add(replace(wrong[1], verdict=Verdict(Status.PASS, "")))
-    roundings = Check("roundings", False, True, "0 % of the bits are the model's")
+    roundings = Check("roundings", False, True, "0 % of the bits equal the model")
     keep.add(replace(wrong[1], verdict=Verdict(Status.PASS, ""), checks=(roundings,)))
     keep.add(replace(wrong[1], dst=None))
     keep.add(replace(wrong[1], dst=np.zeros((1, 1, 1, 200_000), np.float32)))

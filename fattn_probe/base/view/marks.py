@@ -14,7 +14,7 @@ from fattn_probe.base.arrays import F64, Bytes, Indices
 
 @dataclass(frozen=True)
 class Look:
-    """How some marks look.
+    """The look of some marks.
 
     In SVG: `name` is the class, and `css` its declarations, or rules with `@` for the selector; empty if the page
     already has them. In a terminal: `sign` fills a mark, in rich's `style`; a mark without a sign is not drawn there.
@@ -114,7 +114,7 @@ Mark = Box | Stroke | Words | Cells
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis in the units of its values, which `plot` draws."""
+    """An axis, in the units of its values; only `plot` draws it."""
 
     label: str
     first: float

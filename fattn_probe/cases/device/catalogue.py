@@ -57,7 +57,7 @@ class Device:
 
     `sources` maps a field to the document with its figure (none for fields from a user's file). `gfx` is the name of an
     AMD GPU's architecture ("gfx90a"), empty for an NVIDIA GPU. `assumed` are figures not known for this GPU: nominal
-    memory, and figures copied from the product after `like`, other than the limits of the architecture.
+    memory, and figures copied from the product that `like` names, except the limits of the architecture.
     """
 
     id: str
@@ -186,7 +186,7 @@ def _table(value: Any, key: str) -> Entry:  # noqa: ANN401 (YAML)
 
 
 def _sources(entry: Entry, titles: Mapping[str, str]) -> dict[str, str]:
-    """The title of the document of each figure for which an entry gives a source."""
+    """For each figure with a source, the title of the document."""
     listed = [(document, names) for document, names in _table(entry, "sources").items() if isinstance(names, list)]
     return {str(name): titles[document] for document, names in listed if document in titles for name in names}
 

@@ -17,11 +17,8 @@ from fattn_probe.cases.device.catalogue import is_amd
 
 
 class Method(StrEnum):
-    """How figures were found.
-
-    From ptxas for the architecture, or from a GPU's driver; from a different compiler; from launch bounds; or unknown,
-    because a launch record does not say.
-    """
+    """The source of figures: ptxas for the architecture, or a GPU's driver; a different compiler; launch bounds; or
+    unknown, because a launch record does not say."""
 
     MEASURED = "measured"
     ESTIMATED = "estimated"
@@ -42,7 +39,7 @@ EXPLAINED = {
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a kernel's registers and static shared memory, and so of how many blocks fit on an SM.
+    """The origin of a kernel's registers and static shared memory, which determine how many blocks fit on an SM.
 
     `build_number` is the llama.cpp build that the figures are from, if that is not the source that runs.
     """
@@ -165,7 +162,7 @@ def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
 
 
 def read_table(path: Path | None = None, only: str = "") -> Iterator[Compiled]:
-    """The table of NVIDIA GPUs, or the columns of one arch, which may be one of AMD.
+    """The table of NVIDIA GPUs, or the columns of one arch, which may be an AMD architecture.
 
     It has a row per kernel, and a column per llama.cpp build and arch (`11549/89`) with `registers/shared/local`, or
     `VGPRs/AGPRs/SGPRs/LDS/scratch/waves`, of which the first, the LDS and the scratch decide how many blocks fit on a

@@ -168,7 +168,7 @@ MOST_ELEMENTS = 1_000_000
 
 
 BAD_BYTES = (ValueError, IndexError, KeyError, TypeError, OSError, RecursionError)
-"""What GGUFReader raises on them."""
+"""The exceptions that GGUFReader raises on damaged files."""
 
 
 class BoundedReader(GGUFReader):

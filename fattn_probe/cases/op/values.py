@@ -135,7 +135,7 @@ def row_bytes(view: TensorView, inputs: Mapping[str, Bytes]) -> Bytes:
 
 
 def cap(logits: F64, softcap: float) -> F64:
-    """Apply softcap * tanh(logits) in place; a softcap of 0 is none."""
+    """Apply softcap * tanh(logits) in place; a softcap of 0 means no softcap."""
     if softcap:
         np.tanh(logits, out=logits)
         logits *= softcap

@@ -47,7 +47,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Case:
-    """One fully resolved FLASH_ATTN_EXT op; field names are ggml's and the kernels'.
+    """One fully resolved FLASH_ATTN_EXT op; field names are those of ggml and the kernels.
 
     `source` says where the inputs come from: a scenario's recipe, or a file.
     """

@@ -168,13 +168,13 @@ def logits_of(op: Op, samples: Sequence[ScenarioSample]) -> tuple[float, float, 
 
 Settings = dict[str, Any]
 FLAT, HEAVY = 2.2, 3.3
-"""Below the first kurtosis elements are uniform, above the second they have outliers."""
+"""Elements are uniform if their kurtosis is below the first number, and have outliers if it is above the second."""
 CHANCE = 4.0
 """Deviations of the kurtosis, in standard errors, that count as chance."""
 MOST_PASTS = 4
-"""Positions of the first query that are tried, the most common ones."""
+"""The number of positions of the first query to try, the most common first."""
 MOST_SEQUENCES = 16
-"""Sequences in one cache that are tried."""
+"""The largest number of sequences in one cache to try."""
 LARGEST_F16, MOST_STDS = 65500.0, 6.0
 """The largest f16, rounded down, and the number of standard deviations that no normal number exceeds."""
 SHARES = np.geomspace(1e-4, 0.3, 60)
@@ -343,7 +343,7 @@ def kinds(recorded: Floats, queries: I64, n_kv_max: int) -> Iterator[AnyMask]:
 
 
 def ends(seen: Bools) -> tuple[I64, I64, int]:
-    """For each query, the first and the last KV row that it sees in the first sequence; and the most of any query."""
+    """The first and last KV row that each query sees in the first sequence; the most KV rows that any query sees."""
     first = seen[0].argmax(axis=1)
     last = seen.shape[2] - 1 - seen[0, :, ::-1].argmax(axis=1)
     return first, last, int(seen.sum(axis=2).max())

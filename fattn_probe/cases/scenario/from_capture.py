@@ -149,7 +149,7 @@ def checked(settings: Settings, name: str) -> Scenario:
     """The scenario from some settings; InputError if a scenario may not describe this op."""
     found = check(settings)
     if found.scenario is None:
-        raise InputError("\n".join(f"{name}: no scenario can say this op: {problem}" for problem in found.problems))
+        raise InputError("\n".join(f"{name}: no scenario can express this op: {problem}" for problem in found.problems))
     return found.scenario.named(name)
 
 
@@ -171,7 +171,7 @@ def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:
         said = f"{recorded.largest_weight:.3g} recorded, {made.largest_weight:.3g} made"
         yield f"the largest softmax weight of a row, the mean over rows: {said}"
     if recorded.unseen > made.unseen:
-        yield f"{100 * recorded.unseen:.3g} % of the KV rows, which no query sees, hold other values"
+        yield f"{100 * recorded.unseen:.3g} % of the KV rows, which no query sees, hold different values"
 
 
 def figures(found: CaptureLikeness) -> Iterator[tuple[str, float, float]]:

@@ -128,7 +128,7 @@ Fact = bool | int | float | str | list[int] | list[float] | list[str]
 
 
 class Tolerance(Spec):
-    """What `compare` accepts."""
+    """The errors that `compare` accepts."""
 
     nmse: float = Field(default=5e-4, gt=0)
     """Normalised mean square error against float64, sum((out-ref)^2)/sum(ref^2); test-backend-ops allows 5e-4."""
@@ -150,7 +150,7 @@ class TracePlace(Spec):
 
 
 class Inspect(Spec):
-    """What `inspect` shows in addition to tensors, choice, launch and blocks."""
+    """The values that `inspect` shows in addition to tensors, choice, launch and blocks."""
 
     trace: TracePlace | None = None
     """A warp to follow step by step; default: none."""
@@ -211,9 +211,9 @@ class Scenario(Spec):
     seed: Seed = 0
     """Seed of all random inputs."""
     tolerance: Tolerance = Tolerance()
-    """What `compare` accepts."""
+    """The errors that `compare` accepts."""
     inspect: Inspect = Inspect()
-    """What `inspect` follows."""
+    """The warp that `inspect` follows."""
     expect: dict[Annotated[str, Field(pattern=FACT_NAME)], Fact] = Field(default={})
     """Expected values of facts, by the source's own variable names, such as `ntiles_dst: 2`."""
     device: str | None = Field(default=None, pattern=DEVICE)

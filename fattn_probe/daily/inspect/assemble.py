@@ -24,7 +24,7 @@ CUDA_EXCEPTIONS = {
     "CUDA_EXCEPTION_12": "assertion",
     "CUDA_EXCEPTION_14": "illegal address",
 }
-"""The exceptions of cuda-gdb that errors in a kernel cause, in the words of its manual."""
+"""cuda-gdb's exceptions for errors in a kernel, in the words of its manual."""
 OP_PARAMS = ("scale", "max_bias", "logit_softcap")
 Raw = Mapping[str, Any]
 

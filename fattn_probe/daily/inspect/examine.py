@@ -1,4 +1,4 @@
-"""Examine cases: the facts of each, and the extras that the user wants (values, breakpoints, a trace, a NaN).
+"""Examine cases: the facts of each, and the extras that the user requested (values, breakpoints, a trace, a NaN).
 
 Breakpoints stop the kernel at lines that match a pattern, and show expressions there.
 """
@@ -165,7 +165,7 @@ class Extras:
 
 @dataclass(frozen=True)
 class Examined:
-    """An inspection with its extras; an extra that the user did not want is None."""
+    """An inspection with its extras; an extra that the user did not request is None."""
 
     inspection: Inspection
     expect: Mapping[str, Value] = field(default_factory=dict)
@@ -246,7 +246,7 @@ class Examiner:
         return examined
 
     def _into_the_kernel(self, case: Case, inputs: dict[str, Bytes], target: Target, examined: Examined) -> Examined:
-        """Trace a warp and search for the first NaN or infinity, if wanted."""
+        """Trace a warp and search for the first NaN or infinity, if requested."""
         from fattn_probe.daily.inspect.trace.fragments import write_arrays
         from fattn_probe.daily.inspect.trace.tracer import Tracer
         from fattn_probe.verdict.judge.cases import judge_case

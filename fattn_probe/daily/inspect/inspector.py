@@ -65,7 +65,7 @@ class InspectOptions:
 class Inspection:
     """A case on a target: its facts, or how the program ended before the kernel launch.
 
-    `name` is a scenario's case or one of upstream's; `reasons` are sentences that explain the choice of the kernel.
+    `name` is a scenario's or upstream's case; `reasons` are sentences that explain the choice of the kernel.
     """
 
     name: str
@@ -149,7 +149,7 @@ class Inspector:
             return self._inspect(Started(case.name, RUNNER, self.words(target), folder), target)
 
     def inspect_upstream(self, case: str, words: Sequence[str], target: Target) -> Inspection:
-        """Inspect a case of upstream's test-backend-ops, which the arguments `words` select."""
+        """Inspect the case of upstream's test-backend-ops that the arguments `words` select."""
         with scratch() as folder:
             return self._inspect(Started(case, TEST_BACKEND_OPS, tuple(words), folder), target)
 
@@ -287,7 +287,7 @@ class Inspector:
         return self._dispatch[root]
 
     def source(self, build: Build) -> Path:
-        """The tree as it was compiled, whose line numbers match the debug information."""
+        """The tree as it was compiled; its line numbers match the debug information."""
         if build.sources is None:
             raise InputError(f"{build.folder} has no sources beside it; `fattn-probe build --export` copies them")
         return build.sources

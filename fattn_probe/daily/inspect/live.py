@@ -134,7 +134,7 @@ def work_lines(block: BlockWork) -> Iterator[str]:
 def hand_over(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> int:
     """Hand the terminal to a debugger until the user quits it; returns its exit code. Ctrl-C goes to the debugger."""
     if shutil.which(argv[0]) is None:
-        raise BuildError(f"{argv[0]} is not on this machine. To install it: {INSTALL}")
+        raise BuildError(f"{argv[0]} is not installed. To install it: {INSTALL}")
     before = signal.signal(signal.SIGINT, lambda *_: None)  # the debugger would inherit SIG_IGN
     try:
         return run_attached(argv, env=env, cwd=cwd)[0]

@@ -54,7 +54,7 @@ def _index(text: str, word: str) -> slice | int:
 def check_bytes(case: Case, inputs: Mapping[str, Bytes], memory: Mapping[str, Bytes]) -> list[dict[str, Any]]:
     """Compare each operand's bytes in the program's memory with the case's inputs.
 
-    Keys: `name`, `bytes`, the number of `differing` ones, and the `first` of these, None without any.
+    Keys: `name`, `bytes`, the number of `differing` ones, and the `first` of these, None if there are none.
     """
     checks = []
     for name, view in case.op.tensors.items():

@@ -132,7 +132,7 @@ class Recorder:
 
 
 def words_of(ran_on: Mapping[str, Mapping[str, int]]) -> str:
-    """The ops by devices, in words: `CPU: GET_ROWS; CUDA0: ADD, ROPE`."""
+    """The ops by device, in words: `CPU: GET_ROWS; CUDA0: ADD, ROPE`."""
     return "; ".join(f"{device}: {', '.join(sorted(ops))}" for device, ops in ran_on.items())
 
 
@@ -180,7 +180,7 @@ class ModelCapture:
                 self.folder.rmdir()
         if not index.entries:
             reason = "--budget has no room for any" if index.left_out else "the model has none"
-            raise InputError(f"{model}: no attention op was recorded: {reason} that was asked for")
+            raise InputError(f"{model}: no attention op was recorded: {reason} that was requested")
         return index
 
     @property

@@ -66,7 +66,7 @@ class Rehearsal:
 def prepared(session: Session, request: Request, target: Target, architecture: str, step: Step) -> OnDevice:
     """Compile what a run of the model on a target needs: the ops of its graph, then the kernels of its attention.
 
-    On the CPU that is libllama. Matrix products run on the device if this machine has cuBLAS, which large ones call.
+    On the CPU, only libllama is needed. Matrix products run on the device if this machine has cuBLAS.
     """
     build_libllama(session, target, architecture, step)
     if target.engine == "cpu":

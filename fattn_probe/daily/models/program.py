@@ -220,7 +220,7 @@ def available_memory() -> int:
 
 PREFIX = "fattn-capture: "
 ERRORS = {2: InputError, 3: MachineError, 4: LostError}
-"""By exit status, as native/models/options.h says."""
+"""The errors by exit status, as in native/models/options.h."""
 QUIET = {"DEBUGINFOD_URLS": "", "GGML_NO_BACKTRACE": "1"}
 """When ggml aborts, it would start gdb, which writes to stdout."""
 Answer = Callable[[Mapping[str, Any]], str]

@@ -37,7 +37,7 @@ PRODUCTS = {
     op: re.compile(rf"^static void ggml_cuda_{op.lower()}\(.*?^\}}", re.MULTILINE | re.DOTALL)
     for op in ("MUL_MAT", "MUL_MAT_ID")
 }
-"""ggml's functions of matrix products, which choose among kernels of several files and cuBLAS."""
+"""ggml's functions for matrix products, which choose among cuBLAS and the kernels of several files."""
 CALL = re.compile(r"\b(ggml_cuda_\w+|\w+_cuda)\(")
 ELSEWHERE = frozenset({ATTENTION, *PRODUCTS, "OUT_PROD"})
 """Attention is replayed by `capture`; matrix products need cuBLAS, and files that take minutes to compile."""
@@ -60,7 +60,7 @@ def device_ops(tree: Tree, *, cublas: bool = False) -> dict[str, str]:
 
 
 def files_of_device_ops(tree: Tree, *, cublas: bool) -> dict[str, tuple[str, ...]]:
-    """The .cu files of ops that a model's run on a CUDA device may need: attention, those of `device_ops`, products.
+    """The .cu files of ops that a model may need on a CUDA device: attention, `device_ops`, matrix products.
 
     With `cublas`, they include the files that call cuBLAS, those that ggml's functions for matrix products call, and
     the conversions for cuBLAS.

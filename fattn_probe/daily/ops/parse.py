@@ -58,7 +58,7 @@ Event = OpResult | OpsSummary | Backend | Missing | dict[str, Any]
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 FATAL = re.compile(r"GGML_ASSERT|GGML_ABORT|(CUDA|ROCm) error|fatal error|ERROR: AddressSanitizer|runtime error")
 TAIL = 40
-"""Last lines of output that are kept."""
+"""The number of last lines of output to keep."""
 SCALE = {"T": 1e3, "G": 1.0, "M": 1e-3, "k": 1e-6}
 ERROR = re.compile(r"\b(?:NMSE|ERR|MAA) = (\d+\.\d+) > (\d+\.\d+)")
 CASE = re.compile(r"^(?P<before>.*?)  (?P<case>[A-Z][A-Z0-9_]*\([^()]*\)): *(?P<after>.*)")

@@ -96,7 +96,7 @@ class ChangeKind(StrEnum):
     SUPPORT_GAINED = "support gained"
     KERNEL = "another kernel"
     LAUNCH = "another launch"
-    UNLIKE_BASE = "other launches than its base"
+    UNLIKE_BASE = "launches unlike its base"
     BITS = "bits changed"
     SLOWER = "slower"
     FASTER = "faster"
@@ -144,7 +144,7 @@ def _of_case(before: Result | None, after: Result) -> Iterator[Change]:
         yield Change(after.name, kind, after.explained or after.status)
         return
     if before.digest != after.digest:
-        yield Change(after.name, ChangeKind.NEW, "the case itself was changed: another op, or other inputs")
+        yield Change(after.name, ChangeKind.NEW, "the case itself changed: a different op, or different inputs")
         if after.status != "fail":
             return
     status = _status_change(before, after)
@@ -156,7 +156,7 @@ def _of_case(before: Result | None, after: Result) -> Iterator[Change]:
             yield Change(
                 after.name,
                 ChangeKind.BITS,
-                f"the same verdict ({after.status}) with other bits{_model_bits(before, after)}",
+                f"the same verdict ({after.status}) with different bits{_model_bits(before, after)}",
             )
 
 

@@ -40,7 +40,7 @@ NICE = 3
 
 MOST_IN_A_WAVE = 32
 HOST, UNKNOWN = 4, 64
-"""The cost of a build before its first kernel, and of one whose kernels are not known yet, in kernels."""
+"""The costs of a build's host code and of a build whose kernels are not known yet, as numbers of kernels."""
 LINKS = 3
 """The last steps of a build's first compiles: the stubs, which need all objects."""
 LAST = 10**9
@@ -55,7 +55,7 @@ class StoppedError(Exception):
 class Lane:
     """Cases that are judged in the same way on one target; the `ordered` ones also run in `orders` random orders.
 
-    `on` is the entry and the target in words. Verdicts are taken over from `verdicts`, and stored there.
+    `on` is the entry and the target in words. Verdicts are reused from `verdicts`, and stored there.
     """
 
     on: str
@@ -159,7 +159,7 @@ class GrowingBuild:
         return min((places.get(name, LAST) for name in wave), default=LAST), wave
 
     def worth(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, float]:
-        """The value of its next step: how likely it shows a change, and how many cases per kernel become ready."""
+        """The value of its next step: how likely it is to show a change, and how many cases per kernel become ready."""
         first, wave = self.wave(place, jobs)
         if not wave:
             return -first, len(self.waiting) / (HOST if self.growth.times else HOST + UNKNOWN)
@@ -170,17 +170,17 @@ class GrowingBuild:
 
 @dataclass
 class Rate:
-    """The core seconds that a number of items took, and an estimate for further ones."""
+    """The core seconds that some items took, from which those of other items are estimated."""
 
     number: int = 0
     seconds: float = 0.0
 
     def add(self, seconds: float, number: int = 1) -> None:
-        """Count some more items."""
+        """Add the time of some items."""
         self.number, self.seconds = self.number + number, self.seconds + seconds
 
     def of(self, number: int) -> float | None:
-        """An estimate of the core seconds for some more items; None without data."""
+        """An estimate of the core seconds for other items; None without data."""
         return 0.0 if not number else number * self.seconds / self.number if self.number else None
 
 
@@ -372,7 +372,7 @@ class Compilers:
             build.suspects = [name for name in build.suspects if name in kernels]
 
     def _read_code(self, build: GrowingBuild) -> None:
-        """Find out which code the build's runs execute, if verdicts may be taken over."""
+        """Find out which code the build's runs execute, if verdicts may be reused."""
         made = next(iter(build.growth.builds.values()), None)
         tree = self.lanes[build.lanes[0]].session.options.tree
         if made is not None and tree is not None and any(self.lanes[number].verdicts for number in build.lanes):
@@ -380,7 +380,7 @@ class Compilers:
                 build.code = ExecutedCode.of(made.folder, tree, build.code)
             except ValueError as error:
                 build.code = None
-                log.info("no verdict is taken over: %s", error)
+                log.info("no verdict is reused: %s", error)
 
     def _taken_over(self, build: GrowingBuild, number: int, case: Case) -> Result | None:
         """The verdict of an earlier run, if none of the code that a lane's case executes has changed since."""

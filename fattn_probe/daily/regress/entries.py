@@ -19,7 +19,7 @@ from fattn_probe.verdict.judge.checks import Checks, Sample, UseModel
 class Given:
     """A run's replacements for its suite's targets, filter of names and checks; empty or None for the suite's own.
 
-    `devices` is a file with additional GPUs; `note` is told which targets are skipped.
+    `devices` is a file with additional GPUs; `note` is called with a sentence about the skipped targets.
     """
 
     on: str = ""

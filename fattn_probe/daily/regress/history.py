@@ -57,7 +57,7 @@ def now() -> str:
 
 
 def after(at: str | None) -> str:
-    """The current time, but always later than another, even if the clock has not advanced or was set back."""
+    """The current time, or a time just after `at` if the clock has not advanced or was set back."""
     current = now()
     if at is None or current > at:
         return current

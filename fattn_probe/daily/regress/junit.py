@@ -89,7 +89,7 @@ def _test(outcome: Outcome, result: Result, alarms: Sequence[Change]) -> ET.Elem
 def _add_finding(test: ET.Element, finding: Finding | None, known: str) -> str:
     """Add the place where a kernel was stopped to the test; returns the place in words, for the test's message.
 
-    `known` is the known defect of llama.cpp behind the failure, which is added as well.
+    `known` is the known defect of llama.cpp that caused the failure; it is added too.
     """
     defect = {"known": known} if known else {}
     if finding is None:

@@ -48,7 +48,8 @@ class MergeBase:
     ) -> Iterator[Outcome]:
         """Each outcome compared with a run of its cases on the merge base.
 
-        A run that ended early is compared by the cases that it judged. A line without a baseline gets this one.
+        A run that ended early is compared on the cases that it judged. If a line has no baseline, this run becomes its
+        baseline.
         """
         options = replace(own.session.options, tree=resolve(commit_source(self.tree.root, self.commit)), patches=())
         session = Session(options, own.session.progress, watch=own.session.watch)

@@ -33,7 +33,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Growth:
-    """A build that has grown: the builds of a job after a number of compilations."""
+    """The builds of a job after a number of compilations, because a build grows."""
 
     times: int = 0
     builds: Mapping[str, Build] = field(default_factory=dict)

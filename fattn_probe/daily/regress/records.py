@@ -87,7 +87,7 @@ class Identity:
     """The origin of a run's results.
 
     `device` is the GPU's name or the simulator's (`sim:h200`), `cc` its compute capability, `driver` empty on the
-    simulator, `build_number` that of llama.cpp, `version` fattn-probe's. These are names; `fingerprint` has the
+    simulator, `build_number` that of llama.cpp, `version` that of fattn-probe. These are names; `fingerprint` has the
     contents that they stood for, None for a run of an older version.
     """
 
@@ -107,7 +107,7 @@ class Identity:
     def line(self) -> str:
         """The name shared by the nightly runs that are compared with each other.
 
-        A simulated GPU is the same on every machine; a real GPU's line includes the machine, because of times.
+        A simulated GPU is the same on every machine; a real GPU's line names the machine, because times depend on it.
         """
         place = self.machine if self.engine == "cuda" else ""
         return "/".join((self.engine, self.device, self.cc, self.flavour, place))
@@ -126,7 +126,7 @@ class Result:
     `results.metrics_of`; `error_map` is for a wrong output. `launches` is the text of the launch records, one JSON line
     each. `diagnosis` is the first cause of a wrong output, in words. `unlike_base` says how the launches of an edited
     or patched llama.cpp differ from those of its base (`run/base.py`). `fingerprint` is the case's
-    (`case_fingerprint`), empty in runs of older versions. `reused`: the verdict of an earlier run was taken over,
+    (`case_fingerprint`), empty in runs of older versions. `reused`: the verdict of an earlier run was reused,
     because none of the code that the case executes had changed.
     """
 
@@ -288,7 +288,7 @@ class RunPart:
 
 
 MERGE_BASE = "merge base "
-"""How the name of a night begins whose runs are only baselines of others."""
+"""The prefix of a night's name if its runs only serve as baselines of other runs."""
 WHOLE = RunPart()
 """The whole of an unshared run."""
 

@@ -35,16 +35,16 @@ WHY = {
     ChangeKind.NEW_FAILURE: "the output is wrong now",
     ChangeKind.SUPPORT_LOST: "the op falls back to the CPU now",
     ChangeKind.SLOWER: "the same work takes longer",
-    ChangeKind.KERNEL: "other code computes this op; its rounding and its speed may differ",
+    ChangeKind.KERNEL: "different code computes this op; its rounding and its speed may differ",
     ChangeKind.LAUNCH: "the work is divided differently",
-    ChangeKind.BITS: "still right, but not bit-identical: caches and golden files differ",
+    ChangeKind.BITS: "still correct, but not bit-identical: caches and golden files differ",
     ChangeKind.UNJUDGED: "nothing tells whether the output is correct",
     ChangeKind.LOST: "no verdict",
     ChangeKind.NOT_RUN: "no verdict",
     ChangeKind.REMOVED: "the suite no longer has the case",
 }
 MOST_CHANGES, MOST_LISTED, MOST_CASES, MOST_MAPS, MOST_WRONG = 200, 200, 120, 6, 12
-"""The most rows or pictures of a section, since there may be thousands of cases."""
+"""The largest number of rows or pictures in a section, since there may be thousands of cases."""
 LEAST_DECADE = 1.0
 LEAST_TIME = 0.1
 """The smallest range of a plot's height: a factor of ten in the error, a tenth of the time."""
@@ -100,7 +100,7 @@ def _section(history: History, night: Night) -> dict[str, Any]:
 
 
 def partial(run: Run) -> str:
-    """What distinguishes a partial run: that it did not finish, or its filter."""
+    """The reason why a run is partial: it did not finish, or it had a filter."""
     stopped = ", not finished" if run.ended is None else ""
     return f"{stopped}, only {run.settings.only}" if run.settings.only else stopped
 
@@ -151,7 +151,7 @@ def op_table(ops: Ops, devices: Collection[str]) -> Table:
 def unjudged(night: Night) -> Iterator[tuple[str, str]]:
     """(case, why) of each case without a verdict."""
     for shard in night.missing_shards:
-        yield f"shard {shard}", "not finished: the run was killed, is still going on, or its history was not merged"
+        yield f"shard {shard}", "not finished: the run was killed, is still running, or its history was not merged"
     silent = ("lost", "unjudged")
     lost = [(result.name, result.reason) for result in night.results.values() if result.status in silent]
     gone = [(change.case, f"not run; {change.words}") for change in night.changes if change.kind is ChangeKind.NOT_RUN]

@@ -79,6 +79,6 @@ def differences_of(run: Run, earlier: Run) -> tuple[str, ...]:
 
 
 def usable(results: Mapping[str, Result], fingerprints: Mapping[str, str]) -> set[str]:
-    """The cases with a verdict, whose fingerprint is the one wanted."""
+    """The cases that have a verdict with the expected fingerprint."""
     ended = {name: result for name, result in results.items() if result.status != "lost"}
     return {name for name, result in ended.items() if result.fingerprint == fingerprints.get(name, "none")}

@@ -78,7 +78,7 @@ class Outcome:
 
     @property
     def lost(self) -> float:
-        """The share of the cases without a verdict; without those that were not run after the first failure."""
+        """The share of the cases without a verdict, not counting those that were not run after the first failure."""
         first = self.stopped == "at the first failure"
         gone = self.counts["lost"] + (0 if first else self.counts["not run"])
         kinds = NO_VERDICT - {ChangeKind.NOT_RUN} if first else NO_VERDICT
@@ -87,7 +87,7 @@ class Outcome:
 
     @property
     def unjudged(self) -> list[Result]:
-        """The outputs that could not be judged, without those of the baseline."""
+        """The outputs that could not be judged, except those that the baseline could not judge either."""
         if self.baseline is None:
             return [result for result in self.results.values() if result.status == "unjudged"]
         return [self.results[change.case] for change in self.changes if change.kind is ChangeKind.UNJUDGED]
@@ -95,7 +95,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Planned:
-    """An entry of a suite on one target: the suite's name with the entry's, its cases, and how they are judged."""
+    """An entry of a suite on one target: the names of suite and entry, its cases, and how they are judged."""
 
     suite: str
     session: Session
@@ -207,12 +207,12 @@ def say_nothing(words: str, status: str) -> None:
 
 @dataclass(frozen=True)
 class SuiteRunner:
-    """Runs all entries of a suite into a history, and takes over their results from the night that `part` names.
+    """Runs all entries of a suite into a history, and reuses the results of the night that `part` names.
 
     `workers` is the number of processes, None for one per core; with several on one GPU no times are stored. `only` is
     this call's filter, a regular expression over names; the baseline is reduced to the matching cases too. `say` is
     called for each failure, as soon as it is known; with `exit_first`, the first one ends the call. If `fresh`, no
-    verdict of an earlier run is taken over.
+    verdict of an earlier run is reused.
     """
 
     history: History

@@ -73,7 +73,7 @@ class Ready:
 
 
 class Schedule:
-    """Judges the cases of lanes in `workers` processes, while their kernels compile, the most `likely` to tell first.
+    """Judges the cases of lanes in `workers` processes, while their kernels compile, the most `likely` first.
 
     `left` is the number of remaining tasks, `spent` the core seconds that each lane has used.
     """
@@ -91,7 +91,7 @@ class Schedule:
         self._orders = defaultdict[int, Ordering](Ordering)
 
     def events(self) -> Generator[tuple[int, Event]]:
-        """All that becomes known about the lanes, by number; closing the iterator stops workers and compilers."""
+        """The news of all lanes, by number; closing the iterator stops workers and compilers."""
         heard, news = CONTEXT.Pipe(duplex=False)
         jobs = [lane.job for lane in self.lanes]
         with (

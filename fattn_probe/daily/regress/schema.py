@@ -13,7 +13,7 @@ from fattn_probe.base.errors import InputError, LostError, MachineError
 from fattn_probe.daily.regress.records import whole_op
 
 APPLICATION_ID = 0x66617474
-"""`fatt`: marks a database as fattn-probe's."""
+"""`fatt`: marks a database of fattn-probe."""
 FIRST_TABLES = frozenset({"runs", "launches", "results", "accepted"})
 """The tables of version 1, which had no application id."""
 BUSY_SECONDS = 60.0  # another run on the same database holds the lock for milliseconds
@@ -140,8 +140,9 @@ VERSION = len(MIGRATIONS)
 def opened(path: Path, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
     """Open the database at `path`, created or migrated if necessary; with `reading`, a current one is not written to.
 
-    InputError for a folder, a file that is not a database, another program's database, one of a newer fattn-probe, or
-    one that may not be written. MachineError for a full disk, LostError for a lock that is not released.
+    InputError for a folder, a file that is not a database, another program's database, one of a newer version of
+    fattn-probe, or one that may not be written. MachineError for a full disk, LostError for a lock that is not
+    released.
     """
     with translated(path):
         version = version_of(path)
@@ -180,7 +181,7 @@ def read_only(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors into fattn-probe's."""
+    """Translate SQLite's errors into the classes of `errors`."""
     try:
         yield
     except sqlite3.DatabaseError as error:

@@ -34,7 +34,7 @@ class CaseSelection:
     whole: str = ""
 
     def some(self, pattern: str, given: str = FILTER) -> "CaseSelection":
-        """The cases and results whose name matches a regular expression, which the flag or key `given` has."""
+        """The cases and results whose name matches a regular expression, the value of the flag or key `given`."""
         search = compiled(pattern, given).search
         with bounded(pattern, given):
             cases = tuple(case for case in self.cases if search(case.name))

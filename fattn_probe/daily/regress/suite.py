@@ -36,10 +36,10 @@ class CheckSpec(Spec):
     """Whether some queries are computed alone too, and their bits compared with those of the batch."""
 
     roundings: bool = False
-    """Whether an output fails that is accurate, but whose bits are not those of the rounding model."""
+    """Whether an accurate output fails if its bits are not those of the rounding model."""
 
     kernels: bool = False
-    """Whether a correct output fails if the default release is known to launch other kernels for the op."""
+    """Whether a correct output fails if the default release is known to launch different kernels for the op."""
 
     order: int = Field(default=0, ge=0, le=1000)
     """Random orders in which all cases of the entry run in one process; each must give what it gives alone."""
@@ -67,7 +67,7 @@ class Entry(Spec):
     on: list[str] = Field(default=["sim:h200"], min_length=1)
     """Targets of each case: sim:ID, gpu, gpu:N; `gpu?` is a GPU if this machine has one."""
     devices: str = ""
-    """A file of further GPUs for `on`, as `--devices` takes it, relative to the suite's file."""
+    """A file that defines more GPUs for `on`, as `--devices` does; relative to the suite's file."""
     repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)
     """Timed runs of each case; above 1, a real GPU runs one case at a time and its times are kept."""
     flavour: Literal["release", "debug", "check"] = "release"
@@ -99,7 +99,7 @@ class Entry(Spec):
 
     @property
     def needs_simulator(self) -> bool:
-        """Whether a real GPU cannot run it: it has another build."""
+        """Whether a real GPU cannot run it, because it needs a different build."""
         return self.flavour == "check" or bool(self.sanitize)
 
 
@@ -117,7 +117,7 @@ class Suite(Entry):
     seconds: float = Field(default=0, ge=0)
     """Time limit of a run on two cores with compiled kernels; the report of a longer one says so. 0: no limit."""
     fresh: bool = False
-    """Whether all cases run, those too whose code has not changed since an earlier run."""
+    """Whether all cases run, including those whose code has not changed since an earlier run."""
     entries: list[Entry] = Field(default=[])
     """Further entries, each with a name and its own cases, targets and checks."""
 
@@ -183,12 +183,12 @@ def _entry_mistakes(path: Path, document: YamlDocument, entries: Sequence[Entry]
 
 
 def only_of(entry: Entry) -> str:
-    """How messages call the key `only` of an entry or a suite."""
+    """The name of the key `only` in messages, for an entry or a suite."""
     return f"`only` of {called(entry)}"
 
 
 def called(entry: Entry) -> str:
-    """How messages call an entry, or the suite itself."""
+    """The name of an entry, or of the suite itself, in messages."""
     return f"entry {entry.name}" if entry.name else "the suite"
 
 

@@ -69,9 +69,9 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
 
 
 def taken_over(outcome: Outcome) -> str:
-    """How many verdicts are of an earlier run; empty if none is."""
+    """How many verdicts are from an earlier run; empty if none are."""
     number = sum(result.reused for result in outcome.results.values())
-    said = f"{number} of {number_of(len(outcome.results), 'case')} taken over: no code that they execute has changed"
+    said = f"{number} of {number_of(len(outcome.results), 'case')} reused: no code that they execute has changed"
     return said if number else ""
 
 

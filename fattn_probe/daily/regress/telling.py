@@ -36,7 +36,7 @@ MOST_LISTED, MOST_RUN = 8, 4
 Name = tuple[str, str]
 """An entry with its target, such as `few-sms on sim:h200-5`, and a case."""
 NEAR, FAR = 8, 1000
-"""Lines from a change at which a planted fault counts half; how much more one of the same file counts than others."""
+"""The distance in lines from a change at which a planted fault counts half; the weight of one in the same file."""
 
 
 class Killer(NamedTuple):

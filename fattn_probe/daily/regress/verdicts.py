@@ -1,4 +1,4 @@
-"""Verdicts that are taken over from earlier runs, for cases that would run the same code on the same data.
+"""Verdicts of earlier runs, reused for cases that would run the same code on the same data.
 
 Only passes are stored: a failure is judged, and explained, each time.
 """
@@ -33,15 +33,16 @@ STORED = Document("stored verdicts", dict[str, Result])
 MOST = 6
 """The number of verdicts of one case that are kept: an edit may be undone, or tried in several places."""
 VARIABLES = ("CUDA_", "FATTN_PROBE_", "GGML_", "LD_")
-"""How the environment variables begin that a run, or its loader, may read."""
+"""The prefixes of the environment variables that a run, or its loader, may read."""
 
 
 @dataclass(frozen=True)
 class Verdicts:
     """The stored verdicts of the cases of an entry on a target, under one set of `conditions`: all but the code.
 
-    `release` is the build number of an unchanged release; None for any other source. The figures of a release's kernels
-    are its own, and those of an edited source from that release: verdicts are stored as of the latter.
+    `release` is the build number of an unchanged release; None for any other source. Launch records of a release mark
+    the kernels' figures as its own, those of an edited source as the release's figures; verdicts are stored in the
+    second form.
     """
 
     conditions: str
@@ -49,7 +50,7 @@ class Verdicts:
 
     @classmethod
     def under(cls, session: Session, target: Target, checks: Checks) -> "Verdicts | None":
-        """The verdicts for cases that a session runs on a target; None if none of them is taken over.
+        """The verdicts for cases that a session runs on a target; None if none of them is reused.
 
         None on a real GPU, for a build that is given, and where an object has several kernels. In an entry with orders,
         a verdict depends on the other cases too.
@@ -81,7 +82,7 @@ class Verdicts:
         return None
 
     def keep(self, case: Case, code: ExecutedCode, result: Result) -> None:
-        """Store the verdict of a run, if it may be taken over."""
+        """Store the verdict of a run, if it may be reused."""
         may = result.status == "pass" and not (result.seconds or result.finding or result.error_map or result.reused)
         if may and (digest := code.digest(result.kernels)):
             others = [item for item in self._stored(case).items() if item[0] != digest]

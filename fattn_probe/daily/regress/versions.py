@@ -49,7 +49,7 @@ def diff(
 class Bisection:
     """The sources that were tried, in order; the first bad one is among the `suspects`, whose last one is bad.
 
-    The other suspects were skipped: a run without a verdict is neither good nor bad. `result` is the last one's.
+    The other suspects were skipped: a run without a verdict is neither good nor bad. `result` is from the last suspect.
     """
 
     tried: tuple[tuple[str, Result], ...]

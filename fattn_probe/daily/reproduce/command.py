@@ -105,14 +105,14 @@ TEST = f"build/bin/test-backend-ops test -b {{device}} -o {OP}"
 NAMES = ("source", "build_number", "patches", "device", "arch", "driver", "engine", "compilers", "fattn-probe")
 EXACT = "The expected output is exact attention in float64, rounded to float32."
 YARDSTICKS: dict[By, str] = {
-    "prediction": f"{EXACT} The bounds are what the roundings of this kernel can make of it.",
-    "model": "The expected output is that of a NumPy model that rounds as this kernel does. A right kernel has nearly "
-    "all of its bits; compilers fuse a few operations differently.",
+    "prediction": f"{EXACT} The bounds cover the rounding of this kernel.",
+    "model": "The expected output is that of a NumPy model that rounds as this kernel does. A correct kernel matches "
+    "nearly all of its bits; compilers fuse a few operations differently.",
     "tolerance": f"{EXACT} The bound is a tolerance, since no kernel's arithmetic is known here.",
 }
 
 
-OTHER_KERNEL = "the bounds are those of the kernel above, and another one may exceed them and be right"
+OTHER_KERNEL = "the bounds are those of the kernel above, and a different one may exceed them and be correct"
 OTHER_DEVICE: dict[By, str] = {
     "prediction": OTHER_KERNEL,
     "model": OTHER_KERNEL,
@@ -121,7 +121,7 @@ OTHER_DEVICE: dict[By, str] = {
 
 
 def readme(case: Case, found: Found, chosen: Chosen, probe: str) -> str:
-    """The text, in Markdown; `probe` is the fattn-probe command that shows the same, or empty."""
+    """The text, in Markdown; `probe` is the fattn-probe command that shows the same failure, or empty."""
     judgement = found.judgement
     diagnosis = None if judgement is None else judgement.diagnosis
     arch = found.provenance.get("arch", "")
@@ -194,7 +194,7 @@ README = "README.md"
 
 @dataclass(frozen=True)
 class ReproduceRequest:
-    """The case to reproduce and the way; `told` are the user's case, source and patches as command-line arguments.
+    """The case to reproduce and how; `told` are the user's case, source and patches as command-line arguments.
 
     The case first runs on `target` (None: it does not run); upstream's test lists its cases on `listed_on`.
     """
@@ -209,7 +209,7 @@ class ReproduceRequest:
 
 
 Reproduction = tuple[Sequence[str], Found, Chosen]
-"""The files in the folder, the judgement, and the way."""
+"""The files in the folder, the judgement, and the way in which they show the failure."""
 
 
 def reproduce(session: Session, request: ReproduceRequest, step: Step = quiet) -> Reproduction:

@@ -165,7 +165,7 @@ def past_result(history: History, uid: str, name: str) -> PastResult:
 
 
 def case_of(stored: StoredCase, suite: str) -> Case:
-    """The case with the inputs of a stored one; InputError if no suite, scenario or upstream case has them any more."""
+    """The case with the inputs of a stored one; InputError if no suite, scenario or upstream case still has them."""
     found = next((case for case in candidates(stored, suite) if case.digest == stored.digest), None)
     if found is None:
         raise InputError(

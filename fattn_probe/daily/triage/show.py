@@ -1,4 +1,4 @@
-"""The answer for people: a sentence, the evidence by layer, and commands to paste; the same as a JSON document."""
+"""The answer as text: a sentence, the evidence by layer, and commands to paste; the same as a JSON document."""
 
 import json
 import os
@@ -61,11 +61,11 @@ def advice_of(result: TriageResult, folder: Path, flags: Sequence[str]) -> list[
             return [
                 fattn("see what is wrong, and where", "compare", files, target, flags),
                 fattn("see what the kernel does", "inspect", files, target, flags),
-                fattn("make what a maintainer needs", "reproduce", files, target, flags, *out),
+                fattn("write a reproduction for a maintainer", "reproduce", files, target, flags, *out),
             ]
         case AttentionOverflows(target=target):
             return [
-                fattn("see the error model's words", "compare", files, target, flags),
+                fattn("see the error model's explanation", "compare", files, target, flags),
                 fattn("see where the first value leaves the range", "inspect", files, target, flags, "--find-nan"),
             ]
         case OtherOpWrong(node=node):
@@ -74,7 +74,7 @@ def advice_of(result: TriageResult, folder: Path, flags: Sequence[str]) -> list[
             return around(result, files, flags)
         case AsDesigned():
             target = next(found.on for found in result.judgements if found.warning)
-            return [fattn("see the error that the kernel's arithmetic makes", "compare", files, target, flags)]
+            return [fattn("see the error that the kernel's arithmetic causes", "compare", files, target, flags)]
         case Innocent() | Unknown():
             return []
 
@@ -85,7 +85,7 @@ def around(result: TriageResult, files: Sequence[str], flags: Sequence[str]) -> 
     if isinstance(guilty, NotFinite):
         found.append(Advice("look at the model: its values leave the range of a type, whatever runs attention"))
     if isinstance(guilty, PartsWithout):
-        found.append(Advice("look at the graph: what it gives attention, with and without flash attention"))
+        found.append(Advice("look at the graph: the inputs of attention, with and without flash attention"))
     if any(op.found for op in result.ops if op.case in result.cases):
         found.append(fattn("judge the layer's attention", "compare", files[:1], result.targets[0], flags))
     return found

@@ -152,7 +152,7 @@ ON_PURPOSE = frozenset({"FILL"})
 PASS_ON = frozenset({"CPY", "CONT", "DUP", "REPEAT", "CONCAT", "PAD", "GET_ROWS", "SET_ROWS"})
 """Ops that copy the -inf of a mask."""
 LEAST_CHANGE, GROWTH = 0.05, 20.0
-"""Two runs differ if the largest magnitude of a tensor changes by this much, and this many times more than before.
+"""The least change of a tensor's largest magnitude that counts, as a share and as a multiple of earlier changes.
 
 A largest magnitude changes by no more than the error of one element. The CPU sums V in f16, which at 300 rows is 0.2 %
 of an element; in small models of seven architectures, with 40 and 300 tokens, no change is above 0.1 %. Only the first
@@ -240,7 +240,7 @@ def not_finite(nodes: Sequence[Node], without: Sequence[Node] = ()) -> Iterator[
 
 
 def spoils(node: Node) -> bool:
-    """Whether a tensor has NaN or infinities that are not a mask's."""
+    """Whether a tensor has NaN or infinities, other than the -inf of a mask."""
     by_mask = node.op in ON_PURPOSE or (node.op in PASS_ON and node.inputs_inf > 0)
     return node.nan > 0 or (node.inf > 0 and not by_mask)
 
@@ -260,7 +260,7 @@ def by_key(nodes: Sequence[Node]) -> dict[Key, Node]:
     """The tensors of a run by a key that is the same in other runs, without those that ggml numbered by graph.
 
     The name alone is not enough: llama.cpp gives a projection, its sum with the bias and its rotation the same name,
-    and so it does for the norms of a layer. So the key includes the number of earlier tensors of the same name.
+    and does the same for the norms of a layer. So the key includes the number of earlier tensors of the same name.
     """
     found, seen = dict[Key, Node](), Counter[Key]()
     for node in nodes:

@@ -83,7 +83,7 @@ class Share:
 class LineCoverage:
     """Lines by file and number, and the number of executed lines for each function and target.
 
-    Of the lines in `unreachable`, which gives reasons, only executed ones count. `headers` are files whose code is
+    Lines in `unreachable`, which gives reasons, count only if they are executed. `headers` are files whose code is
     compiled only with an instance of a kernel.
     """
 
@@ -234,14 +234,14 @@ class Unreachable(Argued):
 
 
 def matches(wanted: str, text: str) -> bool:
-    """Whether a text is the wanted one, or has a match of the regular expression between slashes."""
+    """Whether a text equals the given one, or matches it if it is a regular expression between slashes."""
     if len(wanted) > 1 and wanted.startswith("/") and wanted.endswith("/"):
         return re.search(wanted[1:-1], text) is not None
     return wanted in ("", text)
 
 
 def equivalents(path: Path = HERE / "equivalents.yaml", *, amd: bool = False) -> tuple[Equivalent, ...]:
-    """The equivalent mutants of a file; with `amd`, only those that are so on AMD GPUs too."""
+    """The equivalent mutants of a file; with `amd`, only those that are equivalent on AMD GPUs too."""
     every = map(Equivalent.model_validate, yaml.safe_load(path.read_text()) or ())
     return tuple(item for item in every if not (amd and item.nvidia))
 

@@ -45,7 +45,7 @@ DECISION = re.compile(r"\b(?:if|for|while)\b|\?")
 OPERATOR = re.compile(r"&&|\|\|")
 ASSERTING = re.compile(r"\b(?:GGML_ASSERT|GGML_ABORT|static_assert|assert|CUDA_CHECK)\b")
 """A correct program never takes the other branch of these."""
-INSTALL_GCOV = "gcov, which comes with g++, is not on this machine; install it: `sudo apt install g++`"
+INSTALL_GCOV = "gcov, which comes with g++, is not installed; install it: `sudo apt install g++`"
 
 
 def link_notes(build: Build, counters: Path, kernels: Iterable[KernelCase]) -> None:

@@ -31,7 +31,7 @@ GUARDS = frozenset({"&&", "||", "?"})
 READS = frozenset({"[", "->"})
 DIVISIONS = frozenset({"/", "%"})
 POSITIVE = re.compile(r"[*+]|\d+")
-"""In a divisor, operators that do not turn sizes to zero."""
+"""Operators that do not make a divisor of sizes zero."""
 EFFECTS = frozenset({"=", "+=", "-=", "*=", "/=", "%=", "|=", "&=", "^=", "<<=", ">>=", "++", "--", "{", "&"})
 HARMLESS = re.compile(
     r"f?(min|max)f?|fabsf|sizeof|(int|uint)(8|16|32|64)?(_t)?|size_t|float|half|bool|make_(float2|half2)|u?int64_t|return|"
@@ -150,7 +150,7 @@ def compared(draft: Draft, span: Span, part: Span, text: str) -> tuple[str, str]
 def around(draft: Draft, span: Span, part: Span) -> Iterator[Span]:
     """The expression around a part, then the contents of each bracket around it, each between two commas.
 
-    For each also only its start, up to the operand that the part guards; not if the part is `&&` or `||`, whose
+    Each is also cut short, up to the operand that the part guards, unless the part is `&&` or `||`, whose
     precedences differ.
     """
     guards = GUARDS if draft.words[part[0]] not in GUARDS else frozenset[str]()
@@ -202,7 +202,7 @@ def is_pure(draft: Draft, span: Span) -> bool:
 
 
 def is_binary(draft: Draft, index: int, span: Span) -> bool:
-    """Whether an operator is between two values: neither a sign, nor a pointer's star, nor a template's."""
+    """Whether an operator is between two values: not a sign, a pointer's star or a template's bracket."""
     if index <= span[0] or index + 1 >= span[1]:
         return False
     before, after = draft.word(index - 1), draft.word(index + 1)

@@ -44,7 +44,7 @@ ROUNDS = 3
 BUILDS_SHARE = 4
 """Cores for each of several parallel builds."""
 NOT_INFECTED = "gives no other value in any of them"
-"""The reason of a mutant that no case has to try."""
+"""The reason for a mutant that no case has to try."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class Baseline:
     known: KnownRuns
 
     def cases_by_mutant(self, most: int = 0) -> dict[int, list[int]]:
-        """For each mutant that passing cases reach, the cases that it infects, which are to try it.
+        """For each mutant that passing cases reach, the cases to try: those that it infects.
 
-        Of cases with the same kernels in the same grids, only the fastest `most` (0: all).
+        Only the fastest `most` of the cases with the same kernels and grids are tried (0: all).
         """
         passing = [(number, run) for number, run in enumerate(self.runs) if not run.failure]
         infected: dict[int, dict[tuple[int, str], list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -206,7 +206,7 @@ def try_mutants(
 ) -> tuple[list[tuple[int, Trial]], dict[int, str]]:
     """Try mutants; returns by part the trials that need a kernel missing from the build, and those without a verdict.
 
-    In the `last` round, a kernel that the build lacks kills. A mutant without a verdict has the reason.
+    In the `last` round, a missing kernel counts as a kill. A mutant without a verdict has the reason for that.
     """
     by_mutant, known = baseline.cases_by_mutant(built.plan.most), {mutant.id: mutant for mutant in mutants}
     trials: dict[int, list[Trial]] = {}

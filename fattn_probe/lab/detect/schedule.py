@@ -149,7 +149,7 @@ class Schedule:
         return case, taken
 
     def tell(self, case: int, trial: Trial) -> bool:
-        """Take a trial into account; whether it is the mutant's last. A lost trial kills nothing."""
+        """Take a trial into account; returns whether it is the mutant's last. A lost trial kills nothing."""
         killed = trial.by not in ("", LOST)
         self.runs[case] += 1
         self.kills[case] += killed

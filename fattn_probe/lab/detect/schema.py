@@ -176,7 +176,7 @@ def suspects(mutants: Iterable[Mutant], errors: Iterable[tuple[Place, ...]]) -> 
     """The mutants that may have caused errors, each given by the places of its message, innermost last.
 
     These are the mutants on the line, or on the nearest line before it, because an expression may span several lines.
-    Of the mutants on a line, the kind that most often does not compile comes first.
+    The kinds that most often do not compile come first.
     """
     by_line: dict[Place, list[Mutant]] = defaultdict(list)
     for mutant in mutants:

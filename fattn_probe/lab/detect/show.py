@@ -162,7 +162,7 @@ def page(found: Sequence[Measured], tree: Tree) -> str:
         for name in files_of(found)
     ]
     words = {
-        "title": f"What {', '.join(item.suite for item in found)} execute{'s' * (len(found) == 1)}",
+        "title": f"Code that {', '.join(item.suite for item in found)} execute{'s' * (len(found) == 1)}",
         "about": f"{tree.spec}. " + "; ".join(next(summary(item)) for item in found),
         "suites": [item.suite for item in found],
         "files": files,
@@ -239,7 +239,7 @@ def render_mutation(found: Mutated) -> RenderableType:
 def parts(found: Mutated) -> Iterator[RenderableType]:
     """The parts of the report."""
     words = f"{number_of(len(found.verdicts), 'mutant')}, {number_of(found.cases, 'case')} on {', '.join(found.on)}"
-    yield Text(words + (f"; {found.left} are not tried yet: run it again to go on\n" if found.left else "\n"))
+    yield Text(words + (f"; {found.left} are not tried yet: run it again to continue\n" if found.left else "\n"))
     known = equivalents(amd=found.amd)
     fates = [(verdict, fate_of(verdict, known)) for verdict in found.verdicts]
     yield table("file", [(verdict.mutant.file, fate) for verdict, fate in fates])
@@ -268,7 +268,7 @@ def parts(found: Mutated) -> Iterator[RenderableType]:
 
 
 def table(name: str, pairs: Sequence[tuple[str, str]]) -> Table:
-    """The numbers of mutants by fate, and the killed share of those not equivalent; a row for each group."""
+    """The number of mutants by fate, and the share killed of those that are not equivalent; a row for each group."""
     rows = []
     for group in (*sorted({group for group, _ in pairs}), "all"):
         counts = Counter(fate for own, fate in pairs if group in (own, "all"))

@@ -62,7 +62,7 @@ def how_it_failed(result: Result | Judgement) -> KilledBy:
 
 
 METHOD = 2
-"""The version of judging mutants; verdicts of other versions are made again."""
+"""The version of the rules for judging mutants; verdicts of other versions are made again."""
 
 
 @dataclass(frozen=True)

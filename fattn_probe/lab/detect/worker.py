@@ -33,7 +33,7 @@ from fattn_probe.verdict.judge.checks import Checks, UseModel
 LEAST_SECONDS = 2.0
 ERRORS = (FattnProbeError, ValueError, OSError)
 """The errors that may occur while a case is run and judged."""
-OTHER_ORDER = "another order of warps gives other bits"
+OTHER_ORDER = "a different order of warps gives different bits"
 SLOWER = 20.0
 """A run that takes this many times longer than the baseline run may hang."""
 
@@ -135,7 +135,7 @@ class PreparedCase:
         except RunnerEndedError as error:
             raise (HangError(str(error)) if error.ending is not None else LostError(str(error))) from error
         if self.limit and found.code == SIGPROF:
-            raise HangError(f"no end after {self.limit:.1f} s of processor time, {SLOWER:.0f} times that of the case")
+            raise HangError(f"timed out after {self.limit:.1f} s of CPU time, {SLOWER:.0f} times that of the case")
         if found.code in KILLED:
             raise LostError(f"the run was {describe_code(found.code)}")
         return found
@@ -240,7 +240,7 @@ class Worker:
             try:
                 made.limit = max(made.limit, SLOWER * made.child().seconds)  # on the machine as it is now
             except HangError as error:
-                raise LostError(f"the case itself has {error}: the machine is busy") from error
+                raise LostError(f"the case itself: {error}; the machine is busy") from error
             return made.trial(mutant)
         except HangError as error:
             return Trial(mutant, STOPPED, str(error), 0.0)

@@ -1,1 +1,1 @@
-"""Random scenarios: drawn, judged, shrunk to the smallest that fails, and collected by what they launch."""
+"""Random scenarios: drawn, judged, shrunk to the smallest that fails, and collected by their launches."""

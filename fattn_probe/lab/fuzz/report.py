@@ -193,7 +193,7 @@ def document(tally: Tally, smallest: Sequence[Smallest] = ()) -> dict[str, Any]:
 
 
 def known_defects(tally: Tally) -> Counter[str]:
-    """The number of cases that fail by each known defect of llama.cpp."""
+    """The number of cases that fail because of each known defect of llama.cpp."""
     found: Counter[str] = Counter()
     for (kind, _), count in tally.failures.items():
         if kind.known:
@@ -240,7 +240,7 @@ def summary(tally: Tally) -> Iterator[str]:
 
 REQUIRED = ("hsk", "n_head", "n_q", "n_kv")
 MOST_SHRUNK = 40
-"""The most findings to shrink, so that a broken kernel does not take hours."""
+"""The largest number of findings to shrink, so that a broken kernel does not take hours."""
 
 
 def write_cases(cases: Sequence[Judged], folder: Path) -> Iterator[Path]:

@@ -200,7 +200,7 @@ class FuzzLimits:
 
 @dataclass
 class Fuzzer:
-    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` has each target's last."""
+    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` are the last ones."""
 
     options: RunOptions
     targets: Sequence[Target]

@@ -32,7 +32,7 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 NOT_FINITE = {"unwritten": "elements are never written", "nan": "NaN", "inf": "infinities"}
 """The metrics that count non-finite elements, the worst first, and their descriptions."""
 WRONG = "wrong values"
-OTHER_BITS = "other bits from run to run"
+OTHER_BITS = "different bits from run to run"
 FAILS = {"deterministic": OTHER_BITS}
 """Descriptions of failing checks; others appear with their names."""
 

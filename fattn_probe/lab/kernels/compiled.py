@@ -1,4 +1,4 @@
-"""Kernels in CUDA C++, ours and the user's, compiled for a target with a generated driver."""
+"""Our kernels and the user's kernels in CUDA C++, compiled for a target with a generated driver."""
 
 import re
 import struct

@@ -44,7 +44,7 @@ class How:
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """What a kernel computed: `dst` (n_seq, n_q, n_head, hsv), dst's `ne` reversed, and seconds of the timed runs."""
+    """The results of a kernel: `dst` (n_seq, n_q, n_head, hsv), dst's `ne` reversed, and seconds of the timed runs."""
 
     dst: F32
     launches: tuple[LaunchRecord, ...] = ()

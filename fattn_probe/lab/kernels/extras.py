@@ -69,7 +69,8 @@ CPU = "cpu"
 
 
 def device_for(torch: ModuleType, target: Target) -> str:
-    """PyTorch's name of a target's GPU, `cuda:0`; `cpu` if the target is not a real GPU. InputError without the GPU."""
+    """PyTorch's name of a target's GPU, `cuda:0`; `cpu` if the target is not a real GPU. InputError if there is no such
+    GPU."""
     if target.engine != "cuda":
         return CPU
     if target.gpu >= torch.cuda.device_count():
@@ -78,7 +79,7 @@ def device_for(torch: ModuleType, target: Target) -> str:
 
 
 def seconds_of(torch: ModuleType, compute: Callable[[], object], timing: Timing, device: str) -> tuple[float, ...]:
-    """Seconds of each timed run of what `compute` launches, by events on the GPU; none on the CPU.
+    """Seconds of each timed run of the kernels that `compute` launches, by events on the GPU; none on the CPU.
 
     The launches are recorded once, as a CUDA graph, so that the time of Python between them does not count.
     """

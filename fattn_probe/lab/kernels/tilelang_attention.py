@@ -92,7 +92,7 @@ int main(int, char **words) {{
 
 EXTRA = "tilelang"
 ARCH = 80
-"""Newer architectures use TMA and WGMMA, which are not simulated; kernels for this one run on these too."""
+"""Newer architectures use TMA and WGMMA, which are not simulated; kernels for this one also run on newer GPUs."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def includes() -> tuple[Path, ...]:
 def attend(asked: Arrays, *, target: Target, how: How) -> Attended:
     """Output and log-sum-exp of the kernel, in f32; the same CUDA runs on a simulated GPU and, by nvcc, on a real one.
 
-    InputError for a GPU before Ampere, and as from `lower`; ComparisonError for a finding of the simulator.
+    InputError for a GPU before Ampere, or if `lower` raises it; ComparisonError for a finding of the simulator.
     """
     sizes, tiling = fitted(asked, target)
     lowered = lower(sizes, asked.scale, tiling, causal=asked.causal, masked=asked.mask is not None)
@@ -185,7 +185,7 @@ def attend(asked: Arrays, *, target: Target, how: How) -> Attended:
 
 
 def fitted(asked: Arrays, target: Target) -> tuple[Sizes, TileLangTiling]:
-    """The sizes of an op and its tiling on a GPU; InputError as from `sizes_of`, `ampere` and `tiling_for`."""
+    """The sizes of an op and its tiling on a GPU; InputError if `sizes_of`, `ampere` or `tiling_for` raises it."""
     sizes, device = sizes_of(asked), ampere(target)
     return sizes, tiling_for(sizes, device.sharedMemPerBlockOptin, causal=asked.causal)
 
@@ -201,7 +201,7 @@ def ampere(target: Target) -> Device:
 def attend_by_runtime(asked: Arrays, *, target: Target, how: How) -> Attended:
     """Output and log-sum-exp of the kernel, in f32, on a real GPU.
 
-    InputError without such a GPU, for one before Ampere, and as from `kernel_for`, or if TileLang cannot compile the
+    InputError without such a GPU, for one before Ampere, if `kernel_for` raises it, or if TileLang cannot compile the
     kernel.
     """
     sizes, tiling = fitted(asked, target)

@@ -1,7 +1,7 @@
-"""FlashAttention-2's forward pass in TileLang, on the level of tiles and fragments.
+"""FlashAttention-2's forward pass in TileLang, at the level of tiles and fragments.
 
 Imported only where TileLang is installed. TileLang reads the source of these functions: annotations and assignments in
-them are its language, not Python's.
+them have a meaning in TileLang, not in Python.
 """
 
 import tilelang.language as T

@@ -53,8 +53,8 @@ def attend(backend: str, asked: Arrays, *, target: Target, how: How) -> Attended
     """Output of a backend, in f16, as PyTorch rounds it; no log-sum-exp.
 
     K and V are repeated for the heads that share them, which is not timed. InputError with PyTorch's reason if the
-    backend does not accept this op on this machine, if PyTorch is not installed, and as from `sizes_of` and
-    `device_for`.
+    backend does not accept this op on this machine, if PyTorch is not installed, or if `sizes_of` or `device_for`
+    raises it.
     """
     sizes, mask = sizes_of(asked), asked.mask
     if backend not in BACKENDS:
@@ -108,7 +108,7 @@ INTERPRETED = {"ROWS": 64, "COLUMNS": 64}
 def attend_in_triton(asked: Arrays, *, target: Target, how: How) -> Attended:
     """Output and log-sum-exp of the kernel, in f32; a row that sees nothing is 0, its log-sum-exp -inf.
 
-    InputError if Triton or PyTorch is not installed, and as from `sizes_of`, `device_for` and `kernel_module`.
+    InputError if Triton or PyTorch is not installed, or if `sizes_of`, `device_for` or `kernel_module` raises it.
     """
     sizes, mask = sizes_of(asked), asked.mask
     torch = load("torch", TRITON)

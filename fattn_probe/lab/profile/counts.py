@@ -218,7 +218,7 @@ def find_ncu() -> Path:
     places = [Path(on_path)] if on_path else [root / "bin/ncu" for root in cuda_roots()]
     found = next((path for path in places if path.is_file()), None)
     if found is None:
-        raise MachineError("ncu (Nsight Compute) is not on this machine: it comes with the CUDA toolkit")
+        raise MachineError("ncu (Nsight Compute) is not installed: it comes with the CUDA toolkit")
     return found
 
 

@@ -17,7 +17,7 @@ PEAKS = "peaks.yaml"
 
 @dataclass(frozen=True)
 class Roof:
-    """The peaks of a GPU: operations per second, and bytes per second from and to its memory."""
+    """The peaks of a GPU: operations per second, and bytes per second to and from its memory."""
 
     flops: float
     bandwidth: float

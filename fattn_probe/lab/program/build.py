@@ -159,7 +159,7 @@ NO_MAIN = "undefined reference to `main'"
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled program, and its PTX that the simulator lacks, as `file:line: instruction`.
+    """A compiled program, and the PTX in it that the simulator lacks, as `file:line: instruction`.
 
     `kernels` are the places of their first statements, `file:line`. `source` is the path of the program's file, as
     given by the user.
@@ -184,7 +184,7 @@ class Maker:
 
     @functools.cached_property
     def toolchain(self) -> Toolchain:
-        """The compilers, looked for when there is something to compile; BuildError if this machine lacks a part."""
+        """The compilers, located when there is something to compile; BuildError if this machine lacks one."""
         return find_toolchain("cuda" if self.cuda else "sim")
 
     @property

@@ -108,7 +108,7 @@ def run_all(subject: Subject) -> dict[Algorithm, StudyResult]:
 
 
 def formula(name: Algorithm, subject: Subject) -> Formula:
-    """The closed form of what the algorithm reads and writes."""
+    """The closed form of the algorithm's reads and writes."""
     head, tiling = subject.tensors, subject.tiling
     sizes = FormulaSizes.of(head)
     match name:

@@ -155,7 +155,7 @@ def attend(
 def flash_attention_3(head: StudyHead, B_r: int, B_c: int) -> StudyResult:
     """Algorithm 2 of FlashAttention-3 (Shah et al., 2024, arXiv 2407.08608): a consumer warpgroup's two-stage pipeline.
 
-    The arithmetic is FlashAttention-2's. Only the order differs, and V of a tile is read one step after K.
+    The arithmetic is that of FlashAttention-2. Only the order differs, and V of a tile is read one step after K.
     """
     hbm = head.slow_memory()
     trace = Trace(hbm)

@@ -145,7 +145,7 @@ class Scheduled:
 
 
 def schedule_head(head: StudyHead, B_r: int, B_c: int, *, schedule: Schedule, stages: int, ring: Ring) -> Scheduled:
-    """Schedule the head's first block of threads: two warpgroups of B_r queries, or one if there is one tile."""
+    """Schedule the head's first thread block: two warpgroups of B_r queries, or one if there is one tile."""
     tiles, consumers = count(head.n_kv, B_c), min(CONSUMERS, count(head.n_q, B_r))
     load, softmax = slots_of(B_r, head.hsk)
     plan = WarpgroupPlan(

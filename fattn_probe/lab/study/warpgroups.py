@@ -175,7 +175,7 @@ PRODUCER_REGISTERS = {1: 56, 2: 24}
 
 @dataclass(frozen=True)
 class WarpgroupPlan:
-    """A block of threads on an SM: `consumers` warpgroups of B_r queries each, T_c KV tiles, a ring of `stages`.
+    """A thread block on an SM: `consumers` warpgroups of B_r queries each, T_c KV tiles, a ring of `stages`.
 
     `load`, `product` and `softmax` are slots: K or V of a tile, one of its two products, its exponentials.
     """
@@ -389,5 +389,5 @@ def _turn(group: int, turn: int) -> str:
 
 
 def _next_turn(plan: WarpgroupPlan, group: int, turn: int) -> str:
-    """The next turn: the next warpgroup's, or the first one's again."""
+    """The next turn: that of the next warpgroup, or of the first one again."""
     return _turn(group + 1, turn) if group < plan.consumers else _turn(1, turn + 1)

@@ -39,7 +39,7 @@ class Usage:
 
 
 def find_ccache() -> Path | None:
-    """The ccache from PyPI's wheel, which fattn-probe requires where it exists, else the system's, else None."""
+    """The ccache from PyPI's wheel, which fattn-probe requires where it exists, else that of the system, else None."""
     try:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:

@@ -113,7 +113,7 @@ def is_used(name: str) -> bool:
 
 
 def is_unsealed(name: str) -> bool:
-    """Whether a file of a build is ninja's or ccache's own, or a lock."""
+    """Whether a file of a build belongs to ninja or ccache, or is a lock."""
     return name in (".ninja_log", ".ninja_deps", "build.log", STATS_LOG, LIBRARIES_LOCK)
 
 
@@ -158,7 +158,7 @@ def open_build(folder: Path) -> Build:
     try:
         build = Build(folder.absolute(), MANIFESTS.read(folder / MANIFEST), None)  # gdb runs in another folder
     except InputError as error:
-        raise InputError(f"{folder} is not a build of fattn-probe: it has no whole {MANIFEST}: {error}") from None
+        raise InputError(f"{folder} is not a build of fattn-probe: it has no complete {MANIFEST}: {error}") from None
     sealed = read_seal(folder)
     if sealed is None:
         raise InputError(f"{folder} has no record of its contents ({SEAL}): build and export it again")

@@ -16,7 +16,7 @@ HEADERS = {
 }
 """A header of each wheel; a toolkit has them all."""
 MAJOR = 13
-"""The CUDA whose headers were compiled: the oldest and the newest of pyproject.toml's ranges."""
+"""The CUDA versions with which the simulator was compiled: the oldest and newest in pyproject.toml."""
 SYSTEM = Path("/usr/local/cuda")
 OR_TOOLKIT = f"or set CUDA_HOME to a toolkit of CUDA {MAJOR}"
 INSTALL_HEADERS = f"install them: `pip install {' '.join(HEADERS)}`, {OR_TOOLKIT}"

@@ -32,7 +32,7 @@ WITH_LIBLLAMA = (CAPTURE, DEVICE_CAPTURE)
 PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS, *WITH_LIBLLAMA)
 SANITIZERS = ("address", "undefined")
 OWN_CHECKS = ("check", "count")
-"""Flavours that g++'s hooks for data races serve, which exclude its sanitizer of addresses."""
+"""Flavours that use g++'s hooks for data races, which exclude its address sanitizer."""
 MANIFEST = "manifest.json"
 OVERLAY = "overlay"  # the source as compiled, in a build folder
 
@@ -76,7 +76,7 @@ class BuildRequest:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What is compiled, without the compilers."""
+        """The contents and options of the build, without the compilers."""
         return Fingerprint(
             tree=self.tree.digest,
             patches=named(self.patches),
@@ -90,7 +90,7 @@ class BuildRequest:
 
 
 def kernels_apart(engine: str, flavour: str) -> bool:
-    """Whether a kernel is compiled apart from the host function that launches it, and from its other kernels.
+    """Whether a kernel is compiled separately from the host function that launches it, and from other kernels.
 
     nvcc never does so; nor do builds for a debugger, which looks for a kernel's lines where it is launched, and for
     coverage, which also counts kernels that no case launches.
@@ -99,7 +99,7 @@ def kernels_apart(engine: str, flavour: str) -> bool:
 
 
 def as_compiled(kernels: Iterable[KernelCase], engine: str, flavour: str) -> list[KernelCase]:
-    """The kernels as builds contain them, each once: complete cases if kernels are not compiled apart."""
+    """The kernels as builds contain them, each once: complete cases if kernels are not compiled separately."""
     apart = kernels_apart(engine, flavour)
     return list(dict.fromkeys(kernel if apart else kernel.whole for kernel in kernels))
 
@@ -174,7 +174,7 @@ class Contents:
         return any(name in self.programs for name in WITH_LIBLLAMA)
 
     def for_tree(self, tree: Tree) -> "Contents":
-        """The contents with the digest of a tree's libllama; without its programs, if the tree does not have it."""
+        """The contents with the digest of a tree's libllama; without libllama's programs if the tree lacks it."""
         if not self.has_libllama:
             return self
         if has_models(tree.root):

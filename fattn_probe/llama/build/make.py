@@ -204,7 +204,7 @@ def add_missing(build: Build, symbol: str, progress: Report = silent) -> Build:
 def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
     """The contents of a build that define a demangled function: one kernel or file; none if no file of the tree does.
 
-    A host function that launches kernels is in a separate file if the kernels are compiled apart.
+    A host function that launches kernels is in a separate file if the kernels are compiled separately.
     """
     tree, types = request.tree, ggml_types(request.tree)
     if case := case_of(name, sources.cases, types):

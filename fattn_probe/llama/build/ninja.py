@@ -122,7 +122,7 @@ class TimeLeft:
 
 
 class JobSlots:
-    """Slots for compiles, which the ninjas of several builds share by GNU make's jobserver protocol.
+    """Slots for compiles, shared by the ninja processes of several builds through GNU make's jobserver protocol.
 
     A thread takes a slot before it runs ninja or other work that keeps a core busy. Ninja takes more while slots are
     free.

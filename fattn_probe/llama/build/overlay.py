@@ -38,7 +38,7 @@ OWN_CASES = "fattn-probe-*"  # generated files in the overlay
 CUDA_SUFFIXES = (".cu", ".cuh", ".h")
 ATTENTION = "fattn"
 SHARED = "fattn-common.cuh"
-"""The header of the kernels that run beside those of every family."""
+"""The header of the kernels that run in addition to those of any family."""
 REWRITTEN = Kind("rewritten", "the rewritten file")
 VENDOR = "hip.h"
 """In vendors/: CUDA's names, for hipcc."""
@@ -89,7 +89,7 @@ def write_native(growth: Growth) -> None:
 
 
 def renew_overlay(growth: Growth, request: BuildRequest, sources: Sources, contents: Contents) -> None:
-    """Update the overlay, unless this fattn-probe left it so; the folder is for one source and its patches."""
+    """Update the overlay, unless it is up to date; the folder is for one source and its patches."""
     folder, files = growth.folder, compiled_files(sources, contents)
     overlay, stamp = folder / OVERLAY, folder / OVERLAY_STAMP
     copied = [*kept_files(request.tree.root), *(model_files(request.tree.root) if contents.has_libllama else ())]
@@ -109,7 +109,7 @@ def compiled_files(sources: Sources, contents: Contents) -> list[str]:
 
 
 def overlay_state(overlay: Path, compiled: list[str]) -> str:
-    """A digest of the files of an overlay, by size and time, of what is compiled, and of this fattn-probe."""
+    """A digest of the files of an overlay, by size and time, of what is compiled, and of fattn-probe."""
     files = sorted(path for path in overlay.rglob("*") if path.is_file() and not path.match(OWN_CASES))
     states = ((path.relative_to(overlay), path.stat()) for path in files)
     found = (f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in states)
@@ -165,7 +165,7 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
 
 
 def rewrite_files(paths: Iterable[Path], style: Style) -> None:
-    """Rewrite CUDA files to C++, in place; attention kernels compiled apart get a second file, which launches them.
+    """Rewrite CUDA files to C++, in place; attention kernels compiled separately get a second file that launches them.
 
     In the second file of a header, kernels have no bodies, so that a change in one does not change it. It has the name
     and the lines of the first for debuggers and compilers.

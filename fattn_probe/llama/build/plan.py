@@ -53,7 +53,7 @@ BACKENDS = {
 class Planner:
     """Makes the steps of one build; `cudart` is the name of the CUDA runtime library for the cuda engine.
 
-    `heaviest` are the names of the contents' kernels in the order in which they compile; empty for their own order.
+    `heaviest` are the names of the contents' kernels in the order in which they compile; if empty, the contents' order.
     """
 
     flags: Flags
@@ -98,7 +98,7 @@ class Planner:
     def link(self, output: str, objects: Iterable[str], libraries: Iterable[str]) -> BuildStep:
         """The link of a library or a program.
 
-        It loads the libraries when it runs, and they keep what they define: more kernels do not link it again.
+        A program loads the libraries when it runs; when kernels are added, it is not linked again.
         """
         inputs, after = (*objects,), (*libraries,)
         openmp = self.flags.openmp if output == CPU_LIBRARY else ()
@@ -150,7 +150,7 @@ class Planner:
     def stubs(
         self, source: str, objects: list[str], provided: Iterable[str] = (), libraries: Iterable[str] = ()
     ) -> tuple[BuildStep, BuildStep]:
-        """The stubs of a library of `objects`, which change with the objects; the library is linked with the others.
+        """The stubs of a library made of `objects`, which change with them; it is linked against the other libraries.
 
         The libraries that this build makes are given as their objects, `provided`. Ninja starts the step with the most
         dependents, and would otherwise compile those objects first and the heavy kernels last.
@@ -194,7 +194,7 @@ class Planner:
         return [self.compile(RUNNER_SOURCE, command, f"{'-'.join(backends)}/")]
 
     def libllama(self) -> list[BuildStep]:
-        """libllama with the architectures that are wanted; the program has stubs for the others."""
+        """libllama with the requested architectures; the program has stubs for the others."""
         files = [*self.flags.sources.libllama, *(f"models/{name}" for name in self.contents.architectures)]
         return [self.compile(f"overlay/src/{name}", self.flags.libllama(name)) for name in files]
 
@@ -205,7 +205,7 @@ class Planner:
 
 
 def launching(contents: Contents, sources: Sources) -> tuple[str, ...]:
-    """The files that launch those kernels of a build that are on their own, apart from the ones it has been given."""
+    """The files that launch the kernels of a build that are compiled separately; not those in `contents.sources`."""
     kernels = map(sources.kernel, contents.kernels)
     alone = [kernel for kernel in kernels if kernel.instance]
     return launching_files(alone, sources.cases.values(), contents.sources)
@@ -233,7 +233,7 @@ def launches_text(cases: Iterable[KernelCase]) -> str:
 
 
 def body_text(file: str, headers: Iterable[str]) -> str:
-    """The text of the file with one kernel's body that `body_file` names."""
+    """The text of the file with one kernel's body; `body_file` gives the file's name."""
     kernel, *values = file.rpartition("/")[2].removeprefix(BODY_PREFIX).removesuffix(".cu").split("-")
     arguments = f"<{', '.join(values)}>" if values else ""
     body = f"[[gnu::used]] static void (*const body)() = (void (*)()) &{BODIES}::{kernel}{arguments};\n"

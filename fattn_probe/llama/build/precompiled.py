@@ -21,12 +21,12 @@ from fattn_probe.llama.cxx.includes import included
 
 PRECOMPILED = Kind("precompiled", "the precompiled header")
 HEADERS, QUICK_HEADERS = "fattn-probe-headers.h", "fattn-probe-headers-quick.h"
-"""In ggml-cuda/ of an overlay, for kernels with one set of flags each: g++ does not check all of them."""
+"""In ggml-cuda/ of an overlay, one for each set of flags, because g++ does not check all flags."""
 TEXT = '#include "prelude.h"\n#include "fattn-common.cuh"\n'
 FEW = 4
-"""For fewer kernels it is not made: it takes 2.4 s, and saves 0.65 s of the 1.7 to 3 s of each."""
+"""With fewer kernels, no header is precompiled: it takes 2.4 s, and saves 0.65 s of the 1.7 to 3 s of each."""
 MOST = 16
-"""How many the cache keeps, those that were made last; each takes 80 MB."""
+"""The number of precompiled headers that the cache keeps, the newest ones; each takes 80 MB."""
 
 
 @functools.lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ SUM = re.compile(rf"(?P<result>\w+) \+= {SHUFFLE} ; \}}")
 CALL = re.compile(rf"(?P<result>\w+) = (?P<function>\w+) \( (?P<own>\w+) , {SHUFFLE} \) ; \}}")
 
 MOST_TOKENS = 24
-"""Of a body that `SUM` or `CALL` matches."""
+"""The length of a body that `SUM` or `CALL` matches."""
 MULTIPLY = "mma"
 LOADS = "load_ldmatrix"
 GENERIC_LOAD = "load_generic"

@@ -10,13 +10,13 @@ POOL = "ggml_cuda_pool_leg"
 """The pool with GGML_CUDA_NO_VMM. It keeps a buffer for later ops; the other pool reuses its memory at once."""
 NARROW = {"int": "int", "int32_t": "int", "unsigned": "unsigned", "uint32_t": "unsigned"}
 OTHER_TYPES = frozenset({"long", "short", "unsigned"})
-"""Words that make another type of an `int` after them."""
+"""Words that change the type of an `int` after them."""
 WRITTEN = re.compile(r" SIMT_INTO\(\w+\)")
 VECTORS = frozenset({"int2", "int4", "uint2", "uint4", "float2", "float4"})
 KEYWORDS = ("__device__", "__constant__", "__managed__")
 ATTRIBUTES = frozenset({"alignas", "__align__", "__attribute__", "decltype"})
 ELSEWHERE = frozenset({"extern", "const", "constexpr", "template", "using", "typedef", "operator"})
-"""Words of declarations that are left as they are: no memory here, or memory that nothing writes."""
+"""Words in declarations that stay unchanged: they have no memory here, or memory that nothing writes."""
 TYPES = frozenset({"struct", "union", "class", "enum"})
 STOPS = frozenset({"", "(", ")", "]", "}"})
 
@@ -48,7 +48,7 @@ def rewrite_conversions(draft: Draft, device: Spans) -> None:
     """Put `SIMT_INTO(type)` before the value of each `int name = value` in device code.
 
     This includes `unsigned` and the 32-bit types of <cstdint>. A value of one token needs no mark: it is a literal, or
-    a name, which is seldom an index.
+    a name, which is rarely an index.
     """
     for word, type_name in NARROW.items():
         for index in draft.where.get(word, ()):

@@ -17,16 +17,16 @@ from fattn_probe.llama.cxx.functions import Function, functions_with, template_o
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
 ONCE = "simt_once_"
-"""How the name of the function with the body begins."""
+"""The prefix of the function that gets the body."""
 BEFORE, AFTER = frozenset({"(", "!", "&&", "||", "=", ","}), frozenset({")", "&&", "||"})
-"""What is around a flag in a condition."""
+"""The tokens before and after a flag in a condition."""
 CONSTANT = frozenset({"constexpr", "static_assert", "case", "template", "using", "static"})
 """Words of statements whose conditions must be constant."""
 UNREPEATABLE = frozenset({"=", "...", "auto", "decltype"})
-"""A header with one of these is not written again: a default, a pack, a type that follows from the body."""
+"""A header with one of these is not rewritten: a default, a pack, a type that follows from the body."""
 NESTED = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
 ASKED = re.compile(rf"SIMT_IS_CONSTANT{NESTED}")
-"""What `rewrite_products` asks."""
+"""The test that `rewrite_products` inserts."""
 
 
 @dataclass(frozen=True)

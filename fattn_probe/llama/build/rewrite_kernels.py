@@ -115,8 +115,8 @@ def rewrite_kernels(draft: Draft, *, bodies: bool = True, split: bool = False) -
         if not bodies:
             if split and not apart:
                 raise BuildError(
-                    f"the kernel {function.name} cannot be compiled apart from what launches it: its parameters need "
-                    "names and no defaults, and its launch bounds no #if"
+                    f"the kernel {function.name} cannot be compiled separately from its host function: its parameters "
+                    "need names and no defaults, and its launch bounds no #if"
                 )
             draft.erase(function.start, function.stop)
         lines = draft.lines[function.at], draft.lines[function.start]

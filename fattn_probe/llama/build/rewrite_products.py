@@ -25,13 +25,13 @@ from fattn_probe.llama.cxx.tokens import Draft, Spans
 UPDATES = frozenset({"=", "+=", "*="})
 BEHIND_A_TEST = frozenset({"||", "?", ":", ",", ";", ")"})
 MOST_REGISTERS = 255
-"""Of a thread, so an array in registers that is passed to a function has no more elements."""
+"""The registers of a thread; an array in registers that is passed to a function has no more elements."""
 WEAKER_THAN_A_PRODUCT = frozenset(
     {"+", "-", "/", "%", "?", ":", ",", "=", "<", ">", "&", "|", "^", "&&", "||", "<<", "==", "!=", "<=", ">="}
 )
 CONSTANT = "SIMT_IS_CONSTANT({})"
 Around = tuple[Statement, ...]
-"""The statements that one is in, outermost first; the branches of an `if` with an `else` are blocks."""
+"""The statements that contain another one, outermost first; the branches of an `if` with an `else` are blocks."""
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,8 @@ def macros_of(name: str) -> frozenset[str]:
 class SimulatorFlags:
     """The g++ commands for one architecture, flavour and set of sanitizers, without input and output.
 
-    `arch` is nvcc's number, or the name of an AMD architecture, whose sources are HIP. `lanes_apart`: a lane may pass a
-    loop of matrix instructions alone (native/sim/ahead.h), where that is possible.
+    `arch` is nvcc's number, or the name of an AMD architecture, whose sources are HIP. `lanes_apart`: a lane may run
+    ahead through a loop of matrix instructions (native/sim/ahead.h), where that is possible.
     """
 
     toolchain: Toolchain
@@ -95,9 +95,9 @@ class SimulatorFlags:
     def macros(self) -> dict[str, str]:
         """The macros of the simulator and its kernels, each with its value as on a command line.
 
-        SIMT_AHEAD: lanes pass loops of matrix instructions alone. It is off for debuggers and sanitizers, which need
-        each instruction at its place in the source, and before Turing, where ordinary code loads fragments. SIMT_AMD:
-        what all of AMD's architectures share, so that only their matrix instructions are compiled for each.
+        SIMT_AHEAD: lanes run ahead through loops of matrix instructions. It is off for debuggers and sanitizers, which
+        need each instruction at its place in the source, and before Turing, where ordinary code loads fragments.
+        SIMT_AMD: what all of AMD's architectures share, so that only their matrix instructions are compiled for each.
         """
         ahead = (
             self.lanes_apart

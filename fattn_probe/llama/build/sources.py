@@ -30,9 +30,9 @@ LAUNCHES_PREFIX = "fattn-probe-launches-"
 OF_CASES = re.compile(rf"{LAUNCHES_PREFIX}of-([0-9a-f]+)\.cu$")
 BODY_PREFIX = "fattn-probe-body-"
 QUANTS_PREFIX = "GGML_CUDA_FA_"
-"""Of the macros that select vec kernels."""
+"""The prefix of the macros that select vec kernels."""
 PRODUCTS = ("mmq", "mmf")
-"""Families of kernels of matrix products, by the names of their instances' files."""
+"""Families of matrix product kernels, by the names of their instances' files."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
             macro = f"DECL_FATTN_{family.name.upper()}_CASE({', '.join(family.case_parameters)})"
             raise InputError(
                 f"source {tree.spec!r}: fattn-probe does not know this tree's attention kernels: its {CUDA} does not "
-                f"define {macro}, as llama.cpp's does since the end of 2025"
+                f"define {macro}, as in llama.cpp since the end of 2025"
             )
     cmake = text_of(tree, f"{GGML}/CMakeLists.txt")
     source = tree.root / GGML

@@ -13,8 +13,8 @@ FOLDER_AS_DOT = ' -fdebug-prefix-map="$PWD"=.'
 class BuildStep:
     """A command that makes one file, `output`, after those of `after`; ninja runs it again when an input changes.
 
-    `compile` makes an object of one source; the headers come from the compiler's depfile, `<object>.d`. With `log`, the
-    compiler's output is saved in `<object>.log`. `link` makes a library or a program, and `stubs` the C source of a
+    `compile` makes an object from one source; the headers come from the compiler's depfile, `<object>.d`. With `log`,
+    the compiler's output is saved in `<object>.log`. `link` makes a library or a program, and `stubs` the C source of a
     stub for each undefined function of its inputs.
     """
 

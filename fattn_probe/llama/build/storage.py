@@ -19,7 +19,7 @@ from fattn_probe.llama.build.stamp import own_stamp
 VERDICTS = Kind("verdicts", "the stored verdict")
 DAY = 86400.0
 REPLACED_DAYS = 7.0
-"""Days after which an unused build of another fattn-probe goes: two checkouts may take turns."""
+"""Days after which an unused build of another version is removed: two checkouts may take turns."""
 EARLIER = (
     *(".headers-*", "headers-*", ".tables-*", "tables-*", "resources-*", "sources/.*"),
     *("locks", "dispatch/*.pickle", "kernels/*.json", "mutants/*.json"),
@@ -102,7 +102,8 @@ def prune(days: float) -> tuple[CacheEntry, ...]:
 
 
 def remove_replaced(folder: Path) -> None:
-    """Remove the builds that a new one replaces: those of the same name, by another fattn-probe, unused for a week."""
+    """Remove the builds that a new one replaces: those of the same name, by another version of fattn-probe, unused for
+    a week."""
     for other in folders(folder.parent) if not folder.exists() else ():
         if other.name.rpartition("-")[0] == folder.name.rpartition("-")[0]:
             with contextlib.suppress(InputError, MachineError):  # no whole manifest: for `prune`; a read-only cache

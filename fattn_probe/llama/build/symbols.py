@@ -27,8 +27,8 @@ def demangle(symbol: str) -> str:
 def case_of(name: str, cases: Mapping[str, KernelCase], types: Mapping[int, str]) -> KernelCase | None:
     """The kernel case that a demangled function instantiates, or the one kernel whose body it is, or None.
 
-    `cases` are a tree's, by name. `types` maps ggml_type's values to names, because a demangled `vec` case contains
-    `(ggml_type)8`.
+    `cases` are those of a tree, by name. `types` maps ggml_type's values to names, because a demangled `vec` case
+    contains `(ggml_type)8`.
     """
     if body := body_of(name, types):
         family = BY_KERNEL.get(body[0])
@@ -54,7 +54,7 @@ def arguments(text: str, types: Mapping[int, str]) -> tuple[str, ...]:
 def product_of(name: str, files: Iterable[Path], types: Mapping[int, str]) -> str | None:
     """The name of the file of template-instances/ that instantiates a demangled function of matrix products, or None.
 
-    Its header contains the function, and its argument is one of the function's.
+    Its header contains the function, and its argument is one of the function's arguments.
     """
     match = ARGUMENTS.search(name)
     wanted = arguments(match["args"], types) if match else ()

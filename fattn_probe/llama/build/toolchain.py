@@ -35,7 +35,7 @@ INSTALL_NVCC = "install a CUDA toolkit, or the packages of PyPI: `pip install 'f
 class Toolchain:
     """Compilers and CUDA files; `nvcc` and `cudart` (the shared library) are None for the simulator.
 
-    `ccache` is None if it is not installed or not wanted.
+    `ccache` is None if it is not installed or not requested.
     """
 
     cc: str
@@ -52,7 +52,7 @@ class Toolchain:
         """$PATH for a build.
 
         Commands name ccache, nvcc and python3 without a folder: two environments that share the cache have them in
-        different places, and a command that changes is a step to run again.
+        different places, and ninja repeats a step if its command has changed.
         """
         own = [tool.parent for tool in (self.ccache, self.nvcc, Path(sys.executable)) if tool is not None]
         return os.pathsep.join([*map(str, own), *os.get_exec_path()])
@@ -77,7 +77,7 @@ def find_cublas() -> Path | None:
 
 
 def has_cublas() -> bool:
-    """Whether a program can open cuBLAS: a toolkit's, or one that the dynamic linker knows."""
+    """Whether a program can open cuBLAS: from a toolkit, or because the dynamic linker knows it."""
     return find_cublas() is not None or find_system_library(CUBLAS) is not None
 
 
@@ -92,10 +92,10 @@ def find_toolchain(engine: str) -> Toolchain:
     machine = platform.machine()
     cxx, cc = shutil.which("g++"), shutil.which("gcc")
     if cxx is None or cc is None:
-        raise BuildError(f"g++ is not on this machine; {INSTALL_GXX}")
+        raise BuildError(f"g++ is not installed; {INSTALL_GXX}")
     gxx = version_line(run([cxx, "--version"]).stdout)
     if not gxx:
-        raise BuildError(f"{cxx} does not tell its version: it is not g++; {INSTALL_GXX}")
+        raise BuildError(f"{cxx} does not report its version: it is not g++; {INSTALL_GXX}")
     if engine == "cuda":
         # g++ and the first nvcc of `cuda_roots` that comes with its runtime library.
         for root in cuda_roots():
@@ -105,10 +105,10 @@ def find_toolchain(engine: str) -> Toolchain:
                 wheels = wheel_headers() if root == wheel_root() else None
                 include = cached_headers(wheels) if wheels else root / "include"
                 return Toolchain(cc, cxx, (gxx, version), machine, include, nvcc, cudart, find_ccache())
-        raise BuildError(f"nvcc is not on this machine; {INSTALL_NVCC}")
+        raise BuildError(f"nvcc is not installed; {INSTALL_NVCC}")
     headers = find_headers()
     if headers is None:
-        raise BuildError(f"the CUDA headers are not on this machine; {INSTALL_HEADERS}")
+        raise BuildError(f"the CUDA headers are not installed; {INSTALL_HEADERS}")
     return Toolchain(cc, cxx, (gxx,), machine, cached_headers(headers), ccache=find_ccache())
 
 

@@ -9,7 +9,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTIL
 
 
 def included(paths: Iterable[Path], folders: Sequence[Path], below: Path) -> dict[Path, str]:
-    """The text of files and of those below a folder that they include; sought beside each file and in `folders`."""
+    """The text of files and of those below a folder that they include; looked up beside each file and in `folders`."""
     found: dict[Path, str] = {}
     to_read = list(paths)
     while to_read:

@@ -118,7 +118,7 @@ def has_dot2(arch: int) -> bool:
 
 
 def tile_configuration(arch: int) -> str:
-    """The end of the name of the function of fattn-tile.cuh with the sizes of an architecture."""
+    """The suffix of the function in fattn-tile.cuh that has the sizes for an architecture."""
     if arch >= AMD:
         return "amd_rdna" if arch >= RDNA1 else "amd"
     return "fp16" if fast_f16(arch) else "fp32"

@@ -111,13 +111,13 @@ BY_CASE: Mapping[str, Family] = {family.case: family for family in FAMILIES}
 
 
 def instance_of(family: Family, values: tuple[str, ...], cases: Mapping[str, KernelCase]) -> KernelCase | None:
-    """The kernel with these template arguments; None if no case has it. `cases` are a tree's, by name."""
+    """The kernel with these template arguments; None if no case has it. `cases` are those of a tree, by name."""
     case = cases.get(f"{family.case} {','.join(family.case_arguments(values))}")
     return case and replace(case, instance=values)
 
 
 def kernel_named(name: str, cases: Mapping[str, KernelCase]) -> KernelCase | None:
-    """The kernel case of a name, or one kernel of it; None if there is none. `cases` are a tree's, by name."""
+    """The kernel case of a name, or one kernel of it; None if there is none. `cases` are those of a tree, by name."""
     family, _, values = name.partition(" ")
     known = cases.get(name)
     return known or (instance_of(BY_CASE[family], tuple(values.split(",")), cases) if family in BY_CASE else None)

@@ -1,4 +1,4 @@
-"""The corpus of historic faults: patches that plant old faults of llama.cpp again, and how each must be caught."""
+"""The corpus of historic faults: patches that bring back old faults of llama.cpp, and how each must be caught."""
 
 import re
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class HistoricFault:
 
     @property
     def wrong(self) -> str:
-        """What is wrong in the code: the text of the header without its source."""
+        """A description of what is wrong in the code: the text of the header without its source."""
         return _REFERENCE.sub("", self.patch.about).strip()
 
 

@@ -140,7 +140,7 @@ def test_types(tests: str) -> str:
 def kernel_parameters(root: Path, pattern: str = "fattn*.cu*") -> dict[str, list[str]]:
     """The template parameter names of every `__global__` kernel of ggml-cuda's files, by the kernel's name.
 
-    fattn-wmma-f16.cu has a kernel of the same name as fattn-mma-f16.cuh's; it is listed as
+    fattn-wmma-f16.cu and fattn-mma-f16.cuh have kernels of the same name; the first is listed as
     `fattn-wmma-f16:flash_attn_ext_f16`.
     """
     kernels: dict[str, list[str]] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a patch is parsed only if it is applied
 DEBUG_ALIGNMENT = "debug-alignment"
 NO_FILE = "/dev/null"
 FAULT_KEYS = ("family", "users", "noticed", "shows", "catch", "cause", "diagnosis")
-"""Of the headers in patches/faults, which faults.py reads."""
+"""The keys of the headers in patches/faults, which faults.py reads."""
 _HEADER = re.compile(r"^#\s?(?P<text>.*)$", re.MULTILINE)
 _KEY = re.compile(rf"(?P<key>{'|'.join(('for', 'fits', *FAULT_KEYS))}):(?P<value>.*)")
 _FILE = re.compile(r"^(?=--- .*\n\+\+\+ .*\n@@ -)", re.MULTILINE)

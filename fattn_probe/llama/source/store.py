@@ -38,7 +38,7 @@ def tree_root(name: str) -> Path:
 def obtain(name: str, make: Maker, *, models: bool = False) -> SourceEntry:
     """The entry `name`, made by `make(folder)` if it is missing or was modified.
 
-    `make` fills `folder/llama.cpp` and returns its record. With `models`, an entry that an earlier fattn-probe stored
+    `make` fills `folder/llama.cpp` and returns its record. With `models`, an entry that an earlier version stored
     without libllama's source is made again.
     """
 

@@ -72,7 +72,7 @@ class Tile:
         return ((f"[{i}]", x[i]) for i in range(low, high + 1))
 
     def display_hint(self) -> str:
-        """Print the children like an array's."""
+        """Print the children as those of an array."""
         return "array"
 
 

@@ -165,7 +165,7 @@ class DebugSession:
         try:
             self._channel = Channel(argv, self._env, self._cwd, self._open_transcript())
         except FileNotFoundError as error:
-            raise BuildError(f"{self.debugger[0]} is not on this machine. To install it: {INSTALL}") from error
+            raise BuildError(f"{self.debugger[0]} is not installed. To install it: {INSTALL}") from error
         self._resources.callback(self._channel.close)
         self._reply(None, self.deadline)
         # gdb indexes the symbols of a debug build once, not in every session

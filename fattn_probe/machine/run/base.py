@@ -101,5 +101,5 @@ def changed(before: Sequence[LaunchRecord], after: Sequence[LaunchRecord]) -> st
         return ""
     gone, new = Counter(before) - Counter(after), Counter(after) - Counter(before)
     if not (gone or new):
-        return "the same launches in another order"
+        return "the same launches in a different order"
     return f"{in_words(gone.elements()) or 'nothing'} became {in_words(new.elements()) or 'nothing'}"

@@ -27,14 +27,14 @@ from fattn_probe.llama.source import KernelCase, Tree, ggml_types
 from fattn_probe.machine.run.prepare import known_cases
 
 BODY = f"_ZN{len(BODIES)}{BODIES}"
-"""How the symbols of kernels' bodies begin."""
+"""The prefix of the symbols of kernels' bodies."""
 GENERATED = "obj/generated/"
 """The folder of stubs: a run that calls one ends."""
 HEADER, SYMBOL, RELOCATION = (struct.Struct(words) for words in ("<IIQQQQIIQQ", "<IBBHQQ", "<QQq"))
 SYMBOLS, RELOCATIONS, NO_BITS, AT_LOAD = 2, 4, 8, (14, 16)
 """Types of sections."""
 ALLOCATED, MERGED, STRINGS = 0x2, 0x10, 0x20
-"""Flags of sections: in memory; of literals, whose equal ones the linker merges; these are strings."""
+"""Flags of sections: in memory; with literals, of which the linker merges equal ones; with strings."""
 LOCAL, GLOBAL = 0, 1
 UNDEFINED, RESERVED = 0, 0xFF00
 UNWINDING = (".eh_frame", ".note")
@@ -147,7 +147,7 @@ def linked_objects(folder: Path) -> list[list[str]]:
 
 
 def is_added(path: str) -> bool:
-    """Whether only some runs execute an object's code: the bodies of kernels, and what launches them."""
+    """Whether only some runs execute an object's code: the bodies of kernels, and the functions that launch them."""
     return CASE_PREFIX in path
 
 
@@ -161,9 +161,9 @@ def demangled(symbols: Sequence[str]) -> dict[str, str]:
 class ExecutedCode:
     """The code of a build's runner and of its libraries.
 
-    Every run has what `is_added` does not name. Of the rest, a run executes what its launches need: `launchers` are
-    the host functions that launch kernels, by the name of their kernel case; `bodies` are those of kernels, by name and
-    template arguments. `cases` are the tree's kernel cases.
+    Every run executes the objects that `is_added` does not name, and those of the others that its launches need:
+    `launchers` are the host functions that launch kernels, by the name of their kernel case; `bodies` are those of
+    kernels, by name and template arguments. `cases` are the tree's kernel cases.
     """
 
     libraries: Sequence[Mapping[str, ObjectCode]]
@@ -211,7 +211,7 @@ class ExecutedCode:
         return {kernel.name for kernel in found if kernel is not None}
 
     def _roots(self, launches: Sequence[LaunchRecord]) -> tuple[str, ...]:
-        """The symbols of the kernels that are launched, and of what launches them; none if one is missing."""
+        """The symbols of the kernels that are launched, and of their host functions; none if one is missing."""
         wanted, names = list[str | None](), {kernel for kernel, _ in self.bodies}
         for launch in launches:
             if family := BY_KERNEL.get(launch.kernel):
@@ -246,7 +246,7 @@ class ExecutedCode:
 
     @cached_property
     def _is_told_apart(self) -> bool:
-        """Whether kernels, what launches them, and the rest can be told apart.
+        """Whether kernels, their host functions and the rest can be told apart.
 
         Then a kernel takes inline functions only from kernels that were linked before it, so its code stays the same
         while the build grows; and only the rest calls what launches kernels.
@@ -270,7 +270,7 @@ class ExecutedCode:
     def _followed(self, start: Iterable[tuple[int, int]], roots: Sequence[str]) -> Iterator[str]:
         """The digests of sections and of all that they refer to, and how they refer to one another.
 
-        What the host has is not followed, nor kernels and what launches them, other than `roots`.
+        The code that every run has is not followed; of kernels and the functions that launch them, only `roots` are.
         """
         places = list(dict.fromkeys(start))
         numbers = {place: number for number, place in enumerate(places)}

@@ -18,7 +18,7 @@ from fattn_probe.machine.run.session import Session
 KEEP = "--keep"
 ENDED = "the process ended"
 MOST_SHRUNK = 3
-"""The number of cases whose order is shrunk, which takes tens of processes each."""
+"""The number of cases whose order is shrunk, which takes dozens of processes each."""
 Output = str
 """A digest of a case's dst and launches; without them ENDED and the reason."""
 

@@ -155,7 +155,7 @@ def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Name
 
 
 def compiled_names(session: Session, target: Target, names: Names) -> Names:
-    """The kernels of ops under the names that builds have them by; without those that the tree lacks.
+    """The kernels of ops under the names that builds use; without those that the tree lacks.
 
     A dry run names each kernel of a case, of which builds for a GPU or for a debugger have all or none.
     """
@@ -175,9 +175,9 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
     """The launches of each op, from parallel dry runs: the names of its kernel cases, or the result of `read`.
 
     Kernels missing from the build are skipped, not compiled. An op whose run failed is left out. If kernels are not
-    compiled apart, a release build makes the dry runs, so that the actual build has no second host function for a
-    kernel. Ops of several head sizes run twice: first without what launches their kernels, to learn which of that they
-    need.
+    compiled separately, a release build makes the dry runs, so that the actual build has no second host function for a
+    kernel. Ops of several head sizes run twice: first without the files that launch their kernels, to learn which of
+    these they need.
     """
     simulation = Simulation(dry=True, skip_kernels=True, threads=1)
     options = replace(session.options, simulation=simulation, repeat=1, warmup=0)
@@ -200,7 +200,7 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
 
 
 def _read_runs(dry: Session, items: Items, target: Target, read: Read) -> Names:
-    """What `read` says of dry runs in parallel."""
+    """The answers of `read` for dry runs, which run in parallel."""
     begin = functools.partial(reading, dry.options, dry.builds, picklable(target), read)
     processes = process_count(len(items))
     if processes == 1:

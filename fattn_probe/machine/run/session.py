@@ -135,7 +135,7 @@ class Session:
         return self.builds[key]
 
     def request_for(self, target: Target) -> BuildRequest:
-        """The request for the build of a target; InputError without a source."""
+        """The request for the build of a target; InputError if there is no source."""
         options = self.options
         if options.tree is None:
             raise InputError("a source is needed to build from")
@@ -316,7 +316,7 @@ def on_target(found: Fingerprint, target: Target) -> Fingerprint:
 
 
 def fingerprint_of(session: Session, target: Target) -> Fingerprint:
-    """The fingerprint of a session on a target: its build, made or not, its device, and this fattn-probe."""
+    """The fingerprint of a session on a target: its build, made or not, its device, and fattn-probe."""
     built = session.manifest_for(target).fingerprint
     found = replace(built, engine=target.engine, version=version("fattn-probe"), own=package_stamp())
     real = target.engine == "cuda"

@@ -22,7 +22,7 @@ TABLES = Kind("tables", "the folder of tables")
 RESOURCES = Kind("resources", "the file of kernels' resources")
 FIGURES = "figures"
 TABLE_FORMAT = b"corrections in two bits, bounds of ex2"
-"""Part of the name of the unpacked tables' folder: change it when `unpack` does."""
+"""Part of the name of the unpacked tables' folder: change it when `unpack` changes."""
 FRACTIONS = 1 << 23
 """Entries of the tables of ex2 and rcp: one for each significand."""
 RANGE = FRACTIONS // 1024

@@ -101,7 +101,7 @@ void report_missing_lane(const char *instruction, int lane) {
 
 void check_copy(const char *instruction, const LaneWords &words) {
     if (words[self->lane] != words[self->lane % 16]) {
-        report({"lanes-differ", std::string(instruction) + ": a lane has other factors than the one 16 before it"});
+        report({"lanes-differ", std::string(instruction) + ": lanes 16 apart have different factors"});
     }
 }
 

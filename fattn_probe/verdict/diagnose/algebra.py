@@ -52,13 +52,13 @@ def other_rows(wrong: WrongRow) -> Iterator[Cause]:
     row, n_kv = wrong.row, len(wrong.row.V)
     for name, index in _maps(n_kv, wrong.step or n_kv) if wrong.affords(2048) else ():
         if row.mask.any() and wrong.explained(row.answer(mask=row.mask[index])):
-            yield Cause("mask-elsewhere", "the mask is read at another place", name)
+            yield Cause("mask-elsewhere", "the mask is read from the wrong place", name)
         if wrong.explained(row.answer(raw=row.raw[index])):
-            yield Cause("k-elsewhere", "K is read at another place", name)
+            yield Cause("k-elsewhere", "K is read from the wrong place", name)
         if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # else weights add up
-            yield Cause("v-elsewhere", "V is read at another place", name)
+            yield Cause("v-elsewhere", "V is read from the wrong place", name)
         if wrong.explained(row.answer(mask=row.mask[index], raw=row.raw[index])):
-            yield Cause("weights", "KV rows have the weights of others", name)
+            yield Cause("weights", "KV rows have the weights of other rows", name)
 
 
 def _maps(n_kv: int, step: int) -> Iterator[tuple[str, Indices]]:

@@ -285,7 +285,7 @@ def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Ite
         shared = several[geometry.indices(wrong.shape)]
         # All wrong rows are in tiles that several blocks share, many of these are wrong, and there are other tiles.
         if shared.mean() <= LEAST and not (wrong & ~shared).any() and number >= LEFT * shared.sum():
-            lost = "what the blocks of shared tiles contribute is combined wrongly"
+            lost = "the parts of the blocks that share tiles are combined wrongly"
             detail = f"{number} rows, all of them in tiles that several blocks share"
             yield Said(Cause("share", lost, detail), number, number, 1.0)
     if rows and share == 1.0 and searched and _is_rounding(evidence, rows):

@@ -25,15 +25,15 @@ KINDS = {
     "kv-weight": "KV rows count with a wrong weight, as when they are counted twice",
     "kv-beyond": "memory past the last KV row is read, or counts",
     "kv-hidden": "KV rows that the mask hides count",
-    "share": "what one block contributes to a tile that several share is lost, or combined wrongly",
-    "kv-parts": "what KV steps, or the slices of warps, contribute has wrong weights",
+    "share": "one block's part of a tile that several share is lost, or combined wrongly",
+    "kv-parts": "the parts of KV steps, or of the slices of warps, have wrong weights",
     "weights": "KV rows have wrong weights, while V and its sum are correct",
     "mask-ignored": "the mask, or its finite part, is ignored",
     "mask-scale": "the finite part of the mask counts by a wrong factor, as when it is added twice",
-    "mask-elsewhere": "the mask is read at another row, column, head or sequence",
-    "q-elsewhere": "Q is read at another place: another query, head or sequence",
-    "k-elsewhere": "K is read at another place: other rows, columns, heads or sequences",
-    "v-elsewhere": "V is read at another place, or something else is read for V",
+    "mask-elsewhere": "the mask is read at the wrong row, column, head or sequence",
+    "q-elsewhere": "Q is read from the wrong place: a different query, head or sequence",
+    "k-elsewhere": "K is read from the wrong place: other rows, columns, heads or sequences",
+    "v-elsewhere": "V is read from the wrong place, or something else is read for V",
     "k-columns": "some columns of Q and K are multiplied wrongly, left out, or counted several times",
     "k-values": "the values of a quantised K are unpacked wrongly",
     "v-values": "some columns of V have wrong values",
@@ -41,7 +41,7 @@ KINDS = {
     "columns": "only some columns are wrong: V's columns are read, summed, combined or written wrongly",
     "outside": "the output is not an average of V's rows: the weights do not add up to 1, or something else is summed",
     "tile-layout": "tiles of K and V are written in one layout and read in another",
-    "row-elsewhere": "another row's answer is written in its place",
+    "row-elsewhere": "a different row's answer is written in its place",
     "sink": "the sink counts a wrong number of times",
     "softcap": "the softcap is ignored or applied wrongly",
     "alibi": "the slope of ALiBi is wrong",
@@ -71,7 +71,7 @@ class Search(Enum):
     """The stages of the search; the next stage begins if no cause of the previous one explains most rows."""
 
     OUTPUT = "it predicts the errors of a row"
-    COLUMNS = "it predicts those of the wrong columns, where some are right everywhere"
+    COLUMNS = "it predicts those of the wrong columns, where some are correct everywhere"
     ALGEBRA = "it says which part is wrong, and how: the most precise comes first"
     NAN = "it predicts which rows are not finite, from something rare in the op; one row alone says nothing"
 
@@ -124,34 +124,34 @@ FAULTS = (
     RowFault("kv-beyond", "the memory after the last KV row counts", kv.beyond),
     RowFault("v-elsewhere", "two rows of V are swapped", read.swapped),
     RowFault("mask-ignored", "", read.no_mask),
-    RowFault("mask-elsewhere", "the mask is read at another place", read.next_steps),
-    RowFault("v-elsewhere", "V is read at another place", read.other_V, constant=True),
-    RowFault("q-elsewhere", "Q is read at another place", read.other_Q, rarity=4.0),  # or another row's answer
-    RowFault("k-elsewhere", "K is read at another place", read.other_K),
-    RowFault("k-elsewhere", "K and V are read at another place", read.other_K_and_V),
+    RowFault("mask-elsewhere", "the mask is read from the wrong place", read.next_steps),
+    RowFault("v-elsewhere", "V is read from the wrong place", read.other_V, constant=True),
+    RowFault("q-elsewhere", "Q is read from the wrong place", read.other_Q, rarity=4.0),  # or another row's answer
+    RowFault("k-elsewhere", "K is read from the wrong place", read.other_K),
+    RowFault("k-elsewhere", "K and V are read from the wrong place", read.other_K_and_V),
     RowFault("k-values", "K's values are unpacked wrongly", read.zero_points),
     RowFault("tile-layout", "", read.swizzled),
-    RowFault("mask-elsewhere", "the mask is read at another place", read.other_masks),
+    RowFault("mask-elsewhere", "the mask is read from the wrong place", read.other_masks),
     RowFault("output-scale", "the output is scaled", score.output_scaled, constant=True),
     RowFault("sink", "the sink is ignored", score.no_sink),
-    RowFault("sink", "the sink of another head counts", score.other_sinks),
+    RowFault("sink", "the sink of a different head counts", score.other_sinks),
     RowFault("sink", "the sink counts a wrong number of times", score.sink_often),
     RowFault("scale", "the logits, the mask, the slope or the softcap count by a wrong factor", score.searched),
     RowFault("softcap", "", score.softcaps),
     RowFault("rounding", "", score.rounded, rarity=2.0),
     # Weights that lose everything are not a better cause.
     RowFault("zero", "the output is zero", score.zeros, rarity=-UNLIKELY, constant=True),
-    RowFault("row-elsewhere", "the output is another row's answer", lambda wrong: wrong.others),
+    RowFault("row-elsewhere", "the output is a different row's answer", lambda wrong: wrong.others),
     RowFault("zero", "some columns of the output are zero", score.zeros, Search.COLUMNS, -UNLIKELY, constant=True),
-    RowFault("v-elsewhere", "V is read at another place", read.other_V, Search.COLUMNS, constant=True),
-    RowFault("row-elsewhere", "the output is another row's answer, scaled", algebra.other_answer, Search.ALGEBRA),
-    RowFault("weights", "KV rows have the weights of others", algebra.other_rows, Search.ALGEBRA),
+    RowFault("v-elsewhere", "V is read from the wrong place", read.other_V, Search.COLUMNS, constant=True),
+    RowFault("row-elsewhere", "the output is a different row's answer, scaled", algebra.other_answer, Search.ALGEBRA),
+    RowFault("weights", "KV rows have the weights of other rows", algebra.other_rows, Search.ALGEBRA),
     RowFault(
         "k-columns", "some columns of Q and K count a wrong number of times", algebra.column_gains, Search.ALGEBRA
     ),
     RowFault("kv-parts", "sets of KV rows have wrong weights", algebra.sets_of_rows, Search.ALGEBRA),
-    RowFault("kv-parts", "rows of V are summed with the weights of others", algebra.other_weights, Search.ALGEBRA),
-    RowFault("share", "another row's share of a block is added", algebra.other_share, Search.ALGEBRA),
+    RowFault("kv-parts", "rows of V are summed with the weights of other rows", algebra.other_weights, Search.ALGEBRA),
+    RowFault("share", "a different row's share of a block is added", algebra.other_share, Search.ALGEBRA),
     RowFault("weights", "V is correct, the weights are wrong", algebra.single_rows, Search.ALGEBRA),
     RowFault(
         "columns", "only some columns are wrong, so Q K^T and the softmax are correct", algebra.columns, Search.ALGEBRA
@@ -162,7 +162,7 @@ FAULTS = (
     RowFault(
         "maximum", "the softmax's exponents are not the row's logits below its maximum", score.low_maximum, Search.NAN
     ),
-    RowFault("mask-elsewhere", "the mask is read at another row, which hides everything", read.hiding_mask, Search.NAN),
+    RowFault("mask-elsewhere", "the mask is read at a wrong row, which hides everything", read.hiding_mask, Search.NAN),
     RowFault("masked-tile", "a block's first KV step is fully masked", score.masked_step, Search.NAN),
     RowFault("overflow", "", score.overflows, Search.NAN),
 )

@@ -54,7 +54,7 @@ def next_steps(wrong: WrongRow) -> Iterator[Moves]:
             "v-elsewhere": ("V", row.p @ row.V[index]),
         }
         for kind, (name, answer) in read.items():
-            cause = Cause(kind, f"{name} is read at another place", "blocks go on by one KV step, not by several")
+            cause = Cause(kind, f"{name} is read from the wrong place", "blocks go on by one KV step, not by several")
             yield Moves.to([(cause, answer)], row.out)
 
 

@@ -36,7 +36,7 @@ def unlike(here: RowIndex, other: RowIndex) -> str:
 class AttentionRow:
     """A row: `raw` logits before softcap and mask; `mask` as added, -inf where hidden; `sink` or None.
 
-    `slope` is ALiBi's, 1 without it; `mask` is already multiplied by it.
+    `slope` is that of ALiBi, 1 without it; `mask` is already multiplied by it.
     """
 
     K: F64

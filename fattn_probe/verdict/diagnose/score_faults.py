@@ -98,9 +98,9 @@ def factors(wrong: WrongRow) -> Iterator[Factor]:
     before, caps = (" before the softcap", (cap, 1 / cap)) if cap else ("", ())
     yield Factor("scale", f"the logits are scaled{before}", row, lambda f: replace(row, raw=f * row.raw).logits, caps)
     if cap:
-        words = "what the softcap's tanh gives is multiplied by a wrong factor"
+        words = "the result of the softcap's tanh is multiplied by a wrong factor"
         yield Factor("softcap", words, row, lambda f: of(f * capped, mask), (1 / cap,))
-        yield Factor("softcap", "the softcap is of another size", row, lambda f: replace(row, softcap=f * cap).logits)
+        yield Factor("softcap", "the softcap has a different size", row, lambda f: replace(row, softcap=f * cap).logits)
     bases = {
         "ln 2, as in exponentials to base 2": math.log(2),
         "log2(e), as in exponentials to base 2": 1 / math.log(2),
@@ -165,7 +165,7 @@ def softcaps(wrong: WrongRow) -> Iterator[Named]:
     if row.mask.any():
         after, inside = (row.raw + row.mask) / cap, row.raw / cap + row.mask
         yield "the softcap is applied after the mask", row.output(cap * np.tanh(after))
-        yield "the mask is added to what tanh gets", row.output(cap * np.tanh(inside))
+        yield "the mask is added before tanh", row.output(cap * np.tanh(inside))
 
 
 def rounded(wrong: WrongRow) -> Iterator[Named]:

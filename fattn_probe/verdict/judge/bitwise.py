@@ -54,7 +54,7 @@ def repeated(first: F32, others: Sequence[F32], how: str) -> Check:
 
 @dataclass(frozen=True)
 class Alone:
-    """A query computed alone: the kernel of that run, and its output compared with the batch's."""
+    """A query computed alone: the kernel of that run, and its output compared with that of the batch."""
 
     query: int
     kernel: str
@@ -63,7 +63,7 @@ class Alone:
 
 
 def batch_invariance(alone: Sequence[Alone], kernel: str) -> Check:
-    """The check of queries computed alone; `kernel` is the batch's."""
+    """The check of queries computed alone; `kernel` is that of the batch."""
     name = "batch invariant"
     if not alone:
         return not_made(name, "no row could be computed alone")
@@ -73,7 +73,7 @@ def batch_invariance(alone: Sequence[Alone], kernel: str) -> Check:
         return Check(name, True, False, f"{len(alone)} queries have the same bits alone as in the batch, {by}")
     worst = max(row.nmse for row in other)
     queries = ", ".join(str(row.query) for row in other[:6])
-    reason = f"{len(other)} of {len(alone)} queries have other bits alone ({queries}), NMSE up to {worst:.1e}: {by}"
+    reason = f"{len(other)} of {len(alone)} queries have different bits alone ({queries}), NMSE up to {worst:.1e}: {by}"
     return Check(name, False, False, reason)
 
 

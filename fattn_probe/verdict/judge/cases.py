@@ -307,7 +307,7 @@ def refused(subject: JudgedCase, verdict: Verdict) -> tuple[Verdict, tuple[Check
         said = f"{LOST}: without the patches the source supports this op: {verdict.reason}"
         return Verdict(Status.FAIL, said), ()
     if origin.is_of_unknown_age or last_known(op, cc, origin.build_number) is None:
-        return verdict, (not_made("support", "whether earlier releases take this op is not known"),)
+        return verdict, (not_made("support", "it is not known whether earlier releases accept this op"),)
     return verdict, ()
 
 
@@ -391,7 +391,7 @@ def checks_of_correct(subject: JudgedCase, capture: Capture, design: Design | No
             found.append(not_made("roundings", "no rounding model that has the bits of this build on this GPU"))
         else:
             few = few_bits(design, bit_exact=exact)
-            words = few or f"{100 * design.equal_bits:.4g} % of the bits are the model's"
+            words = few or f"{100 * design.equal_bits:.4g} % of the bits equal the model"
             found.append(Check("roundings", not few, bool(few), words))
     if subject.checks.kernels and subject.target.engine != "cpu":
         number = subject.session.build_for(subject.target).manifest.build_number

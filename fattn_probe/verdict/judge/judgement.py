@@ -26,9 +26,9 @@ class Judgement:
 
     `missing` says which expectations were not available and why. `sampled` is the extent of the exact check, None for
     all. `finding` is the fault that stopped a run without an output. `output` is the sha256 of the output's bytes,
-    `seconds` are the timed runs. `known` is the id of the known defect of llama.cpp behind a failure, or empty; `doubt`
-    is the reason why a failure may not be one. `dst` is the output if all of it was checked. `division` is the origin
-    of the occupancy that determines the division of KV rows among blocks, None if none does.
+    `seconds` are the timed runs. `known` is the id of the known defect of llama.cpp that caused a failure, or empty;
+    `doubt` is the reason why a failure may not be one. `dst` is the output if all of it was checked. `division` is the
+    origin of the occupancy that determines the division of KV rows among blocks, None if none does.
     """
 
     case: str
@@ -67,13 +67,13 @@ class Judgement:
 
     @property
     def reason(self) -> str:
-        """The reasons of the verdict and of the failed checks; first any doubt about a known defect."""
+        """The reasons for the verdict and for the failed checks; first any doubt about a known defect."""
         reasons = "; ".join([self.verdict.reason, *(check.reason for check in self.checks if check.fails)])
         return f"{self.doubt}: {reasons}" if self.doubt else reasons
 
     @property
     def warning(self) -> str:
-        """The accuracy warning of an output that is finite and passes, or is as designed; empty without one."""
+        """The accuracy warning of an output that is finite and passes, or is as designed; empty if there is none."""
         accuracy, metrics, design = self.verdict.accuracy, self.verdict.metrics, self.verdict.design
         if accuracy is None or accuracy.passes or metrics is None or not metrics.all_finite:
             return ""

@@ -27,8 +27,8 @@ from fattn_probe.verdict.judge.origin import Probe, ReleaseRange, SourceOrigin
 CATALOGUE = "known-defects.yaml"
 PAGE = "docs/findings.md"
 UPSTREAMS = f"a known defect of llama.cpp ({PAGE})"
-UNKNOWN_RELEASE = "the code has it, but not every release, and which one this source is from is not known"
-UNPROBED = "whether the code that ran has it cannot be told without"
+UNKNOWN_RELEASE = "the code has it, but not every release does, and the release that this source is from is not known"
+UNPROBED = "to know whether the code that ran has it, fattn-probe needs"
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Defect(Spec):
         if in_tree is False:
             return None
         if in_release is False:
-            return Known(doubt=f"{self.id}, {UPSTREAMS}, which the release does not have: a change brought it in")
+            return Known(doubt=f"{self.id}, {UPSTREAMS}, which the release does not have: a change introduced it")
         if in_tree and in_release:
             return Known(self.id)
         why = UNKNOWN_RELEASE if in_tree else f"{UNPROBED} {', '.join(map(str, probes))}"
@@ -214,11 +214,11 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         "Q of more than 2 GiB": lambda failure: is_large(failure.op, "Q"),
         "K or V of more than 2 GiB": lambda failure: is_large(failure.op, "KV"),
         "V is a later part of a K that is not f16": lambda failure: is_view_of_converted_K(failure.op),
-        "right if V is the end of K's rows": lambda failure: right_with_V_in_K(
+        "correct if V is the end of K's rows": lambda failure: right_with_V_in_K(
             failure, failure.op.sizes.hsk - failure.op.sizes.hsv
         ),
-        "right if the rows of a wider mask followed each other at K's length": right_with_narrow_mask,
-        "right if V is the start of K's rows": lambda failure: right_with_V_in_K(failure, 0),
+        "correct if the rows of a wider mask followed each other at K's length": right_with_narrow_mask,
+        "correct if V is the start of K's rows": lambda failure: right_with_V_in_K(failure, 0),
     }
 )
 
@@ -257,5 +257,5 @@ def by_defect(known: Iterable[str]) -> list[str]:
 
 
 def named(known: str, reason: str) -> str:
-    """The reason of a failure, which begins with its known defect if it is one."""
+    """The reason for a failure; it begins with the known defect if the failure is one."""
     return f"{known}, {UPSTREAMS}: {reason}" if known else reason

@@ -131,7 +131,7 @@ class ReleaseRange:
 
 @dataclass(frozen=True)
 class SourceOrigin:
-    """What was built.
+    """The code that was built.
 
     `code` is the code that ran, with patches, None if the source is not available. `release` is the code of the release
     or upstream commit that it is from, None for a user's own tree, whose origin only `build_number` shows.

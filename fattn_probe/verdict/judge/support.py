@@ -2,7 +2,7 @@
 
 There are two tables by op and GPU: the releases that support the op, and the kernels that the default release launches.
 
-A case fails if the source no longer accepts its op; with the check `kernels`, also if it launches different kernels.
+A case fails if the source no longer accepts its op or, with the check `kernels`, if it launches different kernels.
 `support.csv` and `kernels.csv` have a row for each op of the shipped scenarios and suites, made by `scripts/support`.
 Other ops and, for kernels, other releases are not judged.
 """
@@ -37,7 +37,7 @@ TABLE, KERNELS = "support.csv", "kernels.csv"
 LOST = "support lost"
 """The beginning of the reason for an op that is no longer supported."""
 NVIDIA, AMD, NONE = "yes", "amd", "no"
-"""Words of a cell: for all of NVIDIA's compute capabilities, all of AMD's architectures, and nothing."""
+"""The words in a cell: for all compute capabilities of NVIDIA, for all architectures of AMD, and for none."""
 BETWEEN = "; "  # kernels of an op
 
 
@@ -50,7 +50,7 @@ class Supported:
 
 
 Support = dict[str, Supported]
-"""By `op_digest`."""
+"""The support by `op_digest`."""
 Choices = dict[str, dict[str, str]]
 """For each `op_digest` and capability, the names of the kernel cases; and the columns `case` and `build`."""
 

@@ -43,7 +43,7 @@ class Expected:
 
     @cached_property
     def predicted(self) -> Bools | None:
-        """The rows (n_seq, n_q, n_head) that have a prediction; None without one."""
+        """The rows (n_seq, n_q, n_head) that have a prediction; None if there is no prediction."""
         return None if self.prediction is None else self.prediction.known
 
 
@@ -264,7 +264,7 @@ def rmse_limit(prediction: Prediction, rows: Bools) -> float:
 def model_units(reference: F64, model: F32, rows: Bools) -> tuple[F64, F64, float]:
     """The units for differences from a rounding model, as absolute values.
 
-    For each row, the ignored difference and the model's own error; and the own error of all `rows` that it judges.
+    For each row, the ignored difference and the model's own error; and its own error over all `rows`.
     """
     with np.errstate(invalid="ignore"):
         own = np.where(np.isfinite(model), model - reference, 0.0)

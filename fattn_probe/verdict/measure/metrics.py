@@ -107,8 +107,8 @@ def nmse(dst: npt.NDArray[np.floating[Any]], reference: F64) -> float:
 def upstream_nmse(dst: F32, oracle: F32) -> float:
     """NMSE as upstream's `nmse()` (tests/test-backend-ops.cpp) computes it; NaN for two outputs of zeros.
 
-    Differences and squares are rounded to float32, and the divisor is the *tested* output's power, not the oracle's.
-    Only the order of the (double) sums differs.
+    Differences and squares are rounded to float32, and the divisor is the power of the *tested* output, not that of the
+    oracle. Only the order of the (double) sums differs.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         difference = dst - oracle

@@ -129,7 +129,7 @@ def judge_sample(
 
     `expected` and the verdict's deviation are for the sampled rows, as the queries of one head: (1, rows, 1, hsv). The
     metrics are those of the sample, with coordinates in the whole output. An unsampled row may lie outside the hull by
-    the error bound of its head, or, without a prediction, by the tolerance.
+    the error bound of its head; without a prediction, the tolerance decides.
     """
     tolerance = case.tolerance if tolerance is None else tolerance
     rows, reference = sample.of(dst)[None, :, None], sample.reference[None, :, None]

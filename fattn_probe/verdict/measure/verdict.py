@@ -156,7 +156,7 @@ def _deviation(dst: F32, reference: F64, tolerance: Tolerance, held: Held | None
 
 
 def given(tolerance: Tolerance) -> bool:
-    """Whether the scenario sets the tolerance; otherwise it is upstream's."""
+    """Whether the scenario sets the tolerance; otherwise it is upstream's tolerance."""
     return bool(tolerance.model_fields_set)
 
 
@@ -202,8 +202,8 @@ def _is_systematic(error: F64) -> bool:
 def upstream_says(dst: F32, reference: F64, tolerance: float = UPSTREAM_TOLERANCE) -> UpstreamSays:
     """The verdict of test-backend-ops by its own rules, with the exact answer (rounded to float32) as its oracle.
 
-    According to these rules, an element of +-FLT_MAX counts as infinite, and two outputs of only zeros, whose NMSE is
-    0/0, pass.
+    According to these rules, an element of +-FLT_MAX counts as infinite, and two outputs that are all zeros, whose NMSE
+    is 0/0, pass.
     """
     oracle = reference.astype(np.float32)
     if np.isnan(dst).any():

@@ -31,7 +31,7 @@ COLUMNS = ("case\non", "kernel", "NMSE\nallowed", "max error\nat s, q, h, d", "b
 PLACE = ("seq", "query", "head", "d")
 LISTED_BLOCKS = 4
 MOST_MAPS = 4
-"""Most failed rows whose error maps are drawn, so that the output stays readable."""
+"""The largest number of failed rows whose error maps are drawn, so that the output stays readable."""
 
 
 def render(rows: Sequence[Judgement], maps: bool = True) -> RenderableType:

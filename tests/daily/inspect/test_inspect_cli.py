@@ -83,7 +83,7 @@ REFUSED = {
     "gqa has no sinks; it has dst, Q, K, V, mask": ("--host", "--values", "sinks"),
     "no line of ggml/src/ggml-cuda/fattn.cu matches 'no such line'": ("--host", "--break", "no such line@fattn.cu"),
     "there is no block 99, only 0 to 7": ("--trace", "--at", "block=99"),
-    "nogdb is not on this machine. To install it: Debian and Ubuntu: apt install gdb": ("--debugger", "nogdb"),
+    "nogdb is not installed. To install it: Debian and Ubuntu: apt install gdb": ("--debugger", "nogdb"),
 }
 
 

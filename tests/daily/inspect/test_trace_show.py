@@ -126,7 +126,7 @@ def test_stages_follow_the_steps():
     text = " ".join(shown(followed(0.5)).split())
     assert "output row sequence 0, query 1, head 2" in text
     assert "first deviation: dst: output of d 2 is 3.5, not 3, read at fattn-common.cuh:9" in text
-    assert "Of 1 stored quantities, 1 are within their bounds." in text
+    assert "1 of 1 stored quantities are within their bounds." in text
     assert "dst output 4 inf 0.5 1" in text  # not the largest finite one
     assert "stored by block 4 " not in text
     assert "stored by block 4 " in " ".join(shown(followed(0.5), verbose=True).split())

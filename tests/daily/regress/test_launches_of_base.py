@@ -66,7 +66,7 @@ def test_regress_stores_the_launches_that_a_patch_changes(tmp_path):
     suite.write_text(SUITE.format(root=ROOT))
     (run,) = answer("regress", suite, "--on", "sim:h200", "--patch", PATCH, "--history", history)["runs"]
     (change,) = run["changes"]
-    assert (change["case"], change["kind"], change["alarm"]) == ("decode", "other launches than its base", False)
+    assert (change["case"], change["kind"], change["alarm"]) == ("decode", "launches unlike its base", False)
     assert change["words"].startswith(f"{BASE}: flash_attn_ext_vec<128,")
     with open_history(history, reading=True) as opened:
         (kept,) = opened.last_runs()

@@ -112,7 +112,7 @@ def test_a_run_that_was_killed_is_not_called_good(tmp_path):
         )
         assert next(unjudged(night)) == (
             "shard 1/1",
-            "not finished: the run was killed, is still going on, or its history was not merged",
+            "not finished: the run was killed, is still running, or its history was not merged",
         )
 
 

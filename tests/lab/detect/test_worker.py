@@ -94,7 +94,7 @@ def test_runs_that_differ_from_the_baseline_are_judged(ends, found, changed):
 @pytest.mark.parametrize("ends", [(SAME, OTHER), (OTHER, SAME)])
 def test_another_order_of_warps_with_other_bits_is_a_race(ends):
     found = prepared(*map(Child, ends)).trial(3)
-    assert (found.by, found.said, found.seconds) == ("check", "another order of warps gives other bits", 1.0)
+    assert (found.by, found.said, found.seconds) == ("check", "a different order of warps gives different bits", 1.0)
 
 
 @dataclass
@@ -157,12 +157,12 @@ SLOW = Child(NONE, code=-27, seconds=7.0)
         ([(3, ENOSPC)], LOST, "OSError: [Errno 28] No space left on device"),
         ([(3, ValueError("bad"))], LOST, "ValueError: bad"),
         ([(3, Child(NONE, code=-9))], LOST, "LostError: the run was killed by SIGKILL"),
-        ([(3, SLOW), (0, Child(SAME)), (3, SLOW)], "stopped", "no end after 10.0 s of processor time, 20 times"),
+        ([(3, SLOW), (0, Child(SAME)), (3, SLOW)], "stopped", "timed out after 10.0 s of CPU time, 20 times"),
         ([(3, NO_ANSWER), (0, Child(SAME)), (3, NO_ANSWER)], "stopped", "no answer after 38 s"),
         ([(3, SLOW), (0, Child(SAME)), (3, Child(SAME))], "", ""),
         ([(3, NO_ANSWER), (0, Child(SAME)), (3, RunnerEndedError("gone"))], LOST, "LostError: gone"),
-        ([(3, SLOW), (0, SLOW)], LOST, "LostError: the case itself has no end after 7.0 s of processor time"),
-        ([(3, NO_ANSWER), (0, NO_ANSWER)], LOST, "LostError: the case itself has no answer after 38 s"),
+        ([(3, SLOW), (0, SLOW)], LOST, "LostError: the case itself: timed out after 7.0 s of CPU time"),
+        ([(3, NO_ANSWER), (0, NO_ANSWER)], LOST, "LostError: the case itself: no answer after 38 s"),
     ],
 )
 def test_an_error_is_no_kill_nor_a_hang_unless_it_hangs_again_where_the_case_does_not(tmp_path, ends, by, said):

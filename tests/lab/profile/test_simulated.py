@@ -200,6 +200,6 @@ def test_only_gpus_are_profiled(monkeypatch):
         check_targets([Target("sim", load_devices()[name]) for name in ("h200", "mi50")])
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(counts, "cuda_roots", lambda: iter(()))
-    with pytest.raises(MachineError, match=r"ncu .* is not on this machine"):
+    with pytest.raises(MachineError, match=r"ncu .* is not installed"):
         check_targets([Target("cuda")])
     check_targets([Target("sim", load_devices()["h200"])])

@@ -47,7 +47,7 @@ def test_a_compiled_program_needs_no_compiler(tmp_path, monkeypatch):
     program(*words)
     monkeypatch.setenv("PATH", str(tmp_path))
     program(*words)
-    assert "g++ is not on this machine" in program(*words, "-D", f"NEW{time.time_ns()}", code=3).stderr
+    assert "g++ is not installed" in program(*words, "-D", f"NEW{time.time_ns()}", code=3).stderr
 
 
 def test_copies_return_the_errors_of_a_gpu():
@@ -201,7 +201,7 @@ SAID_OF_HEAP = [
     "use-after-free: global memory is accessed at byte 4 of a block of the device heap, which was freed",
     "use-after-free: global memory is accessed at byte 8 of a block of the device heap, which was freed",
     "use-after-free: a block of the device heap is freed twice",
-    "out-of-bounds: what is freed is no block of the device heap",
+    "out-of-bounds: the freed pointer is not a block of the device heap",
     "use-after-free: global memory is accessed at byte 8 of a block of the device heap, which was freed",
 ]
 

@@ -76,7 +76,7 @@ def test_the_copy_of_headers_follows_their_version(bare, monkeypatch):
 def test_a_toolkit_of_another_cuda_or_without_a_header_is_left_out(bare, monkeypatch):
     monkeypatch.setenv("CUDA_HOME", str(toolkit(bare / "old", 12080)))
     (toolkit(headers.SYSTEM) / "include/nv/target").unlink()
-    with pytest.raises(BuildError, match=r"not on this machine; install them: `pip install .*`, or set CUDA_HOME to a"):
+    with pytest.raises(BuildError, match=r"not installed; install them: `pip install .*`, or set CUDA_HOME to a"):
         find_toolchain("sim")
 
 

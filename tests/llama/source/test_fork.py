@@ -152,4 +152,4 @@ def test_one_command_installs_the_hook_and_no_other_is_replaced(fork, monkeypatc
     assert isinstance(done.exception, InputError) and "add this line to it: exec" in str(done.exception)
     assert path.read_text() == "#!/bin/sh\nexit 0\n"
     monkeypatch.chdir(fork.parent)
-    assert "in no llama.cpp checkout" in str(CliRunner().invoke(app, ["hook", "install"]).exception)
+    assert "not in a llama.cpp checkout" in str(CliRunner().invoke(app, ["hook", "install"]).exception)

@@ -48,7 +48,7 @@ def own(probe, tmp_path):
 
 def test_a_missing_debugger_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BuildError, match=r"gdb is not on this machine\. To install it: .*apt install gdb") as caught:
+    with pytest.raises(BuildError, match=r"gdb is not installed\. To install it: .*apt install gdb") as caught:
         DebugSession(["gdb"], tmp_path / "program").__enter__()
     assert caught.value.exit_code == 3  # as for any tool that is missing
 

@@ -69,7 +69,7 @@ def test_what_changed_leaves_out_what_did_not():
         changed((VEC, COMBINE), (VEC,))
         == "flash_attn_combine_results<128>: grid 1x32x1 of 128x1x1, 96 B became nothing"
     )
-    assert changed((VEC, COMBINE), (COMBINE, VEC)) == "the same launches in another order"
+    assert changed((VEC, COMBINE), (COMBINE, VEC)) == "the same launches in a different order"
 
 
 @pytest.mark.build

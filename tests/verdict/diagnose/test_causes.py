@@ -76,7 +76,7 @@ def test_another_rows_answer(run):
     dst[0, :, 1] = run[2][0, :, 2]
     found = diagnosis_of(run, dst)
     (said,) = found.causes
-    assert str(said.cause) == "the output is another row's answer (that of head 2)"
+    assert str(said.cause) == "the output is a different row's answer (that of head 2)"
     assert (said.rows, said.share) == (found.rows_tried, 1.0)
 
 
@@ -337,7 +337,7 @@ def test_a_softcap_of_another_size(factor):
     (case,) = expand(loads(IGNORING, "ignoring.yaml"))
     wrong = wrong_row(case, (0, 3, 1), lambda row: row.answer(softcap=factor * row.softcap))
     first = candidates_of(wrong)[0].cause
-    assert (first.kind, first.words) == ("softcap", "the softcap is of another size")
+    assert (first.kind, first.words) == ("softcap", "the softcap has a different size")
     assert first.factor == pytest.approx(factor, rel=1e-3)
 
 

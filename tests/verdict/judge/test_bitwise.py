@@ -44,7 +44,7 @@ def test_batch_invariance_names_the_kernels_and_the_worst_of_the_queries():
     by = "alone by vec, in the batch by mma"
     same = f"1 queries have the same bits alone as in the batch, {by}"
     assert said(batch_invariance(rows[:1], "mma")) == (True, False, True, same)
-    words = f"7 of 8 queries have other bits alone (1, 2, 3, 4, 5, 6), NMSE up to 7.0e-07: {by}"
+    words = f"7 of 8 queries have different bits alone (1, 2, 3, 4, 5, 6), NMSE up to 7.0e-07: {by}"
     assert said(batch_invariance(rows, "mma")) == (False, False, True, words)
     assert said(batch_invariance([], "mma"))[:3] == (False, False, False)
 

@@ -298,7 +298,7 @@ def test_queries_are_computed_alone(subject, made):
     )
     one.session.outputs = lambda case: Lost("gone") if "=19" in case.name else alone[case.name] + np.float32(1e-7)
     (check,) = judged(one, captured(CASE, made[0], made[1])).checks
-    assert not check.passes and check.reason.startswith("1 of 1 queries have other bits alone (0)")
+    assert not check.passes and check.reason.startswith("1 of 1 queries have different bits alone (0)")
     one.session.outputs = lambda case: Lost("gone")
     (check,) = judged(one, captured(CASE, made[0], made[1], ())).checks
     assert not check.made

@@ -148,7 +148,7 @@ def test_code_that_cannot_be_probed_is_a_doubt(tree):
     renamed = tree(PAIRED.replace(FUNCTION, "process"))
     known = known_defect(BARRIERS, origin_of(renamed, ()))
     assert known.id == ""
-    assert known.doubt.endswith(f"cannot be told without {FUNCTION}() in {HEADER}")
+    assert known.doubt.endswith(f"fattn-probe needs {FUNCTION}() in {HEADER}")
     elsewhere = origin_elsewhere("/home/me/llama.cpp", "8672", ())
     assert known_defect(BARRIERS, elsewhere).doubt.startswith("maybe paired-barriers")
 

@@ -114,7 +114,7 @@ class BlockReader:
     def first(self, debugger: Debugger, stop: StopRecord, names: Sequence[str]) -> Document:
         """The record of a breakpoint's first hit, at the current stop.
 
-        The line of a branch that is not compiled is the next line that is: then two breakpoints are at one place.
+        A breakpoint in a branch that is not compiled moves to the next compiled line, where there may be another.
         """
         point = stop.breakpoints[0]
         asked = [*names, BLOCK_INDEX]
@@ -201,7 +201,7 @@ class _GpuReader:
         return [self.debugger.insert(location) for name in names for location in self.anchors[name]]
 
     def standing(self, stop: StopRecord, wanted: set[Block]) -> Iterator[Document]:
-        """The records of the wanted blocks whose thread 0 is at an anchor."""
+        """The records of the requested blocks whose thread 0 is at an anchor."""
         at = self._anchor(stop.file, stop.line)
         for block, file, line in self._threads_0():
             where = at if line == stop.line else self._anchor(file, line, exact=True)

@@ -285,7 +285,7 @@ def _refusal(debugger: Debugger, expression: str) -> Document:
 
 
 def _counts(debugger: Debugger, plan: Document, stop: StopRecord) -> bool:
-    """Whether the wanted thread is at a stop on a GPU; if so, it gets the focus.
+    """Whether the requested thread is at a stop on a GPU; if so, it gets the focus.
 
     A breakpoint condition on a thread does not work, because gdb would refuse it in host code, and a pattern may match
     both. Before a kernel is loaded, a breakpoint on its line is on the next line of host code; stops there do not

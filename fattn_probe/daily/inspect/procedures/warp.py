@@ -68,7 +68,7 @@ class Lanes:
         self._fiber = fiber(plan["wave"])
 
     def insert(self, location: str, steps: Sequence[int]) -> list[int]:
-        """Set breakpoints at which only this block and warp stops, if possible only in these KV steps (empty: all).
+        """Set breakpoints at which only this block and warp stop, if possible only in these KV steps (empty: all).
 
         On a real GPU `kb0` is optimised out, so the reader checks the step.
         """
@@ -116,7 +116,7 @@ def trace_op(debugger: Debugger, plan: Document) -> Document:
 
 
 def run_to_launch(debugger: Debugger, plan: Document) -> list[str]:
-    """Run the program to the attention kernel's launch; how it ended, if it did before.
+    """Run the program to the attention kernel's launch; returns how it ended, if it ended earlier.
 
     `plan`: `anchors`, `dispatch`, `simulated`, and `linear` if the simulator runs only this block.
     """
@@ -143,8 +143,8 @@ def read_trace(debugger: Debugger, plan: Document) -> Document:
 
     Returns `function` (with template arguments), `template` (DKQ, DV, ncols1, ncols2, nwarps by name), `KQ` and `VKQ`
     (fragment types: I, J, T), `places` (file:line by anchor), `stopped` (why the program stopped early, else empty) and
-    `readings`. A reading has one lane's registers at one anchor: `anchor`, `lane`, `tile` (its number among the
-    block's), `kb0` (None after the last step) and `values` by variable:
+    `readings`. A reading has one lane's registers at one anchor: `anchor`, `lane`, `tile` (its number in the block),
+    `kb0` (None after the last step) and `values` by variable:
 
     - at `logits`: KQ_C before the mask; KQ_max, KQ_rowsum and VKQ_C at the start of the step; `indices`, the KV rows
       that a sparse kernel gathers
@@ -213,7 +213,7 @@ class _Reader:
         }
 
     def _steps(self, anchor: str) -> Sequence[int]:
-        """The KV steps to stop in, empty for all; the step after the wanted one shows the results of the wanted one."""
+        """The KV steps to stop in, empty for all; the results of a step are shown by the step after it."""
         kb0 = self._plan["kb0"]
         if kb0 is None or anchor in AFTER:
             return ()

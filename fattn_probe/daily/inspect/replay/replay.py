@@ -71,7 +71,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Stretch:
-    """Some steps of the same kind in a row, each with the same traffic; `tile` is the output tile's number, or -1.
+    """Consecutive steps of the same kind, each with the same traffic; `tile` is the output tile's number, or -1.
 
     KV steps are `first`, `first + every`, ...; for other kinds `first` is the block whose part is handled. Traffic is
     (array, read, written) of one step, in the replay's unit. `values` are its numbers, if it is a single step.
@@ -139,9 +139,9 @@ class Replay:
     """A run to step through.
 
     `tiles` are the names of output tiles; `masks` has for each tile a digit per KV step, the visible share (9: all), or
-    is empty. `errors` (n_head, n_q) are the largest errors of the sequence with the worst, in units of the expected
-    error, None if not known. `rows` are those whose numbers the page has, the worst first, and `outputs` their rows of
-    dst. The warps that share a column take turns on `chunk` KV rows. `notes` say what is not known.
+    is empty. `errors` (n_head, n_q) are the largest errors of the sequence with the worst error, in units of the
+    expected error, None if not known. `rows` are those whose numbers the page has, the worst first, and `outputs` their
+    rows of dst. The warps that share a column take turns on `chunk` KV rows. `notes` say what is not known.
     """
 
     title: str

@@ -40,7 +40,7 @@ class RowAtStep:
 
 @dataclass(frozen=True)
 class RowInBlock:
-    """A block's part of a row: its KV steps, then what it hands on, with the sink if this block adds it."""
+    """A block's part of a row: its KV steps, then the state that it passes on, with the sink if this block adds it."""
 
     block: int
     steps: tuple[RowAtStep, ...]

@@ -165,7 +165,7 @@ class WarpStep:
 
     @cached_property
     def KQ_places(self) -> Places:
-        """The places of KQ's numbers; KV rows count from the step's first."""
+        """The places of KQ's numbers; KV rows are counted from the first row of the step."""
         return self.fragments.KQ_places(self.step["before.KQ_C"].shape[1])
 
     @cached_property

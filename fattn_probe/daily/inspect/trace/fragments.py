@@ -35,7 +35,7 @@ LAYOUTS: Mapping[tuple[int, int, str], Place] = {
     ),
     (32, 8, "float"): lambda lane, at: ((at & 2) + (lane & ~2), (lane & 2) + (at & 5)),
 }
-"""(i, j) of element `at` of a lane, for a tile<I, J, T>; in half2 tiles j counts pairs. 32 rows are Volta's."""
+"""(i, j) of element `at` of a lane, for a tile<I, J, T>; half2 tiles count pairs in j. 32 rows: Volta only."""
 
 AMD_ROWS: Mapping[str, Callable[[Indices, Indices, int], Indices]] = {
     "mfma": lambda lane, at, ne: ne * (lane // 16) + at,
@@ -93,7 +93,7 @@ class Fragment:
 class Places:
     """The place of each number of a variable, [lane][number]: the block's column, and the KV row or d.
 
-    KV rows count from the step's first. A half2 register is two numbers, x and y.
+    KV rows are counted from the first row of the step. A half2 register is two numbers, x and y.
     """
 
     column: Indices

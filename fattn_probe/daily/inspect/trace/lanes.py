@@ -27,8 +27,8 @@ STATE = ("KQ_max", "KQ_sum", "VKQ")
 class WarpOfColumns:
     """A warp of a tile or vec kernel.
 
-    In the tile kernel `shared` warps (upstream's np) share a column, with one maximum; in the vec kernel all warps of
-    a block do, each with its own.
+    In the tile kernel `shared` warps (upstream's np) share a column, with one maximum; in the vec kernel all warps of a
+    block do, each with its own maximum.
     """
 
     rows: ModelledRows

@@ -101,8 +101,8 @@ class JudgedTrace:
     """A traced warp of a block: `tiles` has the registers of the mma kernel, `stages` everything else.
 
     `shared` warps work on its columns. `fragments` is None for other kernels. `row` is the output row that was followed
-    through memory, None without stages; `missing` is the reason why. `assumed` names what the rounding model assumes of
-    the GPU. `stopped` says why the program stopped before everything was read; else it is empty.
+    through memory, None without stages; `missing` says why it is None. `assumed` names what the rounding model assumes
+    of the GPU. `stopped` says why the program stopped before everything was read; else it is empty.
     """
 
     block: tuple[int, int, int]
@@ -119,7 +119,7 @@ class JudgedTrace:
 
     @property
     def deviation(self) -> StepDeviation | StageDeviation | None:
-        """The first deviation, in the order in which the kernel computes; None without one."""
+        """The first deviation, in the order in which the kernel computes; None if there is none."""
         steps = (deviation for tile in self.tiles for step in tile.steps for deviation in step.deviations)
         stages = (stage.deviation for stage in self.stages)
         return next(steps, None) or next((deviation for deviation in stages if deviation is not None), None)
@@ -136,7 +136,7 @@ def judge_trace(
     offset: float,
     least: float = 0.0,
 ) -> JudgedTrace:
-    """Judge the `read_trace` document of a warp of `block`; `tiles` are the block's, in order.
+    """Judge the `read_trace` document of a warp of `block`; `tiles` are those of the block, in order.
 
     `least` is the smallest factor that the GPU's matrix instructions do not treat as 0.
     """

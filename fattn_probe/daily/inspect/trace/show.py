@@ -17,13 +17,13 @@ from fattn_probe.daily.inspect.trace.stages import Stage, StageDeviation
 
 COLUMNS = ("kb0", "KV rows", "|KQ|", "+-", "KQ_max", "scale", "rowsum", "|VKQ|", "+-", "drift", "parts")
 EXPLAINED = (
-    "The largest of each. +-: distance from what follows exactly from what the kernel had before. scale: the smallest"
-    " KQ_max_scale. drift: of VKQ from an online softmax in float64 that began with the tile. *: rows with gaps."
+    "The largest of each. +-: distance from the exact result of the kernel's own earlier values. scale: the smallest"
+    " KQ_max_scale. drift: distance of VKQ from an online softmax in float64 from the tile's start. *: gaps in rows."
 )
 STAGES = ("stage", "quantity", "numbers", "largest", "+-", "beyond the bound")
 FOLLOWED = (
     "The stages of the warp and of output row {}. +-: distance from the kernel's rounding model; the output is compared"
-    " with what follows from the stored parts."
+    " with the result of the stored parts."
 )
 NOTHING_SEEN = -1e37
 """A kernel's maximum is smaller only before its first unmasked KV row."""
@@ -48,7 +48,7 @@ def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None 
     if trace.stages:
         stored = [stage for stage in trace.stages if stage.stored]
         fitting = sum(stage.deviation is None for stage in stored)
-        said = f" Of {len(stored)} stored quantities, {fitting} are within their bounds." if stored else ""
+        said = f" {fitting} of {len(stored)} stored quantities are within their bounds." if stored else ""
         parts += [stage_table(trace, verbose=verbose), Text(followed(trace) + said, "dim")]
     parts += [Text(f"not followed to the end: {trace.missing}", "yellow")] * bool(trace.missing)
     deviation = trace.deviation

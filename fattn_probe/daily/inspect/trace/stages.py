@@ -39,7 +39,7 @@ Row = tuple[int, int, int]
 
 
 def largest_of(values: F32 | F64) -> float:
-    """The largest finite magnitude; 0 without one."""
+    """The largest finite magnitude; 0 if there is none."""
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
@@ -60,7 +60,7 @@ class ModelledRows:
         return operands_of(self.case, dict(self.inputs), self.arch)
 
     def assumed(self, geometry: Geometry) -> str:
-        """The model's assumptions on the sums of the GPU; empty without any."""
+        """The model's assumptions on the sums of the GPU; empty if there are none."""
         described = kernel_of(self.case.op, geometry, self.arch)
         return "" if described is None else described.assumed
 
@@ -94,7 +94,7 @@ class ModelledRows:
     def VKQ_error(self, row: Row, parts: Parts, KV_rows: int) -> F64:
         """A bound on the error of sums of `KV_rows` rows of P V, for each block of a row.
 
-        The errors of P, and the roundings of the sum: as many as rows in float32, eight standard deviations in f16.
+        It counts the errors of P and of the sum: one rounding per row in float32, eight standard deviations in f16.
         """
         sequence, _, head = row
         V = self.operands.V[sequence, head // self.operands.group]
@@ -221,7 +221,7 @@ class Stage:
 
     @property
     def deviation(self) -> StageDeviation | None:
-        """The largest difference; None without one."""
+        """The largest difference; None if there is none."""
         differs = self.differs
         if not differs.any():
             return None

@@ -116,7 +116,7 @@ class Tracer:
         return self._lanes(rows, geometry.blocks()[block], warp, kb0)
 
     def in_memory(self, stored: StoredRow) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
-        """The parts that blocks store of a row, and dst; and why the program ended early, if it did."""
+        """The parts of a row that blocks store, and dst; also why the program ended early, if it did."""
         document = self._procedure(READ_ROW, {"parts": stored.plan()})
         return tuple(stored.stages(document, self._places)), tuple(document["stopped"])
 
@@ -181,7 +181,7 @@ class Tracer:
         return block_arrays(documents, chosen.tiles, about)
 
     def find_not_finite(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
-        """The origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None without one."""
+        """The origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None if there is none."""
         found = in_inputs(self.case, self.inputs)
         if found is not None:
             return found

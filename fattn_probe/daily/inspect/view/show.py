@@ -163,7 +163,7 @@ def render(facts: Facts, reasons: Sequence[str] = (), *, verbose: bool = False) 
     coverage, notes = check(facts), occupancy_legend(facts)
     if (facts.about.get("engine"), facts.about.get("flavour")) == ("cuda", "debug"):
         notes.append(
-            "nvcc -G takes more registers: a release build may fit more blocks an SM, and divide the work by that"
+            "nvcc -G uses more registers: of a release build, more blocks may fit on an SM, and share the work"
         )
     params = {name: value for name, value in facts.op_params.items() if name != "op_params"}
     sections: dict[str, list[RenderableType]] = {

@@ -14,6 +14,7 @@ void simt::free_in_kernel(void *memory) {
     } else if (memory != nullptr && !free_in_heap(memory)) {
         const bool known = heap_block_at(static_cast<char *>(memory)).start == memory;
         report({known ? "use-after-free" : "out-of-bounds",
-                known ? "a block of the device heap is freed twice" : "what is freed is no block of the device heap"});
+                known ? "a block of the device heap is freed twice"
+                      : "the freed pointer is not a block of the device heap"});
     }
 }

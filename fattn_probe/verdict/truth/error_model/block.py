@@ -343,8 +343,8 @@ class Block:
         """The weights in f16 where they are known, the mean square of their unknown rounding, and which are lost.
 
         A weight that is off by d at random is rounded to the other number with the probability E|d|/ulp. If d is wide,
-        nothing is known of its rounding. Always known are a row's largest weight, which is always the same number,
-        those below 2^-22, where P has one bit or none left, and those that are flushed.
+        nothing is known of its rounding. Some weights are always known: a row's largest, which is always the same
+        number; those below 2^-22, where P has one bit or none left; and those that are flushed.
         """
         p, ulp = self.p, HALF.ulp(self.p)
         rounded = p.astype(np.float16).astype(np.float32)
@@ -388,8 +388,8 @@ class Block:
     def _moved(self) -> tuple[F32, F64]:
         """How much the known errors of the logits change each weight, as a share of the row sum.
 
-        Exactly, since of two logits that nearly tie, an error of 1 or more decides which one has the weight. Then the
-        sum of all changes, which is what the sink loses.
+        The changes are exact, not linear: if two logits nearly tie, an error of 1 or more decides which one has the
+        weight. Also returns the sum of all changes, which is what the sink loses.
         """
         off = np.float32(0) if self.logits.off is None else self.logits.off
         exact = self.logits.values.max(axis=1, initial=LOWEST)

@@ -25,15 +25,15 @@ from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE, Format
 
 EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
-"""Mean square of ex2.approx's relative error: its table's (measured on Hopper) and its argument's truncation.
+"""Mean square of ex2.approx's relative error, from its table (measured on Hopper) and its argument's truncation.
 
-That of AMD's v_exp_f32, which is right to 1 ulp, is not larger.
+That of AMD's v_exp_f32, which is accurate to 1 ulp, is not larger.
 """
 QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
 Joining = Literal["f32", "f16", "f32 from f16"]
 """How the sums of a block's accumulators are added: in f32, in f16, or in f32 after they are rounded to f16."""
-ASSUMED_DOT2 = "how v_dot2_f32_f16 rounds on this GPU is not published: assumed is after each product"
-ASSUMED_WMMA = "how WMMA rounds on this GPU is not published: assumed is as measured on a gfx1201"
+ASSUMED_DOT2 = "the rounding of v_dot2_f32_f16 on this GPU is not published: assumed to be after each product"
+ASSUMED_WMMA = "the rounding of WMMA on this GPU is not published: assumed to be as on a gfx1201"
 Pieces = tuple[tuple[int, ...], ...]
 
 

@@ -36,7 +36,7 @@ class Heads:
     """Moments of V.
 
     By head, (n_seq, 1, n_head): `mean`, `mean_square` of the channel means, `mean_error` of the conversion to f16. By
-    channel, (n_seq, 1, n_head, hsv): `size` (root mean square relative to the head's), `mean_V`, `largest` |V|.
+    channel, (n_seq, 1, n_head, hsv): `size` (root mean square relative to that of the head), `mean_V`, `largest` |V|.
     """
 
     mean: F64
@@ -77,7 +77,7 @@ class Prediction:
 
     @property
     def row_uncertainty(self) -> F64:
-        """`row_rmse` without what is too small for the kernel's numbers: answers below them are 0, as it is designed.
+        """`row_rmse` without what is too small for the kernel's numbers: answers below them are 0 by design.
 
         So a prediction that allows zeros there is no sign that it allows everything.
         """
@@ -214,8 +214,8 @@ class Prediction:
 def largest_unsampled_loss(rows: RowErrors) -> F64:
     """Upper bound on the loss of unsampled rows, (n_seq, 1, n_head), from the sampled ones.
 
-    A neighbour's loss is no guide: it depends on where the sums lie between two powers of two, which varies from row to
-    row. This is the largest loss of any row whose weights are like those of a sampled row of the head.
+    A neighbour's loss says nothing: it depends on where the sums lie between two powers of two, which varies from row
+    to row. This is the largest loss of any row whose weights are like those of a sampled row of the head.
     """
     _, others, possible = _losses(rows)
     return np.asarray(np.fmax.reduce(possible + 2 * UNSEEN * others, axis=1, keepdims=True))

@@ -97,7 +97,7 @@ def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
     """The same for increments so small that the result is the number nearest to the mean, or one of its neighbours.
 
-    Equal increments that lie in the middle of two numbers are rounded to even, so the sum stays even, and all of them
+    Equal increments that lie halfway between two numbers are rounded to even, so the sum stays even, and all of them
     are rounded the same way, as `rint` rounds the increment.
     """
     away = mean - np.rint(mean)

@@ -110,7 +110,7 @@ def _misfits(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
         return [f"the bytes of {view.root} are missing, there are {', '.join(sorted(inputs))}"]
     memory: npt.NDArray[Any] = inputs[view.root]
     if memory.dtype != np.uint8 or memory.ndim != 1:
-        return [f"{view.root} is {memory.dtype} {memory.shape}, needed are its raw bytes, uint8 and 1-D"]
+        return [f"{view.root} is {memory.dtype} {memory.shape}, expected its raw bytes, uint8 and 1-D"]
     if memory.size < view.end:
         return [f"{view.root} has {memory.size} bytes, {view.name} ({view.type}, ne {view.ne}) reaches to {view.end}"]
     return []

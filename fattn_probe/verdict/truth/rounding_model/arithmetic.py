@@ -16,7 +16,7 @@ from fattn_probe.verdict.truth.rounding_model.tensor_core import half_of
 
 @dataclass(frozen=True)
 class FloatFunctions:
-    """The float32 functions of device code; `flushed` is what becomes of a subnormal result."""
+    """The float32 functions of device code; `flushed` maps a subnormal result to the one that the GPU gives."""
 
     exp: Callable[[F32], F32]
     tanh: Callable[[F32], F32]

@@ -1,4 +1,4 @@
-"""fattn-mma-f16 on a whole op: divides the columns into blocks that fit the cache, and computes them on all cores."""
+"""fattn-mma-f16 on a whole op: divides the columns into blocks that fit in a cache, computed on all cores."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from fattn_probe.verdict.truth.rounding_model.mma_plan import MmaPlan
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
 
 COLUMNS = 128
-"""Columns computed side by side: the data of one step fits a core's cache."""
+"""Columns computed side by side: the data of one step fits in a core's cache."""
 
 BATCHED = ("Q", "K", "V", "mask", "slope", "sink", "begins")
 

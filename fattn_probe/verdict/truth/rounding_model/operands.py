@@ -61,7 +61,7 @@ def operands_of(case: Case, inputs: Inputs, arch: int) -> KernelOperands:
 
 
 def _converted(view: TensorView, inputs: Inputs) -> F32:
-    """The values as ggml converts them: a contiguous q4_0 by multiply-adds, whose zeros are positive (RDNA3 looks)."""
+    """The values as ggml converts them: a contiguous q4_0 by multiply-adds, so zeros are positive (for RDNA3)."""
     values = view_values(view, inputs).astype(np.float32)
     whole = view.end - view.offset == row_size(view.type, prod(view.ne))
     return values + np.float32(0) if view.type == "q4_0" and whole else values

@@ -34,7 +34,7 @@ FATTN_KQ_STRIDE = 256
 """The number of KV rows that the scan of the mask reads at once."""
 
 COLUMNS, ROWS = 64, 512
-"""Columns and KV rows computed side by side: their data fits a core's cache."""
+"""Columns and KV rows computed side by side: their data fits in a core's cache."""
 
 
 @dataclass(frozen=True)
