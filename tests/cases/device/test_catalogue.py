@@ -1,10 +1,14 @@
+import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device import load_devices
+from fattn_probe.cases.device import load_devices, parse_target, parse_targets
 from fattn_probe.cases.device.catalogue import FIGURES, find_device
+from fattn_probe.cases.device.show import device_list, device_show, render_list, render_show
+from tests.made import shown
 
 ARCHES = {
     "gtx1060": "61", "v100": "70", "rtx2060": "75", "t4": "75", "rtx3060": "86", "rtx3090ti": "86", "a100": "80",
@@ -187,3 +191,84 @@ def test_one_mistake(tmp_path, text, expected):
 def test_missing_user_file(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.yaml: cannot read the devices"):
         load_devices(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "backend", "shown"),
+    [
+        ("sim:h200", "sim", "CUDA0", "sim:h200"),
+        ("gpu", "cuda", "CUDA0", "gpu:0"),
+        ("gpu:1", "cuda", "CUDA0", "gpu:1"),
+        ("sim:mi50", "sim", "ROCm0", "sim:mi50"),
+        (" cpu ", "cpu", "CPU", "cpu"),
+    ],
+)
+def test_targets(text, engine, backend, shown):
+    target = parse_target(text, load_devices())
+    assert (target.engine, target.backend, str(target)) == (engine, backend, shown)
+
+
+def test_environment_of_a_target():
+    devices = load_devices()
+    assert parse_target("sim:t4", devices).env == {"FATTN_PROBE_DEVICE": devices["t4"].spec()}
+    assert parse_target("gpu:1", devices).env == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert parse_target("cpu", devices).env == {}
+
+
+@pytest.mark.parametrize("text", ["", "sim:", "sim", "gpu:-1", "gpu:x", "cpu:0", "cuda", "gpu:"])
+def test_invalid_targets_list_the_allowed_ones(text):
+    with pytest.raises(InputError, match="allowed: sim:ID"):
+        parse_target(text, load_devices())
+
+
+@pytest.mark.parametrize("text", ["musa", "MUSA0", "sim:mtt-s80"])
+def test_moore_threads_gpus_are_refused(text):
+    with pytest.raises(InputError, match=r"MUSA \(Moore Threads\) is not simulated"):
+        parse_target(text, load_devices())
+
+
+def test_list_of_targets_names_every_wrong_word():
+    assert [str(target) for target in parse_targets("sim:rtx4070,sim:h200", load_devices())] == [
+        "sim:rtx4070",
+        "sim:h200",
+    ]
+    with pytest.raises(InputError) as caught:
+        parse_targets("sim:h20,gpu,x", load_devices())
+    assert "nearest: h200" in str(caught.value) and "--on 'x'" in str(caught.value)
+
+
+def test_list_data_is_json_and_ordered_by_compute_capability():
+    items = json.loads(json.dumps(device_list(load_devices())))
+    assert [items[at]["id"] for at in (0, 14, 15, -1)] == ["gtx1060", "gb10", "mi50", "rx9070xt"]
+    assert items[0]["multiProcessorCount"] == 10
+
+
+def test_list_fits_a_terminal_of_100_columns():
+    lines = shown(render_list(load_devices()), width=100).splitlines()
+    row = next(line for line in lines if line.strip().startswith("h200"))
+    assert row.split() == ["h200", "NVIDIA", "H200", "9.0", "132", "228/227", "2048", "32", "139.8"]
+    assert len(lines) == len(load_devices()) + 5  # a heading of two lines, its rule, and words above and below
+
+
+def test_show_data_has_figures_sources_and_spec():
+    data = json.loads(json.dumps(device_show(load_devices()["h200"])))
+    assert (data["arch"], data["__CUDA_ARCH__"]) == ("sm_90", 900)
+    assert data["properties"]["sharedMemPerBlockOptin"] == 232448
+    assert data["spec"].endswith("name=NVIDIA H200")
+    assert "arch_traits" in data["sources"]["sharedMemPerBlockOptin"]
+
+
+def test_show_points_at_its_documents():
+    text = shown(render_show(load_devices()["t4"]), width=100)
+    row = next(line for line in text.splitlines() if "multiProcessorCount" in line)
+    number = row.split()[-1]
+    assert f"{number} NVIDIA, Turing GPU Architecture" in text
+
+
+def test_figures_of_a_similar_gpu_are_marked():
+    mine = replace(load_devices()["t4"], id="mine", assumed=("clockRate",))
+    assert device_show(mine)["assumed"] == ["clockRate"]
+    text = shown(render_show(mine), width=100)
+    assert "1590000 (assumed)" in text and "40 (assumed)" not in text
+    assert "(assumed): nominal memory, or the figure of the GPU that this one is `like`" in text
+    assert "(assumed)" not in shown(render_show(load_devices()["t4"]), width=100)

@@ -19,6 +19,7 @@ from fattn_probe.machine.run import inputs as run_inputs
 from fattn_probe.machine.run.capture import capture_of, read_capture, write_capture
 from fattn_probe.machine.run.inputs import FiledInputs, inputs_of, make_case_file
 from fattn_probe.machine.run.outcome import Ran
+from fattn_probe.machine.run.provenance import driver, versions
 from fattn_probe.machine.run.result import RunResult
 from tests.machine.run import toy
 
@@ -173,3 +174,22 @@ def test_small_inputs_stay_in_memory_and_large_ones_in_a_file(monkeypatch):
         assert isinstance(inputs, FiledInputs)
         assert inputs.file.exists()
     assert not inputs.file.exists()
+
+
+CLOSED = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\nGCC version: 12.2.0\n"
+)
+OPEN = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@x)\nGCC version:\n"
+)
+
+
+@pytest.mark.parametrize(("text", "version"), [(CLOSED, "535.183.01"), (OPEN, "580.65.06"), ("GCC version:\n", None)])
+def test_the_driver_s_version(text, version, tmp_path):
+    assert driver(tmp_path / "version") is None
+    (tmp_path / "version").write_text(text)
+    assert driver(tmp_path / "version") == version
+
+
+def test_versions_include_the_packages_that_generate_inputs():
+    assert versions()["numpy"] == np.__version__
