@@ -129,6 +129,12 @@ on: ["sim:h200"]
 SIZES = "version: 1\nabout: x\nhsk: 64\nn_head: 4\nn_kv: 256\n"
 
 
+def with_wrong_sum(text):
+    """The text of fattn-vec.cuh with one wrong line."""
+    right = "KQ_sum[j]*KQ_max_scale + KQ_reg[j];"
+    return text.replace(right, right.replace("KQ_reg", "1.01f*KQ_reg"))
+
+
 @pytest.mark.build
 @pytest.mark.network
 def test_after_an_edit_exactly_the_cases_that_execute_other_code_are_judged_again(tmp_path):
@@ -154,8 +160,7 @@ def test_after_an_edit_exactly_the_cases_that_execute_other_code_are_judged_agai
     assert regress("again") == {"few": old, "many": old}
     assert regress("fresh", "", str, "--fresh") == {"few": new, "many": new}
     assert regress("comment", vec, lambda text: text.replace(";\n", "; // x\n")) == {"few": old, "many": old}
-    right = "KQ_sum[j]*KQ_max_scale + KQ_reg[j];"
-    wrong = regress("wrong", vec, lambda text: text.replace(right, right.replace("KQ_reg", "1.01f*KQ_reg")), code=5)
+    wrong = regress("wrong", vec, with_wrong_sum, code=5)
     assert wrong == {"few": ("fail", False), "many": old}
     line = "switch (ggml_cuda_get_best_fattn_kernel("
     more = regress(
