@@ -41,12 +41,9 @@ def test_a_document_is_read_as_it_was_written(document, tmp_path):
     assert document.read(tmp_path / "thing.json") == THING
 
 
-def test_its_keys_are_the_fields_in_their_order_after_the_version():
+def test_keys_are_the_fields_in_their_order_and_missing_ones_have_their_defaults():
     assert STORED.text(THING) == json.dumps(asdict(THING))
     assert FILE.text(THING) == json.dumps({"version": 2} | asdict(THING), indent=1) + "\n"
-
-
-def test_missing_keys_have_their_defaults_and_unknown_ones_are_ignored():
     assert STORED.parse('{"name": "x", "later": 1}', "here") == Thing("x")
 
 
@@ -90,12 +87,9 @@ def test_the_cache_remembers_it_until_another_fattn_probe_wrote_there(tmp_path, 
         assert STORED.remembered(KIND, "key") is None
 
 
-def test_a_value_of_another_type_is_a_mistake():
+def test_what_is_no_thing_is_a_mistake():
     with pytest.raises(InputError, match=r"^not a thing: parts: Input should be"):
         FILE.of({"name": "x", "parts": 1})
-
-
-def test_json_without_an_end_of_depth_is_a_mistake():
     with pytest.raises(InputError, match="here: not a thing"):
         FILE.parse("[" * 100_000, "here")
 

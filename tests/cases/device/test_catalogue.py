@@ -33,9 +33,12 @@ def problems_of(tmp_path, text):
     return str(caught.value).replace(str(path), "mine.yaml").splitlines()
 
 
-def test_shipped_devices_and_their_compute_capabilities():
+def test_shipped_devices_their_compute_capabilities_and_measured_figures():
     devices = load_devices()
     assert {name: device.arch for name, device in devices.items() if not device.gfx} == ARCHES
+    assert (devices["rtx4070"].multiProcessorCount, devices["rtx4070"].cuda_arch) == (46, 890)
+    assert (devices["h200"].multiProcessorCount, devices["h200"].sharedMemPerBlockOptin) == (132, 232448)
+    assert (devices["gb10"].integrated, devices["gb10"].cuda_arch) == (1, 1210)
 
 
 @pytest.mark.parametrize("device", load_devices().values(), ids=lambda device: device.id)
@@ -67,13 +70,6 @@ def test_amd_gpus_and_their_wavefronts():
     }
 
 
-def test_figures_of_the_devices_in_measured_sessions():
-    devices = load_devices()
-    assert (devices["rtx4070"].multiProcessorCount, devices["rtx4070"].cuda_arch) == (46, 890)
-    assert (devices["h200"].multiProcessorCount, devices["h200"].sharedMemPerBlockOptin) == (132, 232448)
-    assert (devices["gb10"].integrated, devices["gb10"].cuda_arch) == (1, 1210)
-
-
 def test_spec_is_one_line_with_the_name_last():
     spec = load_devices()["rtx3090ti"].spec()
     figures, name = spec.split(" name=")
@@ -100,23 +96,20 @@ def test_user_device_like_another(tmp_path):
     assert "multiProcessorCount" not in mine.sources and mine.sources["l2CacheSize"] == base.sources["l2CacheSize"]
 
 
-def test_figures_of_the_gpu_that_one_is_like_are_assumed(tmp_path):
+def test_figures_of_the_gpu_that_one_is_like_are_assumed_and_a_user_s_may_be(tmp_path):
     text = 'devices:\n  mine: {like: rtx4070, multiProcessorCount: 60}\n  odd: {like: mine, cc: "9.0", clockRate: 1}\n'
     devices = load_devices(user_file(tmp_path, text))
     assert set(devices["mine"].assumed) == {"totalGlobalMem", "l2CacheSize", "clockRate", "integrated"}
     assert set(devices["odd"].assumed) == {"multiProcessorCount", "totalGlobalMem", "l2CacheSize", "integrated"}
+    path = user_file(tmp_path, "devices: {mine: {like: h200, clockRate: 1, assumed: [clockRate, l2CacheSize]}}\n")
+    names = ("multiProcessorCount", "totalGlobalMem", "l2CacheSize", "clockRate", "integrated")
+    assert load_devices(path)["mine"].assumed == names
 
 
 def test_memory_that_no_query_of_the_device_shows_is_assumed():
     for device in load_devices().values():
         nominal = device.sources["totalGlobalMem"].startswith(("NVIDIA, ", "AMD, product"))  # a page of the product
         assert device.assumed == (("totalGlobalMem",) if nominal else ()), device.id
-
-
-def test_a_user_s_figure_may_be_assumed(tmp_path):
-    path = user_file(tmp_path, "devices: {mine: {like: h200, clockRate: 1, assumed: [clockRate, l2CacheSize]}}\n")
-    names = ("multiProcessorCount", "totalGlobalMem", "l2CacheSize", "clockRate", "integrated")
-    assert load_devices(path)["mine"].assumed == names
 
 
 def test_user_device_of_another_compute_capability_takes_its_limits(tmp_path):
@@ -237,28 +230,22 @@ def test_list_of_targets_names_every_wrong_word():
     assert "nearest: h200" in str(caught.value) and "--on 'x'" in str(caught.value)
 
 
-def test_list_data_is_json_and_ordered_by_compute_capability():
+def test_the_list_in_json_and_in_a_terminal():
     items = json.loads(json.dumps(device_list(load_devices())))
     assert [items[at]["id"] for at in (0, 14, 15, -1)] == ["gtx1060", "gb10", "mi50", "rx9070xt"]
     assert items[0]["multiProcessorCount"] == 10
-
-
-def test_list_fits_a_terminal_of_100_columns():
     lines = shown(render_list(load_devices()), width=100).splitlines()
     row = next(line for line in lines if line.strip().startswith("h200"))
     assert row.split() == ["h200", "NVIDIA", "H200", "9.0", "132", "228/227", "2048", "32", "139.8"]
     assert len(lines) == len(load_devices()) + 5  # a heading of two lines, its rule, and words above and below
 
 
-def test_show_data_has_figures_sources_and_spec():
+def test_show_has_figures_their_sources_and_the_spec():
     data = json.loads(json.dumps(device_show(load_devices()["h200"])))
     assert (data["arch"], data["__CUDA_ARCH__"]) == ("sm_90", 900)
     assert data["properties"]["sharedMemPerBlockOptin"] == 232448
     assert data["spec"].endswith("name=NVIDIA H200")
     assert "arch_traits" in data["sources"]["sharedMemPerBlockOptin"]
-
-
-def test_show_points_at_its_documents():
     text = shown(render_show(load_devices()["t4"]), width=100)
     row = next(line for line in text.splitlines() if "multiProcessorCount" in line)
     number = row.split()[-1]

@@ -251,8 +251,9 @@ def cases(matrix):
     return expand(loads(BASE + matrix).named("stem"))
 
 
-def test_without_a_matrix_there_is_one_case_of_the_scenario_s_name():
+def test_without_a_matrix_there_is_one_case_and_include_alone_makes_its_own():
     assert [case.name for case in cases("")] == ["stem"]
+    assert [case.op.sizes.n_q for case in cases("matrix: {include: [{n_q: 1}, {n_q: 2}]}\n")] == [1, 2]
 
 
 def test_product_then_include():
@@ -268,19 +269,14 @@ def test_product_then_include():
     ]
 
 
-def test_include_alone_makes_only_its_cases():
-    assert [case.op.sizes.n_q for case in cases("matrix: {include: [{n_q: 1}, {n_q: 2}]}\n")] == [1, 2]
-
-
-def test_a_whole_part_can_be_replaced():
+def test_a_whole_part_or_a_kind_can_vary():
     made = cases("mask: {kind: sliding_window, window: 3}\nmatrix:\n  mask: [{kind: none}, {kind: causal, past: 1}]\n")
     assert [case.name for case in made] == ["stem-mask=none", "stem-mask=causal"]
     assert ["mask" in case.op.tensors for case in made] == [False, True]
-
-
-def test_a_kind_can_vary_where_the_file_gives_nothing_else():
     made = cases("data: {V: {kind: normal}}\nmatrix: {data.V.kind: [normal, uniform, fa3_outliers]}\n")
     assert [case.recipe.data.V.kind for case in made] == ["normal", "uniform", "fa3_outliers"]
+    made = cases("matrix:\n  layout: [{mask: {pad: 64}}, {mask: {pad: 1}}]\nmask: {kind: causal}\n")
+    assert [case.name for case in made] == ["stem-layout=maskpad64", "stem-layout=maskpad1"]
 
 
 def test_names_are_unique_and_safe_for_files():
@@ -321,8 +317,3 @@ def test_an_included_case_can_have_a_name_of_its_own():
     assert [case.op.sizes.n_kv for case in cases] == [512, 768, 1024]
     with pytest.raises(InputError, match="name"):
         loads(text + "  - {name: 'a b', n_kv: 512}\n")
-
-
-def test_a_varied_mapping_without_a_kind_is_named_by_its_parts():
-    made = cases("matrix:\n  layout: [{mask: {pad: 64}}, {mask: {pad: 1}}]\nmask: {kind: causal}\n")
-    assert [case.name for case in made] == ["stem-layout=maskpad64", "stem-layout=maskpad1"]

@@ -57,11 +57,14 @@ def test_a_line_a_step():
     assert max(len(line) for line in lines) <= 100
 
 
-def test_the_first_deviation_in_a_sentence():
+def test_the_first_deviation_in_a_sentence_and_in_json():
     text = " ".join(shown(traced(fault=dropped_key)).split())
     # column 2 of ncols2 = 2: query 1, the first head of K/V head 1
     assert "kb0 1: P of query 1, head 2, KV row 67 (lane 9, number 1) is 0, not 0.0" in text
     assert "read at fattn-mma-f16.cuh:701" in text
+    deviation = trace_json(traced(fault=dropped_key))["first_deviation"]
+    assert (deviation["quantity"], deviation["kb0"], deviation["kv_row"], deviation["d"]) == ("P", 1, 67, None)
+    assert deviation["words"].startswith("kb0 1: P of query 1")
 
 
 def test_the_registers_of_a_lane():
@@ -105,12 +108,6 @@ def test_an_assumption_of_the_model_is_named_below_the_stages():
     assert "An assumption of the model: each sum rounds." in " ".join(shown(trace).split())
     assert "An assumption of the model: each sum rounds." in trace_section(trace)
     assert trace_json(trace)["assumed"] == "each sum rounds"
-
-
-def test_json_of_a_deviation():
-    deviation = trace_json(traced(fault=dropped_key))["first_deviation"]
-    assert (deviation["quantity"], deviation["kb0"], deviation["kv_row"], deviation["d"]) == ("P", 1, 67, None)
-    assert deviation["words"].startswith("kb0 1: P of query 1")
 
 
 def stage(where, quantity, off, **more):

@@ -125,18 +125,12 @@ def tree(tmp_path):
     return Tree("here", tmp_path, "1", "0", probe(tmp_path))
 
 
-def test_the_files_of_ops(tree):
+def test_the_files_of_the_ops_of_a_graph_and_of_a_whole_model(tree):
     """Not attention, matrix products, what no file defines, nor what calls cuBLAS."""
     assert device_ops(tree) == {"ADD": "binbcast.cu", "ADD1": "binbcast.cu", "UNARY": "unary.cu"}
-
-
-def test_the_files_that_a_graph_needs():
     files = {"ADD": "binbcast.cu", "MUL": "binbcast.cu", "ROPE": "rope.cu", "SCALE": "scale.cu"}
     assert files_of_ops(files, {"ROPE", "MUL", "ADD", "MUL_MAT"}) == ("binbcast.cu", "rope.cu")
-
-
-def test_a_whole_model_has_attention_too_and_with_cublas_what_calls_it(tree):
-    """Of matrix products: the files that ggml's function for them calls, and the conversions to f16 for cuBLAS."""
+    # Of matrix products: the files that ggml's function for them calls, and the conversions to f16 for cuBLAS.
     alone = {"FLASH_ATTN_EXT": (), "ADD": ("binbcast.cu",), "ADD1": ("binbcast.cu",), "UNARY": ("unary.cu",)}
     assert files_of_device_ops(tree, cublas=False) == alone
     found = files_of_device_ops(tree, cublas=True)

@@ -184,9 +184,11 @@ def test_the_index_is_written_as_a_document_with_its_version(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [INDEX]
 
 
-def test_ranges():
+def test_ranges_of_layers():
     assert ranges({7, 0, 5, 6}) == "0, 5-7"
     assert ranges([]) == ""
+    with pytest.raises(InputError, match="the range 7-5 ends before it starts"):
+        parse_layers("0,7-5")
 
 
 REQUEST = Request(Path("model.gguf"), Prompt(tokens=7, seed=3))
@@ -204,11 +206,6 @@ def test_layers_are_numbers_and_ranges(text, layers):
 def test_another_text_is_no_layer(text):
     with pytest.raises(InputError, match="is not a layer or a range of layers, such as 0,5-7"):
         parse_layers(text)
-
-
-def test_a_range_that_ends_before_it_starts_is_refused():
-    with pytest.raises(InputError, match="the range 7-5 ends before it starts"):
-        parse_layers("0,7-5")
 
 
 def test_a_layer_that_the_model_lacks_is_named():
