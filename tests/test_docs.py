@@ -143,11 +143,12 @@ def test_what_readme_says_was_compared_is_recorded():
     )
 
 
-def test_a_path_wins_over_a_name(tmp_path, monkeypatch):
+def test_a_path_wins_over_a_name_which_may_be_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert shipped.find("scenario", "gqa") == ROOT / "scenarios/gqa.yaml"
     (tmp_path / "gqa").mkdir()
     assert shipped.find("scenario", "gqa") == Path("gqa")
+    assert shipped.find("scenario", "known-faults") == ROOT / "scenarios/known-faults"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,3 @@ def test_an_unknown_name_is_answered_with_the_nearest(kind, word, said, tmp_path
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=said):
         shipped.find(kind, word)
-
-
-def test_a_name_may_be_a_folder():
-    assert shipped.find("scenario", "known-faults") == ROOT / "scenarios/known-faults"

@@ -7,7 +7,7 @@ import pytest
 
 from fattn_probe.base.digest import short
 from fattn_probe.base.fingerprint import FINGERPRINT, Fingerprint, fingerprint_in
-from fattn_probe.cases.device import Target, load_devices, parse_target
+from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress.records import Shard, case_fingerprint
@@ -17,8 +17,8 @@ from fattn_probe.lab.detect.verdicts import judgement_of
 from fattn_probe.machine.run import fingerprint as fingerprints
 from fattn_probe.machine.run.fingerprint import on_target
 from fattn_probe.verdict.judge.checks import Checks
+from tests.made import H200
 
-H200 = parse_target("sim:h200", load_devices())
 MADE = Fingerprint(
     tree="t",
     patches=(("a", "b"),),

@@ -16,7 +16,7 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 from fattn_probe.verdict.measure.metrics import nmse
 from fattn_probe.verdict.truth.reference.adapter import reference_of
-from tests.made import SCENARIOS
+from tests.made import H200, SCENARIOS
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
@@ -51,7 +51,7 @@ def test_a_correct_kernel_is_clean():
     session = Session(RunOptions(resolve(DEFAULT_SOURCE), sanitize=("address", "undefined")))
     (case,) = expand(load(SCENARIOS / "gqa.yaml"))
     inputs = make_inputs(case)
-    outcome = session.run(case, inputs, parse_target("sim:h200", load_devices()))
+    outcome = session.run(case, inputs, H200)
     assert isinstance(outcome, Ran), outcome
     assert "runtime error" not in outcome.warnings
     assert nmse(outcome.result.dst, reference_of(case.op, inputs)) < 1e-6
@@ -60,11 +60,11 @@ def test_a_correct_kernel_is_clean():
 @pytest.mark.night
 def test_a_correct_kernel_in_a_child_process_leaks_nothing(tmp_path):
     options = RunOptions(resolve(DEFAULT_SOURCE), sanitize=("address", "undefined"), simulation=Simulation(threads=1))
-    session, target = Session(options), parse_target("sim:h200", load_devices())
+    session = Session(options)
     (case,) = expand(load(SCENARIOS / "gqa.yaml"))
     file = make_case_file(case, tmp_path / "case.gguf")
-    session.run(case, file, target)  # compiles what it needs
-    runner, words = session.build_for(target).program(RUNNER), ("--backend", target.backend)
-    with forked_runner(runner, words, env=session.env(target), folder=tmp_path, timeout=60) as forked:
+    session.run(case, file, H200)  # compiles what it needs
+    runner, words = session.build_for(H200).program(RUNNER), ("--backend", H200.backend)
+    with forked_runner(runner, words, env=session.env(H200), folder=tmp_path, timeout=60) as forked:
         child = forked.run(tmp_path / "case.gguf")
     assert child.code == 0, child.said.read_text()

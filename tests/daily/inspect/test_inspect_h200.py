@@ -21,9 +21,10 @@ from fattn_probe.llama.source import ggml_types, template_parameters
 from fattn_probe.machine.run.prepare import prepare
 from maintain.agreement import read_recording
 from tests.daily.inspect.shipped import CASES, every_shipped_case, inspector_of
+from tests.made import H200
 
 TESTS = Path(__file__).parents[2]
-H200 = json.loads(gzip.decompress((TESTS / "data/h200-inspect.json.gz").read_bytes()))
+INSPECTED = json.loads(gzip.decompress((TESTS / "data/h200-inspect.json.gz").read_bytes()))
 TRACE = json.loads(gzip.decompress((TESTS / "data/h200-trace.json.gz").read_bytes()))
 OCCUPANCY = {  # (simulated with a release build's registers, real with a -G build's)
     "alibi": {"max_blocks_per_sm": (3, 2), "max_blocks": (396, 264), "parallel_blocks": (3, 2)},
@@ -72,7 +73,7 @@ pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 def inspector(selected_cases):
     """An inspector whose build has the kernels of all selected cases, compiled in parallel."""
     made = inspector_of()
-    prepare(made.session, [(case, [parse_target("sim:h200", load_devices())]) for case in selected_cases])
+    prepare(made.session, [(case, [H200]) for case in selected_cases])
     return made
 
 
@@ -105,7 +106,7 @@ def test_the_session_on_an_rtx_4070():
 
 
 def test_every_shipped_case_was_inspected_on_the_h200():
-    assert set(H200) == set(CASES)
+    assert set(INSPECTED) == set(CASES)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_every_shipped_case(case, inspector, recorded):
     """Facts are the real H200's but for those listed, the blocks do all work once, by the arithmetic of tiles."""
     name = case.name
     facts = facts_of(inspector, case)
-    mine, theirs = json.loads(json.dumps(asdict(facts))), H200[name]
+    mine, theirs = json.loads(json.dumps(asdict(facts))), INSPECTED[name]
     differing = {
         fact: (mine["launch"][fact], theirs["launch"].get(fact))
         for fact in mine["launch"]
@@ -157,7 +158,7 @@ def test_every_register_of_a_traced_warp_is_the_h200_s(inspector):
     """KQ, P, KQ_max, KQ_rowsum, the rescale factor and VKQ of all lanes, in every bit that a debugger prints."""
     plan = {"block": [1, 0, 0], "linear": 1, "warp": 0, "tiles": 1, "kb0": None, "until_not_finite": False}
     with inspector.place(GQA, make_inputs(GQA)) as folder:
-        found = inspector.procedure(TRACE_OP, plan, folder, parse_target("sim:h200", load_devices()))
+        found = inspector.procedure(TRACE_OP, plan, folder, H200)
     mine, theirs = readings(found), readings(TRACE)  # the recording is older than what is read after the last step
     assert {key: mine[key] for key in theirs} == theirs
     assert len(theirs) == 4 * 32

@@ -23,9 +23,8 @@ void ggml_cuda_flash_attn_ext(ggml_backend_cuda_context & ctx, ggml_tensor * dst
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
+def root(cache, tmp_path):
     """A tree with one file, an empty cache, and `reads`, the trees that were read."""
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "tree"
     (folder / CUDA).mkdir(parents=True)
     (folder / CUDA / "fattn.cu").write_text(SOURCE)

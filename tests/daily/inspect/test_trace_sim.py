@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.trace.tracer import Tracer
 from fattn_probe.machine.run.outcome import Ran
 from tests.daily.inspect.shipped import CASES, inspector_of
+from tests.made import H200, case_of
 
 pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 SLOW, NIGHT = pytest.mark.slow, pytest.mark.night  # another kernel than gqa's is compiled
 
 FAULTS = Path(__file__).parent / "faults-by-block.patch"
-H200 = parse_target("sim:h200", load_devices())
 TWO_STEPS_A_BLOCK = """
 version: 1
 about: as many tiles as make an H200 give each block two KV steps
@@ -68,11 +66,6 @@ def tracer_of(inspector, case):
     facts = inspector.inspect(case, inputs, H200).result
     assert isinstance(facts, Facts), facts
     return Tracer(inspector, case, inputs, H200, facts)
-
-
-def case_of(text):
-    (case,) = expand(loads(text))
-    return case
 
 
 def agrees(trace, *kb0):

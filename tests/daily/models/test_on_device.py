@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device import Target, load_devices, parse_target
+from fattn_probe.cases.device import Target
 from fattn_probe.daily.models.capture import LaunchLog, ModelCapture, words_of
 from fattn_probe.daily.models.device_ops import device_ops, files_of_device_ops, files_of_ops, functions_of
 from fattn_probe.daily.models.on_device import OnDevice, Rehearsal, kernel_cases, place_of_model
@@ -21,6 +21,7 @@ from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, resolve
 from fattn_probe.llama.source.features import probe
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions, Session
+from tests.made import H200
 
 GPU = Target("cuda")
 LAUNCH = '{"order":%d,"kernel":"%s","grid":[%d,1,1],"block":[32,4,1],"shared":0}\n'
@@ -32,7 +33,7 @@ def launch(number, kernel="k_get_rows"):
 
 
 def test_a_model_runs_on_a_real_gpu_and_for_a_simulated_one_on_the_cpu():
-    simulated = parse_target("sim:h200", load_devices(None))
+    simulated = H200
     assert [place_of_model(target) for target in (GPU, simulated, CPU)] == [GPU, CPU, CPU]
     request, session = Request(Path("m"), Prompt(tokens=1)), Session(RunOptions(None))
     runs = [ModelCapture(session, request, GPU, Path(), print, model_on=place) for place in (GPU, CPU)]

@@ -28,6 +28,7 @@ from fattn_probe.machine.run.outcome import Ran
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, reference_of
 from tests.as_user import fattn_probe
 from tests.daily.models.make import MODELS, make_model
+from tests.made import H200
 
 pytestmark = [pytest.mark.build, pytest.mark.slow]
 CPU = Target("cpu")
@@ -267,11 +268,9 @@ def test_the_command_prints_one_document(session, models, tmp_path):
 
 
 def test_a_simulated_gpu_runs_the_ops_of_a_model(session, models, tmp_path):
-    from fattn_probe.cases.device import load_devices, parse_target
 
     asked = Request(models["qwen2"], Prompt(tokens=20))
-    target = parse_target("sim:h200", load_devices(None))
-    index = ModelCapture(session, asked, target, tmp_path, lambda note: None).run()
+    index = ModelCapture(session, asked, H200, tmp_path, lambda note: None).run()
     kernels = [found.launches[0].kernel for found in captures(index, tmp_path)]
     assert kernels == ["flash_attn_ext_f16", "flash_attn_ext_f16", "flash_attn_ext_vec", "flash_attn_ext_vec"]
     for found in captures(index, tmp_path):

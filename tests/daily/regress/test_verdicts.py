@@ -30,12 +30,6 @@ def code(digest, kernels=("vec 64",)):
     return SimpleNamespace(digest=lambda launches: digest, kernels=lambda launches: set(kernels))
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path))
-    return tmp_path
-
-
 def test_the_verdict_of_the_same_code_is_taken_over_and_says_so(cache):
     kept = Verdicts("these")
     kept.keep(ONE, code("a"), PASS)

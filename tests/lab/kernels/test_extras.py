@@ -23,12 +23,9 @@ from .test_contenders import case_of, rows
 HALF = np.zeros((1, 4, 7, 64), np.float16)
 
 
-def test_a_missing_package_is_named_with_its_command():
+def test_a_missing_package_is_named_with_its_command_and_a_missing_module_of_our_own_is_a_bug():
     with pytest.raises(InputError, match=r"^no_such_package is not installed: `pip install 'fattn-probe\[some\]'`$"):
         load("no_such_package.part", "some")
-
-
-def test_a_missing_module_of_our_own_is_a_bug():
     with pytest.raises(ModuleNotFoundError):
         load("fattn_probe.lab.kernels.no_such_module", "some")
 

@@ -54,14 +54,11 @@ def test_tokens_apart_are_found_again(pieces):
     assert [token for token in tokenize(text) if token.kind != "space"] == pieces
 
 
-def test_brackets_of_each_preprocessor_branch():
+def test_brackets_of_each_preprocessor_branch_and_one_without_a_mate():
     draft = draft_of(tokenize("#if A\nf(int a) {\n#else\nf(float a) {\n#endif\n g(x); }"))
     braces = [index for index, word in enumerate(draft.words) if word in "{}"]
     assert draft.mates[braces[2]] == braces[1]
     assert [draft.lines[index] for index in braces] == [2, 4, 6]
-
-
-def test_a_bracket_without_a_mate():
     draft = draft_of(tokenize("( ] x )"))
     assert draft.mates == [3, -1, -1, 0]
 

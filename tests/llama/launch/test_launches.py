@@ -35,14 +35,11 @@ def test_both_engines_give_the_same_record():
     assert (cuda.regs, sim.regs, cuda.max_blocks_per_sm, sim.max_blocks_per_sm) == (128, 255, 2, None)
 
 
-def test_a_record_says_where_its_registers_are_from():
+def test_a_record_says_where_its_registers_are_from_and_none_is_not_known():
     assert (one(CUDA).origin, one(SIM).origin) == (MEASURED, Origin(Method.ASSUMED))
     other = json.dumps(json.loads(CUDA) | {"origin": "estimated b7551"})
     assert one(other).origin == Origin(Method.ESTIMATED, 7551)
     assert one(other).document()["origin"] == "estimated b7551"
-
-
-def test_a_record_without_an_origin_is_not_taken_for_known():
     line = {name: value for name, value in json.loads(CUDA).items() if name != "origin"}
     assert not one(json.dumps(line)).origin.known
     assert one(json.dumps(line)).document()["origin"] == "unknown"
@@ -68,20 +65,17 @@ def test_only_the_first_run_counts():
     assert [launch.kernel for launch in parse_launches(text)] == ["flash_attn_ext_f16", "flash_attn_stream_k_fixup"]
 
 
-def test_a_record_keeps_the_engine_s_line():
+def test_a_record_keeps_the_engine_s_line_and_its_document_gives_it_again():
     for line in (CUDA, SIM):
         assert json.loads(one(line).to_json()) == json.loads(line)
+    document = one(SIM).document()
+    assert document["template_args"]["ncols1"] == "8"
+    assert one(json.dumps(document)) == one(SIM)
 
 
 def test_a_line_cut_off_is_named():
     with pytest.raises(InputError, match="launch records, line 2"):
         parse_launches(CUDA + "\n" + CUDA[:40])
-
-
-def test_a_json_document_s_launch_is_the_record_again():
-    document = one(SIM).document()
-    assert document["template_args"]["ncols1"] == "8"
-    assert one(json.dumps(document)) == one(SIM)
 
 
 VEC = (("D", "128"), ("ncols", "1"), ("type_K", "GGML_TYPE_F16"), ("type_V", "GGML_TYPE_F16"), ("b", "true"))

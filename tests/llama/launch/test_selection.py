@@ -189,13 +189,10 @@ def test_tiles_are_numbered_with_the_query_tile_fastest(grid):
     assert [index_of(tile, grid) for tile in tiles] == list(range(ntiles(grid)))
 
 
-def test_gqa_on_h200():
+def test_tiles_of_gqa_on_h200_and_between_two_seams():
     grid = Grid(iter_k=4, iter_j=1, iter_z_gqa=1, ne12=2, ne03=1)
     assert tiles_of(3, 4, grid) == (TileWork(0, 0, 0, 0, 3, 4, needs_fixup=True),)
     assert tiles_of(4, 5, grid) == (TileWork(0, 1, 0, 0, 0, 1, is_fixup=True),)
-
-
-def test_a_block_between_two_seams_of_one_tile_is_left_to_the_fixup():
     assert tiles_of(1, 3, Grid(4, 1, 1, 1, 1)) == (TileWork(0, 0, 0, 0, 1, 3, is_fixup=True),)
 
 

@@ -38,13 +38,15 @@ def test_release_is_fetched_once_and_holds_only_what_is_built(index, as_json, pr
     assert len(index.requests) == asked
 
 
-def test_folder_with_the_same_files_has_the_same_digest(index, tree_folder):
+def test_a_folder_may_be_a_tree_or_a_whole_sdist(index, tree_folder, tmp_path):
     index.publish(SDIST)
     assert resolve(str(tree_folder)).digest == resolve(RELEASE).digest
     (tree_folder / "models/large.gguf").write_text("another model")
     assert resolve(str(tree_folder)).digest == resolve(RELEASE).digest
     (tree_folder / "ggml/src/ggml.c").write_text("int changed;\n")
     assert resolve(str(tree_folder)).digest != resolve(RELEASE).digest
+    write_tree(tmp_path / "xllamacpp/thirdparty/llama.cpp")
+    assert resolve(str(tmp_path / "xllamacpp")).root == tmp_path / "xllamacpp/thirdparty/llama.cpp"
 
 
 def ggml_layout():
@@ -64,11 +66,6 @@ def test_ggml_in_its_own_layout_is_the_same_tree(index, tree_folder, tmp_path, p
     again = resolve(str(folder))
     assert (again.root, again.build_number) == (checkout.root, "?")
     assert again.digest != checkout.digest
-
-
-def test_folder_may_be_a_whole_sdist(tmp_path):
-    write_tree(tmp_path / "xllamacpp/thirdparty/llama.cpp")
-    assert resolve(str(tmp_path / "xllamacpp")).root == tmp_path / "xllamacpp/thirdparty/llama.cpp"
 
 
 def test_wrong_digest_of_the_index_is_refused_and_leaves_nothing(index, cache):

@@ -104,10 +104,13 @@ def test_a_capture_with_a_type_of_k_that_no_case_has_is_one_clear_error(case_and
         case_of(other)
 
 
-def test_a_capture_without_launches(case_and_inputs, tmp_path):
+def test_a_capture_without_launches_is_one_and_a_case_file_is_none(case_and_inputs, tmp_path):
     case, inputs = case_and_inputs
     write_capture(make_capture(case, inputs, launches=""), tmp_path / "capture.gguf")
     assert read_capture(tmp_path / "capture.gguf").launches == ()
+    write_case(case, inputs, tmp_path / "case.gguf")
+    with pytest.raises(InputError, match="there is no tensor dst"):
+        read_capture(tmp_path / "case.gguf")
 
 
 def test_a_result_of_another_case_is_refused(case_and_inputs):
@@ -125,13 +128,6 @@ def test_a_truncated_capture_is_one_clear_error(case_and_inputs, tmp_path, kept)
     cut.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
     with pytest.raises(InputError, match=r"cut\.gguf: (truncated, or not a GGUF file|not a case file)"):
         read_capture(cut)
-
-
-def test_a_case_file_is_no_capture(case_and_inputs, tmp_path):
-    case, inputs = case_and_inputs
-    write_case(case, inputs, tmp_path / "case.gguf")
-    with pytest.raises(InputError, match="there is no tensor dst"):
-        read_capture(tmp_path / "case.gguf")
 
 
 def test_a_write_that_fails_leaves_the_old_file(case_and_inputs, tmp_path):

@@ -46,10 +46,9 @@ def ran(*launches, said=""):
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+def cache(cache, monkeypatch):
     monkeypatch.setattr("fattn_probe.machine.run.prepare.unpacked_tables", lambda: None)
-    return tmp_path / "cache"
+    return cache
 
 
 @pytest.fixture

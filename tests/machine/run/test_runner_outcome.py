@@ -188,19 +188,13 @@ def test_a_function_loses_its_parameters_and_the_machine_s_path(frame, short):
     assert short_frame(frame) == short
 
 
-def test_a_place_s_path_may_have_spaces():
+def test_places_and_frames_are_named_once_and_only_the_innermost():
     assert place_of("void f(int) at /tmp/my programs/a b.cu:7") == ("/tmp/my programs/a b.cu", 7)
-
-
-def test_a_place_is_named_once():
     assert short_frames([LOAD, LAMBDA, LAMBDA, LAMBDA, LOAD]) == (
         short_frame(LOAD),
         "lambda at ggml/src/ggml-cuda/common.cuh:442",
         short_frame(LOAD),
     )
-
-
-def test_only_the_innermost_are_kept():
     assert len(short_frames([f"f at a.cu:{line}" for line in range(20)])) == 8
 
 
