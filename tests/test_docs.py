@@ -15,6 +15,7 @@ from fattn_probe.cases import shipped
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cli import app
 from fattn_probe.llama.source import patches
+from tests.as_user import completed
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -105,9 +106,7 @@ def test_dates_and_timings_are_with_the_measurements(page):
 
 
 def test_the_reference_is_what_the_program_says():
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts/reference", "--check"], capture_output=True, text=True, check=False
-    )
+    done = completed("--check", script=ROOT / "scripts/reference")
     assert done.returncode == 0, done.stdout
 
 

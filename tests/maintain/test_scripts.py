@@ -13,15 +13,16 @@ from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result
 from fattn_probe.llama.source import DEFAULT_SOURCE
 from maintain.matrix import RELEASES, SUITE, from_json, part_of
+from tests.as_user import completed
 from tests.made import ROOT, executable
 
+SCRIPTS = ROOT / "scripts"
 V100 = Identity("here", "sim:v100", "7.0", "", "sim", "release", DEFAULT_SOURCE, "11549", "", "0.1.0")
 H200 = Identity("here", "sim:h200", "9.0", "", "sim", "release", RELEASES[0], "?", "", "0.1.0")
 
 
 def nightly(*words):
-    command = [sys.executable, str(ROOT / "scripts/nightly"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=3000, check=False)
+    return completed(*words, script=SCRIPTS / "nightly", limit=3000)
 
 
 def recorded(path, identity, *results):
@@ -120,7 +121,6 @@ def test_the_verdicts_tests_are_tested():
     assert "of the others 2 noticed and 0 not: 100 %" in done.stdout
 
 
-SCRIPTS = ROOT / "scripts"
 FIRST = {path: path.read_text().partition("\n")[0] for path in sorted(SCRIPTS.iterdir()) if path.is_file()}
 PYTHON = [path for path, line in FIRST.items() if '/python"' in line]
 
@@ -164,8 +164,7 @@ def test_a_script_runs_with_the_environment_of_its_clone(tmp_path, script, has_v
     ],
 )
 def test_wrong_input_is_refused(words, said):
-    command = [sys.executable, str(ROOT / "scripts/detection"), *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = completed(*words, cwd=ROOT, script=SCRIPTS / "detection")
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
 
@@ -181,8 +180,8 @@ def test_wrong_input_is_refused(words, said):
 )
 def test_the_table_follows_from_the_verdicts(words):
     """Verdicts that no longer hold for a suite, because a hash has changed, count as open."""
-    command = [sys.executable, str(ROOT / "scripts/detection"), "mutants", *words.split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
+    done = completed("mutants", *words.split(), cwd=ROOT, script=SCRIPTS / "detection")
+    assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
     page = (ROOT / "docs/measurements/detection.md").read_text()
     assert len(rows) == 9 + ("--amd" in words)  # mma.cuh too
