@@ -70,9 +70,8 @@ def completed(*words, cwd=".", input="", script="", limit=900):
         given, out, err = (Path(folder, name) for name in ("in", "out", "err"))
         for path, text in ((given, input), (out, ""), (err, "")):
             path.write_text(text)
-        call = {"folder": folder, "words": command, "script": str(script)}
-        call |= {"cwd": str(Path(cwd).absolute()), "env": dict(os.environ)}
-        print(json.dumps(call), file=running.stdin, flush=True)
+        call = {"folder": folder, "words": command, "script": str(script), "cwd": str(Path(cwd).absolute())}
+        print(json.dumps(call | {"env": dict(os.environ)}), file=running.stdin, flush=True)
         if not select.select([running.stdout], [], [], limit)[0]:
             running.kill()
             server.cache_clear()
