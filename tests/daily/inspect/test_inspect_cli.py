@@ -9,13 +9,17 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pexpect
 import pytest
 
 from fattn_probe.base.seal import seal
 from fattn_probe.llama.build import open_build
+from fattn_probe.machine.run.capture import read_capture
 from tests.as_user import completed as probe
 from tests.made import executable
+
+pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 
 GQA = Path(__file__).parents[3] / "scenarios/gqa.yaml"
 SINKS = GQA.with_name("sinks.yaml")
@@ -29,8 +33,6 @@ n_q: 1
 n_kv: 256
 layout: {K: {kind: view, pad: 4}}
 """
-
-pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 
 
 def inspect(*words):
@@ -296,3 +298,69 @@ def test_the_first_infinity_of_a_tile_kernel_is_found(tmp_path):
         "VKQ of sequence 0, query 0, head 0, d 0 is inf, kb0 0: block 0, warp 0, lane 0, seen at fattn-tile.cuh:"
         in (" ".join(done.stdout.split()))
     )
+
+
+STAND_IN = "gdb -iex 'set may-call-functions off'"
+"""A gdb that cannot call functions of the program, as gdb 13 on a CPU with AMX, is enough to inspect."""
+LINE = "float KQ_max_new@fattn-mma-f16.cuh"
+NO_CALLS = "Cannot call functions in the program: may-call-functions is off."
+
+
+INTERFACES = pytest.mark.parametrize(
+    "interface", [(), pytest.param(("--mi",), marks=pytest.mark.night)], ids=["", "mi"]
+)
+
+
+def without_calls(*words, **options):
+    return probe(*words, "--debugger", STAND_IN, **options)
+
+
+def inspect_without(*words):
+    return without_calls("inspect", GQA, "--on", "sim:h200", *words)
+
+
+@INTERFACES
+def test_every_look_at_an_op_without_calls(interface, tmp_path):
+    done = inspect_without(
+        *("--values", "K[:4,0,1]", "--captures", tmp_path, "--trace", "--find-nan"),
+        *("--break", LINE, "--print", "kb0", "--at", "block=2,warp=1", "--json", *interface),
+    )
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["inspections"]
+    assert found["facts"]["launch"]["ntiles_dst"] == 2
+    assert len(found["facts"]["blocks"]) == 8
+    assert {item["name"]: item["differing"] for item in found["bytes"]} == {"Q": 0, "K": 0, "V": 0, "mask": 0}
+    assert np.shape(found["values"]["K[:4,0,1]"]) == (1, 4)
+    assert np.isfinite(read_capture(Path(found["capture"])).dst).all()
+    assert found["trace"]["first_deviation"] is None
+    assert [stop["values"]["kb0"] for stop in found["stops"]] == ["2"]
+    assert found["not_finite"] is None
+
+
+def test_the_live_debugger_without_calls():
+    done = without_calls("debug", GQA, "--on", "sim:h200", input="fattn tile\nbt\nquit\n")
+    assert done.returncode == 0, done.stderr
+    assert "block (0, 0, 0)" in done.stdout
+    assert "std::apply" not in done.stdout
+    assert "fattn-mma-f16.cuh:" in done.stdout
+
+
+@INTERFACES
+def test_expressions_without_a_value_have_their_reason(interface):
+    wanted = ("kb0", "KQ_maxx", "nosuchvar", "ggml_nbytes(0)")
+    done = inspect_without("--break", LINE, *(word for text in wanted for word in ("--print", text)), *interface)
+    assert done.returncode == 2
+    assert "kb0 = 0" in done.stdout
+    place = r"flash_attn_ext_f16_iter at fattn-mma-f16.cuh:"
+    said = [line for line in done.stderr.splitlines() if line.startswith("--print")]
+    near, unknown, call = (line.partition(" has no value in ")[2] for line in said)
+    assert all(line.startswith(place) for line in (near, unknown, call))
+    assert 'No symbol "KQ_maxx" in current context. Similar names in scope: KQ_max, KQ_max_new' in near
+    assert 'No symbol "nosuchvar" in current context. In scope: ' in unknown
+    assert call.endswith(NO_CALLS)
+
+
+def test_an_expression_needs_a_place():
+    done = inspect_without("--print", "kb0")
+    assert done.returncode == 2
+    assert "--print 'kb0' needs --break 'PATTERN@FILE'" in done.stderr
