@@ -14,7 +14,7 @@ from pathlib import Path
 HEEDING_HANGUPS = ("env", "--default-signal=HUP")
 """Before a command: undoes what nohup does, under which tests may run."""
 SERVER = """
-import atexit, gc, importlib, json, os, signal, sys, threading
+import atexit, gc, importlib, json, os, runpy, signal, sys, threading
 import fattn_probe.__main__
 from fattn_probe.cli.commands import commands
 for _, _, place, _ in commands():
@@ -35,9 +35,14 @@ for number, name in enumerate(("in", "out", "err")):
 os.environ.clear()
 os.environ.update(call["env"])
 os.chdir(call["cwd"])
-sys.argv = [fattn_probe.__main__.__file__, *call["words"]]
+program = call["script"] or fattn_probe.__main__.__file__
+sys.argv = [program, *call["words"]]
 try:
-    fattn_probe.__main__.main()
+    if call["script"]:
+        sys.path[0] = os.path.dirname(program)
+        runpy.run_path(program, run_name="__main__")
+    else:
+        fattn_probe.__main__.main()
 except SystemExit as end:
     threading._shutdown()
     atexit._run_exitfuncs()
@@ -58,19 +63,19 @@ def server():
     return running
 
 
-def completed(*words, cwd=".", input=""):
-    """The completed run of a command."""
+def completed(*words, cwd=".", input="", script="", limit=900):
+    """The completed run of a command, or of a script in Python."""
     running, command = server(), [*map(str, words)]
     with tempfile.TemporaryDirectory() as folder:
         given, out, err = (Path(folder, name) for name in ("in", "out", "err"))
         for path, text in ((given, input), (out, ""), (err, "")):
             path.write_text(text)
-        call = {"folder": folder, "words": command, "cwd": str(Path(cwd).absolute()), "env": dict(os.environ)}
-        print(json.dumps(call), file=running.stdin, flush=True)
-        if not select.select([running.stdout], [], [], 900)[0]:
+        call = {"folder": folder, "words": command, "script": str(script), "cwd": str(Path(cwd).absolute())}
+        print(json.dumps(call | {"env": dict(os.environ)}), file=running.stdin, flush=True)
+        if not select.select([running.stdout], [], [], limit)[0]:
             running.kill()
             server.cache_clear()
-            raise TimeoutError(f"{command}: no end after 900 s")
+            raise TimeoutError(f"{command}: no end after {limit} s")
         return subprocess.CompletedProcess(command, int(running.stdout.readline()), out.read_text(), err.read_text())
 
 

@@ -33,6 +33,13 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: places[item.path])
 
 
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The folder of an empty cache."""
+    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="module")
 def tree():
     """The default llama.cpp."""

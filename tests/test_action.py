@@ -104,9 +104,9 @@ def installed(tmp_path):
             shutil.copytree(ROOT / part, action / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / part, action)
-    checked([sys.executable, "-m", "venv", tmp_path / "python"], tmp_path)
+    checked([sys.executable, "-m", "venv", "--without-pip", tmp_path / "python"], tmp_path)
     (site,) = (tmp_path / "python").glob("lib/python*/site-packages")
-    # Its requirements are there already: test_wheel.py installs them.
+    # Its requirements are there already, pip too: test_wheel.py installs them.
     (site / "requirements.pth").write_text(sysconfig.get_path("purelib"))
     dropped = ("PYTHONPATH", "VIRTUAL_ENV")
     env = {name: value for name, value in os.environ.items() if name not in dropped}

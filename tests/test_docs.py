@@ -15,6 +15,7 @@ from fattn_probe.cases import shipped
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cli import app
 from fattn_probe.llama.source import patches
+from tests.as_user import completed
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -105,9 +106,7 @@ def test_dates_and_timings_are_with_the_measurements(page):
 
 
 def test_the_reference_is_what_the_program_says():
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts/reference", "--check"], capture_output=True, text=True, check=False
-    )
+    done = completed("--check", script=ROOT / "scripts/reference")
     assert done.returncode == 0, done.stdout
 
 
@@ -143,11 +142,12 @@ def test_what_readme_says_was_compared_is_recorded():
     )
 
 
-def test_a_path_wins_over_a_name(tmp_path, monkeypatch):
+def test_a_path_wins_over_a_name_which_may_be_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert shipped.find("scenario", "gqa") == ROOT / "scenarios/gqa.yaml"
     (tmp_path / "gqa").mkdir()
     assert shipped.find("scenario", "gqa") == Path("gqa")
+    assert shipped.find("scenario", "known-faults") == ROOT / "scenarios/known-faults"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,3 @@ def test_an_unknown_name_is_answered_with_the_nearest(kind, word, said, tmp_path
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=said):
         shipped.find(kind, word)
-
-
-def test_a_name_may_be_a_folder():
-    assert shipped.find("scenario", "known-faults") == ROOT / "scenarios/known-faults"

@@ -90,12 +90,9 @@ def test_checkers_read_every_script():
     assert {f"scripts/{name}" for name in ours} <= set(tools["mypy"]["files"])
 
 
-def test_checkers_are_pinned():
+def test_checkers_are_pinned_and_hooks_run_the_environments_own():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert all("==" in requirement for requirement in extras["lint"])
-
-
-def test_hooks_run_the_environments_own_checkers():
     (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert repo["repo"] == "local"
     assert all(hook["entry"].startswith(".venv/bin/") for hook in repo["hooks"])

@@ -21,12 +21,6 @@ KIND = Kind("things", "the thing")
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def made():
     """The folders that were filled."""
     return []

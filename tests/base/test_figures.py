@@ -23,11 +23,8 @@ def test_a_factor_has_three_digits_and_no_power_of_ten_below_a_million(value, wo
     assert times(value) == words
 
 
-def test_a_time_of_day_has_no_T_and_no_seconds():
+def test_times_of_day_and_of_a_clock():
     assert minute("2026-11-22T04:40:13+00:00") == "2026-11-22 04:40"
-
-
-def test_a_clock_has_hours_where_there_are_some():
     assert [clock(seconds) for seconds in (0.4, 62, 3723)] == ["0:00", "1:02", "1:02:03"]
 
 

@@ -1,15 +1,31 @@
-"""Files that are written completely or not at all."""
+"""Files that are written completely or not at all, their locks, and scratch folders of processes that were killed."""
 
+import json
 import os
+import signal
+import subprocess
+import sys
+import tempfile
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from fattn_probe.base import files
 from fattn_probe.base.errors import InputError, MachineError
-from fattn_probe.base.files import find_files, read_text, replacing, whole_folder, write_text
+from fattn_probe.base.files import (
+    LOCK,
+    find_files,
+    lock_of_file,
+    read_text,
+    replacing,
+    scratch,
+    scratch_root,
+    whole_folder,
+    write_text,
+)
 
 
 def test_a_file_is_replaced_at_the_end_and_after_an_error_the_old_one_is_there(tmp_path):
@@ -150,3 +166,132 @@ def test_a_large_limit_takes_no_memory(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 1 << 24
     finally:
         tracemalloc.stop()
+
+
+WORKER = """
+import json, sys
+from pathlib import Path
+from fattn_probe.base.files import lock_of_file, replacing
+path = Path(sys.argv[1])
+for _ in range(200):
+    with lock_of_file(path):
+        number = json.loads(path.read_text() or "0")
+        with replacing(path) as part:
+            part.write_text(str(number + 1))
+"""
+
+
+def test_two_processes_with_two_caches_change_one_file(tmp_path):
+    path = tmp_path / "results.json"
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, path], env={**os.environ, "FATTN_PROBE_CACHE": str(tmp_path / name)}
+        )
+        for name in ("one", "two")
+    ]
+    assert [child.wait() for child in children] == [0, 0]
+    assert json.loads(path.read_text()) == 400
+    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+
+
+HISTORY = """
+import sys
+from pathlib import Path
+from fattn_probe.base import documents
+for number in range(100):
+    documents.append(Path(sys.argv[1]), [{"from": sys.argv[2], "number": number}] * 3)
+"""
+
+
+@pytest.mark.parametrize("name", ["verdicts.jsonl", "verdicts.jsonl.gz"])
+def test_two_processes_with_two_caches_append_to_one_file(tmp_path, name):
+    from fattn_probe.base import documents
+
+    path = tmp_path / name
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", HISTORY, path, cache], env={**os.environ, "FATTN_PROBE_CACHE": str(tmp_path / cache)}
+        )
+        for cache in ("one", "two")
+    ]
+    assert [child.wait() for child in children] == [0, 0]
+    items = list(documents.read(path, "verdict"))
+    assert sorted({(item["from"], item["number"]) for item in items}) == [
+        (cache, number) for cache in ("one", "two") for number in range(100)
+    ]
+    assert len(items) == 600
+
+
+def test_a_held_lock_is_not_waited_for(tmp_path):
+    with lock_of_file(tmp_path / "x"):
+        with pytest.raises(BlockingIOError), lock_of_file(tmp_path / "x", wait=False):
+            pass
+        with replacing(tmp_path / "x") as part:
+            part.touch()
+        with lock_of_file(tmp_path / "x", wait=False):
+            pass
+
+
+OWNER = """
+import sys, time
+from fattn_probe.base.files import scratch
+with scratch() as folder:
+    (folder / "case.gguf").write_bytes(bytes(1 << 20))
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+@contextmanager
+def owner():
+    """A process with a scratch folder, and the folder."""
+    argv = [sys.executable, "-c", OWNER]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process, Path(process.stdout.readline().strip())
+
+
+def test_a_folder_is_there_within_and_gone_after():
+    with scratch() as folder:
+        (folder / "file").write_text("x")
+        assert folder.parent == scratch_root()
+    assert list(scratch_root().iterdir()) == []
+
+
+def test_folders_of_killed_processes_are_removed_at_the_next_start():
+    with owner() as (process, left):
+        process.send_signal(signal.SIGKILL)
+    assert (left / "case.gguf").is_file()
+    with scratch() as folder:
+        assert sorted(scratch_root().iterdir()) == sorted([folder, folder.with_suffix(LOCK)])
+
+
+def test_the_folder_of_a_living_process_stays():
+    with owner() as (process, its):
+        with scratch(), scratch():
+            assert (its / "case.gguf").is_file()
+        process.communicate("", timeout=60)
+    assert not its.exists()
+
+
+def test_an_interrupted_process_leaves_nothing():
+    with owner() as (process, its):
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+    assert not its.exists()
+
+
+@pytest.mark.parametrize("make", ["symlink", "file"])
+def test_a_place_that_is_not_ours_is_not_used(make, tmp_path):
+    place = tmp_path / f"fattn-probe-{os.getuid()}"
+    if make == "symlink":
+        place.symlink_to("/")
+    else:
+        place.write_text("")
+    with pytest.raises(MachineError, match="fattn-probe-"), scratch():
+        pass

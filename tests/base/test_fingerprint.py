@@ -7,7 +7,7 @@ import pytest
 
 from fattn_probe.base.digest import short
 from fattn_probe.base.fingerprint import FINGERPRINT, Fingerprint, fingerprint_in
-from fattn_probe.cases.device import Target, load_devices, parse_target
+from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress.records import Shard, case_fingerprint
@@ -17,8 +17,8 @@ from fattn_probe.lab.detect.verdicts import judgement_of
 from fattn_probe.machine.run import session as fingerprints
 from fattn_probe.machine.run.session import on_target
 from fattn_probe.verdict.judge.checks import Checks
+from tests.made import H200
 
-H200 = parse_target("sim:h200", load_devices())
 MADE = Fingerprint(
     tree="t",
     patches=(("a", "b"),),
@@ -42,14 +42,11 @@ def test_a_build_has_a_folder_for_what_is_compiled_and_by_which_fattn_probe():
     assert replace(MADE, stamp="t").build != MADE.build
 
 
-def test_the_kernels_and_launches_of_ops_are_remembered_where_they_always_were():
+def test_the_kernels_and_launches_of_ops_are_remembered_where_they_always_were(monkeypatch):
     asked = on_target(ASKED, H200)
     assert asked.kernels == "efcd1e86bcb14c1c"
     assert asked.launches == "209e0a26e347f0c9"
     assert replace(asked, tree="pypi:x==1", patches=()).kernels == "b3f9c1e1a4989b57"
-
-
-def test_the_kernels_of_a_real_gpu_are_remembered_by_its_name(monkeypatch):
     monkeypatch.setattr(fingerprints, "gpu_name", lambda index: "NVIDIA H200")
     assert on_target(ASKED, Target("cuda")).kernels == "d66918d35027b780"
 
@@ -66,12 +63,9 @@ def test_kept_verdicts_of_mutants_hold(told, checks, expected):
     assert short(json.dumps(judgement_of(entry, H200, checks))) == expected
 
 
-def test_every_field_survives_json():
+def test_a_fingerprint_in_json_is_whole_or_unknown():
     assert fingerprint_in(FINGERPRINT.text(KNOWN)) == KNOWN
     assert all(getattr(KNOWN, field.name) for field in fields(KNOWN))
-
-
-def test_the_fingerprint_of_another_version_is_unknown():
     assert fingerprint_in("") is None
     assert fingerprint_in('{"tree": "t"}') is None
 

@@ -40,18 +40,12 @@ def test_quotas(tmp_path, text, files, found):
     assert groups(tmp_path, text, **files) == found
 
 
-@pytest.mark.parametrize(("quota", "expected"), [(0.1, 1), (1.0, 1), (1.5, 2), (3.0, 3), (64.0, 8)])
+@pytest.mark.parametrize(("quota", "expected"), [(0.1, 1), (1.0, 1), (1.5, 2), (3.0, 3), (64.0, 8), (None, 8)])
 def test_cores_are_the_fewest_of_affinity_and_quota(monkeypatch, quota, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.setattr(os, "cpu_count", lambda: 256)
-    monkeypatch.setattr(machine, "quotas", lambda *places: iter([quota]))
+    monkeypatch.setattr(machine, "quotas", lambda *places: iter([quota] if quota else []))
     assert machine.cores() == expected
-
-
-def test_cores_without_a_quota(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {5, 7})
-    monkeypatch.setattr(machine, "quotas", lambda *places: iter(()))
-    assert machine.cores() == 2
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(None, "3"), (5, "5")])

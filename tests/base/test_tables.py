@@ -24,20 +24,17 @@ def letters(text):
     return re.sub(r"[\s─]", "", text)
 
 
-def test_a_table_stands_side_by_side_where_there_is_room():
+def test_a_table_stands_side_by_side_where_there_is_room_and_with_narrower_gaps_first():
     lines = [line.rstrip() for line in shown(RUN, width=100).splitlines()]
     assert lines[1].split() == ["case", "on", "kernel", "grid", "per", "SM"]
     assert lines[3].split() == ["gqa", "sim:h200", KERNEL, "8x1x1", "2"]
     assert lines[3].index("gqa    sim:h200   flash") == 0
     assert lines[4].endswith("16")
-
-
-def test_a_narrow_terminal_gets_narrower_gaps_first():
     assert shown(RUN, width=80).splitlines()[3].startswith("gqa   sim:h200  flash")
     assert shown(RUN, width=75).splitlines()[3].startswith("gqa  sim:h200 flash")
 
 
-def test_a_record_that_does_not_fit_is_a_heading_and_its_words_by_name():
+def test_a_record_that_does_not_fit_is_a_heading_and_its_words_by_name_and_its_kernel_is_folded():
     assert shown(RUN, width=60) == (
         "gqa  sim:h200\n"
         f"  kernel {KERNEL}\n"
@@ -45,9 +42,6 @@ def test_a_record_that_does_not_fit_is_a_heading_and_its_words_by_name():
         "  kernel flash_attn_stream_k_fixup<64,8,8>   grid 2x8x8\n"
         "  blocks per SM 16\n"
     )
-
-
-def test_a_kernel_is_folded_before_its_template_arguments():
     assert shown(RUN, width=36).splitlines()[:4] == [
         "gqa  sim:h200",
         "  kernel flash_attn_ext_f16",

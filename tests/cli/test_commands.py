@@ -111,12 +111,9 @@ def test_the_pytest_plugin_imports_nothing_heavy():
     assert set(done.stdout.split()) == {"fattn_probe", "fattn_probe.pytest_plugin"}
 
 
-def test_commands_are_completed():
+def test_commands_options_and_values_are_completed():
     assert completed("d") == ["demo", "doctor", "debug", "diff", "device"]
     assert completed("scenario", "") == ["list", "show", "check", "new", "from-ops", "from-capture"]
-
-
-def test_options_and_values_are_completed():
     assert {"--on", "--repeat"} <= set(completed("compare", "--"))
     assert completed("run", "gqa", "--on", "sim:h") == ["sim:h100", "sim:h200"]
     assert "fault-stream-k-seam" in completed("inspect", "gqa", "--patch", "fault-")

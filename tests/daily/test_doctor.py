@@ -97,31 +97,19 @@ def test_a_missing_optional_tool_disables_only_its_task(tool, stopped):
     assert [item.name for item in report.engines if not item.usable] == ([stopped] if stopped else [])
 
 
-def test_ninja_of_pypi_stands_in_for_the_systems():
+def test_what_is_there_in_another_version_or_form():
     assert finding(without("ninja"), "ninja").found == "1.13.2 (PyPI)"
-
-
-def test_an_old_compiler_is_named_with_its_version_and_a_newer_package():
     item = finding(replace(FULL, tools={**FULL.tools, "g++": Tool("/usr/bin/g++", (9, 4, 0))}), "g++")
     assert item.found == "9.4.0 (/usr/bin/g++), needs 11"
     assert item.install == "sudo apt install g++-11"
-
-
-def test_a_processor_without_half_precision_is_named():
     item = finding(replace(FULL, cpu_flags=frozenset({"avx2"})), "machine")
     assert item.found.endswith("without fma, f16c")
-
-
-def test_aarch64_needs_no_x86_flags():
     assert diagnose(replace(FULL, machine="aarch64", cpu_flags=frozenset())).sim_usable
 
 
-def test_gdb_without_python_cannot_inspect():
+def test_an_engine_says_why_it_cannot_run():
     facts = replace(FULL, gdb_python=False)
     assert engine(facts, "sim, inspect").why_not == ("gdb's Python: not found",)
-
-
-def test_no_gpu_says_why():
     facts = replace(FULL, gpus=(), gpu_problem="no NVIDIA driver")
     assert engine(facts, "cuda, run").why_not == ("NVIDIA GPU: no NVIDIA driver",)
     assert engine(facts, "cuda, build").usable

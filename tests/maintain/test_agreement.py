@@ -69,12 +69,9 @@ def test_the_digest_is_of_the_bits():
     assert digest_of(zero) != digest_of(-zero)
 
 
-def test_files_that_are_not_recordings(tmp_path):
+def test_what_is_no_recording_or_of_another_size_is_refused(tmp_path, recorded):
     with pytest.raises(InputError, match="not a recording"):
         read_recording(tmp_path / "none", {}, {})
-
-
-def test_another_size_is_refused(recorded):
     with pytest.raises(InputError, match="another size"):
         agreement(recorded, np.zeros((1, 1, 1, 64), np.float32), ())
 

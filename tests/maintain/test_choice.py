@@ -5,10 +5,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fattn_probe.cases.device import load_devices, parse_target
 from maintain import choice
 from maintain.choice import Killers, Kills, choose, entries, killers, table, with_corpus
 from tests.lab.detect.test_mutate import DIED, MUTANT, stand_in
+from tests.made import H200
 
 SECONDS = {"sim:h200: a": 10.0, "sim:h200: b": 1.0, "sim:t4: c": 2.0, "sim:t4: d": 1.0}
 A, B, C, D = SECONDS
@@ -25,10 +25,11 @@ def test_the_case_with_most_kills_for_its_seconds_is_first_and_none_is_chosen_fo
     assert choose(made, 100) == [B, C, A]  # not D, whose only fault B kills
 
 
-def test_a_budget_leaves_out_what_does_not_fit():
+def test_a_budget_leaves_out_what_does_not_fit_and_the_chosen_are_listed_by_target():
     made = kills_of((0, {A}), (0, {A}), (0, {C}))
     assert choose(made, 3.0) == [C]
     assert choose(made, 0.5) == []
+    assert entries(choose(kills_of((0, {B}), (0, {D}), (0, {C})), 100)) == {"sim:h200": ["b"], "sim:t4": ["d", "c"]}
 
 
 def test_a_case_costs_the_compile_time_of_the_kernels_that_no_chosen_case_has():
@@ -47,10 +48,6 @@ def test_the_other_half_chooses_nothing_but_is_counted():
         ("chosen by", "1", "1", "1", "100.0 %"),
         ("held out", "3", "2", "1", "50.0 %"),
     )
-
-
-def test_the_chosen_cases_by_target():
-    assert entries(choose(kills_of((0, {B}), (0, {D}), (0, {C})), 100)) == {"sim:h200": ["b"], "sim:t4": ["d", "c"]}
 
 
 def test_a_fault_of_the_corpus_has_the_case_that_caught_it():
@@ -88,7 +85,7 @@ def test_the_kernels_of_a_run_have_the_compile_times_of_its_build(monkeypatch):
     monkeypatch.setattr(choice, "session_for", lambda entry, session: session)
     monkeypatch.setattr(choice, "step_seconds", lambda folders: times)
     session = SimpleNamespace(options=None, build_for=lambda target: SimpleNamespace(folder=None))
-    part = SimpleNamespace(entry=SimpleNamespace(flavour="check"), target=parse_target("sim:h200", load_devices()))
+    part = SimpleNamespace(entry=SimpleNamespace(flavour="check"), target=H200)
     built = SimpleNamespace(plan=SimpleNamespace(parts=[part]), sessions=[session], session=session)
     runs = [SimpleNamespace(part=0, case=SimpleNamespace(op=op)) for op in ("one", "two", "none")]
     kernels, compiling = choice.kernels_of(cast(Any, built), cast(Any, SimpleNamespace(runs=runs)), [A, B, C])

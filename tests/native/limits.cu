@@ -1,4 +1,4 @@
-// Launches beyond the limits of a GPU. What an H100 said to each is in test_limits.py.
+// Launches beyond the limits of a GPU. What an H100 said to each is in test_order.py.
 #include <cuda_runtime.h>
 #include <cstdio>
 #include <cstdlib>

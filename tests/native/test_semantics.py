@@ -1,11 +1,13 @@
 """What the simulator computes: warp instructions, tensor cores, special functions, copies, atomics, schedules."""
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fattn_probe.machine.run.simulator import Simulation
+from tests.native.sanitizer import SANITIZER
 
 pytestmark = pytest.mark.build
 
@@ -196,3 +198,38 @@ def test_the_checker_sees_it_in_any_schedule(programs, kernel, seed):
     done = programs["semantics", "check"].run(kernel, *ROWS, stdin=numbers(ROWS[2]).tobytes(), simulation=seeded(seed))
     assert done.code == 86
     assert '"kind":"race"' in done.stderr or '"kind":"uninitialized-shared"' in done.stderr
+
+
+@pytest.mark.parametrize("use", ["switch_on", "unknown", "mutant"])
+@pytest.mark.parametrize("number", [-1, 16384, 20000])
+def test_a_number_without_room_ends_the_run(programs, use, number):
+    done = programs["mutants", "release"].run(use, number)
+    assert done.code == 1
+    assert done.stderr == f"fattn-probe: simulator: mutant {number} has no room: there may be 16383\n"
+
+
+@pytest.mark.parametrize(("number", "on"), [(0, 0), (1, 1), (2, 0), (16383, 2)])
+def test_one_mutant_is_switched_on(programs, number, on):
+    assert programs["mutants", "release"].run("switch_on", number).stdout == b"%d\n" % on
+
+
+def test_a_run_without_one_notes_what_it_reached(programs, tmp_path):
+    reached = tmp_path / "reached"
+    programs["mutants", "release"].run("mutant", 16383, FATTN_PROBE_REACHED=str(reached))
+    assert reached.read_text() == "16383 1\n"
+
+
+def test_other_builds_have_no_switch(programs, flavour):
+    assert b"fattn_probe_switch_on" in programs["mutants", "release"].path.read_bytes()
+    assert b"fattn_probe_switch_on" not in programs["faults", flavour].path.read_bytes()
+
+
+CALLS = {"thread": "__tsan_init", "address": "__asan_init", "undefined": "__ubsan_handle_type_mismatch_v1_abort"}
+"""What the code that g++ compiles for each calls, and the simulator's own checker does not define."""
+
+
+def test_the_simulator_is_compiled_for_the_sanitizer(programs):
+    program = programs["semantics", "release"].path
+    said = subprocess.run(["nm", program], capture_output=True, text=True, check=True).stdout
+    names = {line.split()[-1].partition("@")[0] for line in said.splitlines()}
+    assert {name for name, call in CALLS.items() if call in names} == ({SANITIZER} if SANITIZER else set())

@@ -1,13 +1,15 @@
-"""The tensor cores' arithmetic with AVX-512 is the portable one's, in every bit."""
+"""Arithmetic of tensor cores (AVX-512 or not), 8-bit formats against CUDA's own header, the rules of counts."""
 
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.native.cuda_program import compile_programs
+from fattn_probe.llama.build.stamp import NATIVE
+from tests.native.cuda_program import compile_programs, flags
 
 pytestmark = pytest.mark.build
 
@@ -80,3 +82,142 @@ def test_infinities_and_nans_spread_as_in_portable_code(program, kind):
     )
     portable, fast = both(program, kind, 16, values)
     np.testing.assert_array_equal(fast, portable)
+
+
+CODES = r"""
+#include <cuda_runtime.h>
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+static uint64_t digest = 14695981039346656037u;
+static void add(uint32_t code) { digest = (digest ^ code) * 1099511628211u; }
+
+static void convert(uint32_t bits, double more) {
+    float x;
+    memcpy(&x, &bits, 4);
+    for (auto saturation : {__NV_NOSAT, __NV_SATFINITE}) {
+        for (auto format : {__NV_E4M3, __NV_E5M2}) {
+            add(__nv_cvt_float_to_fp8(x, saturation, format));
+            if (x == x) {
+                add(__nv_cvt_double_to_fp8(double(x) * more, saturation, format));
+            }
+            __nv_bfloat16_raw brain;
+            brain.x = static_cast<unsigned short>(bits >> 16);
+            __half_raw half;
+            half.x = static_cast<unsigned short>(bits >> 16);
+            add(__nv_cvt_bfloat16raw_to_fp8(brain, saturation, format));
+            add(__nv_cvt_halfraw_to_fp8(half, saturation, format));
+        }
+        for (auto rounding : {cudaRoundZero, cudaRoundPosInf}) {
+            add(__nv_cvt_float_to_e8m0(x, saturation, rounding));
+        }
+    }
+}
+
+int main() {
+    for (uint32_t high = 0; high < 1u << 17; high++) { // every exponent, and ties of both formats
+        convert(high << 15, 1.0);
+        convert(high << 15 | 1, 1.0 + 0x1p-40);
+    }
+    for (int code = 0; code < 256; code++) {
+        add(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3).x);
+        add(__nv_cvt_fp8_to_halfraw(code, __NV_E5M2).x);
+        add(__nv_cvt_e8m0_to_bf16raw(code).x);
+    }
+    printf("%016llx\\n", static_cast<unsigned long long>(digest));
+}
+"""
+
+
+def digest(folder, name, *include):
+    (folder / "codes.cpp").write_text(CODES)
+    built = flags("release").toolchain
+    command = [built.cxx, "-std=gnu++17", "-O1", "-w", "-mf16c", "-mfma", *include, "-isystem", built.cuda_include]
+    subprocess.run([*command, folder / "codes.cpp", "-o", folder / name], check=True)
+    return subprocess.run([folder / name], check=True, capture_output=True, text=True).stdout
+
+
+def test_every_code_is_that_of_cudas_header(tmp_path):
+    ours = digest(tmp_path, "ours", "-I", NATIVE / "sim", "-I", NATIVE / "sim/include")
+    assert ours == digest(tmp_path, "cudas")
+
+
+OFF = -1
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rules") / "rules"
+    sources = [Path(__file__).with_name("count_rules.cpp"), NATIVE / "sim/count_rules.cpp"]
+    command = [shutil.which("g++"), "-std=gnu++17", "-O1", "-DSIMT_COUNT", f"-I{NATIVE / 'sim'}", *sources, "-o", path]
+    subprocess.run(command, check=True)
+    return path
+
+
+def found(rules, kind, size, addresses, *words):
+    """(sectors, wavefronts, conflicts); with the word `copy`, before them the number of instructions."""
+    line = f"{kind} {size} {' '.join(map(str, addresses))}\n"
+    done = subprocess.run([rules, *words], input=line, capture_output=True, text=True, check=True)
+    return tuple(map(int, done.stdout.split()))
+
+
+def strided(step):
+    return [lane * step for lane in range(32)]
+
+
+CASES = {
+    "words side by side": ("load", 4, strided(4), (4, 1, 0)),
+    "one word": ("load", 4, strided(0), (1, 1, 0)),
+    "two words of a bank": ("load", 4, [128 * (lane % 2) for lane in range(32)], (2, 2, 1)),
+    "a column of 32 words": ("load", 4, strided(128), (32, 32, 31)),
+    "a padded column": ("load", 4, strided(132), (32, 1, 0)),
+    "every second word": ("store", 4, strided(8), (8, 2, 1)),
+    "half words side by side": ("store", 2, strided(2), (2, 1, 0)),
+    "8 bytes side by side": ("load", 8, strided(8), (8, 2, 0)),
+    "8 bytes with gaps": ("load", 8, strided(16), (16, 4, 2)),
+    "16 bytes side by side": ("store", 16, strided(16), (16, 4, 0)),
+    "16 bytes with gaps": ("store", 16, strided(32), (32, 8, 4)),
+    "8 bytes, the same for neighbours": ("load", 8, [lane // 2 * 8 for lane in range(32)], (4, 1, 0)),
+    "8 bytes, the same for lanes 2 apart": (
+        "load",
+        8,
+        [(lane // 4 * 2 + lane % 2) * 8 for lane in range(32)],
+        (4, 1, 0),
+    ),
+    "a store is not packed": ("store", 8, [lane // 2 * 8 for lane in range(32)], (4, 2, 0)),
+    "16 bytes, the same for all": ("load", 16, strided(0), (1, 2, 0)),
+    "one lane": ("load", 16, [64] + [OFF] * 31, (1, 1, 0)),
+    "eight lanes of 16 bytes": ("store", 16, [lane * 16 for lane in range(8)] + [OFF] * 24, (4, 1, 0)),
+    "across a sector's end": ("load", 4, [30] + [OFF] * 31, (2, 1, 0)),
+    "atomics on one word take turns": ("atomic", 4, strided(0), (1, 32, 31)),
+    "atomics side by side": ("atomic", 4, strided(4), (4, 1, 0)),
+}
+
+
+@pytest.mark.parametrize(("kind", "size", "addresses", "expected"), CASES.values(), ids=CASES)
+def test_an_instruction(rules, kind, size, addresses, expected):
+    assert found(rules, kind, size, addresses) == expected
+
+
+# (instructions, sectors, wavefronts, conflicts)
+COPIES = {
+    "16 bytes": ("load", 16, strided(16), (1, 16, 4, 0)),
+    "3 floats": ("load", 12, strided(12), (3, 3 * 12, 3, 0)),
+    "5 ints": ("store", 20, strided(20), (5, 5 * 20, 5, 0)),
+    "3 doubles": ("load", 24, strided(24), (3, 3 * 24, 3 * 2, 0)),
+    "3 float4": ("store", 48, strided(48), (3, 3 * 32, 3 * 4, 0)),
+    # Of eight lanes that are served at once, four start in different banks: 40 words from lane to lane.
+    "10 float4": ("store", 160, strided(160), (10, 10 * 32, 10 * 8, 10 * 4)),
+    "2 floats, every second pair aligned to 8 bytes": ("load", 8, strided(12), (2, 2 * 12, 2, 0)),
+    "3 halves of one lane": ("load", 6, [64] + [OFF] * 31, (3, 3, 3, 0)),
+    "3 bytes of one lane": ("load", 3, [64] + [OFF] * 31, (3, 3, 3, 0)),
+}
+
+
+@pytest.mark.parametrize(("kind", "size", "addresses", "expected"), COPIES.values(), ids=COPIES)
+def test_a_copy_of_a_structure_is_several_instructions(rules, kind, size, addresses, expected):
+    assert found(rules, kind, size, addresses, "copy") == expected

@@ -1,10 +1,14 @@
+import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device import load_devices
+from fattn_probe.cases.device import load_devices, parse_target, parse_targets
 from fattn_probe.cases.device.catalogue import FIGURES, find_device
+from fattn_probe.cli.device import catalogue_json, catalogue_table, device_json, device_table
+from tests.made import shown
 
 ARCHES = {
     "gtx1060": "61", "v100": "70", "rtx2060": "75", "t4": "75", "rtx3060": "86", "rtx3090ti": "86", "a100": "80",
@@ -29,9 +33,12 @@ def problems_of(tmp_path, text):
     return str(caught.value).replace(str(path), "mine.yaml").splitlines()
 
 
-def test_shipped_devices_and_their_compute_capabilities():
+def test_shipped_devices_their_compute_capabilities_and_measured_figures():
     devices = load_devices()
     assert {name: device.arch for name, device in devices.items() if not device.gfx} == ARCHES
+    assert (devices["rtx4070"].multiProcessorCount, devices["rtx4070"].cuda_arch) == (46, 890)
+    assert (devices["h200"].multiProcessorCount, devices["h200"].sharedMemPerBlockOptin) == (132, 232448)
+    assert (devices["gb10"].integrated, devices["gb10"].cuda_arch) == (1, 1210)
 
 
 @pytest.mark.parametrize("device", load_devices().values(), ids=lambda device: device.id)
@@ -63,13 +70,6 @@ def test_amd_gpus_and_their_wavefronts():
     }
 
 
-def test_figures_of_the_devices_in_measured_sessions():
-    devices = load_devices()
-    assert (devices["rtx4070"].multiProcessorCount, devices["rtx4070"].cuda_arch) == (46, 890)
-    assert (devices["h200"].multiProcessorCount, devices["h200"].sharedMemPerBlockOptin) == (132, 232448)
-    assert (devices["gb10"].integrated, devices["gb10"].cuda_arch) == (1, 1210)
-
-
 def test_spec_is_one_line_with_the_name_last():
     spec = load_devices()["rtx3090ti"].spec()
     figures, name = spec.split(" name=")
@@ -96,23 +96,20 @@ def test_user_device_like_another(tmp_path):
     assert "multiProcessorCount" not in mine.sources and mine.sources["l2CacheSize"] == base.sources["l2CacheSize"]
 
 
-def test_figures_of_the_gpu_that_one_is_like_are_assumed(tmp_path):
+def test_figures_of_the_gpu_that_one_is_like_are_assumed_and_a_user_s_may_be(tmp_path):
     text = 'devices:\n  mine: {like: rtx4070, multiProcessorCount: 60}\n  odd: {like: mine, cc: "9.0", clockRate: 1}\n'
     devices = load_devices(user_file(tmp_path, text))
     assert set(devices["mine"].assumed) == {"totalGlobalMem", "l2CacheSize", "clockRate", "integrated"}
     assert set(devices["odd"].assumed) == {"multiProcessorCount", "totalGlobalMem", "l2CacheSize", "integrated"}
+    path = user_file(tmp_path, "devices: {mine: {like: h200, clockRate: 1, assumed: [clockRate, l2CacheSize]}}\n")
+    names = ("multiProcessorCount", "totalGlobalMem", "l2CacheSize", "clockRate", "integrated")
+    assert load_devices(path)["mine"].assumed == names
 
 
 def test_memory_that_no_query_of_the_device_shows_is_assumed():
     for device in load_devices().values():
         nominal = device.sources["totalGlobalMem"].startswith(("NVIDIA, ", "AMD, product"))  # a page of the product
         assert device.assumed == (("totalGlobalMem",) if nominal else ()), device.id
-
-
-def test_a_user_s_figure_may_be_assumed(tmp_path):
-    path = user_file(tmp_path, "devices: {mine: {like: h200, clockRate: 1, assumed: [clockRate, l2CacheSize]}}\n")
-    names = ("multiProcessorCount", "totalGlobalMem", "l2CacheSize", "clockRate", "integrated")
-    assert load_devices(path)["mine"].assumed == names
 
 
 def test_user_device_of_another_compute_capability_takes_its_limits(tmp_path):
@@ -187,3 +184,76 @@ def test_one_mistake(tmp_path, text, expected):
 def test_missing_user_file(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.yaml: cannot read the devices"):
         load_devices(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "backend", "shown"),
+    [
+        ("sim:h200", "sim", "CUDA0", "sim:h200"),
+        ("gpu", "cuda", "CUDA0", "gpu:0"),
+        ("gpu:1", "cuda", "CUDA0", "gpu:1"),
+        ("sim:mi50", "sim", "ROCm0", "sim:mi50"),
+        (" cpu ", "cpu", "CPU", "cpu"),
+    ],
+)
+def test_targets(text, engine, backend, shown):
+    target = parse_target(text, load_devices())
+    assert (target.engine, target.backend, str(target)) == (engine, backend, shown)
+
+
+def test_environment_of_a_target():
+    devices = load_devices()
+    assert parse_target("sim:t4", devices).env == {"FATTN_PROBE_DEVICE": devices["t4"].spec()}
+    assert parse_target("gpu:1", devices).env == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert parse_target("cpu", devices).env == {}
+
+
+INVALID = dict.fromkeys(("", "sim:", "sim", "gpu:-1", "gpu:x", "cpu:0", "cuda", "gpu:"), "allowed: sim:ID")
+INVALID |= dict.fromkeys(("musa", "MUSA0", "sim:mtt-s80"), r"MUSA \(Moore Threads\) is not simulated")
+
+
+@pytest.mark.parametrize("text", INVALID)
+def test_invalid_targets_list_the_allowed_ones_and_moore_threads_are_refused(text):
+    with pytest.raises(InputError, match=INVALID[text]):
+        parse_target(text, load_devices())
+
+
+def test_list_of_targets_names_every_wrong_word():
+    assert [str(target) for target in parse_targets("sim:rtx4070,sim:h200", load_devices())] == [
+        "sim:rtx4070",
+        "sim:h200",
+    ]
+    with pytest.raises(InputError) as caught:
+        parse_targets("sim:h20,gpu,x", load_devices())
+    assert "nearest: h200" in str(caught.value) and "--on 'x'" in str(caught.value)
+
+
+def test_the_list_in_json_and_in_a_terminal():
+    items = json.loads(json.dumps(catalogue_json(load_devices())))
+    assert [items[at]["id"] for at in (0, 14, 15, -1)] == ["gtx1060", "gb10", "mi50", "rx9070xt"]
+    assert items[0]["multiProcessorCount"] == 10
+    lines = shown(catalogue_table(load_devices()), width=100).splitlines()
+    row = next(line for line in lines if line.strip().startswith("h200"))
+    assert row.split() == ["h200", "NVIDIA", "H200", "9.0", "132", "228/227", "2048", "32", "139.8"]
+    assert len(lines) == len(load_devices()) + 5  # a heading of two lines, its rule, and words above and below
+
+
+def test_show_has_figures_their_sources_and_the_spec():
+    data = json.loads(json.dumps(device_json(load_devices()["h200"])))
+    assert (data["arch"], data["__CUDA_ARCH__"]) == ("sm_90", 900)
+    assert data["properties"]["sharedMemPerBlockOptin"] == 232448
+    assert data["spec"].endswith("name=NVIDIA H200")
+    assert "arch_traits" in data["sources"]["sharedMemPerBlockOptin"]
+    text = shown(device_table(load_devices()["t4"]), width=100)
+    row = next(line for line in text.splitlines() if "multiProcessorCount" in line)
+    number = row.split()[-1]
+    assert f"{number} NVIDIA, Turing GPU Architecture" in text
+
+
+def test_figures_of_a_similar_gpu_are_marked():
+    mine = replace(load_devices()["t4"], id="mine", assumed=("clockRate",))
+    assert device_json(mine)["assumed"] == ["clockRate"]
+    text = shown(device_table(mine), width=100)
+    assert "1590000 (assumed)" in text and "40 (assumed)" not in text
+    assert "(assumed): nominal memory, or the figure of the GPU that this one is `like`" in text
+    assert "(assumed)" not in shown(device_table(load_devices()["t4"]), width=100)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.cases.device import Resources, load_devices, parse_target
+from fattn_probe.cases.device import Resources, load_devices
 from fattn_probe.cases.device.origin import (
     MEASURED,
     UNKNOWN,
@@ -32,9 +32,8 @@ from fattn_probe.verdict.judge.cases import judge_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.present.document import rows_as_json
 from fattn_probe.verdict.present.tables import render
-from tests.made import shown
+from tests.made import H200, shown
 
-H200 = parse_target("sim:h200", load_devices())
 GQA = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 ASSUMED = Origin(Method.ASSUMED)
 OTHERS = [Origin(Method.MEASURED, 7551), Origin(Method.ESTIMATED), Origin(Method.ESTIMATED, 7551)]

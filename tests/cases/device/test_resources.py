@@ -91,16 +91,13 @@ def test_every_kernel_of_the_default_release_has_its_figures(arch):
     assert [counts[name] for name in families] == [256, 48, 310]
 
 
-def test_static_shared_memory_depends_on_the_release_but_from_turing_on_not_on_the_architecture():
+def test_static_shared_memory_depends_on_the_release_and_before_turing_on_the_architecture():
     sizes: dict[tuple[int, str], set[int]] = {}
     for item in (item for item in read_table() if int(item.arch) >= 75):
         sizes.setdefault((item.build_number, item.kernel), set()).add(item.resources.shared)
     assert max(map(len, sizes.values())) == 1
     kernel = "flash_attn_tile<72,72,1,4,false>"
     assert [sizes[build, kernel] for build in (7551, 11549)] == [{11552}, {22304}]
-
-
-def test_a_gpu_without_fast_f16_needs_more_static_shared_memory():
     kernel = "flash_attn_tile<128,128,8,1,false>"
     pascal, volta, turing = (figures_of(arch, "11549")[kernel].resources.shared for arch in ("61", "70", "75"))
     assert pascal > volta == turing

@@ -1,8 +1,11 @@
-"""An op: values derived from its tensors, and its JSON round trip."""
+"""An op: values derived from its tensors, its JSON round trip, and memory that repeats."""
 
+import gc
 import json
+import resource
 import struct
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fattn_probe.cases.op import Op, Params, Root, Sizes, TensorView
+from fattn_probe.cases.op.case_file import repeated, whole
 from fattn_probe.cases.op.op import BLOCKS, TYPE_NAMES, default_scale, float32
 from fattn_probe.cases.scenario import expand, loads
 
@@ -82,3 +86,41 @@ def test_float32_rounds_as_numpy(value):
 @given(st.integers(1, 2**31 - 1))
 def test_the_default_scale_is_ggmls(hsk):
     assert default_scale(hsk) == float(np.float32(1) / np.sqrt(np.float32(hsk)))
+
+
+PAGE = 4096
+
+
+@pytest.mark.parametrize("size", [1, PAGE - 1, 3 * PAGE, 3 * PAGE + 5, 7 * PAGE])
+def test_the_part_comes_again_and_again(size):
+    part = np.random.default_rng(1).integers(0, 256, 3 * PAGE).astype(np.uint8)
+    found = repeated(part, size)
+    assert found.shape == (size,)
+    np.testing.assert_array_equal(found, np.resize(part, size))
+
+
+def test_it_is_read_only():
+    with pytest.raises(ValueError, match="read-only"):
+        repeated(np.zeros(PAGE, np.uint8), PAGE)[0] = 1
+
+
+def test_a_hundred_gigabytes_cost_one_part():
+    part = np.arange(16 << 20, dtype=np.uint32).view(np.uint8)[: 16 << 20]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = repeated(part, 100 << 30)
+    assert found[99 << 30 : (99 << 30) + 8].tolist() == part[:8].tolist()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # KiB
+
+
+def test_views_keep_the_memory_and_the_last_one_returns_it():
+    found = repeated(np.full(PAGE, 7, np.uint8), 100 * PAGE)[5 * PAGE :].view(np.float16)
+    gc.collect()
+    assert found[0].view(np.uint16) == 0x0707
+    mappings = len(Path("/proc/self/maps").read_text().splitlines())
+    del found
+    assert len(Path("/proc/self/maps").read_text().splitlines()) < mappings
+
+
+def test_a_root_without_a_period_is_what_is_stored():
+    stored = np.arange(64, dtype=np.uint8)
+    assert whole(Root("K", "f32", (16, 1, 1, 1)), stored) is stored

@@ -70,9 +70,10 @@ def test_its_case_file_reads_the_recorded_one_once(file, tmp_path, monkeypatch):
     assert read == [file]
 
 
-def test_a_folder_has_scenarios_and_recorded_cases(file):
+def test_a_folder_and_a_suite_may_have_recorded_cases(file):
     (file.parent / "drawn.yaml").write_text(DRAWN)
     assert [case.name for case in cases_of([file.parent])] == ["drawn", "layer-03"]
+    assert [case.name for case in cases_of_entry(Entry(scenarios=["*.gguf"]), file.parent)] == ["layer-03"]
 
 
 def test_equal_names_of_two_folders_are_told_apart(file):
@@ -85,10 +86,6 @@ def test_equal_names_of_two_folders_are_told_apart(file):
     assert [case.name for case in cases_of([file, file])] == ["layer-03", "layer-03"]
     of_suite = cases_of_entry(Entry(scenarios=["*.gguf", "other/*.gguf", "*.gguf"]), file.parent)
     assert [case.name for case in of_suite] == [f"{file.parent.name}-layer-03", "other-layer-03"]
-
-
-def test_a_suite_may_have_recorded_cases(file):
-    assert [case.name for case in cases_of_entry(Entry(scenarios=["*.gguf"]), file.parent)] == ["layer-03"]
 
 
 def test_all_mistakes_of_a_folder_are_said(file):

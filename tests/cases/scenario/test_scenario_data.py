@@ -18,30 +18,18 @@ def sample(data, name="V"):
     return draw(data, name, MANY, stream(1, 2), LOGITS)
 
 
-def test_uniform():
+def test_moments_of_the_distributions():
     values = sample(Uniform(scale=0.1, mean=1))
     assert 0.9 <= values.min() < 0.901
     assert 1.099 < values.max() <= 1.1
     assert values.mean() == pytest.approx(1, abs=1e-3)
-
-
-def test_normal():
     values = sample(Normal(kind="normal", scale=3, mean=-2))
     assert values.mean() == pytest.approx(-2, abs=0.03)
     assert values.std() == pytest.approx(3, rel=0.01)
-
-
-def test_constant():
     assert np.all(sample(Constant(kind="constant", value=0.5)) == 0.5)
-
-
-def test_fa3_outliers():
     values = sample(Fa3Outliers(kind="fa3_outliers"))
     assert values.var() == pytest.approx(1 + 0.001 * 100, rel=0.02)
     assert 0.0003 < (np.abs(values) > 5).mean() < 0.001
-
-
-def test_extreme():
     values = sample(Extreme(kind="extreme", magnitude=5000, probability=0.02))
     assert (np.abs(values) == 5000).mean() == pytest.approx(0.02, rel=0.05)
     assert (values == 5000).sum() > 0 < (values == -5000).sum()
@@ -68,14 +56,11 @@ def scenario(**more):
     )
 
 
-def test_inputs_hang_on_the_seed():
+def test_inputs_depend_on_the_seed_and_a_tensor_can_have_one_of_its_own():
     first, again, other = (make_inputs(expand(scenario(seed=seed))[0]) for seed in (1, 1, 2))
     for name, data in first.items():
         np.testing.assert_array_equal(data, again[name])
         assert not np.array_equal(data, other[name])
-
-
-def test_a_tensor_can_have_a_seed_of_its_own():
     plain = make_inputs(expand(scenario(seed=1))[0])
     reseeded = make_inputs(expand(scenario(seed=1, data={"K": {"kind": "uniform", "seed": 2}}))[0])
     assert {name for name in plain if not np.array_equal(plain[name], reseeded[name])} == {"K"}

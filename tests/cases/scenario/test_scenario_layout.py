@@ -98,19 +98,13 @@ def test_the_layout_moves_values_and_does_not_change_them(operand):
         )
 
 
-def test_permuted_cache_as_llama_cpp_has_it():
+def test_strides_and_offsets_of_layouts():
     layout = View(kind="view", permute=[0, 2, 1, 3], rows=1024, offset=3)
     root, view = place("K", "f16", (64, 256, 2, 1), layout)
     assert root.ne == (64, 2, 1024, 1)
     assert (view.nb, view.offset) == ((2, 256, 128, 262144), 3 * 256)
-
-
-def test_padded_rows_have_unaligned_strides():
     _, view = place("K", "f16", (64, 256, 2, 1), View(kind="view", pad=4))
     assert view.nb[1] % 16 == 8
-
-
-def test_mask_rows_are_padded_and_offset():
     root, view = place_mask(256, 7, 2, MaskLayout(pad=64, offset=3, per_sequence=True))
     assert root.ne == (256, 3 + 128, 1, 1)
     assert view.ne == (256, 64, 1, 2)

@@ -131,13 +131,10 @@ def test_sparse_rows_have_as_many_finite_entries_as_upstream_s(shape, finite):
     np.testing.assert_array_equal(counts, [finite - row % min(finite, 17) for row in range(shape.n_seq * shape.n_q)])
 
 
-def test_a_sum_hides_what_any_part_hides():
+def test_a_sum_hides_what_any_part_hides_and_its_random_parts_differ():
     shape = MaskShape(20, 5, 1, 0)
     parts: list = [Causal(kind="causal"), SlidingWindow(kind="sliding_window", window=4), Alibi(kind="alibi")]
     np.testing.assert_array_equal(whole(Sum(kind="sum", of=parts), shape), sum(whole(part, shape) for part in parts))
-
-
-def test_equal_random_parts_of_a_sum_differ():
     shape = MaskShape(64, 64, 1, 0)
     part = Random(kind="random", blocks=0)
     twice = whole(Sum(kind="sum", of=[part, part]), shape)

@@ -1,14 +1,19 @@
-"""The scenarios that come along."""
+"""The scenarios that come along, and the commands that list and show them."""
 
 import json
+import re
 
 import pytest
+from typer.testing import CliRunner
 
-from fattn_probe.cases.scenario import expand, load, loads
+from fattn_probe.base.errors import InputError
+from fattn_probe.cases.scenario import command, expand, load, loads
+from fattn_probe.cases.scenario.cases import read_cases
 from fattn_probe.cases.scenario.data import Uniform
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.mask import max_finite
-from tests.made import ROOT
+from fattn_probe.cli import app
+from tests.made import ROOT, SCENARIOS, shown
 
 FILES = sorted((ROOT / "scenarios").glob("*.yaml"))
 ASKED_FOR = {
@@ -18,8 +23,10 @@ ASKED_FOR = {
 SLOW = {"streamk-fractional", "biased-v"}
 
 
-def test_all_are_there():
+def test_all_are_there_and_no_two_cases_are_the_same():
     assert not ASKED_FOR - {path.stem for path in FILES}
+    cases = [case for path in FILES for case in expand(load(path))]
+    assert len({case.digest for case in cases}) == len({case.name for case in cases}) == len(cases)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -27,11 +34,6 @@ def test_is_good_and_small(path):
     for case in expand(load(path)):
         assert all(view.end <= case.op.roots[view.root].nbytes for view in case.op.tensors.values())
         assert case.op.sizes.flop <= (26e9 if path.stem in SLOW else 1e9)
-
-
-def test_no_two_cases_are_the_same():
-    cases = [case for path in FILES for case in expand(load(path))]
-    assert len({case.digest for case in cases}) == len({case.name for case in cases}) == len(cases)
 
 
 def test_digests_are_those_of_the_recorded_captures():
@@ -71,3 +73,63 @@ def test_the_examples_in_the_document_are_good():
     cases = expand(loads(starter + matrix))
     assert len(cases) == 5
     assert isinstance(cases[-1].recipe.data.V, Uniform) and cases[-1].recipe.data.V.mean == 1
+
+
+BAD = "version: 1\nabout: bad\nhsk: 64\nn_head: 4\nn_head_kv: 3\nn_q: 1\nn_kv: 1\n"
+
+
+def test_list_names_every_file_the_broken_ones_with_their_problem(tmp_path):
+    (tmp_path / "good.yaml").write_text((SCENARIOS / "q8-cache.yaml").read_text())
+    (tmp_path / "bad.yaml").write_text(BAD)
+    bad, good = command.list_scenarios(tmp_path)
+    assert (good["name"], good["cases"], good["problem"]) == ("good", 2, "")
+    assert (bad["name"], bad["cases"]) == ("bad", 0)
+    assert "bad.yaml:5: n_head_kv" in bad["problem"]
+    assert "bad.yaml:5: n_head_kv" in shown(command.render_list([bad, good]))
+    with pytest.raises(InputError, match="no folder of scenarios"):
+        command.list_scenarios(tmp_path / "none")
+
+
+def test_show_prints_ne_and_nb_and_its_data_are_plain():
+    cases = read_cases(SCENARIOS / "gqa.yaml")
+    text = shown(command.render_show(cases))
+    assert "{64, 7, 14, 1}" in text
+    assert "scale=0.125" in text
+    assert cases[0].digest in text
+    (case,) = read_cases(SCENARIOS / "mla.yaml")
+    plain = json.loads(json.dumps(command.case_json(case)))
+    assert plain["tensors"]["V"]["root"] == "K"
+    assert plain["mask"] == {"kind": "causal", "past": None}
+
+
+def test_check_reports_all_files(tmp_path):
+    (tmp_path / "bad.yaml").write_text(BAD)
+    files = [tmp_path, SCENARIOS / "gqa.yaml", tmp_path / "none.yaml"]
+    checks = command.check(files)
+    assert [len(check["problems"]) for check in checks] == [1, 0, 1]
+    text = shown(command.render_check(checks))
+    assert "gqa.yaml: good, 1 case\n" in text
+    assert "bad.yaml:" in text
+    assert "none.yaml" in text
+    done = CliRunner().invoke(app, ["scenario", "check", *map(str, files[:2])])
+    assert isinstance(done.exception, InputError) and str(done.exception) == "1 mistake in 1 of 2 files"
+    assert CliRunner().invoke(app, ["scenario", "check", str(files[1])]).exit_code == 0
+
+
+def test_new_writes_a_good_file_and_never_over_another(tmp_path):
+    path = command.new(tmp_path / "mine")
+    assert path.name == "mine.yaml"
+    assert [case.name for case in expand(load(path))] == ["mine"]
+    with pytest.raises(InputError, match="exists, allowed: a new file"):
+        command.new(path)
+    with pytest.raises(InputError, match="cannot write"):
+        command.new(tmp_path / "no" / "folder")
+
+
+def test_the_starter_s_commented_keys_are_good_too(tmp_path):
+    path = command.new(tmp_path / "all")
+    given = re.sub(
+        r"^# (?=[a-z][\w.]*: | +[KV]: | +- |[a-z]+:$| +[a-z][\w.]*:)", "", path.read_text(), flags=re.MULTILINE
+    )
+    path.write_text(given)
+    assert len(expand(load(path))) == 5

@@ -13,9 +13,9 @@ CASES = {case.name: case for path in sorted(SCENARIOS.glob("*.yaml")) for case i
 IN_CI = ("streamk-fractional", "sequences-n_seq=4-n_q=8-n_kv=256-mask=causal")
 
 
-def every_shipped_case(in_ci=IN_CI):
+def every_shipped_case():
     """Parametrizes a test by all cases: one for `scripts/test`, other kinds of launch for CI, the rest at night."""
-    marks = {name: pytest.mark.night for name in CASES} | dict.fromkeys(in_ci, pytest.mark.slow) | {"gqa": ()}
+    marks = {name: pytest.mark.night for name in CASES} | dict.fromkeys(IN_CI, pytest.mark.slow) | {"gqa": ()}
     return pytest.mark.parametrize("case", [pytest.param(CASES[name], id=name, marks=marks[name]) for name in CASES])
 
 

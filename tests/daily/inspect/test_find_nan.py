@@ -55,7 +55,7 @@ def dst_of(case=CASE, bad=()):
     return dst
 
 
-def test_inputs_are_checked_first():
+def test_inputs_are_checked_first_and_a_mask_may_hold_minus_infinity():
     assert in_inputs(CASE, INPUTS) is None
     spoilt = {**INPUTS, "V": INPUTS["V"].copy()}
     # V is f16, ne = {64, 300, 2}: element 3 of row 7 of head 1
@@ -63,9 +63,6 @@ def test_inputs_are_checked_first():
     found = in_inputs(CASE, spoilt)
     assert (found.tensor, found.value, found.at) == ("V", np.inf, {"i0": 3, "i1": 7, "i2": 1, "i3": 0})
     assert "V[3, 7, 1, 0] of the inputs is inf" in found.words
-
-
-def test_a_mask_may_hold_minus_infinity_and_nothing_else():
     spoilt = {**INPUTS, "mask": INPUTS["mask"].copy()}
     spoilt["mask"].view(np.float16)[5] = np.nan
     assert in_inputs(CASE, INPUTS) is None

@@ -9,29 +9,30 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pexpect
 import pytest
 
 from fattn_probe.base.digest import seal
 from fattn_probe.llama.build import open_build
+from fattn_probe.machine.run.capture import read_capture
 from tests.as_user import completed as probe
 from tests.made import executable
+
+pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 
 GQA = Path(__file__).parents[3] / "scenarios/gqa.yaml"
 SINKS = GQA.with_name("sinks.yaml")
 FAULTS = Path(__file__).parents[3] / "patches/faults"
 FEW_SMS = GQA.parents[1] / "suites/devices/few-sms.yaml"
-TAIL = """version: 1
-about: a query less than the last tile has room for
-hsk: 64
-n_head: 16
-n_head_kv: 2
-n_q: 3
+STRIDE = """version: 1
+about: rows of K whose strides are multiples of 8 bytes only
+hsk: 128
+n_head: 4
+n_q: 1
 n_kv: 256
-mask: {kind: causal}
+layout: {K: {kind: view, pad: 4}}
 """
-
-pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 
 
 def inspect(*words):
@@ -50,7 +51,6 @@ def test_two_devices_side_by_side():
     [
         ("{ntiles_dst: 2, blocks_num.x: 8, K.ne: [64, 256, 2, 1]}", 0, ""),
         ("{ntiles_dst: 14}", 5, "gqa on sim:h200: ntiles_dst: expected 14, found 2"),
-        ("{ntile_dst: 2}", 5, "there is no such fact; the nearest is ntiles_dst"),
     ],
 )
 def test_expected_facts(tmp_path, expect, code, said):
@@ -82,7 +82,6 @@ def test_values_read_from_memory_equal_the_inputs(tmp_path):
 REFUSED = {
     "gqa has no sinks; it has dst, Q, K, V, mask": ("--host", "--values", "sinks"),
     "no line of ggml/src/ggml-cuda/fattn.cu matches 'no such line'": ("--host", "--break", "no such line@fattn.cu"),
-    "there is no block 99, only 0 to 7": ("--trace", "--at", "block=99"),
     "nogdb is not installed. To install it: Debian and Ubuntu: apt install gdb": ("--debugger", "nogdb"),
 }
 
@@ -96,13 +95,14 @@ def test_what_cannot_be_inspected_is_refused(said):
 
 @pytest.mark.slow
 def test_a_kernel_that_ends_in_a_finding(tmp_path):
-    path = tmp_path / "tail.yaml"
-    path.write_text(TAIL)
-    done = inspect(path, "--on", "sim:h200", "--patch", "fault-tail-queries", "--values", "dst[0,0,0]")
+    """A known defect, in a kernel that test_dispatch.py compiles too."""
+    path = tmp_path / "stride.yaml"
+    path.write_text(STRIDE)
+    done = inspect(path, "--on", "sim:h200", "--values", "dst[0,0,0]")
     assert done.returncode == 5
-    assert "out-of-bounds" in done.stdout
-    assert "flash_attn_ext_f16_process_tile" in done.stdout
-    assert "so ncols2 = 8" in done.stdout
+    assert "misaligned" in done.stdout
+    assert "flash_attn_ext_vec<...> at ggml/src/ggml-cuda/fattn-vec.cuh:" in done.stdout
+    assert "so cols_per_block = 1" in done.stdout
 
 
 def test_an_op_without_a_kernel_says_why(tmp_path):
@@ -129,7 +129,6 @@ def test_a_debugger_without_python(tmp_path):
 
 
 def folder_of_the_build():
-    inspect(GQA, "--on", "sim:h200", "--host")
     said = json.loads(probe("build", GQA, "--engine", "sim", "--arch", "90", "--debug", "--json").stdout)
     return Path(said["folder"])
 
@@ -257,7 +256,6 @@ def test_variables_that_are_not_set_yet_are_no_position(live):
     ("place", "said"),
     [
         ("block=99", "there is no block 99, only 0 to 7"),
-        ("warp=9", "there is no warp 9, only 0 to 3"),
         ("block=1,kb0=1", "leave out kb0, and use `fattn step` there"),
     ],
 )
@@ -300,3 +298,69 @@ def test_the_first_infinity_of_a_tile_kernel_is_found(tmp_path):
         "VKQ of sequence 0, query 0, head 0, d 0 is inf, kb0 0: block 0, warp 0, lane 0, seen at fattn-tile.cuh:"
         in (" ".join(done.stdout.split()))
     )
+
+
+STAND_IN = "gdb -iex 'set may-call-functions off'"
+"""A gdb that cannot call functions of the program, as gdb 13 on a CPU with AMX, is enough to inspect."""
+LINE = "float KQ_max_new@fattn-mma-f16.cuh"
+NO_CALLS = "Cannot call functions in the program: may-call-functions is off."
+
+
+INTERFACES = pytest.mark.parametrize(
+    "interface", [(), pytest.param(("--mi",), marks=pytest.mark.night)], ids=["", "mi"]
+)
+
+
+def without_calls(*words, **options):
+    return probe(*words, "--debugger", STAND_IN, **options)
+
+
+def inspect_without(*words):
+    return without_calls("inspect", GQA, "--on", "sim:h200", *words)
+
+
+@INTERFACES
+def test_every_look_at_an_op_without_calls(interface, tmp_path):
+    done = inspect_without(
+        *("--values", "K[:4,0,1]", "--captures", tmp_path, "--trace", "--find-nan"),
+        *("--break", LINE, "--print", "kb0", "--at", "block=2,warp=1", "--json", *interface),
+    )
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["inspections"]
+    assert found["facts"]["launch"]["ntiles_dst"] == 2
+    assert len(found["facts"]["blocks"]) == 8
+    assert {item["name"]: item["differing"] for item in found["bytes"]} == {"Q": 0, "K": 0, "V": 0, "mask": 0}
+    assert np.shape(found["values"]["K[:4,0,1]"]) == (1, 4)
+    assert np.isfinite(read_capture(Path(found["capture"])).dst).all()
+    assert found["trace"]["first_deviation"] is None
+    assert [stop["values"]["kb0"] for stop in found["stops"]] == ["2"]
+    assert found["not_finite"] is None
+
+
+def test_the_live_debugger_without_calls():
+    done = without_calls("debug", GQA, "--on", "sim:h200", input="fattn tile\nbt\nquit\n")
+    assert done.returncode == 0, done.stderr
+    assert "block (0, 0, 0)" in done.stdout
+    assert "std::apply" not in done.stdout
+    assert "fattn-mma-f16.cuh:" in done.stdout
+
+
+@INTERFACES
+def test_expressions_without_a_value_have_their_reason(interface):
+    wanted = ("kb0", "KQ_maxx", "nosuchvar", "ggml_nbytes(0)")
+    done = inspect_without("--break", LINE, *(word for text in wanted for word in ("--print", text)), *interface)
+    assert done.returncode == 2
+    assert "kb0 = 0" in done.stdout
+    place = r"flash_attn_ext_f16_iter at fattn-mma-f16.cuh:"
+    said = [line for line in done.stderr.splitlines() if line.startswith("--print")]
+    near, unknown, call = (line.partition(" has no value in ")[2] for line in said)
+    assert all(line.startswith(place) for line in (near, unknown, call))
+    assert 'No symbol "KQ_maxx" in current context. Similar names in scope: KQ_max, KQ_max_new' in near
+    assert 'No symbol "nosuchvar" in current context. In scope: ' in unknown
+    assert call.endswith(NO_CALLS)
+
+
+def test_an_expression_needs_a_place():
+    done = inspect_without("--print", "kb0")
+    assert done.returncode == 2
+    assert "--print 'kb0' needs --break 'PATTERN@FILE'" in done.stderr

@@ -23,9 +23,8 @@ void ggml_cuda_flash_attn_ext(ggml_backend_cuda_context & ctx, ggml_tensor * dst
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
+def root(cache, tmp_path):
     """A tree with one file, an empty cache, and `reads`, the trees that were read."""
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "tree"
     (folder / CUDA).mkdir(parents=True)
     (folder / CUDA / "fattn.cu").write_text(SOURCE)
@@ -45,14 +44,11 @@ def reads(monkeypatch):
     return made
 
 
-def test_a_dispatch_is_read_once(root, reads):
+def test_a_dispatch_is_read_once_and_again_if_its_source_changes(root, reads):
     first, second = remembered_dispatch(root), remembered_dispatch(root)
     assert first == second == decide.dispatch_of({"fattn.cu": SOURCE}, {})
     assert [condition.text for condition in second.conditions][:1] == ["dst->ne[1] == 1"]
     assert len(reads) == 1
-
-
-def test_a_changed_source_is_read_again(root, reads):
     remembered_dispatch(root)
     (root / CUDA / "fattn.cu").write_text(SOURCE.replace("== 1)", "== 2)"))
     assert remembered_dispatch(root).conditions[0].text == "dst->ne[1] == 2"

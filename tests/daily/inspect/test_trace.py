@@ -1,11 +1,18 @@
 import json
 import math
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fattn_probe.daily.inspect import procedures
+from fattn_probe.daily.inspect.procedures.blocks import BlockReader
 from fattn_probe.daily.inspect.procedures.warp import numbers, read_trace
 from fattn_probe.machine.debug.protocol import Frame, StopRecord
 from tests.daily.inspect.traced import CASE, INPUTS, NARROW, WIDE, Warp, fragments_of, judge, whole
+from tests.made import ROOT
 from tests.stand_in import StandIn
 
 ITERATION = "flash_attn_ext_f16_iter<64, 64, 8, 2, 4, false, ggml_cuda_mma::tile<16, 8, __half2> >"
@@ -220,3 +227,23 @@ def test_a_program_that_ends_says_why():
 )
 def test_numbers_in_the_debuggers_spelling(text, values):
     assert str(numbers(text)) == str(values)  # a NaN is not equal to itself
+
+
+MODULES = [path.stem for path in Path(procedures.__file__).parent.glob("*.py")]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_procedure_needs_the_standard_library_alone(module):
+    name = "fattn_probe.daily.inspect.procedures" + ("" if module == "__init__" else f".{module}")
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {name}"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_block_is_read_once_where_two_breakpoints_are_at_one_place():
+    """The line of a branch that is not compiled is the next line that is (the tile kernel, several heads)."""
+    values = {"sequence": "3", "simt::blockIdx": "{x = 1, y = 0, z = 2}"}
+    debugger = SimpleNamespace(evaluate=lambda asked: [values[name] for name in asked])
+    reader = BlockReader({4: "tile_block", 7: "tile_block"})
+    found = reader.first(debugger, StopRecord("breakpoint", (4, 7)), ("sequence",))
+    assert found == {"sequence": 3, "at": "tile_block", "blockIdx": [1, 0, 2]}

@@ -7,6 +7,8 @@ import numpy as np
 from rich.console import Console
 
 from fattn_probe.daily.inspect.pages import trace_picture, trace_section
+from fattn_probe.daily.inspect.trace.checks import TracedOperands, warp_inputs
+from fattn_probe.daily.inspect.trace.fragments import block_arrays, write_arrays
 from fattn_probe.daily.inspect.trace.show import render_trace, trace_json
 from fattn_probe.daily.inspect.trace.stages import Stage
 from tests.daily.inspect.traced import (
@@ -54,11 +56,14 @@ def test_a_line_a_step():
     assert max(len(line) for line in lines) <= 100
 
 
-def test_the_first_deviation_in_a_sentence():
+def test_the_first_deviation_in_a_sentence_and_in_json():
     text = " ".join(shown(traced(fault=dropped_key)).split())
     # column 2 of ncols2 = 2: query 1, the first head of K/V head 1
     assert "kb0 1: P of query 1, head 2, KV row 67 (lane 9, number 1) is 0, not 0.0" in text
     assert "read at fattn-mma-f16.cuh:701" in text
+    deviation = trace_json(traced(fault=dropped_key))["first_deviation"]
+    assert (deviation["quantity"], deviation["kb0"], deviation["kv_row"], deviation["d"]) == ("P", 1, 67, None)
+    assert deviation["words"].startswith("kb0 1: P of query 1")
 
 
 def test_the_registers_of_a_lane():
@@ -102,12 +107,6 @@ def test_an_assumption_of_the_model_is_named_below_the_stages():
     assert "An assumption of the model: each sum rounds." in " ".join(shown(trace).split())
     assert "An assumption of the model: each sum rounds." in trace_section(trace)
     assert trace_json(trace)["assumed"] == "each sum rounds"
-
-
-def test_json_of_a_deviation():
-    deviation = trace_json(traced(fault=dropped_key))["first_deviation"]
-    assert (deviation["quantity"], deviation["kb0"], deviation["kv_row"], deviation["d"]) == ("P", 1, 67, None)
-    assert deviation["words"].startswith("kb0 1: P of query 1")
 
 
 def stage(where, quantity, off, **more):
@@ -173,3 +172,46 @@ def test_the_picture_is_complete_in_itself():
     assert [element for element in body.iter(f"{SVG}path") if element.get("class") == "bad"]
     assert "http" not in html.replace("http://www.w3.org", "")
     assert 'class="bad"' not in trace_picture(traced())
+
+
+WORK = whole()
+
+
+def written(path, documents):
+    write_arrays(block_arrays(documents, (WORK,), {"case": "small"}), path)
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def warps_of_a_block():
+    """Four warps, which share 16 columns: 8 queries of 2 heads."""
+    fragments = [fragments_of(WIDE, 8, 2, warp) for warp in range(4)]
+    return {at: Warp(CASE, INPUTS, one, WORK).document() for at, one in enumerate(fragments)}
+
+
+def test_the_warps_of_a_block_hold_all_of_KQ(tmp_path):
+    arrays = written(tmp_path / "block.npz", warps_of_a_block())
+    assert arrays["kb0"].tolist() == [0, 1, 2, 3, 4]
+    assert arrays["warp"].tolist() == [0, 1, 2, 3]
+    assert (arrays["z_KV"] == 1).all()
+    assert json.loads(str(arrays["about"])) == {"case": "small"}
+    assert arrays["before.KQ_C"].shape == (5, 4, 32, arrays["KQ_C.column"].shape[-1])
+    assert (arrays["before.KQ_C"].dtype, arrays["after.VKQ_C"].dtype) == (np.float32, np.float16)
+
+    inputs = warp_inputs(TracedOperands.of(CASE, INPUTS), WORK, fragments_of(WIDE, 8, 2, 0))
+    KQ = np.full((16, 64), np.nan)
+    KQ[arrays["KQ_C.column"], arrays["KQ_C.kv_row"]] = arrays["before.KQ_C"][2]
+    assert np.allclose(KQ, inputs.Q @ inputs.K[128:192].T, atol=1e-5)
+    columns, d = arrays["VKQ_C.column"], arrays["VKQ_C.d"]
+    places = set(zip(columns[0].flat, d[0].flat, strict=True))
+    assert places == {(column, at) for column in range(16) for at in range(64)}
+    assert np.array_equal(arrays["after.VKQ_C"][0], arrays["before.VKQ_C"][1])
+
+
+def test_unread_registers_are_nan(tmp_path):
+    documents = warps_of_a_block()
+    lost = documents[1]["readings"]
+    lost[:] = [reading for reading in lost if (reading["anchor"], reading["kb0"]) != ("rescaled", 3)]
+    rescaled = written(tmp_path / "block.npz", documents)["rescaled.VKQ_C"]
+    assert np.isnan(rescaled[3, 1]).all()
+    assert np.isfinite(rescaled[3, 0]).all()

@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.trace.tracer import Tracer
 from fattn_probe.machine.run.outcome import Ran
 from tests.daily.inspect.shipped import CASES, inspector_of
+from tests.made import H200, case_of
 
 pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 SLOW, NIGHT = pytest.mark.slow, pytest.mark.night  # another kernel than gqa's is compiled
 
 FAULTS = Path(__file__).parent / "faults-by-block.patch"
-H200 = parse_target("sim:h200", load_devices())
 TWO_STEPS_A_BLOCK = """
 version: 1
 about: as many tiles as make an H200 give each block two KV steps
@@ -70,11 +68,6 @@ def tracer_of(inspector, case):
     return Tracer(inspector, case, inputs, H200, facts)
 
 
-def case_of(text):
-    (case,) = expand(loads(text))
-    return case
-
-
 def agrees(trace, *kb0):
     """There is no deviation, everything was read, and the accumulators are as close to float64 as f16 allows."""
     assert trace.deviation is None, trace.deviation
@@ -86,9 +79,13 @@ def agrees(trace, *kb0):
             assert np.abs(step.KQ - step.exact_KQ)[tile.exists].max() < 1e-5
 
 
-def test_gqa_step_by_step(inspector):
-    tracer = tracer_of(inspector, CASES["gqa"])
-    trace = tracer.trace(block=2, warp=1)
+@pytest.fixture(scope="module")
+def gqa(inspector):
+    return tracer_of(inspector, CASES["gqa"])
+
+
+def test_gqa_step_by_step(gqa):
+    trace = gqa.trace(block=2, warp=1)
     agrees(trace, 2)
     (tile,) = trace.tiles
     # 8 queries by 8 heads, 16 columns a warp: warp 1 has queries 2 and 3, and 7 heads a K/V head exist
@@ -100,9 +97,8 @@ def test_gqa_step_by_step(inspector):
 
 
 @pytest.mark.night
-def test_the_archive_of_a_block_holds_what_a_trace_of_each_warp_reads(inspector):
-    tracer = tracer_of(inspector, CASES["gqa"])
-    arrays, trace = tracer.arrays(block=2), tracer.trace(block=2, warp=1)
+def test_the_archive_of_a_block_holds_what_a_trace_of_each_warp_reads(gqa):
+    arrays, trace = gqa.arrays(block=2), gqa.trace(block=2, warp=1)
     (step,) = trace.tiles[0].steps
     assert (arrays["kb0"].tolist(), arrays["warp"].tolist()) == ([2], [0, 1, 2, 3])
     columns = arrays["KQ_C.column"][1] - trace.fragments.first_column
@@ -112,15 +108,14 @@ def test_the_archive_of_a_block_holds_what_a_trace_of_each_warp_reads(inspector)
     assert np.array_equal(step.VKQ[columns, arrays["VKQ_C.d"][1]], arrays["after.VKQ_C"][0, 1])
 
 
-def test_the_traced_block_must_exist(inspector):
-    tracer = tracer_of(inspector, CASES["gqa"])
+def test_the_traced_block_must_exist(gqa):
     for place, said in (
         ({"block": 8, "warp": 0}, r"inspect\.trace\.block: there is no block 8, only 0 to 7"),
         ({"block": 0, "warp": 4}, r"inspect\.trace\.warp: there is no warp 4, only 0 to 3"),
         ({"block": 2, "warp": 0, "kb0": 3}, r"inspect\.trace\.kb0: block 2 does not do step 3, only 2 to 2"),
     ):
         with pytest.raises(InputError, match=said):
-            tracer.trace(**place)
+            gqa.trace(**place)
 
 
 def test_without_python_in_gdb():
@@ -183,20 +178,19 @@ def test_a_planted_fault_is_named_by_quantity_and_step(faulty, block, quantity, 
     assert (deviation and deviation.quantity, deviation and deviation.kb0) == (quantity, kb0)
 
 
-def found_in(inspector, case):
-    tracer = tracer_of(inspector, case)
-    outcome = inspector.session.run(case, tracer.inputs, H200)
+def found_by(tracer):
+    outcome = tracer.inspector.session.run(tracer.case, tracer.inputs, H200)
     assert isinstance(outcome, Ran), outcome
     return tracer.find_not_finite(outcome.result.dst)
 
 
 @NIGHT
 def test_a_sum_beyond_f16_is_found_where_it_overflows(inspector):
-    found = found_in(inspector, case_of(OVERFLOW))
+    found = found_by(tracer_of(inspector, case_of(OVERFLOW)))
     assert (found.tensor, found.value, found.kb0, found.block) == ("VKQ", np.inf, 0, 0)
     assert found.thread == (0, 0)
     assert "f16" in found.words
 
 
-def test_a_correct_op_has_no_finding(inspector):
-    assert found_in(inspector, CASES["gqa"]) is None
+def test_a_correct_op_has_no_finding(gqa):
+    assert found_by(gqa) is None

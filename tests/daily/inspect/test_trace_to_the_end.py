@@ -1,5 +1,7 @@
 """Traces of real kernels on simulated GPUs to their output: correct ones, and faults of the corpus."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -56,8 +58,8 @@ MARKS = {kind: [pytest.mark.night] for kind in CORRECT} | {"mma": [], "tile in f
 SHIPPED = [case for case in CASES.values() if case.op.sizes.flop < 3e10]
 
 
-def followed(case, device, patch=None, place=None):
-    """The trace of a case, and the verdict on its output."""
+def inspected(case, device, patch=None):
+    """A tracer of a case, and the verdict on its output."""
     inspector, target, inputs = (
         inspector_of(patch=patch),
         parse_target(f"sim:{device}", load_devices()),
@@ -66,7 +68,12 @@ def followed(case, device, patch=None, place=None):
     facts = inspector.inspect(case, inputs, target).result
     assert isinstance(facts, Facts), facts
     output = judge_case(inspector.session, case, target)
-    return Tracer(inspector, case, inputs, target, facts).follow(output, place), output
+    return Tracer(inspector, case, inputs, target, facts), output
+
+
+def followed(case, device, place=None):
+    tracer, output = inspected(case, device)
+    return tracer.follow(output, place), output
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS[kind]) for kind in CORRECT])
@@ -148,15 +155,20 @@ BY_NAME = {fault.patch.name: fault for fault in corpus()}
 IN_CI = "15091-vec-sinks-each-block"
 
 
+@functools.lru_cache(1)  # two tests of CI follow one fault
+def faulty(name):
+    fault = BY_NAME[name]
+    (shown, *_) = fault.shows
+    return inspected(expand(load(shown.scenario))[0], shown.device, patch=fault.patch.path)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name == IN_CI else pytest.mark.night) for name in FAULTS]
 )
 def test_a_fault_is_placed_at_its_line_or_after_it(name):
-    fault = BY_NAME[name]
-    (shown, *_) = fault.shows
-    case = expand(load(shown.scenario))[0]
-    trace, output = followed(case, shown.device, patch=fault.patch.path)
+    tracer, output = faulty(name)
     assert output.status == "fail"
+    trace = tracer.follow(output, None)
     deviation = trace.deviation
     assert deviation is not None
     assert deviation.quantity in FAULTS[name], deviation
@@ -165,7 +177,6 @@ def test_a_fault_is_placed_at_its_line_or_after_it(name):
 
 @pytest.mark.slow
 def test_a_place_is_followed_although_another_block_is_wrong():
-    fault = BY_NAME["15091-vec-sinks-each-block"]
-    case = expand(load(fault.shows[0].scenario))[0]
-    trace, _ = followed(case, "h200", patch=fault.patch.path, place=TracePlace(block=1, warp=2))
+    tracer, output = faulty(IN_CI)
+    trace = tracer.follow(output, TracePlace(block=1, warp=2))
     assert (trace.block, trace.warp) == ((0, 1, 0), 2)

@@ -53,22 +53,16 @@ def test_gqa_without_colour():
     ]
 
 
-def test_a_division_that_repeats_is_drawn_once():
+def test_a_division_that_repeats_is_drawn_once_and_whole_on_request():
     lines = drawn(fractional())
     assert lines[3].startswith("    0   0 │0")
     assert lines[10].startswith("    0   7 │9")
     assert lines[11].strip() == "⋮ the same 23 more times: every 8 tiles, block numbers + 11"
-
-
-def test_all_rows_on_request():
     assert sum(line.endswith("│") for line in drawn(fractional(), most=None)) == 192
 
 
 def test_blocks_that_take_turns_are_labelled_with_a_digit():
     assert drawn(decode())[3] == "    0       0 │" + "0 1 2 3 4 5 6 7 " * 4 + "│"
-
-
-def test_turns_too_many_for_the_width():
     facts = in_turn(Grid(512, 1, 1, 2, 1), 38, {(0, 0): 256})
     assert "▒" * 32 + "╱" * 32 in drawn(facts, 80)[3]
 
@@ -126,6 +120,10 @@ def test_any_division_fits_and_shows_no_fault(facts, width, most):
     lines = drawn(facts, width, most)
     assert max(map(len, lines)) <= width
     assert not any(line.endswith(("done by no block", "done more than once")) for line in lines)
+    text = svg_of(facts)
+    ET.fromstring(text)
+    assert 'class="bad"' not in text
+    assert "nan" not in text.lower()
 
 
 def test_neighbouring_blocks_differ_in_lightness():
@@ -165,14 +163,6 @@ def test_is_well_formed_and_complete_in_itself(made):
     assert "prefers-color-scheme:dark" in text
 
 
-@given(decompositions())
-def test_any_division_is_drawn_without_a_fault(facts):
-    text = svg_of(facts)
-    ET.fromstring(text)
-    assert 'class="bad"' not in text
-    assert "nan" not in text.lower()
-
-
 def test_every_part_has_a_tooltip():
     assert titles(gqa())[1:5] == [
         f"block {block}: KV step {block} of sequence 0, KV head 0, head group 0, query tile 0" for block in range(4)
@@ -181,14 +171,11 @@ def test_every_part_has_a_tooltip():
     assert len(titles(gqa())) == 1 + parts
 
 
-def test_tiles_that_are_alike_are_folded():
+def test_tiles_that_are_alike_are_folded_and_those_left_out_counted():
     facts = stream_k(Grid(4, 8, 1, 32, 1), 256)
     text = svg_of(facts)
     assert len(titles(facts)) == 1 + 4
     assert "⋮ the same 252 more times: each tile, block numbers + 1" in text
-
-
-def test_tiles_that_are_left_out_are_counted():
     text = svg_of(causal())
     assert re.search("⋮ [0-9]+ tiles not shown", text)
 

@@ -24,8 +24,13 @@ def model(tmp_path_factory):
     return make_model(MODELS["jamba"], tmp_path_factory.mktemp("models") / "jamba.gguf")
 
 
-def test_the_file_says_its_architecture(model):
+def test_the_file_says_its_architecture_and_a_recorded_op_has_none(model, tmp_path):
     assert architecture_of(model) == "jamba"
+    # It was a model of an architecture `fattn-probe`, which no llama.cpp knows.
+    path = tmp_path / "op.gguf"
+    write_gguf(path, {"fattn.version": u32(1)}, {})
+    with pytest.raises(InputError, match=r"op.gguf: not a model, but a recorded op of fattn-probe, which `compare`"):
+        architecture_of(path)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0005, 0.01, 0.5, 0.999])
@@ -67,14 +72,6 @@ def test_an_architecture_that_the_source_does_not_know(tree, model):
     check_architecture(tree, model, "jamba")
     with pytest.raises(InputError, match=r"knows \d+ architectures, but not 'qwen22'; the nearest: qwen2"):
         check_architecture(tree, model, "qwen22")
-
-
-def test_a_recorded_op_is_no_model(tmp_path):
-    """It was a model of an architecture `fattn-probe`, which no llama.cpp knows."""
-    path = tmp_path / "op.gguf"
-    write_gguf(path, {"fattn.version": u32(1)}, {})
-    with pytest.raises(InputError, match=r"op.gguf: not a model, but a recorded op of fattn-probe, which `compare`"):
-        architecture_of(path)
 
 
 ASK = "import sys\ndef ask(line):\n    print(line, flush=True)\n    return input()\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device import Target, load_devices, parse_target
+from fattn_probe.cases.device import Target
 from fattn_probe.daily.models.capture import LaunchLog, ModelCapture, words_of
 from fattn_probe.daily.models.on_device import OnDevice, Rehearsal, kernel_cases, place_of_model
 from fattn_probe.daily.models.program import CPU, Prompt, Request
@@ -20,6 +20,7 @@ from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, resolve
 from fattn_probe.llama.source.features import probe
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions, Session
+from tests.made import H200
 
 GPU = Target("cuda")
 LAUNCH = '{"order":%d,"kernel":"%s","grid":[%d,1,1],"block":[32,4,1],"shared":0}\n'
@@ -31,7 +32,7 @@ def launch(number, kernel="k_get_rows"):
 
 
 def test_a_model_runs_on_a_real_gpu_and_for_a_simulated_one_on_the_cpu():
-    simulated = parse_target("sim:h200", load_devices(None))
+    simulated = H200
     assert [place_of_model(target) for target in (GPU, simulated, CPU)] == [GPU, CPU, CPU]
     request, session = Request(Path("m"), Prompt(tokens=1)), Session(RunOptions(None))
     runs = [ModelCapture(session, request, GPU, Path(), print, model_on=place) for place in (GPU, CPU)]
@@ -124,18 +125,12 @@ def tree(tmp_path):
     return Tree("here", tmp_path, "1", "0", probe(tmp_path))
 
 
-def test_the_files_of_ops(tree):
+def test_the_files_of_the_ops_of_a_graph_and_of_a_whole_model(tree):
     """Not attention, matrix products, what no file defines, nor what calls cuBLAS."""
     assert device_ops(tree) == {"ADD": "binbcast.cu", "ADD1": "binbcast.cu", "UNARY": "unary.cu"}
-
-
-def test_the_files_that_a_graph_needs():
     files = {"ADD": "binbcast.cu", "MUL": "binbcast.cu", "ROPE": "rope.cu", "SCALE": "scale.cu"}
     assert files_of_ops(files, {"ROPE", "MUL", "ADD", "MUL_MAT"}) == ("binbcast.cu", "rope.cu")
-
-
-def test_a_whole_model_has_attention_too_and_with_cublas_what_calls_it(tree):
-    """Of matrix products: the files that ggml's function for them calls, and the conversions to f16 for cuBLAS."""
+    # Of matrix products: the files that ggml's function for them calls, and the conversions to f16 for cuBLAS.
     alone = {"FLASH_ATTN_EXT": (), "ADD": ("binbcast.cu",), "ADD1": ("binbcast.cu",), "UNARY": ("unary.cu",)}
     assert files_of_device_ops(tree, cublas=False) == alone
     found = files_of_device_ops(tree, cublas=True)

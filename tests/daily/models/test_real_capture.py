@@ -27,6 +27,7 @@ from fattn_probe.machine.run.outcome import Ran
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, reference_of
 from tests.as_user import fattn_probe
 from tests.daily.models.make import MODELS, make_model
+from tests.made import H200
 
 pytestmark = [pytest.mark.build, pytest.mark.slow]
 CPU = Target("cpu")
@@ -101,20 +102,14 @@ def ops_of(index, found):
     return {entry.offer.layer: capture for entry, capture in zip(index.entries, found, strict=True)}
 
 
-def test_gemma_has_a_softcap_and_a_window(recorded):
+def test_softcap_window_sinks_and_a_latent_V_are_recorded(recorded):
     ops = ops_of(*recorded("gemma2"))
     assert {found.op.params.logit_softcap for found in ops.values()} == {50.0}
     seen = [np.isfinite(mask_of(ops[layer])).sum(axis=-1).max() for layer in (0, 1)]
     assert seen == [64, 201]
-
-
-def test_gpt_oss_has_sinks(recorded):
     sinks = [found.inputs["sinks"].view(np.float32) for found in ops_of(*recorded("gpt-oss")).values()]
     assert [values.shape for values in sinks] == [(16,), (16,)]
     assert not np.array_equal(*sinks)
-
-
-def test_mla_has_V_in_Ks_rows_and_stores_them_once(recorded):
     for found in ops_of(*recorded("deepseek2")).values():
         assert found.op.V_is_K_view
         assert set(found.inputs) == {"Q", "K", "mask"}
@@ -214,17 +209,11 @@ def test_a_model_without_its_tensors(session, tmp_path):
         record(session, path, tmp_path / "out")
 
 
-def test_a_context_that_does_not_fit_memory(session, models, tmp_path, monkeypatch):
+def test_a_context_that_is_too_short_or_does_not_fit_memory(session, models, tmp_path, monkeypatch):
     monkeypatch.setattr(capture, "available_memory", lambda: 512 << 20)
     with pytest.raises(MachineError, match=r"cannot make a context of 2000000 positions: .*insufficient memory"):
         record(session, models["llama"], tmp_path, context=2_000_000)
-
-
-def test_the_machine_says_what_memory_it_has():
     assert 0 < program.available_memory() < 1 << 50
-
-
-def test_a_context_that_is_too_short(session, models, tmp_path):
     with pytest.raises(InputError, match="a context of 100 positions is less than the 201"):
         record(session, models["llama"], tmp_path, context=100)
 
@@ -278,11 +267,9 @@ def test_the_command_prints_one_document(session, models, tmp_path):
 
 
 def test_a_simulated_gpu_runs_the_ops_of_a_model(session, models, tmp_path):
-    from fattn_probe.cases.device import load_devices, parse_target
 
     asked = Request(models["qwen2"], Prompt(tokens=20))
-    target = parse_target("sim:h200", load_devices(None))
-    index = ModelCapture(session, asked, target, tmp_path, lambda note: None).run()
+    index = ModelCapture(session, asked, H200, tmp_path, lambda note: None).run()
     kernels = [found.launches[0].kernel for found in captures(index, tmp_path)]
     assert kernels == ["flash_attn_ext_f16", "flash_attn_ext_f16", "flash_attn_ext_vec", "flash_attn_ext_vec"]
     for found in captures(index, tmp_path):

@@ -175,9 +175,13 @@ def test_the_options_of_each_era_are_read(text, workers, test_file):
     assert (options.workers, "--test-file" in options.flags) == (workers, test_file)
 
 
-def test_another_program_is_refused():
+def test_what_a_program_cannot_do_is_refused():
     with pytest.raises(BuildError, match="not the usage text"):
         probe_options("usage: ls")
+    with pytest.raises(InputError, match="--filter"):
+        plan_ops(probe_options(ERA_A), "test", "CUDA0", "hsk=(64")
+    with pytest.raises(InputError, match="mode 'support'"):
+        plan_ops(probe_options(ERA_A.replace("- support", "")), "support", "CUDA0")
 
 
 def test_plans():
@@ -193,13 +197,6 @@ def test_plans():
         "-o",
         "FLASH_ATTN_EXT(hsk=64)",
     )
-
-
-def test_plans_that_an_era_cannot_do():
-    with pytest.raises(InputError, match="--filter"):
-        plan_ops(probe_options(ERA_A), "test", "CUDA0", "hsk=(64")
-    with pytest.raises(InputError, match="mode 'support'"):
-        plan_ops(probe_options(ERA_A.replace("- support", "")), "support", "CUDA0")
 
 
 def test_usage_printed_for_an_unknown_help_flag(tmp_path):

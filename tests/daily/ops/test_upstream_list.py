@@ -6,10 +6,10 @@ import re
 import pytest
 
 from fattn_probe.base.process import run
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.daily.ops.rounds import Timeouts, run_ops
 from fattn_probe.llama.build import TEST_BACKEND_OPS, BuildRequest, ensure
 from fattn_probe.llama.source import kernel_cases
+from tests.made import H200
 
 pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.night]
 
@@ -51,21 +51,20 @@ def drawn(cases):
 
 
 def test_cases_drawn_from_upstreams_list_pass(tree, session):
-    target = parse_target("sim:h200", load_devices())
     kernels = [case for case in kernel_cases(tree) if case.name in KERNELS]
     program = ensure(BuildRequest(tree), kernels, [TEST_BACKEND_OPS]).test_backend_ops
-    env = session.env(target, TEST_BACKEND_OPS)
-    listed = run([program, "support", "-b", target.backend, "-o", "FLASH_ATTN_EXT"], env=env).stdout
+    env = session.env(H200, TEST_BACKEND_OPS)
+    listed = run([program, "support", "-b", H200.backend, "-o", "FLASH_ATTN_EXT"], env=env).stdout
     cases = drawn(SUPPORTED.findall(listed))
     report = run_ops(
         program,
         "test",
-        target.backend,
+        H200.backend,
         only=cases,
         env=env,
         timeouts=Timeouts(),
         on_result=lambda result, total: None,
-        complete=lambda symbol: session.complete(target, symbol, TEST_BACKEND_OPS).test_backend_ops,
+        complete=lambda symbol: session.complete(H200, symbol, TEST_BACKEND_OPS).test_backend_ops,
     )
     assert report.problem() is None
     assert report.counts["ok"] == len(cases) == 173

@@ -63,12 +63,9 @@ def test_alarms():
     assert not look.alarm
 
 
-def test_a_case_that_was_not_run_is_reported():
+def test_cases_that_were_not_run_or_are_new():
     (change,) = changes({"c": result()}, {})
     assert (change.case, change.kind, change.words) == ("c", ChangeKind.NOT_RUN, "was pass")
-
-
-def test_a_new_case_alarms_only_if_it_fails():
     assert [change.kind for change in changes({}, {"c": result()})] == [ChangeKind.NEW]
     assert [change.kind for change in changes({}, {"c": result("fail")})] == [ChangeKind.NEW_FAILURE]
 
@@ -78,6 +75,14 @@ def test_words_describe_the_change_before_and_after():
     assert change.words == "f<1> became f<2>"
     (change,) = changes({"c": result()}, {"c": result(launches=launch(grid=9))})
     assert change.words == "f: grid 8x1x1 of 32x4x1, 0 B became f: grid 9x1x1 of 32x4x1, 0 B"
+    (change,) = changes(
+        {"c": result(launches=f"{launch('f<1>')}\n{launch('g')}")},
+        {"c": result(launches=f"{launch('f<1>')}\n{launch('g', grid=3)}")},
+    )
+    assert change.words == "g: grid 8x1x1 of 32x4x1, 0 B became g: grid 3x1x1 of 32x4x1, 0 B"
+    before, after = result(metrics={"equal_bits": 1.0}), result(output="11", metrics={"equal_bits": 0.28})
+    (change,) = changes({"c": before}, {"c": after})
+    assert change.words.endswith("28 % of the elements equal the rounding model in every bit, before 100 %")
 
 
 def test_a_case_that_ends_before_its_output_has_no_second_line():
@@ -86,17 +91,3 @@ def test_a_case_that_ends_before_its_output_has_no_second_line():
     assert change.kind is ChangeKind.NEW_FAILURE
     (change,) = changes({"c": Result("c", "d", "fail", "out-of-bounds: ...")}, {"c": result()})
     assert change.kind is ChangeKind.FIXED
-
-
-def test_only_the_launches_that_changed_are_named():
-    (change,) = changes(
-        {"c": result(launches=f"{launch('f<1>')}\n{launch('g')}")},
-        {"c": result(launches=f"{launch('f<1>')}\n{launch('g', grid=3)}")},
-    )
-    assert change.words == "g: grid 8x1x1 of 32x4x1, 0 B became g: grid 3x1x1 of 32x4x1, 0 B"
-
-
-def test_other_bits_say_how_many_are_still_the_models():
-    before, after = result(metrics={"equal_bits": 1.0}), result(output="11", metrics={"equal_bits": 0.28})
-    (change,) = changes({"c": before}, {"c": after})
-    assert change.words.endswith("28 % of the elements equal the rounding model in every bit, before 100 %")

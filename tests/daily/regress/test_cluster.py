@@ -11,17 +11,18 @@ from types import SimpleNamespace
 import pytest
 
 from fattn_probe.base.errors import BuildError, InputError, LostError
-from fattn_probe.cases.device import Target, load_devices, parse_target
+from fattn_probe.cases.device import Target
 from fattn_probe.daily.regress import cluster as clusters
 from fattn_probe.daily.regress.cluster import Cluster, own_gpu
 from fattn_probe.daily.regress.pool import Job
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.machine.run.session import RunOptions
+from tests.made import H200
 from tests.stand_in import StandIn
 
 distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed (pip install distributed)")
 cloudpickle = pytest.importorskip("cloudpickle")
-SIM = parse_target("sim:h200", load_devices())
+SIM = H200
 
 
 @dataclass(frozen=True)

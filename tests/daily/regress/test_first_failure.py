@@ -7,6 +7,7 @@ from fattn_probe.daily.regress.history import open_history
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.features import CUDA
 from tests.as_user import fattn_probe
+from tests.daily.regress.test_verdicts import with_wrong_sum
 
 SUITE = """version: 1
 about: cases of one kernel, whose blocks' parts are combined
@@ -17,7 +18,6 @@ entries:
 """
 SIZES = "hsk: 64\nn_head: 4\nn_q: 1\nn_kv: 256\n"
 STEPS = f"version: 1\nabout: two parallel blocks\n{SIZES}matrix: {{seed: [1, 2, 3, 4, 5, 6, 7, 8]}}\n"
-FILE = "fattn-common.cuh"
 
 
 @pytest.mark.parametrize("file", EDITS)
@@ -31,8 +31,8 @@ def test_each_edit_of_the_benchmark_makes_one_line_wrong(file):
 @pytest.mark.network
 def test_one_wrong_line_is_shown_at_once_and_the_rest_is_left(tmp_path):
     tree = copy_of(resolve(DEFAULT_SOURCE), tmp_path / "llama.cpp")
-    path = tree / CUDA / FILE
-    path.write_text(edited(path.read_text(), EDITS[FILE], "mark"))
+    path = tree / CUDA / "fattn-vec.cuh"
+    path.write_text(with_wrong_sum(path.read_text()))  # the same build as that of the other test
     (tmp_path / "steps.yaml").write_text(STEPS)
     suite, history = tmp_path / "s.yaml", tmp_path / "h.db"
     suite.write_text(SUITE)

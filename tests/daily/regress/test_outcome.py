@@ -89,9 +89,6 @@ def test_the_step_summary_says_the_verdict_first_and_escapes():
     assert "| new | **new failure** | was pass: an error \\| is 3 times its bound |" in said
     assert "| known | known failure | wrong since long |" in said
     assert said.index("**support lost**") < said.index("| bits |")
-
-
-def test_the_step_summary_of_a_first_run():
     said = markdown([outcome(None, 6)])
     assert "**2 wrong, no baseline yet; 1 without a verdict**" in said
 
@@ -149,13 +146,10 @@ def test_an_output_that_could_not_be_judged_has_a_word_and_an_exit_code_of_its_o
         assert "predicted error is as large" in on_terminal(found)
 
 
-def test_a_baseline_that_could_not_judge_an_output_either_accepts_it():
+def test_an_output_that_is_unjudged_in_one_run_only():
     found = outcome_of(Result("wide", "d", "unjudged"))
     assert kinds_of(found) == []
     raise_if_regressed([found], 0.05)
-
-
-def test_what_becomes_of_an_unjudged_output_later():
     assert kinds_of(outcome_of(UNJUDGED, Result("wide", "d", "pass"))) == []
     failed = outcome_of(UNJUDGED, Result("wide", "d", "fail", "wrong"))
     assert kinds_of(failed) == [ChangeKind.NEW_FAILURE]
@@ -184,12 +178,16 @@ def on_terminal(found):
 WRONG = Result("wrong", "d", "fail", "not as designed")
 
 
-def test_a_known_defect_is_one_line_instead_of_46_but_other_failures_stay():
+def test_a_known_defect_is_one_line_or_row_instead_of_46_but_other_failures_stay():
     said = on_terminal(with_traps(WRONG))
     assert said.count(LINE) == 1
     assert "trap-7" not in said
     assert "fail wrong: not as designed" in said
     assert "1 pass, 47 fail" in said
+    said = markdown([with_traps(WRONG)])
+    assert said.count(f"| volta-columns | known defect | {LINE} |") == 1
+    assert "trap-7" not in said
+    assert "| wrong | wrong | not as designed |" in said
 
 
 def test_only_what_is_no_known_defect_fails_the_run():
@@ -239,13 +237,6 @@ def test_the_checks_that_could_not_be_made_are_counted():
     without = replace(RUN, settings=Settings(Checks(model="never")))
     assert list(not_checked(replace(found, run=without))) == lines  # as asked
     assert all(line in on_terminal(found) for line in lines)
-
-
-def test_markdown_has_one_row_for_a_known_defect():
-    said = markdown([with_traps(WRONG)])
-    assert said.count(f"| volta-columns | known defect | {LINE} |") == 1
-    assert "trap-7" not in said
-    assert "| wrong | wrong | not as designed |" in said
 
 
 def test_json_and_junit_have_the_known_defect_with_each_case():

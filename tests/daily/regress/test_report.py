@@ -63,7 +63,7 @@ def history(tmp_path):
         yield found
 
 
-def test_the_page_names_what_changed_and_why_it_matters(history):
+def test_the_page_names_what_changed_and_why_it_matters_with_its_maps_and_plots(history):
     page = report(history)
     assert "1 regression, 2 without a verdict" in page
     for said in ("new failure", "the output is wrong now", "another launch", "the work is divided differently"):
@@ -71,6 +71,14 @@ def test_the_page_names_what_changed_and_why_it_matters(history):
     assert "bits changed" in page
     assert page.index("new failure") < page.index("another launch")  # alarms first
     assert "accepted by me: good" in page
+    drawn = page[page.index('<figure><svg class="error-map"') :]
+    assert 'class="h3"' in drawn[: drawn.index("</svg>")]
+    assert 'class="h5"' in drawn[: drawn.index("</svg>")]
+    assert "16 heads x 75 queries" in page
+    assert page.count('class="skm"') == 3 * 2  # labels and map of gqa now, mha now and before
+    assert '<th scope="col">error / bound by run</th>' in page
+    assert '<th scope="col"></th>' not in page
+    assert "time by run" not in page
 
 
 def test_the_page_is_complete_in_itself_well_formed_and_escapes(history):
@@ -84,15 +92,6 @@ def test_the_page_is_complete_in_itself_well_formed_and_escapes(history):
     assert {link.removeprefix("#") for link in reader.links} <= set(reader.ids)
     scrolling = [attributes for _, attributes in reader.found if "wide" in attributes.get("class", "").split()]
     assert all(one.get("tabindex") == "0" and one.get("aria-label") for one in scrolling), "by keyboard too"
-
-
-def test_a_wrong_case_has_its_error_map_and_the_division_of_its_work(history):
-    page = report(history)
-    drawn = page[page.index('<figure><svg class="error-map"') :]
-    assert 'class="h3"' in drawn[: drawn.index("</svg>")]
-    assert 'class="h5"' in drawn[: drawn.index("</svg>")]
-    assert "16 heads x 75 queries" in page
-    assert page.count('class="skm"') == 3 * 2  # labels and map of gqa now, mha now and before
 
 
 def test_what_was_lost_and_what_was_not_run_is_listed(history):
@@ -227,13 +226,6 @@ def test_the_verdict_names_both_trees_with_their_patches_and_no_raw_time(tmp_pat
     said = page[page.index('<div class="verdict pass">') :].partition("</div>")[0]
     assert "pypi:x==1 with fault-a, fault-b, compared with the run of 20" in said
     assert re.search(r"the run of \d{4}-\d\d-\d\d \d\d:\d\d \(pypi:x==1\), accepted by me: good", said)
-
-
-def test_each_column_of_the_plots_has_a_heading_and_times_only_where_there_are_some(history):
-    page = report(history)
-    assert '<th scope="col">error / bound by run</th>' in page
-    assert '<th scope="col"></th>' not in page
-    assert "time by run" not in page
 
 
 def test_the_division_of_work_follows_the_launch():

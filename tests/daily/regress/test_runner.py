@@ -20,10 +20,13 @@ from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.merge_base import MergeBase, merge_base_of
 from fattn_probe.daily.regress.night import night_of, shown
 from fattn_probe.daily.regress.records import MERGE_BASE, Identity, Result, RunPart, parse_shard
-from fattn_probe.daily.regress.runner import Planned, SuiteRunner
+from fattn_probe.daily.regress.runner import Planned, SuiteRunner, with_orders
+from fattn_probe.daily.regress.schedule import Ordering, Orders
 from fattn_probe.daily.regress.selection import CaseSelection
+from fattn_probe.daily.regress.suite import CheckSpec
 from fattn_probe.daily.regress.tables import as_json, markdown, raise_if_regressed, render
 from fattn_probe.llama.source import Tree
+from fattn_probe.machine.run.orders import ENDED, OrderDifference
 from fattn_probe.machine.run.session import RunOptions, Session
 from tests.made import H200
 from tests.stand_in import StandIn
@@ -237,3 +240,35 @@ def test_a_release_has_no_merge_base():
     for tree in (None, replace(TREE, spec="pypi:xllamacpp==2026.10.11549")):
         with pytest.raises(InputError, match="--base needs a git checkout as --source"):
             merge_base_of(tree, "origin/master")
+
+
+DIFFERENCE = OrderDifference("gqa", ("softcap", "mla"), "other", shrunk=True)
+SAID = "not the same in every order: different bits or launches than alone after [softcap, mla]"
+ORDERS = Orders({"gqa": DIFFERENCE}, 2)
+
+
+def test_orders_decide_about_a_case_that_passes_and_about_no_failure():
+    failed = with_orders(Result("gqa", "d", "pass", "as designed", output="00"), ORDERS, 3)
+    assert (failed.status, failed.reason, failed.failure) == ("fail", f"as designed; {SAID}", SAID)
+    assert [(check.name, check.fails) for check in failed.checks] == [("order", True)]
+    right = with_orders(Result("sinks", "d", "pass", "as designed", output="00"), ORDERS, 3)
+    assert (right.status, right.reason) == ("pass", "as designed")
+    (check,) = right.checks
+    assert (check.passes, check.reason) == (True, "the same bits in 3 orders of 2 ops in one process")
+    wrong = with_orders(Result("gqa", "d", "fail", "wrong", output="00"), ORDERS, 3)
+    assert (wrong.status, wrong.reason, [check.fails for check in wrong.checks]) == ("fail", "wrong", [True])
+    lost = replace(ORDERS, missing="killed by SIGKILL")
+    assert with_orders(Result("gqa", "d", "pass", "as designed", output="00"), lost, 3).status == "fail"
+    (check,) = with_orders(Result("sinks", "d", "pass", "as designed", output="00"), lost, 3).checks
+    assert (check.passes, check.fails, check.reason) == (False, False, "killed by SIGKILL")
+
+
+def test_the_first_order_that_differs_is_the_one_that_is_told():
+    later = OrderDifference("gqa", ("mla",), "third")
+    ordering = Ordering({"gqa": "x", "mla": "y", "odd": ENDED}, {2: [later], 1: [DIFFERENCE, later]})
+    assert ordering.found == ORDERS
+
+
+def test_a_suite_asks_for_orders():
+    assert CheckSpec(order=5).checks.order == 5
+    assert CheckSpec().checks.order == 0

@@ -151,14 +151,11 @@ def test_the_schema_of_suites_has_every_check():
     assert set(check) == {"model", "sample", "repeat", "batch_invariance", "roundings", "kernels", "order"}
 
 
-def test_a_filter_is_over_results_too():
+def test_a_filter_is_an_expression_over_results_too():
     suite = load_suite(SUITES / "quick.yaml")
     settled = (Result("gqa-old", "", "unsupported"), Result("other", "", "unsupported"))
     chosen = CaseSelection(tuple(cases_of(suite, SUITES)), settled).some("^gqa")
     assert chosen.names == ["gqa", "gqa-old"]
-
-
-def test_a_filter_that_is_no_expression():
     with pytest.raises(InputError, match=r"--filter '\[': unterminated character set"):
         compiled("[", "--filter")
 

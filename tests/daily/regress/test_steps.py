@@ -28,16 +28,13 @@ def test_no_step(values):
     assert last_step(values) is None
 
 
-def test_one_slow_run_is_no_step():
+def test_a_slow_run_and_noise_are_no_step():
     values = series((1.0, 30))
     values[12] = 1.5
     assert last_step(values) is None
     values[-1] = 1.5
     assert last_step(values) is None
-
-
-def test_false_alarms_are_rare():
-    """Of 300 series of nights without a change, at 1 % noise."""
+    # Of 300 series of nights without a change, at 1 % noise.
     alarms = sum(last_step(series((1.0, 40), noise=0.01, seed=seed)) is not None for seed in range(300))
     assert alarms <= 3
 

@@ -37,12 +37,8 @@ def test_the_list_becomes_cases_and_results():
     assert (sizes.hsk, sizes.n_head, sizes.n_q, sizes.n_kv) == (64, 4, 3, 113)
     assert [result.status for result in settled] == ["unsupported", "unsupported", "lost"]
     assert settled[2].reason.startswith("cannot be replayed: FLASH_ATTN_EXT(...): type_K: found 'q2_0'")
-
-
-def test_a_result_without_a_run_is_of_the_same_case_as_one_with():
-    supported, settled = ([OpResult(SMALL, status)] for status in ("ok", "not-supported"))
-    (case,), _ = upstream_cases(supported, separate_V=False)
-    _, (result,) = upstream_cases(settled, separate_V=False)
+    (case,), _ = upstream_cases([OpResult(SMALL, "ok")], separate_V=False)
+    _, (result,) = upstream_cases([OpResult(SMALL, "not-supported")], separate_V=False)
     assert (result.name, result.digest) == (case.name, case.digest)
 
 

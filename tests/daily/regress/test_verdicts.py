@@ -30,12 +30,6 @@ def code(digest, kernels=("vec 64",)):
     return SimpleNamespace(digest=lambda launches: digest, kernels=lambda launches: set(kernels))
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path))
-    return tmp_path
-
-
 def test_the_verdict_of_the_same_code_is_taken_over_and_says_so(cache):
     kept = Verdicts("these")
     kept.keep(ONE, code("a"), PASS)
@@ -129,6 +123,12 @@ on: ["sim:h200"]
 SIZES = "version: 1\nabout: x\nhsk: 64\nn_head: 4\nn_kv: 256\n"
 
 
+def with_wrong_sum(text):
+    """The text of fattn-vec.cuh with one wrong line."""
+    right = "KQ_sum[j]*KQ_max_scale + KQ_reg[j];"
+    return text.replace(right, right.replace("KQ_reg", "1.01f*KQ_reg"))
+
+
 @pytest.mark.build
 @pytest.mark.network
 def test_after_an_edit_exactly_the_cases_that_execute_other_code_are_judged_again(tmp_path):
@@ -154,8 +154,7 @@ def test_after_an_edit_exactly_the_cases_that_execute_other_code_are_judged_agai
     assert regress("again") == {"few": old, "many": old}
     assert regress("fresh", "", str, "--fresh") == {"few": new, "many": new}
     assert regress("comment", vec, lambda text: text.replace(";\n", "; // x\n")) == {"few": old, "many": old}
-    right = "KQ_sum[j]*KQ_max_scale + KQ_reg[j];"
-    wrong = regress("wrong", vec, lambda text: text.replace(right, right.replace("KQ_reg", "1.01f*KQ_reg")), code=5)
+    wrong = regress("wrong", vec, with_wrong_sum, code=5)
     assert wrong == {"few": ("fail", False), "many": old}
     line = "switch (ggml_cuda_get_best_fattn_kernel("
     more = regress(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device import Target, load_devices, parse_target
+from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.cases import one_case, op_of, resolve
 from fattn_probe.cases.scenario.from_ops import from_ops
@@ -32,6 +32,7 @@ from fattn_probe.daily.reproduce.ways import (
     words_of,
 )
 from fattn_probe.machine.run.session import RunOptions, Session
+from tests.made import H200
 
 NEW = (Path(__file__).parent / "upstream_test.cpp").read_text()
 FORMS = {
@@ -156,8 +157,10 @@ def test_a_test_that_is_not_known_is_refused(tests_of, tmp_path):
         read_list(tmp_path)
 
 
-def test_the_expression_for_a_case_is_exact():
+def test_the_expression_for_a_case_is_exact_and_its_failure_in_words():
     assert pattern_of("FLASH_ATTN_EXT(nr23=[4,1],max_bias=8.000000)") == r"^nr23=\[4,1\],max_bias=8\.000000$"
+    assert words_of(OpResult("x", "fail", error=0.1, threshold=0.0005)) == "NMSE = 0.100000000 > 0.000500000"
+    assert words_of(OpResult("x", "fail")) == "FAIL"
 
 
 def test_params_are_compared_as_float32(tests_of):
@@ -167,7 +170,6 @@ def test_params_are_compared_as_float32(tests_of):
     assert not same(op, replace(op, params=replace(op.params, logit_softcap=31.0)))
 
 
-H200 = parse_target("sim:h200", load_devices())
 OP = op_of(from_ops(CASES["new"][0]))
 
 
@@ -197,10 +199,17 @@ IN_LIST = CASES["new"]
 OTHERS = CASES["new"][1:]
 
 
-def test_a_line_comes_first(choose):
+def test_a_line_comes_first_then_a_patch_then_a_file(choose):
     found = choose("auto", listed=IN_LIST, line=["fail"] * 3)
     assert (found.way, found.case, found.patch, found.reasons) == ("line", IN_LIST[0], "", ())
     assert str(found.shown) == "upstream's test failed in 3 of 3 runs, the last time with: NaN"
+    found = choose("auto", listed=OTHERS, patch=["fail"] * 3)
+    assert (found.way, found.case) == ("patch", IN_LIST[0])
+    assert "+    test_cases.emplace_back(new test_flash_attn_ext(128, 128, 4, {12, 1}, 512, 1, " in found.patch
+    assert found.reasons == ("line: none of the cases of this source's test-backend-ops is this op",)
+    found = choose("auto", listed=OTHERS, patch=["ok"] * 3)
+    assert found.way == "file"
+    assert found.reasons[1] == "patch: upstream's test failed in 0 of 3 runs"
 
 
 def test_a_failure_must_show_every_time(choose):
@@ -210,19 +219,6 @@ def test_a_failure_must_show_every_time(choose):
         "line: upstream's test failed in 2 of 3 runs, the last time with: NaN",
         "patch: test-backend-ops has this op in its list already (--as line)",
     )
-
-
-def test_then_a_patch(choose):
-    found = choose("auto", listed=OTHERS, patch=["fail"] * 3)
-    assert (found.way, found.case) == ("patch", IN_LIST[0])
-    assert "+    test_cases.emplace_back(new test_flash_attn_ext(128, 128, 4, {12, 1}, 512, 1, " in found.patch
-    assert found.reasons == ("line: none of the cases of this source's test-backend-ops is this op",)
-
-
-def test_then_a_file(choose):
-    found = choose("auto", listed=OTHERS, patch=["ok"] * 3)
-    assert found.way == "file"
-    assert found.reasons[1] == "patch: upstream's test failed in 0 of 3 runs"
 
 
 @pytest.mark.parametrize("how", [{"fails": False}, {"target": None}, {"target": Target("cpu")}])
@@ -248,11 +244,6 @@ def test_a_source_without_upstreams_test(choose, tmp_path):
     assert all("this source has no tests/test-backend-ops.cpp" in reason for reason in found.reasons)
 
 
-def test_what_upstreams_test_says_of_a_failure():
-    assert words_of(OpResult("x", "fail", error=0.1, threshold=0.0005)) == "NMSE = 0.100000000 > 0.000500000"
-    assert words_of(OpResult("x", "fail")) == "FAIL"
-
-
 OPS = "FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,nr23=[4,1],kv=512,nb=3,type_K=f16,type_V=f16)"
 IDENTITY = Identity("m", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "1", "14628-fixup-layout", "0.1")
 
@@ -275,22 +266,13 @@ def gqa():
     return one_case(flags.scenario_path("gqa"), "")
 
 
-def test_a_case_of_a_suite_runs_as_it_was_run(found):
+def test_cases_of_runs_are_found_as_they_were_run(found):
     past = found(gqa())
     assert past.case == gqa()
     assert (past.on, past.source, past.patches) == ("sim:h200", "pypi:x==1", ("faults/14628-fixup-layout",))
-
-
-def test_a_case_of_a_shipped_scenario_of_an_unknown_suite(found):
     assert found(gqa(), suite="mine").case == gqa()
-
-
-def test_a_case_of_upstreams(found):
     case = resolve(from_ops(OPS), OPS, "upstream")
     assert found(case, suite="upstream").case == case
-
-
-def test_a_run_on_a_gpu(found):
     assert found(gqa(), identity=replace(IDENTITY, engine="cuda", device="NVIDIA H200", patches="")).on == "gpu"
 
 

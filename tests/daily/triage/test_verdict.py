@@ -167,27 +167,21 @@ def test_a_fault_that_ended_the_run_names_its_kernel():
     assert (guilty.kernel, guilty.finding, guilty.head) == ("flash_attn_ext_vec<64>", finding, None)
 
 
-def test_an_overflow_that_the_kernels_arithmetic_makes_is_no_fault_of_the_kernel():
+def test_an_overflow_that_the_kernels_arithmetic_makes_is_no_fault_of_the_kernel_but_what_nobody_wrote_is():
     guilty = verdict_of(ops(overflowing()), nodes()).guilty
     assert isinstance(guilty, AttentionOverflows)
     assert guilty.elements == 12
-
-
-def test_an_output_that_nobody_wrote_is_no_overflow():
     dst = overflowing().dst.copy()
     dst.view(np.uint32)[0, 1] = 0x7FC0DEAD
     verdict = replace(overflowing().verdict, metrics=measure(dst, EXACT))
     assert isinstance(verdict_of(ops(replace(overflowing(), verdict=verdict)), []).guilty, AttentionWrong)
 
 
-def test_another_op_on_a_device():
+def test_another_op_is_wrong_on_a_device_or_ends_the_run():
     found = verdict_of(ops(), nodes(Qcur_1={"on": {H200: WRONG, OTHER: RIGHT}}))
     guilty = found.guilty
     assert isinstance(guilty, OtherOpWrong)
     assert (guilty.node.name, guilty.target, guilty.found, guilty.allowed) == ("Qcur-1", H200, WRONG, 1e-7)
-
-
-def test_an_op_that_ended_the_run_is_wrong():
     fault = Finding("out-of-bounds", "a write is outside of its allocation")
     guilty = verdict_of(ops(), nodes(cache_v_l0={"on": {H200: fault}})).guilty
     assert isinstance(guilty, OtherOpWrong) and guilty.found == fault

@@ -21,15 +21,12 @@ def coverage(*counted, target="sim:h200"):
     return found
 
 
-def test_a_line_is_executed_if_one_instance_executes_it():
+def test_instances_add_up_in_a_line_and_in_the_outcomes_of_its_branch():
     found = coverage(
         CountedLine("a.cuh", TILE, 5, 0), CountedLine("a.cuh", OTHER, 5, 3), CountedLine("a.cuh", TILE, 6, 0)
     )
     assert found.lines("a.cuh") == Share(1, 2)
     assert found.files["a.cuh"][5].count == 3
-
-
-def test_outcomes_of_a_branch_add_up_over_instances():
     found = coverage(CountedLine("a.cuh", TILE, 5, 4, (4, 0)), CountedLine("a.cuh", OTHER, 5, 4, (0, 4)))
     assert found.files["a.cuh"][5].branches == (4, 4)
     assert found.branches("a.cuh") == Share(2, 2)

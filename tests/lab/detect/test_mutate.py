@@ -24,6 +24,7 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.checks import Checks
 from tests.cli.test_cli import probe
 from tests.lab.detect.test_gcov import suite
+from tests.made import H200
 from tests.stand_in import StandIn
 
 MUTANT = Mutant(7, "fattn-vec.cuh", 10, "relation", "a < b", "a <= b", "kernel")
@@ -33,8 +34,7 @@ KILLED = MutantVerdict(MUTANT, "sim:h200", "verdict", "decode", "wrong", 2, 1.5)
 def plan(folder, **changes):
     file = suite(folder)
     entry = load_suite(file)
-    target = parse_target("sim:h200", load_devices())
-    return MutationPlan((SuitePart(entry, target, Checks(), tuple(cases_of(entry, folder))),), **changes)
+    return MutationPlan((SuitePart(entry, H200, Checks(), tuple(cases_of(entry, folder))),), **changes)
 
 
 def test_mutants_of_code_that_only_amd_gpus_run_need_such_a_gpu(tmp_path):

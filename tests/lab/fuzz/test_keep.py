@@ -14,8 +14,8 @@ from fattn_probe.lab.fuzz.scenarios import case_of, draw
 from fattn_probe.lab.fuzz.smallest import OTHER_BITS, WRONG, FindingKind, kind_of
 from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.bitwise import Check
+from tests.made import H200
 
-H200 = parse_target("sim:h200", load_devices())
 GQA = {
     "hsk": 64, "n_head": 14, "n_head_kv": 2, "n_q": 7, "n_kv": 256, "mask": {"kind": "causal"}, "type_K": "q8_0",
     "layout": {"K": {"kind": "view", "offset": 3}},

@@ -2,13 +2,13 @@
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.daily.regress.pool import Job
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.results import result_of
 from fattn_probe.lab.fuzz.scenarios import FLOATS, checked, draw
 from fattn_probe.lab.fuzz.smallest import FindingKind, Smallest, SmallestFailure, shrink, shrunk
 from fattn_probe.machine.run.session import RunOptions
+from tests.made import H200
 
 LARGE = {
     "hsk": 128, "n_head": 24, "n_head_kv": 3, "n_q": 33, "n_kv": 1280, "n_seq": 2, "type_K": "q8_0", "seed": 77,
@@ -81,7 +81,7 @@ SETTINGS = {"hsk": 64, "n_head": 2, "n_kv": 64, "n_q": 3}
 
 
 def test_without_time_each_failure_is_its_own_smallest():
-    job = Job(result_of, RunOptions(None), {}, parse_target("sim:h200", load_devices()))
+    job = Job(result_of, RunOptions(None), {}, H200)
     kind = FindingKind("fail", "", "mma", "wrong")
     results = [Result(f"fuzz-1-{number}", "d", "fail", "wrong") for number in range(3)]
     found = list(shrunk([SmallestFailure(kind, SETTINGS, result, job) for result in results], 2, 0))

@@ -307,12 +307,13 @@ def drawn(found, width=120):
     return shown(render(found, [shipped("naive")], maps=False), width=width)
 
 
-def test_times_of_a_gpu_are_shown_with_their_interval():
+def test_times_of_a_gpu_are_shown_with_their_interval_and_without_times_no_column():
     said = drawn([timed("one"), timed("two", (4e-3,))])
     assert "2000 µs" in said and "1000 to 3000" in said and "4000 µs" in said
     assert "TFLOP/s" in said and "algorithm of naive: fattn-probe study scenario --algorithm fa2" in said
     assert re.search(r"\d %", said) and "tensor cores and memory" in said
     assert said.count("scenario  ") == 1  # the case stands once above its kernels
+    assert "TFLOP/s" not in drawn(rows([Exact()], case_of()))
 
 
 @pytest.mark.parametrize(("target", "said"), [(Target("cuda", None, 0), False), (Target("cpu"), True)])
@@ -326,10 +327,6 @@ def test_the_share_of_the_roofline():
     roof = Roof(flops=1e12, bandwidth=1e9)
     assert Speed((2.0,), flop=1e9, nbytes=1e9).share(roof) == pytest.approx(0.5)  # 1 flop a byte: 1e9 a second at most
     assert Speed((2.0,), flop=1e12, nbytes=1.0).share(roof) == pytest.approx(0.5)
-
-
-def test_without_times_there_is_no_column_for_them():
-    assert "TFLOP/s" not in drawn(rows([Exact()], case_of()))
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

@@ -1,5 +1,6 @@
-"""Packages that are missing, and arrays that do not fit."""
+"""Other packages' kernels: what is missing, what they are given, what becomes of what they raise."""
 
+import importlib.util
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -7,19 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device import load_devices, parse_targets
-from fattn_probe.lab.kernels.extras import Arrays, device_for, load, seconds_of, sizes_of
+from fattn_probe.base.errors import ComparisonError, InputError, LostError
+from fattn_probe.cases.device import Target, load_devices, parse_targets
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.lab.kernels.contender import How, Question
+from fattn_probe.lab.kernels.extras import Arrays, Attended, device_for, load, seconds_of, sizes_of
+from fattn_probe.lab.kernels.names import Package, arrays_of, contenders_of
+from fattn_probe.lab.kernels.torch_attention import attend, backends, visible
+from fattn_probe.verdict.measure.verdict import Status
+from tests.lab.kernels.attention_case import case, needs
+
+from .test_contenders import case_of, rows
 
 HALF = np.zeros((1, 4, 7, 64), np.float16)
 
 
-def test_a_missing_package_is_named_with_its_command():
+def test_a_missing_package_is_named_with_its_command_and_a_missing_module_of_our_own_is_a_bug():
     with pytest.raises(InputError, match=r"^no_such_package is not installed: `pip install 'fattn-probe\[some\]'`$"):
         load("no_such_package.part", "some")
-
-
-def test_a_missing_module_of_our_own_is_a_bug():
     with pytest.raises(ModuleNotFoundError):
         load("fattn_probe.lab.kernels.no_such_module", "some")
 
@@ -118,3 +124,113 @@ def test_nothing_is_run_where_nothing_is_timed(timing, device):
     gpu = Gpu()
     assert seconds_of(stand_in(gpu), gpu.compute, timing, device) == ()
     assert gpu.clock == gpu.replays == 0
+
+
+CPU = Target("cpu")
+CASES = {
+    "square": case(1, 2, 2, 64, 64, 64, 64, causal=True),
+    "causal": case(1, 4, 2, 33, 77, 64, 64, causal=True),
+    "mask": case(2, 4, 1, 40, 90, 128, 128, masked=True, causal=True),
+}
+
+
+def test_causal_and_mask_are_one_mask():
+    mask = np.array([[1, 2, 3], [4, 5, 6]], np.float16)
+    assert visible(mask, 2, 3, causal=True).tolist() == [[1, 2, -np.inf], [4, 5, 6]]
+    assert visible(None, 2, 1, causal=True).tolist() == [[-np.inf], [0]]
+    assert visible(None, 2, 3, causal=False) is None
+
+
+def test_a_backend_that_pytorch_does_not_know():
+    problem = CASES["square"]
+    with pytest.raises(InputError, match="no backend 'maths'; allowed: math, flash, efficient, cudnn"):
+        attend("maths", problem.arrays, target=CPU, how=How())
+
+
+@needs("torch", extra="torch")
+@pytest.mark.parametrize("problem", CASES.values(), ids=CASES)
+def test_every_backend_that_is_there_is_within_the_rounding_of_its_output(problem):
+    names = backends()
+    assert "math" in names
+    exact, lse = problem.exact()
+    sees = np.isfinite(lse)
+    for name in names:
+        o = attend(name, problem.arrays, target=CPU, how=How()).o
+        assert o.dtype == np.float16
+        step = np.abs(exact).max() * 2.0**-10
+        assert 0 < np.abs(o - exact)[sees].max() < step
+
+
+@needs("torch", extra="torch")
+def test_a_backend_that_does_not_take_an_op_says_why():
+    problem = case(1, 1, 1, 16, 16, 64, 32)
+    with pytest.raises(InputError, match=r"torch's backend flash does not take this op on .*: .*dimension"):
+        attend("flash", problem.arrays, target=CPU, how=How())
+
+
+def exactly(asked, target, how):
+    """float64, by heads: what a package would compute."""
+    mask = None if asked.mask is None else asked.mask[None, None]
+    if asked.causal:
+        n_q, n_kv = asked.q.shape[2], asked.k.shape[2]
+        hidden = np.arange(n_kv) > np.arange(n_q)[:, None] + n_kv - n_q
+        mask = np.where(hidden, -np.inf, 0.0).astype(np.float16)[None, None]
+    group = asked.q.shape[1] // asked.k.shape[1]
+    k, v = (np.repeat(x.astype(np.float64), group, axis=1) for x in (asked.k, asked.v))
+    logits = asked.q.astype(np.float64) @ k.transpose(0, 1, 3, 2) * asked.scale + (0 if mask is None else mask)
+    weights = np.exp(logits - logits.max(axis=3, keepdims=True))
+    return Attended(weights / weights.sum(axis=3, keepdims=True) @ v)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "random"])
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
+def test_the_arrays_say_what_the_case_says(mask, heads):
+    case = case_of(n_head=heads[0], n_head_kv=heads[1], mask={"kind": mask}, n_seq=1)
+    asked = arrays_of(Question(case, make_inputs(case)))
+    assert asked.causal == (mask == "causal") and (asked.mask is not None) == (mask == "random")
+    (row,) = rows([Package("exact", exactly)], case)
+    assert row.judgement.status is Status.PASS and row.judgement.verdict.metrics.nmse < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (InputError("not today"), Status.UNSUPPORTED),
+        (ComparisonError("a race"), Status.FAIL),
+        (LostError("gone"), Status.LOST),
+    ],
+)
+def test_an_error_is_an_outcome(error, status):
+    def raising(asked, target, how):
+        raise error
+
+    (row,) = rows([Package("none", raising)], case_of())
+    assert row.judgement.status is status and str(error) in row.judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"type_K": "bf16", "type_V": "bf16"}, "both must be f16"),
+        ({"n_seq": 2, "mask": {"kind": "causal"}}, "a mask for each sequence"),
+        ({"logit_softcap": 5.0}, "no softcap"),
+    ],
+)
+def test_what_arrays_cannot_say_is_refused(fields, reason):
+    (row,) = rows([Package("exact", exactly)], case_of(**fields))
+    assert row.judgement.status is Status.UNSUPPORTED and reason in row.judgement.reason
+
+
+def test_torch_is_its_backends():
+    assert [one.name for one in contenders_of(["torch:flash"])] == ["torch:flash"]
+    assert {one.name for one in contenders_of(["torch"])} >= {"torch:math"}
+
+
+@pytest.mark.build
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["triton", "tilelang", "torch"])
+def test_a_package_that_is_there_passes(name):
+    if importlib.util.find_spec(name) is None:  # importing Triton here would be too early: it decides then
+        pytest.skip(f"{name} is not installed")
+    found = rows(contenders_of([name]), case_of(n_q=20, n_kv=100, mask={"kind": "causal"}))
+    assert all(row.judgement.status is Status.PASS for row in found), [row.judgement.reason for row in found]

@@ -103,15 +103,12 @@ def test_a_run_hands_over_the_csv(tmp_path, monkeypatch):
     assert parse(measure(["runner", "op"], {}, 10))[0].values["tensor"] == 2048
 
 
-def test_without_permission_one_sentence_says_so(tmp_path, monkeypatch):
+def test_where_ncu_may_not_count_one_sentence_says_so_and_otherwise_what_ncu_said(tmp_path, monkeypatch):
     said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
     stand_in(tmp_path, monkeypatch, f'echo "{said}"; exit 1')
     with pytest.raises(MachineError, match="ncu may not read the GPU's counters") as error:
         measure(["runner"], {}, 10)
     assert "\n" not in str(error.value)
-
-
-def test_another_failure_shows_what_ncu_said(tmp_path, monkeypatch):
     stand_in(tmp_path, monkeypatch, "echo no such device >&2; exit 9")
     with pytest.raises(MachineError, match="no such device"):
         measure(["runner"], {}, 10)

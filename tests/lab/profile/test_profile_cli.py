@@ -27,25 +27,22 @@ def program(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("words", "message"),
     [
-        (["--source", "git:master"], "--source is for scenarios"),
-        (["--patch", "fault-stream-k-seam", "--quants", "all"], "--patch, --quants are for scenarios"),
+        ("PROGRAM --source git:master", "--source is for scenarios; PROGRAM is a program"),
+        (
+            "PROGRAM --patch fault-stream-k-seam --quants all",
+            "--patch, --quants are for scenarios; PROGRAM is a program",
+        ),
+        ("gqa PROGRAM", "is a program: profile programs one at a time, without scenarios"),
+        ("gqa decod", "decod: no such file"),
+        ("gqa decod", "did you mean decode?"),
     ],
 )
-def test_flags_of_a_build_are_refused_for_a_program(program, flags, message):
-    said = fattn_probe("profile", program, "--on", "sim:h200", *flags, code=2).stderr
-    assert f"{message}; {program} is a program" in " ".join(said.split())
-
-
-def test_a_program_behind_a_scenario_is_refused(program):
-    said = fattn_probe("profile", "gqa", program, "--on", "sim:h200", code=2).stderr
-    assert "is a program: profile programs one at a time, without scenarios" in " ".join(said.split())
-
-
-def test_each_word_is_a_scenario():
-    said = fattn_probe("profile", "gqa", "decod", "--on", "sim:h200", code=2).stderr
-    assert "decod: no such file" in said and "did you mean decode?" in said
+def test_words_are_scenarios_or_one_program_without_flags_of_a_build(program, words, message):
+    command = words.replace("PROGRAM", str(program)).split()
+    said = fattn_probe("profile", *command, "--on", "sim:h200", code=2).stderr
+    assert message.replace("PROGRAM", str(program)) in " ".join(said.split())
 
 
 @pytest.mark.build

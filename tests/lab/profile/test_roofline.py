@@ -19,13 +19,10 @@ def launch(name="kernel", **fields):
     return LaunchRecord(0, name, (), (8, 1, 1), (32, 4, 1), **{"shared": 0, **fields})
 
 
-def test_the_ridge_divides_memory_bound_from_arithmetic_bound():
+def test_the_ridge_divides_memory_bound_from_arithmetic_bound_and_a_point_needs_the_longer_of_both_times():
     assert ROOF.ridge == 100
     assert (ROOF.bound(99), ROOF.bound(100)) == ("memory", "arithmetic")
     assert (ROOF.attainable(50), ROOF.attainable(200)) == (500, 1000)
-
-
-def test_a_point_needs_at_least_the_longer_of_both_times():
     assert Point("k", flops=2000, bytes=10).least_seconds(ROOF) == 2.0
     assert Point("k", flops=2000, bytes=100).least_seconds(ROOF) == 10.0
     assert Point("k", 2000, 100).achieved is None
@@ -75,12 +72,9 @@ def test_registers_limit_blocks(registers, blocks):
     assert found.share == blocks * 4 / 64
 
 
-def test_shared_memory_limits_blocks():
+def test_shared_memory_warps_or_blocks_limit_the_occupancy():
     found = occupancy(launch(regs=32, shared=100 << 10), DEVICES["h200"])
     assert (found.blocks, found.limited_by) == (2, ("shared memory",))
-
-
-def test_without_registers_and_shared_memory_warps_or_blocks_limit():
     found = occupancy(launch(), DEVICES["t4"])
     assert (found.blocks, found.limited_by) == (8, ("warps",))
     small = LaunchRecord(0, "k", (), (1, 1, 1), (32, 1, 1), 0)

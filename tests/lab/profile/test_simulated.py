@@ -54,28 +54,19 @@ def counted(**changes):
     return counts_of({**LINE, **changes}, LAUNCH)
 
 
-def test_wavefronts_and_conflicts_are_those_of_loads_ldmatrix_and_stores():
+def test_a_line_of_the_simulator_has_wavefronts_conflicts_copies_and_bytes_by_tensor():
     assert counted().values["wavefronts"] == 9 + 6 + 28
     assert counted().values["conflicts"] == 4
-
-
-def test_a_copy_is_a_request_to_load():
     values = counted().values
     assert (values["load_sectors"], values["load_requests"], values["global_loads"]) == (45, 6, 4)
     assert (values["store_sectors"], values["store_requests"]) == (4, 1)
     assert counted().sectors_of_a_load == 7.5
-
-
-def test_bytes_are_by_tensor_and_what_has_no_name_is_temporary():
     assert counted().traffic == (
         Traffic("K", 1024, 0),
         Traffic("Q", 384, 0),
         Traffic("dst", 0, 128),
         Traffic("temporary", 96, 64),
     )
-
-
-def test_allocations_have_numbers_if_none_has_a_name():
     unnamed = [{**one, "tensor": ""} for one in LINE["global"]]
     assert [one.tensor for one in counted(**{"global": unnamed}).traffic] == [f"allocation {n}" for n in range(1, 6)]
 

@@ -67,12 +67,9 @@ def test_grids_of_one_kernel_share_a_row():
     assert "1x1x1 to 20x1x1" in text
 
 
-def test_a_fault_of_no_kernel_is_shown():
+def test_the_frames_of_the_launch_are_left_out_with_or_without_a_kernel():
     fault = Finding("host-memory", "an argument", frames=("main at /a/b.cu:3", "start at libc.c:1"))
     assert within_kernel(fault).frames == ("main at /a/b.cu:3",)
-
-
-def test_the_frames_of_the_launch_are_left_out():
     frames = (
         "load<4>(float*) at /a/b.cu:3",
         "void sum<4>(float*) at /a/b.cu:7",

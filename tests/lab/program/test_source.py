@@ -17,8 +17,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_its_own_headers_belong_to_it(folder):
+def test_its_own_headers_belong_to_it_and_standard_ones_come_first(folder):
     assert set(Program(folder / "main.cu").texts) == {folder / "main.cu", folder / "lib/tile.cuh"}
+    assert set(Program(folder / "main.cu").standard_headers) == {"cstdio", "vector", "math.h"}
 
 
 def test_headers_are_found_in_folders_too(folder):
@@ -26,10 +27,6 @@ def test_headers_are_found_in_folders_too(folder):
     (folder / "lib/other.h").write_text("int another();\n")
     found = Program(folder / "main.cu", includes=(folder / "lib",)).texts
     assert {folder / "other.h", folder / "lib/other.h"} <= set(found)
-
-
-def test_standard_headers_come_first_and_others_do_not(folder):
-    assert set(Program(folder / "main.cu").standard_headers) == {"cstdio", "vector", "math.h"}
 
 
 @pytest.mark.parametrize(
@@ -60,12 +57,9 @@ def test_a_name_that_no_build_file_can_have_is_refused(folder, name):
             assert program.texts
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_program_is_a_file_that_is_there(tmp_path):
     with pytest.raises(InputError, match=r"none\.cu: there is no such file"):
         _ = Program(tmp_path / "none.cu").texts
-
-
-def test_a_folder_is_no_program(tmp_path):
     with pytest.raises(InputError, match="is a folder: name the program's file"):
         _ = Program(tmp_path).texts
 
@@ -106,15 +100,12 @@ def test_a_header_that_the_program_brings_is_not_missing(written, tmp_path):
     assert [line for line, _ in missing_headers(program, tmp_path / "mine/cutlass/half.h")] == [2]
 
 
-def test_a_name_that_is_missing_is_named_with_its_line():
+def test_a_name_that_is_missing_is_named_with_its_line_but_no_name_of_the_programs_own():
     text = "\n\n\nT f(cudaTextureObject_t t) {\n  return tex2D<float>(t);}\n"
     assert [(line, what.partition(":")[0]) for line, what in sorted(missing_names(text))] == [
         (4, "cudaTextureObject_t"),
         (5, "tex2D"),
     ]
-
-
-def test_names_of_the_programs_own_are_not_meant():
     assert missing_names("// tex2D\nint n = image.tex2D(1) + p->tex2D(2);\n") == []
 
 
@@ -133,8 +124,7 @@ def test_all_places_are_in_one_message(tmp_path):
     assert f"{tmp_path}/b.cuh:2: <curand_kernel.h>" in str(caught.value)
 
 
-def test_equal_texts_have_one_file_which_is_always_whole(tmp_path, monkeypatch):
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path))
+def test_equal_texts_have_one_file_which_is_always_whole(cache):
     text = "int main() {}\n"
     path = build.written(text, "tiled", ".cu")
     assert path.name.startswith("tiled-") and path.suffix == ".cu"

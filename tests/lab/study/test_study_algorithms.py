@@ -230,13 +230,10 @@ def test_a_row_without_earlier_sums_does_not_count_as_rescaled():
     assert found == {"tiles": 3, "hidden": 0, "rows": 3, "rose": 2}
 
 
-def test_a_row_is_the_tiles_last_query():
+def test_a_row_is_the_tiles_last_query_of_the_studied_head():
     (row,) = rows_of([step([0, 0], [5, 6], [7, 8])], 0)
     assert (row.step, row.queries, row.kv, row.maximum, row.total) == (1, (0, 2), (4, 8), 6.0, 8.0)
     assert (row.reads, row.writes) == (10, 3)
-
-
-def test_only_the_studied_head_of_several_is_shown():
     both = step([[0, 0], [1, 1]], [[0, 0], [9, 9]], [[1, 1], [2, 2]], heads=slice(4, 6))
     assert [rows_of([both], head)[0].maximum for head in (4, 5)] == [0.0, 9.0]
     assert [rows_of([both], head)[0].rose for head in (4, 5)] == [0, 2]

@@ -152,16 +152,13 @@ def test_a_ring_that_does_not_wait_for_the_release_is_refused():
     assert any("overwrites" in rule for rule in broken_rules(simulate(eager).events, PLAN))
 
 
-def test_two_actors_at_a_unit_get_half_of_it_each():
+def test_two_actors_share_a_unit_and_one_that_waits_for_nothing_is_a_deadlock():
     def work(name, slots):
         return Work("unit", name, None, None, slots, name)
 
     found = simulate({"A": (work("a", 1), Wait(("a",)), Tell("go"), work("b", 2)), "B": (work("c", 2), Wait(("go",)))})
     assert [(event.what, event.start, event.end) for event in found.events] == [("a", 0, 2), ("c", 0, 4), ("b", 2, 5)]
     assert not found.deadlock
-
-
-def test_an_actor_that_waits_for_nothing_that_comes_is_a_deadlock():
     assert simulate({"A": (Wait(("never",)),), "B": ()}).deadlock == {"A": ("never",)}
 
 

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.cxx.tokens import Token, draft_of, spans_of, tokenize
 
 
@@ -53,14 +54,11 @@ def test_tokens_apart_are_found_again(pieces):
     assert [token for token in tokenize(text) if token.kind != "space"] == pieces
 
 
-def test_brackets_of_each_preprocessor_branch():
+def test_brackets_of_each_preprocessor_branch_and_one_without_a_mate():
     draft = draft_of(tokenize("#if A\nf(int a) {\n#else\nf(float a) {\n#endif\n g(x); }"))
     braces = [index for index, word in enumerate(draft.words) if word in "{}"]
     assert draft.mates[braces[2]] == braces[1]
     assert [draft.lines[index] for index in braces] == [2, 4, 6]
-
-
-def test_a_bracket_without_a_mate():
     draft = draft_of(tokenize("( ] x )"))
     assert draft.mates == [3, -1, -1, 0]
 
@@ -68,3 +66,23 @@ def test_a_bracket_without_a_mate():
 def test_spans_are_the_outermost_ranges():
     spans = spans_of([(10, 20), (12, 15), (30, 31), (1, 3)])
     assert [index for index in range(40) if index in spans] == [1, 2, *range(10, 20), 30]
+
+
+def test_what_a_file_includes_is_found_beside_it_in_the_folder_and_above(tmp_path):
+    texts = {
+        "x.cu": '#include "common.cuh"\n#include <vector>\n// #include "other.cuh"\n',
+        "common.cuh": '#pragma once\n  # include "cuda/vendors/cuda.h"\n#include "../ggml.h"\n#include "gone.h"\n',
+        "vendors/cuda.h": '#include "../mma.cuh"\n#include "common.cuh"\n',
+        "mma.cuh": "",
+        "other.cuh": "",
+        "../ggml.h": "",
+    }
+    cuda = tmp_path / "cuda"
+    (cuda / "vendors").mkdir(parents=True)
+    for path, text in texts.items():
+        (cuda / path).write_text(text)
+    found = {
+        path.relative_to(cuda).as_posix()
+        for path in included([cuda / "x.cu", cuda / "absent.cu"], (cuda, tmp_path), cuda)
+    }
+    assert found == {"x.cu", "common.cuh", "vendors/cuda.h", "mma.cuh"}

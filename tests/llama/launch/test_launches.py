@@ -1,4 +1,4 @@
-"""Launch records as the engines write them."""
+"""Launch records as the engines write them, and kernels' names as compilers spell them."""
 
 import json
 
@@ -6,6 +6,7 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device.origin import MEASURED, Method, Origin
+from fattn_probe.llama.launch.name import normalise, parse_kernel_name
 from fattn_probe.llama.launch.record import parse_launches
 
 CUDA = (
@@ -34,14 +35,11 @@ def test_both_engines_give_the_same_record():
     assert (cuda.regs, sim.regs, cuda.max_blocks_per_sm, sim.max_blocks_per_sm) == (128, 255, 2, None)
 
 
-def test_a_record_says_where_its_registers_are_from():
+def test_a_record_says_where_its_registers_are_from_and_none_is_not_known():
     assert (one(CUDA).origin, one(SIM).origin) == (MEASURED, Origin(Method.ASSUMED))
     other = json.dumps(json.loads(CUDA) | {"origin": "estimated b7551"})
     assert one(other).origin == Origin(Method.ESTIMATED, 7551)
     assert one(other).document()["origin"] == "estimated b7551"
-
-
-def test_a_record_without_an_origin_is_not_taken_for_known():
     line = {name: value for name, value in json.loads(CUDA).items() if name != "origin"}
     assert not one(json.dumps(line)).origin.known
     assert one(json.dumps(line)).document()["origin"] == "unknown"
@@ -67,9 +65,12 @@ def test_only_the_first_run_counts():
     assert [launch.kernel for launch in parse_launches(text)] == ["flash_attn_ext_f16", "flash_attn_stream_k_fixup"]
 
 
-def test_a_record_keeps_the_engine_s_line():
+def test_a_record_keeps_the_engine_s_line_and_its_document_gives_it_again():
     for line in (CUDA, SIM):
         assert json.loads(one(line).to_json()) == json.loads(line)
+    document = one(SIM).document()
+    assert document["template_args"]["ncols1"] == "8"
+    assert one(json.dumps(document)) == one(SIM)
 
 
 def test_a_line_cut_off_is_named():
@@ -77,7 +78,95 @@ def test_a_line_cut_off_is_named():
         parse_launches(CUDA + "\n" + CUDA[:40])
 
 
-def test_a_json_document_s_launch_is_the_record_again():
-    document = one(SIM).document()
-    assert document["template_args"]["ncols1"] == "8"
-    assert one(json.dumps(document)) == one(SIM)
+VEC = (("D", "128"), ("ncols", "1"), ("type_K", "GGML_TYPE_F16"), ("type_V", "GGML_TYPE_F16"), ("b", "true"))
+CUDA_DEQUANTIZE = (
+    "void dequantize_block<32, 1, &(dequantize_q8_0(void const*, long, int, float2&)), __half>"
+    "(void const*, __half*, long)"
+)
+GXX_DEQUANTIZE = (
+    "void dequantize_block(const void*, dst_t*, int64_t) [with int qk = 32; int qr = 1; "
+    "void (* dequantize_kernel)(const void*, int64_t, int, float2&) = dequantize_q8_0; dst_t = __half; "
+    "int64_t = long int]"
+)
+
+
+NAMES = {"flash_attn_ext_vec": ["D", "ncols", "type_K", "type_V", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("void flash_attn_ext_vec<128, 1, (ggml_type)1, (ggml_type)1, true>(char const*, float*)", NAMES),
+        (
+            "void flash_attn_ext_vec(const char*) [with int D = 128; int ncols = 1; ggml_type type_K = GGML_TYPE_F16; "
+            "ggml_type type_V = GGML_TYPE_F16; bool b = true; uint32_t = unsigned int; half = __half]",
+            None,
+        ),
+        (
+            "void flash_attn_ext_vec(const char *) [D = 128, ncols = 1, type_K = GGML_TYPE_F16, "
+            "type_V = (ggml_type)1, b = true]",
+            None,
+        ),
+    ],
+    ids=["CUDA, with the names of the source", "g++", "clang"],
+)
+def test_a_name_as_each_compiler_spells_it(text, names):
+    name = parse_kernel_name(text, names=names)
+    assert (name.base, name.args) == ("flash_attn_ext_vec", VEC)
+
+
+def test_cuda_spelling_alone_has_values_without_names():
+    name = parse_kernel_name("void flash_attn_ext_f16<64, 64, 8, 8, false, false, false>(char const*, int)")
+    assert name.args == tuple(("", value) for value in ("64", "64", "8", "8", "false", "false", "false"))
+
+
+def test_a_function_as_argument_and_a_type_that_looks_like_an_alias():
+    cuda, gxx = parse_kernel_name(CUDA_DEQUANTIZE), parse_kernel_name(GXX_DEQUANTIZE)
+    assert gxx.args == (("qk", "32"), ("qr", "1"), ("dequantize_kernel", "dequantize_q8_0"), ("dst_t", "half"))
+    assert [value for _, value in cuda.args] == [value for _, value in gxx.args]
+
+
+def test_nested_template_arguments_are_one_argument():
+    name = parse_kernel_name("void convert<tile<16, 8, __half2>, (bool)1>(tile<16, 8, __half2>*)")
+    assert [value for _, value in name.args] == ["tile<16, 8, __half2>", "true"]
+
+
+@pytest.mark.parametrize(
+    ("text", "base"),
+    [
+        ("flash_attn_mask_to_KV_max", "flash_attn_mask_to_KV_max"),
+        ("void plain(int)", "plain"),
+        ("void ns::(anonymous namespace)::anon(int)", "anon"),
+        ("void {anonymous}::anon()", "anon"),
+    ],
+)
+def test_kernels_without_template_arguments(text, base):
+    name = parse_kernel_name(text)
+    assert (name.base, name.args) == (base, ())
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("(bool)0", "false"),
+        ("(int)-3", "-3"),
+        ("8u", "8"),
+        ("(ggml_type)8", "GGML_TYPE_Q8_0"),
+        ("(ggml_type)9999", "(ggml_type)9999"),
+        ("long unsigned int", "unsigned long"),
+        ("__nv_bfloat16", "nv_bfloat16"),
+        ("GGML_TYPE_Q4_K", "GGML_TYPE_Q4_K"),
+        ("&_INTERNAL_12fad7d9_10_convert_cu_ecf17202::dequantize_q8_0", "dequantize_q8_0"),
+    ],
+)
+def test_normalised_values(value, expected):
+    assert normalise(value) == expected
+
+
+def test_the_types_of_a_source_win_over_the_gguf_package():
+    assert normalise("(ggml_type)77", {77: "q9_K"}) == "GGML_TYPE_Q9_K"
+
+
+def test_a_type_that_gxx_explains_by_itself_is_no_argument():
+    text = GXX_DEQUANTIZE.replace("int64_t = long int]", "int64_t = long int; uint3 = uint3]")
+    assert parse_kernel_name(text) == parse_kernel_name(GXX_DEQUANTIZE)

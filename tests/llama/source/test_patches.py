@@ -120,12 +120,9 @@ def test_header_is_read(tmp_path):
     assert (patch.about, patch.purpose, patch.fits) == ("A fault of two lines.", "a test", ("A", "C"))
 
 
-def test_unknown_name_has_the_nearest(tree_folder):
+def test_an_unknown_name_or_another_era_is_refused(tree_folder, tmp_path):
     with pytest.raises(InputError, match="did you mean fault-mask-stride"):
         patches.find("fault-mask-strid", resolve(str(tree_folder)))
-
-
-def test_patch_of_another_era_says_so(tmp_path, tree_folder):
     path = patch_of(tmp_path, "# fits: A B\n" + change(9, "line 10", "x")).path
     with pytest.raises(InputError, match=r"made for sources of era A, B; .* is of era C"):
         patches.find(str(path), resolve(str(tree_folder)))

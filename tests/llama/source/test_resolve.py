@@ -1,18 +1,22 @@
-"""`resolve`: releases from an index, the cache, folders and git."""
+"""`resolve` and the `source` commands: releases from an index, the cache, folders and git."""
 
+import io
+import json
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from rich.console import Console
 
 from fattn_probe.base.digest import seal
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.base.files import remove_tree
-from fattn_probe.llama.source import digest_models, kept_files, kernel_cases, model_files, resolve, store
-from fattn_probe.llama.source.spec import PypiSpec
+from fattn_probe.llama.source import command, digest_models, kept_files, kernel_cases, model_files, resolve, store
+from fattn_probe.llama.source.spec import DEFAULT_SOURCE, PypiSpec
 from tests.llama.source.fake_index import TREE, write_tree
+from tests.made import shown
 
 RELEASE = "pypi:xllamacpp==2026.1.77"
 SDIST = "xllamacpp-2026.1.77.tar.gz"
@@ -34,13 +38,15 @@ def test_release_is_fetched_once_and_holds_only_what_is_built(index, as_json, pr
     assert len(index.requests) == asked
 
 
-def test_folder_with_the_same_files_has_the_same_digest(index, tree_folder):
+def test_a_folder_may_be_a_tree_or_a_whole_sdist(index, tree_folder, tmp_path):
     index.publish(SDIST)
     assert resolve(str(tree_folder)).digest == resolve(RELEASE).digest
     (tree_folder / "models/large.gguf").write_text("another model")
     assert resolve(str(tree_folder)).digest == resolve(RELEASE).digest
     (tree_folder / "ggml/src/ggml.c").write_text("int changed;\n")
     assert resolve(str(tree_folder)).digest != resolve(RELEASE).digest
+    write_tree(tmp_path / "xllamacpp/thirdparty/llama.cpp")
+    assert resolve(str(tmp_path / "xllamacpp")).root == tmp_path / "xllamacpp/thirdparty/llama.cpp"
 
 
 def ggml_layout():
@@ -60,11 +66,6 @@ def test_ggml_in_its_own_layout_is_the_same_tree(index, tree_folder, tmp_path, p
     again = resolve(str(folder))
     assert (again.root, again.build_number) == (checkout.root, "?")
     assert again.digest != checkout.digest
-
-
-def test_folder_may_be_a_whole_sdist(tmp_path):
-    write_tree(tmp_path / "xllamacpp/thirdparty/llama.cpp")
-    assert resolve(str(tmp_path / "xllamacpp")).root == tmp_path / "xllamacpp/thirdparty/llama.cpp"
 
 
 def test_wrong_digest_of_the_index_is_refused_and_leaves_nothing(index, cache):
@@ -282,3 +283,31 @@ def test_real_releases(pypi, version, features, cases):
     tree = resolve(f"pypi:xllamacpp=={version}")
     assert (tree.build_number, tree.features.era, tree.features.view_parameter) == features
     assert len(kernel_cases(tree)) == cases
+
+
+def test_list_has_pinned_and_cached_sources_the_default_first(index):
+    index.publish("xllamacpp-2026.1.77.tar.gz")
+    resolve("pypi:xllamacpp==2026.1.77")
+    rows = command.list_sources()
+    assert rows[0]["spec"] == DEFAULT_SOURCE and rows[0]["root"] is None and rows[0]["pinned"]
+    cached = next(row for row in rows if row["spec"] == "pypi:xllamacpp==2026.1.77")
+    assert (cached["build_number"], cached["pinned"], cached["default"]) == ("77", False, False)
+    assert cached["root"] in shown(command.render_list(rows))
+
+
+def test_show_names_build_features_and_kernels(index):
+    index.publish("xllamacpp-2026.1.77.tar.gz")
+    details = json.loads(json.dumps(command.details_of(resolve("pypi:xllamacpp==2026.1.77"))))
+    assert details["features"]["era"] == "C"
+    assert details["kernels"][0] == "mma 64,64,8,8" and details["patches"] == []
+    text = shown(command.render_details(details))
+    for word in ("build 77", "ntiles_dst", "576/512", "64 128", "DKQ, DV, V_is_K_view, T", "apply: none"):
+        assert word in text
+
+
+def test_download_bar_takes_progress(index):
+    index.publish("xllamacpp-2026.1.77.tar.gz")
+    console = Console(file=(out := io.StringIO()), force_terminal=True, width=120)
+    with command.download_bar(console) as progress:
+        resolve("pypi:xllamacpp==2026.1.77", progress)
+    assert "xllamacpp-2026.1.77.tar.gz" in out.getvalue()

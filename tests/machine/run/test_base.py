@@ -29,13 +29,6 @@ def releases(monkeypatch):
     monkeypatch.setattr(module, "resolve", lambda spec: replace(TREE, spec=spec, digest=spec))
 
 
-def test_the_base_of_a_patch_is_the_same_source_without_it(releases):
-    patch = Patch("p", Path("p.patch"), "", (), "")
-    base = base_of(RunOptions(TREE, patches=(patch,), flavour="check"))
-    assert (base.options.tree, base.options.patches, base.options.flavour) == (TREE, (), "release")
-    assert base.words == "/a/tree without its patches"
-
-
 @pytest.mark.parametrize(("number", "spec"), [("8672", "pypi:xllamacpp==2026.4.8672"), ("?", DEFAULT_SOURCE)])
 def test_the_base_of_a_folder_is_the_release_with_its_number_else_the_default(releases, number, spec):
     assert release_of(number) == spec
@@ -56,6 +49,10 @@ def test_the_base_of_a_checkout_is_its_merge_base_unless_that_has_its_content(re
 def test_a_release_as_it_is_has_no_base_nor_has_a_folder_with_its_content(releases):
     assert base_of(RunOptions(replace(TREE, spec=DEFAULT_SOURCE))) is None
     assert base_of(RunOptions(replace(TREE, digest=DEFAULT_SOURCE))) is None
+    patch = Patch("p", Path("p.patch"), "", (), "")
+    base = base_of(RunOptions(TREE, patches=(patch,), flavour="check"))
+    assert (base.options.tree, base.options.patches, base.options.flavour) == (TREE, (), "release")
+    assert base.words == "/a/tree without its patches"
 
 
 def test_what_changed_leaves_out_what_did_not():

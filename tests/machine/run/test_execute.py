@@ -1,11 +1,13 @@
-"""Runners: the files they get and leave, the answers of one that runs many cases, their endings, symbols of frames."""
+"""Runners: their files, answers and endings, symbols of frames; the simulator's tables of special functions."""
 
+import gzip
 import os
 import shutil
 import signal
 import sys
 import time
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,6 @@ from gguf import GGUFValueType
 
 from fattn_probe.base.errors import BuildError, LostError
 from fattn_probe.base.process import run
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.op.gguf_file import TensorData, array, string, write_gguf
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.build import RUNNER
@@ -23,8 +24,8 @@ from fattn_probe.machine.run.capture import make_case_file
 from fattn_probe.machine.run.frames import kernel_frames, parse_addr2line, short_frame, symbolise
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Ran, Unsupported
 from fattn_probe.machine.run.runner import SIGPROF, Command, RunFiles, RunnerEndedError, forked_runner
-from fattn_probe.machine.run.simulator import Simulation
-from tests.made import executable
+from fattn_probe.machine.run.simulator import FRACTIONS, Simulation, ex2_bounds, pack_corrections
+from tests.made import H200, executable
 
 LAUNCH = '{"order":0,"kernel":"void f<2>(int)","grid":[1,1,1],"block":[32,1,1],"shared":0}'
 ADDR2LINE = """0x0000000000001234: load_tile<64> at /src/fattn-mma-f16.cuh:240
@@ -111,14 +112,11 @@ def test_a_runner_that_is_not_there(tmp_path):
         Command(tmp_path / "none").run(RunFiles(tmp_path / "c", tmp_path / "out"))
 
 
-def test_addr2line_with_inlined_frames_and_an_unknown_place():
+def test_frames_of_addr2line_and_those_without_a_module():
     assert parse_addr2line(["0x1234", "0x9999", "0x1300"], ADDR2LINE) == [
         ("0x1234", ("load_tile<64> at /src/fattn-mma-f16.cuh:240", "flash_attn_ext_f16 at /src/fattn-mma-f16.cuh:900")),
         ("0x1300", ("main at /src/main.cpp:3",)),
     ]
-
-
-def test_frames_without_a_module_stay():
     assert symbolise(["/nowhere/lib.so+0x10", "0x1234"]) == ("/nowhere/lib.so+0x10", "0x1234")
 
 
@@ -261,15 +259,12 @@ def forking(tmp_path):
     return start
 
 
-def test_a_line_has_the_case_the_mutant_and_its_limit(forking, tmp_path):
+def test_a_child_has_the_case_the_mutant_its_limit_and_no_search_for_leaks(forking, tmp_path):
     script = f"read -r line; echo \"$line\" > {tmp_path}/said; echo 'fattn-runner: ended -11 0.25'"
     with forking(script) as runner:
         child = runner.run(tmp_path / "case", mutant=7, limit=1.5)
     assert (child.code, child.seconds, child.output) == (-11, 0.25, (b"", ""))
     assert (tmp_path / "said").read_text() == f"{tmp_path}/case\t{tmp_path}/out.gguf\t\t7\t1.500\n"
-
-
-def test_what_a_child_inherits_is_not_searched_for_leaks(forking, tmp_path):
     script = f"read -r line; echo $LSAN_OPTIONS > {tmp_path}/said; echo 'fattn-runner: ended 0 0.25'"
     with forking(script) as runner:
         runner.run(tmp_path / "case")
@@ -286,11 +281,10 @@ def test_a_runner_that_ends_or_says_something_else_is_lost(forking, tmp_path, en
 @pytest.mark.network
 def test_children_end_and_the_runner_goes_on(tmp_path, session):
     scenario = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_kv: 256\nn_q: 8\nmatrix: {n_kv: [256, 65536]}\n"
-    target = parse_target("sim:h200", load_devices())
     for name, case in zip(("case", "long"), expand(loads(scenario)), strict=True):
-        session.run(case, make_case_file(case, tmp_path / f"{name}.gguf"), target)  # compiles what it needs
+        session.run(case, make_case_file(case, tmp_path / f"{name}.gguf"), H200)  # compiles what it needs
     reached = replace(session, options=replace(session.options, simulation=Simulation(threads=1)))
-    build, env = session.build_for(target), reached.env(target)
+    build, env = session.build_for(H200), reached.env(H200)
     (tmp_path / "bad").write_text("no case")
     with forked_runner(build.program(RUNNER), (), env=env, folder=tmp_path, timeout=60) as runner:
         first = runner.run(tmp_path / "case.gguf").output
@@ -307,3 +301,24 @@ def test_children_end_and_the_runner_goes_on(tmp_path, session):
         again = runner.run(tmp_path / "case.gguf")
         assert again.output == first
         assert isinstance(again.outcome(None, None), Ran)
+
+
+def test_corrections_are_packed_in_two_bits_and_can_be_read_back():
+    corrections = np.array([-1, 0, 1, 0, 1, 1, -1, 0], np.int8)
+    assert pack_corrections(corrections) == bytes([0b01_10_01_00, 0b01_00_10_10])
+    corrections = np.random.default_rng(1).integers(-1, 2, 4096).astype(np.int8)
+    packed = np.frombuffer(pack_corrections(corrections), np.uint8)
+    fields = packed[:, None] >> np.arange(0, 8, 2) & 3
+    np.testing.assert_array_equal(fields.ravel().astype(np.int8) - 1, corrections)
+
+
+def test_outside_of_the_margins_the_bounds_give_ex2_for_every_fraction():
+    data = (files("fattn_probe") / "native/sim/data/ex2.gz").read_bytes()
+    corrections = np.frombuffer(gzip.decompress(data), np.int8)
+    power = np.exp2(np.arange(FRACTIONS) / FRACTIONS) * FRACTIONS
+    ranges = (np.arange(FRACTIONS) + 4096) // 8192
+    middle, margin = ex2_bounds(corrections).T.astype(np.float64)
+    total = power + middle[ranges]
+    certain = np.abs(total - np.rint(total)) > margin[ranges]
+    assert 0.8 < certain.mean() < 1
+    np.testing.assert_array_equal(np.floor(total[certain]), np.rint(power[certain]) + corrections[certain])

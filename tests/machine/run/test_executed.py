@@ -209,7 +209,7 @@ def test_a_kernel_that_is_not_there_or_a_damaged_object_tells_nothing(build):
 @pytest.mark.network
 def test_in_a_real_build_kernels_are_in_objects_of_their_own(session, tree):
     """No body of a kernel is in an object of the host, and every kernel with its launching code has a digest."""
-    target = parse_target("sim:a100", load_devices())  # other tests compile ops of models for an H200
+    target = parse_target("sim:gtx1060", load_devices())  # no model runs on it, and test_generations.py builds it
     cases = expand(
         loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 1\nn_kv: 256\nmatrix: {n_q: [1, 8]}\n", "c.yaml")
     )

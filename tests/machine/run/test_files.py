@@ -24,6 +24,7 @@ from fattn_probe.machine.run.capture import (
     write_capture,
 )
 from fattn_probe.machine.run.outcome import Ran, RunResult
+from fattn_probe.machine.run.provenance import driver, versions
 from tests.machine.run import toy
 
 LAUNCH = '{"order":0,"kernel":"void f<(bool)1>(int)","grid":[1,2,3],"block":[32,1,1],"shared":16,"regs":40}'
@@ -107,10 +108,13 @@ def test_a_capture_with_a_type_of_k_that_no_case_has_is_one_clear_error(case_and
         case_of(other)
 
 
-def test_a_capture_without_launches(case_and_inputs, tmp_path):
+def test_a_capture_without_launches_is_one_and_a_case_file_is_none(case_and_inputs, tmp_path):
     case, inputs = case_and_inputs
     write_capture(make_capture(case, inputs, launches=""), tmp_path / "capture.gguf")
     assert read_capture(tmp_path / "capture.gguf").launches == ()
+    write_case(case, inputs, tmp_path / "case.gguf")
+    with pytest.raises(InputError, match="there is no tensor dst"):
+        read_capture(tmp_path / "case.gguf")
 
 
 def test_a_result_of_another_case_is_refused(case_and_inputs):
@@ -128,13 +132,6 @@ def test_a_truncated_capture_is_one_clear_error(case_and_inputs, tmp_path, kept)
     cut.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
     with pytest.raises(InputError, match=r"cut\.gguf: (truncated, or not a GGUF file|not a case file)"):
         read_capture(cut)
-
-
-def test_a_case_file_is_no_capture(case_and_inputs, tmp_path):
-    case, inputs = case_and_inputs
-    write_case(case, inputs, tmp_path / "case.gguf")
-    with pytest.raises(InputError, match="there is no tensor dst"):
-        read_capture(tmp_path / "case.gguf")
 
 
 def test_a_write_that_fails_leaves_the_old_file(case_and_inputs, tmp_path):
@@ -177,3 +174,22 @@ def test_small_inputs_stay_in_memory_and_large_ones_in_a_file(monkeypatch):
         assert isinstance(inputs, FiledInputs)
         assert inputs.file.exists()
     assert not inputs.file.exists()
+
+
+CLOSED = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\nGCC version: 12.2.0\n"
+)
+OPEN = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@x)\nGCC version:\n"
+)
+
+
+@pytest.mark.parametrize(("text", "version"), [(CLOSED, "535.183.01"), (OPEN, "580.65.06"), ("GCC version:\n", None)])
+def test_the_driver_s_version(text, version, tmp_path):
+    assert driver(tmp_path / "version") is None
+    (tmp_path / "version").write_text(text)
+    assert driver(tmp_path / "version") == version
+
+
+def test_versions_include_the_packages_that_generate_inputs():
+    assert versions()["numpy"] == np.__version__

@@ -81,10 +81,12 @@ def test_what_does_not_show_again_is_not_shrunk():
     assert str(once) == "different bits or launches than alone after 2 other ops"
 
 
-def test_how_a_process_ended_is_said():
+def test_an_end_and_the_number_of_orders_in_words():
     assert ended(Failed("killed by SIGSEGV", ())) == "the process ended (killed by SIGSEGV)"
     assert ended(Missing("f")) == "the process ended (f is missing)"
     assert ended(Unsupported("no kernel")) == "the process ended (no kernel)"
+    assert str(Checks(order=3)).endswith(", 3 orders of all cases in one process")
+    assert "order" not in str(Checks())
 
 
 @pytest.mark.parametrize("ending", [None, Lost("killed by SIGKILL")])
@@ -148,8 +150,3 @@ def test_a_buffer_that_outlives_its_op_is_found_and_shrunk(tree, kept):
     for difference in shrunk:
         (before,) = difference.after
         assert before.startswith("scan-n_q=16-mask=")
-
-
-def test_orders_are_said_of_a_run():
-    assert str(Checks(order=3)).endswith(", 3 orders of all cases in one process")
-    assert "order" not in str(Checks())

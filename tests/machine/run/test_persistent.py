@@ -82,12 +82,9 @@ def test_a_case_that_fails_alone_is_what_it_is_alone(alone):
     assert beside_others(alone, RunnerEndedError("it ended", Failed("x", ())), "gqa") is alone
 
 
-def test_a_fault_keeps_its_place():
+def test_a_fault_keeps_its_place_and_a_runner_that_did_not_start_says_nothing():
     fault = Finding("race", "two writes", file="fattn.cu", line=7)
     found = beside_others(Unsupported("no"), RunnerEndedError("it ended", fault), "gqa")
     assert isinstance(found, Finding)
     assert (found.message, found.line) == ("passes alone, fails after gqa: two writes", 7)
-
-
-def test_a_runner_that_did_not_start_says_nothing_of_a_case():
     assert beside_others(Unsupported("no"), RunnerEndedError("it ended"), "") == Unsupported("no")

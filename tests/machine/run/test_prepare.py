@@ -1,23 +1,26 @@
-"""The kernels of a run are known and compiled before it starts; tests without a mark build nothing."""
+"""The kernels of a run are known and compiled before it starts, or when an attempt lacks one."""
 
 import errno
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
-from fattn_probe.cases.device import Target, load_devices, parse_target
+from fattn_probe.base.errors import BuildError, InputError
+from fattn_probe.cases.device import Target, load_devices, parse_target, parse_targets
 from fattn_probe.cases.scenario import expand, loads
-from fattn_probe.llama.build import RUNNER, Build, BuildRequest
+from fattn_probe.llama.build import RUNNER, Build, BuildRequest, make
 from fattn_probe.llama.build.key import Contents, new_manifest
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run import prepare as required
 from fattn_probe.machine.run import session as sessions
 from fattn_probe.machine.run.command import Done, plan_cases
-from fattn_probe.machine.run.outcome import Lost, Ran, RunResult, Unsupported
+from fattn_probe.machine.run.outcome import Lost, Missing, Ran, RunResult, Unsupported
 from fattn_probe.machine.run.prepare import KernelReader, KernelsByOp, prepare, process_count, required_kernels
-from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.session import MOST_RETRIES, RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
+from tests.llama.build.test_key import MANIFEST
 from tests.llama.build.tree import make_tree
 
 H200, A100, ADA = (parse_target(f"sim:{name}", load_devices()) for name in ("h200", "a100", "l40s"))
@@ -36,10 +39,9 @@ def ran(*launches, said=""):
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+def cache(cache, monkeypatch):
     monkeypatch.setattr("fattn_probe.machine.run.prepare.unpacked_tables", lambda: None)
-    return tmp_path / "cache"
+    return cache
 
 
 @pytest.fixture
@@ -210,3 +212,46 @@ def test_the_kernels_of_an_op_have_the_names_by_which_a_build_has_them(tree):
         (GPU, RunOptions(tree), whole),
     ):
         assert required.compiled_names(Session(options), target, names) == expected
+
+
+CPU = Target("cpu")
+
+
+@pytest.fixture
+def session(monkeypatch):
+    """A session whose builds are the symbols compiled into them."""
+    monkeypatch.setattr(sessions, "ensure", lambda request, *kernels, **rest: ())
+    monkeypatch.setattr(make, "add_missing", lambda build, symbol, progress: (*build, symbol))
+    return Session(RunOptions(cast(Any, "a tree")))
+
+
+def test_each_missing_kernel_is_compiled_in_once_and_kept(session):
+    attempts = []
+
+    def attempt(build):
+        attempts.append(build)
+        return next((Missing(symbol) for symbol in "ab" if symbol not in build), Lost("done"))
+
+    assert session.completing("case", CPU, "program", attempt) == Lost("done")
+    assert attempts == [(), ("a",), ("a", "b")]
+    assert session.build_for(CPU, "program") == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("target", "needs"),
+    [("sim:rtx4090", "a build for sim, sm_89"), ("gpu", "a build for cuda"), ("sim:h200", ""), ("cpu", "")],
+)
+def test_a_given_build_is_for_one_engine_and_one_architecture(tmp_path, target, needs):
+    """On another GPU, llama.cpp chose other kernels than such a GPU runs."""
+    session = Session(RunOptions(None, build=Build(tmp_path, MANIFEST)))
+    (chosen,) = parse_targets(target, load_devices())
+    if needs:
+        with pytest.raises(InputError, match=f"is a build for sim, sm_90, and {chosen} needs {needs}"):
+            session.build_for(chosen)
+    else:
+        assert session.build_for(chosen).manifest is MANIFEST
+
+
+def test_a_kernel_that_stays_missing_ends_with_its_name(session):
+    with pytest.raises(BuildError, match=f"gqa: after {MOST_RETRIES} kernels the build still misses _Z4name"):
+        session.completing("gqa", CPU, "program", lambda build: Missing("_Z4name"))

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from fattn_probe.base.cache import write_document
 from fattn_probe.cases import shipped
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.op import Sizes
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
@@ -29,14 +28,9 @@ from fattn_probe.machine.run.progress import (
     rate_of,
     smaller_case,
 )
+from tests.made import H200
 
 SIZES = Sizes(n_seq=1, n_head=32, n_head_kv=8, n_q=1, n_kv=40960, hsk=128, hsv=128)
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path))
-    return tmp_path
 
 
 def test_the_time_left_follows_from_the_blocks_of_the_launch_in_progress():
@@ -105,20 +99,14 @@ def test_a_terminal_gets_one_line_that_is_rewritten():
     assert "decode on sim:h200: 0:04" in said
 
 
-def test_a_run_of_minutes_is_announced_once_with_a_smaller_case():
+def test_a_run_of_minutes_is_announced_once_with_a_smaller_case_and_not_by_its_first_seconds():
     said = shown(range(20), terminal=False, left=600.0)
     assert said == (
         "decode on sim:h200 will take about 10:00. `fattn-probe plan` shows its kernels without running them; "
         "with `n_head: 4` and `n_head_kv: 1` (1/8 of the work) in the scenario, it takes less.\n"
     )
-
-
-def test_an_estimate_of_the_first_seconds_is_not_announced():
     assert shown([1, 2, 3], terminal=False, left=600.0) == ""
     assert "will take about 10:06" in shown([6], terminal=False, left=600.0)
-
-
-def test_smaller_cases():
     one = Sizes(n_seq=1, n_head=8, n_head_kv=1, n_q=1, n_kv=64, hsk=64, hsv=64)
     assert smaller_case(one) == ""
 
@@ -129,8 +117,7 @@ def test_the_simulator_counts_its_blocks(session, monkeypatch):
     monkeypatch.setattr(progress, "LEAST_SECONDS", 1e9)  # the cache's rates stay as they are
     watch = Watch(lambda report: None)
     (case,) = expand(load(shipped.find("scenario", "gqa")))
-    target = parse_target("sim:h200", load_devices())
-    outcome = replace(session, watch=watch).run(case, make_inputs(case), target)
+    outcome = replace(session, watch=watch).run(case, make_inputs(case), H200)
     assert isinstance(outcome, Ran), outcome
     last = prod(outcome.launches[-1].grid)
     assert watch.blocks.read() == (last, last)

@@ -36,13 +36,10 @@ def captured(target=H200):
     )
 
 
-def test_a_run_shows_kernel_geometry_and_median():
+def test_a_run_shows_kernel_geometry_and_median_and_a_plan_registers():
     text = shown(render_run([captured()]))
     for part in ("flash_attn_ext_f16<64,64,8,2,false>", "8x1x1", "32x4x1", "512 B", "3 ms"):
         assert part in text
-
-
-def test_a_plan_shows_registers():
     assert "168" in shown(render_plan([captured()]))
 
 

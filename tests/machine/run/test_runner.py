@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.op import Params, Root, TensorView
 from fattn_probe.cases.op.case_file import write_case
 from fattn_probe.llama import source
@@ -17,6 +16,7 @@ from fattn_probe.machine.run.runner import Command, RunFiles, RunnerEndedError
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.truth.reference.attention import attention
 from tests.machine.run import toy
+from tests.made import H200
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 CPU = ("--backend", "CPU")
@@ -154,11 +154,11 @@ def test_a_setter_that_the_source_lacks_is_unsupported(go, request):
 
 @pytest.mark.slow
 def test_the_oldest_release_lacks_a_setter_on_a_simulated_gpu_too(tmp_path):
-    session, target = Session(RunOptions(source.resolve(ERA_A))), parse_target("sim:h200", load_devices())
+    session = Session(RunOptions(source.resolve(ERA_A)))
     gqa = toy.gqa(np.random.default_rng(1))
     write_case(gqa.record(n_kv_max=toy.N_KV), gqa.inputs, tmp_path / "case.gguf")
-    runner, env = session.build_for(target).runner, session.env(target)
-    words = ("--backend", target.backend, "--support-only")
+    runner, env = session.build_for(H200).runner, session.env(H200)
+    words = ("--backend", H200.backend, "--support-only")
     outcome = Command(runner, words, env, 60).run(RunFiles(tmp_path / "case.gguf", tmp_path / "out.gguf"))
     assert outcome == NO_N_KV_MAX
 

@@ -53,22 +53,13 @@ def weighted(factors):
     return lambda row, around: (row.weights(row.logits) * factors(np.arange(len(row.V)))) @ row.V
 
 
-def test_kv_steps(rows):
+def test_weights_by_kv_steps_slices_rows_and_shares(rows):
     found = causes(rows, weighted(lambda i: np.choose(i // 64, [1, 0, 1, 2.5])))
     assert found == [("kv-parts", "KV step 3: 2.5 times, KV step 1: left out, KV step 0, 2: 1 times")]
-
-
-def test_slices_of_warps(rows):
     found = causes(rows, weighted(lambda i: np.where(i // 16 % 4 == 2, 0.5, 1.0)))
     assert found == [("kv-parts", "slice n % 4 = 2: 0.5 times, slice n % 4 = 0..1, 3: 1 times")]
-
-
-def test_every_second_row(rows):
     found = causes(rows, weighted(lambda i: 1.0 + i % 2))
     assert found == [("weights", "KV row n % 2 = 1: 2 times, KV row n % 2 = 0: 1 times")]
-
-
-def test_shares_of_blocks(rows):
     parts = (TilePart(0, 0, 3, 1, False), TilePart(1, 3, 4, 1, True))
     found = causes(rows, weighted(lambda i: np.where(i < 192, 1.0, 3.0)), parts=parts)
     assert found == [("share", "share 1: 3 times, share 0: 1 times")]

@@ -50,18 +50,18 @@ def test_sampled_rows_are_those_of_the_whole_and_all_of_it_is_in_the_hull(text):
     np.testing.assert_array_equal(fully_masked(case, everywhere), masked.ravel())
 
 
-def test_the_hull_is_of_the_rows_that_some_query_sees():
-    case = case_of("mask: {kind: masked_tiles, leading: 600, trailing: 100}\n")
-    found = sample(case, choose_rows(case))
-    V = view_values(case.op.tensors["V"], make_inputs(case))[0, :, 600:1400].repeat(2, axis=0)
-    np.testing.assert_array_equal(found.low[0], V.min(axis=1))
-    np.testing.assert_array_equal(found.high[0], V.max(axis=1))
-
-
-def test_the_hull_is_whole_where_the_sample_sees_little_of_it():
-    case = case_of("mask: {kind: sliding_window, window: 10}\n")
-    found = sample(case, np.array([[0, 0, 0]]))
-    V = view_values(case.op.tensors["V"], make_inputs(case))[0, :, 1500 - 70 - 9 :].repeat(2, axis=0)
+@pytest.mark.parametrize(
+    ("mask", "rows", "seen"),
+    [
+        ("{kind: masked_tiles, leading: 600, trailing: 100}", None, slice(600, 1400)),
+        ("{kind: sliding_window, window: 10}", np.array([[0, 0, 0]]), slice(1500 - 70 - 9, None)),
+    ],
+    ids=["all rows of the sample", "a sample that sees little of it"],
+)
+def test_the_hull_is_of_the_rows_that_some_query_sees(mask, rows, seen):
+    case = case_of(f"mask: {mask}\n")
+    found = sample(case, choose_rows(case) if rows is None else rows)
+    V = view_values(case.op.tensors["V"], make_inputs(case))[0, :, seen].repeat(2, axis=0)
     np.testing.assert_array_equal(found.low[0], V.min(axis=1))
     np.testing.assert_array_equal(found.high[0], V.max(axis=1))
 
