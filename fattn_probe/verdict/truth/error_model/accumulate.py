@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.base.arrays import F32, F64, Bools
-from fattn_probe.verdict.truth.error_model.rounding import HALF, WIDE, Format, added_error, correlation, largest_bias
+from fattn_probe.verdict.truth.error_model.rounding import HALF, Format, added_error, correlation, largest_bias
 
 NODES = (0.0, 0.5988, -0.5988, 1.4635, -1.4635)
 """Nodes of a quadrature for a standard normal variable: the middles of five equal shares."""
@@ -242,16 +242,11 @@ def _pass(chains: Chains, held: _Held, mean: float, lost: F32) -> tuple[F64, F64
         fits = ulp <= top_ulp
         step = mean * np.where(fits & (chains.top > 0), sums - chains.top, chains.weight) / ulp
         deviation = np.sqrt(np.where(fits, spread, chains.square) + mean**2 * chains.weight_variance) / ulp
-        bias, noise = np.zeros_like(step), np.full_like(step, 1 / 12)  # the limit where the spread is wide
-        narrow = deviation < WIDE
+        bias, noise = added_error(step, deviation)
         ulp *= scale
-        if narrow.any():
-            bias[narrow], noise[narrow] = added_error(step[narrow], deviation[narrow])
-            noise -= bias**2
-            bias *= ulp
-            change += bias / len(NODES)
-            end[...] = bias.sum(axis=2, dtype=np.float64)
-        square += ulp**2 * noise / len(NODES)
+        change += ulp * bias / len(NODES)
+        end[...] = (ulp * bias).sum(axis=2, dtype=np.float64)
+        square += ulp**2 * (noise - bias**2) / len(NODES)
     loss = np.cumsum(change, axis=2, dtype=np.float64) / (mean or 1.0)
     return square.sum(axis=2, dtype=np.float64), ends, np.abs(loss).max(axis=2)
 

@@ -106,15 +106,14 @@ def test_equal_increments_have_the_predicted_error_and_about_twice_that_as_their
 )
 def test_channels_whose_sums_lie_on_both_sides_of_a_power_of_two_have_errors_of_their_own(small, number, mean, spread):
     """To a large weight, small equal ones are added: above a power of two, channels round them in a different way."""
-    weight = np.full((1, 1, 1 + number), np.float16(small), np.float32)
-    weight[..., 0] = 0.125
+    weight = np.array([[[0.125, *[np.float16(small)] * number]]], np.float32)
     rng, held, exact = np.random.default_rng(0), np.zeros(4000, np.float16), np.zeros(4000)
     for p in weight.ravel().astype(np.float64):
         added = p * rng.normal(mean, spread, held.shape).astype(np.float16)
         held, exact = (held + added).astype(np.float16), exact + added
     error, square, nothing = held - exact, np.float32(spread**2) * weight**2, np.zeros_like(weight)
-    top = np.where(weight == 0.125, weight, 0)
-    chains = Chains(weight, square, nothing, top, square * (top > 0), np.ones_like(weight), weight[:, :, 1:1] > 0)
+    top = weight == 0.125
+    chains = Chains(weight, square, nothing, weight * top, square * top, nothing + 1, top[:, :, 1:1])
     found = accumulate(chains, HALF, mean**2, 0.0)
     assert np.sqrt(found.variance.item()) == pytest.approx(error.std(), rel=0.12)
     assert mean * found.loss.item() == pytest.approx(error.mean(), abs=0.2 * np.sqrt(np.square(error).mean()))
