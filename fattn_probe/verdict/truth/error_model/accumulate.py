@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.base.arrays import F32, F64, Bools
-from fattn_probe.verdict.truth.error_model.rounding import HALF, WIDE, Format, added_error, correlation, largest_bias
+from fattn_probe.verdict.truth.error_model.rounding import HALF, Format, added_error, correlation, largest_bias
 
-NODES = ((0.0, 0.2), (0.5988, 0.2), (-0.5988, 0.2), (1.4635, 0.2), (-1.4635, 0.2))
-"""Nodes and weights of a quadrature for a standard normal variable: the middles of five equal shares."""
+NODES = (0.0, 0.5988, -0.5988, 1.4635, -1.4635)
+"""Nodes of a quadrature for a standard normal variable: the middles of five equal shares."""
 MUCH = 3e-3
 """Relative loss of a sum above which the loss is followed segment by segment."""
 PARTS, ROUNDS = 64, 3
@@ -195,11 +195,12 @@ def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float, 
         variance, loss, flip = _followed(chains, held, mean)
         if np.isfinite(loss).all():  # else a sum overflows
             return variance, loss, flip
-    variance, loss, furthest = _pass(chains, held, mean, held.weight)
+    variance, ends, furthest = _pass(chains, held, mean, np.zeros((len(NODES), 1, 1, 1), np.float32))
     much = furthest.max(axis=1) > MUCH * held.weight.max(axis=(1, 2))
     if much.any():
-        variance[much], loss[much] = _march(chains.rows(much), held.rows(much), mean)
-    return variance.sum(axis=1), loss, none
+        variance[much], ends[:, much] = _march(chains.rows(much), held.rows(much), mean)
+    # channels whose sums lie on different sides of a power of two have errors of their own, which add up
+    return (variance + ends.var(axis=0)).sum(axis=1), ends.mean(axis=0) / (mean or 1.0), none
 
 
 def _followed(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64, F64]:
@@ -220,55 +221,49 @@ def _followed(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64, F64]:
     return _total(flips), loss, np.where(flips > 0, ulp * chains.scale, 0).max(axis=(1, 2)).astype(np.float64)
 
 
-def _pass(chains: Chains, held: _Held, mean: float, path: F32) -> tuple[F64, F64, F64]:
-    """Variance, final loss and largest loss on the way, for accumulators that follow `path`; (rows, accumulators)."""
-    first, second = _additions(chains, path, held.square, mean)
-    change = np.where(held.active, first * chains.scale, 0)
-    variance = np.where(held.active, second * chains.scale**2, 0).sum(axis=2, dtype=np.float64)
-    loss = np.cumsum(change, axis=2, dtype=np.float64) / (mean or 1.0)
-    return variance, loss[:, :, -1], np.abs(loss).max(axis=2)
+def _pass(chains: Chains, held: _Held, mean: float, lost: F32) -> tuple[F64, F64, F64]:
+    """The errors of accumulators that are off by `lost`: variance, mean error by node, largest loss on the way.
 
-
-def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
-    """Variance and loss, segment by segment: each starts from the sum that earlier losses left."""
-    variance, loss = np.zeros(held.weight.shape[:2]), np.zeros(held.weight.shape[:2])
-    length = held.weight.shape[2]
-    for start in range(0, length, max(8, length // PARTS)):
-        part = slice(start, start + max(8, length // PARTS))
-        some, now = chains.part(part), held.part(part)
-        before = held.weight[:, :, part] + loss[..., None]
-        more, lost = np.zeros_like(loss), np.zeros_like(loss)
-        for _ in range(ROUNDS):
-            share = np.linspace(0, 1, before.shape[2])
-            path = np.maximum(before + lost[..., None] * share, 0).astype(np.float32)
-            more, lost, _ = _pass(some, now, mean, path)
-        variance, loss = variance + more, loss + lost
-    return variance, loss
-
-
-def _additions(chains: Chains, path: F32, square: F32, mean: float) -> tuple[F32, F32]:
-    """Mean and variance of the error of each addition in f16, averaged over channels.
+    The variance and the loss, a share of V's mean, are (rows, accumulators). The mean error at the end (nodes, rows,
+    accumulators) is that of a channel whose sum stays so many standard deviations from the mean. `lost` (nodes, rows,
+    accumulators, additions) is a share of V's mean.
 
     Where the maximum rose and its product is a multiple of the ulp, everything else, old and new, is rounded.
     """
     back = _inverse(chains.scale)
-    held, scatter = path * back, square * back**2
+    scatter, scale = held.square * back**2, np.where(held.active, chains.scale, 0)
     top_ulp = HALF.ulp(np.sqrt(mean**2 * chains.top**2 + chains.top_square))
-    weight = np.where(chains.top > 0, held - chains.top, chains.weight)
     spread = np.maximum(np.where(chains.top > 0, scatter - chains.top_square, chains.square), 0)
-    first, second = np.zeros_like(held), np.zeros_like(held)
-    for place, share in NODES:
-        ulp = HALF.ulp(mean * held + place * np.sqrt(scatter))
+    change, square = np.zeros_like(back), np.zeros_like(back)
+    ends = np.zeros((len(NODES), *back.shape[:2]))
+    for end, place, off in zip(ends, NODES, lost, strict=True):
+        sums = np.maximum(held.weight + off, 0) * back
+        ulp = HALF.ulp(mean * sums + place * np.sqrt(scatter))
         fits = ulp <= top_ulp
-        step = mean * np.where(fits, weight, chains.weight) / ulp
+        step = mean * np.where(fits & (chains.top > 0), sums - chains.top, chains.weight) / ulp
         deviation = np.sqrt(np.where(fits, spread, chains.square) + mean**2 * chains.weight_variance) / ulp
-        bias, noise = np.zeros_like(step), np.full_like(step, 1 / 12)  # the limit where the spread is wide
-        narrow = deviation < WIDE
-        if narrow.any():
-            bias[narrow], noise[narrow] = added_error(step[narrow], deviation[narrow])
-        first += share * ulp * bias
-        second += share * ulp**2 * (noise - bias**2)
-    return first, second
+        bias, noise = added_error(step, deviation)
+        ulp *= scale
+        change += ulp * bias / len(NODES)
+        end[...] = (ulp * bias).sum(axis=2, dtype=np.float64)
+        square += ulp**2 * (noise - bias**2) / len(NODES)
+    loss = np.cumsum(change, axis=2, dtype=np.float64) / (mean or 1.0)
+    return square.sum(axis=2, dtype=np.float64), ends, np.abs(loss).max(axis=2)
+
+
+def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
+    """Variance and mean error by node, segment by segment: each starts from the sum that earlier losses left."""
+    variance, ends = np.zeros(held.weight.shape[:2]), np.zeros((len(NODES), *held.weight.shape[:2]))
+    length = held.weight.shape[2]
+    for start in range(0, length, max(8, length // PARTS)):
+        part = slice(start, start + max(8, length // PARTS))
+        some, now = chains.part(part), held.part(part)
+        more, further = np.zeros_like(variance), np.zeros_like(ends)
+        for _ in range(ROUNDS):
+            lost = (ends[..., None] + further[..., None] * np.linspace(0, 1, now.weight.shape[2])) / mean
+            more, further, _ = _pass(some, now, mean, lost.astype(np.float32))
+        variance, ends = variance + more, ends + further
+    return variance, ends
 
 
 def _power(held: _Held, mean_square: float) -> F32:

@@ -132,9 +132,12 @@ class Block:
         joined, once, always = self._joined()
         seen = self.seen
         mean, spread, step = self.kv.mean_square_V * seen**2, self.spread_left, SINGLE.relative
-        # adding up accumulators, blocks and row sums in f32, and the division
-        combined = step * ((self._parts / 3 + 6) * mean + (self._parts / 2 + 6) * spread)
-        combined = combined + (EXP_ERROR + step * self._parts / 3) * spread
+        # in f32: adding up the accumulators of each block, and the blocks; factors, and the division
+        blocks = len(self.steps)
+        combined = step * ((blocks + self.kernel.split.accumulators / blocks) / 3 + 1) * mean
+        combined = combined + (step * (self._parts / 2 + 6) + EXP_ERROR) * spread
+        # the row sum, in all lanes and blocks, and its reciprocal: an error that all channels share
+        row_sum = step * (blocks / 3 + 3) * (mean + spread)
         converts = self.kv.error_V.any() or self.kv.mean_square_error_V > 0
         converted, coarse = HALF.half_ulp * converts, max(HALF.half_step, self.kernel.least_factor) * converts
         part = self.share * seen.astype(np.float32)[ROWS]
@@ -149,7 +152,7 @@ class Block:
             logits=logits,
             weights=weights.square / total**2,
             guess=weights.guess / total**2,
-            sums=rounded,
+            sums=rounded + row_sum,
             values=values,
             size=np.sqrt(mean + spread),
             loss_logits=shifted,
@@ -158,7 +161,7 @@ class Block:
             loss_sums=sums.loss / total,
             loss_sink=sunk.loss,
             walk=sums.walk / total**2,
-            common=weights.common / total**2 + sums.common * rounded,
+            common=weights.common / total**2 + sums.common * rounded + row_sum,
             peak=seen * self.share.max(axis=ALL),
             single=np.maximum(single, np.maximum(sunk.single, once)),
             worst=(weights.worst + sums.worst) / total
@@ -169,7 +172,7 @@ class Block:
             stuck=sums.stuck / total,
             sunk=sunk.lost + sunk.loss**2 * self.kv.mean_square_V,
             floor=self._floor(),
-            rest=random + weights.random / total**2 + rounded + values + lost,
+            rest=random + weights.random / total**2 + rounded + row_sum + values + lost,
             steps=(sums.steps[0] + step_of_sum**2 * once_each) / total**2 + coarse**2 * _total(part**2),
             steps_worst=(sums.steps[1] + step_of_sum * once_each) / total + coarse * seen,
             largest=sums.largest,
@@ -449,7 +452,7 @@ class Block:
             error += np.float32(HALF.relative) * likely
         seen = self.share > 0
         x = np.where(seen, self._cut(self.logits.values, 0.0), raw)
-        below = np.where(seen, self.x - self.maximum, np.float32(0))
+        below = np.where(seen, self.x - (self.maximum + self._offset), np.float32(0))
         if self.logits.slope is not None:
             slope = self._cut(self.logits.slope, 0.0)
             error = error * slope**2 + (TANH_ERROR * x) ** 2

@@ -56,7 +56,7 @@ def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
     """Mean and mean square of the error, in ulps of the sum, of adding a normally distributed increment (in ulps).
 
     An increment that spreads over an ulp is rounded without bias and with mean square 1/12. One that stays below half
-    an ulp is lost: its mean error is -mean. One-dimensional arrays.
+    an ulp is lost: its mean error is -mean.
     """
     first, second = np.zeros_like(mean), np.full_like(mean, 1 / 12)
     narrow = deviation < NARROW

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.verdict.truth.error_model.accumulate import Chains, accumulate
 from fattn_probe.verdict.truth.error_model.prediction import accuracy_warning
-from fattn_probe.verdict.truth.error_model.rounding import added_error, largest_bias
+from fattn_probe.verdict.truth.error_model.rounding import HALF, added_error, largest_bias
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
 from tests.verdict.made import case_of
 from tests.verdict.truth.models import CAUSAL, launch_of, model_of, of_scenario, predicted, shape
@@ -97,3 +98,22 @@ def test_equal_increments_have_the_predicted_error_and_about_twice_that_as_their
     assert prediction.mean_error == pytest.approx(error.mean(), rel=0.1, abs=1e-4 * value)
     assert (np.abs(error) <= prediction.bound).all()
     assert (prediction.bound <= 2.1 * np.abs(error) + 1e-3 * value).all()
+
+
+@pytest.mark.parametrize(
+    ("small", "number", "mean", "spread"),
+    [(9e-5, 6, 1, 0.058), (7e-5, 20, 1.05, 0.058), (9e-5, 200, 1, 0.058), (1e-4, 500, 1, 0.6), (5e-4, 500, 1, 0.3)],
+)
+def test_channels_whose_sums_lie_on_both_sides_of_a_power_of_two_have_errors_of_their_own(small, number, mean, spread):
+    """To a large weight, small equal ones are added: above a power of two, channels round them in a different way."""
+    weight = np.array([[[0.125, *[np.float16(small)] * number]]], np.float32)
+    rng, held, exact = np.random.default_rng(0), np.zeros(4000, np.float16), np.zeros(4000)
+    for p in weight.ravel().astype(np.float64):
+        added = p * rng.normal(mean, spread, held.shape).astype(np.float16)
+        held, exact = (held + added).astype(np.float16), exact + added
+    error, square, nothing = held - exact, np.float32(spread**2) * weight**2, np.zeros_like(weight)
+    top = weight == 0.125
+    chains = Chains(weight, square, nothing, weight * top, square * top, nothing + 1, top[:, :, 1:1])
+    found = accumulate(chains, HALF, mean**2, 0.0)
+    assert np.sqrt(found.variance.item()) == pytest.approx(error.std(), rel=0.12)
+    assert mean * found.loss.item() == pytest.approx(error.mean(), abs=0.2 * np.sqrt(np.square(error).mean()))
