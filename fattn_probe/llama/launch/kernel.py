@@ -1,6 +1,6 @@
 """The attention kernel of a launch: its sizes, and how it divides an output tile among warps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fattn_probe.llama.launch.architecture import AMD, RDNA4, generation_of, is_cdna
