@@ -211,7 +211,9 @@ def _rewrite(body: Body, kept: Set[Update]) -> set[str]:
             if calls := set(chain(*(body.calls(it.stop, later.start) for it in before))):
                 called.setdefault(body.base(later), set()).update(calls)
             if before:
-                _rewrite_sum(body, later, addend, _flag(body, later, set(chain(*before.values()))))
+                is_product = " && ".join([f"simt_is_product_{body.base(later)}", *sorted({*chain(*before.values())})])
+                factors = f"{_factor(body, 'left', later)}, {_factor(body, 'right', later)}, "
+                _rewrite_sum(body, later, addend, f"{is_product}, {factors}")
             elif addend.question:
                 _rewrite_sum(body, later, addend, "")
     for product in products:
@@ -335,12 +337,6 @@ def _rewrite_sum(body: Body, update: Update, addend: Addend, flag: str) -> None:
         draft.replace(addend.stop, f": {element} +")
     draft.replace(addend.product, ",")
     draft.before(addend.stop, ")")
-
-
-def _flag(body: Body, update: Update, tests: set[str]) -> str:
-    """The arguments of `simt::add` for an earlier product: whether there is one, and its factors."""
-    is_product = " && ".join([f"simt_is_product_{body.base(update)}", *sorted(tests)])
-    return f"{is_product}, {_factor(body, 'left', update)}, {_factor(body, 'right', update)}, "
 
 
 def _rewrite_product(body: Body, update: Update, *, counts: bool) -> None:
