@@ -144,22 +144,17 @@ STILL_READ = Finding(
 NEXT_TILE = Seen(masked(1, 8, 1, 512, 256, 192, 128), "8.6", MMA192, STILL_READ, build_number="10566")
 
 
-def right_at_the_end_of_k(op, memory):
-    return right_in_k(op, 128)
+def right_in_k(offset):
+    """Whether an op's V is in K's rows, from an offset on."""
+
+    def right_for(op, memory):
+        K, V = op.tensors["K"], op.tensors["V"]
+        return (V.root, V.type, V.ne, V.nb, V.offset) == ("K", "f16", (512, *K.ne[1:]), K.nb, offset)
+
+    return right_for
 
 
-def right_at_the_start_of_k(op, memory):
-    return right_in_k(op, 0)
-
-
-def right_in_k(op, offset):
-    K, V = op.tensors["K"], op.tensors["V"]
-    return (V.root, V.type, V.ne, V.nb, V.offset) == ("K", "f16", (512, *K.ne[1:]), K.nb, offset)
-
-
-MLA = Seen(
-    LATENT, "9.0", "flash_attn_ext_f16<576,512,1,16,false,true>", right_for=right_at_the_end_of_k, build_number="7551"
-)
+MLA = Seen(LATENT, "9.0", "flash_attn_ext_f16<576,512,1,16,false,true>", right_for=right_in_k(128), build_number="7551")
 QUANTISED = masked(1, 32, 1, 2, 256, 320, 256, type="q8_0")
 IN_K = replace(QUANTISED.tensors["K"], name="V", ne=(256, 256, 1, 1))
 AT_64 = replace(QUANTISED, tensors={**QUANTISED.tensors, "V": replace(IN_K, offset=68)})
@@ -174,7 +169,7 @@ ELSEWHERE = replace(
     LATENT, tensors={**LATENT.tensors, "V": replace(LATENT.tensors["K"], name="V", ne=(512, 256, 1, 1))}
 )
 AT_THE_END = replace(ELSEWHERE, tensors={**ELSEWHERE.tensors, "V": replace(ELSEWHERE.tensors["V"], offset=128)})
-MLA_APART = Seen(LATENT, "9.0", "flash_attn_ext_f16<576,512,4,16,false,true,false>", right_for=right_at_the_start_of_k)
+MLA_APART = Seen(LATENT, "9.0", "flash_attn_ext_f16<576,512,4,16,false,true,false>", right_for=right_in_k(0))
 
 PADDED_HEADS = Seen(
     masked(1, 14, 2, 8, 256, 64, 64, sinks=True),
