@@ -33,7 +33,7 @@ def formula_traffic(op: Op, launches: Iterable[LaunchRecord]) -> tuple[Traffic, 
 
     A tile has `ncols1` queries (B_r) of `ncols2` heads, which read one K, V and mask. dst is written once.
     """
-    columns = next(filter(None, map(columns_of_tile, launches)), None)
+    columns = next(filter(None, (columns_of_tile(launch.spelling) for launch in launches)), None)
     if columns is None:
         return ()
     s, (ncols1, ncols2) = op.sizes, columns

@@ -37,7 +37,7 @@ def roof_for(counts: Counts, device: Device | None) -> Roof | None:
 
 def point_of(profile: Profile, counts: Counts) -> Point | None:
     """The launch's point on the roofline, with the op's operations for an attention kernel; None if it is unknown."""
-    flops = profile.flops if columns_of_tile(counts.launch) else counts.values.get("tensor_flops")
+    flops = profile.flops if columns_of_tile(counts.launch.spelling) else counts.values.get("tensor_flops")
     moved = counts.bytes_moved
     if not flops or not moved:
         return None

@@ -36,15 +36,16 @@ Around = tuple[Statement, ...]
 
 @dataclass(frozen=True)
 class Update:
-    """A statement that changes a variable or an element of one.
+    """A statement that changes a variable or an element of one, or declares a float with a value.
 
-    [start, operator) is the variable or element, `stop` the semicolon.
+    [start, operator) is the variable or element, `stop` the semicolon. `declares`: the type is before `start`.
     """
 
     start: int
     operator: int
     stop: int
     around: Around
+    declares: bool
 
 
 @dataclass(frozen=True)
@@ -153,10 +154,12 @@ def _body(draft: Draft, function: Function, branching: frozenset[str]) -> Body:
     placed = tuple(_placed(parse(draft, function.start, function.stop), ()))
     updates = []
     for statement, around in placed:
-        if statement.kind == "plain" and draft.is_name(statement.start):
-            operator = draft.behind_variable(statement.start)
+        declares = draft.words[statement.start] == "float"
+        start = statement.start + declares
+        if statement.kind == "plain" and draft.is_name(start):
+            operator = draft.behind_variable(start)
             if draft.word(operator) in UPDATES:
-                updates.append(Update(statement.start, operator, statement.stop - 1, around))
+                updates.append(Update(start, operator, statement.stop - 1, around, declares))
     return Body(draft, function, branching, placed, tuple(updates))
 
 
@@ -186,7 +189,7 @@ def _rewrite_shuffled(body: Body) -> set[Update]:
             continue
         flag = f"simt_is_product_{name}"
         for other in own:
-            if other not in before:
+            if other not in before and not other.declares:
                 draft.before(other.stop, f", {flag} = false")
         draft.replace(later.operator, f"= simt::add({flag}, simt_left_{name}, simt_right_{name}, {name},")
         draft.before(later.stop, f", 1.0f), {flag} = false")
@@ -208,7 +211,9 @@ def _rewrite(body: Body, kept: Set[Update]) -> set[str]:
             if calls := set(chain(*(body.calls(it.stop, later.start) for it in before))):
                 called.setdefault(body.base(later), set()).update(calls)
             if before:
-                _rewrite_sum(body, later, addend, _flag(body, later, set(chain(*before.values()))))
+                is_product = " && ".join([f"simt_is_product_{body.base(later)}", *sorted({*chain(*before.values())})])
+                factors = f"{_factor(body, 'left', later)}, {_factor(body, 'right', later)}, "
+                _rewrite_sum(body, later, addend, f"{is_product}, {factors}")
             elif addend.question:
                 _rewrite_sum(body, later, addend, "")
     for product in products:
@@ -334,15 +339,11 @@ def _rewrite_sum(body: Body, update: Update, addend: Addend, flag: str) -> None:
     draft.before(addend.stop, ")")
 
 
-def _flag(body: Body, update: Update, tests: set[str]) -> str:
-    """The arguments of `simt::add` for an earlier product: whether there is one, and its factors."""
-    is_product = " && ".join([f"simt_is_product_{body.base(update)}", *sorted(tests)])
-    return f"{is_product}, {_factor(body, 'left', update)}, {_factor(body, 'right', update)}, "
-
-
 def _rewrite_product(body: Body, update: Update, *, counts: bool) -> None:
     """Store the factors of a product, and the count of branches before it."""
     draft, left, right = body.draft, _factor(body, "left", update), _factor(body, "right", update)
+    if update.declares:
+        draft.after(update.start, f"; {body.base(update)}")
     if draft.words[update.operator] == "*=":
         draft.before(update.start, f"{left} = {draft.written(update.start, update.operator)}, ")
         draft.after(update.operator, f" ({right} =")

@@ -1,11 +1,12 @@
 """The attention kernel of a launch: its sizes, and how it divides an output tile among warps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fattn_probe.llama.launch.architecture import AMD, RDNA4, generation_of, is_cdna
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.families import BY_KERNEL, MMA_F16, Family
+from fattn_probe.llama.launch.name import parse_kernel_name
 from fattn_probe.llama.launch.record import Dim3, LaunchRecord
 
 MASK_SCAN = "flash_attn_mask_to_KV_max"
@@ -60,11 +61,12 @@ def attention_of(launches: Sequence[LaunchRecord], arch: int, constants: Constan
         return None
     family = BY_KERNEL[launch.kernel]
     named = family.arguments(launch.values)
-    if not {*family.parameters[:4]} <= named.keys():
+    columns = columns_of_tile(launch.spelling)
+    if columns is None or not {*family.parameters[:4]} <= named.keys():
         return None
     D = named.get("D", "")
     DKQ, DV = int(named.get("DKQ", D)), int(named.get("DV", D))
-    ncols1, ncols2 = _columns_of_tile(named)
+    ncols1, ncols2 = columns
     rows = family.nbatch_fa((DKQ, DV, ncols1 * ncols2), arch, constants)
     if rows is None:
         return None
@@ -89,15 +91,13 @@ def attention_of(launches: Sequence[LaunchRecord], arch: int, constants: Constan
     )
 
 
-def columns_of_tile(launch: LaunchRecord) -> tuple[int, int] | None:
-    """(ncols1, ncols2) of an attention kernel; None for other kernels, or if the launch record lacks them."""
-    family = BY_KERNEL.get(launch.kernel)
-    named = family.arguments(launch.values) if family else {}
-    return _columns_of_tile(named) if named.keys() & {"ncols1", "ncols"} else None
-
-
-def _columns_of_tile(named: Mapping[str, str]) -> tuple[int, int]:
-    return int(named.get("ncols1") or named["ncols"]), int(named.get("ncols2", 1))
+def columns_of_tile(spelling: str) -> tuple[int, int] | None:
+    """(ncols1, ncols2) of an attention kernel; None for other kernels, or if the spelling lacks them."""
+    name = parse_kernel_name(spelling)
+    family = BY_KERNEL.get(name.base)
+    named = family.arguments(tuple(value for _, value in name.args)) if family else {}
+    ncols1 = named.get("ncols1") or named.get("ncols")
+    return (int(ncols1), int(named.get("ncols2", 1))) if ncols1 else None
 
 
 def _columns(family: Family, sizes: tuple[int, int], arch: int, constants: Constants) -> int:

@@ -62,11 +62,11 @@ def other_V(wrong: WrongRow) -> Iterator[Named]:
     """The answers if V is read from a different place, or K instead of V."""
     row, around = wrong.row, wrong.around
     if wrong.affords(64):
-        yield from ((words, row.p @ rows) for words, rows in (*_elsewhere(around, "V"), *_shifted(around, "V")))
+        for words, rows in (*_elsewhere(around, "V"), *_shifted(around, "V"), *_stepped(wrong, "V")):
+            yield words, row.answer(V=rows)
         K = around.rows(around.view("K"))
         if K is not None and K.shape[1] >= row.V.shape[1]:
-            yield "K's values stand for V", row.p @ K[:, : row.V.shape[1]]
-        yield from ((words, row.p @ rows) for words, rows in _stepped(wrong, "V"))
+            yield "K's values stand for V", row.answer(V=K[:, : row.V.shape[1]])
 
 
 def other_Q(wrong: WrongRow) -> Iterator[Named]:

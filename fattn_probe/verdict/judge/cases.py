@@ -325,10 +325,10 @@ def known_of(
     if status_of(verdict, checks) is not Status.FAIL or odd:
         return Known()
 
-    def right_for(op: Op) -> bool:
+    def right_for(op: Op, memory: Mapping[str, Bytes]) -> bool:
         if capture is None:
             return False
-        answers = Answers(replace(subject.case, op=op), subject.inputs, subject.answers.step)
+        answers = Answers(replace(subject.case, op=op), {**subject.inputs, **memory}, subject.answers.step)
         other = replace(subject, answers=answers, baseline=None)  # a correct run has the answer to the case's own op
         return verdict_of(other.launched(capture.launches), capture)[0].status is Status.PASS
 
@@ -340,6 +340,8 @@ def known_of(
         finding,
         verdict.only_masked_nan,
         failed,
+        subject.inputs,
+        subject.geometry is not None and subject.geometry.kernel.scanned,
         right_for,
     )
     return known_defect(failure, origin_in(subject.session, subject.target))

@@ -13,16 +13,19 @@ from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
+import numpy as np
 import yaml
 from pydantic import Field
 
+from fattn_probe.base.arrays import Bytes
 from fattn_probe.cases.op import Op
-from fattn_probe.cases.op.op import TensorView, is_quantized, row_size
+from fattn_probe.cases.op.op import Root, TensorView, is_quantized, row_size
 from fattn_probe.cases.scenario.spec import Spec
-from fattn_probe.llama.launch.families import BY_KERNEL
-from fattn_probe.llama.launch.name import parse_kernel_name
+from fattn_probe.llama.launch.kernel import columns_of_tile
 from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.origin import Probe, ReleaseRange, SourceOrigin
+from fattn_probe.verdict.truth.reference.adapter import stored_rows
+from fattn_probe.verdict.truth.rounding_model.tile import scanned_ends
 
 CATALOGUE = "known-defects.yaml"
 PAGE = "docs/findings.md"
@@ -52,9 +55,10 @@ class Failure:
     """The evidence of one failed case.
 
     `cc` is the GPU's compute capability (`7.0`), `kernel` the attention kernel, `finding` the fault that stopped the
-    run, None for a wrong output. `only_masked_nan`: the only wrong values are NaN in fully masked rows. `right_for`
-    says whether the output is correct for a different op with the same memory. `checks` are the names of the checks
-    that a correct output fails.
+    run, None for a wrong output. `only_masked_nan`: the only wrong values are NaN in fully masked rows. `checks` are
+    the names of the checks that a correct output fails. `inputs` are the bytes of the op's roots. `scanned`: a kernel
+    has scanned the mask before. `right_for` says whether the output is correct for a different op, which reads the
+    given roots instead of those in `inputs`, or in addition to them.
     """
 
     op: Op
@@ -63,7 +67,9 @@ class Failure:
     finding: Finding | None = None
     only_masked_nan: bool = False
     checks: tuple[str, ...] = ()
-    right_for: Callable[[Op], bool] = field(default=lambda op: False, repr=False)
+    inputs: Mapping[str, Bytes] = field(default_factory=dict, repr=False)
+    scanned: bool = False
+    right_for: Callable[[Op, Mapping[str, Bytes]], bool] = field(default=lambda op, memory: False, repr=False)
 
 
 class Signs(Spec):
@@ -127,23 +133,15 @@ class Defect(Spec):
         return Known(doubt=f"maybe {self.id}, {UPSTREAMS}: {why}")
 
 
-def columns_of(kernel: str) -> tuple[int, int] | None:
-    """ncols1 and ncols2 of an attention kernel that has both, by its name."""
-    name = parse_kernel_name(kernel)
-    family = BY_KERNEL.get(name.base)
-    named = family.arguments(tuple(value for _, value in name.args)) if family else {}
-    return (int(named["ncols1"]), int(named["ncols2"])) if {"ncols1", "ncols2"} <= named.keys() else None
-
-
 def fewer_than_32_columns(failure: Failure) -> bool:
     """Whether the kernel works on tiles of fewer than 32 columns."""
-    columns = columns_of(failure.kernel)
+    columns = columns_of_tile(failure.kernel)
     return columns is not None and columns[0] * columns[1] < 32
 
 
 def heads_are_padded(failure: Failure) -> bool:
     """Whether the kernel's last tile of a K/V head has more heads than remain in Q."""
-    columns = columns_of(failure.kernel)
+    columns = columns_of_tile(failure.kernel)
     return columns is not None and failure.op.sizes.group % columns[1] != 0
 
 
@@ -164,17 +162,27 @@ def right_with_V_in_K(failure: Failure, column: int) -> bool:
     offset = K.offset + row_size(K.type, column)
     V = TensorView("V", K.type, K.root, (sizes.hsv, *K.ne[1:]), K.nb, offset)
     return failure.op.tensors["V"] != V and failure.right_for(
-        replace(failure.op, tensors={**failure.op.tensors, "V": V})
+        replace(failure.op, tensors={**failure.op.tensors, "V": V}), {}
     )
 
 
 def right_with_narrow_mask(failure: Failure) -> bool:
-    """Whether the mask is wider than K, and the output is correct for mask rows with a stride of K's length."""
-    mask, n_kv = failure.op.tensors.get("mask"), failure.op.sizes.n_kv
-    if mask is None or mask.ne[0] <= n_kv:
+    """Whether the mask is wider than K, and the output is correct for mask rows with a stride of K's length.
+
+    A scan of the mask reads the rows where they are, and the kernel skips the KV rows that it finds masked for both
+    queries. With fewer masks than sequences, what the scan reads is unknown.
+    """
+    op, sizes, mask = failure.op, failure.op.sizes, failure.op.tensors.get("mask")
+    if mask is None or mask.ne[0] <= sizes.n_kv or (failure.scanned and mask.ne[3] < sizes.n_seq):
         return False
-    narrow = replace(mask, nb=(mask.nb[0], n_kv * mask.nb[0], *mask.nb[2:]))
-    return failure.right_for(replace(failure.op, tensors={**failure.op.tensors, "mask": narrow}))
+    narrow = replace(mask, ne=(sizes.n_kv, *mask.ne[1:]), nb=(mask.nb[0], sizes.n_kv * mask.nb[0], *mask.nb[2:]))
+    read, there = (np.array(stored_rows(view, failure.inputs)) for view in (narrow, op.operands["mask"]))
+    for sequence in range(sizes.n_seq if failure.scanned else 0):
+        read[sequence, :, :, scanned_ends(there[sequence, 0], sizes.n_q)[0] :] = -np.inf
+    root = Root("mask as read", mask.type, narrow.ne)
+    view = replace(narrow, root=root.name, nb=root.nb, offset=0)
+    other = replace(op, tensors={**op.tensors, "mask": view}, roots={**op.roots, root.name: root})
+    return failure.right_for(other, {root.name: read.reshape(-1).view(np.uint8)})
 
 
 def is_view_of_converted_K(op: Op) -> bool:

@@ -318,12 +318,14 @@ def test_an_output_that_is_correct_for_another_op_is_known_as_that(subject, made
     dst = model_of(replace(CASE, op=doubled), dict(made[0]), [LAUNCH], 90)
     assert judgement(subject(dst)).status is Status.FAIL
     (failure,) = failures
-    assert failure.right_for(doubled) and not failure.right_for(CASE.op)
+    assert failure.right_for(doubled, {}) and not failure.right_for(CASE.op, {})
+    assert failure.right_for(CASE.op, {"Q": (2 * made[0]["Q"].view(np.float32)).view(np.uint8)})
+    assert failure.inputs == made[0] and not failure.scanned
     assert failure.kernel == LAUNCH.spelling and failure.cc == "9.0"
     one = subject(Unsupported("refused"))
     monkeypatch.setattr(judge_module, "supporting", lambda *_: 11549)
     judged(one, one.run())
-    assert not failures[1].right_for(CASE.op)
+    assert not failures[1].right_for(CASE.op, {})
 
 
 @pytest.mark.parametrize(("target", "last", "is_made"), [(CPU, None, []), (H200, None, [False]), (H200, 11549, [])])

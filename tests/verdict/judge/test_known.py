@@ -4,11 +4,13 @@ import re
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.cases.op.op import Root
+from fattn_probe.cases.op.values import view_values
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.outcome import Finding
@@ -142,34 +144,32 @@ STILL_READ = Finding(
 NEXT_TILE = Seen(masked(1, 8, 1, 512, 256, 192, 128), "8.6", MMA192, STILL_READ, build_number="10566")
 
 
-def right_at_the_end_of_k(op):
-    return right_in_k(op, 128)
+def right_in_k(offset):
+    """Whether an op's V is in K's rows, from an offset on."""
+
+    def right_for(op, memory):
+        K, V = op.tensors["K"], op.tensors["V"]
+        return (V.root, V.type, V.ne, V.nb, V.offset) == ("K", "f16", (512, *K.ne[1:]), K.nb, offset)
+
+    return right_for
 
 
-def right_at_the_start_of_k(op):
-    return right_in_k(op, 0)
-
-
-def right_in_k(op, offset):
-    K, V = op.tensors["K"], op.tensors["V"]
-    return (V.root, V.type, V.ne, V.nb, V.offset) == ("K", "f16", (512, *K.ne[1:]), K.nb, offset)
-
-
-MLA = Seen(
-    LATENT, "9.0", "flash_attn_ext_f16<576,512,1,16,false,true>", right_for=right_at_the_end_of_k, build_number="7551"
-)
+MLA = Seen(LATENT, "9.0", "flash_attn_ext_f16<576,512,1,16,false,true>", right_for=right_in_k(128), build_number="7551")
 QUANTISED = masked(1, 32, 1, 2, 256, 320, 256, type="q8_0")
 IN_K = replace(QUANTISED.tensors["K"], name="V", ne=(256, 256, 1, 1))
 AT_64 = replace(QUANTISED, tensors={**QUANTISED.tensors, "V": replace(IN_K, offset=68)})
 K_OF_512_ROWS = replace(AT_64.roots["K"], ne=(AT_64.roots["K"].ne[0], 512, 1, 1))
 VIEW_OFFSET = Seen(
-    AT_64, "9.0", "flash_attn_ext_f16<320,256,1,32,false,true,false>", right_for=lambda op: op.tensors["V"] == IN_K
+    AT_64,
+    "9.0",
+    "flash_attn_ext_f16<320,256,1,32,false,true,false>",
+    right_for=lambda op, memory: op.tensors["V"] == IN_K,
 )
 ELSEWHERE = replace(
     LATENT, tensors={**LATENT.tensors, "V": replace(LATENT.tensors["K"], name="V", ne=(512, 256, 1, 1))}
 )
 AT_THE_END = replace(ELSEWHERE, tensors={**ELSEWHERE.tensors, "V": replace(ELSEWHERE.tensors["V"], offset=128)})
-MLA_APART = Seen(LATENT, "9.0", "flash_attn_ext_f16<576,512,4,16,false,true,false>", right_for=right_at_the_start_of_k)
+MLA_APART = Seen(LATENT, "9.0", "flash_attn_ext_f16<576,512,4,16,false,true,false>", right_for=right_in_k(0))
 
 PADDED_HEADS = Seen(
     masked(1, 14, 2, 8, 256, 64, 64, sinks=True),
@@ -181,18 +181,28 @@ BEFORE_MASK = Finding("out-of-bounds", "out-of-bounds: global memory is accessed
 LARGE_MASK = Seen(masked(1, 1, 1, 16384, 262144, 64, 64), "6.1", TILE40, BEFORE_MASK)
 DIFFERENT_BITS = replace(Q8_RACE, finding=None, checks=("deterministic",))
 
-WIDE_MASK = masked(1, 4, 4, 2, 256, 128, 128, type="q8_0")
-WIDE_MASK = replace(
-    WIDE_MASK,
-    tensors={**WIDE_MASK.tensors, "mask": replace(WIDE_MASK.tensors["mask"], ne=(320, 2, 1, 1), nb=(2, 640) * 2)},
+
+def wide_mask(sequences, masks):
+    """An op with a mask of 640 columns for 512 KV rows and two queries."""
+    op = masked(sequences, 4, 4, 2, 512, 128, 128, type="q8_0")
+    root = Root("mask", "f16", (640, 2, 1, masks))
+    view = replace(op.tensors["mask"], ne=root.ne, nb=root.nb)
+    return replace(op, tensors={**op.tensors, "mask": view}, roots={**op.roots, "mask": root})
+
+
+def right_if_each_row_begins_at_the_end_of_the_one_before(op, memory):
+    view = op.tensors["mask"]
+    rows = view_values(view, memory)
+    return (rows.reshape(1, 1024) == np.arange(1024)).all() and view.ne == (512, 2, 1, 1) == op.roots[view.root].ne
+
+
+MASK_STRIDE = Seen(
+    wide_mask(1, 1),
+    "9.0",
+    VEC128.replace(",1,", ",2,"),
+    right_for=right_if_each_row_begins_at_the_end_of_the_one_before,
+    inputs={"mask": np.arange(1280, dtype=np.float16).view(np.uint8)},
 )
-
-
-def right_for_rows_of_256(op):
-    return op.tensors["mask"].nb == (2, 512, 2, 640)
-
-
-MASK_STRIDE = Seen(WIDE_MASK, "9.0", VEC128.replace(",1,", ",2,"), right_for=right_for_rows_of_256)
 
 RECOGNISED = {
     "volta-columns": [VOLTA, replace(VOLTA, build_number="9294"), replace(VOLTA, build_number="12000")],
@@ -328,25 +338,27 @@ OTHERS = [
     replace(LARGE_MASK, finding=replace(BEFORE_MASK, message=BEFORE_MASK.message.replace("-", ""))),
     replace(LARGE_MASK, finding=replace(BEFORE_MASK, message=BEFORE_MASK.message.replace("of mask", "of K"))),
     replace(LARGE_MASK, kernel=MMA16),
-    # mask-stride-vec: wrong for closer rows too, a mask as wide as K, none, one query a block, another kernel
-    replace(MASK_STRIDE, right_for=lambda op: False),
-    replace(MASK_STRIDE, op=OP, right_for=lambda op: True),
-    replace(MASK_STRIDE, op=LARGE_K, right_for=lambda op: True),
+    # mask-stride-vec: wrong for closer rows too, a mask as wide as K, none, one query a block, another kernel, a scan
+    # that reads behind the only mask
+    replace(MASK_STRIDE, right_for=lambda op, memory: False),
+    replace(MASK_STRIDE, op=OP, right_for=lambda op, memory: True),
+    replace(MASK_STRIDE, op=LARGE_K, right_for=lambda op, memory: True),
     replace(MASK_STRIDE, kernel=VEC128),
     replace(MASK_STRIDE, kernel=MMA16),
+    replace(MASK_STRIDE, op=wide_mask(2, 1), scanned=True, right_for=lambda op, memory: True),
     # mask-scan: enough rows of the mask, another tensor, another kernel
     replace(SCANNED, op=padded(16)),
     replace(SCANNED, finding=replace(PAST_MASK, message="out-of-bounds: global memory is accessed at byte 9 of K")),
     replace(SCANNED, kernel=MMA16),
     # mla-v: an output that is wrong for such a V too, a V that is there, another kernel, a later release
-    replace(MLA, right_for=lambda op: False),
-    replace(MLA, op=AT_THE_END, right_for=lambda op: True),
+    replace(MLA, right_for=lambda op, memory: False),
+    replace(MLA, op=AT_THE_END, right_for=lambda op, memory: True),
     replace(MLA, kernel="flash_attn_ext_f16<576,512,1,16,false,false>"),
     replace(MLA, kernel="flash_attn_tile<576,512,1,16,false>"),
     replace(MLA, build_number="8156"),
     # mla-v-apart: an output that is wrong for such a V too, a V that is there, another kernel, an earlier release
-    replace(MLA_APART, right_for=lambda op: False),
-    replace(MLA_APART, op=ELSEWHERE, right_for=lambda op: True),
+    replace(MLA_APART, right_for=lambda op, memory: False),
+    replace(MLA_APART, op=ELSEWHERE, right_for=lambda op, memory: True),
     replace(MLA_APART, kernel="flash_attn_ext_f16<576,512,4,16,false,false,false>"),
     replace(MLA_APART, kernel="flash_attn_tile<576,512,1,16,false>"),
     replace(MLA_APART, build_number="7551"),
@@ -362,9 +374,9 @@ OTHERS = [
     replace(HEAD_OFFSET, finding=replace(BEFORE_K, kernel=MMA16), kernel=MMA16),
     # v-view-offset: an older release, not right for V at column 0, V there already, K in f16, K a view itself
     replace(VIEW_OFFSET, build_number="7551"),
-    replace(VIEW_OFFSET, right_for=lambda op: False),
-    replace(VIEW_OFFSET, op=replace(AT_64, tensors={**AT_64.tensors, "V": IN_K}), right_for=lambda op: True),
-    replace(VIEW_OFFSET, op=QUANTISED, right_for=lambda op: True),
+    replace(VIEW_OFFSET, right_for=lambda op, memory: False),
+    replace(VIEW_OFFSET, op=replace(AT_64, tensors={**AT_64.tensors, "V": IN_K}), right_for=lambda op, memory: True),
+    replace(VIEW_OFFSET, op=QUANTISED, right_for=lambda op, memory: True),
     replace(VIEW_OFFSET, op=replace(AT_64, roots={**AT_64.roots, "K": K_OF_512_ROWS})),
     # paired-barriers: a later release, a barrier elsewhere, one that is not reached
     replace(BARRIERS, build_number="11063"),
@@ -461,7 +473,7 @@ def test_an_answer_to_another_op_is_not_compared_with_a_correct_run_of_the_case(
         return (Verdict(Status.PASS, ""),)
 
     monkeypatch.setattr(cases, "verdict_of", verdict_of)
-    monkeypatch.setattr(cases, "known_defect", lambda failure, origin: Known(str(failure.right_for("another op"))))
+    monkeypatch.setattr(cases, "known_defect", lambda failure, origin: Known(str(failure.right_for("another op", {}))))
     monkeypatch.setattr(JudgedCase, "launched", lambda subject, launches: subject)
     capture = Capture("case", "", OP, {}, None, (), "wall", (), "CUDA", "", {})
     target = parse_target("sim:h200", load_devices())

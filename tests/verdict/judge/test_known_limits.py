@@ -4,22 +4,25 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fattn_probe.cases.op import Op, Params, Sizes
+from fattn_probe.cases.op.values import view_values
+from fattn_probe.llama.launch.kernel import columns_of_tile
 from fattn_probe.verdict.judge.known import (
     CONDITIONS,
     Failure,
     Known,
     best,
-    columns_of,
     fewer_than_32_columns,
     is_large,
     is_view_of_converted_K,
     mask_ends_inside_tile,
+    right_with_narrow_mask,
     right_with_V_in_K,
 )
-from tests.verdict.judge.test_known import OP, grouped, masked, padded, quantised
+from tests.verdict.judge.test_known import OP, grouped, masked, padded, quantised, wide_mask
 
 
 def test_a_known_defect_comes_before_a_doubt():
@@ -31,7 +34,7 @@ def test_a_known_defect_comes_before_a_doubt():
 @pytest.mark.parametrize(("columns", "few"), [((31, 1), True), ((8, 4), False), ((4, 4), True), ((16, 2), False)])
 def test_32_columns_are_not_few(columns, few):
     kernel = f"flash_attn_ext_f16<128,128,{columns[0]},{columns[1]},false,false,false>"
-    assert columns_of(kernel) == columns
+    assert columns_of_tile(kernel) == columns
     assert fewer_than_32_columns(Failure(OP, "9.0", kernel)) == few
     assert not fewer_than_32_columns(Failure(OP, "9.0", "flash_attn_mask_to_KV_max<16>"))
 
@@ -58,7 +61,7 @@ def test_a_mask_ends_inside_a_tile_that_has_more_queries():
 def right(op, column):
     asked = []
 
-    def right_for(other):
+    def right_for(other, memory):
         asked.append(other)
         return True
 
@@ -96,4 +99,25 @@ def test_two_gibibytes_are_not_more_than_two(nbytes, large):
 
 
 def test_an_output_is_right_for_no_other_op_unless_it_was_held_against_it():
-    assert not Failure(OP, "9.0").right_for(OP)
+    assert not Failure(OP, "9.0").right_for(OP, {})
+
+
+def test_the_scan_of_a_wider_mask_hides_what_the_wrong_rows_show():
+    """The scan reads the rows where they are, in steps of 256 KV rows, both queries and each sequence alone."""
+    mask = np.full((2, 1, 2, 640), -np.inf, np.float16)
+    mask[0, 0, 1, 255] = mask[0, 0, 0, 513] = 1  # shown: one of the first 256 KV rows, and one that K does not have
+    mask[1, 0, 0, :257] = mask[1, 0, 1, :] = 2  # shown in the second sequence: all
+    masks = []
+
+    def right_for(op, memory):
+        masks.append(view_values(op.tensors["mask"], memory))
+        return True
+
+    for scanned in (False, True):
+        inputs = {"mask": mask.view(np.uint8).ravel()}
+        failure = Failure(wide_mask(2, 2), "gfx906", inputs=inputs, scanned=scanned, right_for=right_for)
+        assert right_with_narrow_mask(failure)
+    rows, ended = masks
+    assert np.isfinite(rows[0, 0]).sum(axis=-1).tolist() == [0, 2] and (rows[0, 0, 1, [1, 128 + 255]] == 1).all()
+    assert np.isfinite(ended[0, 0]).sum(axis=-1).tolist() == [0, 1] and ended[0, 0, 1, 1] == 1
+    assert (ended[1] == rows[1]).all() and np.isfinite(rows[1, 0]).sum(axis=-1).tolist() == [257, 384]

@@ -284,7 +284,8 @@ class Block:
         if self.kernel.weights is HALF:
             p, noise, _ = self._rounded
             weight_variance += noise
-        top = np.where(highest, p, np.float32(0))
+        # with logits of thousands, the maximum plus the offset is rounded, so that its weight is no power of two
+        top = np.where(highest & (p == HALF.ulp(p) * np.float32(2.0**HALF.fraction)), p, np.float32(0))
         weight, square = p.sum(axis=7), (p**2 * spread).sum(axis=7)
         raised = self.maximum[:, :, 1:] > self.maximum[:, :, :-1]
         shape = (*weight.shape[:2], raised.shape[2], weight.shape[3], 1, weight.shape[5], 1)

@@ -65,6 +65,13 @@ def tile_plan_of(kernel: AttentionKernel, arch: int, constants: Constants) -> Ti
     return TilePlan(kernel, arch, _loads_V_without_branch(kernel, sizes[1], arch))
 
 
+def scanned_ends(mask: F32, ncols1: int) -> Indices:
+    """The KV row at which each query tile ends by the scan of a mask (n_q, n_kv): all that follow are masked."""
+    shown = ~np.isinf(mask).reshape(len(mask), -1, FATTN_KQ_STRIDE).all(axis=2)
+    strides = np.logical_or.reduceat(shown, np.arange(0, len(mask), ncols1)) * (1 + np.arange(shown.shape[1]))
+    return np.asarray(strides.max(axis=1) * FATTN_KQ_STRIDE)
+
+
 def _loads_V_without_branch(kernel: AttentionKernel, nbatch_K: int, arch: int) -> bool:
     """Whether all threads of a block load the same number of rows of V (flash_attn_tile_load_tile).
 
@@ -165,12 +172,8 @@ class TileMachine:
             return np.full(n_q, -1)
         if not plan.kernel.scanned or self.operands.mask is None:
             return np.full(n_q, -(-self.operands.K.shape[2] // plan.kernel.nbatch_fa) - 1)
-        mask = self.operands.mask[sequence % len(self.operands.mask)]
-        shown = ~np.isinf(mask).reshape(len(mask), -1, FATTN_KQ_STRIDE).all(axis=2)
-        strides = np.logical_or.reduceat(shown, np.arange(0, len(mask), plan.kernel.ncols1)) * (
-            1 + np.arange(shown.shape[1])
-        )
-        return np.repeat(strides.max(axis=1) * FATTN_KQ_STRIDE // plan.kernel.nbatch_fa - 1, plan.kernel.ncols1)[:n_q]
+        ends = scanned_ends(self.operands.mask[sequence % len(self.operands.mask)], plan.kernel.ncols1)
+        return np.repeat(ends // plan.kernel.nbatch_fa - 1, plan.kernel.ncols1)[:n_q]
 
     def rounds(self, logits: F32, values: F32, last: Indices) -> Iterator[Turn]:
         """The steps, with a row sum for each lane and a VKQ for each warp; `last` is the last step of each column."""
