@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
 from fattn_probe.base.arrays import F32, Bytes
 from fattn_probe.cases.op.ggml_types import row_size
@@ -66,12 +65,6 @@ def _converted(view: TensorView, inputs: Inputs) -> F32:
     values = view_values(view, inputs).astype(np.float32)
     whole = view.end - view.offset == row_size(view.type, prod(view.ne))
     return values + np.float32(0) if view.type == "q4_0" and whole else values
-
-
-def as_half(values: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> F32:
-    """Rounded to f16, as float32."""
-    with np.errstate(over="ignore"):
-        return values.astype(np.float16).astype(np.float32)
 
 
 def alibi_slopes(n_head: int, max_bias: float, functions: FloatFunctions) -> F32:
