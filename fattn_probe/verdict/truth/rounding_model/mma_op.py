@@ -19,8 +19,8 @@ from fattn_probe.verdict.truth.rounding_model.mma_f16 import Columns, MmaMachine
 from fattn_probe.verdict.truth.rounding_model.mma_plan import MmaPlan
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
 
-COLUMNS = 128
-"""Columns computed side by side: the data of one step fits a core's cache."""
+COLUMNS = 256
+"""Columns computed side by side: enough for long vectors, few enough to keep several cores busy."""
 
 BATCHED = ("Q", "K", "V", "mask", "slope", "sink", "begins")
 
