@@ -10,8 +10,7 @@ from fattn_probe.llama.launch.architecture import AMD, fast_f16, has_dot2
 from fattn_probe.llama.launch.families import MMA_F16, TILE
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.rounding_model import functions, functions_amd
-from fattn_probe.verdict.truth.rounding_model.functions import fma
-from fattn_probe.verdict.truth.rounding_model.tensor_core import half_of
+from fattn_probe.verdict.truth.rounding_model.functions import fused_sum, half_of
 
 
 @dataclass(frozen=True)
@@ -56,12 +55,8 @@ class Accumulator:
         return half_of(np.add(a, b, dtype=np.float64)) if self.half else self.functions.flushed(a + b)
 
     def fused(self, a: F32, b: F32, c: F32) -> F32:
-        """a*b + c, rounded once."""
-        if not self.half:
-            return fma(a, b, c)
-        exact = np.multiply(a, b, dtype=np.float64)
-        exact += c
-        return half_of(exact)
+        """c plus the products of a and b along their first axis, in order; each sum is rounded once."""
+        return fused_sum(a, b, c, half=self.half)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.base.arrays import F32, F64, I32, I64
+from fattn_probe.base.arrays import F32, F64, I32
+from fattn_probe.verdict.truth.rounding_model import compiled
 
 MEASURED_ARCHS = frozenset({90})
 """Architectures of the real GPUs that the tables were measured on; every simulated GPU uses the tables."""
@@ -37,6 +38,9 @@ def _bits(x: F32) -> I32:
 
 def ex2(x: F32) -> F32:
     """`ex2.approx.ftz.f32`: truncates x toward zero to 2^-23, and complements the fraction of a negative x."""
+    table = _table("ex2.gz", "i1")
+    if (found := compiled.ex2(x, table)) is not None:
+        return found
     fixed = np.clip(np.nan_to_num(x, nan=0.0), -127, 128).astype(np.float64)
     fixed *= 1 << SIGNIFICAND
     whole = fixed.astype(np.int64)
@@ -44,7 +48,7 @@ def ex2(x: F32) -> F32:
     exponent = whole >> SIGNIFICAND
     fraction -= (whole < 0) & (fraction > 0)
     power = np.exp2(fraction * (1.0 / (1 << SIGNIFICAND))).astype(np.float32)
-    bits = power.view(np.int32) + np.take(_table("ex2.gz", "i1"), fraction)
+    bits = power.view(np.int32) + np.take(table, fraction)
     result = (bits + (exponent.astype(np.int32) << SIGNIFICAND)).view(np.float32)
     return np.where(x < -126, np.float32(0), np.where(x < 128, result, np.maximum(x, np.float32(np.inf))))
 
@@ -99,43 +103,49 @@ def flushed(x: F32) -> F32:
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
 
+def half_of(x: F32 | F64) -> F32:
+    """Rounded to f16, ties to even; held as float32."""
+    if (found := compiled.half_of(x)) is not None:
+        return found
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(np.float32)
+
+
 def fma(a: F32 | np.float32, b: F32, c: F32) -> F32:
     """a*b + c, rounded once."""
+    return fused_sum(np.asarray(a)[None], np.asarray(b)[None], c)
+
+
+def fused_sum(a: F32, b: F32, c: F32, *, half: bool = False) -> F32:
+    """c plus the products of a and b along their first axis, in order; each sum is rounded once, if `half` to f16."""
+    a, b, c = (np.asarray(x, np.float32) for x in (a, b, c))
+    if (found := compiled.fused_sum(a, b, c, half=half)) is not None:
+        return found
     with np.errstate(invalid="ignore", over="ignore"):
-        product = np.multiply(a, b, dtype=np.float64)
-        total = np.empty(np.broadcast_shapes(product.shape, np.shape(c)))
-        _add(product, c, total, np.empty(total.shape, np.int64))
-        return total.astype(np.float32)
+        for x, y in zip(a, b, strict=True):
+            product = np.multiply(x, y, dtype=np.float64)
+            c = half_of(product + c) if half else _rounded_sum(product, c)
+    return c
 
 
-def fma_sum(a: F32, b: F32) -> F32:
-    """a @ b by fused multiply-adds from first to last: a is (M, K), b (K, N)."""
-    found = np.zeros((len(a), b.shape[1]), np.float32)
-    product, total, low = np.empty(found.shape), np.empty(found.shape), np.empty(found.shape, np.int64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        for x, y in zip(a.T.astype(np.float64), b.astype(np.float64), strict=True):
-            np.multiply(x[:, None], y, out=product)
-            _add(product, found, total, low)
-            np.copyto(found, total, casting="same_kind")
-    return found
-
-
-def _add(product: F64, c: F32, total: F64, low: I64) -> None:
-    """Set `total` to a float64 number that float32 rounds as it does product + c; `low` has room for its bits.
+def _rounded_sum(product: F64, c: F32) -> F32:
+    """product + c, rounded once.
 
     Rounding the float64 sum to float32 is wrong only where that sum is inexact and lies halfway between two float32
-    numbers. There it is first moved toward the exact sum; Knuth's two-sum gives its error.
+    numbers, which for subnormal ones can be at any bit. There an even sum is first moved toward the exact one, so that
+    it is not halfway; Knuth's two-sum gives its error.
     """
-    np.add(product, c, out=total)
-    np.bitwise_and(total.view(np.int64), 0x1FFFFFFF, out=low)
-    halfway = low == 0x10000000
+    total = np.asarray(product + c)
+    halfway = (total.view(np.int64) & 0x1FFFFFFF == 0x10000000) | (np.abs(total) < np.finfo(np.float32).tiny)
     if halfway.any():
         near = total[halfway]
         exact, added = (np.broadcast_to(each, total.shape)[halfway] for each in (product, c))
         part = near - exact
         error = (exact - (near - part)) + (added - part)
-        near.view(np.int64)[...] += np.where(error != 0, np.where((error > 0) == (near > 0), 1, -1), 0)
+        bits = near.view(np.int64)
+        bits += np.where((error != 0) & (bits & 1 == 0), np.where((error > 0) == (near > 0), 1, -1), 0)
         total[halfway] = near
+    return total.astype(np.float32)
 
 
 def divided(x: F32, y: F32) -> F32:

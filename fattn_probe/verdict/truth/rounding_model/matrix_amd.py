@@ -8,8 +8,8 @@ import numpy as np
 
 from fattn_probe.base.arrays import F32, F64, I32
 from fattn_probe.llama.launch.architecture import CDNA2, CDNA3, RDNA3, RDNA4, generation_of
-from fattn_probe.verdict.truth.rounding_model.functions import fma
-from fattn_probe.verdict.truth.rounding_model.tensor_core import F16_LEAST, half_of
+from fattn_probe.verdict.truth.rounding_model.functions import fma, half_of
+from fattn_probe.verdict.truth.rounding_model.tensor_core import F16_LEAST
 
 NOTHING = -1000
 """The exponent of a zero: no other number is aligned to it."""

@@ -16,10 +16,9 @@ import numpy as np
 
 from fattn_probe.base.arrays import F32, Bools
 from fattn_probe.llama.launch.architecture import AMD
-from fattn_probe.verdict.truth.rounding_model.functions import fma
+from fattn_probe.verdict.truth.rounding_model.functions import fma, half_of
 from fattn_probe.verdict.truth.rounding_model.mma_plan import MmaPlan
 from fattn_probe.verdict.truth.rounding_model.softmax import FLUSH, LOWEST, total
-from fattn_probe.verdict.truth.rounding_model.tensor_core import half_of
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ from fattn_probe.cases.op import Sizes
 from fattn_probe.llama.launch.geometry import gathered, grid_of
 from fattn_probe.llama.launch.tiles import Grid, ntiles, tile_index
 from fattn_probe.verdict.truth.reference.engine import slices
+from fattn_probe.verdict.truth.rounding_model.functions import half_of
 from fattn_probe.verdict.truth.rounding_model.mma_f16 import Columns, MmaMachine
 from fattn_probe.verdict.truth.rounding_model.mma_plan import MmaPlan
-from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
+from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
 
-COLUMNS = 128
-"""Columns computed side by side: the data of one step fits in a core's cache."""
+COLUMNS = 256
+"""Columns computed side by side: enough for long vectors, few enough to keep several cores busy."""
 
 BATCHED = ("Q", "K", "V", "mask", "slope", "sink", "begins")
 
@@ -64,8 +65,8 @@ def mma_machines(
 ) -> Iterator[tuple[Sequence[Batch], Callable[[], MmaMachine]]]:
     """Machines for the columns of an op, to be made when they run, with the batches that each computes."""
     n_seq, n_head, n_q, _ = operands.Q.shape
-    Q = as_half(as_half(operands.Q) * np.float32(np.float16(operands.scale)))
-    operands = replace(operands, Q=Q, K=as_half(operands.K), V=as_half(operands.V))
+    Q = half_of(half_of(operands.Q) * np.float32(np.float16(operands.scale)))
+    operands = replace(operands, Q=Q, K=half_of(operands.K), V=half_of(operands.V))
     sizes = Sizes(n_seq, n_head, operands.K.shape[1], n_q, operands.K.shape[2], plan.kernel.DKQ, plan.kernel.DV)
     grid = grid_of(
         sizes, plan.kernel.ncols1, plan.kernel.ncols2, plan.kernel.nbatch_fa, _limit(operands, plan, n_kv_max)

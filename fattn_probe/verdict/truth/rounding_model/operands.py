@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
 from fattn_probe.base.arrays import F32, Bytes
 from fattn_probe.cases.op.op import TensorView, row_size
-from fattn_probe.cases.op.values import view_values
+from fattn_probe.cases.op.values import decode, strided
 from fattn_probe.cases.scenario import Case
 from fattn_probe.verdict.truth.rounding_model.arithmetic import FloatFunctions, functions_of
 from fattn_probe.verdict.truth.rounding_model.quantised import ZERO_CODE, Codes, codes_of
@@ -43,16 +42,16 @@ class KernelOperands:
 def operands_of(case: Case, inputs: Inputs, arch: int) -> KernelOperands:
     """The operands of a case; the scale is divided by the softcap, as in upstream's host code."""
     Q, K, V = (_converted(case.op.tensors[name], inputs) for name in "QKV")
-    mask = view_values(case.op.operands["mask"], inputs)[:, 0] if case.op.has_mask else None
-    sinks = view_values(case.op.tensors["sinks"], inputs).ravel() if case.op.has_sinks else None
+    mask = _floats(case.op.operands["mask"], inputs)[:, 0] if case.op.has_mask else None
+    sinks = _floats(case.op.tensors["sinks"], inputs).ravel() if case.op.has_sinks else None
     softcap = np.float32(case.op.params.logit_softcap)
     scale = np.float32(case.op.params.scale)
     return KernelOperands(
         Q=Q,
         K=K,
         V=V,
-        mask=None if mask is None else mask.astype(np.float32),
-        sinks=None if sinks is None else sinks.astype(np.float32),
+        mask=mask,
+        sinks=sinks,
         slopes=alibi_slopes(case.op.sizes.n_head, case.op.params.max_bias, functions_of(arch)),
         scale=scale / softcap if softcap != 0 else scale,
         logit_softcap=softcap,
@@ -60,17 +59,16 @@ def operands_of(case: Case, inputs: Inputs, arch: int) -> KernelOperands:
     )
 
 
+def _floats(view: TensorView, inputs: Inputs) -> F32:
+    """The values of a tensor, `ne` reversed."""
+    return np.ascontiguousarray(strided(decode(inputs[view.root], view.type), view))
+
+
 def _converted(view: TensorView, inputs: Inputs) -> F32:
     """The values as ggml converts them: a contiguous q4_0 by multiply-adds, so zeros are positive (for RDNA3)."""
-    values = view_values(view, inputs).astype(np.float32)
+    values = _floats(view, inputs)
     whole = view.end - view.offset == row_size(view.type, prod(view.ne))
     return values + np.float32(0) if view.type == "q4_0" and whole else values
-
-
-def as_half(values: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> F32:
-    """Rounded to f16, as float32."""
-    with np.errstate(over="ignore"):
-        return values.astype(np.float16).astype(np.float32)
 
 
 def alibi_slopes(n_head: int, max_bias: float, functions: FloatFunctions) -> F32:

@@ -22,11 +22,10 @@ from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.reference.engine import slices
 from fattn_probe.verdict.truth.rounding_model.arithmetic import KernelPlan
-from fattn_probe.verdict.truth.rounding_model.functions import fma, fma_sum
+from fattn_probe.verdict.truth.rounding_model.functions import fma, fused_sum, half_of
 from fattn_probe.verdict.truth.rounding_model.matrix_amd import dot2
-from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
+from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
 from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, Parts, Turn, total
-from fattn_probe.verdict.truth.rounding_model.tensor_core import half_of
 from fattn_probe.verdict.truth.rounding_model.vec import combined
 
 LANES = 32
@@ -109,7 +108,7 @@ class TileMachine:
     @classmethod
     def of(cls, operands: KernelOperands, plan: TilePlan) -> "TileMachine":
         """A machine for an op's operands: K and V are rounded to f16."""
-        operands = replace(operands, K=as_half(operands.K), V=as_half(operands.V))
+        operands = replace(operands, K=half_of(operands.K), V=half_of(operands.V))
         return cls(plan, operands)
 
     def run(self, sequence: int, head: int, queries: slice) -> F32:
@@ -137,15 +136,15 @@ class TileMachine:
     def logits(self, Q: F32, K: F32) -> F32:
         """Q K, (columns, rows)."""
         if self.plan.VKQ.half:
-            Q = as_half(Q) if has_dot2(self.plan.arch) else half_of(as_half(Q) * 0.25)
+            Q = half_of(Q) if has_dot2(self.plan.arch) else half_of(half_of(Q) * 0.25)
         return np.concatenate([self.dot(Q, K[part]) for part in slices(len(K), ROWS)], axis=1)
 
     def dot(self, Q: F32, K: F32) -> F32:
         """Q K of some rows: element by element in float32, or by pairs of f16 products."""
         columns, rows = Q.T[:, :, None], np.ascontiguousarray(K.T)
-        if not self.plan.VKQ.half:
-            return fma_sum(Q, rows)
         found = np.zeros((len(Q), len(K)), np.float32)
+        if not self.plan.VKQ.half:
+            return fused_sum(columns, rows[:, None], found)
         if has_dot2(self.plan.arch):
             for k in range(0, len(rows), 2):
                 found = dot2(columns[k : k + 2], rows[k : k + 2, None], found, self.plan.arch)
@@ -197,14 +196,11 @@ class TileMachine:
         """Rescale VKQ and add P V row by row; the rows are dealt to the warps."""
         plan, number = self.plan, self.plan.VKQ
         factor = number.rounded(scale)[..., None, None]
-        shared = number.rounded(P).reshape(*P.shape[:2], -1, plan.kernel.warps_per_column, 1)
-        rows = V.reshape(1, len(V), -1, plan.kernel.warps_per_column, plan.kernel.DV)
-        first = shared[:, :, 0], rows[:, :, 0]
-        rescaled = number.fused(*first, number.product(VKQ, factor))
-        VKQ = np.where(fused[..., None, None], number.fused(VKQ, factor, number.product(*first)), rescaled)
-        for i in range(1, rows.shape[2]):
-            VKQ = number.fused(shared[:, :, i], rows[:, :, i], VKQ)
-        return VKQ
+        weights = np.moveaxis(number.rounded(P).reshape(*P.shape[:2], -1, plan.kernel.warps_per_column, 1), 2, 0)
+        rows = np.moveaxis(V.reshape(len(V), -1, plan.kernel.warps_per_column, plan.kernel.DV), 1, 0)
+        rescaled = number.fused(weights[:1], rows[:1], number.product(VKQ, factor))
+        added = number.fused(VKQ[None], factor[None], number.product(weights[0], rows[0]))
+        return number.fused(weights[1:], rows[1:], np.where(fused[..., None, None], added, rescaled))
 
     def parts(self, last: Turn, head: int) -> Parts:
         """Combine the warps after the last step, and add the sink."""

@@ -19,9 +19,9 @@ from fattn_probe.llama.launch.families import VEC_ROWS
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.reference.engine import slices
 from fattn_probe.verdict.truth.rounding_model.arithmetic import Accumulator, FloatFunctions, KernelPlan
-from fattn_probe.verdict.truth.rounding_model.functions import fma
+from fattn_probe.verdict.truth.rounding_model.functions import fma, fused_sum, half_of
 from fattn_probe.verdict.truth.rounding_model.matrix_amd import dot2
-from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands, as_half
+from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
 from fattn_probe.verdict.truth.rounding_model.quantised import Codes, products, quantised_q8_1
 from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, Parts, Turn, total
 
@@ -83,8 +83,8 @@ class VecMachine:
         """A machine for an op's operands, as the kernel reads them."""
         operands = replace(
             operands,
-            K=as_half(operands.K) if plan.kernel.type_K == "f16" else operands.K,
-            V=as_half(operands.V) if plan.kernel.type_V == "f16" else plan.VKQ.rounded(operands.V),
+            K=half_of(operands.K) if plan.kernel.type_K == "f16" else operands.K,
+            V=half_of(operands.V) if plan.kernel.type_V == "f16" else plan.VKQ.rounded(operands.V),
             codes=None if plan.kernel.type_K in FLOATS else operands.codes,
         )
         return cls(plan, operands)
@@ -129,9 +129,7 @@ class VecMachine:
                 x, y = np.moveaxis(Q[:, None, i : i + 2], 2, 0), np.moveaxis(K[None, :, i : i + 2], 2, 0)
                 lanes = dot2(x, y, lanes, plan.arch)
             return total(lanes)
-        for i in range(Q.shape[1]):
-            lanes = fma(Q[:, None, i], K[None, :, i], lanes)
-        return total(lanes)
+        return total(fused_sum(np.moveaxis(Q, 1, 0)[:, :, None], np.moveaxis(K, 1, 0)[:, None], lanes))
 
     def dot_of_codes(self, Q: Codes, K: Codes) -> F32:
         """Q K for a quantised K: groups of four elements go to the lanes in turn."""
@@ -169,13 +167,16 @@ class VecMachine:
             P = exp(logits - maximum[..., None])
             sums = fma(sums, scale[..., None], P)
             shared = number.rounded(P).reshape(*P.shape[:3], -1, groups, 1)
-            first, factor = (V[None, :, :, 0], shared[:, :, :, 0]), number.rounded(scale)[..., None, None]
+            rows, weights, factor = (
+                np.moveaxis(V, 2, 0),
+                np.moveaxis(shared, 3, 0),
+                number.rounded(scale)[..., None, None],
+            )
             if number.half:
-                VKQ = number.fused(*first, number.product(VKQ, factor))
+                VKQ = number.fused(rows, weights, number.product(VKQ, factor))
             else:
-                VKQ = number.fused(VKQ, factor, number.product(*first))
-            for k in range(1, shared.shape[3]):
-                VKQ = number.fused(V[None, :, :, k], shared[:, :, :, k], VKQ)
+                VKQ = number.fused(VKQ[None], factor[None], number.product(rows[0], weights[0]))
+                VKQ = number.fused(rows[1:], weights[1:], VKQ)
             yield Turn(logits, P, maximum, sums, VKQ)
 
     def add_sinks(self, maximum: F32, sums: F32, VKQ: F32, sinks: F32, queries: Indices) -> None:
