@@ -28,8 +28,8 @@ from fattn_probe.verdict.judge.judgement import Judgement, raise_if_failed
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.present import tables as verdicts
 from fattn_probe.verdict.present.base import BesideBase, beside_base
-from fattn_probe.verdict.present.document import difference_as_json, rows_as_json
 from fattn_probe.verdict.present.error_map import plot_row
+from fattn_probe.verdict.present.tables import difference_as_json, rows_as_json
 from fattn_probe.verdict.truth.reference.adapter import check_inputs, check_output
 
 

@@ -16,7 +16,7 @@ from fattn_probe.base.files import read_text, write_text
 from fattn_probe.base.process import run_attached
 from fattn_probe.cases import shipped
 from fattn_probe.cli import flags
-from fattn_probe.llama.source.fork import changed_files, commit_source, git, merge_base, upstream_commit
+from fattn_probe.llama.source.git import changed_files, commit_source, git, merge_base, upstream_commit
 from fattn_probe.llama.source.tree import checkout_of
 
 MARK = "# fattn-probe: judges the attention kernels that a push changes. `git push --no-verify` skips it."

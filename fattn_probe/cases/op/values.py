@@ -101,13 +101,13 @@ def count_non_finite(data: Bytes, name: str) -> int:
     return int((~np.isfinite(scales)).any(axis=1).sum()) * block_size(name)
 
 
-def nan_blocks(count: int, name: str) -> Bytes:
-    """Blocks of a type in which every element decodes to NaN."""
+def nan_block(name: str) -> Bytes:
+    """A block of a type in which every element decodes to NaN."""
     if not is_quantized(name):
-        return encode(np.full(count, np.nan, np.float32), name)
-    blocks = np.zeros((count, type_size(name)), np.uint8)
-    blocks[:, :2] = np.array([np.nan], np.float16).view(np.uint8)
-    return blocks.reshape(-1)
+        return encode(np.array([np.nan], np.float32), name)
+    block = np.zeros(type_size(name), np.uint8)
+    block[:2] = np.array([np.nan], np.float16).view(np.uint8)
+    return block
 
 
 def _encode_iq4_nl(blocks: F32) -> Bytes:

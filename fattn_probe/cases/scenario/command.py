@@ -71,12 +71,12 @@ def new(path: Path) -> Path:
     return path
 
 
-def from_ops_yaml(text: str, *, separate_V: bool = False) -> str:
+def from_ops_yaml(text: str) -> str:
     """A scenario file for a case of test-backend-ops; `load` reads it back as the same scenario.
 
     A comment names the parameters that the case omits, with their defaults.
     """
-    made = to_yaml(from_ops(text, separate_V=separate_V))
+    made = to_yaml(from_ops(text))
     filled = ", ".join(f"{key}={value}" for key, value in defaults_in(text).items())
     return f"# left out, so test-backend-ops' defaults: {filled}\n{made}" if filled else made
 

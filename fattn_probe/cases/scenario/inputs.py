@@ -12,7 +12,7 @@ from fattn_probe.base.arrays import F32, Bytes, Floats, Numbers
 from fattn_probe.cases.op import Root
 from fattn_probe.cases.op.case_file import read_case, whole
 from fattn_probe.cases.op.op import block_size, element_offset, row_size
-from fattn_probe.cases.op.values import decode, encode, nan_blocks, rounded, strided
+from fattn_probe.cases.op.values import decode, encode, nan_block, rounded, strided
 from fattn_probe.cases.scenario.cases import Case, Recording
 from fattn_probe.cases.scenario.draw import (
     RUNS,
@@ -108,7 +108,7 @@ def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
         touched = np.zeros(root.ne[::-1], bool).reshape(-1)
         strided(touched, view)[...] = True
         unused = ~touched.reshape(-1, block_size(root.type)).any(axis=1)
-        packed.reshape(unused.size, -1)[unused] = nan_blocks(1, root.type)
+        packed.reshape(unused.size, -1)[unused] = nan_block(root.type)
     return packed
 
 

@@ -15,7 +15,7 @@ from fattn_probe.daily.regress.runner import Outcome, SuiteRunner, say_nothing
 from fattn_probe.daily.regress.suite import Entry
 from fattn_probe.daily.regress.telling import changed_functions
 from fattn_probe.llama.source import Tree, resolve
-from fattn_probe.llama.source.fork import changed_files, commit_source, merge_base
+from fattn_probe.llama.source.git import changed_files, commit_source, merge_base
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.origin import Code
 

@@ -25,7 +25,7 @@ from fattn_probe.llama.cxx.functions import functions
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.launch.families import BY_KERNEL, FAMILIES
 from fattn_probe.llama.source.features import CUDA
-from fattn_probe.llama.source.fork import attention_files
+from fattn_probe.llama.source.git import attention_files
 from fattn_probe.machine.run.base import Base
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge.judgement import Judgement

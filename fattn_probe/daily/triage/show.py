@@ -33,8 +33,8 @@ from fattn_probe.daily.triage.words import layers_of, said_of, sentence, warning
 from fattn_probe.llama.source import DEFAULT_SOURCE
 from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.verdict.measure.verdict import Status
-from fattn_probe.verdict.present.document import rows_as_json
 from fattn_probe.verdict.present.tables import render as compared
+from fattn_probe.verdict.present.tables import rows_as_json
 
 
 @dataclass(frozen=True)

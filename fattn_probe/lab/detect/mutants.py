@@ -23,9 +23,8 @@ from fattn_probe.lab.detect.mutant_expressions import (
     of_template,
     of_value,
 )
-from fattn_probe.llama.cxx.expressions import Reader
+from fattn_probe.llama.cxx.expressions import Reader, holds
 from fattn_probe.llama.cxx.functions import Function, function_at, functions
-from fattn_probe.llama.cxx.logic import holds
 from fattn_probe.llama.cxx.statements import Statement, parse
 from fattn_probe.llama.cxx.tokens import CODE_KINDS, Draft, Span, draft_of, spans_of, tokenize
 

@@ -33,8 +33,7 @@ from fattn_probe.verdict.judge.support import finding_of, verdict_without_output
 from fattn_probe.verdict.measure.expected import DECIDES, Expected, with_gaps
 from fattn_probe.verdict.measure.metrics import digest_of
 from fattn_probe.verdict.measure.verdict import Status, judge, upstream_says
-from fattn_probe.verdict.present.document import rows_as_json
-from fattn_probe.verdict.present.tables import STYLES, by_design, explanations
+from fattn_probe.verdict.present.tables import STYLES, by_design, explanations, rows_as_json
 from fattn_probe.verdict.truth.error_model.predict import predict
 from fattn_probe.verdict.truth.reference.adapter import operand_values
 

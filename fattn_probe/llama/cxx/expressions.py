@@ -1,13 +1,182 @@
-"""Expressions of a source file: their text on one line, and conditions as trees of logic."""
+"""Expressions of a source file: their text on one line, and conditions as trees of logic.
 
-from collections.abc import Iterator, Mapping
+A tree has `&&`, `||` and `!`, and is evaluated in three-valued logic: a truth is True, False, or None if it is unknown.
+Macros are expanded, because nvcc builds have no macro information for a debugger.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from fattn_probe.llama.cxx.logic import Logic, Variable
-from fattn_probe.llama.cxx.macros import Macro, debugger_expression
 from fattn_probe.llama.cxx.tokens import CODE_KINDS, Draft
+
+Truths = dict[str, bool | None]
+NUMBER = re.compile(r"(-?(?:0x[0-9a-f]+|\d+(?:\.\d*)?(?:e[-+]?\d+)?))(?: .*)?$", re.IGNORECASE)
+POINTER = re.compile(r"(?:\(.*\*\) ?)?0x[0-9a-f]+\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a condition: `text` as in the source, `ask` in the debugger's form (empty if there is none)."""
+
+    text: str
+    ask: str
+
+
+@dataclass(frozen=True)
+class Logic:
+    """A node: an `atom` has `ask`, its expression for a debugger, and its variables; the others have children."""
+
+    kind: Literal["and", "or", "not", "atom"]
+    text: str
+    children: tuple["Logic", ...] = ()
+    ask: str = ""
+    variables: tuple[Variable, ...] = ()
+
+    def atoms(self) -> Iterator["Logic"]:
+        """The leaves, in the source's order."""
+        if self.kind == "atom":
+            yield self
+        for child in self.children:
+            yield from child.atoms()
+
+    def asks(self) -> Iterator[str]:
+        """Every expression to evaluate."""
+        for atom in self.atoms():
+            yield from filter(None, (atom.ask, *(variable.ask for variable in atom.variables)))
+
+
+def truth_of_value(value: str | None) -> bool | None:
+    """The truth of a value that gdb printed, as a condition."""
+    if value in ("true", "false", None):
+        return None if value is None else value == "true"
+    if POINTER.match(value):
+        return not re.search(r"\b0x0+\b", value)
+    match = NUMBER.match(value)
+    return None if match is None else float(int(match[1], 0) if "x" in match[1].lower() else match[1]) != 0
+
+
+def truths(logic: Logic, values: Mapping[str, str | None]) -> Truths:
+    """The truth of each atom, by its text, from the debugger's values."""
+    return {atom.text: truth_of_value(values.get(atom.ask)) for atom in logic.atoms()}
+
+
+def holds(logic: Logic, known: Mapping[str, bool | None]) -> bool | None:
+    """The truth of a condition: an `and` is False if one child is False, even if others are unknown."""
+    if logic.kind == "atom":
+        return known.get(logic.text)
+    found = [holds(child, known) for child in logic.children]
+    if logic.kind == "not":
+        return None if found[0] is None else not found[0]
+    decisive = logic.kind == "or"
+    if decisive in found:
+        return decisive
+    return None if None in found else not decisive
+
+
+def settle(logic: Logic, outcome: bool | None, known: Truths) -> None:
+    """Fill in the truths that follow from the outcome: if an `and` held, every child held.
+
+    If an `and` did not hold and all children but one did, that child did not hold.
+    """
+    if outcome is None:
+        return
+    if logic.kind == "atom":
+        if known.get(logic.text) is None:
+            known[logic.text] = outcome
+    elif logic.kind == "not":
+        settle(logic.children[0], not outcome, known)
+    elif outcome == (logic.kind == "and"):
+        for child in logic.children:
+            settle(child, outcome, known)
+    else:
+        open_children = [child for child in logic.children if holds(child, known) is not (not outcome)]
+        if len(open_children) == 1:
+            settle(open_children[0], outcome, known)
+
+
+def lacking(logic: Logic, known: Mapping[str, bool | None]) -> tuple[Logic, ...]:
+    """The smallest parts that prevented the condition: for `a && b && (c || d)`, those of the three not True."""
+    if holds(logic, known) is True:
+        return ()
+    if logic.kind == "and":
+        return tuple(part for child in logic.children for part in lacking(child, known))
+    return (logic,)
+
+
+DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\(([\w, ]*)\))?[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+WORD = re.compile(r"[^\W\d]\w*|\d[\w.]*|\s+|.", re.DOTALL)
+CALL = re.compile(r"\b(?!sizeof\b)[^\W\d]\w*\s*(?:<[^<>&|=]*>\s*)?\(")
+DEPTH = 8
+
+
+@dataclass(frozen=True)
+class Macro:
+    """`parameters` is None for a macro without parentheses."""
+
+    parameters: tuple[str, ...] | None
+    body: str
+
+
+def read_macros(texts: Iterable[str]) -> dict[str, Macro]:
+    """One-line macros by name; macros with different definitions are left out."""
+    found: dict[str, set[Macro]] = {}
+    for text in texts:
+        for name, brackets, parameters, body in DEFINE.findall(COMMENT.sub(" ", text)):
+            names = tuple(parameters.replace(" ", "").split(",")) if brackets else None
+            if not body.endswith("\\"):
+                found.setdefault(name, set()).add(Macro(names, body))
+    return {name: macros.pop() for name, macros in found.items() if len(macros) == 1}
+
+
+def expand(text: str, macros: Mapping[str, Macro], depth: int = DEPTH) -> str:
+    """The text with its macros expanded, each in parentheses unless it is one word; `nullptr` becomes 0."""
+    words: list[str] = WORD.findall(text)
+    out, index = [], 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        macro = macros.get(word) if depth else None
+        if macro is None:
+            out.append("0" if word == "nullptr" else word)
+        elif macro.parameters is None:
+            out.append(_bracketed(expand(macro.body, macros, depth - 1)))
+        else:
+            arguments, index = _arguments(words, index)
+            values = dict(zip(macro.parameters, arguments, strict=False))
+            body = "".join(values.get(item, item) for item in WORD.findall(macro.body))
+            out.append(_bracketed(expand(body, macros, depth - 1)))
+    return "".join(out)
+
+
+def debugger_expression(text: str, macros: Mapping[str, Macro]) -> str:
+    """The expression in a form that a debugger can evaluate; empty if that would call a function of the program."""
+    expanded = expand(text, macros)
+    return "" if CALL.search(expanded) or "{" in expanded else expanded
+
+
+def _bracketed(text: str) -> str:
+    return text if text.isalnum() else f"({text})"
+
+
+def _arguments(words: list[str], index: int) -> tuple[list[str], int]:
+    """The arguments of a call whose `(` is at `index`, and the index after its `)`."""
+    arguments, depth = [""], 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        depth += (word == "(") - (word == ")")
+        if depth == 0:
+            break
+        if depth == 1 and word == ",":
+            arguments.append("")
+        elif not (depth == 1 and word == "("):
+            arguments[-1] += word
+    return [argument.strip() for argument in arguments], index
+
 
 NOT_VARIABLES = frozenset({"nullptr", "true", "false", "sizeof", "const", "int", "float", "bool", "std", "struct"})
 JOINTS: tuple[tuple[str, Literal["and", "or"]], ...] = (("||", "or"), ("&&", "and"))

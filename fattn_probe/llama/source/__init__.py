@@ -1,8 +1,8 @@
 """Sources: a llama.cpp tree from a package index, a git repository or a folder, and patches for it."""
 
 from fattn_probe.llama.source.features import Features, KernelCase, instance_cases, kernel_parameters, type_values
-from fattn_probe.llama.source.resolve import resolve
 from fattn_probe.llama.source.spec import DEFAULT_SOURCE
+from fattn_probe.llama.source.store import resolve
 from fattn_probe.llama.source.tree import Tree, digest_models, has_models, kept_files, model_files
 
 __all__ = [

@@ -1,15 +1,35 @@
-"""The cache of sources: each has a read-only tree, and a record beside it."""
+"""Resolve `--source` to a llama.cpp tree on this machine; fetches the tree of a release or a commit into the cache.
+
+Each source there has a read-only tree, and a record beside it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fattn_probe.base.cache import Kind, get_or_make
 from fattn_probe.base.digest import short
 from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import InputError
-from fattn_probe.base.files import writing
-from fattn_probe.llama.source.tree import OUTSIDE_GGML, has_models
+from fattn_probe.base.files import remove_tree, writing
+from fattn_probe.llama.source import git
+from fattn_probe.llama.source.features import probe
+from fattn_probe.llama.source.spec import ALLOWED, PINS, FolderSpec, GitSpec, PypiSpec, parse_spec
+from fattn_probe.llama.source.tree import (
+    GGML_LANDMARK,
+    LANDMARK,
+    MODEL_LANDMARK,
+    OUTSIDE_GGML,
+    Tree,
+    digest_tree,
+    has_models,
+)
+
+if TYPE_CHECKING:
+    from fattn_probe.llama.source.download import Progress
+
 
 SOURCES = Kind("sources", "the source")
 TREE, RECORD = "llama.cpp", "source.json"
@@ -81,3 +101,82 @@ def entries() -> dict[str, SourceEntry]:
     """Every cached source by its name, sorted."""
     folders = sorted(SOURCES.root.glob(f"*/{RECORD}"))
     return {path.parent.name: entry for path in folders if (entry := read_entry(path.parent))}
+
+
+def resolve(spec: str, progress: "Progress | None" = None, *, models: bool = False, unverified: bool = False) -> Tree:
+    """The tree that a source specification names, fetched if it is not in the cache.
+
+    `progress` is called during a download; `models`: the tree must have libllama; `unverified`: a download may have no
+    sha256. InputError for a wrong specification, release or archive, LostError for a network failure.
+    """
+
+    def cached(name: str, build_number: str, make: Maker) -> Tree:
+        entry, root = obtain(name, make, models=models), tree_root(name)
+        return Tree(spec, root, build_number, entry.digest, probe(root))
+
+    match parse_spec(spec):
+        case PypiSpec() as release:
+            fetch = partial(fetch_release, release, progress=progress, unverified=unverified)
+            tree = cached(f"pypi-{release.name}-{release.version}", release.build_number, fetch)
+        case GitSpec() as repository:
+            commit = git.find_commit(repository)
+            name = f"git-{short(repository.url, 8)}-{commit}"
+            tree = cached(name, git.build_number_of_ref(repository.ref), partial(fetch_commit, repository, commit))
+        case FolderSpec(path):
+            tree = in_place(spec, path)
+    if models and not has_models(tree.root):
+        raise InputError(f"source {spec!r}: this tree has no {MODEL_LANDMARK}: models need llama.cpp's whole source")
+    return tree
+
+
+def in_place(spec: str, path: Path) -> Tree:
+    """The tree in or below a folder of the user, which is used in place."""
+    if not path.is_dir():
+        hint = f"; did you mean 'pypi:{spec}'?" if "==" in spec else ""
+        raise InputError(f"source {spec!r}: there is no such folder (allowed: {ALLOWED}){hint}")
+    folder = path.resolve()
+    for root in (folder, folder / "thirdparty/llama.cpp", folder / "vendor/llama.cpp"):
+        if (root / LANDMARK).is_file():
+            return Tree(spec, root, git.build_number_of_folder(root), digest_tree(root), probe(root))
+    if (path / GGML_LANDMARK).is_file():
+        root = linked(folder)
+        return Tree(spec, root, "?", digest_tree(root), probe(root))
+    raise InputError(f"source {spec!r}: the folder holds no llama.cpp tree (no {LANDMARK} in it)")
+
+
+def fetch_release(release: PypiSpec, folder: Path, *, progress: "Progress | None", unverified: bool) -> SourceEntry:
+    """Download a release's sdist and unpack the tree in it; `unverified` allows it to have no sha256.
+
+    `pip download` would run the sdist's own build program to read its metadata, which is untrusted code. So fattn-probe
+    reads the index itself.
+    """
+    from fattn_probe.llama.source.download import download, silent  # imports HTTP
+    from fattn_probe.llama.source.index import find_sdist
+    from fattn_probe.llama.source.unpack import unpack
+
+    file = find_sdist(release)
+    sha256 = PINS.get((release.name, release.version)) or file.sha256
+    spec = f"pypi:{release.name}=={release.version}"
+    if sha256 is None and not unverified:
+        raise InputError(
+            f"the package index gives no sha256 for {file.filename}, so a download cannot be verified; if you trust "
+            f"the index, `fattn-probe source get {spec} --allow-unverified` fetches it once, for later runs too"
+        )
+    archive = folder / Path(file.filename).name
+    download(file, sha256, archive, progress or silent)
+    unpack(archive, folder / TREE)
+    archive.unlink()
+    origin = f"{file.url} sha256={sha256 or 'unverified'}"
+    return SourceEntry(spec, release.build_number, origin, digest_tree(folder / TREE))
+
+
+def fetch_commit(repository: GitSpec, commit: str, folder: Path) -> SourceEntry:
+    """Fetch a commit and unpack the tree in it."""
+    from fattn_probe.llama.source.unpack import unpack  # imports archives
+
+    archive = git.archive_commit(repository, commit, folder)
+    unpack(archive, folder / TREE)
+    archive.unlink()
+    remove_tree(folder / "git")
+    spec, number = f"git+{repository.url}@{commit}", git.build_number_of_ref(repository.ref)
+    return SourceEntry(spec, number, repository.url, digest_tree(folder / TREE))

@@ -11,7 +11,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build.ninja import Report, silent
 from fattn_probe.llama.launch.record import LaunchRecord, in_words, parse_launches
 from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, resolve
-from fattn_probe.llama.source.fork import commit_source, upstream_commit
+from fattn_probe.llama.source.git import commit_source, upstream_commit
 from fattn_probe.llama.source.spec import PINS, FolderSpec, GitSpec, PypiSpec, parse_spec
 from fattn_probe.machine.run.command import Done
 from fattn_probe.machine.run.outcome import Ran, Unsupported, missing_kernels

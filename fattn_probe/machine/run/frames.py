@@ -25,6 +25,7 @@ MACHINERY = re.compile(
     r"^std::| at (\S*native/sim/|/usr/include/|\S*/include/c\+\+/|\S*/gcc/\S*/include/|\S*/libsanitizer/|\?\?"
     r"|(\.{1,2}/)*(csu|malloc|nptl|signal|stdlib|string)/|\S*\bsysdeps/)"
 )
+MOST_FRAMES = 8
 MOST_ARGUMENTS = 40
 """The length of the longest template arguments that are shown; those of an mma iteration take 15 lines."""
 
@@ -54,11 +55,11 @@ def describe_finding(found: Finding) -> str:
     return "\n  ".join([headline(found), *[f"in {place}"] * bool(place), *brief_frames(found.frames)])
 
 
-def short_frames(frames: Sequence[str], most: int = 8) -> tuple[str, ...]:
+def short_frames(frames: Sequence[str]) -> tuple[str, ...]:
     """The innermost frames as `function at file:line`, each place once."""
     # Inlined and recursive lambdas repeat the place of the previous frame.
     places = groupby(map(short_frame, frames), key=lambda frame: frame.rpartition(" at ")[2])
-    return tuple(next(same) for _, same in places)[:most]
+    return tuple(next(same) for _, same in places)[:MOST_FRAMES]
 
 
 def brief_frames(frames: Sequence[str]) -> tuple[str, ...]:

@@ -30,8 +30,7 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation, resource_lines
 from fattn_probe.verdict.judge.cases import judge_case
 from fattn_probe.verdict.judge.checks import Checks
-from fattn_probe.verdict.present.document import rows_as_json
-from fattn_probe.verdict.present.tables import render
+from fattn_probe.verdict.present.tables import render, rows_as_json
 from tests.made import H200, shown
 
 GQA = "flash_attn_ext_f16<64,64,8,8,false,false,false>"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.op.op import TYPE_NAMES
-from fattn_probe.cases.op.values import count_non_finite, decode, encode, nan_blocks, view_values
+from fattn_probe.cases.op.values import count_non_finite, decode, encode, nan_block, view_values
 from fattn_probe.cases.scenario import Scenario, expand
 from fattn_probe.cases.scenario.data import Constant, Extreme, Fa3Outliers, FarBelowZero, LargeLogits, Normal, Uniform
 from fattn_probe.cases.scenario.draw import Logits, draw, stream
@@ -113,4 +113,4 @@ def test_values_beyond_a_type_are_not_finite_and_raise_no_warning(type_):
 @pytest.mark.parametrize("type_", TYPE_NAMES)
 def test_zeros_and_nan_survive_encoding(type_):
     assert np.all(decode(encode(np.zeros((3, 32), np.float32), type_), type_) == 0)
-    assert np.all(np.isnan(decode(nan_blocks(3, type_), type_)))
+    assert np.all(np.isnan(decode(nan_block(type_), type_)))

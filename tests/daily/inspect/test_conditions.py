@@ -4,9 +4,17 @@ import pytest
 
 from fattn_probe.daily.inspect.dispatch.decide import dispatch_of, read_dispatch
 from fattn_probe.llama import source
-from fattn_probe.llama.cxx.expressions import Reader
-from fattn_probe.llama.cxx.logic import holds, lacking, settle, truth_of_value
-from fattn_probe.llama.cxx.macros import Macro, debugger_expression, expand, read_macros
+from fattn_probe.llama.cxx.expressions import (
+    Macro,
+    Reader,
+    debugger_expression,
+    expand,
+    holds,
+    lacking,
+    read_macros,
+    settle,
+    truth_of_value,
+)
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from tests.daily.inspect import small_dispatch
 from tests.daily.inspect.small_dispatch import HEADER, SOURCE, line_of

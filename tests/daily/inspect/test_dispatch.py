@@ -17,7 +17,7 @@ from fattn_probe.daily.inspect.facts import Decision, Facts, Term
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.daily.inspect.procedures.op import trace_dispatch
 from fattn_probe.llama import source
-from fattn_probe.llama.cxx.macros import read_macros
+from fattn_probe.llama.cxx.expressions import read_macros
 from fattn_probe.machine.debug.protocol import DebuggerError, StopRecord, walk_by_stops
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation

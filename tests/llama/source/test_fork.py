@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.shipped import find
 from fattn_probe.cli import app, hook
-from fattn_probe.llama.source.fork import changed_files, commit_source, merge_base, upstream_commit
+from fattn_probe.llama.source.git import changed_files, commit_source, merge_base, upstream_commit
 
 CUDA = "ggml/src/ggml-cuda"
 FILES = {

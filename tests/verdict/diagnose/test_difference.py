@@ -13,8 +13,7 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cli.compare import compare_files
 from fattn_probe.machine.run.capture import Capture, read_capture, write_capture
 from fattn_probe.verdict.diagnose.difference import compare_captures
-from fattn_probe.verdict.present.document import difference_as_json
-from fattn_probe.verdict.present.tables import render_difference
+from fattn_probe.verdict.present.tables import difference_as_json, render_difference
 from tests.made import shown
 
 pytestmark = [pytest.mark.build, pytest.mark.network]

@@ -20,8 +20,7 @@ from fattn_probe.verdict.judge.judgement import Judgement, raise_if_failed
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.verdict import Status, Verdict, judge, upstream_says
 from fattn_probe.verdict.measure.wrong_rows import describe_rows
-from fattn_probe.verdict.present.document import difference_as_json, rows_as_json
-from fattn_probe.verdict.present.tables import render, render_difference
+from fattn_probe.verdict.present.tables import difference_as_json, render, render_difference, rows_as_json
 from tests.made import shown
 from tests.stand_in import StandIn
 from tests.verdict.made import predicted

@@ -15,8 +15,7 @@ from fattn_probe.verdict.measure.expected import DECIDES, Design, Expected, hold
 from fattn_probe.verdict.measure.limits import Limits, choose_limits
 from fattn_probe.verdict.measure.sampled import judge_sample
 from fattn_probe.verdict.measure.verdict import Status, Verdict, judge
-from fattn_probe.verdict.present.document import rows_as_json
-from fattn_probe.verdict.present.tables import render
+from fattn_probe.verdict.present.tables import render, rows_as_json
 from fattn_probe.verdict.truth.error_model.block import RowErrors
 from fattn_probe.verdict.truth.error_model.prediction import Heads
 from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction

@@ -15,7 +15,7 @@ from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.cases import judge_cases
 from fattn_probe.verdict.judge.checks import Checks, sample_of
 from fattn_probe.verdict.measure.verdict import Status
-from fattn_probe.verdict.present.document import rows_as_json
+from fattn_probe.verdict.present.tables import rows_as_json
 
 DEVICES = load_devices()
 H200, CPU = (parse_target(target, DEVICES) for target in ("sim:h200", "cpu"))

@@ -17,10 +17,19 @@ from fattn_probe.base.documents import Document
 from fattn_probe.daily.inspect.dispatch.extract import DEFINES, FILES, Condition, Dispatch, Extract, Lines
 from fattn_probe.daily.inspect.facts import Decision, Term
 from fattn_probe.llama import cxx
-from fattn_probe.llama.cxx.expressions import Reader
+from fattn_probe.llama.cxx.expressions import (
+    POINTER,
+    Logic,
+    Macro,
+    Reader,
+    Truths,
+    holds,
+    read_macros,
+    settle,
+    truth_of_value,
+    truths,
+)
 from fattn_probe.llama.cxx.functions import Function, SourceFile, read_source
-from fattn_probe.llama.cxx.logic import POINTER, Logic, Truths, holds, settle, truth_of_value, truths
-from fattn_probe.llama.cxx.macros import Macro, read_macros
 from fattn_probe.llama.source.features import CUDA
 
 OTHERWISE = "otherwise"

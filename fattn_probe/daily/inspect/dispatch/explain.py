@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from fattn_probe.daily.inspect.dispatch.decide import OTHERWISE
 from fattn_probe.daily.inspect.facts import Decision, cc_text
-from fattn_probe.llama.cxx.expressions import Reader
-from fattn_probe.llama.cxx.logic import Logic, Truths, lacking
+from fattn_probe.llama.cxx.expressions import Logic, Reader, Truths, lacking
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 
 CALL = re.compile(r"(?:\w+ = )?(\w+)(?:<(.*)>)?$")

@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from fattn_probe.llama.cxx.expressions import Reader
+from fattn_probe.llama.cxx.expressions import Logic, Reader
 from fattn_probe.llama.cxx.functions import Function
-from fattn_probe.llama.cxx.logic import Logic
 from fattn_probe.llama.cxx.statements import Statement, parse
 from fattn_probe.llama.cxx.tokens import Span
 from fattn_probe.llama.source.features import CUDA
