@@ -197,7 +197,7 @@ struct Matrices {
 void matrix_sums(const Matrices *of, const float *a, const float *b, float *sums) {
     const long M = of->M, K = of->K, N = of->N;
     std::vector<int8_t> of_a(M * K), of_b(K * COLUMNS);
-    std::vector<float> columns(K * COLUMNS); // of b, with zeros beyond the last one
+    std::vector<float> columns(K * COLUMNS); // of b; those beyond its last one do not matter
     for (long batch = 0; batch < of->batch; batch++, a += M * K, b += K * N, sums += M * N) {
         for (long i = 0; i < M * K; i++) {
             of_a[i] = alignment(a[i], of->least_of_a);

@@ -150,7 +150,8 @@ class TileMachine:
                 found = dot2(columns[k : k + 2], rows[k : k + 2, None], found, self.plan.arch)
             return found
         for k in range(0, len(rows), 2):
-            found += half_of(columns[k] * rows[k]) + half_of(columns[k + 1] * rows[k + 1])
+            first, second = half_of(columns[k : k + 2] * rows[k : k + 2, None])
+            found += first + second
         return found * np.float32(4)
 
     def masked(self, KQ: F32, sequence: int, head: int, queries: slice) -> F32:
