@@ -71,7 +71,7 @@ def test_what_is_rounded_to_what_on_amd():
     kernels = [mma(128, RDNA3), mma(80, RDNA3), mma(80, RDNA4), mma(128, CDNA2, 64)]
     assert [k.accumulator for k in kernels] == [HALF, SINGLE, HALF, SINGLE]
     assert [k.joining for k in kernels] == ["f32", "f32 from f16", "f32", "f32 from f16"]
-    assert [k.assumed.split()[1] for k in (tile, vec)] == ["v_dot2_f32_f16"] * 2 and not q8.assumed
+    assert tile.assumed == vec.assumed == kernel.ASSUMED_DOT2 and not q8.assumed
     assert [bool(k.assumed) for k in kernels] == [False, False, True, False]  # RDNA4 is a gfx1200
     assert [k.least_factor for k in kernels] == [0, 0, 0, 2.0**-14]
     one = launch(f"flash_attn_ext_f16<128, 128, 8, 2, {NO}>", 128, wave=64)
