@@ -219,6 +219,7 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         "a mask of more than 2^31 entries": lambda failure: (
             failure.op.has_mask and math.prod(failure.op.tensors["mask"].ne) > 1 << 31
         ),
+        "an output of 2^30 elements or more": lambda failure: math.prod(failure.op.sizes.dst) >= 1 << 30,
         "Q of more than 2 GiB": lambda failure: is_large(failure.op, "Q"),
         "K or V of more than 2 GiB": lambda failure: is_large(failure.op, "KV"),
         "V is a later part of a K that is not f16": lambda failure: is_view_of_converted_K(failure.op),

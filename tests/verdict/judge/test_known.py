@@ -179,6 +179,13 @@ PADDED_HEADS = Seen(
 )
 BEFORE_MASK = Finding("out-of-bounds", "out-of-bounds: global memory is accessed at byte -16777216 of mask", TILE40)
 LARGE_MASK = Seen(masked(1, 1, 1, 16384, 262144, 64, 64), "6.1", TILE40, BEFORE_MASK)
+COMBINE128 = "flash_attn_combine_results<128>"
+BEFORE_PARTS = Finding(
+    "out-of-bounds",
+    "out-of-bounds: global memory is accessed at byte -7712800768 of allocation 6, which has 18038862848 bytes",
+    COMBINE128,
+)
+LARGE_OUTPUT = Seen(masked(1, 128, 16, 65536, 512, 128, 128), "6.1", COMBINE128, BEFORE_PARTS)
 DIFFERENT_BITS = replace(Q8_RACE, finding=None, checks=("deterministic",))
 
 
@@ -234,6 +241,7 @@ RECOGNISED = {
     "q8-race": [Q8_RACE, replace(Q8_RACE, finding=replace(RACE, frames=(QUANTIZES, LOADS))), DIFFERENT_BITS],
     "sinks-padded-heads": [PADDED_HEADS],
     "mask-offset-tile": [LARGE_MASK],
+    "combine-offset": [LARGE_OUTPUT, replace(LARGE_OUTPUT, cc="gfx906")],
     "mask-stride-vec": [MASK_STRIDE],
     "mask-scan": [SCANNED, replace(SCANNED, op=padded(9))],
     "scan-broadcast": [BROADCAST],
@@ -338,6 +346,11 @@ OTHERS = [
     replace(LARGE_MASK, finding=replace(BEFORE_MASK, message=BEFORE_MASK.message.replace("-", ""))),
     replace(LARGE_MASK, finding=replace(BEFORE_MASK, message=BEFORE_MASK.message.replace("of mask", "of K"))),
     replace(LARGE_MASK, kernel=MMA16),
+    # combine-offset: a smaller output, a place after its start, another tensor, another kernel
+    replace(LARGE_OUTPUT, op=OP),
+    replace(LARGE_OUTPUT, finding=replace(BEFORE_PARTS, message=BEFORE_PARTS.message.replace("-7", "7"))),
+    replace(LARGE_OUTPUT, finding=replace(BEFORE_PARTS, message=BEFORE_PARTS.message.replace("allocation 6", "Q"))),
+    replace(LARGE_OUTPUT, kernel=TILE40),
     # mask-stride-vec: wrong for closer rows too, a mask as wide as K, none, one query a block, another kernel, a scan
     # that reads behind the only mask
     replace(MASK_STRIDE, right_for=lambda op, memory: False),
