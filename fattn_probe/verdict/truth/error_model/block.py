@@ -132,6 +132,9 @@ class Block:
         joined, once, always = self._joined()
         seen = self.seen
         mean, spread, step = self.kv.mean_square_V * seen**2, self.spread_left, SINGLE.relative
+        if self.kv.V_in_K:  # the largest weights are those of the rows that Q, and so V, points along
+            output = self._of_rows(self.share) @ self.kv.k[:, : self.kv.V_in_K]
+            mean = np.maximum(mean, np.square(output, dtype=np.float64).mean(axis=1) * seen**2 - spread)
         # in f32: adding up the accumulators of each block, and the blocks; factors, and the division
         blocks = len(self.steps)
         combined = step * ((blocks + self.kernel.split.accumulators / blocks) / 3 + 1) * mean
@@ -380,13 +383,17 @@ class Block:
 
     def shift(self, v: Floats) -> F64:
         """The change of the output by known changes of the weights, (rows, hsv): errors of logits, roundings to f16."""
-        steps = -(-self.logits.values.shape[1] // self.kernel.split.rows) + 1
-        changed = np.zeros((len(self.p), steps, self.kernel.split.rows))
+        changed = np.zeros(self.logits.values.shape)
         if self.kernel.weights is HALF:
-            error = (self._rounded[0] - self.p) * self.scale / self.total[ROWS]
-            changed[:, self.steps] = error.reshape(len(error), *self.steps.shape, -1)
-        changed = changed.reshape(len(changed), -1)[:, : len(v)]
+            changed = self._of_rows((self._rounded[0] - self.p) * self.scale / self.total[ROWS])
         return np.asarray((changed if self.logits.off is None else changed + self._moved[0]) @ v.astype(np.float64))
+
+    def _of_rows(self, cut: F32 | F64) -> F32 | F64:
+        """Values by KV row, (rows, n_kv), of an array with the axes of the class."""
+        n_kv, rows = self.logits.values.shape[1], self.kernel.split.rows
+        whole = np.zeros((len(cut), -(-n_kv // rows) + 1, rows), cut.dtype)
+        whole[:, self.steps] = cut.reshape(len(cut), *self.steps.shape, -1)
+        return whole.reshape(len(cut), -1)[:, :n_kv]
 
     @cached_property
     def _moved(self) -> tuple[F32, F64]:
