@@ -54,7 +54,7 @@ def test_cache(place, probe, here):
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"contents": 5}', '{"source": 1, "contents": {}}', "\x00"])
 def test_a_build_with_a_damaged_manifest(text, probe, here):
     (here / "folder/manifest.json").write_text(text)
-    probe("run", "op.yaml", "--on", "sim:h200", "--build", "folder").refused(2, "no whole manifest.json")
+    probe("run", "op.yaml", "--on", "sim:h200", "--build", "folder").refused(2, "no complete manifest.json")
 
 
 def test_a_history_on_a_full_disk(probe, here):

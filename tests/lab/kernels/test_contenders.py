@@ -156,7 +156,7 @@ def test_views_and_queries_that_see_nothing(tmp_path):
 @pytest.mark.build
 def test_the_starter_runs_beside_llama_cpp(tmp_path):
     fattn_probe("kernel", "new", "my.cu", cwd=tmp_path)
-    assert "is there already" in fattn_probe("kernel", "new", "my.cu", cwd=tmp_path, code=2).stderr
+    assert "already exists" in fattn_probe("kernel", "new", "my.cu", cwd=tmp_path, code=2).stderr
     kernels = "llama,my.cu:my_attention"
     done = fattn_probe("compare", "gqa", "--kernel", kernels, "--on", "sim:h200", "--json", cwd=tmp_path)
     llama, mine = json.loads(done.stdout)["rows"]
