@@ -385,10 +385,10 @@ class Block:
         """The change of the output by known changes of the weights, (rows, hsv): errors of logits, roundings to f16."""
         changed = np.zeros(self.logits.values.shape)
         if self.kernel.weights is HALF:
-            changed = self._of_rows((self._rounded[0] - self.p) * self.scale / self.total[ROWS])
+            changed += self._of_rows((self._rounded[0] - self.p) * self.scale / self.total[ROWS])
         return np.asarray((changed if self.logits.off is None else changed + self._moved[0]) @ v.astype(np.float64))
 
-    def _of_rows(self, cut: F32 | F64) -> F32 | F64:
+    def _of_rows(self, cut: Floats) -> Floats:
         """Values by KV row, (rows, n_kv), of an array with the axes of the class."""
         n_kv, rows = self.logits.values.shape[1], self.kernel.split.rows
         whole = np.zeros((len(cut), -(-n_kv // rows) + 1, rows), cut.dtype)
