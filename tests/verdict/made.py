@@ -23,6 +23,7 @@ class Prediction(StandIn):
     lost: str = "increments below half an ulp of the f16 accumulator are lost"
     assumed: str = ""
     common: float = 0.0
+    row_flips: float = 0.0
     known, row_mean_error = property(vars(RealPrediction)["known"].func), 0.0
 
     @property

@@ -173,7 +173,7 @@ def _against_prediction(dst: F32, reference: F64, prediction: Prediction, rows: 
     finite = np.isfinite(dst) & rows[..., None]
     error = np.abs(np.where(finite, dst, reference) - reference)
     row_rmse, row_error = prediction.row_rmse, _root_mean_square(error)
-    by_bound, by_row = _share(error, prediction.bound), _share(row_error, row_rmse)
+    by_bound, by_row = _share(error, prediction.bound), _share(row_error, row_rmse + prediction.row_flips / ROW_LIMIT)
     by_row = np.where(prediction.sampled, by_row, 0.0)  # an unsampled row's prediction is only an estimate
     rmse = float(np.sqrt((error**2).sum() / max(1, int(finite.sum()))))
     measured = rows & finite.any(axis=3) if finite.any() else rows  # a fully masked row is NaN, and predicted exact

@@ -98,7 +98,7 @@ def possible_limits(reference: F64, tolerance: Tolerance, expected: Expected) ->
 def limits_of_prediction(reference: F64, prediction: Prediction) -> Limits:
     """The error model's bounds around the exact answer; each row has a prediction."""
     every = np.ones(reference.shape[:3], np.bool_)
-    rows = np.where(prediction.sampled, ROW_LIMIT * prediction.row_rmse, np.inf)
+    rows = np.where(prediction.sampled, ROW_LIMIT * prediction.row_rmse + prediction.row_flips, np.inf)
     rmse = rmse_limit(prediction, every) * predicted_rmse(prediction, every)
     return Limits("prediction", reference, rmse, rows, prediction.bound)
 

@@ -54,6 +54,11 @@ def test_rows_of_nan_count_neither_as_measured_nor_as_predicted(of_nan_rows):
     assert "the RMSE is 2.1 times" in design(wrong, prediction).reason
 
 
+def test_a_row_may_have_its_rare_roundings_beside_16_times_its_predicted_error():
+    at, beyond = (design(off(size * R, (0, 7)), made.predicted(SHAPE, R, 2.0**-3, row_flips=R)) for size in (17, 17.1))
+    assert at.passes and at.row_rmse_by_predicted == 16 and not beyond.passes
+
+
 def test_one_row_may_have_16_times_its_predicted_error():
     at, beyond = design(off(16 * R, (0, 7)), predicted()), design(off(16.1 * R, (0, 7)), predicted())
     assert at.passes and at.row_rmse_by_predicted == 16 and at.rmse_by_predicted == 1.6

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.base.arrays import F64, I64, Bools, Floats, Indices, above
+from fattn_probe.base.arrays import F32, F64, I64, Bools, Floats, Indices, above
 from fattn_probe.cases.op import Op
 from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.verdict.truth.error_model.block import Block, RowErrors, RowLogits
@@ -31,6 +31,7 @@ MOST_VALUES = 1 << 27
 """The total number of evaluated values of V."""
 NO_ROWS = np.array([], np.intp)
 """Index that leaves only the moments by head and channel, without the large arrays by KV row."""
+LARGE_LOGIT = 1024
 LARGEST = 1e15
 """The largest |K| or |V| that a row with a prediction may see: the errors' squares are float32."""
 
@@ -236,9 +237,10 @@ class _Head:
         return known, block.shift(v)
 
     def _logits(self, q: QRows, heads: npt.NDArray[np.intp], query: npt.NDArray[np.intp]) -> RowLogits:
-        raw, off = q.exact @ self.kv.k.T, None
+        exact, off = _products(q.exact, self.kv.k), None
+        raw = exact.astype(np.float32, copy=False)
         if self.kernel.q != "f32" or self.kernel.converts_K:
-            off = q.kernel @ self.kv.kernel_k.T - raw
+            off = (_products(q.kernel, self.kv.kernel_k) - exact).astype(np.float32, copy=False)
             if self.kv.offset_K is not None:
                 blocks_off = (q.kernel - q.exact).reshape(len(q.exact), -1, QK8_1).sum(axis=2)
                 off += blocks_off @ self.kv.offset_K.T
@@ -255,6 +257,12 @@ class _Head:
             factors = alibi_slopes(self.op.sizes.n_head, self.op.params.max_bias)[heads].astype(np.float32)
             values = values + planes * factors[:, None]
         return RowLogits(values, raw, off, slope)
+
+
+def _products(q: F32, k: F32) -> Floats:
+    """Q times K: in float32, or in float64 if logits are so large that float32 is off by as much as the kernel is."""
+    logits = q @ k.T
+    return q.astype(np.float64) @ k.T.astype(np.float64) if np.abs(logits).max(initial=0) > LARGE_LOGIT else logits
 
 
 def _repeats(op: Op) -> float:

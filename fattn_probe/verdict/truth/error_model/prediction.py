@@ -97,6 +97,16 @@ class Prediction:
         return np.where((common >= 0) & (common <= self._mean_square), common, 0.0)
 
     @property
+    def row_flips(self) -> F64:
+        """What sums that are rounded to the other number may add to the errors of a row: rare, with a known number."""
+        rows = self.rows
+        return rows.flip * _most(rows.sums / np.where(rows.flip > 0, rows.flip, np.inf) ** 2, self._odds)
+
+    @property
+    def _odds(self) -> float:
+        return float(np.log(2 / ODDS * self.rows.single.size * self.heads.size.shape[-1]))
+
+    @property
     def _mean_square(self) -> F64:
         return self.rows.variance + self.rows.loss**2 * self.heads.mean_square
 
@@ -177,8 +187,7 @@ class Prediction:
         Martin, 1944). The tail is therefore exponential: exp(-pi/(2 sqrt 2) k) at k standard deviations. One outlier of
         V may stay in the accumulator for all of its roundings.
         """
-        rows, heads = self.rows, self.heads
-        odds = np.log(2 / ODDS * rows.single.size * heads.size.shape[-1])
+        rows, heads, odds = self.rows, self.heads, self._odds
         outlier = np.sqrt(2 * odds * rows.roundings / 3) * self.half_ulp * rows.peak
         others = np.maximum(rows.variance - rows.walk, 0.0) + rows.guess  # `walk` may be all but for rounding
         noise = np.sqrt(2 * odds * others) + odds / WALK * np.sqrt(rows.walk)
@@ -190,8 +199,7 @@ class Prediction:
         np.minimum(bound, worst[..., None] * heads.largest, out=bound)
         steps = np.minimum(np.sqrt(2 * odds * rows.steps), rows.steps_worst)  # Hoeffding's inequality
         bound += np.minimum(self._from_sampled(steps[..., None]), 2 * heads.largest)  # at most what is rounded
-        flips = rows.flip * _most(rows.sums / np.where(rows.flip > 0, rows.flip, np.inf) ** 2, odds)
-        bound += self._from_sampled(flips[..., None])
+        bound += self._from_sampled(self.row_flips[..., None])
         bound += rows.floor[..., None]
         bound[self.may_overflow] = np.inf
         return np.asarray(bound)

@@ -38,6 +38,8 @@ V_3, V_N3 = "{kind: uniform, mean: 3}", "{kind: normal, mean: 3}"
 LOGITS_6 = "{kind: large_logits, logit: 6.73}"
 OUTLIERS = "data: {Q: {kind: large_logits}, K: {kind: fa3_outliers}}"
 THOUSANDS = "data: {Q: {kind: normal, scale: 40}, K: {kind: normal, scale: 42.36}}"
+TEN_THOUSANDS = "data: {Q: {kind: uniform, scale: 44.86}, K: {kind: uniform, scale: 44.86}}"
+NORMAL_60 = "data: {Q: {kind: normal, scale: 55.31}, K: {kind: normal, scale: 60.0}}"
 V_10000 = "data: {Q: {kind: normal, scale: 2.36}, K: {kind: normal}, V: {kind: extreme, magnitude: 10000}}"
 FAR = "{kind: far_below_zero, logit: -5000}"
 FAR_V = f"data: {{Q: {FAR}, K: {FAR}, V: {{kind: uniform, scale: 0.1, mean: 0.1}}}}"
@@ -103,6 +105,12 @@ ALARMS = {
             "V: {kind: constant, value: 1}",
         ),
         (
+            "mma, a rare sum of V of -1 is rounded up",
+            "rx9060xt",
+            (64, 5, 1, 9, 256, CAUSAL),
+            "K: {kind: uniform, scale: 0.3}, V: {kind: constant, value: -1.0}",
+        ),
+        (
             "vec, sums near a power of two",
             "mi100",
             (64, 1, 1, 1, 8448, "scale: 1.0\nmask: {kind: sliding_window, window: 24}"),
@@ -119,6 +127,11 @@ WIDE_ROWS = {
         "rx7900xtx",
     ),
     "mma, logits in thousands": (shape(64, 1, 1, 9, 58, "scale: 1.0\nseed: 329", THOUSANDS), "mi300x"),
+    "mma, 12 KV rows, logits in ten thousands": (
+        shape(128, 1, 1, 131, 12, "scale: 1.0\nseed: 292\nmask: {kind: random}", TEN_THOUSANDS),
+        "mi100",
+    ),
+    "mma, 13 KV rows, logits in ten thousands": (shape(64, 4, 1, 14, 13, "scale: 1.0", NORMAL_60), "mi300x"),
     "mma, flushed weights of V of 10000": (shape(64, 14, 2, 25, 3, "type_K: q8_0\ntype_V: q8_0", V_10000), "mi210"),
 }
 """Correct outputs with rows whose predicted error is as large as the answer. `fuzz` found them."""
