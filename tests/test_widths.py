@@ -155,10 +155,7 @@ SHOWN = {
         ["gqa", GQA],
     ),
     "scenario show": (lambda: render_case([CASE]), ["{64, 3, 2, 1}", "mask", CASE.digest]),
-    "source list": (
-        lambda: render_sources([CACHED]),
-        [SIM.source, "11549", ROOT],
-    ),
+    "source list": (lambda: render_sources([CACHED]), [SIM.source, "11549", ROOT]),
 }
 
 
@@ -213,13 +210,7 @@ def piped(words, columns=""):
 @pytest.mark.parametrize("columns", ["", "60"])
 @pytest.mark.parametrize(
     "words",
-    [
-        "scenario list",
-        "device list",
-        "patch list --faults",
-        "study gqa --algorithm fa2",
-        "compare no-such-scenario",
-    ],
+    ["scenario list", "device list", "patch list --faults", "study gqa --algorithm fa2", "compare no-such-scenario"],
 )
 def test_the_command_itself_in_a_pipe(words, columns):
     done = piped(words, columns)

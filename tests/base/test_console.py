@@ -145,8 +145,7 @@ def encodings():
 
 @pytest.mark.usefixtures("encodings")
 @pytest.mark.parametrize(
-    ("encoding", "expected"),
-    [("ascii", r"-|_%* >= \u6f22"), ("latin-1", r"-|_%* >= \u6f22"), ("utf-8", "─│▁▇▒ ≥ 漢")],
+    ("encoding", "expected"), [("ascii", r"-|_%* >= \u6f22"), ("latin-1", r"-|_%* >= \u6f22"), ("utf-8", "─│▁▇▒ ≥ 漢")]
 )
 def test_an_encoding_that_lacks_characters(encoding, expected):
     assert "─│▁▇▒ ≥ 漢".encode(encoding, console.ENCODING_ERRORS) == expected.encode(encoding)

@@ -77,8 +77,7 @@ def test_what_a_worker_tells_comes_before_its_answer():
 
 
 @pytest.mark.parametrize(
-    ("number", "threads", "tasks", "share"),
-    [(2, 0, 2, max(1, cores() // 2)), (2, 0, 1, cores()), (1, 1, 2, 1)],
+    ("number", "threads", "tasks", "share"), [(2, 0, 2, max(1, cores() // 2)), (2, 0, 1, cores()), (1, 1, 2, 1)]
 )
 def test_a_worker_has_its_share_of_the_cores(number, threads, tasks, share):
     """Two workers with one task: it has all of them."""

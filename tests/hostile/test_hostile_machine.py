@@ -101,8 +101,7 @@ def test_no_memory(probe, here, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [(None, "g++ is not installed"), ("no program", "Exec format error"), ("#!/bin/sh\n", "g++")],
+    ("text", "said"), [(None, "g++ is not installed"), ("no program", "Exec format error"), ("#!/bin/sh\n", "g++")]
 )
 def test_no_compiler_one_that_is_no_program_and_one_that_says_nothing(text, said, probe, here, monkeypatch):
     for name in ("g++", "gcc") if text else ():

@@ -44,10 +44,7 @@ def test_a_case_costs_the_compile_time_of_the_kernels_that_no_chosen_case_has():
 def test_the_other_half_chooses_nothing_but_is_counted():
     made = kills_of((0, {B}), (1, {B}), (1, {C}), (1, set()))
     assert choose(made, 100) == [B]
-    assert table(made, [B]).rows == (
-        ("chosen by", "1", "1", "1", "100.0 %"),
-        ("held out", "3", "2", "1", "50.0 %"),
-    )
+    assert table(made, [B]).rows == (("chosen by", "1", "1", "1", "100.0 %"), ("held out", "3", "2", "1", "50.0 %"))
 
 
 def test_a_fault_of_the_corpus_has_the_case_that_caught_it():

@@ -270,11 +270,7 @@ def _wrong_values(document: CatalogueFile, key: tuple[str, ...], entry: Entry) -
 
 
 def _device(
-    document: CatalogueFile,
-    identifier: str,
-    entry: Entry,
-    known: Mapping[str, Device],
-    limits_of: dict[str, Entry],
+    document: CatalogueFile, identifier: str, entry: Entry, known: Mapping[str, Device], limits_of: dict[str, Entry]
 ) -> Device | str:
     """A device, or the problem with its entry; its own figures override those of `like` and of its architecture."""
     key = ("devices", identifier)

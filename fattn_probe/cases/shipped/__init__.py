@@ -13,12 +13,7 @@ from fattn_probe.base.errors import InputError
 
 Kind = Literal["scenario", "suite", "patch", "fault"]
 FOLDERS: dict[Kind, str] = {"scenario": "scenarios", "suite": "suites", "patch": "patches", "fault": "patches"}
-PATTERNS: dict[Kind, str] = {
-    "scenario": "**/*.yaml",
-    "suite": "*.yaml",
-    "patch": "*.patch",
-    "fault": "faults/*.patch",
-}
+PATTERNS: dict[Kind, str] = {"scenario": "**/*.yaml", "suite": "*.yaml", "patch": "*.patch", "fault": "faults/*.patch"}
 
 
 def folder(kind: Kind) -> Path:

@@ -278,12 +278,7 @@ def ask_options(program: Path, env: dict[str, str]) -> OpsOptions:
 
 
 def plan_ops(
-    options: OpsOptions,
-    mode: Mode,
-    backend: str,
-    only: str | Sequence[str] | None = None,
-    *,
-    workers: int = 1,
+    options: OpsOptions, mode: Mode, backend: str, only: str | Sequence[str] | None = None, *, workers: int = 1
 ) -> tuple[str, ...]:
     """The arguments (without the program) that run FLASH_ATTN_EXT on one backend.
 

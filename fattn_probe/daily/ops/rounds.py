@@ -63,11 +63,7 @@ class Ending:
 
 
 def drive(
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    timeouts: Timeouts,
-    on_result: OnResult,
-    expected: Sequence[str] = (),
+    argv: Sequence[str], env: Mapping[str, str], timeouts: Timeouts, on_result: OnResult, expected: Sequence[str] = ()
 ) -> OpsReport:
     """Run one command and parse its results as they appear; `env` is added to this process's environment.
 

@@ -15,17 +15,7 @@ from fattn_probe.daily.regress.changes import Change, ChangeKind
 from fattn_probe.daily.regress.exercised import Ops, families, ops_of
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night, shown, worst
-from fattn_probe.daily.regress.plots import (
-    ERRORS,
-    Square,
-    log10,
-    picture_of,
-    plot,
-    strip,
-    swatch,
-    tiles_of,
-    work_facts,
-)
+from fattn_probe.daily.regress.plots import ERRORS, Square, log10, picture_of, plot, strip, swatch, tiles_of, work_facts
 from fattn_probe.daily.regress.records import Cell, Identity, Result, Run
 from fattn_probe.machine.run.frames import brief_frame
 from fattn_probe.verdict.judge.judgement import attention_kernel

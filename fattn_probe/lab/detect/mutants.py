@@ -222,11 +222,7 @@ def of_plain(
                 if draft.words[opener] == "[" and first not in ("const", "float", "int", "half2", "half"):
                     yield [*of_expression(draft, (opener + 1, draft.mates[opener]))]
             value, declared = (equals + 1, stop - 1), draft.words[start:equals]
-            yield [
-                *of_expression(draft, value),
-                *of_template(draft, value),
-                *of_value(draft, value, declared, floats),
-            ]
+            yield [*of_expression(draft, value), *of_template(draft, value), *of_value(draft, value, declared, floats)]
 
 
 def of_wait(draft: Draft, statement: Statement, following: Statement | None) -> Iterator[Mutation]:

@@ -247,11 +247,7 @@ class Maker:
     def simulator_steps(self, program: Program, target: str) -> list[BuildStep]:
         """The steps of a program for the simulator."""
         include = os.path.relpath(self.toolchain.cuda_include, self.folder)
-        flags = SimulatorFlags(
-            replace(self.toolchain, cuda_include=Path(include)),
-            self.arch,
-            self.flavour,
-        )
+        flags = SimulatorFlags(replace(self.toolchain, cuda_include=Path(include)), self.arch, self.flavour)
         own = self.compile_step(
             copy_of(program.path.resolve()),
             f"obj/{Path(target).name}.o",

@@ -165,13 +165,7 @@ class OpArrays:
 
 
 def op_arrays(
-    Q: Floats,
-    K: Floats,
-    V: Floats,
-    mask: Floats | None,
-    *,
-    params: Params,
-    sinks: Floats | None = None,
+    Q: Floats, K: Floats, V: Floats, mask: Floats | None, *, params: Params, sinks: Floats | None = None
 ) -> OpArrays:
     """An op from arrays of any float dtype."""
     Q, K, V = (array.astype(np.float64) for array in (Q, K, V))

@@ -146,11 +146,7 @@ def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
 
 
 def make_plan(
-    request: BuildRequest,
-    toolchain: Toolchain,
-    contents: Contents,
-    sources: Sources,
-    heaviest: tuple[str, ...] = (),
+    request: BuildRequest, toolchain: Toolchain, contents: Contents, sources: Sources, heaviest: tuple[str, ...] = ()
 ) -> Plan:
     """The steps of a build; `heaviest` as for `Planner`."""
     cudart = toolchain.cudart.name if toolchain.cudart else None

@@ -19,14 +19,7 @@ from fattn_probe.cases.device import Target, load_devices
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.machine.run.frames import (
-    brief_frames,
-    describe_finding,
-    headline,
-    short_frames,
-    short_path,
-    shortened,
-)
+from fattn_probe.machine.run.frames import brief_frames, describe_finding, headline, short_frames, short_path, shortened
 from fattn_probe.machine.run.outcome import DEVICE_ERROR, Failed, Finding, Lost, Missing, Unsupported
 from fattn_probe.machine.run.prepare import dry_runs, kernel_key, op_digest
 from fattn_probe.machine.run.session import Session

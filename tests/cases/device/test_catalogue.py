@@ -79,10 +79,7 @@ def test_spec_is_one_line_with_the_name_last():
     assert "\n" not in spec
 
 
-@pytest.mark.parametrize(
-    ("identifier", "said"),
-    [("mi300", "nearest: mi300x"), ("rtx4909", "nearest: rtx4090")],
-)
+@pytest.mark.parametrize(("identifier", "said"), [("mi300", "nearest: mi300x"), ("rtx4909", "nearest: rtx4090")])
 def test_a_device_on_which_llama_cpp_does_not_run(identifier, said):
     with pytest.raises(InputError, match=said):
         find_device(load_devices(), identifier)

@@ -20,10 +20,7 @@ def test_merge_then_read(table):
     table.write_text(merge([Compiled(11549, "90", KERNEL, Resources(168, 512, 16))], table))
     table.write_text(
         merge(
-            [
-                Compiled(11549, "90", KERNEL, Resources(170, 512, 0)),
-                Compiled(11549, "89", KERNEL, Resources(128)),
-            ],
+            [Compiled(11549, "90", KERNEL, Resources(170, 512, 0)), Compiled(11549, "89", KERNEL, Resources(128))],
             table,
         )
     )

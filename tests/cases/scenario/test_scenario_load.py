@@ -63,10 +63,7 @@ def test_missing_keys_say_what_they_are():
         ("n_q: 4", "x.yaml:8: n_q: given twice, first on line 6, allowed: once"),
         ("device: h200", "x.yaml:8: device: found 'h200', allowed: sim:NAME such as sim:h200, gpu, gpu:N, or cpu"),
         ("tolerance: {nmse: 0}", "x.yaml:8: tolerance.nmse: found 0, allowed: more than 0.0"),
-        (
-            "tolerance: {nsme: 1}",
-            "x.yaml:8: tolerance.nsme: unknown key, allowed: max_abs, nmse; did you mean 'nmse'?",
-        ),
+        ("tolerance: {nsme: 1}", "x.yaml:8: tolerance.nsme: unknown key, allowed: max_abs, nmse; did you mean 'nmse'?"),
         ("inspect: {trace: {lane: 32}}", "x.yaml:8: inspect.trace.lane: found 32, allowed: less than 32"),
         (
             "expect: {ntiles: {a: 1}}",
@@ -82,10 +79,7 @@ def test_missing_keys_say_what_they_are():
         ("mask: causal", "x.yaml:8: mask: found 'causal', allowed: a mapping such as {kind: causal}"),
         ("seed: -1", "x.yaml:8: seed: found -1, allowed: at least 0"),
         ("max_bias: .nan", "x.yaml:8: max_bias: found nan, allowed: a finite number"),
-        (
-            "max_bias: 8",
-            "x.yaml:8: max_bias: 8 without a mask (ggml asserts one), allowed: 0, or set `mask`",
-        ),
+        ("max_bias: 8", "x.yaml:8: max_bias: 8 without a mask (ggml asserts one), allowed: 0, or set `mask`"),
         ("n_kv_max: 8", "x.yaml:8: n_kv_max: 8 bounds the entries of a mask, allowed: 0, or set `mask`"),
         (
             "n_kv_max: 8\nmask: {kind: sliding_window, window: 9}",

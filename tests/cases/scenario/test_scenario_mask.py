@@ -67,8 +67,7 @@ def test_sliding_window(shape, past, window):
 def test_alibi(shape, past, causal):
     mask = Alibi(kind="alibi", past=past, causal=causal)
     expected = by_element(
-        shape,
-        lambda i, j: INF if causal and j > position(mask, shape, i) else -abs(position(mask, shape, i) - j),
+        shape, lambda i, j: INF if causal and j > position(mask, shape, i) else -abs(position(mask, shape, i) - j)
     )
     np.testing.assert_array_equal(whole(mask, shape), expected)
 

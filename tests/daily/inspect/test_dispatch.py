@@ -117,11 +117,9 @@ def test_the_path_shows_which_conditions_held_and_values_which_part_failed(dispa
     assert held["K->type == GGML_TYPE_F16"] is True
     assert held["cc >= CC_NEW && Q->ne[1] == 1 && !(Q->ne[2] > 64 || K->ne[1] >= 8192)"] is False
     (turing,) = [decision for decision in found if decision.condition.startswith("has_tensor_cores")]
-    assert turing.terms == (
-        Term("has_tensor_cores(cc)", "true"),
-        Term("cc", "900"),
-        Term("CC_IS_AMD(cc)", "false"),
-    ), "what the debugger could not be asked follows from what happened"
+    assert turing.terms == (Term("has_tensor_cores(cc)", "true"), Term("cc", "900"), Term("CC_IS_AMD(cc)", "false")), (
+        "what the debugger could not be asked follows from what happened"
+    )
     assert found[-1].leads_to == "return BEST_KERNEL_TILE"
     assert (found[-1].condition, found[-1].line) == ("otherwise", line_of(SOURCE, "return BEST_KERNEL_TILE;"))
     (masked,) = [decision for decision in found if decision.condition.startswith("mask &&")]

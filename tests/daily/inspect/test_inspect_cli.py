@@ -254,10 +254,7 @@ def test_variables_that_are_not_set_yet_are_no_position(live):
 
 @pytest.mark.parametrize(
     ("place", "said"),
-    [
-        ("block=99", "there is no block 99, only 0 to 7"),
-        ("block=1,kb0=1", "leave out kb0, and use `fattn step` there"),
-    ],
+    [("block=99", "there is no block 99, only 0 to 7"), ("block=1,kb0=1", "leave out kb0, and use `fattn step` there")],
 )
 def test_the_live_debugger_refuses_a_place_that_is_not_there(place, said):
     done = probe("debug", GQA, "--on", "sim:h200", "--at", place, input="quit\n")

@@ -174,7 +174,7 @@ def test_one_step_needs_the_next_ones_beginning():
     debugger = Fibers(document)
     found = read_trace(debugger, plan(kb0=1))
     assert {(r["anchor"], r["kb0"]) for r in found["readings"]} == {
-        *(("logits", 1), ("softmax", 1), ("rescaled", 1), ("logits", 2)),
+        *(("logits", 1), ("softmax", 1), ("rescaled", 1), ("logits", 2))
     }
     assert debugger.stops  # it did not follow the rest
     trace = judge(found, work)

@@ -105,10 +105,7 @@ def test_a_run_that_was_killed_is_not_called_good(tmp_path):
         run = found.begin(SIM, "nightly", planned=100)
         found.add(run, result())
         night = night_of(found, run)
-        assert verdict_of(night) == (
-            "99 without a verdict; otherwise nothing wrong; no accepted run yet",
-            "lost",
-        )
+        assert verdict_of(night) == ("99 without a verdict; otherwise nothing wrong; no accepted run yet", "lost")
         assert next(unjudged(night)) == (
             "shard 1/1",
             "not finished: the run was killed, is still running, or its history was not merged",

@@ -193,8 +193,7 @@ AT_NIGHT = (a_patch_with_other_text, cases_of_another_size, another_fattn_probe,
 
 
 @pytest.mark.parametrize(
-    "change",
-    [an_edited_source, other_checks, *(pytest.param(change, marks=pytest.mark.night) for change in AT_NIGHT)],
+    "change", [an_edited_source, other_checks, *(pytest.param(change, marks=pytest.mark.night) for change in AT_NIGHT)]
 )
 def test_results_of_something_else_are_made_again(place, tree, change):
     changing = change(place, tree)

@@ -51,10 +51,7 @@ def rows(contenders, case, on="sim:h200", how=None):
 def test_names_are_known_or_files(tmp_path):
     llama, naive = contenders_of(["llama", "naive"])
     assert llama is None and naive == shipped("naive")
-    with pytest.raises(
-        InputError,
-        match=r"no such kernel; nearest: naive; kernels: llama, naive, .*, torch, or FILE",
-    ):
+    with pytest.raises(InputError, match=r"no such kernel; nearest: naive; kernels: llama, naive, .*, torch, or FILE"):
         contenders_of(["naiv"])
     with pytest.raises(InputError, match=r"there is no file missing\.cu"):
         contender_of("missing.cu:f", print)

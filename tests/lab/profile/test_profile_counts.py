@@ -17,9 +17,7 @@ ATTENTION = "flash_attn_ext_f16"
 SPARSE = "flash_attn_mask_to_sparse_indices"
 # A lane's n-th store from one place joins the n-th stores of the other lanes, though they belong to other turns.
 STORE_SECTORS = {SPARSE: 0.08}
-BEYOND = {
-    ("streamk-fractional", ATTENTION): {"copies": -4104},
-}
+BEYOND = {("streamk-fractional", ATTENTION): {"copies": -4104}}
 """What the simulator counts beyond the H100, by case and kernel (docs/guide/profile.md)."""
 SHIPPED = {path.stem for path in (Path(__file__).parents[3] / "scenarios").glob("*.yaml")}
 QUICK = {"gqa", "decode"}

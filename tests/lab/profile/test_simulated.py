@@ -122,11 +122,7 @@ def both():
         (MEASURED, 255, "sim:h200 2 blocks on an SM, 8 of 64 warps"),
         (Origin(Method.ASSUMED), 255, "sim:h200 2 blocks (assumed) on an SM, 8 of 64 warps"),
         (Origin(Method.ESTIMATED, 7551), 255, "sim:h200 2 blocks (estimated b7551) on an SM, 8 of 64 warps"),
-        (
-            UNKNOWN,
-            None,
-            "sim:h200 at most 12 blocks on an SM, 48 of 64 warps (75 %), limited by shared memory",
-        ),
+        (UNKNOWN, None, "sim:h200 at most 12 blocks on an SM, 48 of 64 warps (75 %), limited by shared memory"),
     ],
 )
 def test_an_occupancy_that_is_not_known_is_marked(origin, regs, said):

@@ -179,10 +179,7 @@ def test_launch_is_a_call_in_its_order(before, callee, config):
             "#ifdef X\n \n#endif\n__global__ void k() { " + DESCRIBE.format("") + "}",
         ),
         ("f<1>\n // why\n <<<g,\n b>>>\n (x);", LAMBDA.format("f<1>\n // why\n ") + "g,\n b)\n (x);"),
-        (
-            "#define RUN(k) \\\n k<<<g, b>>>( \\\n x)",
-            "#define RUN(k) \\\n " + LAMBDA.format("k") + "g, b)( \\\n x)",
-        ),
+        ("#define RUN(k) \\\n k<<<g, b>>>( \\\n x)", "#define RUN(k) \\\n " + LAMBDA.format("k") + "g, b)( \\\n x)"),
         ("#define U #pragma unroll", "#define U "),
         ("#define U _Pragma", "#define U _Pragma"),
         ("#define U \\\n # pragma  unroll 4 \\\n for (;;)", "#define U \\\n \\\n for (;;)"),

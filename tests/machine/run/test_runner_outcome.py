@@ -61,8 +61,7 @@ def test_a_successful_run_has_no_ending():
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
-    [(87, "fattn-probe: missing symbol: _Z22ggml_cuda_topk_moe_opsv\n"), (127, LINKER)],
+    ("code", "said"), [(87, "fattn-probe: missing symbol: _Z22ggml_cuda_topk_moe_opsv\n"), (127, LINKER)]
 )
 def test_a_left_out_function_is_named(code, said):
     assert ended(code, "some warning\n" + said) == Missing("_Z22ggml_cuda_topk_moe_opsv")

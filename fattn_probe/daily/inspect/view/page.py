@@ -141,11 +141,7 @@ def breakable(text: str) -> Markup:
 def work_of(facts: Facts, name: str = "map") -> dict[str, Any]:
     """The template's data for the division of work; `name` makes ids unique if a page has several maps."""
     coverage = check(facts)
-    return {
-        "map": map_of(facts, name),
-        "coverage": coverage,
-        "covered": covered(coverage) if coverage else "",
-    }
+    return {"map": map_of(facts, name), "coverage": coverage, "covered": covered(coverage) if coverage else ""}
 
 
 def map_of(facts: Facts, name: str) -> dict[str, Any] | None:

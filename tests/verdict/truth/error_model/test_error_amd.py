@@ -70,10 +70,7 @@ CASES = {
     "mma, RDNA4, sinks": (shape(64, 4, 1, 8, 512, CAUSAL, SINKS), "rx9070xt"),
     "mma, CDNA1": (GROUPED, "mi100"),
     "mma, CDNA2 flushes": (shape(64, 2, 1, 16, 512, CAUSAL, WIDE), "mi210"),
-    "mma, CDNA2 flushes, logits known to 1e-3": (
-        shape(64, 1, 1, 25, 754, "scale: 0.2371\nseed: 326", FAR_V),
-        "mi210",
-    ),
+    "mma, CDNA2 flushes, logits known to 1e-3": (shape(64, 1, 1, 25, 754, "scale: 0.2371\nseed: 326", FAR_V), "mi210"),
     "mma, CDNA3": (GROUPED, "mi300x"),
     "mma, CDNA3, sinks": (shape(64, 4, 1, 8, 512, CAUSAL, SINKS), "mi300x"),
     "mma, CDNA3, far sinks": (shape(64, 4, 1, 8, 512, CAUSAL, FAR_SINKS), "mi300x"),

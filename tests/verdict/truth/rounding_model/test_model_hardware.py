@@ -14,17 +14,7 @@ from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.tiles import Grid, index_of, ntiles, tiles_of
 from fattn_probe.verdict.truth.rounding_model import compiled
 from fattn_probe.verdict.truth.rounding_model.arithmetic import NVIDIA, OF_AMD
-from fattn_probe.verdict.truth.rounding_model.functions import (
-    LOG2_E,
-    ex2,
-    exp,
-    fma,
-    half_of,
-    lg2,
-    power,
-    rcp,
-    tanh,
-)
+from fattn_probe.verdict.truth.rounding_model.functions import LOG2_E, ex2, exp, fma, half_of, lg2, power, rcp, tanh
 from fattn_probe.verdict.truth.rounding_model.mma_plan import mma_plan_of
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
 from fattn_probe.verdict.truth.rounding_model.tensor_core import Factors, matrix_sum, matrix_sum_half
