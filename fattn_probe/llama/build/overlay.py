@@ -20,11 +20,16 @@ from fattn_probe.llama.build.simulator_flags import HIP_HEADERS
 from fattn_probe.llama.build.sources import (
     BODY_PREFIX,
     CONVERSIONS,
+    CONVERSIONS_TO_F16,
     CUDA,
+    DISPATCH,
+    DISPATCH_OF_TILES,
     INSTANCES,
     LAUNCHES,
     LAUNCHES_PREFIX,
+    TO_OTHER_TYPES,
     Sources,
+    is_joined,
 )
 from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.llama.cxx.includes import included
@@ -117,11 +122,7 @@ def overlay_state(overlay: Path, compiled: list[str]) -> str:
 
 
 def make_overlay(
-    overlay: Path,
-    request: BuildRequest,
-    sources: Sources,
-    compiled: Iterable[str],
-    copied: Iterable[PurePosixPath],
+    overlay: Path, request: BuildRequest, sources: Sources, compiled: Iterable[str], copied: Iterable[PurePosixPath]
 ) -> None:
     """Copy the files of a tree that are built, apply the patches, and for the simulator rewrite what is compiled.
 
@@ -147,6 +148,13 @@ def make_overlay(
         hip = is_amd(request.arch)  # for which ggml's CMakeLists.txt does not ask for -ffast-math
         style = Style(not hip, apart=kernels_apart(request.engine, request.flavour), hip=hip)
         rewrite_files(paths, style)
+        if (conversions := cuda / CONVERSIONS).is_file():
+            text = f'#line 1 "{OVERLAY}/{CUDA}/{CONVERSIONS}"\n{conversions.read_text(errors=ERRORS)}'
+            text = TO_OTHER_TYPES.sub(lambda match: "\n" * match[0].count("\n"), text)
+            (cuda / CONVERSIONS_TO_F16).write_text(text, errors=ERRORS)
+        if style.apart and is_joined(request.tree, request.applied):
+            with (cuda / LAUNCHES / DISPATCH).open("a", errors=ERRORS) as file:
+                file.write("\n" + (cuda / LAUNCHES / DISPATCH_OF_TILES).read_text(errors=ERRORS))
 
 
 def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fattn_probe.cases.device import is_amd
 from fattn_probe.llama.build.flags import COUNTERS, Flags
 from fattn_probe.llama.build.key import (
     CAPTURE,
@@ -15,14 +16,17 @@ from fattn_probe.llama.build.key import (
     Contents,
     kernels_apart,
 )
-from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED
+from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, TENSOR_CORES, UNOPTIMISED
 from fattn_probe.llama.build.sources import (
     BACKEND,
     BODY_PREFIX,
     CONVERSIONS,
+    CONVERSIONS_TO_F16,
+    DISPATCH_OF_TILES,
     LAUNCHES,
     UNUSED,
     Sources,
+    is_joined,
     launching_files,
 )
 from fattn_probe.llama.build.steps import BuildStep, Plan, compile_step
@@ -113,10 +117,14 @@ class Planner:
         cases = [f"template-instances/{case_file(kernel.name)}" for kernel in kernels]
         split = kernels_apart(self.flags.request.engine, self.flags.request.flavour)
         files = [f"{LAUNCHES}/{name}" if split and name != BACKEND else name for name in self.flags.sources.cuda]
+        if split and is_joined(self.flags.request.tree, self.flags.request.applied):
+            files.remove(f"{LAUNCHES}/{DISPATCH_OF_TILES}")
         heaviest = sorted(files, key=lambda name: (not name.endswith("fattn.cu"), name != BACKEND))
         wanted = [*launching(self.contents, self.flags.sources)]
         wanted += [CONVERSIONS] * (TEST_BACKEND_OPS in self.contents.programs)
         wanted += [name for name in self.contents.sources if name.endswith(".cu")]
+        if not split or CONVERSIONS in wanted:
+            wanted = [CONVERSIONS if name == CONVERSIONS_TO_F16 else name for name in wanted]
         return list(dict.fromkeys([heaviest[0], *cases, heaviest[1], *wanted, *heaviest[2:]]))
 
     def cuda_library(self) -> list[BuildStep]:
@@ -141,7 +149,8 @@ class Planner:
         """The simulator's files, relative to native/."""
         dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # their kernels call the hooks
         counters = (COUNTERS,) if self.flags.request.flavour == "coverage" else ()
-        return (SIM_HOST, DEBUGGED, *counters, *(() if dry else SIM_KERNELS))
+        unused = TENSOR_CORES if is_amd(self.flags.request.arch) else ()  # NVIDIA's
+        return (SIM_HOST, DEBUGGED, *counters, *(name for name in SIM_KERNELS if not dry and name not in unused))
 
     def cuda_runtime(self) -> list[str]:
         """The CUDA runtime library of the cuda engine; the simulator has its own."""

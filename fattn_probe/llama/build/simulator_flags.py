@@ -15,6 +15,8 @@ from fattn_probe.llama.launch.architecture import cuda_arch, wave_size
 SIM = Path(__file__).parents[2] / "native/sim"
 MACRO = re.compile(r"\bSIMT_(?:AHEAD|AMD|ARCH|CHECK|COUNT|GFX_NUMBER|WARP)\b")
 TURING = 750  # `__CUDA_ARCH__`
+TENSOR_CORE_GENERATIONS = (900, 800, 0)
+"""The `__CUDA_ARCH__` from which on the simulator's tensor cores differ."""
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # SIM_HOST has no loop over data, and compiles in half the time of -O1.
 UNOPTIMISED = ("-O0", "-g1")
@@ -25,7 +27,8 @@ DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
 # The rest of the simulator. Without SIM_KERNELS a kernel can be launched, but not run.
 SIM_HOST = "sim/units/sim_host.cpp"
 MATRIX_CORES = "sim/amd/matrix_cores.cpp"
-SIM_KERNELS = ("sim/units/sim_kernels.cpp", "sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp", MATRIX_CORES)
+TENSOR_CORES = ("sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp")
+SIM_KERNELS = ("sim/units/sim_kernels.cpp", *TENSOR_CORES, MATRIX_CORES)
 SIMULATOR = (SIM_HOST, DEBUGGED, *SIM_KERNELS)
 # Calls of two lines stay two: else a finding names the other line, and two instructions count as one.
 HOOKED = ("--param=tsan-instrument-func-entry-exit=0", "-fno-crossjumping", "-fno-tree-tail-merge")
@@ -136,12 +139,14 @@ class SimulatorFlags:
         # Nobody replaces these functions, so they may be inlined. But then g++ sees that a fiber's end does not return,
         # and AddressSanitizer clears the stack there, whose bounds it does not know.
         inlined = () if self.sanitize else ("-fno-semantic-interposition",)
+        generation = next(first for first in TENSOR_CORE_GENERATIONS if cuda_arch(self.arch) >= first)
+        macros = self.macros | {"SIMT_ARCH": f"={generation}"}
         return (
             *(self.toolchain.cxx, "-std=gnu++17", "-D_GNU_SOURCE", *level, "-fPIC", "-w", *self.sanitizers),
             *self.vector,
             *ARITHMETIC,
             *inlined,
-            *(f"-D{macro}{value}" for macro, value in self.macros.items() if macro in macros_of(source)),
+            *(f"-D{macro}{value}" for macro, value in macros.items() if macro in macros_of(source)),
             "-Inative/cublas",
             *self.headers,
         )

@@ -9,6 +9,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.llama.launch.families import FAMILIES, kernel_named
 from fattn_probe.llama.source import KernelCase, Tree, kernel_cases
 from fattn_probe.llama.source.features import case_parameters
+from fattn_probe.llama.source.patches import Patch
 
 GGML = "ggml/src"
 CUDA = Path("ggml/src/ggml-cuda")
@@ -16,8 +17,18 @@ LIBLLAMA = Path("src")
 ARCHITECTURES = LIBLLAMA / "models"
 BACKEND = "ggml-cuda.cu"
 MINIMAL = (BACKEND, "fattn.cu", "fattn-tile.cu")
-CONVERSIONS = "convert.cu"
-"""Converts K and V of other types to f16, which mma and tile kernels read."""
+DISPATCH, DISPATCH_OF_TILES = MINIMAL[1:]
+"""The second one only calls the case of a head size: it is compiled as a part of the first one, which saves 1.2 s."""
+OWN_NAMES = re.compile(
+    r"\b(?:static|template|namespace|using|typedef|struct|class|union|enum|inline|constexpr)\b"
+    r"|^(?:const\b|\s*#(?!include))",
+    re.MULTILINE,
+)
+"""In a file that can define a name which another file defines too, or change what follows."""
+CONVERSIONS, CONVERSIONS_TO_F16 = "convert.cu", "convert-to-f16.cu"
+"""Mma and tile kernels read f16, to which K and V of other types are converted; 1.6 of the first file's 3 s."""
+TO_OTHER_TYPES = re.compile(r"^to_(?:bf16|fp32)(?:_nc)?_cuda_t \w+\(ggml_type type\) \{\n(?:.*\n)*?\}$", re.MULTILINE)
+"""The functions that are only in the first file."""
 UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
 """Files of ggml-base that the runner does not call: half of the library's compile time."""
 UNUSED_OF_LIBLLAMA = ("llama-chat.cpp", "llama-grammar.cpp", "llama-model-saver.cpp", "llama-quant.cpp")
@@ -28,6 +39,9 @@ LAUNCHES = "launches"
 """The folder, in ggml-cuda/ of an overlay, of the attention files without the bodies of kernels."""
 LAUNCHES_PREFIX = "fattn-probe-launches-"
 OF_CASES = re.compile(rf"{LAUNCHES_PREFIX}of-([0-9a-f]+)\.cu$")
+HOST_FUNCTIONS = {"mma": 1, "tile": 10, "vec": 4}
+"""The number of host functions that launch the kernels of a case, by family, about."""
+FUNCTIONS_A_FILE = 30
 BODY_PREFIX = "fattn-probe-body-"
 QUANTS_PREFIX = "GGML_CUDA_FA_"
 """The prefix of the macros that select vec kernels."""
@@ -101,6 +115,13 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
         version_header=(source / "ggml-version.h.in").is_file(),
         libllama=tuple(name for name in libllama if name not in UNUSED_OF_LIBLLAMA),
     )
+
+
+def is_joined(tree: Tree, patches: Iterable[Patch]) -> bool:
+    """Whether DISPATCH_OF_TILES of a tree with these patches can be compiled as a part of DISPATCH."""
+    file = tree.root / CUDA / DISPATCH_OF_TILES
+    patched = any(DISPATCH_OF_TILES in patch.text for patch in patches)
+    return not patched and file.is_file() and not OWN_NAMES.search(file.read_text(errors="replace"))
 
 
 def text_of(tree: Tree, path: str) -> str:
@@ -207,13 +228,14 @@ def body_file(kernel: str, values: Sequence[str]) -> str:
 
 
 def launching_files(
-    kernels: Iterable[KernelCase], every: Iterable[KernelCase], files: Iterable[str] = ()
+    kernels: Iterable[KernelCase], every: Iterable[KernelCase], files: Iterable[str] = (), most: int = 1
 ) -> tuple[str, ...]:
-    """The file that launches some kernels, apart from those that the `files` of a build launch; none if it has all.
+    """The files that launch some kernels, apart from those that the `files` of a build launch; none if it has all.
 
-    For kernels of one head size, it is the file with all of that size, which takes 2.4 s to compile. For others, it has
-    just their cases, with a bit for each in its name: the number of the case among `every` case of the tree. All cases
-    would take 10 s.
+    For kernels of one head size, it is the file with all of that size, which takes 2.4 s to compile. For others, at
+    `most` so many files with just their cases, and a bit for each in the name: the number of the case among `every`
+    case of the tree. A file takes 1 s, and each host function 35 ms. Cases with the same DV, which share these
+    functions, are in one file.
     """
     there, numbers = set(files), {case: number for number, case in enumerate(every)}
     chosen = [int(match[1], 16) for match in map(OF_CASES.search, there) if match]
@@ -222,9 +244,16 @@ def launching_files(
         for case in dict.fromkeys(kernel.whole for kernel in kernels)
         if launches_file(*case.sizes) not in there and not any(bits >> numbers[case] & 1 for bits in chosen)
     }
-    if len(set(left.values())) > 1:
-        return (launches_file(f"of-{sum(1 << numbers[case] for case in left):x}"),)
-    return tuple(left.values())[:1]
+    if len(set(left.values())) <= 1:
+        return tuple(left.values())[:1]
+    by_width: dict[str, list[int]] = {}
+    for case in left:
+        by_width.setdefault(case.sizes[1], []).extend([numbers[case]] * HOST_FUNCTIONS.get(case.family, 1))
+    number = min(most, sum(map(len, by_width.values())) // FUNCTIONS_A_FILE)
+    parts: list[list[int]] = [[] for _ in range(max(1, number))]
+    for places in sorted(by_width.values(), key=len, reverse=True):
+        min(parts, key=len).extend(places)
+    return tuple(launches_file(f"of-{sum(1 << number for number in set(part)):x}") for part in parts if part)
 
 
 def pair_of(case: KernelCase) -> str:

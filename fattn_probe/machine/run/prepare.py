@@ -21,7 +21,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import RUNNER, Build, BuildRequest
 from fattn_probe.llama.build.key import as_compiled, kernels_apart
 from fattn_probe.llama.build.ninja import Report, silent
-from fattn_probe.llama.build.sources import CONVERSIONS, launches_file, launching_files
+from fattn_probe.llama.build.sources import CONVERSIONS_TO_F16, launches_file, launching_files
 from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.build.symbols import case_of, demangle
 from fattn_probe.llama.launch.architecture import arch_number
@@ -120,7 +120,7 @@ def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> l
 def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
     """Additional files of the CUDA backend that cases need: conversions to f16, for other types of K and V."""
     types = {type for case in cases for type in (case.op.type_K, case.op.type_V)}
-    return () if types <= {"f16"} else (CONVERSIONS,)
+    return () if types <= {"f16"} else (CONVERSIONS_TO_F16,)
 
 
 def launching_by_size(session: Session, cases: Iterable[Case], target: Target) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def launching_sources(session: Session, kernels: Iterable[KernelCase], target: T
         return ()
     made = session.builds.get(f"{target}/{RUNNER}")
     files = made.manifest.contents.sources if made is not None else ()
-    return launching_files(kernels, known_cases(session.options.tree).values(), files)
+    return launching_files(kernels, known_cases(session.options.tree).values(), files, cores() // 2)
 
 
 def known_cases(tree: Tree) -> dict[str, KernelCase]:

@@ -25,9 +25,10 @@ DIFF = """\
 """
 
 
-def prepared(root, folder, engine="sim", patches=(), **contents):
+def prepared(root, folder, engine="sim", patches=(), texts=None, **contents):
     tree = make_tree(root)
-    (root / CUDA / "convert.cu").write_text("int one;\n")
+    for name, text in (texts or {"convert.cu": "int one;\n"}).items():
+        (root / CUDA / name).write_text(text)
     request = BuildRequest(replace(tree, digest=digest_tree(root)), engine, patches=patches)
     sources = read_sources(request.tree, (), "x86_64")
     prepare(Growth(folder), request, sources, Contents(("mma 64,64,8,8",), **contents))
@@ -41,6 +42,16 @@ def test_the_simulators_overlay_is_rewritten_with_our_own_sources_beside_and_the
     assert (tmp_path / "build/native/runner/runner.cpp").is_file()
     assert (tmp_path / "build/native/cublas/cublas_v2.h").is_file()
     assert not [path for path in (tmp_path / "build").iterdir() if path.name.startswith(".overlay")]
+
+
+def test_a_part_of_a_file_has_the_names_and_lines_of_the_whole(tmp_path):
+    other = "to_fp32_cuda_t ggml_get_to_fp32_cuda(ggml_type type) {\n    return nullptr;\n}\n"
+    texts = {"convert.cu": f"int one;\n{other}int two;\n", "fattn-tile.cu": "void tiles() {}\n"}
+    cuda = prepared(tmp_path / "tree", tmp_path / "build", texts=texts)
+    assert (cuda / "convert.cu").read_text() == texts["convert.cu"]
+    line = f'#line 1 "overlay/{CUDA}/'
+    assert (cuda / "convert-to-f16.cu").read_text() == f'{line}convert.cu"\nint one;\n\n\n\nint two;\n'
+    assert (cuda / "launches/fattn.cu").read_text().endswith(f'\n{line}fattn-tile.cu"\nvoid tiles() {{}}\n')
 
 
 def test_the_cuda_overlay_is_upstreams_text_with_every_case_declared_behind(tmp_path):

@@ -15,7 +15,15 @@ from fattn_probe.llama.build.key import (
     Contents,
 )
 from fattn_probe.llama.build.plan import CUDA_LIBRARY, Planner, case_file, case_text, launches_text
-from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, SIMULATOR, SimulatorFlags
+from fattn_probe.llama.build.simulator_flags import (
+    DEBUGGED,
+    SIM_HOST,
+    SIM_KERNELS,
+    SIMULATOR,
+    TENSOR_CORE_GENERATIONS,
+    TENSOR_CORES,
+    SimulatorFlags,
+)
 from fattn_probe.llama.build.sources import CUDA as CUDA_FOLDER
 from fattn_probe.llama.build.sources import launching_files, read_sources
 from fattn_probe.llama.build.stamp import NATIVE
@@ -169,7 +177,8 @@ def test_nvcc_flavours(tmp_path, flavour, words):
     [
         ({"arch": "120a"}, SIM_HOST, True),
         ({"arch": "120a"}, "sim/units/sim_kernels.cpp", True),
-        ({"arch": "120a"}, "sim/tensor_core.cpp", False),
+        ({"arch": "120a"}, "sim/tensor_core.cpp", True),
+        ({"arch": "80"}, "sim/tensor_core.cpp", False),
         ({"arch": "70"}, "sim/units/sim_kernels.cpp", False),  # they do not run ahead there
         ({"arch": "70"}, SIM_HOST, True),
         ({"flavour": "check"}, SIM_HOST, True),
@@ -292,6 +301,48 @@ def test_kernels_of_several_head_sizes_share_the_file_that_launches_them(files, 
     assert launching_files(kernels, EVERY, files) == tuple(
         f"template-instances/fattn-probe-launches-{name}.cu" for name in names
     )
+
+
+def test_many_host_functions_are_compiled_side_by_side_those_of_one_width_together():
+    every = [*EVERY, KernelCase("tile", ("192", "128"), "fattn-tile-instance.cu")]
+    for most, names in ((1, ["3f"]), (8, ["34", "b"])):
+        files = [f"template-instances/fattn-probe-launches-of-{bits}.cu" for bits in names]
+        assert list(launching_files(every, every, (), most)) == files
+
+
+@pytest.mark.parametrize(
+    ("text", "patches", "joined"),
+    [
+        ("void tiles() {\n    const int n = 1;\n}\n", (), True),
+        ("static int n;\n", (), False),
+        ("const int n = 1;\n", (), False),
+        ("#define N 1\n", (), False),
+        ("void tiles() {}\n", (Patch("tiles", Path(), "", (), "--- a/fattn-tile.cu\n"),), False),
+    ],
+)
+def test_the_calls_of_tile_cases_are_a_part_of_fattn_cu_unless_names_could_clash(tmp_path, text, patches, joined):
+    make_tree(tmp_path)
+    (tmp_path / CUDA_FOLDER / "fattn-tile.cu").write_text(text)
+    found = sources(plan_of(tmp_path, Contents((), (), (RUNNER,)), patches=patches))
+    assert (f"overlay/{CUDA_FOLDER}/launches/fattn-tile.cu" not in found) is joined
+    assert f"overlay/{CUDA_FOLDER}/launches/fattn.cu" in found
+
+
+@pytest.mark.parametrize(
+    ("added", "flavour", "compiled"),
+    [((), "release", "convert-to-f16.cu"), (("convert.cu",), "release", "convert.cu"), ((), "debug", "convert.cu")],
+)
+def test_other_conversions_than_those_to_f16_are_added_when_a_run_misses_one(tmp_path, added, flavour, compiled):
+    plan = plan_of(tmp_path, Contents((), ("convert-to-f16.cu", *added), (RUNNER,)), flavour=flavour)
+    assert [source for source in sources(plan) if "convert" in source] == [f"overlay/{CUDA_FOLDER}/{compiled}"]
+
+
+def test_tensor_cores_are_compiled_for_each_generation_and_not_for_amd(tmp_path):
+    for name in TENSOR_CORES:
+        firsts = re.findall(r"SIMT_ARCH >= (\d+)", (NATIVE / name).read_text())
+        assert (*map(int, firsts), 0) == TENSOR_CORE_GENERATIONS
+    found = sources(plan_of(tmp_path, Contents((), (), (RUNNER,)), arch="gfx942"))
+    assert not {f"native/{name}" for name in TENSOR_CORES}.intersection(found)
 
 
 def test_a_build_with_a_file_that_launches_its_kernels_has_no_other_for_that(tmp_path):

@@ -87,7 +87,7 @@ def test_other_types_than_f16_bring_their_conversions(cache, tree, built, planne
     prepare(Session(RunOptions(tree)), [(CASES[0], [H200])])
     assert built == [("90", ["mma 64,64,8,8"])]
     prepare(Session(RunOptions(tree)), [(Q8_V, [H200])])
-    assert built[1] == ("90", ["mma 80,80,8,8", "convert.cu"])
+    assert built[1] == ("90", ["mma 80,80,8,8", "convert-to-f16.cu"])
 
 
 def test_dry_runs_need_a_part_of_a_build(cache, tree, built, monkeypatch):
@@ -96,8 +96,8 @@ def test_dry_runs_need_a_part_of_a_build(cache, tree, built, monkeypatch):
     session = Session(RunOptions(tree))
     prepare(session, [(CASES[0], [H200])])
     prepare(session, [(Q8_V, [H200])])
-    launches = "template-instances/fattn-probe-launches-64-64.cu"
-    assert built == [("90 dry", [launches]), ("90", []), ("90 dry", ["convert.cu", launches]), ("90", ["convert.cu"])]
+    launches, to_f16 = "template-instances/fattn-probe-launches-64-64.cu", "convert-to-f16.cu"
+    assert built == [("90 dry", [launches]), ("90", []), ("90 dry", [to_f16, launches]), ("90", [to_f16])]
 
 
 @pytest.mark.parametrize(("changed", "plans"), [({}, [2]), ({"digest": "edited"}, [2, 2])], ids=["again", "edited"])
