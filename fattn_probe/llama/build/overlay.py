@@ -32,7 +32,7 @@ from fattn_probe.llama.build.sources import (
     is_joined,
 )
 from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
-from fattn_probe.llama.cxx.includes import included
+from fattn_probe.llama.cxx.includes import INCLUDE, included
 from fattn_probe.llama.source import KernelCase, kept_files, model_files, patches
 from fattn_probe.llama.source.features import kernel_parameters
 from fattn_probe.llama.source.tree import digest_tree
@@ -153,8 +153,9 @@ def make_overlay(
             text = TO_OTHER_TYPES.sub(lambda match: "\n" * match[0].count("\n"), text)
             (cuda / CONVERSIONS_TO_F16).write_text(text, errors=ERRORS)
         if style.apart and is_joined(request.tree, request.applied):
-            with (cuda / LAUNCHES / DISPATCH).open("a", errors=ERRORS) as file:
-                file.write("\n" + (cuda / LAUNCHES / DISPATCH_OF_TILES).read_text(errors=ERRORS))
+            text = (cuda / LAUNCHES / DISPATCH_OF_TILES).read_text(errors=ERRORS)
+            with (cuda / LAUNCHES / DISPATCH).open("a", errors=ERRORS) as file:  # which has included the headers
+                file.write("\n" + INCLUDE.sub("", text))
 
 
 def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:

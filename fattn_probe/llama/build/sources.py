@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.base.errors import InputError
+from fattn_probe.llama.cxx.includes import INCLUDE
 from fattn_probe.llama.launch.families import FAMILIES, kernel_named
 from fattn_probe.llama.source import KernelCase, Tree, kernel_cases
 from fattn_probe.llama.source.features import case_parameters
@@ -119,9 +120,11 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
 
 def is_joined(tree: Tree, patches: Iterable[Patch]) -> bool:
     """Whether DISPATCH_OF_TILES of a tree with these patches can be compiled as a part of DISPATCH."""
-    file = tree.root / CUDA / DISPATCH_OF_TILES
-    patched = any(DISPATCH_OF_TILES in patch.text for patch in patches)
-    return not patched and file.is_file() and not OWN_NAMES.search(file.read_text(errors="replace"))
+    file, whole = (tree.root / CUDA / name for name in (DISPATCH_OF_TILES, DISPATCH))
+    if not file.is_file() or any(DISPATCH_OF_TILES in patch.text for patch in patches):  # also in fattn-tile.cuh
+        return False
+    text, there = (path.read_text(errors="replace") for path in (file, whole))
+    return not OWN_NAMES.search(text) and set(INCLUDE.findall(text)) <= set(INCLUDE.findall(there))
 
 
 def text_of(tree: Tree, path: str) -> str:

@@ -46,12 +46,14 @@ def test_the_simulators_overlay_is_rewritten_with_our_own_sources_beside_and_the
 
 def test_a_part_of_a_file_has_the_names_and_lines_of_the_whole(tmp_path):
     other = "to_fp32_cuda_t ggml_get_to_fp32_cuda(ggml_type type) {\n    return nullptr;\n}\n"
-    texts = {"convert.cu": f"int one;\n{other}int two;\n", "fattn-tile.cu": "void tiles() {}\n"}
+    header = '#include "fattn-tile.cuh"\n'  # which need not tolerate a second one
+    texts = {"convert.cu": f"int one;\n{other}int two;\n", "fattn-tile.cu": f"{header}void tiles() {{}}\n"}
+    texts["fattn.cu"] = f"{header}constexpr int pair = GGML_CUDA_FA_F16_F16;\n"
     cuda = prepared(tmp_path / "tree", tmp_path / "build", texts=texts)
-    assert (cuda / "convert.cu").read_text() == texts["convert.cu"]
     line = f'#line 1 "overlay/{CUDA}/'
     assert (cuda / "convert-to-f16.cu").read_text() == f'{line}convert.cu"\nint one;\n\n\n\nint two;\n'
-    assert (cuda / "launches/fattn.cu").read_text().endswith(f'\n{line}fattn-tile.cu"\nvoid tiles() {{}}\n')
+    joined = (cuda / "launches/fattn.cu").read_text()
+    assert joined.endswith(f'\n{line}fattn-tile.cu"\n\nvoid tiles() {{}}\n') and joined.count("#include") == 1
 
 
 def test_the_cuda_overlay_is_upstreams_text_with_every_case_declared_behind(tmp_path):

@@ -306,14 +306,15 @@ def test_kernels_of_several_head_sizes_share_the_file_that_launches_them(files, 
 def test_many_host_functions_are_compiled_side_by_side_those_of_one_width_together():
     every = [*EVERY, KernelCase("tile", ("192", "128"), "fattn-tile-instance.cu")]
     for most, names in ((1, ["3f"]), (8, ["34", "b"])):
-        files = [f"template-instances/fattn-probe-launches-of-{bits}.cu" for bits in names]
-        assert list(launching_files(every, every, (), most)) == files
+        found = launching_files(every, every, (), most)
+        assert found == tuple(f"template-instances/fattn-probe-launches-of-{bits}.cu" for bits in names)
 
 
 @pytest.mark.parametrize(
     ("text", "patches", "joined"),
     [
         ("void tiles() {\n    const int n = 1;\n}\n", (), True),
+        ('#include "other.cuh"\n', (), False),
         ("static int n;\n", (), False),
         ("const int n = 1;\n", (), False),
         ("#define N 1\n", (), False),
@@ -325,7 +326,6 @@ def test_the_calls_of_tile_cases_are_a_part_of_fattn_cu_unless_names_could_clash
     (tmp_path / CUDA_FOLDER / "fattn-tile.cu").write_text(text)
     found = sources(plan_of(tmp_path, Contents((), (), (RUNNER,)), patches=patches))
     assert (f"overlay/{CUDA_FOLDER}/launches/fattn-tile.cu" not in found) is joined
-    assert f"overlay/{CUDA_FOLDER}/launches/fattn.cu" in found
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_other_conversions_than_those_to_f16_are_added_when_a_run_misses_one(tmp
 def test_tensor_cores_are_compiled_for_each_generation_and_not_for_amd(tmp_path):
     for name in TENSOR_CORES:
         firsts = re.findall(r"SIMT_ARCH >= (\d+)", (NATIVE / name).read_text())
-        assert (*map(int, firsts), 0) == TENSOR_CORE_GENERATIONS
+        assert firsts == [str(first) for first in TENSOR_CORE_GENERATIONS if first]
     found = sources(plan_of(tmp_path, Contents((), (), (RUNNER,)), arch="gfx942"))
     assert not {f"native/{name}" for name in TENSOR_CORES}.intersection(found)
 
