@@ -42,6 +42,7 @@ def made_prediction(rmse=1e-4):
         row_rmse=rows,
         row_uncertainty=rows,
         row_common=0 * rows,
+        row_flips=0 * rows,
         sampled=np.ones(SHAPE[:3], np.bool_),
         relative_standard_error=0.0,
         mean_error=0.0,

@@ -20,8 +20,6 @@ RMSE_LIMIT = 2.0
 WALK = np.pi / (2 * np.sqrt(2))
 UNSEEN = 1.5
 """Factor on the noise of an unsampled query: its seams may differ from those of the sampled one."""
-WORTH_A_WARNING = 2e-3
-"""The bias that causes a warning, as a share of the outputs' size: four times the unit roundoff of f16."""
 CAUSES = {
     "logits": "errors of Q and K in the logits",
     "weights": "P rounded to f16",
@@ -159,13 +157,6 @@ class Prediction:
         return self._mean(self.row_mean_error)
 
     @property
-    def bias(self) -> float:
-        """The loss in P, in the sums and to sinks, as a share of the output's size; negative: outputs are too small."""
-        rows = self.rows
-        lost = (rows.loss_sums + rows.loss_weights + rows.loss_sink) * np.sqrt(self.heads.mean_square)
-        return self._mean(lost) / (self._mean(self.rows.size) or 1.0)
-
-    @property
     def causes(self) -> dict[str, float]:
         """The expected mean square error by cause: logits, weights, sums, values, and loss."""
         rows = self.rows
@@ -261,20 +252,3 @@ def why(op: Op, kernel: Kernel, rows: RowErrors, causes: dict[str, float]) -> st
         f"Q in {kernel.q}, P in {'f16' if kernel.weights is HALF else 'f32'}"
         f"{converted}; {share:.0f} % of the expected square error is {cause}"
     )
-
-
-def accuracy_warning(prediction: Prediction) -> str:
-    """The accuracy warning for a kernel that works as designed; empty if there is none.
-
-    It warns of a large systematic error, which grows with the number of KV rows, is the same in every channel and does
-    not average out, and of accumulators that may overflow f16. It does not warn of random errors.
-    """
-    words = []
-    if abs(prediction.bias) >= WORTH_A_WARNING:
-        words.append(f"mean error {100 * prediction.bias:+.2g} %: {prediction.lost}")
-    if prediction.may_overflow.any():
-        rows = int(prediction.may_overflow.sum())
-        words.append(
-            f"{rows} of {prediction.may_overflow.size} rows may exceed 65504, the largest f16, in an accumulator"
-        )
-    return "; ".join(words)

@@ -184,9 +184,7 @@ def numbers_of(prediction: Prediction) -> dict[str, list[float]]:
     """What is kept of a prediction: of each field, the first and the last row and the sum."""
     values = {field.name: getattr(prediction.rows, field.name) for field in fields(RowErrors)}
     values |= {name: getattr(prediction, name) for name in ("row_rmse", "row_mean_error", "bound", "unsampled_bound")}
-    values |= {
-        name: getattr(prediction, name) for name in ("sampled", "may_overflow", "unsampled_loss", "bias", "rmse")
-    }
+    values |= {name: getattr(prediction, name) for name in ("sampled", "may_overflow", "unsampled_loss", "rmse")}
     values |= {"cause": np.array(list(prediction.causes.values()))}
     return {name: kept(np.asarray(array, np.float64)) for name, array in values.items()}
 

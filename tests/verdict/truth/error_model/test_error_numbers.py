@@ -15,7 +15,7 @@ import pytest
 from tests.verdict.truth.error_model.recorded import CASES, PARTS, RECORDED, numbers_of, numbers_of_part, predictions
 
 KEPT = json.loads(RECORDED.read_text())
-SHARES = ("loss_logits", "loss_weights", "loss_sums", "loss_sink", "stuck", "unsampled_loss", "bias")
+SHARES = ("loss_logits", "loss_weights", "loss_sums", "loss_sink", "stuck", "unsampled_loss")
 LEAST = dict.fromkeys(SHARES, 1e-9) | {"loss_rounding": 1e-6, "row_mean_error": 1e-6, "floor": 1e-45}
 """Differences that are nothing: in shares of V's mean; and where a last bit decides which way a weight is rounded."""
 

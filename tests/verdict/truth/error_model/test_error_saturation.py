@@ -10,7 +10,6 @@ import pytest
 
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.verdict.truth.error_model.accumulate import Chains, accumulate
-from fattn_probe.verdict.truth.error_model.prediction import accuracy_warning
 from fattn_probe.verdict.truth.error_model.rounding import HALF, added_error, largest_bias
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
 from tests.verdict.made import case_of
@@ -55,7 +54,7 @@ def test_the_loss_of_each_row_is_predicted(n_kv, n_q):
     assert np.corrcoef(by_row.ravel(), prediction.row_mean_error.ravel())[0, 1] > 0.999
     assert prediction.mean_error == pytest.approx(error.mean(), rel=0.1)
     assert prediction.rmse == pytest.approx(np.sqrt(np.square(error).mean()), rel=0.1)
-    assert "increments below half an ulp of the f16 accumulator are lost" in accuracy_warning(prediction)
+    assert "increments below half an ulp of the f16 accumulator are lost" in prediction.lost
 
 
 def test_data_of_zero_mean_lose_nothing_and_keep_their_bound():
