@@ -96,7 +96,7 @@ class Prediction:
 
     @property
     def row_flips(self) -> F64:
-        """What sums that are rounded to the other number may add to the errors of a row: rare, with a known number."""
+        """The largest error of a row from the rare sums that are rounded to the other number, (n_seq, n_q, n_head)."""
         rows = self.rows
         return rows.flip * _most(rows.sums / np.where(rows.flip > 0, rows.flip, np.inf) ** 2, self._odds)
 
