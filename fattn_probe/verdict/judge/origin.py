@@ -161,7 +161,7 @@ class SourceOrigin:
 
 def origin_of(tree: Tree, patches: tuple[Patch, ...]) -> SourceOrigin:
     """The origin of a build of a tree with patches."""
-    release = Code(tree.root) if is_release(tree.spec) else None
+    release = Code(tree.root) if is_upstream(tree.spec) else None
     return SourceOrigin(tree.build_number, Code(tree.root, patches), release, release is not None and not patches)
 
 
@@ -175,10 +175,10 @@ def origin_in(session: Session, target: Target) -> SourceOrigin:
 
 def origin_elsewhere(source: str, build_number: str, patches: Sequence[str]) -> SourceOrigin:
     """The origin of a build whose source is not available, from its recorded properties."""
-    return SourceOrigin(build_number, unchanged=is_release(source) and not patches)
+    return SourceOrigin(build_number, unchanged=is_upstream(source) and not patches)
 
 
-def is_release(spec: str) -> bool:
+def is_upstream(spec: str) -> bool:
     """Whether a source is a release or an upstream commit, not a user's own tree."""
     parsed = parse_spec(spec)
     return isinstance(parsed, PypiSpec) or (isinstance(parsed, GitSpec) and parsed.url == UPSTREAM)

@@ -21,7 +21,7 @@ from fattn_probe.verdict.judge.origin import (
     ReleaseRange,
     SourceOrigin,
     all_hold,
-    is_release,
+    is_upstream,
     origin_elsewhere,
     origin_in,
     origin_of,
@@ -187,8 +187,8 @@ def test_what_a_release_has_follows_from_those_beside_it():
 
 
 def test_sources():
-    assert all(map(is_release, (DEFAULT_SOURCE, "git:b11549", "git:master")))
-    assert not any(map(is_release, ("/home/me/llama.cpp", "git+https://github.com/me/llama.cpp@b11549")))
+    assert all(map(is_upstream, (DEFAULT_SOURCE, "git:b11549", "git:master")))
+    assert not any(map(is_upstream, ("/home/me/llama.cpp", "git+https://github.com/me/llama.cpp@b11549")))
 
 
 def test_every_range_ends_at_a_release():
