@@ -32,6 +32,7 @@ MOST_VALUES = 1 << 27
 NO_ROWS = np.array([], np.intp)
 """Index that leaves only the moments by head and channel, without the large arrays by KV row."""
 LARGE_LOGIT = 1024
+"""The largest |logit| of which float32 products say enough."""
 LARGEST = 1e15
 """The largest |K| or |V| that a row with a prediction may see: the errors' squares are float32."""
 
