@@ -1,17 +1,16 @@
 """Inspect one case: build, run the program under a debugger, read it, and assemble the facts."""
 
-import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fattn_probe.base.arrays import Bytes
-from fattn_probe.base.errors import FattnProbeError, InputError, LostError, MachineError
+from fattn_probe.base.errors import InputError, MachineError
 from fattn_probe.base.files import scratch
 from fattn_probe.base.process import Completed
 from fattn_probe.base.workers import threads
@@ -25,7 +24,7 @@ from fattn_probe.daily.inspect.dispatch.explain import explain
 from fattn_probe.daily.inspect.dispatch.extract import Dispatch
 from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch
 from fattn_probe.daily.inspect.procedures.warp import LANES
-from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, Build
+from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, Build, at_rest
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.debug.procedure import run_procedure
 from fattn_probe.machine.debug.protocol import DebuggerError
@@ -40,8 +39,6 @@ Document = dict[str, Any]
 SUPPORT = "get_best_fattn_kernel"
 READ_OP = "fattn_probe.daily.inspect.procedures.op:read_op"
 DEBUGGERS = {"sim": "gdb", "cuda": "cuda-gdb"}
-Result = TypeVar("Result")
-MOST_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -93,36 +90,6 @@ class Read:
     decisions: tuple[Decision, ...]
 
 
-def undisturbed(folder: Path, attempt: Callable[[], Result]) -> Result:
-    """The result of an attempt during which no other process extended the build in `folder`.
-
-    A debugger reads a library after the program has loaded it. If the library is replaced in between, the breakpoints
-    are in wrong places and the program seems to launch no kernel; or the debugger, which opens the file by its name,
-    finds unexpected contents and refuses. LostError after MOST_ATTEMPTS.
-    """
-    for _ in range(MOST_ATTEMPTS):
-        before = linked(folder)
-        try:
-            result = attempt()
-        except FattnProbeError:
-            if linked(folder) == before:
-                raise
-            continue
-        if linked(folder) == before:
-            return result
-    raise LostError(f"another process extended {folder} during each of {MOST_ATTEMPTS} inspections: try again")
-
-
-def linked(folder: Path) -> frozenset[tuple[str, int, int]]:
-    """The libraries and programs of a build: name, inode, and time of the last change in ns."""
-    found = set()
-    for path in (*folder.glob("lib/*"), *folder.glob("bin/*")):
-        with contextlib.suppress(FileNotFoundError):  # linking has just finished, and its output has been renamed
-            stat = path.stat()
-            found.add((path.name, stat.st_ino, stat.st_mtime_ns))
-    return frozenset(found)
-
-
 def wave_of(target: Target) -> int:
     """The number of lanes in a warp of a target's GPU."""
     return target.device.warpSize if target.device is not None else LANES
@@ -159,12 +126,12 @@ class Inspector:
 
     def _inspect(self, started: Started, target: Target) -> Inspection:
         began = time.monotonic()
-        read = self.session.completing(
-            started.name,
-            target,
-            started.program,
-            lambda build: undisturbed(build.folder, lambda: self._read(build, started, target)),
-        )
+
+        def attempt(build: Build) -> Read | Missing:
+            with at_rest(build) as programs:
+                return self._read(build, programs, started, target)
+
+        read = self.session.completing(started.name, target, started.program, attempt)
         assert isinstance(read, Read)
         parameters = self.dispatch(self.session.build_for(target, started.program)).parameters
         amd = target.device is not None and bool(target.device.gfx)
@@ -177,12 +144,10 @@ class Inspector:
         env = self.session.env(target) | {LAUNCHES_ENV: str(folder / "launches")}
         started = Started("", RUNNER, self.words(target), folder)
 
-        def attempt() -> Document | Ended:
-            with self._debugging(build, started, env, target) as debugging:
+        with at_rest(build) as programs:
+            with self._debugging(programs, started, env, target) as debugging:
                 raw = self._run(debugging, procedure, self._plan(build, target) | plan)
             return self._ending(raw["ended"], debugging, started) if raw.get("ended") else raw
-
-        return undisturbed(build.folder, attempt)
 
     def _run(self, debugging: DebugSession, procedure: str, plan: Document) -> Document:
         options = self.options
@@ -210,13 +175,13 @@ class Inspector:
             write_case(case, inputs, folder / "case.gguf")
             yield folder
 
-    def _read(self, build: Build, started: Started, target: Target) -> Read | Missing:
+    def _read(self, build: Build, programs: Build, started: Started, target: Target) -> Read | Missing:
         launches = started.folder / "launches"
         launches.unlink(missing_ok=True)
         env = self.session.env(target, started.program) | {LAUNCHES_ENV: str(launches)}
         with threads(1) as pool:  # reads the source while the debugger starts
             planned = pool.submit(self._plan, build, target)
-            with self._debugging(build, started, env, target) as debugging:
+            with self._debugging(programs, started, env, target) as debugging:
                 plan = planned.result() | {"blocks": self.options.blocks}
                 raw = self._run(debugging, READ_OP, plan)
                 version = debugging.execute("show version").splitlines()[0]
@@ -243,7 +208,7 @@ class Inspector:
             functions = self.dispatch(build).functions
             asked = next((each.location for each in functions if each.name.endswith(SUPPORT)), None)
             walk = plan["dispatch"] | ({"entry": asked} if asked else {})
-            with self._debugging(build, started, env, target) as debugging:
+            with self._debugging(programs, started, env, target) as debugging:
                 raw = self._run(debugging, READ_OP, plan | {"dispatch": walk})
         return Read(result, self._decided(build, raw))
 
@@ -252,7 +217,7 @@ class Inspector:
 
     @contextmanager
     def _debugging(
-        self, build: Build, started: Started, env: Mapping[str, str], target: Target
+        self, programs: Build, started: Started, env: Mapping[str, str], target: Target
     ) -> Iterator[DebugSession]:
         """A debugger session with the program in it.
 
@@ -261,7 +226,7 @@ class Inspector:
         env = {**env, "CUDA_LAUNCH_BLOCKING": "1"} if target.engine == "cuda" else env
         with DebugSession(
             self.options.debugger or (DEBUGGERS[target.engine],),
-            build.program(started.program),
+            programs.program(started.program),
             started.words,
             env=env,
             cwd=started.folder,

@@ -31,7 +31,7 @@ from fattn_probe.daily.inspect.view.show import (
     tensor_table,
 )
 from fattn_probe.daily.inspect.view.work_picture import TerminalMap
-from fattn_probe.llama.build import RUNNER
+from fattn_probe.llama.build import RUNNER, at_rest
 from fattn_probe.llama.launch.families import BY_NAME
 from fattn_probe.llama.launch.tiles import BlockWork
 from fattn_probe.llama.source.features import CUDA
@@ -73,12 +73,12 @@ def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target:
     if facts.blocks:
         block_at(facts, at.block, at.warp, where)
     build = inspector.session.build_for(target, RUNNER)
-    with inspector.place(case, inputs) as folder:
+    with inspector.place(case, inputs) as folder, at_rest(build) as programs:
         plan = plan_of(inspector, facts, target, at)
         (folder / "plan.json").write_text(json.dumps(plan))
         root = Path(fattn_probe.__file__).parents[1]
         python = START.format(root=str(root), plan=str(folder / "plan.json"))
-        program = [str(build.runner), *inspector.words(target)]
+        program = [str(programs.runner), *inspector.words(target)]
         words = [*debugger, "-q", "-ex", f"python {python}", "--args", *program]
         return hand_over(words, inspector.environment(target), folder)
 

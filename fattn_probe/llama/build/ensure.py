@@ -4,14 +4,14 @@ import contextlib
 import glob
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from fattn_probe.base.cache import growing, lock_beside, named
 from fattn_probe.base.digest import SEAL, Seal, damage, read_seal, write_seal
 from fattn_probe.base.errors import BuildError, InputError, MachineError
-from fattn_probe.base.files import lock_of_file, whole_folder, writing
+from fattn_probe.base.files import lock_of_file, scratch, whole_folder, writing
 from fattn_probe.llama.build.ccache import STATS_LOG
 from fattn_probe.llama.build.key import (
     MANIFEST,
@@ -129,6 +129,28 @@ def replacing_lock(folder: Path) -> contextlib.AbstractContextManager[None]:
     It is held much shorter than the lock beside the folder, so that cases run while more kernels compile.
     """
     return lock_of_file(folder / LIBRARIES_LOCK)
+
+
+@contextlib.contextmanager
+def at_rest(build: Build) -> Iterator[Build]:
+    """The build with programs and libraries that stay as they are even if another process extends it.
+
+    A debugger reads a library after the program has loaded it. If the library were replaced in between, the breakpoints
+    would be in wrong places, or the debugger would refuse the file. The linker writes a new file, so links are enough.
+    """
+    with scratch() as folder:
+        with replacing_lock(build.folder), writing(folder):
+            for name in ("bin", "lib"):
+                shutil.copytree(build.folder / name, folder / name, copy_function=link_or_copy)
+        yield replace(build, folder=folder)
+
+
+def link_or_copy(file: str, to: str) -> None:
+    """Copies a file only if the file system cannot link it there."""
+    try:
+        os.link(file, to)
+    except OSError:
+        shutil.copy2(file, to)
 
 
 def existing(folder: Path, request: BuildRequest | None) -> Build | None:

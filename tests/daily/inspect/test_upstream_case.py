@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fattn_probe.base.errors import InputError, LostError, MachineError
+from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.cases.device import Target
 from fattn_probe.daily.inspect import upstream
 from fattn_probe.daily.inspect.command import mismatches
 from fattn_probe.daily.inspect.facts import Choice, Facts
-from fattn_probe.daily.inspect.inspector import MOST_ATTEMPTS, undisturbed
 from fattn_probe.daily.inspect.tensors import parse_slice, part
 from fattn_probe.daily.ops.parse import OpResult, OpsReport
+from fattn_probe.llama.build import Build, at_rest
 
 CASE = "FLASH_ATTN_EXT(hsk=64)"
 
@@ -79,53 +79,20 @@ def test_a_fact_that_is_not_there_is_not_null():
     assert said.startswith("SM: expected None, but there is no such fact")
 
 
-def extended(folder, times):
-    """An attempt that another process disturbs so many times, by replacing a library; its result is its number."""
-    (folder / "lib").mkdir()
-    library = folder / "lib/libggml-cuda.so"
-    attempts: list[int] = []
-    library.write_text("0")
-
-    def attempt():
-        attempts.append(len(attempts))
-        if len(attempts) <= times:
-            part = library.with_suffix(".so.part")
-            part.write_text(str(len(attempts)))
-            part.replace(library)
-        return attempts[-1]
-
-    return attempt
-
-
-def refused(attempt, times):
-    """The same attempt, which raises as long as it is disturbed: a debugger that reads a replaced file refuses."""
-
-    def raising():
-        number = attempt()
-        if number < times:
-            raise MachineError("gdb refused: Dwarf Error: wrong version in compilation unit header")
-        return number
-
-    return raising
-
-
-def test_an_error_of_a_disturbed_attempt_does_not_count(tmp_path):
-    assert undisturbed(tmp_path, refused(extended(tmp_path, 2), 2)) == 2
-
-
-def test_an_error_of_an_undisturbed_attempt_is_raised(tmp_path):
-    with pytest.raises(MachineError, match="gdb refused"):
-        undisturbed(tmp_path, refused(extended(tmp_path, 0), 1))
-
-
-@pytest.mark.parametrize("times", [0, 1, MOST_ATTEMPTS - 1])
-def test_an_attempt_is_repeated_until_nobody_extends_the_build(tmp_path, times):
-    assert undisturbed(tmp_path, extended(tmp_path, times)) == times
-
-
-def test_a_build_that_is_always_extended(tmp_path):
-    with pytest.raises(LostError, match="another process extended"):
-        undisturbed(tmp_path, extended(tmp_path, MOST_ATTEMPTS))
+def test_another_process_that_links_does_not_change_what_a_debugger_reads(tmp_path):
+    """ld removes its output and writes a new file; the debugger opens the old one by its name, after the program."""
+    for name in ("bin/fattn-runner", "lib/libggml-cuda.so"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("old")
+    manifest: Any = SimpleNamespace()
+    with at_rest(Build(tmp_path, manifest)) as programs:
+        library = tmp_path / "lib/libggml-cuda.so"
+        library.unlink()
+        library.write_text("new")
+        assert (programs.folder / "lib/libggml-cuda.so").read_text() == "old"
+        assert programs.runner.read_text() == "old"
+    assert not programs.folder.exists()
+    assert library.read_text() == "new"
 
 
 VALUES = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)  # ne = {5, 4, 3, 2}
