@@ -15,13 +15,15 @@ from fattn_probe.llama.launch.architecture import NVIDIA, arch_number
 GGML_INCLUDES = ("-Ioverlay/ggml/include", "-Ioverlay/ggml/src")
 # ggml/src/CMakeLists.txt's own
 GGML_DEFINES = ("-D_GNU_SOURCE", "-D_XOPEN_SOURCE=600", "-DGGML_SCHED_MAX_COPIES=4")
+# <cmath> without C++17's special functions (Bessel's and so on): they are templates, and cost every file 0.1 s
+NO_SPECIAL_FUNCTIONS = "-D_GLIBCXX_BITS_SPECFUN_H"
 # ggml-cuda/CMakeLists.txt's; without GGML_CUDA_USE_GRAPHS, and NO_VMM because that links libcuda
 CUDA_DEFINES = ("-DGGML_CUDA_PEER_MAX_BATCH_SIZE=128", "-DGGML_CUDA_NO_VMM")
 # ggml-hip/CMakeLists.txt's; NO_VMM is its default
 HIP_DEFINES = ("-DGGML_USE_HIP", "-DGGML_HIP_NO_VMM")
 # ggml's host code is not under test: -O1 compiles in half the time of -O2, and all flavours share the objects
 HOST_OPTIMISATION = ("-O1", "-g1")
-MODEL_OPTIMISATION = ("-O1",)  # libllama only makes graphs: without debug information it compiles and links faster
+MODEL_OPTIMISATION = ("-O0",)  # libllama only makes graphs: what counts is how fast it compiles and links
 COUNTERS = "sim/counters.cpp"  # gcov's library
 # Kernels have the bits of -O2, run 1 to 2 % slower, and compile in 65 to 85 % of the time (tile kernels in half: their
 # unrolled code is huge). -fexpensive-optimizations fuses the multiply-adds. Not for mma and vec kernels that report
@@ -35,6 +37,8 @@ MORE_HEADERS = {
 }
 # Code that launches a kernel is the same in all files, and with other constants in its headers: `machine/run/executed`.
 LAUNCHING = (*UNOPTIMISED, "-ftoplevel-reorder", "-fno-keep-static-consts", "-ffunction-sections", "-fmerge-constants")
+BROADCAST = "binbcast.cu"
+"""Its hundreds of kernels do one operation on each element, so -O0 has the same bits, in half of -O1's 19 s."""
 BODIES_OF_CASES = re.compile(r"/fattn-probe-(?:mma|tile|vec)-")
 """Files with the bodies of one kernel case each."""
 MUTANTS = "mutants"
@@ -60,7 +64,8 @@ class Flags:
         """gcc or g++ for one file of ggml, the runner or test-backend-ops."""
         compiler = (self.toolchain.cc, "-std=gnu11") if source.endswith(".c") else (self.toolchain.cxx, "-std=gnu++17")
         level = optimisation or HOST_OPTIMISATION
-        return (*compiler, *level, "-fPIC", "-w", *self.simulator.sanitizers, *GGML_DEFINES, *GGML_INCLUDES)
+        defines = (*GGML_DEFINES, NO_SPECIAL_FUNCTIONS)
+        return (*compiler, *level, "-fPIC", "-w", *self.simulator.sanitizers, *defines, *GGML_INCLUDES)
 
     def base(self, source: str) -> tuple[str, ...]:
         """libggml-base; releases without ggml-version.h.in take the version from the command line."""
@@ -104,11 +109,12 @@ class Flags:
         common = source == BACKEND or (launches and self.simulator.flavour != "check")
         flags = replace(self.simulator, flavour="release", lanes_apart=False) if common else self.simulator
         watched = flags.flavour in ("check", "count") and re.search(r"-(?:mma|vec)-", source)
-        level = LAUNCHING if launches else () if watched or flags.flavour in ("debug", "coverage") else SIM_QUICK
+        quick = UNOPTIMISED if source == BROADCAST else SIM_QUICK
+        level = LAUNCHING if launches else () if watched or flags.flavour in ("debug", "coverage") else quick
         kernel = BODIES_OF_CASES.search(source) and kernels_apart("sim", flags.flavour)
         prelude = (QUICK_HEADERS if level else HEADERS) if kernel else PRELUDE
         switches = SWITCHES if any(patch.name == MUTANTS for patch in self.request.applied) else ()
-        more = (*level, *MORE_HEADERS.get(source, ()), *switches)
+        more = (*level, NO_SPECIAL_FUNCTIONS, *MORE_HEADERS.get(source, ()), *switches)
         archs = NVIDIA if source == BACKEND and arch_number(self.request.arch) in NVIDIA else ()
         return flags.device(*more, *self.cuda_common(source), prelude=prelude, archs=archs)
 
