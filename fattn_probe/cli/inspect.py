@@ -25,6 +25,7 @@ from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.daily.inspect.tensors import parse_slice
 from fattn_probe.llama.build import RUNNER
+from fattn_probe.machine.debug.session import require_debugger
 from fattn_probe.machine.run.command import describe
 
 At = Annotated[str, typer.Option("--at", help="A place in the kernel: block=5,warp=2,lane=0,kb0=3, or part of this.")]
@@ -132,6 +133,8 @@ def inspect(
     )
     run_options = setup.run_options(replace(build, debug=True), simulate=Simulate(threads=1))
     targets = [] if program == RUNNER else setup.targets_of(where)
+    for target in (*targets, *(target for _, each in work for target in each)):
+        require_debugger(options.debugger_on(target))  # before anything is compiled
     with Activity(NOTES, len(targets) or setup.number_of(work)) as activity:
         inspector = Inspector(setup.prepared_session(run_options, work, activity), options)
         examined = (
@@ -174,6 +177,7 @@ def debug(
     if more:
         raise InputError("debug opens one debugger: give one target")
     options = InspectOptions(debugger=dialogue.words)
+    require_debugger(options.debugger_on(target))
     run_options = setup.run_options(replace(build, debug=True), simulate=Simulate(threads=1))
     with Activity(NOTES) as activity:
         inspector = Inspector(setup.session_of(run_options, activity), options)

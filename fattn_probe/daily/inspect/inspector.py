@@ -55,7 +55,10 @@ class InspectOptions:
     blocks: bool = True
     transcript: Path | None = None
     deadline: float = 600.0
-    about: Mapping[str, str] = field(default_factory=dict)
+
+    def debugger_on(self, target: Target) -> tuple[str, ...]:
+        """The debugger's command line on a target."""
+        return self.debugger or (DEBUGGERS[target.engine],)
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,7 @@ class Inspector:
         """
         env = {**env, "CUDA_LAUNCH_BLOCKING": "1"} if target.engine == "cuda" else env
         with DebugSession(
-            self.options.debugger or (DEBUGGERS[target.engine],),
+            self.options.debugger_on(target),
             programs.program(started.program),
             started.words,
             env=env,

@@ -21,7 +21,7 @@ from fattn_probe.cases.scenario.schema import TracePlace
 from fattn_probe.daily.inspect.anchors import matching, overlay_lines
 from fattn_probe.daily.inspect.command import TOUR
 from fattn_probe.daily.inspect.facts import Facts, block_at
-from fattn_probe.daily.inspect.inspector import DEBUGGERS, Inspector, wave_of
+from fattn_probe.daily.inspect.inspector import Inspector, wave_of
 from fattn_probe.daily.inspect.procedures.warp import fiber
 from fattn_probe.daily.inspect.view.show import (
     block_table,
@@ -66,7 +66,7 @@ def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target:
     `facts` come from the same inspector, so the build has every kernel.
     """
     at = case.inspect.trace or TracePlace()
-    debugger = inspector.options.debugger or (DEBUGGERS[target.engine],)
+    debugger = inspector.options.debugger_on(target)
     where = f"case {case.name} on {target}: --at"
     if at.kb0 is not None:
         raise InputError(f"{where}: debug opens at the kernel's first line; leave out kb0, and use `fattn step` there")

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import shutil
 import struct
 import time
 from collections import deque
@@ -53,6 +54,12 @@ NOT_PERMITTED = "ptrace: Operation not permitted"
 PERMIT = "in a container, start it with --cap-add=SYS_PTRACE; elsewhere, /proc/sys/kernel/yama/ptrace_scope forbids it"
 IN_FLIGHT = 3000  # bytes of unanswered commands: they fit the terminal's buffer of 4096 bytes, so no write can block
 LAST_WORDS = 20  # lines
+
+
+def require_debugger(command: Sequence[str]) -> None:
+    """BuildError, with the way to install it, if the debugger of a command line is not installed."""
+    if shutil.which(command[0]) is None:
+        raise BuildError(f"{command[0]} is not installed. To install it: {INSTALL}")
 
 
 class DebugSession:
@@ -162,10 +169,8 @@ class DebugSession:
 
     def _start(self) -> None:
         argv = [*self.debugger, "-nx", "-q", "-iex", "set auto-load off", "--interpreter=mi3"]
-        try:
-            self._channel = Channel(argv, self._env, self._cwd, self._open_transcript())
-        except FileNotFoundError as error:
-            raise BuildError(f"{self.debugger[0]} is not installed. To install it: {INSTALL}") from error
+        require_debugger(self.debugger)
+        self._channel = Channel(argv, self._env, self._cwd, self._open_transcript())
         self._resources.callback(self._channel.close)
         self._reply(None, self.deadline)
         # gdb indexes the symbols of a debug build once, not in every session

@@ -82,15 +82,23 @@ def test_values_read_from_memory_equal_the_inputs(tmp_path):
 REFUSED = {
     "gqa has no sinks; it has dst, Q, K, V, mask": ("--host", "--values", "sinks"),
     "no line of ggml/src/ggml-cuda/fattn.cu matches 'no such line'": ("--host", "--break", "no such line@fattn.cu"),
-    "nogdb is not installed. To install it: Debian and Ubuntu: apt install gdb": ("--debugger", "nogdb"),
 }
 
 
 @pytest.mark.parametrize("said", REFUSED)
 def test_what_cannot_be_inspected_is_refused(said):
     done = inspect(GQA, "--on", "sim:h200", *REFUSED[said])
-    assert done.returncode == (3 if "--debugger" in REFUSED[said] else 2)
+    assert done.returncode == 2
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("command", ["inspect", "debug"])
+def test_a_missing_debugger_is_said_before_anything_is_downloaded_or_compiled(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+    done = probe(command, GQA, "--on", "sim:h200", "--debugger", "nogdb")
+    assert done.returncode == 3
+    assert done.stderr.startswith("nogdb is not installed. To install it: Debian and Ubuntu: apt install gdb")
+    assert not (tmp_path / "cache/builds").exists()
 
 
 @pytest.mark.slow
