@@ -1,7 +1,6 @@
 """`fattn-probe debug`: the live gdb or cuda-gdb, at the first line of a case's kernel."""
 
 import json
-import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.text import Text
 import fattn_probe
 from fattn_probe.base.arrays import Bytes
 from fattn_probe.base.console import text_of
-from fattn_probe.base.errors import BuildError, InputError
+from fattn_probe.base.errors import InputError
 from fattn_probe.base.process import run_attached
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
@@ -35,7 +34,7 @@ from fattn_probe.llama.build import RUNNER, at_rest
 from fattn_probe.llama.launch.families import BY_NAME
 from fattn_probe.llama.launch.tiles import BlockWork
 from fattn_probe.llama.source.features import CUDA
-from fattn_probe.machine.debug.session import INSTALL
+from fattn_probe.machine.debug.session import require_debugger
 
 WIDTH = 100
 START = "import sys; sys.path.insert(0, {root!r}); from fattn_probe.machine.debug import live; live.start({plan!r})"
@@ -133,8 +132,7 @@ def work_lines(block: BlockWork) -> Iterator[str]:
 
 def hand_over(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> int:
     """Hand the terminal to a debugger until the user quits it; returns its exit code. Ctrl-C goes to the debugger."""
-    if shutil.which(argv[0]) is None:
-        raise BuildError(f"{argv[0]} is not installed. To install it: {INSTALL}")
+    require_debugger(argv)
     before = signal.signal(signal.SIGINT, lambda *_: None)  # the debugger would inherit SIG_IGN
     try:
         return run_attached(argv, env=env, cwd=cwd)[0]
