@@ -89,7 +89,8 @@ def sampled_of(case: Case, rows: I64, part: Part | None, target: Target) -> Samp
 def rows_of_selection(case: Case, geometry: Geometry, selection: Selection, number: int | None = None) -> I64:
     """The rows to check in a part of the output: the first and the last of each chosen tile, and random ones.
 
-    The random rows are a few of each tile, or from all tiles up to `number` rows in total.
+    The random rows are a few of each tile, or from all tiles up to `number` rows in total; and one of each head that
+    would have none, although its hull is known. Only a checked row says how far outside the hull a head's rows may be.
     """
     rng = np.random.default_rng((case.seed, RNG))
     tiles = [rows_of_tiles(geometry, case.op.sizes, np.array([tile])) for tile in selection.tiles]
@@ -99,7 +100,12 @@ def rows_of_selection(case: Case, geometry: Geometry, selection: Selection, numb
     else:
         every = np.concatenate(tiles)
         chosen.append(every[rng.choice(len(every), max(0, min(number - 2 * len(tiles), len(every))), replace=False)])
-    return np.unique(np.concatenate(chosen), axis=0).astype(np.int64)
+    found = np.concatenate(chosen)
+    others = rng.permutation(rows_of_tiles(geometry, case.op.sizes, selection.complete))
+    checked, heads = (rows @ (case.op.sizes.n_head, 0, 1) for rows in (found, others))  # numbered over all sequences
+    without = np.isin(heads // geometry.group, checked // geometry.group) & ~np.isin(heads, checked)
+    _, at = np.unique(heads[without], return_index=True)
+    return np.unique(np.concatenate([found, others[without][at]]), axis=0).astype(np.int64)
 
 
 def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int]]:
