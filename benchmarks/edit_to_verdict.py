@@ -25,16 +25,20 @@ from fattn_probe.base.host import cores
 from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, kept_files, resolve
 from fattn_probe.llama.source.features import CUDA
 
-RESCALED = (r"(KQ_max_scale(?:\[\w+\])?) = expf\((.+)\);", r"\1 = expf(0.9f*(\2));")
+RESCALED = (r"(KQ_max_scale(?:\[\w+\])?) = expf\((.+)\);", r"\1 = expf((0.9f + 0*{mark})*(\2));")
 """The sums so far are scaled wrongly at a new maximum."""
 EDITS = {
     "fattn-vec.cuh": RESCALED,
     "fattn-tile.cuh": RESCALED,
     "fattn-mma-f16.cuh": RESCALED,
-    "fattn-common.cuh": (r"int l = 0; l < parallel_blocks", "int l = 1; l < parallel_blocks"),
-    "fattn.cu": (r"(use_gqa_opt = mask) && max_bias == 0\.0f", r"\1"),
+    "fattn-common.cuh": (r"int l = 0; l < parallel_blocks", "int l = 1 + 0*{mark}; l < parallel_blocks"),
+    "fattn.cu": (r"(use_gqa_opt = mask) && max_bias == 0\.0f", r"\1 + 0*{mark}"),
 }
-"""By file, the first line that is made wrong: a regular expression, and what replaces it."""
+"""By file, the first line that is made wrong: a regular expression, and what replaces it.
+
+`{mark}` is a number that makes it another line than any before, within the same function: a mark outside it would
+change the code that only launches kernels too.
+"""
 FIRST = re.compile(r"^fail \S")
 HEAD = "| one wrong line in | first failure | its exit code | whole `quick` | its exit code |\n|---|--:|--:|--:|--:|"
 
@@ -49,12 +53,13 @@ class Call:
     said: str
 
 
-def edited(text: str, rule: tuple[str, str], mark: str) -> str:
-    """A file's text with one wrong line, and with a mark that makes it another file than any before."""
-    found, number = re.subn(*rule, text, count=1)
+def edited(text: str, rule: tuple[str, str]) -> str:
+    """A file's text with one wrong line, which no earlier text has."""
+    pattern, wrong = rule
+    found, number = re.subn(pattern, wrong.format(mark=time.time_ns() % 10**9), text, count=1)
     if not number:
-        raise SystemExit(f"no line matches {rule[0]!r}: this source needs another rule")
-    return f"{found}\n[[maybe_unused]] static constexpr int {mark} = 0;\n"
+        raise SystemExit(f"no line matches {pattern!r}: this source needs another rule")
+    return found
 
 
 def copy_of(tree: Tree, folder: Path) -> Path:
@@ -96,7 +101,7 @@ def measured(files: Sequence[str], folder: Path, words: Sequence[str]) -> Iterat
         for name, more in (("first", ["-x"]), ("whole", [])):
             source = copy_of(tree, folder / f"{file}-{name}")
             path = source / CUDA / file
-            path.write_text(edited(path.read_text(), EDITS[file], f"edit_{time.time_ns()}"))
+            path.write_text(edited(path.read_text(), EDITS[file]))
             calls[name] = regress([*words, "--source", str(source), *more], cache)
         yield file, calls
 

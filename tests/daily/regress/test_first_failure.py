@@ -23,7 +23,7 @@ STEPS = f"version: 1\nabout: two parallel blocks\n{SIZES}matrix: {{seed: [1, 2, 
 @pytest.mark.parametrize("file", EDITS)
 def test_each_edit_of_the_benchmark_makes_one_line_wrong(file):
     before = (resolve(DEFAULT_SOURCE).root / CUDA / file).read_text()
-    after = edited(before, EDITS[file], "mark").splitlines()
+    after = edited(before, EDITS[file]).splitlines()
     assert sum(old != new for old, new in zip(before.splitlines(), after, strict=False)) == 1
 
 
