@@ -1,35 +1,53 @@
 """Turn a judgement into a result for the history."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 
 from fattn_probe.base.errors import BuildError, InputError, LostError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.records import Result, packed_map_of
+from fattn_probe.daily.regress.verdicts import Verdicts
+from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.machine.run.capture import Capture, inputs_of
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
-from fattn_probe.verdict.judge.cases import judge_case
+from fattn_probe.verdict.judge.cases import Answers, judged, judged_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Verdict
 
 BY_PREDICTION = ("error_by_bound", "rmse_by_predicted")
 BY_MODEL = ("off_model", "equal_bits")
+CHECKS = Checks()
 OnResult = Callable[[Result, int, int], None]
 """Called with a result, the number of results so far, and the planned number."""
 
 
 def result_of(
-    session: Session, case: Case, target: Target, checks: Checks | None = None, *, timed: bool = True
+    session: Session,
+    case: Case,
+    target: Target,
+    checks: Checks = CHECKS,
+    *,
+    timed: bool = True,
+    verdicts: Verdicts | None = None,
 ) -> Result:
     """Run and judge one case as `compare` does; an error on the way makes it lost.
 
-    `timed` is False if other processes share the GPU: its times are meaningless then.
+    `timed` is False if other processes share the GPU: its times are meaningless then. An output that one of `verdicts`
+    is about is not judged again.
     """
     try:
-        judgement = judge_case(session, case, target, checks)
+        with inputs_of(case) as inputs:
+            subject = judged_case(session, Answers(case, inputs), target, checks)
+            ran = subject.run()
+            if verdicts is not None and checks.of_one_run and isinstance(ran, Capture):
+                earlier = verdicts.of_output(case, subject.digest_of(ran), launches_text(ran.launches))
+                if earlier is not None:
+                    return earlier
+            judgement = judged(subject, ran)
     except (BuildError, InputError, LostError) as error:
         return Result.lost(case, str(error))
     return recorded(judgement, timed=timed and target.engine == "cuda")
@@ -44,7 +62,7 @@ def recorded(judgement: Judgement, *, timed: bool) -> Result:
         reason=_first(judgement.reason),
         metrics=metrics_of(judgement.verdict),
         output=judgement.output,
-        launches="\n".join(replace(launch, text="").to_json() for launch in judgement.launches),
+        launches=launches_text(judgement.launches),
         seconds=judgement.seconds if timed else (),
         failure="" if judgement.status == "pass" else judgement.reason,
         error_map=packed_map_of(judgement),
@@ -56,6 +74,11 @@ def recorded(judgement: Judgement, *, timed: bool) -> Result:
         known=judgement.known,
         diagnosis=first_cause(judgement.diagnosis),
     )
+
+
+def launches_text(launches: Iterable[LaunchRecord]) -> str:
+    """The launches of a run as JSON lines."""
+    return "\n".join(replace(launch, text="").to_json() for launch in launches)
 
 
 def first_cause(diagnosis: Diagnosis | None) -> str:

@@ -287,18 +287,7 @@ class SuiteRunner:
         groups = [[run for run in runs if run not in alone], *([run] for run in alone)]
         for group in filter(None, groups):
             workers = min(self.workers_on(run.planned) for run in group)
-            lanes = [
-                Lane(
-                    run.planned.on,
-                    run.planned.session,
-                    self._job(run.planned, workers),
-                    run.left,
-                    run.planned.checks.order,
-                    tuple(run.ordered.values()),
-                    None if self.fresh else self._verdicts(run, workers),
-                )
-                for run in group
-            ]
+            lanes = [self._lane(run, workers) for run in group]
             schedule = self.standing.schedule = Schedule(lanes, workers, self.likely)
             with closing(schedule.events()) as events:
                 yield from ((group[number], event) for number, event in events)
@@ -342,11 +331,13 @@ class SuiteRunner:
         judge = partial(result_of, checks=planned.checks, timed=workers in (None, 1))
         return Job(judge, options, planned.session.builds if workers else {}, target)
 
-    def _verdicts(self, run: EntryRun, workers: int) -> Verdicts | None:
-        """The stored verdicts of a run's cases."""
-        planned = run.planned
-        session = Session(self._job(planned, workers).options)
-        return Verdicts.under(session, planned.target, planned.checks)
+    def _lane(self, run: EntryRun, workers: int) -> Lane:
+        """A run for the schedule, with the stored verdicts of its cases."""
+        planned, job = run.planned, self._job(run.planned, workers)
+        checks, ordered = planned.checks, tuple(run.ordered.values())
+        verdicts = None if self.fresh else Verdicts.under(Session(job.options), planned.target, checks)
+        job = replace(job, judge=partial(result_of, checks=checks, timed=workers == 1, verdicts=verdicts))
+        return Lane(planned.on, planned.session, job, run.left, checks.order, ordered, verdicts)
 
     def workers_on(self, planned: Planned) -> int:
         """Number of processes for an entry on a target: one if a GPU's repeats are timed."""

@@ -81,6 +81,11 @@ class Verdicts:
                 return replace(with_origins(result, self.release, None), reused=True)
         return None
 
+    def of_output(self, case: Case, output: str, launches: str) -> Result | None:
+        """The verdict of an earlier run with this output and these launches: no more of a run has a part in it."""
+        earlier = (with_origins(result, self.release, None) for result in self._stored(case).values())
+        return next((result for result in earlier if (result.output, result.launches) == (output, launches)), None)
+
     def keep(self, case: Case, code: ExecutedCode, result: Result) -> None:
         """Store the verdict of a run, if it may be reused."""
         may = result.status == "pass" and not (result.seconds or result.finding or result.error_map or result.reused)

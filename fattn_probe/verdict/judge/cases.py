@@ -130,6 +130,10 @@ class JudgedCase:
         self.step(f"running{share}")
         return self.session.capture(self.case, self.inputs, self.target, self.part)
 
+    def digest_of(self, capture: Capture) -> str:
+        """The digest of the rows that a run computed."""
+        return digest_of(capture.dst if self.part is None else capture.dst[tuple(self.part.rows.T)])
+
 
 def judged_case(session: Session, answers: Answers, target: Target, checks: Checks) -> JudgedCase:
     """A case for a target; a dry run shows how the launch divides a large case, to choose a part."""
@@ -215,7 +219,7 @@ def judged_output(subject: JudgedCase, capture: Capture) -> Judgement:
         checks=checks,
         sampled=None if sampled is None else sampled_of(case, sampled.rows, part, subject.target),
         digest=case.digest,
-        output=digest_of(dst if part is None else dst[tuple(part.rows.T)]),
+        output=subject.digest_of(capture),
         seconds=capture.seconds,
         known=known.id,
         doubt=known.doubt,

@@ -58,6 +58,11 @@ class Checks:
     kernels: bool = False
     order: int = 0
 
+    @property
+    def of_one_run(self) -> bool:
+        """Whether a verdict is about the output of one run alone."""
+        return self.repeat == 1 and not self.batch_invariance and not self.order
+
     def samples(self, case: Case) -> bool:
         """Whether only a sample of a case's rows is checked exactly."""
         if case.recorded:  # no rule for its mask says which rows matter

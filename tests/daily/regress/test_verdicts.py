@@ -2,17 +2,21 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from benchmarks.edit_to_verdict import copy_of
 from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.daily.regress import results
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.results import result_of
 from fattn_probe.daily.regress.verdicts import MOST, Verdicts
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.verdict.judge.cases import JudgedCase, judged
 from fattn_probe.verdict.judge.checks import Checks
 from tests.as_user import fattn_probe
 from tests.daily.regress.test_schedule import case
@@ -39,6 +43,40 @@ def test_the_verdict_of_the_same_code_is_taken_over_and_says_so(cache):
     assert Verdicts("others").taken(ONE, code("a"), ["vec 64"]) is None
     assert kept.taken(case("one", 2), code("a"), ["vec 64"]) is None, "another case of the name"
     assert kept.taken(case("two", 1), code("a"), ["vec 64"]) is None
+
+
+def test_the_verdict_of_the_same_output_needs_the_same_launches(cache):
+    edited = Verdicts("these", None)
+    Verdicts("these", 11549).keep(ONE, code("a"), PASS)
+    theirs = LAUNCH.replace('"measured"', '"measured b11549"')
+    found = [
+        edited.of_output(*words)
+        for words in (
+            (ONE, "a" * 64, theirs),
+            (ONE, "b" * 64, theirs),
+            (ONE, "a" * 64, ""),
+            (case("one", 2), "a" * 64, theirs),
+        )
+    ]
+    assert found[1:] == [None] * 3 and (found[0].output, found[0].reused) == ("a" * 64, False)
+    assert Verdicts("others").of_output(ONE, "a" * 64, theirs) is None
+
+
+@pytest.mark.build
+@pytest.mark.network
+def test_a_run_with_the_same_bits_is_not_judged_again(cache, session, monkeypatch):
+    """Neither is a check of several runs left out, nor an output that differs in one bit."""
+    kept = Verdicts.under(session, H200, Checks())
+    first = result_of(session, ONE, H200)
+    kept.keep(ONE, code("a"), first)
+    monkeypatch.setattr(results, "judged", asked := Mock(wraps=judged))
+    assert result_of(session, ONE, H200, verdicts=kept) == first and not asked.called
+    assert result_of(session, ONE, H200, Checks(repeat=2), verdicts=kept).status == "pass" and asked.call_count == 1
+    result_of(session, ONE, H200, Checks(batch_invariance=1), verdicts=kept)
+    assert asked.call_count == 2
+    monkeypatch.setattr(JudgedCase, "digest_of", lambda self, capture: "b" * 64)
+    result_of(session, ONE, H200, verdicts=kept)
+    assert asked.call_count == 3
 
 
 @pytest.mark.parametrize(
