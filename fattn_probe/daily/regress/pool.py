@@ -23,12 +23,13 @@ Judge = Callable[[Session, Case, Target], Result]
 
 @dataclass(frozen=True)
 class Job:
-    """How cases are judged on a target."""
+    """How cases are judged on a target; `brief` does not search for the cause of a failure."""
 
     judge: Judge
     options: RunOptions
     builds: Mapping[str, Build]
     target: Target
+    brief: Judge | None = None
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,12 @@ class PoolWorker:
             session.builds |= growth.builds
         return session
 
-    def judge(self, case: Case, number: int, growth: Growth) -> Result:
+    def judge(self, case: Case, number: int, growth: Growth, *, brief: bool = False) -> Result:
         """The result of a case."""
-        return result_or_loss(self.jobs[number], self.session(number, growth), case)
+        job = self.jobs[number]
+        if brief and job.brief is not None:
+            job = replace(job, judge=job.brief)
+        return result_or_loss(job, self.session(number, growth), case)
 
     def alone(self, case: Case, number: int, growth: Growth) -> orders.Output:
         """The output of a case in a separate process, or the reason why there is none."""

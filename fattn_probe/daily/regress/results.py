@@ -33,15 +33,16 @@ def result_of(
     *,
     timed: bool = True,
     verdicts: Verdicts | None = None,
+    diagnosed: bool = True,
 ) -> Result:
     """Run and judge one case as `compare` does; an error on the way makes it lost.
 
     `timed` is False if other processes share the GPU: its times are meaningless then. An output that one of `verdicts`
-    is about is not judged again.
+    is about is not judged again. If not `diagnosed`, a failure has no cause.
     """
     try:
         with inputs_of(case) as inputs:
-            subject = judged_case(session, Answers(case, inputs), target, checks)
+            subject = replace(judged_case(session, Answers(case, inputs), target, checks), diagnosed=diagnosed)
             ran = subject.run()
             if verdicts is not None and checks.of_one_run and isinstance(ran, Capture):
                 earlier = verdicts.of_output(case, subject.digest_of(ran), launches_text(ran.launches))

@@ -336,7 +336,8 @@ class SuiteRunner:
         planned, job = run.planned, self._job(run.planned, workers)
         checks, ordered = planned.checks, tuple(run.ordered.values())
         verdicts = None if self.fresh else Verdicts.under(Session(job.options), planned.target, checks)
-        job = replace(job, judge=partial(result_of, checks=checks, timed=workers == 1, verdicts=verdicts))
+        judge = partial(result_of, checks=checks, timed=workers == 1, verdicts=verdicts)
+        job = replace(job, judge=judge, brief=partial(judge, diagnosed=False))
         return Lane(planned.on, planned.session, job, run.left, checks.order, ordered, verdicts)
 
     def workers_on(self, planned: Planned) -> int:

@@ -7,7 +7,7 @@ queue. Only the main thread knows what is ready, and gives it to the workers bet
 import functools
 import heapq
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -23,6 +23,8 @@ from fattn_probe.machine.run.orders import ENDED, OrderDifference, Output
 
 LONG = 1e30
 """More FLOP than any case has."""
+CAUSES = 3
+"""The number of failures of a lane's kernel family whose cause is found: that takes most of a failure's time."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Schedule:
         )
         self._first, self._rest, self._tried = list[Ready](), list[Ready](), set[tuple[int, str]]()
         self._orders = defaultdict[int, Ordering](Ordering)
+        self._causes = Counter[tuple[int, str]]()
 
     def events(self) -> Generator[tuple[int, Event]]:
         """The news of all lanes, by number; closing the iterator stops workers and compilers."""
@@ -153,8 +156,10 @@ class Schedule:
                     return
                 yield None
                 continue
-            growth = self.compilers.build_of(ready.number).growth
-            task = functools.partial(ready.method, **ready.words, number=ready.number, growth=growth)
+            words, growth = dict(ready.words), self.compilers.build_of(ready.number).growth
+            if ready.method == PoolWorker.judge:
+                words["brief"] = self._causes[self._family(ready.number, words["case"])] >= CAUSES
+            task = functools.partial(ready.method, **words, number=ready.number, growth=growth)
             self._running[task] = time.monotonic()
             self.compilers.judging = len(self._running)
             yield task
@@ -180,6 +185,8 @@ class Schedule:
         self.rate.add(took)
         if task.func == PoolWorker.judge:
             self._events.append((number, Result.lost(words["case"], answer.how) if died else answer))
+            if not died and answer.diagnosis and not answer.known:
+                self._causes[self._family(number, words["case"])] += 1
             verdicts, code = self.lanes[number].verdicts, self.compilers.build_of(number).code
             if verdicts is not None and code is not None and not died:
                 verdicts.keep(words["case"], code, answer)
@@ -191,6 +198,11 @@ class Schedule:
             ordering.differences[words["seed"]] = answer if isinstance(answer, list) else []
             if len(ordering.differences) == self.lanes[number].orders:
                 self._events.append((number, ordering.found))
+
+    def _family(self, number: int, case: Case) -> tuple[int, str]:
+        """The lane, and the families of the kernels that the case launches."""
+        kernels = self.compilers.build_of(number).needs(number, case)
+        return number, " ".join(sorted({kernel.partition(" ")[0] for kernel in kernels}))
 
     def _alone(self, number: int, name: str, output: Output) -> None:
         """Store a case's separate output; after the last one of a lane, its orders can run."""

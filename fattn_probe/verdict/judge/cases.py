@@ -82,7 +82,7 @@ class JudgedCase:
     `arch` is nvcc's number of the architecture, `constants` are those of the source's kernels (None if unknown), and
     `part` is the part of the case to run and to judge (None for all). `geometry` is the division of the output by the
     launches, None before a run and for unknown kernels. `baseline` is a correct run on the same target: its output
-    replaces the rounding model, and failures are not diagnosed.
+    replaces the rounding model. Failures beside one are not diagnosed, nor those of a case that is not `diagnosed`.
     """
 
     session: Session
@@ -94,6 +94,7 @@ class JudgedCase:
     part: Part | None = None
     geometry: Geometry | None = None
     baseline: Capture | None = None
+    diagnosed: bool = True
 
     @property
     def case(self) -> Case:
@@ -282,7 +283,8 @@ def expect(subject: JudgedCase, capture: Capture, rows: I64 | None = None) -> Ex
 def explained(subject: JudgedCase, verdict: Verdict, dst: F32, rows: I64 | None = None) -> Diagnosis | None:
     """The diagnosis of a failing output; a second run distinguishes a race from faults that only look like one."""
     deviation = verdict.deviation
-    if subject.baseline is not None or verdict.status is not Status.FAIL or deviation is None:
+    wanted = subject.diagnosed and subject.baseline is None
+    if not wanted or verdict.status is not Status.FAIL or deviation is None:
         return None
     if rows is not None and not deviation.wrong.any():
         return None

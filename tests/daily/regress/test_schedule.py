@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,8 +37,13 @@ def case(name, n_q=1):
     return resolve(Scenario.model_validate({**OP, "n_q": n_q}), name, "file")
 
 
-def judge(session, case, target):
-    return Result(case.name, case.digest, "fail" if "wrong" in case.name else "pass")
+def judge(session, case, target, cause="two heads are mixed up"):
+    wrong = "wrong" in case.name
+    return Result(case.name, case.digest, "fail" if wrong else "pass", diagnosis=cause if wrong else "")
+
+
+def brief(session, case, target):
+    return judge(session, case, target, "")
 
 
 class Compilers:
@@ -111,7 +117,8 @@ def schedule(compilers, kernels, *, on=((H200, 9),), likely=None):
     cases = compilers.cases = [case(name, number) for number, name in enumerate(kernels, 1)]
     compilers.kernels, options, alone = kernels, RunOptions(tree=StandIn()), RunOptions(tree=None)
     lanes = [
-        Lane(str(target), Session(options), Job(judge, alone, {}, target), cases[:number]) for target, number in on
+        Lane(str(target), Session(options), Job(judge, alone, {}, target, brief), cases[:number])
+        for target, number in on
     ]
     return Schedule(lanes, 1, likely or Likely())
 
@@ -126,6 +133,18 @@ def test_a_case_whose_kernel_is_there_fails_while_the_other_kernels_compile(comp
         compilers.finish.set()
         assert [event.name for _, event in events] == ["fine"]
     assert compilers.events[0] == ("sim:h200", "vec a")
+
+
+def test_the_cause_of_a_few_failures_of_a_kernel_family_is_found(compilers):
+    names = [f"wrong {family} {number}" for number in range(5) for family in ("vec", "tile")]
+    made = schedule(compilers, {name: (f"{name.split()[1]} a",) for name in names}, on=((H200, 10), (V100, 10)))
+    compilers.finish.set()
+    with closing(made.events()) as events:
+        results = list(events)
+    assert len(results) == 20 and all(result.status == "fail" for _, result in results)
+    causes = Counter((number, result.name.split()[1]) for number, result in results if result.diagnosis)
+    assert causes == {(number, family): 3 for number in (0, 1) for family in ("vec", "tile")}
+    assert sum(not result.diagnosis for _, result in results[:4]) == 0
 
 
 def test_leaving_at_the_first_failure_ends_what_compiles(compilers):
