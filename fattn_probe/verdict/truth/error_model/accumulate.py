@@ -7,19 +7,31 @@ below half an ulp of the accumulator break that assumption: each is rounded away
 (Blanchard, Higham, Lopez, Mary and Pranesh, SIAM J. Sci. Comput. 42(3), 2020).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fattn_probe.base.arrays import F32, F64, Bools
-from fattn_probe.verdict.truth.error_model.rounding import HALF, Format, added_error, correlation, largest_bias
+from fattn_probe.verdict.truth.error_model.rounding import (
+    HALF,
+    WIDE,
+    Format,
+    OwnError,
+    added_error,
+    correlation,
+    largest_bias,
+)
 
+Arrays = TypeVar("Arrays", "Chains", "_Held")
 NODES = (0.0, 0.5988, -0.5988, 1.4635, -1.4635)
 """Nodes of a quadrature for a standard normal variable: the middles of five equal shares."""
 MUCH = 3e-3
 """Relative loss of a sum above which the loss is followed segment by segment."""
 PARTS, ROUNDS = 64, 3
 """Segments into which such a sum is cut, and fixed-point iterations for the loss within one segment."""
+EVEN = 0.05
+"""Relative scatter of weights above which they spread equal V over an ulp."""
 SURELY = 6.0
 """An accumulator is assumed to stay within this many standard deviations."""
 NEGLIGIBLE = 1e-15
@@ -35,6 +47,7 @@ class Chains:
     `top` and `top_square` are the maximum's parts in `weight` and `square`: in f16, its weight is the power of two
     exp(-3 ln 2), so its product with V is exact. `scale` makes them relative to the row's final maximum.
     `raised` (rows, accumulators, KV steps - 1) marks the steps after the first at whose start the running maximum rose.
+    `own_error` is that of V's own values, None if an addition has several products.
     """
 
     weight: F32
@@ -44,15 +57,7 @@ class Chains:
     top_square: F32
     scale: F32
     raised: Bools
-
-    def part(self, where: slice) -> "Chains":
-        """Some of the additions; `raised` stays complete."""
-        names = ("weight", "square", "weight_variance", "top", "top_square", "scale")
-        return replace(self, **{name: getattr(self, name)[:, :, where] for name in names})
-
-    def rows(self, which: Bools) -> "Chains":
-        """Some of the rows."""
-        return Chains(**{name: value[which] for name, value in vars(self).items()})
+    own_error: OwnError | None = None
 
 
 @dataclass(frozen=True)
@@ -89,14 +94,6 @@ class _Held:
     square: F32
     active: Bools
 
-    def part(self, where: slice) -> "_Held":
-        """The state after some of the additions."""
-        return _Held(self.weight[:, :, where], self.square[:, :, where], self.active[:, :, where])
-
-    def rows(self, which: Bools) -> "_Held":
-        """The state for some of the rows."""
-        return _Held(self.weight[which], self.square[which], self.active[which])
-
 
 def accumulate(chains: Chains, number: Format, mean_square_V: float, between: float) -> Sums:
     """The expected error of sums in a format, for V with this mean square and this variance of its channels' means."""
@@ -111,11 +108,13 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float, between: fl
     power = _total(np.where(held.active, powers, 0))
     back, mean = _inverse(chains.scale), float(np.sqrt(mean_square_V))
     largest = mean * held.weight * back + SURELY * np.sqrt(held.square) * back
+    scale = chains.scale.reshape(*chains.raised.shape[:2], chains.raised.shape[2] + 1, -1)[:, :, 1:, 0]
+    steps = np.concatenate([np.where(held.active, chains.scale, 0), np.where(chains.raised, scale, 0)], axis=2)
     return Sums(
         variance=variance,
         walk=variance * _total(np.where(held.active, held.square, 0)) / np.where(power == 0, 1, power),
         common=_common(chains, number, held, mean_square_V, between),
-        steps=_steps(chains, number, held),
+        steps=(number.half_step**2 * _total(steps**2), number.half_step * _total(steps)),
         loss=loss.sum(axis=1),
         content=held.weight[:, :, -1] + loss,
         worst=_worst(chains, number, held),
@@ -145,13 +144,6 @@ def _common(chains: Chains, number: Format, held: _Held, mean_square: float, bet
     part = np.divide(of_weight, of_weight + chains.square, out=np.ones_like(ulp), where=chains.square > 0)
     same = part * correlation(np.sqrt(chains.square + between * chains.weight**2) / ulp)
     return _total(weight * same) / np.maximum(_total(weight), np.finfo(np.float64).tiny)
-
-
-def _steps(chains: Chains, number: Format, held: _Held) -> tuple[F64, F64]:
-    """Half the distances of subnormal numbers at all additions and rescalings: the sum of their squares, the sum."""
-    scale = chains.scale.reshape(*chains.raised.shape[:2], chains.raised.shape[2] + 1, -1)[:, :, 1:, 0]
-    parts = np.concatenate([np.where(held.active, chains.scale, 0), np.where(chains.raised, scale, 0)], axis=2)
-    return number.half_step**2 * _total(parts**2), number.half_step * _total(parts)
 
 
 def _rescaled(held: F32, raised: Bools) -> F64:
@@ -198,7 +190,7 @@ def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float, 
     variance, ends, furthest = _pass(chains, held, mean, np.zeros((len(NODES), 1, 1, 1), np.float32))
     much = furthest.max(axis=1) > MUCH * held.weight.max(axis=(1, 2))
     if much.any():
-        variance[much], ends[:, much] = _march(chains.rows(much), held.rows(much), mean)
+        variance[much], ends[:, much] = _march(_some(chains, much), _some(held, much), mean)
     # channels whose sums lie on different sides of a power of two have errors of their own, which add up
     return (variance + ends.var(axis=0)).sum(axis=1), ends.mean(axis=0) / (mean or 1.0), none
 
@@ -234,6 +226,11 @@ def _pass(chains: Chains, held: _Held, mean: float, lost: F32) -> tuple[F64, F64
     scatter, scale = held.square * back**2, np.where(held.active, chains.scale, 0)
     top_ulp = HALF.ulp(np.sqrt(mean**2 * chains.top**2 + chains.top_square))
     spread = np.maximum(np.where(chains.top > 0, scatter - chains.top_square, chains.square), 0)
+    own_error, even = chains.own_error, held.active
+    if own_error is not None:
+        weight = np.where(even, chains.weight, 0)
+        squares = even.sum(axis=2, keepdims=True) * (weight**2).sum(axis=2, keepdims=True)
+        even = even & (squares <= (1 + EVEN**2) * weight.sum(axis=2, keepdims=True) ** 2)
     change, square = np.zeros_like(back), np.zeros_like(back)
     ends = np.zeros((len(NODES), *back.shape[:2]))
     for end, place, off in zip(ends, NODES, lost, strict=True):
@@ -243,6 +240,9 @@ def _pass(chains: Chains, held: _Held, mean: float, lost: F32) -> tuple[F64, F64
         step = mean * np.where(fits & (chains.top > 0), sums - chains.top, chains.weight) / ulp
         deviation = np.sqrt(np.where(fits, spread, chains.square) + mean**2 * chains.weight_variance) / ulp
         bias, noise = added_error(step, deviation)
+        if own_error is not None and even.any():
+            own = even & (deviation >= WIDE) & ~(fits & (chains.top > 0))
+            bias[own], noise[own] = own_error((chains.weight / ulp)[own])
         ulp *= scale
         change += ulp * bias / len(NODES)
         end[...] = (ulp * bias).sum(axis=2, dtype=np.float64)
@@ -257,13 +257,19 @@ def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
     length = held.weight.shape[2]
     for start in range(0, length, max(8, length // PARTS)):
         part = slice(start, start + max(8, length // PARTS))
-        some, now = chains.part(part), held.part(part)
+        some, now = _some(chains, np.s_[:, :, part]), _some(held, np.s_[:, :, part])
         more, further = np.zeros_like(variance), np.zeros_like(ends)
         for _ in range(ROUNDS):
             lost = (ends[..., None] + further[..., None] * np.linspace(0, 1, now.weight.shape[2])) / mean
             more, further, _ = _pass(some, now, mean, lost.astype(np.float32))
         variance, ends = variance + more, ends + further
     return variance, ends
+
+
+def _some(arrays: Arrays, index: Bools | tuple[slice, ...]) -> Arrays:
+    """Some of the rows or additions; what is left of `raised` means nothing."""
+    parts: Any = {name: own[index] if isinstance(own, np.ndarray) else own for name, own in vars(arrays).items()}
+    return type(arrays)(**parts)
 
 
 def _power(held: _Held, mean_square: float) -> F32:

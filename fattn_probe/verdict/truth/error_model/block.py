@@ -11,7 +11,7 @@ from fattn_probe.base.arrays import F32, F64, Bools, Floats, Indices
 from fattn_probe.verdict.truth.error_model.accumulate import Chains, Sums, accumulate
 from fattn_probe.verdict.truth.error_model.kernel import EXP_ERROR, Kernel
 from fattn_probe.verdict.truth.error_model.operands import KVMoments, QRows
-from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
+from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE, OwnError
 from fattn_probe.verdict.truth.error_model.sink import FAR, Contribution, Sunk, sunk
 
 Number = TypeVar("Number", np.float32, np.bool_)
@@ -95,9 +95,8 @@ class _Weights:
     """The error of rounding P to f16, arrays (rows,), not divided by the row sum.
 
     `square` is the mean square in all channels, of which `random` is what is not known, and `common` what is common to
-    all channels and not known. `known` is the
-    sum of the known errors, `guess` what its square would be on average. `lost` is the loss of the weights that are
-    always known (`_rounded`). `worst` is the largest possible error.
+    all channels and not known. `known` is the sum of the known errors, `guess` what its square would be on average.
+    `lost` is the loss of the weights that are always known (`_rounded`). `worst` is the largest possible error.
     """
 
     square: F64
@@ -123,6 +122,7 @@ class Block:
     q: QRows
     kv: KVMoments
     sink: F64 | None = None
+    own_error: OwnError | None = None
 
     def rows(self) -> RowErrors:
         """The expected errors."""
@@ -147,7 +147,7 @@ class Block:
         single = (part * (converted + self.kernel.weights.half_ulp) + FAR * changes).max(axis=ALL)
         # each sum is rounded once, relative to a maximum that is raised by the offset
         once_each = (self.kernel.joining == "f32 from f16") * (self._held.share > 0).sum(axis=(1, 2, 3))
-        step_of_sum = HALF.half_step * np.exp(np.float64(self._offset))
+        step_of_sum = HALF.half_step * np.exp(np.float64(self.kernel.max_offset))
         rounded = sums.variance / total**2 + combined + sunk.variance + joined
         values = seen**2 * (_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V)
         lost = (sums.loss / total + sunk.loss) ** 2 * self.kv.mean_square_V
@@ -200,45 +200,31 @@ class Block:
         largest = self.x.max(axis=self.kernel.shares_maximum, keepdims=True, initial=LOWEST)
         return np.asarray(np.maximum.accumulate(largest, axis=2))
 
-    @property
-    def _offset(self) -> np.float32:
-        return np.float32(self.kernel.max_offset)
-
     @cached_property
     def p(self) -> F32:
         """The weights relative to the running maximum, before they are rounded."""
-        return np.asarray(np.exp(self.x - (self.maximum + self._offset)))
+        return np.asarray(np.exp(self.x - (self.maximum + self.kernel.max_offset)))
 
     @cached_property
     def scale(self) -> F32:
         """The factor that makes the weights relative to the row's final maximum."""
-        return np.asarray(np.exp(self.maximum + self._offset - self.maximum.max(axis=ALL, keepdims=True)))
+        return np.asarray(np.exp(self.maximum + self.kernel.max_offset - self.maximum.max(axis=ALL, keepdims=True)))
 
     @cached_property
     def weight(self) -> F64:
         """The sum of the weights, relative to the final maximum."""
         return _total(self.p * self.scale)
 
-    @property
-    def _visible(self) -> F64:
-        """`weight`, or 1 for a row that is masked everywhere."""
-        return np.where(self.weight == 0.0, 1.0, self.weight)
-
     @cached_property
     def total(self) -> F64:
         """The row sum, relative to the final maximum; 1 for a row that is masked everywhere."""
-        total = self.weight + self._sink_weight
+        total = self.weight + self._sink_over(self.maximum.max(axis=ALL))
         return np.where(total == 0.0, 1.0, total)
 
     @property
     def seen(self) -> F64:
         """The share of the weights, without the sink, in the row sum; it may be below the least float32."""
         return self.weight / self.total
-
-    @property
-    def _sink_weight(self) -> F64:
-        """The sink's weight relative to the final maximum."""
-        return self._sink_over(self.maximum.max(axis=ALL))
 
     def _sink_over(self, maximum: F32) -> F64:
         """The sink's weight relative to these logits."""
@@ -249,7 +235,8 @@ class Block:
     @cached_property
     def share(self) -> F32:
         """The weights, divided by their sum."""
-        return self.p * (self.scale / self._visible[ROWS]).astype(np.float32)
+        visible = np.where(self.weight == 0.0, 1.0, self.weight)
+        return self.p * (self.scale / visible[ROWS]).astype(np.float32)
 
     @cached_property
     def spread_left(self) -> F64:
@@ -264,7 +251,7 @@ class Block:
         held = _total(self.p * np.exp(self.maximum - self.maximum.max(axis=ADDED, keepdims=True)))
         highest = self.maximum.max(axis=ALL).astype(np.float64)
         sink = np.full(len(highest), -np.inf) if self.sink is None else self.sink
-        top = np.maximum(highest + self._offset, sink)
+        top = np.maximum(highest + self.kernel.max_offset, sink)
         row_sum = self.weight * np.exp(highest - top) + np.exp(sink - top)
         row_sum[row_sum == 0.0] = 1.0
         return np.asarray(self.kernel.least_float * (held * self.kv.channel_largest.max() + self._parts) / row_sum)
@@ -300,6 +287,7 @@ class Block:
             top_square=_chains((top**2 * spread).sum(axis=7)),
             scale=_chains(np.broadcast_to(self.scale[..., 0], weight.shape)),
             raised=_chains(np.broadcast_to(raised[..., 0], shape)),
+            own_error=self.own_error,
         )
         return accumulate(chains, self.kernel.accumulator, self.kv.mean_square_V, self.kv.channel_mean.var())
 
@@ -308,7 +296,7 @@ class Block:
         """The content of each accumulator at the end."""
         seen = self.seen.reshape(-1, 1, 1, 1)
         spread = (np.square(self.share, dtype=np.float64) * self._by_row(self.kv.spread_V)).sum(axis=ADDED)
-        maximum = (self.maximum.max(axis=ADDED) + self._offset).astype(np.float64)
+        maximum = (self.maximum.max(axis=ADDED) + self.kernel.max_offset).astype(np.float64)
         return Contribution(
             maximum=np.broadcast_to(maximum, spread.shape),
             share=(self._sums.content / self.total[:, None]).reshape(spread.shape),
@@ -327,7 +315,7 @@ class Block:
             return sunk(self._held, sinking, to, unit, self.kv)
         if self.sink is None:
             return Sunk(*[np.zeros(len(self.p))] * 5)
-        return sunk(self._held, sinking, self.sink, self._sink_weight / self.total, self.kv)
+        return sunk(self._held, sinking, self.sink, self._sink_over(self.maximum.max(axis=ALL)) / self.total, self.kv)
 
     def _joined(self) -> tuple[F64, F64, F64]:
         """The error of adding a block's sums in f16: mean square, the largest of one rounding, the largest possible.
@@ -460,7 +448,7 @@ class Block:
             error += np.float32(HALF.relative) * likely
         seen = self.share > 0
         x = np.where(seen, self._cut(self.logits.values, 0.0), raw)
-        below = np.where(seen, self.x - (self.maximum + self._offset), np.float32(0))
+        below = np.where(seen, self.x - (self.maximum + self.kernel.max_offset), np.float32(0))
         if self.logits.slope is not None:
             slope = self._cut(self.logits.slope, 0.0)
             error = error * slope**2 + (TANH_ERROR * x) ** 2

@@ -148,8 +148,7 @@ def _offset(k: F32, type_K: str) -> F32 | None:
 
 
 def _in_f16(values: Floats, least: float) -> F64:
-    halves = np.clip(values, -HALF.largest, HALF.largest).astype(np.float16)
-    return _without_less(halves.astype(np.float64), least)
+    return _without_less(np.clip(values, -HALF.largest, HALF.largest).astype(np.float16).astype(np.float64), least)
 
 
 def _without_less(values: F64, least: float) -> F64:

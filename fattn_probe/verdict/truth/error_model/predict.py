@@ -18,7 +18,7 @@ from fattn_probe.verdict.truth.error_model.hyperbolic import tanh_error
 from fattn_probe.verdict.truth.error_model.kernel import Kernel, Pieces, pieces_of, steps_of
 from fattn_probe.verdict.truth.error_model.operands import QK8_1, KVMoments, QRows, parts_of
 from fattn_probe.verdict.truth.error_model.prediction import Heads, Prediction, largest_unsampled_loss, why
-from fattn_probe.verdict.truth.error_model.rounding import HALF
+from fattn_probe.verdict.truth.error_model.rounding import HALF, OwnError, own_error
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 
 Tensors = Mapping[str, Any]
@@ -59,16 +59,12 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
         heads[job.seq, job.kv_head] = job.kv.some(NO_ROWS)
         for some, rows, shift in job.evaluated(product(range(op.sizes.group), queries.tolist())):
             at = (job.seq, np.searchsorted(queries, [q for _, q in some]), [job.first + h for h, _ in some])
-            shifts[at] = shift
-            for array, field in zip(found, fields(RowErrors), strict=True):
-                array[at] = getattr(rows, field.name)
+            shifts[at], found[:, *at] = shift, list(vars(rows).values())
     near, group = kv_heads[_nearest(kv_heads, op.sizes.n_head_kv)], op.sizes.group
     from_head = (near[:, None] * group + np.arange(group)).ravel()
     everywhere = RowErrors(*found[:, :, _nearest(queries, op.sizes.n_q)][..., from_head])
     shape = (op.sizes.n_seq, 1, op.sizes.n_head)
-    moments = [
-        heads[seq, kv_head] for seq, kv_head in product(range(op.sizes.n_seq), near.tolist()) for _ in range(group)
-    ]
+    moments = [heads[pair] for pair in product(range(op.sizes.n_seq), np.repeat(near, group).tolist())]
     heads_seen = np.isin(np.arange(op.sizes.n_head) // group, kv_heads)
     sampled = np.isin(np.arange(op.sizes.n_q), queries)[:, None] & heads_seen
     shifts = np.where(sampled[..., None], shifts[:, _nearest(queries, op.sizes.n_q)], np.nan)
@@ -88,8 +84,7 @@ def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: i
     chosen = _spaced(np.flatnonzero(of_pairs), max(2, number, most // op.sizes.n_kv))
     found, shifts = np.full((len(fields(RowErrors)), len(chosen)), np.nan), np.full((len(rows), op.sizes.hsv), np.nan)
     moments: list[Any] = [None] * len(chosen)
-    places = {tuple(rows[index].tolist()): place for place, index in enumerate(chosen)}
-    group = op.sizes.group
+    group, places = op.sizes.group, {tuple(rows[index].tolist()): place for place, index in enumerate(chosen)}
     pairs = sorted({(seq, head // group) for seq, _, head in places})
     for job in _jobs(op, tensors, kernel, pairs):
         here = [
@@ -98,9 +93,7 @@ def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: i
         moment = job.kv.some(NO_ROWS)
         for some, values, shift in job.evaluated(here):
             at = [places[job.seq, query, job.first + within] for within, query in some]
-            shifts[chosen[at]] = shift
-            for array, field in zip(found, fields(RowErrors), strict=True):
-                array[at] = getattr(values, field.name)
+            shifts[chosen[at]], found[:, at] = shift, list(vars(values).values())
             for place in at:
                 moments[place] = moment
     near = _nearest(chosen, len(rows))
@@ -124,15 +117,11 @@ def _jobs(op: Op, tensors: Tensors, kernel: Kernel, pairs: Iterable[tuple[int, i
         large = rows_beyond(LARGEST, k, v)
         k, v = _without_rows(k, large), _without_rows(v, large)
         kv = KVMoments.of(k, v, kernel, (op.type_K, op.type_V), V_is_K_view=op.V_is_K_view)
-        yield _Head(op, tensors, kernel, kv, v, seq, kv_head, large)
+        own = own_error(v, kv.channel_mean) if kernel.accumulator is HALF and kernel.split.group == 1 else None
+        yield _Head(op, tensors, kernel, kv, v, seq, kv_head, large, own)
 
 
-def without_hidden_large_values(
-    k: Floats,
-    v: Floats,
-    mask: Any,  # noqa: ANN401 (an array, or what makes it)
-    seq: int,
-) -> tuple[Floats, Floats]:
+def without_hidden_large_values(k: Floats, v: Floats, mask: object, seq: int) -> tuple[Floats, Floats]:
     """K (n_kv, hsk) and V (n_kv, hsv) with zeros in rows that no query sees and that have values beyond f16's range.
 
     A kernel that converts K or V turns such values into infinity. If the mask hides a row from every query, this is
@@ -191,6 +180,7 @@ class _Head:
     seq: int
     kv_head: int
     large: Indices
+    own_error: OwnError | None
 
     @property
     def first(self) -> int:
@@ -229,7 +219,7 @@ class _Head:
         steps = np.minimum(steps_of(pieces, absent), absent)
         sinks = self.tensors.get("sinks")
         sink = None if sinks is None else np.asarray(sinks, np.float64).ravel()[heads]
-        block, times = Block(self.kernel, steps, logits, q, kv, sink), _repeats(op)
+        block, times = Block(self.kernel, steps, logits, q, kv, sink, self.own_error), _repeats(op)
         found = block.rows()
         # equal rows have equal errors, which add up
         noise = ("logits", "weights", "guess", "sums", "values", "walk", "common", "rest")

@@ -4,12 +4,13 @@ Sources: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., ch. 2 
 Kollar, Quantization Noise, ch. 4 and 5 (the Fourier series of a quantiser's error for a Gaussian input).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.base.arrays import Floats
+from fattn_probe.base.arrays import F32, F64, Floats
 
 MEAN_SQUARE = (1 - 0.25) / (2 * np.log(2)) / 12
 """Mean of (error/ulp)^2 * (ulp/value)^2 over values spread evenly in a binade's logarithm, in units of 2^-2t."""
@@ -17,6 +18,9 @@ MEAN_SQUARE = (1 - 0.25) / (2 * np.log(2)) / 12
 NARROW, WIDE = 0.25, 0.7
 """Standard deviations of an increment, in ulps. Below NARROW, a rounding has three possible results. Above WIDE, its
 error no longer depends on the mean: exp(-2 pi^2 0.7^2) = 6e-5."""
+SAMPLE = 1 << 16
+"""The number of values of V that represent a head."""
+OwnError = Callable[[F32], F32]
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,27 @@ def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
     first[narrow], second[narrow] = _near_one_number(mean[narrow], deviation[narrow])
     first[middling], second[middling] = _by_series(mean[middling], deviation[middling])
     return first, second
+
+
+def own_error(v: Floats, mean: F64) -> OwnError:
+    """`added_error` by factor, for wide increments of a factor times V (n_kv, hsv): quantised values are few.
+
+    Each has the sign that makes its channel's mean positive. Ties go either way, as the sum is even or odd.
+    """
+    rows = v[:: -(-v.size // SAMPLE)] * np.copysign(1, mean)
+    halves, counts = np.unique(np.clip(rows, -HALF.largest, HALF.largest).astype(np.float16), return_counts=True)
+    values, shares = halves.astype(np.float32), counts / counts.sum()
+    known = np.full((2, 1 << 18), np.nan, np.float32)
+
+    def error(factors: F32) -> F32:
+        places = (factors.view(np.uint32) + 0x1000) >> 13  # f16 has as many bits
+        for place in np.unique(places[np.isnan(known[0, places])]):
+            exact = np.uint32(place << 13).view(np.float32) * values
+            off = np.rint(exact) - exact
+            known[:, place] = np.where(np.abs(off) == 0.5, 0, off) @ shares, max(1 / 12, off**2 @ shares)
+        return known[:, places]
+
+    return error
 
 
 def largest_bias(deviation: Floats) -> Floats:

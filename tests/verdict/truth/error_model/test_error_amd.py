@@ -41,6 +41,8 @@ THOUSANDS = "data: {Q: {kind: normal, scale: 40}, K: {kind: normal, scale: 42.36
 TEN_THOUSANDS = "data: {Q: {kind: uniform, scale: 44.86}, K: {kind: uniform, scale: 44.86}}"
 NORMAL_60 = "data: {Q: {kind: normal, scale: 55.31}, K: {kind: normal, scale: 60.0}}"
 V_10000 = "data: {Q: {kind: normal, scale: 2.36}, K: {kind: normal}, V: {kind: extreme, magnitude: 10000}}"
+SAME_K = "data: {K: {kind: constant, value: 0.1}, V: {kind: uniform, mean: 1}}"
+SMALL_K = "data: {K: {kind: normal, scale: 0.03}, V: {kind: uniform, mean: 1}}"
 FAR = "{kind: far_below_zero, logit: -5000}"
 FAR_V = f"data: {{Q: {FAR}, K: {FAR}, V: {{kind: uniform, scale: 0.1, mean: 0.1}}}}"
 
@@ -132,7 +134,13 @@ WIDE_ROWS = {
     "mma, flushed weights of V of 10000": (shape(64, 14, 2, 25, 3, "type_K: q8_0\ntype_V: q8_0", V_10000), "mi210"),
 }
 """Correct outputs with rows whose predicted error is as large as the answer. `fuzz` found them."""
-EVERY = CASES | TINY | ALARMS | WIDE_ROWS
+EQUAL = {
+    "vec, few values": (shape(64, 16, 2, 1, 4096, "type_K: q4_0", SAME_K), "rx9060xt"),
+    "tile, few values": (shape(64, 2, 2, 3, 507, "type_V: q5_0", SAME_K), "mi50"),
+    "tile, nearly equal weights": (shape(64, 2, 1, 8, 1024, "type_V: q4_0", SMALL_K), "rx7900xtx"),
+}
+"""Correct outputs of equal weights and a quantised V. `fuzz` found the first: 2.2 times the predicted error."""
+EVERY = CASES | TINY | ALARMS | WIDE_ROWS | EQUAL
 
 
 def case_of(name):
@@ -218,6 +226,19 @@ def test_the_error_that_all_channels_have_is_known_with_its_sign(name):
     error = dst - reference
     assert found.row_mean_error.item() == pytest.approx(error.mean(), rel=0.03)
     assert np.sqrt(np.square(error).mean()) == pytest.approx(found.rmse, rel=0.03)
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_weights_round_the_few_values_of_a_quantised_V_with_a_mean_error(name):
+    dst, reference, found = prediction_of(name)
+    assert judge(dst, reference, Tolerance(), expected=Expected(found)).status is Status.PASS
+    assert found.mean_error == pytest.approx((dst - reference).mean(), rel=0.2)
+    assert 0.85 <= np.sqrt(np.square(dst - reference).mean()) / found.rmse <= 1.15
+    op, V = case_of(name).op, operand_values(case_of(name).op, make_inputs(case_of(name)))["V"]
+    v = np.array([V[0, head // op.sizes.group, :] for head in range(op.sizes.n_head)], np.float64)
+    without = v[:, : -v.shape[1] // 8].mean(axis=1) - v.mean(axis=1)  # the last eighth of the KV rows
+    for wrong in (dst * np.float32(1 + 2.0**-9), np.roll(dst, 1, axis=3), dst + without.astype(np.float32)):
+        assert judge(wrong, reference, Tolerance(), expected=Expected(found)).status is Status.FAIL
 
 
 def test_of_equal_weights_the_rounded_sum_of_a_warp_has_the_largest_error():

@@ -3,7 +3,7 @@ from math import erf, exp, pi, sqrt
 import numpy as np
 import pytest
 
-from fattn_probe.verdict.truth.error_model.rounding import HALF, NARROW, SINGLE, added_error
+from fattn_probe.verdict.truth.error_model.rounding import HALF, NARROW, SINGLE, added_error, own_error
 
 
 def test_one_rounding_has_the_mean_square_of_numbers_spread_over_a_binade():
@@ -48,3 +48,13 @@ def test_equal_increments_in_the_middle_of_two_numbers_are_all_rounded_the_same_
         errors.append((float(held) - float(before)) / 2 - mean)
     assert errors == pytest.approx([bias] * 8)
     assert np.ravel(added_error(np.array([mean]), np.zeros(1))) == pytest.approx([bias, bias**2])
+
+
+def test_few_values_are_rounded_with_an_error_of_their_own():
+    found = own_error(np.array([[0.3, -0.5], [0.5, -0.5]]), np.array([0.4, -0.5]))(np.array([1, 2, 1], np.float32))
+    assert found[:, 1:].ravel() == pytest.approx([0.4 / 4, -0.3 / 4, 1 / 12, (0.09 + 3 / 4) / 4], abs=1e-4)
+    many, one = np.tile([[0.3], [0.0]], (70_000, 1)), np.ones(1, np.float32)
+    assert own_error(many, np.ones(1))(one)[0] == pytest.approx(-0.15, rel=0.01)
+    assert own_error(1e9 * many, np.ones(1))(2.0**-16 * one)[0] == pytest.approx(
+        (1 - HALF.largest / 2**16) / 2, rel=0.01
+    )
