@@ -52,12 +52,8 @@ class Coverage:
         return not self.findings
 
 
-@dataclass(frozen=True)
-class BlockPart:
-    """A block's work on a tile."""
-
-    block: int
-    work: TileWork
+BlockPart = tuple[int, TileWork]
+"""A block, and its work on a tile."""
 
 
 def check(facts: Facts) -> Coverage | None:
@@ -68,9 +64,9 @@ def check(facts: Facts) -> Coverage | None:
     parts: dict[Tile, list[BlockPart]] = {}
     for block in facts.blocks:
         for work in block.tiles:
-            parts.setdefault(work.tile, []).append(BlockPart(block.block, work))
+            parts.setdefault(work.tile, []).append((block.block, work))
     for found in parts.values():
-        found.sort(key=lambda part: (part.work.kb0_start, part.block))
+        found.sort(key=lambda part: (part[1].kb0_start, part[0]))
     limits = limits_of(facts.blocks)
     tiles = [tile_at(index, grid) for index in range(ntiles(grid))]
     holes = [finding for tile in tiles for finding in _holes(tile, parts.get(tile, []), grid, facts.blocks)]
@@ -96,7 +92,7 @@ def _holes(
     tile: Tile, parts: Sequence[BlockPart], grid: Grid, blocks: Sequence[BlockWork]
 ) -> Iterator[CoverageFinding]:
     """The KV steps of a tile that no block does, or that several blocks do."""
-    works = [part.work for part in parts]
+    works = [work for _, work in parts]
     limits = [work.kb0_limit for work in works if work.kb0_limit is not None]
     if works and not limits and all(work.kb0_step == 1 for work in works):
         joined = all(a.kb0_stop == b.kb0_start for a, b in pairwise(works))
@@ -104,9 +100,9 @@ def _holes(
             return  # consecutive parts cover the whole tile, so counting is unnecessary
     limit = max(limits, default=grid.iter_k)
     doers: list[tuple[int, ...]] = [()] * grid.iter_k
-    for part in parts:
-        for step in range(max(0, part.work.kb0_start), min(grid.iter_k, part.work.kb0_stop), part.work.kb0_step):
-            doers[step] += (part.block,)
+    for block, work in parts:
+        for step in range(max(0, work.kb0_start), min(grid.iter_k, work.kb0_stop), work.kb0_step):
+            doers[step] += (block,)
     wrong = [who if len(who) > 1 or (step < limit and not who) else None for step, who in enumerate(doers)]
     for who, run in groupby(range(grid.iter_k), key=wrong.__getitem__):
         steps = list(run)
@@ -142,14 +138,13 @@ def _meeting(a: BlockWork, b: BlockWork) -> str:
 def _outside(parts: dict[Tile, list[BlockPart]], grid: Grid) -> Iterator[CoverageFinding]:
     """Work on tiles outside the grid, or on KV steps beyond a tile's end."""
     for tile, found in sorted(parts.items()):
-        for part in found:
-            work, steps = part.work, (part.work.kb0_start, part.work.kb0_stop)
-            who = f"block {part.block} works on {spell(tile)}"
+        for block, work in found:
+            steps, who = (work.kb0_start, work.kb0_stop), f"block {block} works on {spell(tile)}"
             if not in_grid(tile, grid):
-                yield CoverageFinding("outside", f"{who}: the grid has no such tile", tile, steps, (part.block,))
+                yield CoverageFinding("outside", f"{who}: the grid has no such tile", tile, steps, (block,))
             elif work.kb0_start < 0 or work.kb0_stop > grid.iter_k or work.kb0_step < 1:
                 said = f"{who}, KV steps {work.kb0_start} to {work.kb0_stop - 1}: there are {grid.iter_k} (iter_k)"
-                yield CoverageFinding("outside", said, tile, steps, (part.block,))
+                yield CoverageFinding("outside", said, tile, steps, (block,))
 
 
 def _seams(blocks: Sequence[BlockWork], grid: Grid, holes: Sequence[CoverageFinding]) -> Iterator[CoverageFinding]:
@@ -195,35 +190,33 @@ def _listed(works: Sequence[TileWork]) -> str:
 
 def _handover(tile: Tile, parts: Sequence[BlockPart]) -> Iterator[CoverageFinding]:
     """Check that exactly one block of a tile writes `dst`, the last one, and expects the other blocks' parts."""
-    if any(part.work.kb0_step != 1 for part in parts):
+    if any(work.kb0_step != 1 for _, work in parts):
         return
-    where, blocks = spell(tile), tuple(part.block for part in parts)
-    writers = [part for part in parts if not part.work.is_fixup]
-    last = parts[-1]
+    where, blocks = spell(tile), tuple(block for block, _ in parts)
+    writers, last = tuple(block for block, work in parts if not work.is_fixup), blocks[-1]
     if not writers:
         yield CoverageFinding(
             "fixup", f"{where}: no block writes dst (is_fixup in {_blocks(blocks)})", tile, blocks=blocks
         )
     elif len(writers) > 1:
-        several = tuple(part.block for part in writers)
         yield CoverageFinding(
-            "fixup", f"{where}: {_blocks(several)} each write dst as the tile's last", tile, blocks=several
+            "fixup", f"{where}: {_blocks(writers)} each write dst as the tile's last", tile, blocks=writers
         )
-    elif writers[0] is not last:
-        said = f"{where}: block {writers[0].block} writes dst, but block {last.block} does the last part"
-        yield CoverageFinding("fixup", said, tile, blocks=(writers[0].block, last.block))
-    for part in parts:
-        writes, starts_late, said = not part.work.is_fixup, part.work.kb0_start > 0, ""
-        if part.work.needs_fixup and not writes:
+    elif parts[-1][1].is_fixup:
+        said = f"{where}: block {writers[0]} writes dst, but block {last} does the last part"
+        yield CoverageFinding("fixup", said, tile, blocks=(writers[0], last))
+    for block, work in parts:
+        writes, starts_late, said = not work.is_fixup, work.kb0_start > 0, ""
+        if work.needs_fixup and not writes:
             said = "has needs_fixup, but does not write dst itself"
-        elif part.work.needs_fixup and not starts_late:
+        elif work.needs_fixup and not starts_late:
             said = "has needs_fixup, but does the tile from its beginning"
-        elif part.work.needs_fixup and len(parts) == 1:
+        elif work.needs_fixup and len(parts) == 1:
             said = "has needs_fixup, but no block does the tile's beginning"
-        elif writes and starts_late and not part.work.needs_fixup:
-            said = f"starts at KV step {part.work.kb0_start} without needs_fixup: earlier steps are never added"
+        elif writes and starts_late and not work.needs_fixup:
+            said = f"starts at KV step {work.kb0_start} without needs_fixup: earlier steps are never added"
         if said:
-            yield CoverageFinding("fixup", f"{where}: block {part.block} {said}", tile, blocks=(part.block,))
+            yield CoverageFinding("fixup", f"{where}: block {block} {said}", tile, blocks=(block,))
 
 
 def _launched(facts: Facts) -> Iterator[CoverageFinding]:

@@ -27,14 +27,6 @@ from fattn_probe.lab.study.warpgroups import (
 READER = {"K": "S", "V": "PV"}
 
 
-@dataclass(frozen=True)
-class _Use:
-    """One filling of a buffer, and its readers."""
-
-    load: Event
-    reads: tuple[Event, ...]
-
-
 def broken_rules(events: Sequence[Event], plan: WarpgroupPlan, *, complete: bool = True) -> list[str]:
     """The events' violations of the rules of a ring of `plan.stages` buffers; in a deadlock, up to that point."""
     found = [*_stages(events, plan), *_order(events, plan), *_turns(events, plan)]
@@ -84,32 +76,27 @@ def _turns(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
 
 
 def _buffers(events: Sequence[Event], plan: WarpgroupPlan, what: str) -> Iterator[str]:
-    """No buffer is read before it is full, and none is filled while its last tile is still needed."""
+    """No buffer is read before it is full, or filled again before its load is done and all consumers have read it."""
     readers: dict[int | None, list[Event]] = defaultdict(list)
     for event in events:
         if event.what == READER[what]:
             readers[event.tile].append(event)
     loads = sorted((event for event in events if event.what == what), key=lambda event: event.start)
-    uses = [_Use(load, tuple(readers.pop(load.tile, ()))) for load in loads]
+    uses = [(load, readers.pop(load.tile, [])) for load in loads]
     for event in (event for unread in readers.values() for event in unread):
         yield f"{_name(event)} reads {what}{event.tile}, which is never loaded"
-    for use in uses:
-        for read in use.reads:
-            if read.start < use.load.end:
-                yield f"{_name(read)} reads {_name(use.load)} before it is full"
+    for load, reads in uses:
+        for read in reads:
+            if read.start < load.end:
+                yield f"{_name(read)} reads {_name(load)} before it is full"
     for stage in range(plan.stages):
-        for old, new in pairwise(use for use in uses if use.load.stage == stage):
-            yield from _refilled(old, new, plan)
-
-
-def _refilled(old: _Use, new: _Use, plan: WarpgroupPlan) -> Iterator[str]:
-    """A buffer is filled again only when its load is done and all consumers have read it."""
-    if new.load.start < old.load.end:
-        yield f"{_name(new.load)} and {_name(old.load)} are loaded into stage {new.load.stage} at once"
-    for group in plan.groups:
-        read = next((read for read in old.reads if read.actor == actor(group)), None)
-        if read is None or read.end > new.load.start:
-            yield f"{_name(new.load)} overwrites {_name(old.load)} before {actor(group)} has read it"
+        for (old, reads), (new, _) in pairwise(use for use in uses if use[0].stage == stage):
+            if new.start < old.end:
+                yield f"{_name(new)} and {_name(old)} are loaded into stage {stage} at once"
+            for group in plan.groups:
+                last = next((read for read in reads if read.actor == actor(group)), None)
+                if last is None or last.end > new.start:
+                    yield f"{_name(new)} overwrites {_name(old)} before {actor(group)} has read it"
 
 
 def _name(event: Event) -> str:
