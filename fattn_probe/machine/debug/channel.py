@@ -31,7 +31,7 @@ class Reply:
     """The reply to one command: `kind` is done, running, error, exit or connected.
 
     `console` is the command's output, `log` the debugger's messages. `stopped` is the last `*stopped` record before the
-    reply, `hits` are the unparsed `=breakpoint-modified` records, and `noise` is other text.
+    reply, and `hits` are the unparsed `=breakpoint-modified` records.
     """
 
     kind: str
@@ -40,7 +40,6 @@ class Reply:
     log: str = ""
     stopped: Mapping[str, Any] | None = None
     hits: tuple[str, ...] = ()
-    noise: str = ""
 
     def checked(self) -> Self:
         """This reply; raises DebuggerError if the command was refused."""
@@ -65,7 +64,7 @@ class ReplyBuilder:
     def __init__(self, token: int | None) -> None:
         self._result_mark = "" if token is None else f"{token}^"
         self._result: dict[str, Any] | None = None if token is not None else {"message": "done", "payload": None}
-        self._streams: dict[str, list[str]] = {"console": [], "log": [], "target": [], "output": []}
+        self._streams: dict[str, list[str]] = {"console": [], "log": []}
         self._hits: list[str] = []
         self._stopped = ""
 
@@ -84,24 +83,20 @@ class ReplyBuilder:
             return self._result is not None
         else:
             record = parse_response(line)
-            if record["type"] == "output":
-                self._streams["output"].append(line + "\n")
-            elif record["type"] in self._streams:
+            if record["type"] in self._streams:
                 self._streams[record["type"]].append(record["payload"] or "")
         return self._result is not None and self._result["message"] == "exit"
 
     def reply(self) -> Reply:
         """The complete reply."""
         result = self._result or {"message": "", "payload": None}
-        said = {name: "".join(parts) for name, parts in self._streams.items()}
         return Reply(
             result["message"],
             result["payload"] or {},
-            said["console"],
-            said["log"],
+            "".join(self._streams["console"]),
+            "".join(self._streams["log"]),
             (parse_response(self._stopped)["payload"] or {}) if self._stopped else None,
             tuple(self._hits),
-            said["target"] + said["output"],
         )
 
 

@@ -207,7 +207,6 @@ def test_a_reply_is_whole_at_the_prompt_after_its_result():
         "a warning\n",
         {"reason": "exited", "exit-code": "03"},
         ('=breakpoint-modified,bkpt={number="1",times="2"}',),
-        "noise of the program\n",
     )
 
 
