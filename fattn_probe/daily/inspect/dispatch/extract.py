@@ -102,10 +102,9 @@ class SourceBlock:
 
 @dataclass(frozen=True)
 class Value:
-    """The value that a statement gives a variable: its tokens, and for `?:` those of the condition."""
+    """The value that a statement gives a variable: its tokens, but for `?:` those of the condition, and the chosen."""
 
     variable: str
-    span: Span
     asked: Span
     chosen: Span
 
@@ -249,8 +248,8 @@ class Extract:
         question = next((index for index in outer if words[index] == "?"), None)
         if question is not None:
             colon = next((index for index in reversed(outer) if words[index] == ":"), span[1])
-            return Value(before[-1], span, (span[0], question), (question + 1, colon))
-        return Value(before[-1], span, span, (0, 0)) if "bool" in before else None
+            return Value(before[-1], (span[0], question), (question + 1, colon))
+        return Value(before[-1], span, (0, 0)) if "bool" in before else None
 
     def _given(self, statement: Statement) -> Span | None:
         """The tokens after the `=` of a statement that assigns to a plain variable."""
