@@ -29,9 +29,8 @@ from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.debug.procedure import run_procedure
 from fattn_probe.machine.debug.protocol import DebuggerError
 from fattn_probe.machine.debug.session import DebugSession, require_debug_info
-from fattn_probe.machine.run.frames import symbolised
-from fattn_probe.machine.run.outcome import Ending, Finding, Missing, Unsupported, parse_ending, read_result
-from fattn_probe.machine.run.runner import LAUNCHES_ENV, read_launches
+from fattn_probe.machine.run.outcome import Ending, Missing, Unsupported, read_result
+from fattn_probe.machine.run.runner import LAUNCHES_ENV, ending_of, read_launches
 from fattn_probe.machine.run.session import Session
 
 Ended = Ending | Unsupported
@@ -265,10 +264,7 @@ class Inspector:
         reason, detail, function = ended
         code = -int(signal.Signals[detail]) if reason == "signal" else int(detail or 0)
         done = Completed((started.program,), code, debugging.stdout, debugging.stderr, 0.0)
-        ending = parse_ending(done)
-        if isinstance(ending, Finding):
-            return symbolised(ending)
-        if ending is not None:
+        if (ending := ending_of(done)) is not None:
             return ending
         out = started.folder / "out.gguf"
         unsupported = read_result(out).unsupported if out.is_file() else ""
