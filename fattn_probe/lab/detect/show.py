@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Group, RenderableType, group
 from rich.text import Text
 
 from fattn_probe.base.errors import InputError
@@ -231,13 +231,9 @@ def fate_of(verdict: MutantVerdict, known: Sequence[Equivalent]) -> str:
     return EQUIVALENT if not verdict.by and argument(verdict.mutant, known) else verdict.fate
 
 
-def render_mutation(found: Mutated) -> RenderableType:
+@group()
+def render_mutation(found: Mutated) -> Iterator[RenderableType]:
     """The fates by file and by kind, the kinds of kills, and the survivors."""
-    return Group(*parts(found))
-
-
-def parts(found: Mutated) -> Iterator[RenderableType]:
-    """The parts of the report."""
     words = f"{number_of(len(found.verdicts), 'mutant')}, {number_of(found.cases, 'case')} on {', '.join(found.on)}"
     yield Text(words + (f"; {found.left} are not tried yet: run it again to continue\n" if found.left else "\n"))
     known = equivalents(amd=found.amd)
