@@ -58,7 +58,6 @@ class RowErrors:
     guess: F64  # what the square of `loss_rounding` would be on average
     sums: F64  # rounding of the sums of P*V
     values: F64  # conversion of V
-    size: F64  # root mean square of the output
     loss_logits: F64  # weight that moves to the sink
     loss_rounding: F64  # known roundings of P
     loss_weights: F64  # weights flushed to zero
@@ -157,7 +156,6 @@ class Block:
             guess=weights.guess / total**2,
             sums=rounded + row_sum,
             values=values,
-            size=np.sqrt(mean + spread),
             loss_logits=shifted,
             loss_rounding=weights.known / total,
             loss_weights=weights.lost / total,

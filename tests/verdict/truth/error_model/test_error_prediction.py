@@ -232,7 +232,6 @@ def test_the_output_of_a_v_in_k_is_as_large_as_the_weights_make_it():
     """Found by `fuzz` on a GTX 1060, with 3.7 times the predicted RMSE: Q points along K with the largest weights."""
     text = shape(64, 1, 1, 1, 9216, "layout: {V: {kind: view_of_K}}", "data: {K: {kind: uniform, scale: 1.811}}")
     model, reference, found = of_scenario(text, VEC, [1, 20, 1], 61)
-    assert found.rows.size.item() == pytest.approx(np.sqrt(np.square(reference).mean()), rel=0.01)
     assert judge(model, reference, Tolerance(), expected=Expected(found)).status is Status.PASS
     assert judge(model[..., ::-1], reference, Tolerance(), expected=Expected(found)).status is Status.FAIL
 
