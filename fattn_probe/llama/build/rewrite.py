@@ -35,7 +35,6 @@ ALL_TURNS = 64
 UNROLL_IN_MACRO = re.compile(r"#[ \t]*pragma[ \t]+unroll\b[^\n\\]*")
 DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)")
 WITHOUT_HIP = re.compile(r"[ \t]*#[ \t]*(?:ifndef[ \t]+|if[ \t]+!defined\()GGML_USE_HIP\b")
-COMMENT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/")
 
 
 @dataclass(frozen=True)
@@ -60,14 +59,6 @@ UPSTREAM = Style()
 
 
 @dataclass(frozen=True)
-class Note:
-    """A place that the rewriter leaves unchanged and that the simulator may compute differently."""
-
-    message: str
-    line: int
-
-
-@dataclass(frozen=True)
 class Rewritten:
     """A file as C++17 text, its kernels, and the PTX instructions (mnemonic, line) that the simulator lacks."""
 
@@ -75,7 +66,6 @@ class Rewritten:
     text: str
     kernels: tuple[KernelInfo, ...]
     unknown_ptx: tuple[tuple[str, int], ...]
-    notes: tuple[Note, ...]
 
 
 def _rewrite_directives(draft: Draft, *, unrolls: bool) -> None:
@@ -142,10 +132,4 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
         rewrite_pointers(draft)
         rewrite_symbols(draft)
     rewrite_launches(draft, kernels if style.whole else ())
-    notes = []
-    for place, (kind, code) in enumerate(draft.tokens):
-        if kind == "directive" and "/" in code and (macro := DEFINE.match(code)) and "/" in COMMENT.sub("", code):
-            # Its body stays unchanged, because it is unknown whether device code uses it.
-            line = 1 + sum(before.count("\n") for _, before in draft.tokens[:place])
-            notes.append(Note(f"macro {macro.group(1)} divides", line))
-    return Rewritten(path, "".join(draft.out), kernels, unknown_ptx, tuple(notes))
+    return Rewritten(path, "".join(draft.out), kernels, unknown_ptx)

@@ -364,11 +364,6 @@ def test_loops_are_unrolled_by_gcc_as_often_as_nvcc_would(style, turns, unrolled
     assert rewrite(text, style[0], PTX, style[1]).text == f"#pragma GCC unroll {unrolled}\nfor (;;) {{}}\n"
 
 
-def test_macros_that_divide_are_noted():
-    result = rewrite("#define A 1 // a/b\n#define B(x) \\\n ((x)/2)\n", "file.cu", PTX)
-    assert [(note.message, note.line) for note in result.notes] == [("macro B divides", 2)]
-
-
 SOUP = [
     *["(", ")", "[", "]", "{", "}", "<", ">", ",", ";", "=", ":", "::", "/", "/=", "*", ".", "->", "#", "<<<"],
     *["__global__", "__device__", "__host__", "__launch_bounds__", "__shared__", "extern", "static", "template"],
