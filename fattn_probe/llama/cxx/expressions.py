@@ -18,22 +18,17 @@ POINTER = re.compile(r"(?:\(.*\*\) ?)?0x[0-9a-f]+\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Variable:
-    """A variable of a condition: `text` as in the source, `ask` in the debugger's form (empty if there is none)."""
-
-    text: str
-    ask: str
-
-
-@dataclass(frozen=True)
 class Logic:
-    """A node: an `atom` has `ask`, its expression for a debugger, and its variables; the others have children."""
+    """A node: an `atom` has `ask`, its expression for a debugger, and its variables; the others have children.
+
+    A variable is its text in the source, and its expression for a debugger.
+    """
 
     kind: Literal["and", "or", "not", "atom"]
     text: str
     children: tuple["Logic", ...] = ()
     ask: str = ""
-    variables: tuple[Variable, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
 
     def atoms(self) -> Iterator["Logic"]:
         """The leaves, in the source's order."""
@@ -45,7 +40,7 @@ class Logic:
     def asks(self) -> Iterator[str]:
         """Every expression to evaluate."""
         for atom in self.atoms():
-            yield from filter(None, (atom.ask, *(variable.ask for variable in atom.variables)))
+            yield from filter(None, (atom.ask, *(ask for _, ask in atom.variables)))
 
 
 def truth_of_value(value: str | None) -> bool | None:
@@ -218,7 +213,7 @@ class Reader:
         text = self.text(start, stop)
         names = [name for name in dict.fromkeys(self._variables(start, stop)) if name != text]
         asks = ((name, debugger_expression(name, self.macros)) for name in names)
-        variables = tuple(Variable(name, ask) for name, ask in asks if ask)
+        variables = tuple((name, ask) for name, ask in asks if ask)
         return Logic("atom", text, (), debugger_expression(text, self.macros), variables)
 
     def _variables(self, start: int, stop: int) -> Iterator[str]:

@@ -214,7 +214,7 @@ def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
     for atom in logic.atoms():
         truth = known.get(atom.text)
         found = [Term(atom.text, None if truth is None else str(truth).lower())]
-        found += [Term(part.text, values.get(part.ask)) for part in atom.variables]
+        found += [Term(text, values.get(ask)) for text, ask in atom.variables]
         for term in found:
             if term.text not in seen and not (term.value and POINTER.match(term.value)):
                 seen.add(term.text)

@@ -51,7 +51,7 @@ class _Read:
 
     def shown(self, parts: Iterable[Logic]) -> dict[str, str]:
         """The variables of some parts of the condition, with their values."""
-        texts = [part.text for piece in parts for atom in piece.atoms() for part in atom.variables]
+        texts = [text for piece in parts for atom in piece.atoms() for text, _ in atom.variables]
         return {text: self.values[text] for text in dict.fromkeys(texts) if text in self.values}
 
 
@@ -122,7 +122,7 @@ class _Function:
     def hopeless(self, item: _Read) -> bool:
         """Whether the condition needs another vendor's GPU, or other template arguments, which are fixed by now."""
         lacks = lacking(item.logic, item.known)
-        variables = {part.text for piece in lacks for atom in piece.atoms() for part in atom.variables}
+        variables = {text for piece in lacks for atom in piece.atoms() for text, _ in atom.variables}
         own = self.parameters.get(item.decision.function, ())
         return self.needs_other_gpu(item) or bool(variables and variables.issubset(own))
 
