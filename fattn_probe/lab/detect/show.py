@@ -266,10 +266,10 @@ def render_mutation(found: Mutated) -> Iterator[RenderableType]:
 def table(name: str, pairs: Sequence[tuple[str, str]]) -> Table:
     """The number of mutants by fate, and the share killed of those that are not equivalent; a row for each group."""
     rows = []
-    for group in (*sorted({group for group, _ in pairs}), "all"):
-        counts = Counter(fate for own, fate in pairs if group in (own, "all"))
+    for part in (*sorted({part for part, _ in pairs}), "all"):
+        counts = Counter(fate for own, fate in pairs if part in (own, "all"))
         reached = sum(counts[fate] for fate in FATES if fate not in ("not reached", EQUIVALENT))
         numbers = reached, reached + counts["not reached"]
         shares = (f"{100 * counts['killed'] / number:.0f} %" if number else "-" for number in numbers)
-        rows.append((group, *(str(counts[fate]) for fate in FATES), *shares))
+        rows.append((part, *(str(counts[fate]) for fate in FATES), *shares))
     return Table((name, *FATES, "killed of reached", "of all"), tuple(rows))

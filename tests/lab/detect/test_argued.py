@@ -22,7 +22,7 @@ from fattn_probe.lab.detect.counts import (
 from fattn_probe.lab.detect.measure import Measured
 from fattn_probe.lab.detect.mutate import NOT_INFECTED, Mutated
 from fattn_probe.lab.detect.schema import switched
-from fattn_probe.lab.detect.show import annotated, document, fate_of, parts, summary, table
+from fattn_probe.lab.detect.show import annotated, document, fate_of, render_mutation, summary, table
 from fattn_probe.lab.detect.show import mutation_document as mutants_document
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.features import CUDA
@@ -171,7 +171,7 @@ def test_equivalent_mutants_count_neither_as_killed_nor_as_missed():
 def test_a_survivor_that_infects_no_case_is_told_from_others():
     survivor = replace(KILLED, by="", case="", on="", said=NOT_INFECTED, cases=5)
     found = Mutated(("sim:h200",), 3, (), None, (survivor, replace(survivor, said="", cases=1)), 9, 0)
-    lines = [str(part) for part in parts(found)][-2:]
+    lines = [str(part) for part in render_mutation(found).renderables][-2:]
     assert lines == [f"survived 5 cases: {MUTANT} (gives no other value in any of them)", f"survived 1 case: {MUTANT}"]
 
 
@@ -180,7 +180,7 @@ def test_a_survivor_has_the_cases_that_execute_it_and_no_total_that_is_none():
     survivor = replace(KILLED, by="", case="", on="", cases=5)
     ran = {survivor.mutant.digest: tuple(f"case-{number} on sim:h200" for number in range(5))}
     found = Mutated(("sim:h200",), 5, (), None, (survivor,), 8, 0, ran)
-    first, *_, last = map(str, parts(found))
+    first, *_, last = map(str, render_mutation(found).renderables)
     assert first == "1 mutant, 5 cases on sim:h200\n"
     assert last == "  executed by case-0 on sim:h200, case-1 on sim:h200, case-2 on sim:h200 and 2 more"
     assert [item["ran"] for item in mutants_document(found)["mutants"]] == [list(ran[survivor.mutant.digest])]
