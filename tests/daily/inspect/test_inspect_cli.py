@@ -16,7 +16,7 @@ import pytest
 from fattn_probe.base.digest import seal
 from fattn_probe.llama.build import open_build
 from fattn_probe.machine.run.capture import read_capture
-from tests.as_user import completed as probe
+from tests.as_user import fattn_probe
 from tests.made import executable
 
 pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
@@ -35,8 +35,8 @@ layout: {K: {kind: view, pad: 4}}
 """
 
 
-def inspect(*words):
-    return probe("inspect", *words)
+def inspect(*words, code=0):
+    return fattn_probe("inspect", *words, code=code)
 
 
 def test_two_devices_side_by_side():
@@ -56,14 +56,12 @@ def test_two_devices_side_by_side():
 def test_expected_facts(tmp_path, expect, code, said):
     path = tmp_path / "gqa.yaml"
     path.write_text(f"{GQA.read_text()}expect: {expect}\n")
-    done = inspect(path, "--on", "sim:h200", "--host")
-    assert done.returncode == code
+    done = inspect(path, "--on", "sim:h200", "--host", code=code)
     assert said in done.stderr
 
 
 def test_pages_and_pictures(tmp_path):
-    done = inspect(GQA, "--on", "sim:h200", "--html", tmp_path / "page.html", "--svg", tmp_path / "map.svg")
-    assert done.returncode == 0
+    inspect(GQA, "--on", "sim:h200", "--html", tmp_path / "page.html", "--svg", tmp_path / "map.svg")
     assert "<svg" in (tmp_path / "page.html").read_text()
     assert (tmp_path / "map.svg").read_text().startswith("<svg")
 
@@ -73,9 +71,8 @@ def test_values_read_from_memory_equal_the_inputs(tmp_path):
     (found,) = json.loads(inspect(GQA, "--on", "sim:h200", *words).stdout)["inspections"]
     assert {check["name"]: check["differing"] for check in found["bytes"]} == dict.fromkeys(("Q", "K", "V", "mask"), 0)
     assert all(abs(value) <= 1 for value in found["values"]["K[:2,0,1]"][0])
-    same = probe("run", GQA, "--on", "sim:h200", "--captures", tmp_path / "run")
-    assert same.returncode == 0
-    compared = probe("compare", found["capture"], tmp_path / "run/gqa@sim-h200.gguf")
+    fattn_probe("run", GQA, "--on", "sim:h200", "--captures", tmp_path / "run")
+    compared = fattn_probe("compare", found["capture"], tmp_path / "run/gqa@sim-h200.gguf")
     assert "equal" in compared.stdout, compared.stdout
 
 
@@ -87,18 +84,15 @@ REFUSED = {
 
 @pytest.mark.parametrize("said", REFUSED)
 def test_what_cannot_be_inspected_is_refused(said):
-    done = inspect(GQA, "--on", "sim:h200", *REFUSED[said])
-    assert done.returncode == 2
+    done = inspect(GQA, "--on", "sim:h200", *REFUSED[said], code=2)
     assert said in done.stderr
 
 
 @pytest.mark.parametrize("command", ["inspect", "debug"])
-def test_a_missing_debugger_is_said_before_anything_is_downloaded_or_compiled(command, tmp_path, monkeypatch):
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
-    done = probe(command, GQA, "--on", "sim:h200", "--debugger", "nogdb")
-    assert done.returncode == 3
+def test_a_missing_debugger_is_said_before_anything_is_downloaded_or_compiled(command, cache):
+    done = fattn_probe(command, GQA, "--on", "sim:h200", "--debugger", "nogdb", code=3)
     assert done.stderr.startswith("nogdb is not installed. To install it: Debian and Ubuntu: apt install gdb")
-    assert not (tmp_path / "cache/builds").exists()
+    assert not (cache / "builds").exists()
 
 
 @pytest.mark.slow
@@ -106,8 +100,7 @@ def test_a_kernel_that_ends_in_a_finding(tmp_path):
     """A known defect, in a kernel that test_dispatch.py compiles too."""
     path = tmp_path / "stride.yaml"
     path.write_text(STRIDE)
-    done = inspect(path, "--on", "sim:h200", "--values", "dst[0,0,0]")
-    assert done.returncode == 5
+    done = inspect(path, "--on", "sim:h200", "--values", "dst[0,0,0]", code=5)
     assert "misaligned" in done.stdout
     assert "flash_attn_ext_vec<...> at ggml/src/ggml-cuda/fattn-vec.cuh:" in done.stdout
     assert "so cols_per_block = 1" in done.stdout
@@ -118,7 +111,6 @@ def test_an_op_without_a_kernel_says_why(tmp_path):
     sizes = "hsk: 192\nhsv: 128\nn_head: 8\nn_head_kv: 2\nn_q: 9\nn_kv: 512\n"
     path.write_text(f"version: 1\nabout: x\n{sizes}mask: {{kind: causal}}\n")
     done = inspect(path, "--on", "sim:h200")
-    assert done.returncode == 0
     assert "unsupported" in done.stdout
     assert "gqa_ratio % 8 != 0 held (gqa_ratio = 4), so BEST_FATTN_KERNEL_NONE" in " ".join(done.stdout.split())
 
@@ -132,12 +124,11 @@ def test_a_debugger_without_python(tmp_path):
     )
     plain = json.loads(inspect(GQA, "--on", "sim:h200", "--json").stdout)["inspections"][0]["facts"]
     done = inspect(GQA, "--on", "sim:h200", "--json", "--debugger", script)
-    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["inspections"][0]["facts"] == plain
 
 
 def folder_of_the_build():
-    said = json.loads(probe("build", GQA, "--engine", "sim", "--arch", "90", "--debug", "--json").stdout)
+    said = json.loads(fattn_probe("build", GQA, "--engine", "sim", "--arch", "90", "--debug", "--json").stdout)
     return Path(said["folder"])
 
 
@@ -146,20 +137,17 @@ def test_a_stripped_build(tmp_path):
     copy = tmp_path / "build"
     shutil.copytree(folder_of_the_build(), copy, symlinks=True)
     subprocess.run(["strip", *map(str, (copy / "lib").glob("*.so"))], check=True)
-    assert "build is damaged (lib/libggml-" in inspect(GQA, "--on", "sim:h200", "--build", copy).stderr
+    assert "build is damaged (lib/libggml-" in inspect(GQA, "--on", "sim:h200", "--build", copy, code=2).stderr
     seal(copy)
     assert open_build(copy).manifest.fingerprint.flavour == "debug"
-    done = inspect(GQA, "--on", "sim:h200", "--build", copy)
-    assert done.returncode == 3
+    done = inspect(GQA, "--on", "sim:h200", "--build", copy, code=3)
     assert "libggml-cuda.so has no debug information" in done.stderr
 
 
 def test_a_debugger_that_hangs_is_lost(tmp_path):
     started = time.monotonic()
-    done = inspect(
-        GQA, "--on", "sim:h200", "--debugger", executable(tmp_path / "gdb", "#!/bin/sh\nsleep 60\n"), "--timeout", "1"
-    )
-    assert done.returncode == 4
+    debugger = executable(tmp_path / "gdb", "#!/bin/sh\nsleep 60\n")
+    done = inspect(GQA, "--on", "sim:h200", "--debugger", debugger, "--timeout", "1", code=4)
     assert "its start timed out after 1 s" in done.stderr
     assert time.monotonic() - started < 30
 
@@ -175,7 +163,6 @@ def test_the_dialogue_is_kept(tmp_path):
 def test_upstreams_own_case():
     words = ("--program", "test-backend-ops", "--filter", "hsk=64,hsv=64,nh=4,nr23=\\[1,1\\],kv=113,nb=3,mask=1")
     done = inspect(*words, "--on", "sim:h200", "--host", "--json")
-    assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["inspections"]
     assert found["case"].startswith("FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,")
     tensors = {tensor["name"]: tensor["ne"] for tensor in found["facts"]["tensors"]}
@@ -184,7 +171,7 @@ def test_upstreams_own_case():
 
 def test_the_live_debugger_stops_at_the_kernel():
     commands = "fattn tile\nfattn tensors\nfattn break fattn-mma-f16.cuh:733\ncontinue\nprint kb0\nquit\n"
-    done = probe("debug", GQA, "--on", "sim:h200", "--at", "block=3,warp=1", input=commands)
+    done = fattn_probe("debug", GQA, "--on", "sim:h200", "--at", "block=3,warp=1", input=commands)
     assert "thread (0, 1, 0)" in done.stdout
     assert "block (3, 0, 0)" in done.stdout
     assert "f16    64 256 2 1" in done.stdout
@@ -202,8 +189,7 @@ def test_the_live_debugger_stops_at_the_kernel():
 )
 def test_the_live_debugger_of_an_amd_gpu(case, on, kernel, work, position):
     commands = "fattn tensors\nfattn launch\nfattn blocks\nfattn step\nfattn tile\nquit\n"
-    done = probe("debug", case, "--on", f"sim:{on}", input=commands)
-    assert done.returncode == 0
+    done = fattn_probe("debug", case, "--on", f"sim:{on}", input=commands)
     for said in (f"{kernel} of {case}, block 0", "K        f16", "cc gfx", work, position):
         assert said in done.stdout
 
@@ -265,16 +251,14 @@ def test_variables_that_are_not_set_yet_are_no_position(live):
     [("block=99", "there is no block 99, only 0 to 7"), ("block=1,kb0=1", "leave out kb0, and use `fattn step` there")],
 )
 def test_the_live_debugger_refuses_a_place_that_is_not_there(place, said):
-    done = probe("debug", GQA, "--on", "sim:h200", "--at", place, input="quit\n")
-    assert done.returncode == 2
+    done = fattn_probe("debug", GQA, "--on", "sim:h200", "--at", place, input="quit\n", code=2)
     assert said in done.stderr
 
 
 @pytest.mark.night  # CI follows faults to dst in test_trace_to_the_end.py
 def test_a_fault_after_the_last_step_is_named():
     words = (SINKS, "--on", "sim:h200", "--trace", "--patch", FAULTS / "15157-sinks-twice.patch")
-    done = inspect(*words)
-    assert done.returncode == 5
+    done = inspect(*words, code=5)
     assert re.search(r"first deviation: kb0 \d+: (KQ_max|KQ_rowsum|VKQ) at the end of query", done.stdout)
     assert "output: fail" in done.stdout
     assert "the output is wrong" in done.stderr
@@ -285,8 +269,7 @@ def test_the_first_nan_is_found(tmp_path):
     """A row that sees nothing, in the kernel of gqa."""
     path = tmp_path / "masked-rows.yaml"
     path.write_text(re.sub("(?m)^mask: .*", "mask: {kind: masked_rows, every: 4, first: 1}", GQA.read_text()))
-    done = inspect(path, "--on", "sim:h200", "--find-nan")
-    assert done.returncode == 5
+    done = inspect(path, "--on", "sim:h200", "--find-nan", code=5)
     said = " ".join(done.stdout.split())
     assert re.search(r"query 1, .* is nan: its accumulators are finite; its mask is -inf everywhere, .*\.cuh:\d+", said)
     assert "masked-rows on sim:h200: a value is not finite" in done.stderr
@@ -297,8 +280,7 @@ def test_the_first_infinity_of_a_tile_kernel_is_found(tmp_path):
     path = tmp_path / "huge-v.yaml"
     data = "{V: {kind: uniform, scale: 1, mean: 60000}}"  # sums of P V in f16 overflow
     path.write_text(f"version: 1\nabout: huge V\nhsk: 40\nn_head: 4\nn_q: 5\nn_kv: 256\ndata: {data}\n")
-    done = inspect(path, "--on", "sim:h200", "--find-nan")
-    assert done.returncode == 5
+    done = inspect(path, "--on", "sim:h200", "--find-nan", code=5)
     assert (
         "VKQ of sequence 0, query 0, head 0, d 0 is inf, kb0 0: block 0, warp 0, lane 0, seen at fattn-tile.cuh:"
         in (" ".join(done.stdout.split()))
@@ -317,11 +299,11 @@ INTERFACES = pytest.mark.parametrize(
 
 
 def without_calls(*words, **options):
-    return probe(*words, "--debugger", STAND_IN, **options)
+    return fattn_probe(*words, "--debugger", STAND_IN, **options)
 
 
-def inspect_without(*words):
-    return without_calls("inspect", GQA, "--on", "sim:h200", *words)
+def inspect_without(*words, code=0):
+    return without_calls("inspect", GQA, "--on", "sim:h200", *words, code=code)
 
 
 @INTERFACES
@@ -330,7 +312,6 @@ def test_every_look_at_an_op_without_calls(interface, tmp_path):
         *("--values", "K[:4,0,1]", "--captures", tmp_path, "--trace", "--find-nan"),
         *("--break", LINE, "--print", "kb0", "--at", "block=2,warp=1", "--json", *interface),
     )
-    assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["inspections"]
     assert found["facts"]["launch"]["ntiles_dst"] == 2
     assert len(found["facts"]["blocks"]) == 8
@@ -344,7 +325,6 @@ def test_every_look_at_an_op_without_calls(interface, tmp_path):
 
 def test_the_live_debugger_without_calls():
     done = without_calls("debug", GQA, "--on", "sim:h200", input="fattn tile\nbt\nquit\n")
-    assert done.returncode == 0, done.stderr
     assert "block (0, 0, 0)" in done.stdout
     assert "std::apply" not in done.stdout
     assert "fattn-mma-f16.cuh:" in done.stdout
@@ -353,8 +333,9 @@ def test_the_live_debugger_without_calls():
 @INTERFACES
 def test_expressions_without_a_value_have_their_reason(interface):
     wanted = ("kb0", "KQ_maxx", "nosuchvar", "ggml_nbytes(0)")
-    done = inspect_without("--break", LINE, *(word for text in wanted for word in ("--print", text)), *interface)
-    assert done.returncode == 2
+    done = inspect_without(
+        "--break", LINE, *(word for text in wanted for word in ("--print", text)), *interface, code=2
+    )
     assert "kb0 = 0" in done.stdout
     place = r"flash_attn_ext_f16_iter at fattn-mma-f16.cuh:"
     said = [line for line in done.stderr.splitlines() if line.startswith("--print")]
@@ -366,6 +347,5 @@ def test_expressions_without_a_value_have_their_reason(interface):
 
 
 def test_an_expression_needs_a_place():
-    done = inspect_without("--print", "kb0")
-    assert done.returncode == 2
+    done = inspect_without("--print", "kb0", code=2)
     assert "--print 'kb0' needs --break 'PATTERN@FILE'" in done.stderr
