@@ -39,7 +39,8 @@ def none_left(program):
     return processes_of(program) == []
 
 
-def own(probe, tmp_path):
+@pytest.fixture
+def program(probe, tmp_path):
     """The program under a name of the test's own, to see whether it is still alive."""
     program = tmp_path / "probe"
     os.link(probe, program)
@@ -128,8 +129,7 @@ def test_a_command_that_resumes_the_program_returns_at_its_next_stop(gdb, probe)
 
 
 @pytest.mark.gdb
-def test_a_hung_program_is_lost_and_says_where_it_was(gdb, probe, tmp_path):
-    program = own(probe, tmp_path)
+def test_a_hung_program_is_lost_and_says_where_it_was(gdb, program):
     start = time.monotonic()
     with pytest.raises(LostError) as caught, DebugSession(gdb, program, ["hang"]) as session:
         OverMI(session, patience=0.5).resume("run")
@@ -146,8 +146,7 @@ def test_a_hung_program_is_lost_and_says_where_it_was(gdb, probe, tmp_path):
 
 @pytest.mark.gdb
 @pytest.mark.parametrize("during", ["run", "command"])
-def test_a_killed_debugger_is_lost_and_takes_the_program_with_it(gdb, probe, tmp_path, during):
-    program = own(probe, tmp_path)
+def test_a_killed_debugger_is_lost_and_takes_the_program_with_it(gdb, program, during):
     with pytest.raises(LostError) as caught, DebugSession(gdb, program, ["hang"]) as session:
         pid = int(session.python("import os; print(os.getpid())"))
         if during == "run":
@@ -162,8 +161,7 @@ def test_a_killed_debugger_is_lost_and_takes_the_program_with_it(gdb, probe, tmp
 
 
 @pytest.mark.gdb
-def test_a_debugger_that_ignores_interrupts_is_killed(gdb, probe, tmp_path):
-    program = own(probe, tmp_path)
+def test_a_debugger_that_ignores_interrupts_is_killed(gdb, program):
     stubborn = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\nwhile True: pass"
     lost = pytest.raises(LostError, match=r"a procedure in its Python timed out after 0\.3 s\n")
     with lost, DebugSession(gdb, program, grace=0.5) as session:
@@ -193,8 +191,7 @@ def test_a_machine_that_forbids_to_trace_says_what_would_permit_it(gdb, probe, t
 
 
 @pytest.mark.gdb
-def test_an_error_of_the_caller_ends_the_program_too(gdb, probe, tmp_path):
-    program = own(probe, tmp_path)
+def test_an_error_of_the_caller_ends_the_program_too(gdb, program):
     with pytest.raises(KeyError), DebugSession(gdb, program) as session:
         session.execute("break work")
         session.execute("run")
@@ -271,8 +268,7 @@ def test_a_debugger_with_a_fault_of_its_own_is_lost(gdb, probe, tmp_path):
 
 
 @pytest.mark.gdb
-def test_a_user_who_gives_up_leaves_no_program_running(gdb, probe, tmp_path):
-    program = own(probe, tmp_path)
+def test_a_user_who_gives_up_leaves_no_program_running(gdb, program):
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt), DebugSession(gdb, program, ["hang"]) as session:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
