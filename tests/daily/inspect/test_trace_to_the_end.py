@@ -72,17 +72,19 @@ def inspected(case, device, patch=None):
 
 
 def followed(case, device, place=None):
+    """The trace of a correct kernel, from which nothing deviates to dst."""
     tracer, output = inspected(case, device)
-    return tracer.follow(output, place), output
+    assert output.status == "pass"
+    trace = tracer.follow(output, place)
+    assert (trace.deviation, trace.stopped, trace.missing) == (None, (), "")
+    assert trace.stages[-1].where == "dst"
+    return trace
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS[kind]) for kind in CORRECT])
 def test_a_correct_kernel_is_followed_to_dst(kind):
     case, device, registers = CORRECT[kind]
-    trace, output = followed(case, device)
-    assert output.status == "pass"
-    assert (trace.deviation, trace.stopped, trace.missing) == (None, (), "")
-    assert trace.stages[-1].where == "dst"
+    trace = followed(case, device)
     assert len([stage for stage in trace.stages if not stage.stored]) > registers
     assert all(stage.place for stage in trace.stages)
     assert trace.row == (0, 0, 0)
@@ -95,10 +97,7 @@ def test_a_correct_kernel_is_followed_to_dst(kind):
 @pytest.mark.night
 @pytest.mark.parametrize("device", ["rx7900xtx", "rx9060xt", "rx9070xt", "mi100", "mi210", "mi300x"])
 def test_the_accumulators_of_amds_matrix_instructions_are_read_and_followed_to_dst(device):
-    trace, output = followed(CASES["sinks"], device, place=TracePlace(block=7, warp=1))
-    assert output.status == "pass"
-    assert (trace.deviation, trace.stopped, trace.missing) == (None, (), "")
-    assert trace.stages[-1].where == "dst"
+    trace = followed(CASES["sinks"], device, place=TracePlace(block=7, warp=1))
     assert trace.assumed == (ASSUMED_WMMA if device == "rx9060xt" else "")
     (tile,) = trace.tiles
     assert {item.name for item in tile.steps[-1].checked} >= {"KQ", "P", "KQ_max", "VKQ rescaled", "VKQ"}
@@ -108,10 +107,7 @@ def test_the_accumulators_of_amds_matrix_instructions_are_read_and_followed_to_d
 @pytest.mark.night
 @pytest.mark.parametrize("case", SHIPPED, ids=lambda case: case.name)
 def test_every_shipped_case_is_followed_to_dst(case):
-    trace, output = followed(case, "h200")
-    assert output.status == "pass"
-    assert (trace.deviation, trace.stopped, trace.missing) == (None, (), "")
-    assert trace.stages[-1].where == "dst"
+    followed(case, "h200")
 
 
 END = ("KQ_max at the end", "KQ_rowsum at the end")
