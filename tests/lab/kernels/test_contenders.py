@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from fattn_probe.base.errors import BuildError, InputError
-from fattn_probe.cases.device import Target, load_devices, parse_target
+from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import expand
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Scenario
@@ -27,7 +27,7 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.verdict import Status
 from tests.as_user import fattn_probe
-from tests.made import shown
+from tests.made import shown, target
 
 MASKS = ({"kind": "none"}, {"kind": "causal"}, {"kind": "random"})
 EARLY = Path(__file__).with_name("early.cu")
@@ -37,10 +37,6 @@ def case_of(**fields):
     entry = {"version": 1, "about": "test", "hsk": 64, "n_head": 2, "n_q": 5, "n_kv": 70, **fields}
     (case,) = expand(Scenario.model_validate(entry))
     return case
-
-
-def target(name):
-    return parse_target(name, load_devices())
 
 
 def rows(contenders, case, on="sim:h200", how=None):

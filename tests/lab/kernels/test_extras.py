@@ -16,7 +16,7 @@ from fattn_probe.lab.kernels.extras import Arrays, Attended, device_for, load, s
 from fattn_probe.lab.kernels.names import Package, arrays_of, contenders_of
 from fattn_probe.lab.kernels.torch_attention import attend, backends, visible
 from fattn_probe.verdict.measure.verdict import Status
-from tests.lab.kernels.attention_case import case, needs
+from tests.lab.kernels.attention_case import AttentionCase, case, needs
 
 from .test_contenders import case_of, rows
 
@@ -169,17 +169,9 @@ def test_a_backend_that_does_not_take_an_op_says_why():
 
 
 def exactly(asked, target, how):
-    """float64, by heads: what a package would compute."""
-    mask = None if asked.mask is None else asked.mask[None, None]
-    if asked.causal:
-        n_q, n_kv = asked.q.shape[2], asked.k.shape[2]
-        hidden = np.arange(n_kv) > np.arange(n_q)[:, None] + n_kv - n_q
-        mask = np.where(hidden, -np.inf, 0.0).astype(np.float16)[None, None]
-    group = asked.q.shape[1] // asked.k.shape[1]
-    k, v = (np.repeat(x.astype(np.float64), group, axis=1) for x in (asked.k, asked.v))
-    logits = asked.q.astype(np.float64) @ k.transpose(0, 1, 3, 2) * asked.scale + (0 if mask is None else mask)
-    weights = np.exp(logits - logits.max(axis=3, keepdims=True))
-    return Attended(weights / weights.sum(axis=3, keepdims=True) @ v)
+    """float64: what a package would compute."""
+    o, _ = AttentionCase(asked.q, asked.k, asked.v, asked.mask, asked.scale, asked.causal).exact()
+    return Attended(o)
 
 
 @pytest.mark.parametrize("mask", ["none", "causal", "random"])
