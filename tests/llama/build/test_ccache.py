@@ -24,11 +24,10 @@ with_ccache = pytest.mark.skipif(CCACHE is None, reason="ccache is not on this m
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """A cache of the test's own."""
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+def cache(cache, monkeypatch):
+    """A cache of the test's own, also of objects."""
     monkeypatch.delenv("CCACHE_DIR", raising=False)
-    return tmp_path / "cache"
+    return cache
 
 
 def build(folder, header="#define X 1\n", again=False):

@@ -21,8 +21,7 @@ OUTPUTS = ("bin/fattn-runner", "lib/libggml-cuda.so", "obj/cuda/fattn.cu.o")
 
 
 @pytest.fixture
-def request_(tmp_path, monkeypatch):
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+def request_(tmp_path, cache, monkeypatch):
     monkeypatch.setattr(toolchain, "cached_headers", lambda headers: headers.include)
     return BuildRequest(make_tree(tmp_path))
 
@@ -178,13 +177,6 @@ def mounted(folder, *words):
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 6 MiB."""
-    with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=6m", "tmpfs") as folder:
-        yield folder
-
-
 def test_a_read_only_file_system_serves_what_it_has(request_, made, tmp_path):
     folder, cache = ensure(request_).folder, tmp_path / "cache"
     with mounted(cache, "--bind", cache):
@@ -196,10 +188,11 @@ def test_a_read_only_file_system_serves_what_it_has(request_, made, tmp_path):
     assert len(made) == 1
 
 
-def test_a_disk_that_fills_up_while_headers_are_copied(tmp_path, small_disk, monkeypatch):
+def test_a_disk_that_fills_up_while_headers_are_copied(tmp_path, monkeypatch):
     """The message had 280 KB: a list of all copies that failed, from shutil.copytree."""
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(small_disk))
-    done = fattn_probe("build", "--source", make_tree(tmp_path).root, code=3)
-    assert "cannot be written: No space left on device" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert list((small_disk / "parts").iterdir()) == []
+    with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=6m", "tmpfs") as disk:
+        monkeypatch.setenv("FATTN_PROBE_CACHE", str(disk))
+        done = fattn_probe("build", "--source", make_tree(tmp_path).root, code=3)
+        assert "cannot be written: No space left on device" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert list((disk / "parts").iterdir()) == []

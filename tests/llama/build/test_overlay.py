@@ -115,8 +115,7 @@ def test_an_overlay_as_it_was_made_is_not_made_again(tmp_path, monkeypatch):
         prepared(tmp_path / "tree", tmp_path / "build")
 
 
-def test_only_what_differs_from_an_earlier_tree_is_rewritten(tmp_path, monkeypatch):
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+def test_only_what_differs_from_an_earlier_tree_is_rewritten(tmp_path, cache, monkeypatch):
     overlay.rewritten.cache_clear()
     first, again = prepared(tmp_path / "one", tmp_path / "build"), list[str]()
 

@@ -23,9 +23,8 @@ def plan_of(number, header=HEADERS):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, cache):
     """A build's folder, whose precompiled headers are made by `commands`."""
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
     made = tmp_path / "build"
     (made / "overlay" / CUDA).mkdir(parents=True)
     (made / "0.cu").write_text("// headers: 1\n")

@@ -23,9 +23,8 @@ def toolkit(folder, version=13000, listed=""):
 
 
 @pytest.fixture
-def bare(tmp_path, monkeypatch):
+def bare(tmp_path, cache, monkeypatch):
     """A machine without wheels and toolkits."""
-    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(headers, "wheel_root", lambda: None)
     monkeypatch.setattr(headers, "SYSTEM", tmp_path / "usr-local-cuda")
     for name in ("CUDA_HOME", "CUDA_PATH"):
