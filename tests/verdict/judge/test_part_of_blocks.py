@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario import layout as rule
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.machine.run.capture import Part
@@ -15,7 +14,7 @@ from fattn_probe.verdict.judge.cases import Answers, judge_case, judged_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.metrics import unwritten_elements
 from fattn_probe.verdict.measure.verdict import Status
-from tests.made import H200
+from tests.made import H200, case_of
 
 HEAD = "version: 1\nabout: a case of which some blocks run\n"
 BATCH = HEAD + "hsk: 64\nn_head: 8\nn_head_kv: 2\nn_q: 300\nn_kv: 2048\nmask: {kind: causal}\n"
@@ -39,11 +38,6 @@ def slow(monkeypatch):
     """Every case takes too long, and may run the fewest blocks."""
     monkeypatch.setattr(checks, "MOST_SECONDS", 0.0)
     monkeypatch.setattr(checks, "PART_SECONDS", 0.0)
-
-
-def case_of(text):
-    (case,) = expand(loads(text, "part.yaml"))
-    return case
 
 
 @pytest.mark.parametrize(
