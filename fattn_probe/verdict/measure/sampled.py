@@ -89,23 +89,25 @@ def sampled_of(case: Case, rows: I64, part: Part | None, target: Target) -> Samp
 def rows_of_selection(case: Case, geometry: Geometry, selection: Selection, number: int | None = None) -> I64:
     """The rows to check in a part of the output: the first and the last of each chosen tile, and random ones.
 
-    The random rows are a few of each tile, or from all tiles up to `number` rows in total; and one of each head that
-    would have none, although its hull is known. Only a checked row says how far outside the hull a head's rows may be.
+    These include a row of each head whose hull is known: only a checked row says how far outside the hull a head's rows
+    may be. The others are a few of each tile, or from all tiles up to `number` rows in total.
     """
     rng = np.random.default_rng((case.seed, RNG))
     tiles = [rows_of_tiles(geometry, case.op.sizes, np.array([tile])) for tile in selection.tiles]
     chosen = [rows[[0, -1]] for rows in tiles]
     if number is None:
         chosen += [rows[rng.integers(0, len(rows), IN_A_TILE)] for rows in tiles]
-    else:
-        every = np.concatenate(tiles)
-        chosen.append(every[rng.choice(len(every), max(0, min(number - 2 * len(tiles), len(every))), replace=False)])
-    found = np.concatenate(chosen)
-    others = rng.permutation(rows_of_tiles(geometry, case.op.sizes, selection.complete))
-    checked, heads = (rows @ (case.op.sizes.n_head, 0, 1) for rows in (found, others))  # numbered over all sequences
+    found, others = np.concatenate(chosen), rng.permutation(rows_of_tiles(geometry, case.op.sizes, selection.complete))
+    n_q, n_head = case.op.sizes.n_q, case.op.sizes.n_head
+    checked, heads = (rows @ (n_head, 0, 1) for rows in (found, others))  # numbered over all sequences
     without = np.isin(heads // geometry.group, checked // geometry.group) & ~np.isin(heads, checked)
     _, at = np.unique(heads[without], return_index=True)
-    return np.unique(np.concatenate([found, others[without][at]]), axis=0).astype(np.int64)
+    found = np.unique(np.concatenate([found, others[without][at]]), axis=0)
+    if number is not None:
+        taken, every = found @ (n_q * n_head, n_head, 1), rng.permutation(np.concatenate(tiles))
+        left = every[~np.isin(every @ (n_q * n_head, n_head, 1), taken)]
+        found = np.unique(np.concatenate([found, left[: max(0, number - len(found))]]), axis=0)
+    return found.astype(np.int64)
 
 
 def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int]]:

@@ -64,7 +64,7 @@ def test_the_verdict_of_the_same_output_needs_the_same_launches(cache):
 
 @pytest.mark.build
 @pytest.mark.network
-def test_a_run_with_the_same_bits_is_not_judged_again(cache, session, monkeypatch):
+def test_a_run_with_the_same_bits_is_not_judged_again(session, monkeypatch):
     """Neither is a check of several runs left out, nor an output that differs in one bit."""
     kept = Verdicts.under(session, H200, Checks())
     first = result_of(session, ONE, H200)

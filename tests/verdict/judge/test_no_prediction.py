@@ -110,7 +110,7 @@ def real_prediction():
     part = RMSE**2 / 4
     rows = dict.fromkeys(FIELDS, np.zeros(SHAPE[:3]))
     rows |= {name: np.full(SHAPE[:3], part) for name in ("logits", "weights", "sums", "values")}
-    rows |= {"worst": np.full(SHAPE[:3], 0.01), "size": np.ones(SHAPE[:3])}
+    rows["worst"] = np.full(SHAPE[:3], 0.01)
     heads = (SHAPE[0], 1, SHAPE[2])
     moments = Heads(
         *(np.zeros(heads), np.zeros(heads), np.zeros(heads)),
