@@ -74,6 +74,11 @@ class Ready:
     kernels: Sequence[str] = field(default=(), compare=False)
 
 
+def families(kernels: Sequence[str]) -> frozenset[str]:
+    """The families of kernels: `mma` of `mma 64,64,8,8`."""
+    return frozenset(kernel.partition(" ")[0] for kernel in kernels)
+
+
 class Schedule:
     """Judges the cases of lanes in `workers` processes, while their kernels compile, the most `likely` first.
 
@@ -91,7 +96,7 @@ class Schedule:
         )
         self._first, self._rest, self._tried = list[Ready](), list[Ready](), set[tuple[int, str]]()
         self._orders = defaultdict[int, Ordering](Ordering)
-        self._causes = Counter[tuple[int, str]]()
+        self._causes = Counter[tuple[int, frozenset[str]]]()
 
     def events(self) -> Generator[tuple[int, Event]]:
         """The news of all lanes, by number; closing the iterator stops workers and compilers."""
@@ -158,7 +163,7 @@ class Schedule:
                 continue
             words, growth = dict(ready.words), self.compilers.build_of(ready.number).growth
             if ready.method == PoolWorker.judge:
-                words["brief"] = self._causes[self._family(ready.number, words["case"])] >= CAUSES
+                words["brief"] = self._causes[ready.number, families(ready.kernels)] >= CAUSES
             task = functools.partial(ready.method, **words, number=ready.number, growth=growth)
             self._running[task] = time.monotonic()
             self.compilers.judging = len(self._running)
@@ -186,7 +191,8 @@ class Schedule:
         if task.func == PoolWorker.judge:
             self._events.append((number, Result.lost(words["case"], answer.how) if died else answer))
             if not died and answer.diagnosis and not answer.known:
-                self._causes[self._family(number, words["case"])] += 1
+                kernels = self.compilers.build_of(number).needs(number, words["case"])
+                self._causes[number, families(kernels)] += 1
             verdicts, code = self.lanes[number].verdicts, self.compilers.build_of(number).code
             if verdicts is not None and code is not None and not died:
                 verdicts.keep(words["case"], code, answer)
@@ -198,11 +204,6 @@ class Schedule:
             ordering.differences[words["seed"]] = answer if isinstance(answer, list) else []
             if len(ordering.differences) == self.lanes[number].orders:
                 self._events.append((number, ordering.found))
-
-    def _family(self, number: int, case: Case) -> tuple[int, str]:
-        """The lane, and the families of the kernels that the case launches."""
-        kernels = self.compilers.build_of(number).needs(number, case)
-        return number, " ".join(sorted({kernel.partition(" ")[0] for kernel in kernels}))
 
     def _alone(self, number: int, name: str, output: Output) -> None:
         """Store a case's separate output; after the last one of a lane, its orders can run."""
