@@ -321,7 +321,8 @@ class Compilers:
         if not wave:  # no kernel is known: the dry runs come next, and what they need takes as long as the host code
             sources += launching_by_size(session, cases, target)
         elif build.exact:  # not those of each wave, which would make another file each time
-            sources += launching_sources(session, build.kernels.values(), target)
+            for common in (False, True):
+                sources += launching_sources(session, build.kernels.values(), target, common=common)
         try:
             session.add_kernels(target, [build.kernels[name] for name in wave], sources=sources, jobs=self.slots)
         except BuildError as error:

@@ -39,8 +39,8 @@ MORE_HEADERS = {
 LAUNCHING = (*UNOPTIMISED, "-ftoplevel-reorder", "-fno-keep-static-consts", "-ffunction-sections", "-fmerge-constants")
 BROADCAST = "binbcast.cu"
 """Its hundreds of kernels do one operation on each element, so -O0 has the same bits, in half of -O1's 19 s."""
-BODIES_OF_CASES = re.compile(r"/fattn-probe-(?:mma|tile|vec)-")
-"""Files with the bodies of one kernel case each."""
+BODIES_ALONE = re.compile(r"/fattn-probe-(?:common|mma|tile|vec)-")
+"""Files with the body of one kernel, or of those that run beside others."""
 MUTANTS = "mutants"
 """The patch that puts faults behind switches (`lab/detect/schema.py`); kernels with it include the switches."""
 SWITCHES = ("-include", "native/sim/mutant.h")
@@ -108,10 +108,10 @@ class Flags:
         launches = LAUNCHES_PREFIX in source and self.simulator.flavour not in ("debug", "coverage")
         common = source == BACKEND or (launches and self.simulator.flavour != "check")
         flags = replace(self.simulator, flavour="release", lanes_apart=False) if common else self.simulator
-        watched = flags.flavour in ("check", "count") and re.search(r"-(?:mma|vec)-", source)
+        watched = flags.flavour in ("check", "count") and re.search(r"-(?:common|mma|vec)-", source)
         quick = UNOPTIMISED if source == BROADCAST else SIM_QUICK
         level = LAUNCHING if launches else () if watched or flags.flavour in ("debug", "coverage") else quick
-        kernel = BODIES_OF_CASES.search(source) and kernels_apart("sim", flags.flavour)
+        kernel = BODIES_ALONE.search(source) and kernels_apart("sim", flags.flavour)
         prelude = (QUICK_HEADERS if level else HEADERS) if kernel else PRELUDE
         switches = SWITCHES if any(patch.name == MUTANTS for patch in self.request.applied) else ()
         more = (*level, NO_SPECIAL_FUNCTIONS, *MORE_HEADERS.get(source, ()), *switches)

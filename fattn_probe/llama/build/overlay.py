@@ -13,18 +13,30 @@ from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import BuildError
 from fattn_probe.cases.device import is_amd
 from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents, kernels_apart
-from fattn_probe.llama.build.plan import STUBS_SCRIPT, body_text, case_file, case_text, launches_text, launching
+from fattn_probe.llama.build.plan import (
+    STUBS_SCRIPT,
+    body_text,
+    case_file,
+    case_text,
+    common_text,
+    derived,
+    launches_text,
+)
 from fattn_probe.llama.build.precompiled import HEADERS, QUICK_HEADERS, TEXT, digest_line
 from fattn_probe.llama.build.rewrite import Style, rewrite
+from fattn_probe.llama.build.rewrite_kernels import Bodies
 from fattn_probe.llama.build.simulator_flags import HIP_HEADERS
 from fattn_probe.llama.build.sources import (
     BODY_PREFIX,
+    COMMON,
+    COMMON_OF,
     CONVERSIONS,
     CONVERSIONS_TO_F16,
     CUDA,
     DISPATCH,
     DISPATCH_OF_TILES,
     INSTANCES,
+    KERNELS,
     LAUNCHES,
     LAUNCHES_PREFIX,
     TO_OTHER_TYPES,
@@ -42,8 +54,6 @@ OVERLAY_STAMP = "overlay.stamp"  # in a build folder: the state of the overlay w
 OWN_CASES = "fattn-probe-*"  # generated files in the overlay
 CUDA_SUFFIXES = (".cu", ".cuh", ".h")
 ATTENTION = "fattn"
-SHARED = "fattn-common.cuh"
-"""The header of the kernels that run in addition to those of any family."""
 REWRITTEN = Kind("rewritten", "the rewritten file")
 VENDOR = "hip.h"
 """In vendors/: CUDA's names, for hipcc."""
@@ -72,13 +82,16 @@ def prepare(growth: Growth, request: BuildRequest, sources: Sources, contents: C
         for name in (HEADERS, QUICK_HEADERS):
             growth.write(f"{cuda}/{name}", TEXT)
         headers_line = digest_line(growth.folder, (growth.folder / OVERLAY_STAMP).read_text())
-    shared = kernel_parameters(growth.folder / OVERLAY, SHARED)
     for case in map(sources.kernel, contents.kernels):
-        growth.write(f"{cuda}/{INSTANCES}/{case_file(case.name)}", headers_line + case_text(case, shared))
+        growth.write(f"{cuda}/{INSTANCES}/{case_file(case.name)}", headers_line + case_text(case))
     if request.engine == "sim":
-        for file in (*launching(contents, sources), *contents.sources):
+        common = kernel_parameters(growth.folder / OVERLAY, COMMON)
+        for file in (*derived(contents, sources), *contents.sources):
             if LAUNCHES_PREFIX in file:
                 growth.write(f"{cuda}/{file}", launches_text(sources.launched_by(file)))
+            elif COMMON_OF.search(file):
+                text = common_text(file, sources.launched_by(file), common)
+                growth.write(f"{cuda}/{file}", headers_line + text)
         headers = sorted({case.header for case in sources.cases.values()})
         for file in contents.sources:
             if BODY_PREFIX in file:
@@ -176,19 +189,26 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
 def rewrite_files(paths: Iterable[Path], style: Style) -> None:
     """Rewrite CUDA files to C++, in place; attention kernels compiled separately get a second file that launches them.
 
-    In the second file of a header, kernels have no bodies, so that a change in one does not change it. It has the name
-    and the lines of the first for debuggers and compilers.
+    In the second file of a header, kernels have no bodies, so that a change in one does not change it. Those of COMMON,
+    which run beside other kernels, only have bodies in a third file. Further files have the name and the lines of the
+    first for debuggers and compilers.
     """
     known = known_ptx()
     for path in paths:
         if path.suffix in CUDA_SUFFIXES:
-            text = path.read_text(errors=ERRORS)
-            path.write_text(rewritten(text, path.name, known, style), errors=ERRORS)
+            text, is_common = path.read_text(errors=ERRORS), style.apart and path.name == COMMON
+            own = replace(style, bodies="device") if is_common else style
+            path.write_text(rewritten(text, path.name, known, own), errors=ERRORS)
+            further = dict[str, Bodies]()
             if style.apart and path.name.startswith(ATTENTION):
-                name = f'#line 1 "{OVERLAY}/{CUDA}/{path.name}"\n'
-                (path.parent / LAUNCHES).mkdir(exist_ok=True)
-                launches = name + rewritten(text, path.name, known, replace(style, bodies=path.suffix != ".cuh"))
-                (path.parent / LAUNCHES / path.name).write_text(launches, errors=ERRORS)
+                further[LAUNCHES] = "none" if path.suffix == ".cuh" else "all"
+            if is_common:
+                further[KERNELS] = "kernels"
+            for folder, bodies in further.items():
+                made = rewritten(text, path.name, known, replace(style, bodies=bodies))
+                (path.parent / folder).mkdir(exist_ok=True)
+                line = f'#line 1 "{OVERLAY}/{CUDA}/{path.name}"\n'
+                (path.parent / folder / path.name).write_text(line + made, errors=ERRORS)
 
 
 @functools.cache

@@ -20,12 +20,16 @@ from fattn_probe.llama.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERN
 from fattn_probe.llama.build.sources import (
     BACKEND,
     BODY_PREFIX,
+    COMMON,
+    COMMON_OF,
     CONVERSIONS,
     CONVERSIONS_TO_F16,
     DISPATCH_OF_TILES,
+    KERNELS,
     LAUNCHES,
     UNUSED,
     Sources,
+    common_files,
     is_joined,
     launching_files,
 )
@@ -120,7 +124,7 @@ class Planner:
         if split and is_joined(self.flags.request.tree, self.flags.request.applied):
             files.remove(f"{LAUNCHES}/{DISPATCH_OF_TILES}")
         heaviest = sorted(files, key=lambda name: (not name.endswith("fattn.cu"), name != BACKEND))
-        wanted = [*launching(self.contents, self.flags.sources)]
+        wanted = [*derived(self.contents, self.flags.sources)]
         wanted += [CONVERSIONS] * (TEST_BACKEND_OPS in self.contents.programs)
         wanted += [name for name in self.contents.sources if name.endswith(".cu")]
         if not split or CONVERSIONS in wanted:
@@ -213,11 +217,14 @@ class Planner:
         return [self.compile(file, (*self.flags.host(file), *uses), folder) for file in files]
 
 
-def launching(contents: Contents, sources: Sources) -> tuple[str, ...]:
-    """The files that launch the kernels of a build that are compiled separately; not those in `contents.sources`."""
-    kernels = map(sources.kernel, contents.kernels)
+def derived(contents: Contents, sources: Sources) -> tuple[str, ...]:
+    """The files that launch the kernels of a build that are compiled separately, and those that run beside them.
+
+    Those in `contents.sources` are left out.
+    """
+    kernels, cases = map(sources.kernel, contents.kernels), sources.cases.values()
     alone = [kernel for kernel in kernels if kernel.instance]
-    return launching_files(alone, sources.cases.values(), contents.sources)
+    return tuple(name for find in (launching_files, common_files) for name in find(alone, cases, contents.sources))
 
 
 def case_file(name: str) -> str:
@@ -246,23 +253,39 @@ def body_text(file: str, headers: Iterable[str]) -> str:
     kernel, *values = file.rpartition("/")[2].removeprefix(BODY_PREFIX).removesuffix(".cu").split("-")
     arguments = f"<{', '.join(values)}>" if values else ""
     body = f"[[gnu::used]] static void (*const body)() = (void (*)()) &{BODIES}::{kernel}{arguments};\n"
-    return "".join([*(f'#include "../{header}"\n' for header in headers), "\n", body])
+    common = "".join(f'#include "../{folder}{COMMON}"\n' for folder in ("", f"{KERNELS}/"))
+    return "".join([*(f'#include "../{header}"\n' for header in headers), common, "\n", body])
 
 
-def case_text(case: KernelCase, shared: Mapping[str, Sequence[str]]) -> str:
-    """The text of a kernel case's file: upstream's instance file, reduced to one declaration.
-
-    For an instance, it has the bodies of the kernel and of the `shared` kernels (template parameters by name) that are
-    launched with it and depend only on sizes and columns; fixup kernels run beside stream-K kernels only.
-    """
+def case_text(case: KernelCase) -> str:
+    """The text of a kernel case's file: upstream's instance file, reduced to one declaration, or one kernel's body."""
     if not case.instance:
         return f'#include "../{case.header}"\n\n{case.declaration}\n'
-    family = BY_CASE[case.family]
-    named = family.arguments(case.instance)
-    columns = {"ncols1": named.get("ncols", "1"), "ncols2": "1", **named, "D": case.sizes[1]}
-    kernels = [(family.kernel, case.instance)]
-    for name, parameters in shared.items():
-        if columns.keys() >= set(parameters) and (family.stream_k or FIXUP not in name):
-            kernels.append((name, tuple(columns[parameter] for parameter in parameters)))
+    return f'#include "../{case.header}"\n\n{bodies_text([(BY_CASE[case.family].kernel, case.instance)])}'
+
+
+def common_text(file: str, cases: Iterable[KernelCase], common: Mapping[str, Sequence[str]]) -> str:
+    """The text of the file with the `common` kernels (template parameters by name) that run beside kernels of cases.
+
+    These are all that depend only on sizes and columns; fixup kernels run beside stream-K kernels only.
+    """
+    found = COMMON_OF.search(file)
+    others = int(found[2], 16) if found else 0
+    known = [{"ncols1": str(1 << bit)} for bit in range(others.bit_length()) if others >> bit & 1]
+    for case in cases:
+        family = BY_CASE[case.family]
+        named = dict(zip(family.case_parameters, case.args, strict=True)) if family.stream_k else {}
+        known.append({**named, "D": case.sizes[1]})
+    kernels = {
+        (name, tuple(columns[parameter] for parameter in parameters)): None
+        for name, parameters in common.items()
+        for columns in known
+        if columns.keys() >= set(parameters) and ("ncols2" in columns or FIXUP not in name)
+    }
+    return f'#include "../{COMMON}"\n#include "../{KERNELS}/{COMMON}"\n\n{bodies_text(kernels)}'
+
+
+def bodies_text(kernels: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """A table of kernels' bodies, by name and template arguments, which makes the compiler emit them."""
     bodies = "".join(f"    (void (*)()) &{BODIES}::{name}<{', '.join(values)}>,\n" for name, values in kernels)
-    return f'#include "../{case.header}"\n\n[[gnu::used]] static void (*const bodies[])() = {{\n{bodies}}};\n'
+    return f"[[gnu::used]] static void (*const bodies[])() = {{\n{bodies}}};\n"

@@ -17,7 +17,13 @@ from fattn_probe.llama.build.rewrite_arithmetic import (
 from fattn_probe.llama.build.rewrite_asm import rewrite_asm
 from fattn_probe.llama.build.rewrite_checker import rewrite_conversions, rewrite_copies, rewrite_pool, rewrite_symbols
 from fattn_probe.llama.build.rewrite_flags import rewrite_flags
-from fattn_probe.llama.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewrite_launches, rewrite_pointers
+from fattn_probe.llama.build.rewrite_kernels import (
+    Bodies,
+    KernelInfo,
+    rewrite_kernels,
+    rewrite_launches,
+    rewrite_pointers,
+)
 from fattn_probe.llama.build.rewrite_products import rewrite_products
 from fattn_probe.llama.build.rewrite_shared import rewrite_shared
 from fattn_probe.llama.build.rewrite_vectors import rewrite_vectors
@@ -43,14 +49,14 @@ class Style:
 
     A `whole` program also has host code, and its kernels may print. `unrolls` is whether g++ unrolls the loops that
     nvcc is told to unroll; it always does so in the kernels of UNROLLED. With `apart`, kernels of SPLIT headers call
-    bodies of their own, which may be in another object; without `bodies`, these are only declared.
+    bodies of their own, which may be in another object. A header without some `bodies` only declares these functions.
     """
 
     fast_math: bool = True
     whole: bool = False
     unrolls: bool = False
     apart: bool = True
-    bodies: bool = True
+    bodies: Bodies = "all"
     hip: bool = False
 
 
@@ -107,7 +113,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     draft = draft_of(tokenize(text))
     device = device_spans(draft)
     unrolls = style.unrolls or Path(path).name.startswith(UNROLLED)
-    _rewrite_directives(draft, unrolls=unrolls and style.bodies)
+    _rewrite_directives(draft, unrolls=unrolls and style.bodies != "none")
     rewrite_divisions(draft, device)
     replace_calls(draft, device, FUNCTIONS if style.fast_math else AMD if style.hip else EXACT)
     if style.whole:
@@ -125,7 +131,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     rewrite_shuffles(draft, device)
     unknown_ptx = rewrite_asm(draft, known_ptx)
     split = style.apart and SPLIT.match(Path(path).name) is not None
-    if split and style.bodies:
+    if split and style.bodies != "none":
         rewrite_flags(draft)
     kernels = rewrite_kernels(draft, bodies=style.bodies, split=split)
     if style.whole:

@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from fattn_probe.base.errors import BuildError
-from fattn_probe.llama.cxx.functions import BODIES, Function, functions_with, template_of
+from fattn_probe.llama.cxx.functions import BODIES, Function, functions, functions_with, template_of
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
 TAKES_A_KERNEL = ("cudaLaunchKernel", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig")
 NEEDED = frozenset({"__host__", "constexpr", "auto"})
 """A device function with one of these is not for kernels only: launch bounds, or its own type, follow from its body."""
+Bodies = Literal["all", "device", "kernels", "none"]
+"""Which functions of a header keep their bodies: those that a kernel may call, the kernels, or none.
+
+Device functions and host functions that are compiled for themselves see no change in the others.
+"""
 VOID_POINTERS = (["void", "*"], ["const", "void", "*"], ["void", "const", "*"])
 
 
@@ -75,11 +81,12 @@ def argument_names(draft: Draft, function: Function) -> list[str]:
     return [draft.words[index] for index in ends] if named else []
 
 
-def _split(draft: Draft, function: Function, *, bodies: bool) -> bool:
+def _split(draft: Draft, function: Function, *, bodies: Bodies) -> bool:
     """Move the body of a kernel to a function of the same name in a namespace, which the kernel calls.
 
-    The two can then be in different objects. Without `bodies`, that function is only declared. Returns False for a
-    kernel that stays unchanged, because it has parameters without names or with defaults.
+    The two can then be in different objects. That function has a body with "all" or "kernels"; with "kernels", there is
+    no kernel that calls it. Returns False for a kernel that stays unchanged, because it has parameters without names or
+    with defaults.
     """
     first = template_of(draft, function.header)
     is_template = first != UNMATCHED
@@ -87,24 +94,27 @@ def _split(draft: Draft, function: Function, *, bodies: bool) -> bool:
     arguments = argument_names(draft, function)
     if "=" in draft.words[first : function.start] or not (arguments or function.arguments[0] == function.arguments[1]):
         return False
-    parameters = draft.written(first, function.header) if is_template else "inline" if bodies else ""
+    whole = bodies in ("all", "kernels")
+    parameters = draft.written(first, function.header) if is_template else "inline" if whole else ""
     declared = f"{parameters} void {function.name}({draft.written(*function.arguments)})"
     values = f"<{', '.join(function.parameters)}>" if is_template else ""
     call = f"{BODIES}::{function.name}{values}({', '.join(arguments)});"
     draft.before(first, f"namespace {BODIES} {{ {declared}; }} ")
     draft.after(function.start - 1, f" {call}")
-    if bodies:
+    if bodies == "kernels":
+        draft.replace(function.start - 1, f"namespace {BODIES} {{ {declared} {{")
+    elif whole:
         draft.after(function.start - 1, f" }} namespace {BODIES} {{ {declared} {{")
+    if whole:
         draft.after(function.stop, " }")
     return True
 
 
-def rewrite_kernels(draft: Draft, *, bodies: bool = True, split: bool = False) -> tuple[KernelInfo, ...]:
+def rewrite_kernels(draft: Draft, *, bodies: Bodies = "all", split: bool = False) -> tuple[KernelInfo, ...]:
     """Strip launch bounds everywhere, and make every kernel begin with its description.
 
-    `split` moves the bodies of kernels to separate functions. Without `bodies`, these and the functions that only
-    kernels call have no bodies, so a change in one does not change the text. BuildError for a kernel whose body cannot
-    be moved, which would do nothing.
+    `split` moves the bodies of kernels to separate functions. Functions that are not among the `bodies` have none, so a
+    change in one does not change the text. BuildError for a kernel whose body cannot be moved, which would do nothing.
     """
     for start, stop in _bounds(draft):
         draft.blank(start, stop)
@@ -112,22 +122,47 @@ def rewrite_kernels(draft: Draft, *, bodies: bool = True, split: bool = False) -
     for function in functions_with(draft, "__global__"):
         plain = _describe(draft, function)
         apart = split and plain and _split(draft, function, bodies=bodies)
-        if not bodies:
-            if split and not apart:
-                raise BuildError(
-                    f"the kernel {function.name} cannot be compiled separately from its host function: its parameters "
-                    "need names and no defaults, and its launch bounds no #if"
-                )
+        if bodies != "all" and split and not apart:
+            raise BuildError(
+                f"the kernel {function.name} cannot be compiled separately from its host function: its parameters "
+                "need names and no defaults, and its launch bounds no #if"
+            )
+        if bodies == "none":
             draft.erase(function.start, function.stop)
         lines = draft.lines[function.at], draft.lines[function.start]
         kernels.append(KernelInfo(function.name, *lines, function.parameters))
-    if not bodies:
-        for function in functions_with(draft, "__device__"):
-            if NEEDED.isdisjoint(draft.words[function.header : function.at]):
-                draft.erase(function.start, function.stop)
-                draft.replace(function.start - 1, ";")
-                draft.replace(function.stop, "")
+    for function in functions_with(draft, "__device__") if bodies == "none" else ():
+        if NEEDED.isdisjoint(draft.words[function.header : function.at]):
+            draft.erase(function.start, function.stop)
+            draft.replace(function.start - 1, ";")
+            draft.replace(function.stop, "")
+    if bodies == "device":
+        _keep_device_functions(draft)
+    elif bodies == "kernels":
+        _keep_kernels(draft)
     return tuple(kernels)
+
+
+def _keep_device_functions(draft: Draft) -> None:
+    """Remove the bodies of kernels, and those of host functions behind all device functions.
+
+    The lines there go as well: no code follows that has a line, so the text does not depend on the length of a body.
+    """
+    last = max((function.stop for function in functions_with(draft, "__device__")), default=0)
+    kernels = {function.start for function in functions_with(draft, "__global__")}
+    for function in functions(draft):
+        behind = function.start > last
+        if function.start in kernels or (behind and NEEDED.isdisjoint(draft.words[function.header : function.at])):
+            draft.erase(function.start, function.stop, lines=not behind)
+
+
+def _keep_kernels(draft: Draft) -> None:
+    """Remove everything between the bodies of kernels, apart from directives."""
+    spans = [(draft.places[it.start - 1], draft.places[it.stop]) for it in functions_with(draft, "__global__")]
+    kept = {place for first, last in spans for place in range(first, last + 1)}
+    for place, (kind, text) in enumerate(draft.tokens):
+        if place not in kept and kind != "directive":
+            draft.out[place] = "\n" * text.count("\n")
 
 
 def rewrite_pointers(draft: Draft) -> None:

@@ -1,13 +1,13 @@
 """The files of a llama.cpp tree that a build compiles, read from its CMakeLists and folders."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.llama.cxx.includes import INCLUDE
-from fattn_probe.llama.launch.families import FAMILIES, kernel_named
+from fattn_probe.llama.launch.families import BY_CASE, FAMILIES, kernel_named
 from fattn_probe.llama.source import KernelCase, Tree, kernel_cases
 from fattn_probe.llama.source.features import case_parameters
 from fattn_probe.llama.source.patches import Patch
@@ -40,6 +40,12 @@ LAUNCHES = "launches"
 """The folder, in ggml-cuda/ of an overlay, of the attention files without the bodies of kernels."""
 LAUNCHES_PREFIX = "fattn-probe-launches-"
 OF_CASES = re.compile(rf"{LAUNCHES_PREFIX}of-([0-9a-f]+)\.cu$")
+COMMON = "fattn-common.cuh"
+"""The header of the kernels that run beside those of any family: fixup, combine, mask to KV_max."""
+KERNELS = "kernels"
+"""The folder, in ggml-cuda/ of an overlay, of COMMON with nothing but the bodies of its kernels."""
+COMMON_PREFIX = "fattn-probe-common-"
+COMMON_OF = re.compile(rf"{COMMON_PREFIX}of-([0-9a-f]+)-([0-9a-f]+)\.cu$")
 HOST_FUNCTIONS = {"mma": 1, "tile": 10, "vec": 4}
 """The number of host functions that launch the kernels of a case, by family, about."""
 FUNCTIONS_A_FILE = 30
@@ -80,8 +86,11 @@ class Sources:
         raise InputError(f"the {INSTANCES}/ of this source have no kernel case {name!r}")
 
     def launched_by(self, file: str) -> list[KernelCase]:
-        """The cases that a file of `launching_files` launches; none if fattn.cu calls no case of its head size."""
-        if chosen := OF_CASES.search(file):
+        """The cases that a file of `launching_files` launches; none if fattn.cu calls no case of its head size.
+
+        For a file of `common_files`, the cases that need its kernels.
+        """
+        if chosen := OF_CASES.search(file) or COMMON_OF.search(file):
             return [case for number, case in enumerate(self.cases.values()) if int(chosen[1], 16) >> number & 1]
         return [case for case in self.dispatched if launches_file(*case.sizes) == file]
 
@@ -249,14 +258,42 @@ def launching_files(
     }
     if len(set(left.values())) <= 1:
         return tuple(left.values())[:1]
-    by_width: dict[str, list[int]] = {}
-    for case in left:
-        by_width.setdefault(case.sizes[1], []).extend([numbers[case]] * HOST_FUNCTIONS.get(case.family, 1))
-    number = min(most, sum(map(len, by_width.values())) // FUNCTIONS_A_FILE)
-    parts: list[list[int]] = [[] for _ in range(max(1, number))]
-    for places in sorted(by_width.values(), key=len, reverse=True):
-        min(parts, key=len).extend(places)
-    return tuple(launches_file(f"of-{sum(1 << number for number in set(part)):x}") for part in parts if part)
+    parts = side_by_side({case: HOST_FUNCTIONS.get(case.family, 1) for case in left}, most)
+    return tuple(launches_file(f"of-{sum(1 << numbers[case] for case in part):x}") for part in parts)
+
+
+def side_by_side(cases: Mapping[KernelCase, int], most: int) -> list[list[KernelCase]]:
+    """Cases with their numbers of functions, in at most so many parts; those with the same DV are in one part."""
+    by_width: dict[str, list[KernelCase]] = {}
+    for case, number in cases.items():
+        by_width.setdefault(case.sizes[1], []).extend([case] * number)
+    parts: list[list[KernelCase]] = [[] for _ in range(max(1, min(most, sum(cases.values()) // FUNCTIONS_A_FILE)))]
+    for some in sorted(by_width.values(), key=len, reverse=True):
+        min(parts, key=len).extend(some)
+    return [list(dict.fromkeys(part)) for part in parts if part]
+
+
+def common_files(
+    kernels: Iterable[KernelCase], every: Iterable[KernelCase], files: Iterable[str] = (), most: int = 1
+) -> tuple[str, ...]:
+    """The files with the kernels of COMMON that run beside some kernels, apart from those that the `files` have.
+
+    They are chosen as those of `launching_files`. A name also has the sum of the other kernels' ncols1, powers of two:
+    the cases of stream-K kernels have their columns. A file takes 0.25 s to compile, and each kernel 25 ms.
+    """
+    numbers = {case: number for number, case in enumerate(every)}
+    chosen = [(int(match[1], 16), int(match[2], 16)) for match in map(COMMON_OF.search, files) if match]
+    left: dict[KernelCase, set[int]] = {}
+    for kernel in filter(lambda kernel: kernel.instance, kernels):
+        named = BY_CASE[kernel.family].arguments(kernel.instance)
+        columns = 0 if BY_CASE[kernel.family].stream_k else int(named.get("ncols1") or named.get("ncols") or 1)
+        if not any(bits >> numbers[kernel.whole] & 1 and columns & all_ == columns for bits, all_ in chosen):
+            left.setdefault(kernel.whole, set()).add(columns)
+    found = []
+    for part in side_by_side({case: 2 for case in left}, most) if left else ():
+        bits, columns = sum(1 << numbers[case] for case in part), sum(set().union(*(left[case] for case in part)))
+        found.append(f"{INSTANCES}/{COMMON_PREFIX}of-{bits:x}-{columns:x}.cu")
+    return tuple(found)
 
 
 def pair_of(case: KernelCase) -> str:

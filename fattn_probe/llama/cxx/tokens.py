@@ -84,17 +84,17 @@ class Draft:
         for index in range(start, stop):
             self.replace(index, "")
 
-    def erase(self, start: int, stop: int) -> None:
+    def erase(self, start: int, stop: int, *, lines: bool = True) -> None:
         """Remove the tokens [start, stop) with comments and directives, except those that define a macro.
 
-        If there are any, the conditional directives stay as well.
+        If there are any, the conditional directives stay as well. Without directives, newlines stay if `lines` do.
         """
         places = range(self.places[start - 1] + 1, self.places[stop])
         defines = any(self.tokens[it].kind == "directive" and DEFINES.match(self.tokens[it].text) for it in places)
         for place in places:
             kind, text = self.tokens[place]
             if kind != "directive" or not defines:
-                self.out[place] = "\n" * text.count("\n")
+                self.out[place] = "\n" * text.count("\n") * (lines or defines)
 
     def before(self, index: int, text: str) -> None:
         """Insert `text` before a token's replacement."""

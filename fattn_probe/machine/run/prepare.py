@@ -21,7 +21,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import RUNNER, Build, BuildRequest
 from fattn_probe.llama.build.key import as_compiled, kernels_apart
 from fattn_probe.llama.build.ninja import Report, silent
-from fattn_probe.llama.build.sources import CONVERSIONS_TO_F16, launches_file, launching_files
+from fattn_probe.llama.build.sources import CONVERSIONS_TO_F16, common_files, launches_file, launching_files
 from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.build.symbols import case_of, demangle
 from fattn_probe.llama.launch.architecture import arch_number
@@ -131,13 +131,19 @@ def launching_by_size(session: Session, cases: Iterable[Case], target: Target) -
     return tuple(launches_file(*size) for size in sizes & {case.sizes for case in kernel_cases(tree)})
 
 
-def launching_sources(session: Session, kernels: Iterable[KernelCase], target: Target) -> tuple[str, ...]:
-    """The files of a simulated GPU's build that launch some kernels, apart from those that it has."""
+def launching_sources(
+    session: Session, kernels: Iterable[KernelCase], target: Target, *, common: bool = False
+) -> tuple[str, ...]:
+    """The files of a simulated GPU's build that launch some kernels, apart from those that it has.
+
+    `common`: instead, those with the kernels that run beside these.
+    """
     if session.options.tree is None or target.engine != "sim":
         return ()
     made = session.builds.get(f"{target}/{RUNNER}")
     files = made.manifest.contents.sources if made is not None else ()
-    return launching_files(kernels, known_cases(session.options.tree).values(), files, cores() // 2)
+    find = common_files if common else launching_files
+    return find(kernels, known_cases(session.options.tree).values(), files, cores() // 2)
 
 
 def known_cases(tree: Tree) -> dict[str, KernelCase]:

@@ -60,4 +60,4 @@ def test_they_are_compiled_when_they_are_launched(tree):
 def test_a_kernel_whose_body_cannot_be_moved_is_refused_and_does_not_do_nothing(kernel):
     assert "dst" not in kernel or "dst[0]" in rewrite(kernel, "fattn-x.cuh", frozenset(), Style()).text
     with pytest.raises(BuildError, match="the kernel k cannot be compiled separately"):
-        rewrite(kernel, "fattn-x.cuh", frozenset(), Style(bodies=False))
+        rewrite(kernel, "fattn-x.cuh", frozenset(), Style(bodies="none"))

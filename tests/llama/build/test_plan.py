@@ -14,7 +14,7 @@ from fattn_probe.llama.build.key import (
     BuildRequest,
     Contents,
 )
-from fattn_probe.llama.build.plan import CUDA_LIBRARY, Planner, case_file, case_text, launches_text
+from fattn_probe.llama.build.plan import CUDA_LIBRARY, Planner, case_file, case_text, common_text, launches_text
 from fattn_probe.llama.build.simulator_flags import (
     DEBUGGED,
     SIM_HOST,
@@ -25,7 +25,7 @@ from fattn_probe.llama.build.simulator_flags import (
     SimulatorFlags,
 )
 from fattn_probe.llama.build.sources import CUDA as CUDA_FOLDER
-from fattn_probe.llama.build.sources import launching_files, read_sources
+from fattn_probe.llama.build.sources import common_files, launching_files, read_sources
 from fattn_probe.llama.build.stamp import NATIVE
 from fattn_probe.llama.build.toolchain import Toolchain
 from fattn_probe.llama.source import KernelCase
@@ -280,7 +280,7 @@ def test_in_a_debug_build_only_the_simulators_variables_have_types_and_the_cpu_b
     ],
 )
 def test_each_case_has_its_own_file(case, file, text):
-    assert (case_file(case.name), case_text(case, {})) == (file, text)
+    assert (case_file(case.name), case_text(case)) == (file, text)
 
 
 EVERY = [KernelCase("tile", (size, size), "fattn-tile-instance.cu") for size in ("64", "80", "96", "112", "128")]
@@ -370,28 +370,56 @@ def test_builds_share_what_does_not_depend_on_the_gpu_or_on_the_choice_of_vec_ke
     assert len(set(dispatch)) == 3
 
 
-SHARED = {
+BESIDE = {
     "flash_attn_mask_to_KV_max": ("ncols1",),
     "flash_attn_stream_k_fixup": ("D", "ncols1", "ncols2"),  # beside stream-K kernels
+    "flash_attn_combine_results": ("D",),
     "flash_attn_new": ("other",),
 }
-"""Kernels that run beside other kernels; of the last one, no instance is known."""
+"""The kernels of fattn-common.cuh; of the last one, no instance is known."""
+MMA, TILE, OTHER_TILE = (
+    KernelCase(family, tuple(sizes.split()), "fattn-x-instance.cu", tuple(instance.split()))
+    for family, sizes, instance in (
+        ("mma", "192 128 8 2", "192 128 8 2 true"),
+        ("tile", "64 64", "64 64 4 1 false"),
+        ("tile", "64 64", "64 64 16 1 false"),
+    )
+)
+
+
+def bodies(text):
+    return set(re.findall(r"&simt_body::flash_attn_(?:\w+_)?(\w+<.*>),$", text, re.MULTILINE))
+
+
+def test_the_file_of_one_kernel_has_only_its_body():
+    assert case_file(MMA.name) == "fattn-probe-mma-192-128-8-2-true.cu"
+    text = case_text(MMA)
+    assert text.startswith('#include "../fattn-x.cuh"\n') and bodies(text) == {"f16<192, 128, 8, 2, true>"}
 
 
 @pytest.mark.parametrize(
-    ("instance", "file", "bodies"),
+    ("kernels", "name", "expected"),
     [
-        ("192 128 8 2 true", "mma-192-128-8-2-true", ("f16<192, 128, 8, 2, true>", "max<8>", "fixup<128, 8, 2>")),
-        ("64 2 F16 F16 false", "vec-64-2-f16-f16-false", ("vec<64, 2, F16, F16, false>", "max<2>")),  # no stream-K
+        ((MMA,), "1-0", {"max<8>", "fixup<128, 8, 2>", "results<128>"}),
+        ((TILE, OTHER_TILE), "2-14", {"max<4>", "max<16>", "results<64>"}),  # no stream-K
+        ((MMA, TILE), "3-4", {"max<4>", "max<8>", "fixup<128, 8, 2>", "results<64>", "results<128>"}),
     ],
 )
-def test_the_file_of_one_kernel_has_its_body_and_those_of_kernels_that_run_beside_it(instance, file, bodies):
-    words = tuple(instance.split())
-    case = KernelCase(file[:3], words[:2] if "mma" in file else words[::2], "fattn-x-instance.cu", words)
-    assert case_file(case.name) == f"fattn-probe-{file}.cu"
-    text = case_text(case, SHARED)
-    assert tuple(re.findall(r"&simt_body::flash_attn_(?:\w+_)?(\w+<.*>),$", text, re.MULTILINE)) == bodies
-    assert text.startswith('#include "../fattn-x.cuh"\n')
+def test_the_kernels_that_run_beside_others_have_a_file_each_of_them_once(kernels, name, expected):
+    every = [MMA.whole, TILE.whole]
+    (file,) = common_files(kernels, every)
+    assert file == f"template-instances/fattn-probe-common-of-{name}.cu"
+    text = common_text(file, [kernel.whole for kernel in kernels], BESIDE)
+    assert bodies(text) == expected
+    assert text.count("max<") + text.count("fixup<") + text.count("results<") == len(expected)
+    assert text.startswith('#include "../fattn-common.cuh"\n#include "../kernels/fattn-common.cuh"\n')
+    assert not common_files(kernels, every, [file]), "a build with this file needs no other"
+
+
+def test_a_build_gets_a_further_file_for_the_kernels_that_its_files_lack():
+    every, file = [MMA.whole, TILE.whole], "template-instances/fattn-probe-common-of-{}.cu".format
+    assert common_files((MMA, TILE, OTHER_TILE), every, [file("3-4")]) == (file("2-10"),)
+    assert common_files((MMA.whole,), every) == (), "a whole case has them"
 
 
 def test_a_kernel_on_its_own_is_launched_by_the_file_of_its_head_size_in_every_flavour(tmp_path):
@@ -401,7 +429,7 @@ def test_a_kernel_on_its_own_is_launched_by_the_file_of_its_head_size_in_every_f
         plan = plan_of(tmp_path / flavour, contents, flavour=flavour)
         names = [source.rpartition("/")[2] for source in sources(plan)]
         wanted = ["fattn-probe-mma-64-64-8-8-false-false-false.cu", "fattn-probe-launches-64-64.cu"]
-        assert [name for name in names if name.startswith("fattn-probe-")] == wanted
+        assert [name for name in names if name.startswith("fattn-probe-") and "-common-" not in name] == wanted
         commands.add(command(plan, "obj/ggml-cuda/template-instances/fattn-probe-launches-64-64.cu.o"))
     assert [[word for word in words if word.startswith("-O")][-1] for words in commands] == ["-O0"] * 2  # check's own
 

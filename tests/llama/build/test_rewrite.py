@@ -71,7 +71,7 @@ def test_kernel_describes_itself(header, bounds, kernel):
 def test_without_bodies_a_kernel_only_describes_itself():
     kernel = "__launch_bounds__(N) __global__ void k(int n) {\n#pragma unroll\n  for (;;) { f(n / 2.0f); }\n}\n"
     text = kernel + "int host() { g(); }\n"
-    found = rewrite(text, "fattn-vec.cuh", PTX, Style(bodies=False)).text
+    found = rewrite(text, "fattn-vec.cuh", PTX, Style(bodies="none")).text
     declared, kernel = "namespace simt_body { void k(int n); }", f"__global__ void k(int n) {{ {DESCRIBE.format('N')}"
     assert squeezed(found) == f"{declared} {kernel} simt_body::k(n); }} int host() {{ g(); }} "
     assert found.count("\n") == text.count("\n")
@@ -92,7 +92,9 @@ BODY = "template < int D , bool softcap > void k(const char * Q , float2 * dst ,
 
 
 def test_a_kernel_template_of_an_attention_header_calls_a_body_that_may_be_elsewhere():
-    whole, declared = (rewrite(SPLIT, "fattn-x.cuh", PTX, Style(bodies=bodies)).text for bodies in (True, False))
+    whole, declared, alone = (
+        rewrite(SPLIT, "fattn-x.cuh", PTX, Style(bodies=bodies)).text for bodies in ("all", "none", "kernels")
+    )
     kernel = f"{DESCRIBE.format('D , 1')} simt_body::k<D, softcap>(Q, dst, ne);"
     for text in (whole, declared):
         assert text.count("\n") == SPLIT.count("\n")
@@ -102,6 +104,7 @@ def test_a_kernel_template_of_an_attention_header_calls_a_body_that_may_be_elsew
     lines = whole.splitlines()
     assert lines[4].endswith(f"}} namespace simt_body {{ {BODY} {{")
     assert lines[5:] == ["#ifdef AVAILABLE", "    f<D>(Q[0]); // a comment", "#endif", "} }"]
+    assert alone.splitlines() == [*[""] * 4, f"namespace simt_body {{ {BODY} {{", *lines[5:]]
 
 
 @pytest.mark.parametrize(
@@ -122,15 +125,30 @@ def test_a_change_in_a_body_leaves_the_text_without_bodies():
 
     def text(change):
         whole = device.format(change) + constant + SPLIT.replace("Q[0]", f"Q[0]{change}")
-        return rewrite(whole, "fattn-x.cuh", PTX, Style(bodies=False)).text
+        return rewrite(whole, "fattn-x.cuh", PTX, Style(bodies="none")).text
 
     assert text("") == text(" + 1 /* more */")
     assert text("").startswith(f"static __device__ float g(int n) ;\n\n\n{constant}")
 
 
+def test_a_change_in_a_kernel_or_in_host_code_behind_leaves_the_text_with_device_functions():
+    """No body there has a line of its own, so its length does not matter either."""
+    host = "template <int D> void launch(int n) {{\n    k<D>(n){};\n}}\n"
+    device = "static __device__ float g(int n) {\n    return n;\n}\n"
+
+    def text(change, before=""):
+        whole = before + device + SPLIT.replace("Q[0]", f"Q[0]{change}") + host.format(change)
+        return rewrite(whole, "fattn-x.cuh", PTX, Style(bodies="device")).text
+
+    assert text("") == text(" + 1 /* more */") == text("\n + 1\n")
+    assert text("").startswith(device) and text("").endswith("template <int D> void launch(int n) {}\n")
+    first = text("", SPLIT.replace("k(", "first("))
+    assert first.count("\n") == (SPLIT + device + SPLIT + host).count("\n") - 4 - 2, "lines before g are kept"
+
+
 def test_a_body_that_defines_a_macro_keeps_its_directives():
     text = "__global__ void k() {\n#ifdef X\n#define Y 1\n#endif\n    f();\n}\n"
-    found = rewrite(text, "fattn-x.cuh", PTX, Style(bodies=False)).text
+    found = rewrite(text, "fattn-x.cuh", PTX, Style(bodies="none")).text
     assert found.splitlines()[1:] == ["#ifdef X", "#define Y 1", "#endif", "", "}"]
 
 

@@ -90,7 +90,7 @@ def test_one_function_of_two_that_must_stay_keeps_the_other():
 def test_only_attention_kernels_compiled_apart():
     assert "simt_once" not in rewritten(LOAD, "common.cuh")
     assert "simt_once" not in rewritten(LOAD, style=Style(apart=False))
-    assert "simt_once" not in rewritten(LOAD, style=Style(bodies=False))
+    assert "simt_once" not in rewritten(LOAD, style=Style(bodies="none"))
 
 
 def test_whether_a_condition_is_constant_depends_on_the_flag():
