@@ -20,6 +20,8 @@ from fattn_probe.llama.build.rewrite_flags import rewrite_flags
 from fattn_probe.llama.build.rewrite_kernels import (
     Bodies,
     KernelInfo,
+    keep_device_functions,
+    keep_kernels,
     rewrite_kernels,
     rewrite_launches,
     rewrite_pointers,
@@ -138,4 +140,8 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
         rewrite_pointers(draft)
         rewrite_symbols(draft)
     rewrite_launches(draft, kernels if style.whole else ())
+    if style.bodies == "device":
+        keep_device_functions(draft)
+    elif style.bodies == "kernels":
+        keep_kernels(draft)
     return Rewritten(path, "".join(draft.out), kernels, unknown_ptx)

@@ -136,14 +136,10 @@ def rewrite_kernels(draft: Draft, *, bodies: Bodies = "all", split: bool = False
             draft.erase(function.start, function.stop)
             draft.replace(function.start - 1, ";")
             draft.replace(function.stop, "")
-    if bodies == "device":
-        _keep_device_functions(draft)
-    elif bodies == "kernels":
-        _keep_kernels(draft)
     return tuple(kernels)
 
 
-def _keep_device_functions(draft: Draft) -> None:
+def keep_device_functions(draft: Draft) -> None:
     """Remove the bodies of kernels, and those of host functions behind all device functions.
 
     The lines there go as well: no code follows that has a line, so the text does not depend on the length of a body.
@@ -156,7 +152,7 @@ def _keep_device_functions(draft: Draft) -> None:
             draft.erase(function.start, function.stop, lines=not behind)
 
 
-def _keep_kernels(draft: Draft) -> None:
+def keep_kernels(draft: Draft) -> None:
     """Remove everything between the bodies of kernels, apart from directives."""
     spans = [(draft.places[it.start - 1], draft.places[it.stop]) for it in functions_with(draft, "__global__")]
     kept = {place for first, last in spans for place in range(first, last + 1)}

@@ -88,13 +88,13 @@ static __global__ void k(
 #endif
 }
 """
+LAUNCH = "template <int D> void launch(int n) {{\n    k<D><<<1, 1>>>(n){};\n}}\n"
 BODY = "template < int D , bool softcap > void k(const char * Q , float2 * dst , const uint3 ne)"
 
 
 def test_a_kernel_template_of_an_attention_header_calls_a_body_that_may_be_elsewhere():
-    whole, declared, alone = (
-        rewrite(SPLIT, "fattn-x.cuh", PTX, Style(bodies=bodies)).text for bodies in ("all", "none", "kernels")
-    )
+    whole, declared = (rewrite(SPLIT, "fattn-x.cuh", PTX, Style(bodies=bodies)).text for bodies in ("all", "none"))
+    alone = rewrite(SPLIT + LAUNCH.format(""), "fattn-x.cuh", PTX, Style(bodies="kernels")).text
     kernel = f"{DESCRIBE.format('D , 1')} simt_body::k<D, softcap>(Q, dst, ne);"
     for text in (whole, declared):
         assert text.count("\n") == SPLIT.count("\n")
@@ -104,7 +104,7 @@ def test_a_kernel_template_of_an_attention_header_calls_a_body_that_may_be_elsew
     lines = whole.splitlines()
     assert lines[4].endswith(f"}} namespace simt_body {{ {BODY} {{")
     assert lines[5:] == ["#ifdef AVAILABLE", "    f<D>(Q[0]); // a comment", "#endif", "} }"]
-    assert alone.splitlines() == [*[""] * 4, f"namespace simt_body {{ {BODY} {{", *lines[5:]]
+    assert alone.splitlines() == [*[""] * 4, f"namespace simt_body {{ {BODY} {{", *lines[5:], "", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -133,17 +133,16 @@ def test_a_change_in_a_body_leaves_the_text_without_bodies():
 
 def test_a_change_in_a_kernel_or_in_host_code_behind_leaves_the_text_with_device_functions():
     """No body there has a line of its own, so its length does not matter either."""
-    host = "template <int D> void launch(int n) {{\n    k<D>(n){};\n}}\n"
     device = "static __device__ float g(int n) {\n    return n;\n}\n"
 
     def text(change, before=""):
-        whole = before + device + SPLIT.replace("Q[0]", f"Q[0]{change}") + host.format(change)
+        whole = before + device + SPLIT.replace("Q[0]", f"Q[0]{change}") + LAUNCH.format(change)
         return rewrite(whole, "fattn-x.cuh", PTX, Style(bodies="device")).text
 
     assert text("") == text(" + 1 /* more */") == text("\n + 1\n")
     assert text("").startswith(device) and text("").endswith("template <int D> void launch(int n) {}\n")
     first = text("", SPLIT.replace("k(", "first("))
-    assert first.count("\n") == (SPLIT + device + SPLIT + host).count("\n") - 4 - 2, "lines before g are kept"
+    assert first.count("\n") == (SPLIT + device + SPLIT + LAUNCH).count("\n") - 4 - 2, "lines before g are kept"
 
 
 def test_a_body_that_defines_a_macro_keeps_its_directives():
