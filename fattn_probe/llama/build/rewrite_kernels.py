@@ -6,6 +6,7 @@ from typing import Literal
 
 from fattn_probe.base.errors import BuildError
 from fattn_probe.llama.cxx.functions import BODIES, Function, functions, functions_with, template_of
+from fattn_probe.llama.cxx.includes import INCLUDE
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
 TAKES_A_KERNEL = ("cudaLaunchKernel", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig")
@@ -153,11 +154,14 @@ def keep_device_functions(draft: Draft) -> None:
 
 
 def keep_kernels(draft: Draft) -> None:
-    """Remove everything between the bodies of kernels, apart from directives."""
+    """Remove everything between the bodies of kernels, apart from directives: the file is read behind the whole header.
+
+    Its `#include`s go as well, because one of 2025's headers (convert.cuh) cannot be included twice.
+    """
     spans = [(draft.places[it.start - 1], draft.places[it.stop]) for it in functions_with(draft, "__global__")]
     kept = {place for first, last in spans for place in range(first, last + 1)}
     for place, (kind, text) in enumerate(draft.tokens):
-        if place not in kept and kind != "directive":
+        if place not in kept and (kind != "directive" or INCLUDE.match(text)):
             draft.out[place] = "\n" * text.count("\n")
 
 

@@ -94,7 +94,8 @@ BODY = "template < int D , bool softcap > void k(const char * Q , float2 * dst ,
 
 def test_a_kernel_template_of_an_attention_header_calls_a_body_that_may_be_elsewhere():
     whole, declared = (rewrite(SPLIT, "fattn-x.cuh", PTX, Style(bodies=bodies)).text for bodies in ("all", "none"))
-    alone = rewrite(SPLIT + LAUNCH.format(""), "fattn-x.cuh", PTX, Style(bodies="kernels")).text
+    text = f'#include "once.cuh"\n#define N 1\n{SPLIT}{LAUNCH.format("")}'
+    alone = rewrite(text, "fattn-x.cuh", PTX, Style(bodies="kernels")).text
     kernel = f"{DESCRIBE.format('D , 1')} simt_body::k<D, softcap>(Q, dst, ne);"
     for text in (whole, declared):
         assert text.count("\n") == SPLIT.count("\n")
@@ -104,7 +105,16 @@ def test_a_kernel_template_of_an_attention_header_calls_a_body_that_may_be_elsew
     lines = whole.splitlines()
     assert lines[4].endswith(f"}} namespace simt_body {{ {BODY} {{")
     assert lines[5:] == ["#ifdef AVAILABLE", "    f<D>(Q[0]); // a comment", "#endif", "} }"]
-    assert alone.splitlines() == [*[""] * 4, f"namespace simt_body {{ {BODY} {{", *lines[5:], "", "", ""]
+    assert alone.splitlines() == [
+        "",
+        "#define N 1",
+        *[""] * 4,
+        f"namespace simt_body {{ {BODY} {{",
+        *lines[5:],
+        "",
+        "",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
