@@ -320,8 +320,9 @@ class Compilers:
         sources = required_sources(cases)
         if not wave:  # no kernel is known: the dry runs come next, and what they need takes as long as the host code
             sources += launching_by_size(session, cases, target)
-        elif build.exact:  # not those of each wave, which would make another file each time
-            for common in (False, True):
+        for common in (False, True) if wave else ():
+            # not those of each wave, which would make another file each time; after a change elsewhere, there is one
+            if build.exact or (common and self.likely.families):
                 sources += launching_sources(session, build.kernels.values(), target, common=common)
         try:
             session.add_kernels(target, [build.kernels[name] for name in wave], sources=sources, jobs=self.slots)
