@@ -50,7 +50,7 @@ def ensure(
 ) -> Build:
     """The build of a request with at least these kernels and programs; makes or extends it if necessary.
 
-    `sources` are additional files of ggml-cuda/ and ggml-base, `architectures` of libllama's src/models/; `full`
+    `sources` are additional files of ggml-cuda/ and ggml-base, `architectures` of libllama; `full`
     compiles everything that upstream does, `dry` only what dry runs on a simulated GPU need. A complete build is
     returned after a check of its manifest. A build that another process uses is extended under a lock. `again` compiles
     everything, and replaces the objects that builds share.

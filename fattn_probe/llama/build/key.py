@@ -143,9 +143,9 @@ class Contents:
     """The contents of a build folder, which only grow.
 
     `kernels` are names of kernel cases ("mma 64,64,8,8") or of one kernel of a case, `sources` additional files of
-    ggml-cuda/ and ggml-base by name, `architectures` files of libllama's src/models/ by name. `libllama` is the digest
-    of libllama's source, empty in a build without it. A `dry` build can launch kernels but not run them: it has a part
-    of the simulator.
+    ggml-cuda/ and ggml-base by name, `architectures` files of libllama that not every model calls. `libllama` is the
+    digest of libllama's source, empty in a build without it. A `dry` build can launch kernels but not run them: it has
+    a part of the simulator.
     """
 
     kernels: tuple[str, ...] = ()

@@ -38,12 +38,14 @@ from fattn_probe.llama.build.precompiled import precompiled
 from fattn_probe.llama.build.sources import (
     ARCHITECTURES,
     INSTANCES,
+    UNIT_PREFIX,
     Sources,
     addable,
     body_file,
     launches_file,
     product_instances,
     read_sources,
+    seldom_files,
 )
 from fattn_probe.llama.build.steps import Plan
 from fattn_probe.llama.build.symbols import body_of, case_of, defining_class, defining_source, demangle, product_of
@@ -93,6 +95,9 @@ def extend(
     key = key_of(request, toolchain.versions)
     with PREPARING:
         sources = read_sources(request.tree, request.quants, toolchain.machine)
+        apart = replace(sources, libllama={name: (name,) for names in sources.libllama.values() for name in names})
+        if any((folder / f"obj/src/{name}.o").is_file() for name in apart.libllama):
+            sources = apart
         check_contents(request.tree, contents, sources)
         prepare(growth, request, sources, contents)
         for name in ("bin", "lib", "obj"):
@@ -103,7 +108,15 @@ def extend(
         plan = make_plan(request, toolchain, contents, sources, heaviest_first(contents.kernels, known))
         growth.write("build.ninja", plan.render())
     with precompiled(folder, plan, env, toolchain.versions):
-        ninja(targets=plan.objects)
+        try:
+            ninja(targets=plan.objects)
+        except BuildError as error:
+            if UNIT_PREFIX not in str(error):
+                raise
+            # Two files of libllama, or of a patch, may define the same name: each is compiled by itself.
+            plan = make_plan(request, toolchain, contents, apart, heaviest_first(contents.kernels, known))
+            growth.write("build.ninja", plan.render())
+            ninja(targets=plan.objects)
     with replacing_lock(folder):
         ninja()
     if request.engine == "cuda":
@@ -210,7 +223,9 @@ def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
         return Contents(kernels=tuple(kernel.name for kernel in as_compiled([case], request.engine, request.flavour)))
     if body := body_of(name, types):
         return Contents(sources=(body_file(*body),))
-    if model := defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp"))):
+    seldom = seldom_files(tree)
+    models = [*sorted((tree.root / ARCHITECTURES).glob("*.cpp")), *seldom]
+    if model := defining_class(name, models) or defining_source(name, seldom):
         return Contents(architectures=(model,))
     instance = product_of(name, product_instances(tree), types)
     file = f"{INSTANCES}/{instance}" if instance else defining_source(name, addable(tree))

@@ -39,6 +39,7 @@ from fattn_probe.llama.build.sources import (
     KERNELS,
     LAUNCHES,
     LAUNCHES_PREFIX,
+    LIBLLAMA,
     TO_OTHER_TYPES,
     Sources,
     is_joined,
@@ -96,6 +97,9 @@ def prepare(growth: Growth, request: BuildRequest, sources: Sources, contents: C
         for file in contents.sources:
             if BODY_PREFIX in file:
                 growth.write(f"{cuda}/{file}", body_text(file, headers))
+    for unit, files in sources.libllama.items() if contents.has_libllama else ():
+        if files != (unit,):
+            growth.write(f"{OVERLAY}/{LIBLLAMA}/{unit}", "".join(f'#include "{name}"\n' for name in files))
     growth.write(STUBS_SCRIPT.name, STUBS_SCRIPT.read_text())
 
 

@@ -27,7 +27,9 @@ from fattn_probe.llama.build.sources import (
     DISPATCH_OF_TILES,
     KERNELS,
     LAUNCHES,
+    SELDOM,
     UNUSED,
+    UNUSED_BY_MODELS,
     Sources,
     common_files,
     is_joined,
@@ -98,8 +100,9 @@ class Planner:
 
     def base_compiles(self) -> list[BuildStep]:
         """The compiles of libggml-base.so: all that the programs call."""
-        whole = self.contents.full or set(self.contents.programs) != {RUNNER}
-        left_out = () if whole else set(UNUSED) - set(self.contents.sources)
+        programs = set(self.contents.programs)
+        unused = UNUSED if programs == {RUNNER} else UNUSED_BY_MODELS if programs <= {RUNNER, *WITH_LIBLLAMA} else ()
+        left_out = () if self.contents.full else set(unused) - set(self.contents.sources)
         files = [name for name in self.flags.sources.base if name not in left_out]
         return [self.compile(f"{GGML}/{name}", self.flags.base(name)) for name in files]
 
@@ -208,7 +211,8 @@ class Planner:
 
     def libllama(self) -> list[BuildStep]:
         """libllama with the requested architectures; the program has stubs for the others."""
-        files = [*self.flags.sources.libllama, *(f"models/{name}" for name in self.contents.architectures)]
+        added = (name if SELDOM.fullmatch(name) else f"models/{name}" for name in self.contents.architectures)
+        files = [*self.flags.sources.libllama, *added]
         return [self.compile(f"overlay/src/{name}", self.flags.libllama(name)) for name in files]
 
     def registry(self, uses: tuple[str, ...], folder: str = "") -> list[BuildStep]:

@@ -34,6 +34,12 @@ UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
 """Files of ggml-base that the runner does not call: half of the library's compile time."""
 UNUSED_OF_LIBLLAMA = ("llama-chat.cpp", "llama-grammar.cpp", "llama-model-saver.cpp", "llama-quant.cpp")
 """Files of libllama that a run of a model does not call: 14 of 95 s of its compile time."""
+UNUSED_BY_MODELS = ("ggml-backend-meta.cpp", "ggml-opt.cpp")
+"""Those of UNUSED that a run of a model does not call either."""
+SELDOM = re.compile(r"llama-(?:kv-cache-(?:dsa|dsv4|msa)|memory-(?:hybrid|recurrent)|moe-cache|sampler).*\.cpp")
+"""Files of libllama that few models call, 21 of 81 s: compiled when a run calls one, as files of src/models/ are."""
+UNITS, UNIT_PREFIX = 3, "fattn-probe-libllama-"
+"""The other files of libllama are compiled as parts of so many: 32 s instead of 56, because they share templates."""
 ALL_QUANTS = "all"
 INSTANCES = "template-instances"
 LAUNCHES = "launches"
@@ -62,8 +68,8 @@ class Sources:
 
     `cuda` are the files that every attention op needs, `full` all files that upstream compiles. fattn.cu can call the
     cases that are `dispatched`; `quant_defines` select its vec kernels, and `quant_readers` are the attention files and
-    headers that read them. `libllama` are the files of src/ that a run calls, without those of the architectures in
-    src/models/.
+    headers that read them. `libllama` are the compiled files of src/ that every run calls, each with the files that it
+    consists of.
     """
 
     base: tuple[str, ...]
@@ -77,7 +83,7 @@ class Sources:
     quant_readers: tuple[str, ...]
     version: str
     version_header: bool
-    libllama: tuple[str, ...]
+    libllama: dict[str, tuple[str, ...]]
 
     def kernel(self, name: str) -> KernelCase:
         """The kernel case or instance of a name; InputError for an unknown one."""
@@ -109,7 +115,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
     cmake = text_of(tree, f"{GGML}/CMakeLists.txt")
     source = tree.root / GGML
     pairs, cases = vec_pairs(tree, quants), kernel_cases(tree)
-    libllama = sorted(path.name for path in (tree.root / LIBLLAMA).glob("*.cpp"))
+    libllama = [path for path in sorted((tree.root / LIBLLAMA).glob("*.cpp")) if not SELDOM.fullmatch(path.name)]
     require(tree, f"{CUDA}/{BACKEND}")
     return Sources(
         base=present(tree, listed(cmake, "ggml-base")),
@@ -123,8 +129,17 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
         quant_readers=quant_readers(tree),
         version=ggml_version(text_of(tree, "ggml/CMakeLists.txt")),
         version_header=(source / "ggml-version.h.in").is_file(),
-        libllama=tuple(name for name in libllama if name not in UNUSED_OF_LIBLLAMA),
+        libllama=units(path for path in libllama if path.name not in UNUSED_OF_LIBLLAMA),
     )
+
+
+def units(files: Iterable[Path]) -> dict[str, tuple[str, ...]]:
+    """The files of libllama as parts of UNITS files of about the same size."""
+    parts: dict[str, list[Path]] = {f"{UNIT_PREFIX}{number}.cpp": [] for number in range(1, UNITS + 1)}
+    sizes = {path: path.stat().st_size for path in files}
+    for path in sorted(sizes, key=lambda path: -sizes[path]):
+        min(parts.values(), key=lambda part: sum(map(sizes.__getitem__, part))).append(path)
+    return {unit: tuple(path.name for path in part) for unit, part in parts.items() if part}
 
 
 def is_joined(tree: Tree, patches: Iterable[Patch]) -> bool:
@@ -186,9 +201,14 @@ def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
 
 
 def addable(tree: Tree) -> list[Path]:
-    """The files that a build of the runner leaves out, until a run calls a function of one."""
+    """The files that a build leaves out, except those of libllama, until a run calls a function of one."""
     base = (tree.root / GGML / name for name in UNUSED)
     return [*sorted((tree.root / CUDA).glob("*.cu")), *(path for path in base if path.is_file())]
+
+
+def seldom_files(tree: Tree) -> list[Path]:
+    """The files of libllama, without src/models/, that a build leaves out until a run calls a function of one."""
+    return [path for path in sorted((tree.root / LIBLLAMA).glob("*.cpp")) if SELDOM.fullmatch(path.name)]
 
 
 def product_instances(tree: Tree) -> list[Path]:

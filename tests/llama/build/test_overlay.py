@@ -77,6 +77,8 @@ def test_libllama_is_copied_for_the_programs_that_have_it(tmp_path):
     (tmp_path / "tree/src/llama.cpp").write_text("int changed;\n")
     prepared(tmp_path / "tree", tmp_path / "build", programs=("fattn-capture",), libllama="2")
     assert (tmp_path / "build/overlay/src/llama.cpp").read_text() == "int changed;\n"
+    parts = [path.read_text() for path in (tmp_path / "build/overlay/src").glob("fattn-probe-libllama-*.cpp")]
+    assert sorted(parts) == ['#include "llama-model.cpp"\n', '#include "llama.cpp"\n']
 
 
 @pytest.mark.parametrize("contents", [{"sources": ("scale.cu",)}, {"full": True}])

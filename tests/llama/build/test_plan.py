@@ -86,12 +86,16 @@ def test_capture_has_libllama_with_the_wanted_architectures_and_stubs_for_the_ot
     plan = plan_of(tmp_path, Contents((), (), (CAPTURE,), architectures=("qwen2.cpp",)))
     assert links(plan) == ["lib/libggml-cpu.so", "lib/libggml-base.so", "bin/fattn-capture"]
     compiled = {source for source in sources(plan) if source.startswith("overlay/src/")}
-    assert compiled == {"overlay/src/llama.cpp", "overlay/src/llama-model.cpp", "overlay/src/models/qwen2.cpp"}
+    assert compiled == {
+        f"overlay/src/{name}.cpp" for name in ("models/qwen2", *(f"fattn-probe-libllama-{n}" for n in "12"))
+    }
     assert "overlay/ggml/src/gguf.cpp" in sources(plan)
     program, stubs = command(plan, "bin/fattn-capture"), command(plan, "obj/fattn-capture-stubs.c")
-    assert {"obj/src/llama-model.cpp.o", "obj/src/models/qwen2.cpp.o"} <= set(program) & set(stubs)
+    assert {"obj/src/fattn-probe-libllama-1.cpp.o", "obj/src/models/qwen2.cpp.o"} <= set(program) & set(stubs)
     assert "obj/generated/obj/fattn-capture-stubs.c.o" in program
-    assert "-Ioverlay/include" in command(plan, "obj/src/llama.cpp.o")
+    assert "-Ioverlay/include" in command(plan, "obj/src/models/qwen2.cpp.o")
+    seldom = plan_of(tmp_path, Contents((), (), (CAPTURE,), architectures=("llama-memory-hybrid.cpp",)))
+    assert set(sources(seldom)) - set(sources(plan)) == {"overlay/src/llama-memory-hybrid.cpp"}
     assert "-DGGML_USE_CPU" in command(plan, "obj/cpu/ggml-backend-reg.cpp.o")
     both = plan_of(tmp_path, Contents((), (), (CAPTURE, TEST_BACKEND_OPS), architectures=("qwen2.cpp",)))
     assert "-DGGML_USE_CUDA" in command(both, "obj/ggml-backend-reg.cpp.o")
@@ -110,7 +114,9 @@ def test_a_program_for_whole_models_on_a_device_has_both_backends(tmp_path):
     assert "lib/libggml-cuda.so" not in command(plan, "bin/fattn-capture")
     library = command(plan, "lib/libggml-cuda.so")
     assert {"obj/ggml-cuda/rope.cu.o", "obj/ggml-cuda/template-instances/mmf-instance-ncols_1.cu.o"} <= set(library)
-    assert [sources(plan).count(file) for file in ("overlay/src/llama.cpp", "native/models/capture.cpp")] == [1, 1]
+    assert [
+        sources(plan).count(file) for file in ("overlay/src/fattn-probe-libllama-1.cpp", "native/models/capture.cpp")
+    ] == [1, 1]
     simulated = plan_of(tmp_path / "sim", Contents((), (), (RUNNER,)))
     assert not [source for source in sources(simulated) if "models/capture" in source]
 

@@ -64,6 +64,7 @@ LIBLLAMA = {
     "include/llama.h": "",
     "src/llama.cpp": "int llama;\n",
     "src/llama-model.cpp": "",
+    "src/llama-memory-hybrid.cpp": "",
     "src/llama-version.h.in": "",
     "src/models/llama.cpp": "",
     "src/models/qwen2.cpp": "",
