@@ -29,7 +29,7 @@ from fattn_probe.llama.build.sources import (
     LAUNCHES,
     SELDOM,
     UNUSED,
-    UNUSED_BY_MODELS,
+    UNUSED_BY_MOST,
     Sources,
     common_files,
     is_joined,
@@ -101,7 +101,7 @@ class Planner:
     def base_compiles(self) -> list[BuildStep]:
         """The compiles of libggml-base.so: all that the programs call."""
         programs = set(self.contents.programs)
-        unused = UNUSED if programs == {RUNNER} else UNUSED_BY_MODELS if programs <= {RUNNER, *WITH_LIBLLAMA} else ()
+        unused = UNUSED if programs == {RUNNER} else () if TEST_BACKEND_OPS in programs else UNUSED_BY_MOST
         left_out = () if self.contents.full else set(unused) - set(self.contents.sources)
         files = [name for name in self.flags.sources.base if name not in left_out]
         return [self.compile(f"{GGML}/{name}", self.flags.base(name)) for name in files]

@@ -34,8 +34,8 @@ UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
 """Files of ggml-base that the runner does not call: half of the library's compile time."""
 UNUSED_OF_LIBLLAMA = ("llama-chat.cpp", "llama-grammar.cpp", "llama-model-saver.cpp", "llama-quant.cpp")
 """Files of libllama that a run of a model does not call: 14 of 95 s of its compile time."""
-UNUSED_BY_MODELS = ("ggml-backend-meta.cpp", "ggml-opt.cpp")
-"""Those of UNUSED that a run of a model does not call either."""
+UNUSED_BY_MOST = ("ggml-backend-meta.cpp",)
+"""Those of UNUSED that only test-backend-ops calls, of all programs."""
 SELDOM = re.compile(r"llama-(?:kv-cache-(?:dsa|dsv4|msa)|memory-(?:hybrid|recurrent)|moe-cache|sampler).*\.cpp")
 """Files of libllama that few models call, 21 of 81 s: compiled when a run calls one, as files of src/models/ are."""
 UNITS, UNIT_PREFIX = 3, "fattn-probe-libllama-"
