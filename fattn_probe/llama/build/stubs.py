@@ -3,8 +3,9 @@
 Ninja runs this file as a script, so it imports nothing from fattn-probe. A stub that is called prints its symbol and
 ends the program with status 87, which tells the build which file to add. With FATTN_PROBE_SKIP_KERNELS=1 the stub of a
 kernel case, which returns nothing, only prints its symbol: so a program lists the kernels that it needs. The stub of a
-vtable is one whose functions all do the same: an object of that class can be made, but not used. Undefined functions
-could wait for lazy binding, but fattn.cu's table of vec kernels takes addresses, which are resolved at load.
+vtable is one whose functions all do the same: an object of that class can be made, but not used. The stub of a
+type_info has a name of its own, so a dynamic_cast to that class gives null. Undefined functions could wait for lazy
+binding, but fattn.cu's table of vec kernels takes addresses, which are resolved at load.
 """
 
 import argparse
@@ -21,7 +22,7 @@ LINKER_SYMBOLS = frozenset({"__dso_handle", "_GLOBAL_OFFSET_TABLE_", "__ehdr_sta
 KERNEL_CASE = re.compile(r"_Z\d+ggml_cuda_flash_attn_ext_\w+?_caseI")
 NO_META = "ggml_backend_buffer_is_meta"
 """False for every buffer of a program without ggml-backend-meta.cpp, which makes meta buffers."""
-VTABLE = "_ZTV"
+VTABLE, TYPE = "_ZTV", "_ZTI"
 LINE = "fattn-probe: missing symbol: %s\\n"
 """Written in one piece: several threads may call bodies of kernels that are missing."""
 VTABLE_STUB = """\
@@ -34,6 +35,11 @@ void * const STUB_table[66] = { 0, (void *) STUB_type, [2 ... 65] = STUB };
 
 A dynamic_cast calls a virtual function of the type_info, which is the same stub.
 """
+TYPE_STUB = """\
+extern void * const STUB[2] __asm__("SYMBOL");
+void * const STUB[2] = { 0, "SYMBOL" };
+"""
+"""A class's type_info, of which a dynamic_cast only compares the name."""
 PROLOGUE = """\
 #include <stdlib.h>
 #include <string.h>
@@ -93,6 +99,8 @@ def stub(index: int, symbol: str) -> str:
         return f'_Bool {name}(void) __asm__("{symbol}");\n_Bool {name}(void) {{ return 0; }}\n'
     if symbol.startswith(VTABLE):
         return VTABLE_STUB.replace("STUB", name).replace("LINE", LINE % symbol).replace("SYMBOL", symbol)
+    if symbol.startswith(TYPE):
+        return TYPE_STUB.replace("STUB", name).replace("SYMBOL", symbol)
     function = "missing_kernel" if KERNEL_CASE.match(symbol) else "missing"
     return f'void {name}(void) __asm__("{symbol}");\nvoid {name}(void) {{ {function}("{LINE % symbol}"); }}\n'
 

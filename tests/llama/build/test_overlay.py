@@ -7,11 +7,13 @@ import pytest
 
 from fattn_probe.base.cache import Growth
 from fattn_probe.base.errors import BuildError
-from fattn_probe.llama.build import overlay
+from fattn_probe.llama.build import make, overlay
 from fattn_probe.llama.build.key import BuildRequest, Contents
+from fattn_probe.llama.build.ninja import silent
 from fattn_probe.llama.build.overlay import ERRORS, prepare
 from fattn_probe.llama.build.rewrite import rewrite
 from fattn_probe.llama.build.sources import CUDA, read_sources
+from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.tree import digest_tree
 from tests.llama.build.tree import FILES, add_libllama, make_tree
@@ -79,6 +81,27 @@ def test_libllama_is_copied_for_the_programs_that_have_it(tmp_path):
     assert (tmp_path / "build/overlay/src/llama.cpp").read_text() == "int changed;\n"
     parts = [path.read_text() for path in (tmp_path / "build/overlay/src").glob("fattn-probe-libllama-*.cpp")]
     assert sorted(parts) == ['#include "llama-model.cpp"\n', '#include "llama.cpp"\n']
+
+
+def test_files_of_libllama_that_do_not_compile_together_are_compiled_apart(tmp_path, monkeypatch):
+    tree, plans = make_tree(tmp_path / "tree"), list[str]()
+    add_libllama(tmp_path / "tree")
+    contents = Contents((), (), ("fattn-capture",), libllama="1")
+
+    def ninja(growth, targets=(), **_):
+        plans.append((growth.folder / "build.ninja").read_text())
+        if "obj/src/fattn-probe-libllama-1.cpp.o" in plans[-1]:
+            raise BuildError("building obj/src/fattn-probe-libllama-1.cpp.o failed: redefinition of int n")
+        for path in filter(lambda path: "src/" in path, targets):
+            (growth.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (growth.folder / path).touch()
+
+    monkeypatch.setattr(make, "run_ninja", ninja)
+    request, toolchain = BuildRequest(replace(tree, digest=digest_tree(tmp_path / "tree"))), find_toolchain("sim")
+    for number in (3, 5):
+        make.extend(Growth(tmp_path / "b"), request, toolchain, contents, progress=silent, jobs=1, again=False)
+        assert len(plans) == number, "only the first build tries to compile them together"
+    assert all("build obj/src/llama-model.cpp.o:" in plan for plan in plans[1:])
 
 
 @pytest.mark.parametrize("contents", [{"sources": ("scale.cu",)}, {"full": True}])
