@@ -7,9 +7,10 @@ package with the debugger and a JSON document, and writes a JSON document.
 import importlib
 import json
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import gdb
@@ -77,9 +78,17 @@ class InProcess:
     def insert_near(self, location: str, condition: str = "") -> list[int]:
         """Set breakpoints on `file:line` in the compilation units of the frames above; returns their numbers."""
         file, _, line = location.rpartition(":")
-        tables = [table for table in _tables(FRAMES) if PurePosixPath(table.filename).name == file]
+        pcs: set[int] = set()
+        for table in filter(None, (frame.find_sal().symtab for frame in _frames(FRAMES))):
+            if PurePosixPath(table.filename).name == file:
+                # the line's code, or that of the next line with code: a call may begin with its arguments
+                lines = table.linetable()
+                behind = {entry.line for entry in lines if entry.line >= int(line)}
+                pcs |= {entry.pc for entry in lines.line(min(behind)) or ()} if behind else set()
+            if not table.filename.endswith(HEADERS):  # its callers are in other units
+                break
         starts: dict[str, int] = {}
-        for pc in {pc for table in tables for pc in _line_starts(table.linetable(), int(line))}:
+        for pc in pcs:
             function = function_at(pc)
             starts[function] = min(pc, starts.get(function, pc))
         return [self.insert(f"*{pc:#x}", condition) for pc in starts.values()]
@@ -100,7 +109,7 @@ class InProcess:
             architecture = gdb.newest_frame().architecture().name()
             self._host = self._host or architecture
             self._in_kernel = architecture != self._host
-        here = _here_by_frame() if self._has_kernels else _here()
+        here = _described(gdb.newest_frame()) if self._has_kernels else _here()
         return replace(self._last, function=here.function, file=here.file, line=here.line)
 
     def walk(self, stop: StopRecord, advance: Advance) -> StopRecord:
@@ -122,8 +131,14 @@ class InProcess:
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
         """Continue to the first stop that is not at these breakpoints; read values at these without stopping."""
         hits: list[Hit] = []
-        for number, expressions in readings.items():
-            self._points[number].pass_if(_reading(number, expressions, hits))
+
+        def read(number: int) -> bool:
+            frame = gdb.newest_frame()
+            hits.append(Hit(number, [_text(frame, expression) for expression in readings[number]]))
+            return True
+
+        for number in readings:
+            self._points[number].pass_if(partial(read, number))
         try:
             return hits, self.resume("continue")
         finally:
@@ -167,17 +182,6 @@ class InProcess:
             return bytes(gdb.selected_inferior().read_memory(address, count))
 
 
-def _reading(number: int, expressions: Sequence[str], hits: list[Hit]) -> Callable[[], bool]:
-    """The action of a breakpoint that reads values without stopping."""
-
-    def read() -> bool:
-        frame = gdb.newest_frame()
-        hits.append(Hit(number, [_text(frame, expression) for expression in expressions]))
-        return True
-
-    return read
-
-
 def _here() -> Frame:
     """The place where the program has stopped, without a `gdb.Frame`.
 
@@ -186,12 +190,8 @@ def _here() -> Frame:
     pc = int(gdb.parse_and_eval("$pc"))
     function, sal = function_at(pc), gdb.find_pc_line(pc)
     if not function:  # no debug information: the nearest symbol
-        return _here_by_frame()
+        return _described(gdb.newest_frame())
     return Frame(without_parameters(function), sal.symtab.filename if sal.symtab else "", sal.line)
-
-
-def _here_by_frame() -> Frame:
-    return _described(gdb.newest_frame())
 
 
 def _described(frame: gdb.Frame) -> Frame:
@@ -204,22 +204,6 @@ def _frames(limit: int) -> Iterator[gdb.Frame]:
     while frame is not None and limit > 0:
         yield frame
         frame, limit = frame.older(), limit - 1
-
-
-def _tables(limit: int) -> Iterator[gdb.Symtab]:
-    """The files of the newest frames, up to the first that is not a header: its callers are in other units."""
-    for frame in _frames(limit):
-        table = frame.find_sal().symtab
-        if table:
-            yield table
-            if not table.filename.endswith(HEADERS):
-                return
-
-
-def _line_starts(table: gdb.LineTable, line: int) -> set[int]:
-    """The addresses of the line's code, or of the next line with code: a call may begin with its arguments."""
-    behind = {entry.line for entry in table if entry.line >= line}
-    return {entry.pc for entry in table.line(min(behind)) or ()} if behind else set()
 
 
 @contextmanager
@@ -249,19 +233,15 @@ def _text(frame: gdb.Frame | None, expression: str) -> str | None:
 
     cuda-gdb 13.0 ends with an internal error if a frame of device code lacks the variable, so `frame` is None there.
     """
+    value: gdb.Value | None = None
     try:
-        return str(_value(frame, expression).format_string(deref_refs=True))
+        if frame is not None and expression.isidentifier():
+            with suppress(ValueError):  # not a local; perhaps a global
+                value = frame.read_var(expression)
+        value = gdb.parse_and_eval(expression) if value is None else value
+        return str(value.format_string(deref_refs=True))
     except (gdb.error, gdb.MemoryError):
         return None
-
-
-def _value(frame: gdb.Frame | None, expression: str) -> gdb.Value:
-    if frame is not None and expression.isidentifier():
-        try:
-            return frame.read_var(expression)
-        except ValueError:  # not a local; perhaps a global
-            pass
-    return gdb.parse_and_eval(expression)
 
 
 def call(path: str, argument_file: str, result_file: str) -> None:

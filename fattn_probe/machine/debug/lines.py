@@ -100,11 +100,7 @@ class Lines:
         for (_, before), (start, line) in pairwise(rows):
             if line != before and start != pc:
                 self._insert(start, place, line)
-        self._insert_at_return()
-
-    def _insert_at_return(self) -> None:
-        """Set a breakpoint at the return address, if `next` is used in the caller too and a line starts there."""
-        try:
+        try:  # a breakpoint at the return address, if `next` is used in the caller too and a line starts there
             gdb.execute("select-frame 1")  # without a `gdb.Frame`, for which gdb would read the caller's caller
         except gdb.error:  # the outermost function
             return
@@ -112,8 +108,8 @@ class Lines:
         gdb.execute("select-frame 0")
         block = function_block(pc)
         caller = self._places.get(block.start) if block is not None else None
-        if caller is not None and (line := dict(caller.rows).get(pc)) is not None:
-            self._insert(pc, caller, line, returned=True)
+        if caller is not None and (beginning := dict(caller.rows).get(pc)) is not None:
+            self._insert(pc, caller, beginning, returned=True)
 
     def _insert(self, pc: int, place: Place, line: int, returned: bool = False) -> None:
         def act() -> bool:

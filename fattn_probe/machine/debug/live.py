@@ -17,10 +17,6 @@ from gdb.FrameDecorator import FrameDecorator
 
 from fattn_probe.machine.debug.protocol import without_parameters
 
-HALF = re.compile(r"^(__half|half|__nv_bfloat16|nv_bfloat16)$")
-HALF2 = re.compile(r"^(__half2|half2|__nv_bfloat162|nv_bfloat162)$")
-TILE = re.compile(r"^ggml_cuda_mma::tile<.*>$")
-
 
 def half_value(value: gdb.Value) -> float:
     """The value of 16 bits: bf16 if the type's name says so, else f16."""
@@ -95,9 +91,9 @@ def printers() -> gdb.printing.RegexpCollectionPrettyPrinter:
     """All printers, for `gdb.printing.register_pretty_printer`."""
     collection = gdb.printing.RegexpCollectionPrettyPrinter("fattn-probe")
     for name, pattern, printer in (
-        ("half", HALF.pattern, Half),
-        ("half2", HALF2.pattern, Half2),
-        ("tile", TILE.pattern, Tile),
+        ("half", r"^(__half|half|__nv_bfloat16|nv_bfloat16)$", Half),
+        ("half2", r"^(__half2|half2|__nv_bfloat162|nv_bfloat162)$", Half2),
+        ("tile", r"^ggml_cuda_mma::tile<.*>$", Tile),
         ("ggml_tensor", r"^ggml_tensor$", Tensor),
     ):
         collection.add_printer(name, pattern, printer)
@@ -128,11 +124,9 @@ class LaunchFilter:
 
     def filter(self, iterator: Iterator[Any]) -> Iterator[FrameDecorator]:
         """The frames to show."""
-        return (ShortFrame(frame) for at, frame in enumerate(iterator) if at == 0 or not _is_machinery(frame))
-
-
-def _is_machinery(frame: FrameDecorator) -> bool:
-    return frame.address() == 0 or bool(MACHINERY.search(str(frame.filename() or "")))  # 0: below a fiber's first frame
+        for at, frame in enumerate(iterator):  # address 0: below a fiber's first frame
+            if at == 0 or not (frame.address() == 0 or MACHINERY.search(str(frame.filename() or ""))):
+                yield ShortFrame(frame)
 
 
 def shorten_backtraces() -> None:

@@ -166,7 +166,12 @@ class OverMI:
             counts = {int(match[1]): int(match[2]) for line in reply.hits if (match := HIT.search(line))}
             numbers |= {number for number, times in counts.items() if times > self._times.get(number, 0)}
             self._times.update(counts)
-        return StopRecord(reason, tuple(sorted(numbers)), function, file, line, _detail(stopped))
+        detail = str(stopped.get("signal-name", ""))
+        if "exit-code" in stopped:  # MI writes it in octal
+            detail = str(int(stopped["exit-code"], 8))
+        elif stopped.get("reason") == "exited-normally":
+            detail = "0"
+        return StopRecord(reason, tuple(sorted(numbers)), function, file, line, detail)
 
 
 def _insertion(location: str, condition: str) -> str:
@@ -176,15 +181,6 @@ def _insertion(location: str, condition: str) -> str:
 
 def _place(frame: Mapping[str, Any]) -> tuple[str, str, int]:
     return without_parameters(frame.get("func", "")), frame.get("file", ""), int(frame.get("line", 0))
-
-
-def _detail(stopped: Mapping[str, Any]) -> str:
-    """The signal's name, or the exit code, which MI writes in octal."""
-    if stopped.get("reason") == "exited-normally":
-        return "0"
-    if "exit-code" in stopped:
-        return str(int(stopped["exit-code"], 8))
-    return str(stopped.get("signal-name", ""))
 
 
 LOAD = """

@@ -116,6 +116,10 @@ def walk_by_stops(resume: Callable[[str], StopRecord], stop: StopRecord, advance
     return stop
 
 
+OPERATORS = ("()", "[]", "<=>", "->*", "<<=", ">>=", "<<", ">>", "<=", ">=", "->", "<", ">")
+"""Operators whose own `<`, `>` and `(` are not brackets; a longer one before its beginning."""
+
+
 def without_parameters(name: str) -> str:
     """The name without its parameter list: `launch_fattn<64, 8, 8>` for `launch_fattn<64, 8, 8>(ctx&, int)`."""
     depth = 0
@@ -123,7 +127,8 @@ def without_parameters(name: str) -> str:
     while at < len(name):
         character = name[at]
         if name.startswith("operator", at) and not name[at - 1 : at].isidentifier():
-            at = _after_operator(name, at + len("operator"))
+            at += len("operator")
+            at += next((len(symbol) for symbol in OPERATORS if name.startswith(symbol, at)), 0)
             continue
         if name.startswith("(anonymous namespace)", at):
             at += len("(anonymous namespace)")
@@ -133,11 +138,3 @@ def without_parameters(name: str) -> str:
         depth += (character in "<{(") - (character in ">})")
         at += 1
     return name
-
-
-def _after_operator(name: str, at: int) -> int:
-    """The end of an operator's name, whose own `<`, `>` and `(` are not brackets."""
-    for symbol in ("()", "[]", "<=>", "->*", "<<=", ">>=", "<<", ">>", "<=", ">=", "->", "<", ">"):
-        if name.startswith(symbol, at):
-            return at + len(symbol)
-    return at

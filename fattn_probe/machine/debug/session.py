@@ -7,7 +7,7 @@ import shutil
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -130,7 +130,14 @@ class DebugSession:
 
         gdb 13 on 2 cores answers 20,000 commands a second in this way, and 6,000 one by one.
         """
-        return list(self._exchange(texts, self.deadline if deadline is None else deadline))
+        waiting, in_flight, replies = deque(texts), deque[str](), list[Reply]()
+        while waiting or in_flight:
+            self._send(waiting, in_flight)
+            self._doing = _in_words(in_flight[0])
+            token = self._token - len(in_flight) + 1
+            replies.append(self._reply(token, self.deadline if deadline is None else deadline))
+            in_flight.popleft()
+        return replies
 
     def execute(self, text: str, deadline: float | None = None) -> str:
         """Run a console command; returns its output. If it resumes the program, it returns after the next stop."""
@@ -170,7 +177,13 @@ class DebugSession:
     def _start(self) -> None:
         argv = [*self.debugger, "-nx", "-q", "-iex", "set auto-load off", "--interpreter=mi3"]
         require_debugger(self.debugger)
-        self._channel = Channel(argv, self._env, self._cwd, self._open_transcript())
+        transcript: IO[str] | None = None
+        if self._transcript is not None:
+            try:
+                transcript = self._resources.enter_context(self._transcript.open("w", 1, encoding="utf-8"))
+            except OSError as error:
+                raise InputError(f"the transcript cannot be written: {self._transcript}: {error.strerror}") from error
+        self._channel = Channel(argv, self._env, self._cwd, transcript)
         self._resources.callback(self._channel.close)
         self._reply(None, self.deadline)
         # gdb indexes the symbols of a debug build once, not in every session
@@ -179,25 +192,8 @@ class DebugSession:
         loaded = self.commands([f"-file-exec-and-symbols {c_string(str(self.program))}"])[0]
         if loaded.kind == "error":
             raise LostError(f"{self.debugger[0]} cannot load {self.program}: {loaded.error}")
-        stdout, stderr = (shlex.quote(str(self._output(name))) for name in ("stdout", "stderr"))
+        stdout, stderr = (shlex.quote(str(self.folder / name)) for name in ("stdout", "stderr"))
         self.execute(f"set args {shlex.join(self.args)} </dev/null >{stdout} 2>{stderr}")
-
-    def _open_transcript(self) -> IO[str] | None:
-        if self._transcript is None:
-            return None
-        try:
-            return self._resources.enter_context(self._transcript.open("w", 1, encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"the transcript cannot be written: {self._transcript}: {error.strerror}") from error
-
-    def _exchange(self, texts: Sequence[str], deadline: float) -> Iterator[Reply]:
-        waiting = deque(texts)
-        in_flight: deque[str] = deque()
-        while waiting or in_flight:
-            self._send(waiting, in_flight)
-            self._doing = _in_words(in_flight[0])
-            yield self._reply(self._token - len(in_flight) + 1, deadline)
-            in_flight.popleft()
 
     def _send(self, waiting: deque[str], in_flight: deque[str]) -> None:
         """Send as many commands as may be unanswered at once; a long command is sent alone."""
@@ -285,13 +281,10 @@ class DebugSession:
         self._lost = self._lost or LostError(f"the session with {self.debugger[0]} has ended")
         self._resources.close()
 
-    def _output(self, name: str) -> Path:
-        return self.folder / name
-
     def _read_output(self, name: str) -> str:
         if name in self._said:
             return self._said[name]
-        path = self._output(name)
+        path = self.folder / name
         return path.read_text(errors="replace") if path.exists() else ""
 
 

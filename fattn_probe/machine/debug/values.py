@@ -20,8 +20,7 @@ module too.
 """
 
 import re
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -104,30 +103,6 @@ def parse_value(text: str) -> Value:
     if end != len(text):
         raise _error(text, end)
     return value
-
-
-def with_halves(value: Value) -> Value:
-    """The value with every `half` as a float; gdb shows its bits, `{bits = 15360}` or CUDA's `{__x = 15360}`.
-
-    A bfloat16 looks the same, so do not pass one.
-    """
-    if isinstance(value, list):
-        return [with_halves(item) for item in value]
-    if isinstance(value, dict):
-        if len(value) == 1 and (bits := value.get("bits", value.get("__x"))) is not None and isinstance(bits, int):
-            return struct.unpack("<e", struct.pack("<H", bits))[0]
-        return {name: with_halves(item) for name, item in value.items()}
-    return value
-
-
-def numbers(value: Value) -> Iterator[float]:
-    """Every number in a value in memory order, halves as floats; unavailable values give NaN."""
-    value = with_halves(value)
-    if isinstance(value, list | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from numbers(item)
-    else:
-        yield value if isinstance(value, int | float) else float("nan")
 
 
 def _value(text: str, at: int) -> tuple[Value, int]:
