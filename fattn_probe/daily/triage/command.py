@@ -11,7 +11,7 @@ from fattn_probe.cases.op.op import is_quantized
 from fattn_probe.cases.scenario.cases import recorded_case
 from fattn_probe.daily.models.capture import ModelCapture
 from fattn_probe.daily.models.program import CPU, Request
-from fattn_probe.daily.models.recorded_op import Index, IndexEntry
+from fattn_probe.daily.models.recorded_op import Index
 from fattn_probe.daily.models.walk import Nodes, walk
 from fattn_probe.daily.triage.verdict import AttentionOp, TriageResult, verdict_of
 from fattn_probe.machine.run.capture import inputs_of
@@ -44,24 +44,23 @@ class Triage:
         return TriageResult(result_of, ops, nodes, names, index.run, index.left_out, compared=bool(without))
 
     def judged(self, index: Index) -> list[AttentionOp]:
-        """The recorded ops with their judgements on all targets."""
+        """The recorded ops with their judgements on all targets; without any if its inputs are not finite."""
+        ops: list[AttentionOp] = []
         cases = [recorded_case(self.folder / entry.file) for entry in index.entries]
         self.activity.step("finding the kernels that the ops need")
         prepare(self.session, [(case, list(self.targets)) for case in cases])
         self.activity.total = len(index.entries) * len(self.targets)
         with self.session.persistent_runner():
-            return [self.judged_op(entry) for entry in index.entries]
-
-    def judged_op(self, entry: IndexEntry) -> AttentionOp:
-        """An op with its judgements, or without any if its inputs are not finite."""
-        case, offer = recorded_case(self.folder / entry.file), entry.offer
-        op = AttentionOp(offer.layer, offer.step, offer.part, offer.phase, case.name, ())
-        with inputs_of(case) as inputs:
-            try:
-                check_inputs(case.op, inputs, case.name)
-            except InputError as error:
-                return replace(op, unjudged=str(error))
-            answers = Answers(case, inputs, self.activity.step)
-            rows = (judge_on(self.session, answers, target) for target in self.targets)
-            found = tuple(self.activity.each(rows, lambda one: one.status.value))
-        return replace(op, found=found)
+            for entry, case in zip(index.entries, cases, strict=True):
+                offer = entry.offer
+                op = AttentionOp(offer.layer, offer.step, offer.part, offer.phase, case.name, ())
+                with inputs_of(case) as inputs:
+                    try:
+                        check_inputs(case.op, inputs, case.name)
+                    except InputError as error:
+                        ops.append(replace(op, unjudged=str(error)))
+                        continue
+                    answers = Answers(case, inputs, self.activity.step)
+                    judged = (judge_on(self.session, answers, target) for target in self.targets)
+                    ops.append(replace(op, found=tuple(self.activity.each(judged, lambda one: one.status.value))))
+        return ops

@@ -1,5 +1,6 @@
 """The answer as text: a sentence, the evidence by layer, and commands to paste; the same as a JSON document."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -29,7 +30,7 @@ from fattn_probe.daily.triage.guilty import (
     Unknown,
 )
 from fattn_probe.daily.triage.verdict import AttentionOp, TriageResult
-from fattn_probe.daily.triage.words import layers_of, said_of, sentence, warnings_in_words
+from fattn_probe.daily.triage.words import layers_of, said_of, sentence
 from fattn_probe.llama.source import DEFAULT_SOURCE
 from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.verdict.measure.verdict import Status
@@ -71,24 +72,19 @@ def advice_of(result: TriageResult, folder: Path, flags: Sequence[str]) -> list[
         case OtherOpWrong(node=node):
             return [Advice("let upstream's own test judge this op", f"test-backend-ops test -o {node.op}")]
         case NotFinite() | PartsWithout():
-            return around(result, files, flags)
+            found = []  # examine the model, and the attention of the layer
+            if isinstance(guilty, NotFinite):
+                found.append(Advice("look at the model: its values leave the range of a type, whatever runs attention"))
+            else:
+                found.append(Advice("look at the graph: the inputs of attention, with and without flash attention"))
+            if any(op.found for op in result.ops if op.case in result.cases):
+                found.append(fattn("judge the layer's attention", "compare", files[:1], result.targets[0], flags))
+            return found
         case AsDesigned():
             target = next(found.on for found in result.judgements if found.warning)
             return [fattn("see the error that the kernel's arithmetic causes", "compare", files, target, flags)]
         case Innocent() | Unknown():
             return []
-
-
-def around(result: TriageResult, files: Sequence[str], flags: Sequence[str]) -> list[Advice]:
-    """Advice on a tensor of the model's own run: examine the model, and the attention of the layer."""
-    found, guilty = [], result.answer.guilty
-    if isinstance(guilty, NotFinite):
-        found.append(Advice("look at the model: its values leave the range of a type, whatever runs attention"))
-    if isinstance(guilty, PartsWithout):
-        found.append(Advice("look at the graph: the inputs of attention, with and without flash attention"))
-    if any(op.found for op in result.ops if op.case in result.cases):
-        found.append(fattn("judge the layer's attention", "compare", files[:1], result.targets[0], flags))
-    return found
 
 
 def fattn(why: str, command: str, files: Sequence[str], target: str, flags: Sequence[str], *rest: str) -> Advice:
@@ -113,30 +109,25 @@ def render(result: TriageResult, advice: Sequence[Advice], folder: str) -> Rende
 
 
 def evidence(result: TriageResult) -> Iterator[RenderableType]:
-    """The layers, then other results."""
+    """The layers, then other results, and the unjudged ops with the reason."""
     yield Table(COLUMNS, tuple(row(layer) for layer in layers_of(result)), heading=("layer", "on"))
     yield Text()
     said = [f"also: {said_of(other)}" for other in result.answer.others]
     if isinstance(result.answer.guilty, AsDesigned):
-        said += warnings_in_words(result.answer.guilty)
-    said += remarks(result)
+        warnings = result.answer.guilty.warnings
+        said += [f"layer {layer}, {words}" for layer, found in warnings.items() for words in found]
+    said += [f"not judged: {reason}" for reason in dict.fromkeys(op.unjudged for op in result.ops) if reason]
+    unjudged = [one for one in result.judgements if one.status is Status.UNJUDGED]
+    said += dict.fromkeys(f"not judged: {one.case} on {one.on}: {one.reason}" for one in unjudged)
+    refused = {f"{one.on}: {one.reason}" for one in result.judgements if one.status is Status.UNSUPPORTED}
+    said += [f"runs on the CPU instead of {reason}" for reason in sorted(refused)]
+    if result.left_out:
+        said.append(f"{len(result.left_out)} attention ops did not fit --budget, from {result.left_out[0]} on")
+    if not result.compared:
+        said.append("not compared with a run without flash attention, which cannot have a quantised V")
     if said:
         yield listed(said)
         yield Text()
-
-
-def remarks(result: TriageResult) -> Iterator[str]:
-    """The unjudged ops, and why."""
-    reasons = dict.fromkeys(op.unjudged for op in result.ops if op.unjudged)
-    yield from (f"not judged: {reason}" for reason in reasons)
-    unjudged = [one for one in result.judgements if one.status is Status.UNJUDGED]
-    yield from dict.fromkeys(f"not judged: {one.case} on {one.on}: {one.reason}" for one in unjudged)
-    refused = {f"{one.on}: {one.reason}" for one in result.judgements if one.status is Status.UNSUPPORTED}
-    yield from (f"runs on the CPU instead of {reason}" for reason in sorted(refused))
-    if result.left_out:
-        yield f"{len(result.left_out)} attention ops did not fit --budget, from {result.left_out[0]} on"
-    if not result.compared:
-        yield "not compared with a run without flash attention, which cannot have a quantised V"
 
 
 def pasted(command: str) -> str:
@@ -234,21 +225,13 @@ def check_folder(folder: Path) -> None:
         return
     if not is_folder(folder):
         raise InputError(f"--out {folder}: not a folder")
-    strange = sorted({path.name for path in folder.iterdir()} - own_files(folder))
+    own = set[str]()  # the files of a triage, according to its verdict
+    if (folder / VERDICT).is_file():
+        with contextlib.suppress(json.JSONDecodeError, KeyError, TypeError):
+            own = set(json.loads(read_text(folder / VERDICT, "the verdict", MOST_BYTES))["files"])
+    strange = sorted({path.name for path in folder.iterdir()} - own)
     if strange:
         raise InputError(f"--out {folder} has other files, such as {strange[0]}: choose another folder")
-
-
-def own_files(folder: Path) -> set[str]:
-    """The files of a triage in a folder, according to its verdict; none if there is no verdict."""
-    path = folder / VERDICT
-    if not path.is_file():
-        return set()
-    try:
-        found = json.loads(read_text(path, "the verdict", MOST_BYTES))
-        return set(found["files"])
-    except (json.JSONDecodeError, KeyError, TypeError):
-        return set()
 
 
 def write_folder(folder: Path, document: Mapping[str, Any], report: str, files: Iterable[Path]) -> None:

@@ -43,20 +43,6 @@ class AttentionOp:
     unjudged: str = ""
 
 
-def overflows_by_design(found: Judgement) -> bool:
-    """Whether the only failure is a non-finite output that the kernel's arithmetic itself produces."""
-    metrics, design = found.verdict.metrics, found.verdict.design
-    return (
-        found.verdict.status is Status.FAIL
-        and metrics is not None
-        and not metrics.all_finite
-        and metrics.unwritten == 0
-        and design is not None
-        and design.by == "model"
-        and design.passes
-    )
-
-
 def suspect_of(op: AttentionOp, found: Judgement) -> AttentionWrong | AttentionOverflows | None:
     """The fault of an op according to a judgement, with the place and cause of the diagnosis; None if it passes.
 
@@ -64,9 +50,11 @@ def suspect_of(op: AttentionOp, found: Judgement) -> AttentionWrong | AttentionO
     """
     if found.status is not Status.FAIL:
         return None
-    said, metrics, finding = found.diagnosis, found.verdict.metrics, found.finding
+    said, metrics, finding, design = found.diagnosis, found.verdict.metrics, found.finding, found.verdict.design
     reason = found.reason.partition("\n")[0]
-    if metrics is not None and overflows_by_design(found):
+    by_design = design is not None and design.by == "model" and design.passes and found.verdict.status is Status.FAIL
+    if by_design and metrics is not None and not metrics.all_finite and metrics.unwritten == 0:
+        # the only failure is a non-finite output that the kernel's arithmetic itself produces
         bad = metrics.nan + metrics.inf
         return AttentionOverflows(op.layer, op.step, op.part, found.on, op.case, found.kernel, bad, reason)
     worst = said.worst[0] if said and said.worst else None
@@ -87,16 +75,6 @@ def suspect_of(op: AttentionOp, found: Judgement) -> AttentionWrong | AttentionO
         finding=finding,
         known=found.known,
     )
-
-
-def warnings_by_layer(ops: Sequence[AttentionOp]) -> dict[int, tuple[str, ...]]:
-    """The accuracy warnings of correct ops, by layer, each once."""
-    found: dict[int, dict[str, None]] = {}
-    for op in ops:
-        for one in op.found:
-            if one.warning:
-                found.setdefault(op.layer, {})[f"step {op.step} on {one.on}: {one.warning}"] = None
-    return {layer: tuple(words) for layer, words in sorted(found.items())}
 
 
 DEFAULT = 1e-7
@@ -186,8 +164,13 @@ def verdict_of(
     culprits = [suspect for _, _, suspect in suspects if first[kind_of(suspect)] is suspect]
     if culprits:
         return Answer(culprits[0], tuple(culprits[1:]))
-    warnings = warnings_by_layer(ops)
-    return Answer(unknown(ops) or (AsDesigned(warnings) if warnings else Innocent()))
+    warnings: dict[int, dict[str, None]] = {}  # each once
+    for op in ops:
+        for one in op.found:
+            if one.warning:
+                warnings.setdefault(op.layer, {})[f"step {op.step} on {one.on}: {one.warning}"] = None
+    by_layer = {layer: tuple(words) for layer, words in sorted(warnings.items())}
+    return Answer(unknown(ops) or (AsDesigned(by_layer) if by_layer else Innocent()))
 
 
 def unknown(ops: Sequence[AttentionOp]) -> Unknown | None:
@@ -272,30 +255,23 @@ def by_key(nodes: Sequence[Node]) -> dict[Key, Node]:
 
 
 def parting(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[PartsWithout]:
-    """The first tensor after an attention op, in the first step, that differs from the other run.
+    """The first finite tensor after an attention op, in the first step, that differs from the other run.
 
     Later steps are left out, because they may have different tokens.
     """
-    before = 0.0
-    for node, other, follows in pairs(nodes, without):
+    first = min((node.step for node in nodes), default=0)
+    others, keys = by_key(without), {id(node): key for key, node in by_key(nodes).items()}
+    before, follows = 0.0, False
+    for node in takewhile(lambda node: node.step == first, nodes):
+        follows = follows or node.op == ATTENTION
+        other = others.get(keys[id(node)]) if id(node) in keys else None
+        if other is None or spoils(node) or spoils(other):
+            continue
         change = abs(node.largest - other.largest) / (max(node.largest, other.largest) or 1.0)
         if follows and change > max(LEAST_CHANGE, GROWTH * before):
             yield PartsWithout(node, other, change, before)
             return
-        before = max(before, change)
-
-
-def pairs(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[tuple[Node, Node, bool]]:
-    """The finite tensors of the first step that both runs have, and whether each is the first after attention."""
-    first = min((node.step for node in nodes), default=0)
-    others, keys = by_key(without), {id(node): key for key, node in by_key(nodes).items()}
-    follows = False
-    for node in takewhile(lambda node: node.step == first, nodes):
-        follows = follows or node.op == ATTENTION
-        other = others.get(keys[id(node)]) if id(node) in keys else None
-        if other is not None and not spoils(node) and not spoils(other):
-            yield node, other, follows
-            follows = False
+        before, follows = max(before, change), False
 
 
 @dataclass(frozen=True)

@@ -139,11 +139,6 @@ def named(node: Node) -> str:
     return f"{node.name} ({node.op}, {node.type}, {moment_of(node.layer, node.step, node.part)})"
 
 
-def warnings_in_words(guilty: AsDesigned) -> Sequence[str]:
-    """The accuracy warnings, one per line."""
-    return [f"layer {layer}, {words}" for layer, found in guilty.warnings.items() for words in found]
-
-
 def layers_of(result: TriageResult) -> Iterator[dict[str, Any]]:
     """The layers in order, each on all targets; at the end, tensors that belong to no layer."""
     numbers = {node.layer for node in result.nodes} | {op.layer for op in result.ops}
