@@ -73,6 +73,15 @@ def probe() -> MachineFacts:
     folder, ccache, shared = cache_dir(), find_ccache(), None
     with contextlib.suppress(FattnProbeError):
         shared = usage(ccache) if ccache else None
+    packages: dict[str, str] = {}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            packages[name] = version(name)
+    gdb_python = False
+    if "gdb" in tools:
+        words = [tools["gdb"].path, "--batch", "-nx", "-ex", "python print('python works')"]
+        with contextlib.suppress(FattnProbeError):
+            gdb_python = "python works" in run(words, timeout=PROBE_SECONDS, failure=None).stdout
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     return MachineFacts(
         system=platform.system(),
@@ -82,9 +91,9 @@ def probe() -> MachineFacts:
         python=sys.version_info[:3],
         distribution=distribution(_text("/etc/os-release")),
         tools=tools,
-        packages={name: found for name in PACKAGES if (found := _package(name)) is not None},
+        packages=packages,
         headers=headers_here(),
-        gdb_python="gdb" in tools and _gdb_has_python(tools["gdb"]),
+        gdb_python=gdb_python,
         driver=driver,
         gpus=gpus,
         gpu_problem=problem,
@@ -173,21 +182,6 @@ def _gpus_of_libcuda() -> tuple[str | None, tuple[Gpu, ...], str]:
         cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
         gpus.append(Gpu(name.value.decode(), f"{major.value}.{minor.value}"))
     return driver, tuple(gpus), "" if gpus else "the NVIDIA driver lists no GPU"
-
-
-def _gdb_has_python(gdb: Tool) -> bool:
-    words = [gdb.path, "--batch", "-nx", "-ex", "python print('python works')"]
-    try:
-        return "python works" in run(words, timeout=PROBE_SECONDS, failure=None).stdout
-    except FattnProbeError:
-        return False
-
-
-def _package(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _text(path: str) -> str:

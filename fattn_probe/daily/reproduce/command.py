@@ -47,7 +47,8 @@ ACCUMULATOR = re.compile(r"\bggml_prec_set_acc\(")
 def program_text(case: Named, root: Path) -> str:
     """The C++ file for a case and a source; the source's ggml.h determines the setters."""
     setters = "".join(f"    {line}\n" for line in setters_of(case.op, (root / HEADER).read_text(errors="replace")))
-    return TEMPLATE.read_text().replace("NAME", one_line(case.name), 1).replace(SETTERS, setters)
+    name = " ".join(case.name.replace("\\", "/").split())  # a final backslash would continue the C++ comment
+    return TEMPLATE.read_text().replace("NAME", name, 1).replace(SETTERS, setters)
 
 
 def setters_of(op: Op, ggml_h: str) -> list[str]:
@@ -65,11 +66,6 @@ def setters_of(op: Op, ggml_h: str) -> list[str]:
         if setter not in ggml_h:
             raise InputError(f"this source's ggml has no {setter}, which the op needs")
     return [f"{setter}(dst, {argument});" for setter, argument in calls]
-
-
-def one_line(text: str) -> str:
-    """A name without a final backslash, which would continue a C++ comment."""
-    return " ".join(text.replace("\\", "/").split())
 
 
 def write_inputs(case: Named, inputs: Mapping[str, Bytes], reference: F64, limits: Limits, path: Path) -> None:
