@@ -84,8 +84,13 @@ def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
     """Find the anchors in ggml-cuda/ at `folder`; those without a match are reported in the result."""
     lines: dict[str, tuple[int, ...]] = {}
     for anchor in anchors:
-        start = max(lines.get(anchor.after, (0,)), default=0)
-        lines[anchor.name] = tuple(_matches(folder / anchor.file, anchor, start))
+        text, found = overlay_lines(folder / anchor.file), list[int]()
+        for number in matching(text, anchor.pattern, max(lines.get(anchor.after, (0,)), default=0)):
+            at = number
+            while anchor.skip_comment and at < len(text) and COMMENT.match(text[at - 1]):
+                at += 1
+            found.append(at)
+        lines[anchor.name] = tuple(found if anchor.every else found[:1])
     return Located(
         {anchor.name: tuple(f"{anchor.file}:{line}" for line in lines[anchor.name]) for anchor in anchors},
         tuple(
@@ -104,15 +109,3 @@ def overlay_lines(path: Path) -> list[str]:
 def matching(lines: list[str], pattern: str, start: int = 0) -> Iterator[int]:
     """1-based numbers of the lines that match, after line `start`."""
     return (number for number, line in enumerate(lines[start:], start + 1) if re.search(pattern, line))
-
-
-def _matches(path: Path, anchor: Anchor, start: int) -> Iterator[int]:
-    """1-based numbers of an anchor's lines after line `start`."""
-    lines = overlay_lines(path)
-    for number in matching(lines, anchor.pattern, start):
-        at = number
-        while anchor.skip_comment and at < len(lines) and COMMENT.match(lines[at - 1]):
-            at += 1
-        yield at
-        if not anchor.every:
-            return

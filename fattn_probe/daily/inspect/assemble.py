@@ -39,22 +39,14 @@ def tensors_of(raw: Mapping[str, Mapping[str, str]]) -> tuple[TensorFacts, ...]:
             str(parse_value(text)).partition("\0")[0] if text else ""
             for text in (fields["name"], fields.get("view_name"))
         )
-        even = is_contiguous(kind, ne, nb)
-        found.append(
-            TensorFacts(role, kind.lower(), tuple(ne), tuple(nb), name, viewed, int(fields["view_offs"]), even)
-        )
+        block, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+        contiguous, expected = nb[0] == size, size * (ne[0] // block)
+        for extent, stride in zip(ne[1:], nb[1:], strict=True):
+            contiguous = contiguous and (extent == 1 or stride == expected)
+            expected *= extent
+        offset = int(fields["view_offs"])
+        found.append(TensorFacts(role, kind.lower(), tuple(ne), tuple(nb), name, viewed, offset, contiguous))
     return tuple(found)
-
-
-def is_contiguous(type_name: str, ne: Sequence[int], nb: Sequence[int]) -> bool:
-    """Whether a tensor is contiguous; `ne` and `nb` (bytes) in ggml's order."""
-    block, size = GGML_QUANT_SIZES[GGMLQuantizationType[type_name.upper()]]
-    expected = size
-    for axis, (extent, stride) in enumerate(zip(ne, nb, strict=True)):
-        if extent != 1 and stride != expected and axis > 0:
-            return False
-        expected = expected * (extent // block if axis == 0 else extent)
-    return nb[0] == size
 
 
 def op_params_of(text: str) -> dict[str, Value]:

@@ -87,7 +87,8 @@ def render_watched(watched: WatchResult) -> RenderableType:
 
 def pair(done: Sequence[Examined]) -> tuple[Facts, Facts] | None:
     """The two sets of facts to show side by side; None unless there are exactly two and no extras."""
-    found = [item.facts for item in done if item.facts and not item.has_extras]
+    extras = [bool(item.tensors or item.watched or item.trace or item.nan_searched) for item in done]
+    found = [item.facts for item, extra in zip(done, extras, strict=True) if item.facts and not extra]
     return (found[0], found[1]) if len(done) == len(found) == 2 else None
 
 

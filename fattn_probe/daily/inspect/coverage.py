@@ -105,30 +105,22 @@ def _holes(
             doers[step] += (block,)
     wrong = [who if len(who) > 1 or (step < limit and not who) else None for step, who in enumerate(doers)]
     for who, run in groupby(range(grid.iter_k), key=wrong.__getitem__):
-        steps = list(run)
-        if who is not None:
-            yield _hole(tile, (steps[0], steps[-1] + 1), who, grid, blocks)
-
-
-def _hole(
-    tile: Tile, steps: tuple[int, int], doers: tuple[int, ...], grid: Grid, blocks: Sequence[BlockWork]
-) -> CoverageFinding:
-    """A gap or an overlap; a gap between the shares of neighbouring stream-K blocks names these."""
-    start, stop = steps
-    which = f"KV step {start}" if stop - start == 1 else f"KV steps {start} to {stop - 1}"
-    if stop - start == grid.iter_k and not doers:
-        return CoverageFinding("gap", f"no block does the tile of {spell(tile)}", tile, steps)
-    if doers:
-        done = "is done" if stop - start == 1 else "are done"
-        message = f"{which} of {spell(tile)} {done} {len(doers)} times, by {_blocks(doers)}"
-        return CoverageFinding("overlap", message, tile, steps, doers)
-    first, cause = index_of(tile, grid) * grid.iter_k, ""
-    around: tuple[int, ...] = ()
-    for a, b in pairwise(blocks):
-        if a.kbc_stop is not None and b.kbc is not None and a.kbc_stop <= first + start and first + stop <= b.kbc:
-            cause, around = f"{_meeting(a, b)}: ", (a.block, b.block)
-            break
-    return CoverageFinding("gap", f"{cause}no block does {which} of {spell(tile)}", tile, steps, around)
+        start, *others = run
+        stop = start + len(others) + 1
+        which, done = (f"KV steps {start} to {stop - 1}", "are done") if others else (f"KV step {start}", "is done")
+        if who:
+            message = f"{which} of {spell(tile)} {done} {len(who)} times, by {_blocks(who)}"
+            yield CoverageFinding("overlap", message, tile, (start, stop), who)
+        elif who is not None and stop - start == grid.iter_k:
+            yield CoverageFinding("gap", f"no block does the tile of {spell(tile)}", tile, (start, stop))
+        elif who is not None:
+            first, cause, around = index_of(tile, grid) * grid.iter_k, "", tuple[int, ...]()
+            for a, b in pairwise(blocks):  # a gap between the shares of neighbouring stream-K blocks names these
+                if a.kbc_stop is not None and b.kbc is not None and a.kbc_stop <= first + start < first + stop <= b.kbc:
+                    cause, around = f"{_meeting(a, b)}: ", (a.block, b.block)
+                    break
+            said = f"{cause}no block does {which} of {spell(tile)}"
+            yield CoverageFinding("gap", said, tile, (start, stop), around)
 
 
 def _meeting(a: BlockWork, b: BlockWork) -> str:

@@ -188,11 +188,6 @@ class Examined:
         return self.output is not None and self.output.status == "fail"
 
     @property
-    def has_extras(self) -> bool:
-        """Whether any extra was read."""
-        return bool(self.tensors or self.watched or self.trace or self.nan_searched)
-
-    @property
     def facts(self) -> Facts | None:
         """The facts; None if the program did not reach its kernel."""
         return self.inspection.result if isinstance(self.inspection.result, Facts) else None

@@ -97,12 +97,6 @@ def wave_of(target: Target) -> int:
     return target.device.warpSize if target.device is not None else LANES
 
 
-def matrix_of(target: Target) -> str:
-    """The layout of the sums of an AMD GPU's matrix instructions (`trace.fragments.AMD_ROWS`); empty for NVIDIA."""
-    gfx = target.device.gfx if target.device is not None else ""
-    return {"gfx9": "mfma", "gfx11": "rdna3", "gfx12": "rdna4"}.get(gfx[:-2], "") if gfx else ""
-
-
 @dataclass
 class Inspector:
     """Inspects cases; keeps the data that it has read from each source tree."""
@@ -162,8 +156,10 @@ class Inspector:
     def _plan(self, build: Build, target: Target) -> Document:
         anchors = {name: list(found) for name, found in self.located(build).locations.items()}
         dispatch = plan_of(self.dispatch(build))
-        simulated = target.engine == "sim"
-        gpu = {"simulated": simulated, "wave": wave_of(target), "matrix": matrix_of(target)}
+        gfx = target.device.gfx if target.device is not None else ""
+        # the layout of the sums of an AMD GPU's matrix instructions (`trace.fragments.AMD_ROWS`); empty for NVIDIA
+        matrix = {"gfx9": "mfma", "gfx11": "rdna3", "gfx12": "rdna4"}.get(gfx[:-2], "")
+        gpu = {"simulated": target.engine == "sim", "wave": wave_of(target), "matrix": matrix}
         return {"anchors": anchors, "dispatch": dispatch} | gpu
 
     def environment(self, target: Target) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """`--html` and `--svg`: inspections as files, with a trace's P along the KV rows and the errors of its VKQ."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -75,7 +75,14 @@ def _P(tile: TracedTile, deviation: StepDeviation | None) -> str:
     rows = [int(row) for step in tile.steps for row in step.kv_rows]
     columns = list(zip(tile.query[tile.exists], tile.head[tile.exists], strict=True))
     height, scale = ROW * len(matrix), (WIDTH - LEFT) / max(1, matrix.shape[1])
-    marks: list[Mark] = [_cells(matrix, height), *_steps(tile, height, scale)]
+    marks, start, labelled = list[Mark]([_cells(matrix, height)]), 0, 0.0
+    for step in tile.steps:  # ticks where steps begin; some are labelled with their first KV row
+        x = LEFT + start * scale
+        marks.append(Stroke(((x, height), (x, height + 5)), TICK))
+        if x - labelled >= LABEL:
+            marks.append(Words(x, height + 5, str(step.kv_rows[0])))
+            labelled = x
+        start += len(step.kv_rows)
     if deviation is not None and deviation.kv_row in rows:
         y = ROW * columns.index((deviation.query, deviation.head))
         x = LEFT + rows.index(deviation.kv_row) * scale
@@ -83,18 +90,6 @@ def _P(tile: TracedTile, deviation: StepDeviation | None) -> str:
     marks += [_label(ROW * at, f"query {query}, head {head}") for at, (query, head) in enumerate(columns)]
     title = f"P of each query and head along the KV rows: white is 0, dark is {_largest(matrix):.3g}."
     return _figure(title, [*marks, _label(height + 5, "KV row")], height + 24)
-
-
-def _steps(tile: TracedTile, y: float, scale: float) -> Iterator[Mark]:
-    """Ticks where steps begin; some are labelled with their first KV row."""
-    start, labelled = 0, 0.0
-    for step in tile.steps:
-        x = LEFT + start * scale
-        yield Stroke(((x, y), (x, y + 5)), TICK)
-        if x - labelled >= LABEL:
-            yield Words(x, y + 5, str(step.kv_rows[0]))
-            labelled = x
-        start += len(step.kv_rows)
 
 
 def _VKQ(tile: TracedTile) -> str:

@@ -90,8 +90,22 @@ class _Found:
 def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple[Decision, ...]:
     """The decisions in order; each condition of a loop appears once, as held if it ever held."""
     found = [item for condition in conditions for item in _of_condition(condition, visits)]
+    found.sort(key=lambda item: (item.at, item.condition.lines))
+    loops: dict[tuple[str, int], _Found] = {}  # a loop's condition: the first time it held, else the last time
+    once: list[_Found] = []
+    for item in found:
+        key = item.decision.file, item.decision.line
+        if not (item.condition.in_loop or item.condition.kind == "while"):
+            once.append(item)
+        elif key not in loops or not loops[key].decision.held:
+            loops[key] = item
+    for item in loops.values():
+        if item.decision.held:
+            once.append(item)
+        elif item.decision.leads_to != "continue":
+            once.append(replace(item, decision=replace(item.decision, terms=())))  # the last iteration's values mislead
     kept: list[Decision] = []
-    for item in _without_repeats(sorted(found, key=_order)):
+    for item in sorted(once, key=lambda item: (item.at, item.condition.lines)):
         decision, last = item.decision, kept[-1] if kept else None
         named = last is not None and last.held and last.leads_to == decision.leads_to
         if decision.condition != OTHERWISE or not named:  # else the preceding condition has named the statement
@@ -219,28 +233,6 @@ def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
             if term.text not in seen and not (term.value and POINTER.match(term.value)):
                 seen.add(term.text)
                 yield term
-
-
-def _without_repeats(found: Iterable[_Found]) -> Iterator[_Found]:
-    """Reduce a loop's condition to one decision: the first time it held, else the last time."""
-    loops: dict[tuple[str, int], _Found] = {}
-    kept: list[_Found] = []
-    for item in found:
-        key = item.decision.file, item.decision.line
-        if not (item.condition.in_loop or item.condition.kind == "while"):
-            kept.append(item)
-        elif key not in loops or not loops[key].decision.held:
-            loops[key] = item
-    for item in loops.values():
-        if item.decision.held:
-            kept.append(item)
-        elif item.decision.leads_to != "continue":
-            kept.append(replace(item, decision=replace(item.decision, terms=())))  # the last iteration's values mislead
-    yield from sorted(kept, key=_order)
-
-
-def _order(item: _Found) -> tuple[int, Lines]:
-    return item.at, item.condition.lines
 
 
 ENTRY = "ggml_cuda_flash_attn_ext"

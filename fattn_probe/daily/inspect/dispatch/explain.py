@@ -114,17 +114,13 @@ class _Function:
             leads_to = nested[2] if nested else item.decision.leads_to
             effect = self.effect(leads_to)
             dull = ASSIGNED.match(leads_to) or NO_KERNEL.match(leads_to) or leads_to == self.final
-            if item.decision.held or not effect or dull:
+            if item.decision.held or not effect or dull or self.needs_other_gpu(item):
                 continue
-            if not self.hopeless(item):
+            lacks = lacking(item.logic, item.known)
+            variables = {text for piece in lacks for atom in piece.atoms() for text, _ in atom.variables}
+            own = self.parameters.get(item.decision.function, ())  # the template arguments are fixed by now
+            if not variables or not variables.issubset(own):
                 yield item, effect, nested[1] if nested else ""
-
-    def hopeless(self, item: _Read) -> bool:
-        """Whether the condition needs another vendor's GPU, or other template arguments, which are fixed by now."""
-        lacks = lacking(item.logic, item.known)
-        variables = {text for piece in lacks for atom in piece.atoms() for text, _ in atom.variables}
-        own = self.parameters.get(item.decision.function, ())
-        return self.needs_other_gpu(item) or bool(variables and variables.issubset(own))
 
     def needs_other_gpu(self, item: _Read) -> bool:
         """Whether the condition needs another vendor's GPU."""

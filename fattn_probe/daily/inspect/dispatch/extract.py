@@ -311,19 +311,16 @@ class Extract:
 
     def _sets(self, statement: Statement) -> str:
         """The text of an assignment to a plain variable, if it is not a declaration."""
-        span = self._given(statement) or self._updated(statement)
-        return self._resolved(*statement.head) if span and span[0] == statement.start + 2 else ""
+        span, word = self._given(statement), self.reader.draft.words[statement.start + 1]
+        updates = statement.kind == "plain" and word in ("+=", "-=", "*=", "/=", "|=", "&=")
+        assigns = span is not None and span[0] == statement.start + 2
+        return self._resolved(*statement.head) if assigns or updates else ""
 
     def _constant(self, statement: Statement) -> str:
         """The text of a `constexpr` with a literal value, which may be a template argument of a later call."""
         words = self.reader.draft.words[statement.start : statement.stop]
         literal = statement.kind == "plain" and words[0] == "constexpr" and words[-3:-2] == ["="]
         return f"{words[-4]} = {words[-2]}" if literal else ""
-
-    def _updated(self, statement: Statement) -> Span | None:
-        words = self.reader.draft.words
-        updates = statement.kind == "plain" and words[statement.start + 1] in ("+=", "-=", "*=", "/=", "|=", "&=")
-        return (statement.start + 2, statement.head[1]) if updates else None
 
     def _jumps(self, statement: Statement) -> str:
         word = self.reader.draft.words[statement.start]

@@ -213,23 +213,18 @@ def read_tensors(debugger: Debugger, plan: Document) -> Document:
     stop = debugger.resume("finish")  # also runs the kernels before and after the attention kernel
     if stop.reason != "step":
         return {"ended": [stop.reason, stop.detail, stop.function]}
-    read = _memory if plan["simulated"] else _copy
     for role, size in plan["sizes"].items():
-        (Path(plan["folder"]) / role).write_bytes(read(debugger, ROLES[role], size))
+        tensor = ROLES[role]
+        if plan["simulated"]:
+            found = debugger.memory(_integer(debugger, f"(long)({tensor})->data"), size)
+        else:
+            buffer = _integer(debugger, f"(long)((void *(*)(unsigned long))malloc)({size})")
+            debugger.execute(f"call (void)ggml_backend_tensor_get({tensor}, (void *){buffer}, 0, {size})")
+            found = debugger.memory(buffer, size)
+            debugger.execute(f"call ((void (*)(void *))free)((void *){buffer})")
+        (Path(plan["folder"]) / role).write_bytes(found)
     debugger.execute("kill")
     return {"sizes": plan["sizes"]}
-
-
-def _memory(debugger: Debugger, tensor: str, size: int) -> bytes:
-    return debugger.memory(_integer(debugger, f"(long)({tensor})->data"), size)
-
-
-def _copy(debugger: Debugger, tensor: str, size: int) -> bytes:
-    buffer = _integer(debugger, f"(long)((void *(*)(unsigned long))malloc)({size})")
-    debugger.execute(f"call (void)ggml_backend_tensor_get({tensor}, (void *){buffer}, 0, {size})")
-    found = debugger.memory(buffer, size)
-    debugger.execute(f"call ((void (*)(void *))free)((void *){buffer})")
-    return found
 
 
 def _integer(debugger: Debugger, expression: str) -> int:
@@ -272,16 +267,14 @@ def watch(debugger: Debugger, plan: Document) -> Document:
 def _read(debugger: Debugger, plan: Document) -> Document:
     """The values of the expressions, and `refusals` of those without: `reason`, `near`, `names` (see `Refusal`)."""
     values = dict(zip(plan["expressions"], debugger.evaluate(plan["expressions"]), strict=True))
-    refused = (expression for expression, value in values.items() if value is None)
-    return {"values": values, "refusals": {expression: _refusal(debugger, expression) for expression in refused}}
-
-
-def _refusal(debugger: Debugger, expression: str) -> Document:
-    reason = debugger.refusal(expression)
-    unknown = UNKNOWN.search(reason)
-    names = sorted(debugger.local_names()) if unknown else []
-    near = difflib.get_close_matches(unknown[1], names, NEAR, 0.5) if unknown else []
-    return {"reason": " ".join(reason.split()), "near": near, "names": names}
+    refusals: Document = {}
+    for expression in (expression for expression, value in values.items() if value is None):
+        reason = debugger.refusal(expression)
+        unknown = UNKNOWN.search(reason)
+        names = sorted(debugger.local_names()) if unknown else []
+        near = difflib.get_close_matches(unknown[1], names, NEAR, 0.5) if unknown else []
+        refusals[expression] = {"reason": " ".join(reason.split()), "near": near, "names": names}
+    return {"values": values, "refusals": refusals}
 
 
 def _counts(debugger: Debugger, plan: Document, stop: StopRecord) -> bool:

@@ -171,17 +171,15 @@ class _Exact:
         """Add all steps up to this one; if the kernel gathers its rows, steps that were not read are unknown."""
         self.known = self.known and (step.step.indices is None or step.step.kb0 <= self._next)
         for kb0 in range(self._next, step.step.kb0 + 1):
-            self._add(step.kv_rows + (kb0 - step.step.kb0) * step.nbatch_fa)
+            inputs, rows = self._inputs, step.kv_rows + (kb0 - step.step.kb0) * step.nbatch_fa
+            at, valid = inputs.rows(rows)
+            self.KQ, _ = logits(inputs, rows)
+            masked = np.where(valid, self.KQ if inputs.mask is None else self.KQ + inputs.mask[:, at], -np.inf)
+            shift = self.state.raise_maximum(masked.max(axis=1) + self._offset)
+            P = np.exp(masked - shift[:, None])
+            self.state.total += P.sum(axis=1)
+            self.state.weighted += factors(P, inputs.least) @ (inputs.V[at] * valid[:, None])
         self._next = step.step.kb0 + 1
-
-    def _add(self, rows: Indices) -> None:
-        at, valid = self._inputs.rows(rows)
-        self.KQ, _ = logits(self._inputs, rows)
-        masked = np.where(valid, self.KQ if self._inputs.mask is None else self.KQ + self._inputs.mask[:, at], -np.inf)
-        shift = self.state.raise_maximum(masked.max(axis=1) + self._offset)
-        P = np.exp(masked - shift[:, None])
-        self.state.total += P.sum(axis=1)
-        self.state.weighted += factors(P, self._inputs.least) @ (self._inputs.V[at] * valid[:, None])
 
 
 def _step(step: WarpStep, exact: _Exact) -> TracedStep:

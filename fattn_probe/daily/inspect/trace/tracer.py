@@ -24,7 +24,7 @@ from fattn_probe.daily.inspect.trace.stages import FINISHED, ModelledRows, Row, 
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.launch.architecture import CDNA2, arch_number
 from fattn_probe.llama.launch.constants import known_constants, max_offset
-from fattn_probe.llama.launch.families import MMA_F16, Family
+from fattn_probe.llama.launch.families import MMA_F16
 from fattn_probe.llama.launch.geometry import Geometry, geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.tiles import BlockWork
@@ -113,7 +113,14 @@ class Tracer:
         rows, geometry = model
         if geometry.kernel.family is MMA_F16:
             return self.trace(block, warp, kb0)
-        return self._lanes(rows, geometry.blocks()[block], warp, kb0)
+        work = geometry.blocks()[block]
+        traced = WarpOfColumns(rows, work, warp)
+        plan = {"block": list(work.blockIdx), "linear": work.block, "warp": warp}
+        document = self._procedure(READ_LANES, plan | {"reads": traced.reads(self._locations)})
+        places = self._places
+        stages = [stage for stage in traced.stages(document, places) if kb0 is None or stage.kb0 in {kb0, None}]
+        stopped = tuple(document["stopped"])
+        return JudgedTrace(work.blockIdx, warp, traced.shared, None, places, (), stopped, tuple(stages))
 
     def in_memory(self, stored: StoredRow) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
         """The parts of a row that blocks store, and dst; also why the program ended early, if it did."""
@@ -148,16 +155,6 @@ class Tracer:
         first = (sequence, jt * kernel.ncols1, z_KV * geometry.group + zt_gqa * kernel.ncols2)
         return next((row for row in rows if geometry.tile_of(*row) in tiles and worst), first)
 
-    def _lanes(self, rows: ModelledRows, work: BlockWork, warp: int, kb0: int | None) -> JudgedTrace:
-        """Trace a warp of a tile or vec kernel, through all steps or one."""
-        traced = WarpOfColumns(rows, work, warp)
-        plan = {"block": list(work.blockIdx), "linear": work.block, "warp": warp}
-        document = self._procedure(READ_LANES, plan | {"reads": traced.reads(self._locations)})
-        places = self._places
-        stages = [stage for stage in traced.stages(document, places) if kb0 is None or stage.kb0 in {kb0, None}]
-        stopped = tuple(document["stopped"])
-        return JudgedTrace(work.blockIdx, warp, traced.shared, None, places, (), stopped, tuple(stages))
-
     @property
     def _locations(self) -> Mapping[str, Sequence[str]]:
         """gdb locations by anchor."""
@@ -185,7 +182,7 @@ class Tracer:
         found = in_inputs(self.case, self.inputs)
         if found is not None:
             return found
-        if self.facts.choice is not None and not self._runs(MMA_F16):
+        if self.facts.choice is not None and self.facts.choice.family != MMA_F16.name:
             return self._not_finite_in_lanes(dst)
 
         def read(block: BlockWork, warp: int, tiles: int) -> Document:
@@ -221,7 +218,7 @@ class Tracer:
 
     def _read(self, block: BlockWork, warp: int, plan: dict[str, Any]) -> Document:
         choice = self.facts.choice
-        if not self._runs(MMA_F16):
+        if choice is None or choice.family != MMA_F16.name:
             kernel = "no kernel" if choice is None else choice.kernel
             raise InputError(
                 f"case {self.case.name} on {self.target}: only flash_attn_ext_f16 is traced on a real GPU or written by"
@@ -237,10 +234,6 @@ class Tracer:
                 f"case {self.case.name} ended under the debugger before its kernel was launched: {document}"
             )
         return document
-
-    def _runs(self, family: Family) -> bool:
-        """Whether the op runs a kernel of a family."""
-        return self.facts.choice is not None and self.facts.choice.family == family.name
 
     def _block(self, block: int, warp: int, kb0: int | None) -> BlockWork:
         """The block to trace; InputError if the block, warp or step does not exist."""

@@ -1,7 +1,7 @@
 """Facts as text (rich) and as JSON, one inspection or two side by side."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,18 +50,15 @@ def pairs(values: Mapping[str, Value], cell: int = 1) -> Flow:
 
 def tensor_table(tensors: Sequence[TensorFacts]) -> Table:
     """The op's tensors; `ne` and `nb` in ggml's order."""
-    rows = ((item.name, item.type, spell(item.ne), spell(item.nb), _remark(item)) for item in tensors)
+    rows = []
+    for item in tensors:
+        remarks = [] if item.ggml_name in ("", item.name) else [f'"{item.ggml_name}"']
+        if item.view_src:
+            remarks.append(f"view of {item.view_src}" + (f" + {item.view_offs}" if item.view_offs else ""))
+        if not item.contiguous:
+            remarks.append("not contiguous")
+        rows.append((item.name, item.type, spell(item.ne), spell(item.nb), ", ".join(remarks)))
     return Table(("tensor", "type", "ne", "nb (bytes)", ""), tuple(rows), prose=frozenset({""}))
-
-
-def _remark(tensor: TensorFacts) -> str:
-    """A tensor's own name, the tensor that it is a view of, and whether it has gaps."""
-    said = [] if tensor.ggml_name in ("", tensor.name) else [f'"{tensor.ggml_name}"']
-    if tensor.view_src:
-        said.append(f"view of {tensor.view_src}" + (f" + {tensor.view_offs}" if tensor.view_offs else ""))
-    if not tensor.contiguous:
-        said.append("not contiguous")
-    return ", ".join(said)
 
 
 def kernel_table(kernels: Sequence[KernelLaunch]) -> Table:
@@ -102,46 +99,35 @@ def occupancy_legend(facts: Facts) -> list[str]:
 
 
 def block_table(blocks: Sequence[BlockWork]) -> Table:
-    """Every block with its tiles, one row each, by the source's names."""
+    """Every block with its tiles, one row each, by the source's names; one row for a block without tiles."""
     stream_k = any(block.kbc is not None for block in blocks)
-    there = {
-        "block": True,
-        "blockIdx": not stream_k,
-        "SM": any(block.sm is not None for block in blocks),
-        "kbc": stream_k,
-        "kbc_stop": stream_k,
-    }
-    own = [name for name in there if there[name]]
+    with_SM = any(block.sm is not None for block in blocks)
+    own = ["block", *["blockIdx"] * (not stream_k), *["SM"] * with_SM, *["kbc", "kbc_stop"] * stream_k]
     columns = (*own, "sequence", "z_KV", "zt_gqa", "jt", "kb0", "")
-    rows = tuple(row for block in blocks for row in _block_rows(block, own))
-    return Table(columns, rows, frozenset(columns) - {"kb0", ""})
-
-
-def _block_rows(block: BlockWork, own: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """One row for each of a block's tiles, or one if it has none."""
-    words = {
-        "block": str(block.block),
-        "blockIdx": spell(block.blockIdx),
-        "SM": "-" if block.sm is None else str(block.sm),
-        "kbc": str(block.kbc),
-        "kbc_stop": str(block.kbc_stop),
-    }
-    first = [words[name] for name in own]
-    if not block.tiles:
-        yield (*first, *([""] * 5), "no work")
-    for place, work in enumerate(block.tiles):
-        yield (*(first if place == 0 else [""] * len(first)), *map(str, work.tile), steps_in_words(work), _flags(work))
+    rows: list[tuple[str, ...]] = []
+    for block in blocks:
+        words = {
+            "block": str(block.block),
+            "blockIdx": spell(block.blockIdx),
+            "SM": "-" if block.sm is None else str(block.sm),
+            "kbc": str(block.kbc),
+            "kbc_stop": str(block.kbc_stop),
+        }
+        first = [words[name] for name in own]
+        if not block.tiles:
+            rows.append((*first, *([""] * 5), "no work"))
+        for work in block.tiles:
+            flags = [name for name in ("needs_fixup", "is_fixup") if getattr(work, name)]
+            flags += [] if work.kb0_limit is None else [f"kb0_limit {work.kb0_limit}"]
+            rows.append((*first, *map(str, work.tile), steps_in_words(work), " ".join(flags)))
+            first = [""] * len(own)
+    return Table(columns, tuple(rows), frozenset(columns) - {"kb0", ""})
 
 
 def steps_in_words(work: TileWork) -> str:
     """The KV steps of a block on a tile: `3:8`, or `3:8:2` for every second one."""
     turn = f":{work.kb0_step}" if work.kb0_step != 1 else ""
     return f"{work.kb0_start}:{work.kb0_stop}{turn}"
-
-
-def _flags(work: TileWork) -> str:
-    said = [name for name in ("needs_fixup", "is_fixup") if getattr(work, name)]
-    return " ".join(said + ([] if work.kb0_limit is None else [f"kb0_limit {work.kb0_limit}"]))
 
 
 def covered(coverage: Coverage) -> str:
@@ -178,13 +164,8 @@ def render(facts: Facts, reasons: Sequence[str] = (), *, verbose: bool = False) 
         "Missing": [Text.assemble((item.facts, "yellow"), f": {item.why}") for item in facts.missing],
     }
     shown = [Group(Text(f"\n{title}", "bold"), *parts) for title, parts in sections.items() if parts]
-    return Group(header(facts.about), *shown)
-
-
-def header(about: Mapping[str, str]) -> RenderableType:
-    """The case and the device, then the other properties of the run."""
-    rest = {key: value for key, value in about.items() if key not in ("case", "device") and value}
-    return Group(Text(title_of(about), "bold"), *([pairs(rest)] if rest else []))
+    rest = {key: value for key, value in facts.about.items() if key not in ("case", "device") and value}
+    return Group(Text(title_of(facts.about), "bold"), *([pairs(rest)] if rest else []), *shown)
 
 
 def title_of(about: Mapping[str, str]) -> str:
