@@ -155,16 +155,6 @@ def find_gpus() -> tuple[str | None, tuple[Gpu, ...], str]:
             return None, (), str(error)
         if done.code == 0 and done.stdout.strip():
             return parse_smi(done.stdout)
-    return _gpus_of_libcuda()
-
-
-def parse_smi(text: str) -> tuple[str | None, tuple[Gpu, ...], str]:
-    """The reply of nvidia-smi to `driver_version,compute_cap,name` in CSV without header."""
-    rows = [[cell.strip() for cell in line.split(",", 2)] for line in text.splitlines() if line.count(",") >= 2]
-    return (rows[0][0] if rows else None), tuple(Gpu(row[2], row[1]) for row in rows), ""
-
-
-def _gpus_of_libcuda() -> tuple[str | None, tuple[Gpu, ...], str]:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -182,6 +172,12 @@ def _gpus_of_libcuda() -> tuple[str | None, tuple[Gpu, ...], str]:
         cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
         gpus.append(Gpu(name.value.decode(), f"{major.value}.{minor.value}"))
     return driver, tuple(gpus), "" if gpus else "the NVIDIA driver lists no GPU"
+
+
+def parse_smi(text: str) -> tuple[str | None, tuple[Gpu, ...], str]:
+    """The reply of nvidia-smi to `driver_version,compute_cap,name` in CSV without header."""
+    rows = [[cell.strip() for cell in line.split(",", 2)] for line in text.splitlines() if line.count(",") >= 2]
+    return (rows[0][0] if rows else None), tuple(Gpu(row[2], row[1]) for row in rows), ""
 
 
 def _text(path: str) -> str:

@@ -88,7 +88,18 @@ class Report:
 def diagnose(facts: MachineFacts) -> Report:
     """The report on a machine's facts."""
     findings = tuple(_findings(facts))
-    return Report(findings, tuple(_engines(facts, {finding.name: finding for finding in findings})))
+    named = {finding.name: finding for finding in findings}
+    blocked = tuple(f"{name}: {finding.found}" for name, finding in named.items() if finding.status == "missing")
+    gpus = tuple(f"gpu:{index} ({gpu.name}, {gpu.cc})" for index, gpu in enumerate(facts.gpus))
+    engines = (
+        _needing("sim", named, (), blocked, ("every device of `fattn-probe device list`",)),
+        _needing("sim, inspect", named, ("gdb", "gdb's Python"), blocked, ("sim devices",)),
+        _needing("cpu", named, (), blocked, ("ggml's CPU backend",)),
+        _needing("cuda, build", named, ("nvcc",), blocked, ("any architecture of nvcc",)),
+        _needing("cuda, run", named, ("NVIDIA GPU",), (), gpus),
+        _needing("cuda, inspect", named, ("NVIDIA GPU", "cuda-gdb"), (), gpus),
+    )
+    return Report(findings, engines)
 
 
 def install_line(tool: str, distribution: tuple[str, ...]) -> str:
@@ -177,17 +188,6 @@ def _tool(facts: MachineFacts, name: str, purpose: str, absent: Status = "option
         problem = f"{dotted(tool.version)} ({tool.path}), needs {dotted(least)}"
         install = f"{install}-{least[0]}" if name == "g++" and "apt" in install else install
     return _finding(name, purpose, install, found=found, problem=problem, absent=absent)
-
-
-def _engines(facts: MachineFacts, findings: Mapping[str, DoctorFinding]) -> Iterator[Engine]:
-    blocked = tuple(f"{name}: {finding.found}" for name, finding in findings.items() if finding.status == "missing")
-    gpus = tuple(f"gpu:{index} ({gpu.name}, {gpu.cc})" for index, gpu in enumerate(facts.gpus))
-    yield Engine("sim", not blocked, ("every device of `fattn-probe device list`",) if not blocked else (), blocked)
-    yield _needing("sim, inspect", findings, ("gdb", "gdb's Python"), blocked, ("sim devices",))
-    yield Engine("cpu", not blocked, ("ggml's CPU backend",) if not blocked else (), blocked)
-    yield _needing("cuda, build", findings, ("nvcc",), blocked, ("any architecture of nvcc",))
-    yield _needing("cuda, run", findings, ("NVIDIA GPU",), (), gpus)
-    yield _needing("cuda, inspect", findings, ("NVIDIA GPU", "cuda-gdb"), (), gpus)
 
 
 def _needing(

@@ -54,21 +54,11 @@ def render(report: OpsReport) -> Group:
         Text(f"{result.status}: {result.case}\n  {result.message}", STYLES[result.status]) for result in report.failures
     ]
     stopped = [Text(f"stopped: {report.stopped}", "bold")] if report.stopped else []
-    return Group(*_perf(report), head, *failures, *stopped)
-
-
-def _perf(report: OpsReport) -> list[Table]:
-    timed = [result for result in report.results if result.us_per_run is not None]
-    if not timed:
-        return []
-    rows = (
-        (
-            result.case,
-            f"{result.us_per_run:.2f}",
-            "" if result.gflops is None else f"{result.gflops:.2f}",
-            f"{result.runs}",
-        )
-        for result in timed
-    )
     columns = ("case", "us/run", "GFLOP/s", "runs")
-    return [Table(columns, tuple(rows), frozenset(columns[1:]), frozenset({"case"}))]
+    timed = []
+    for result in report.results:
+        if result.us_per_run is not None:
+            speed = "" if result.gflops is None else f"{result.gflops:.2f}"
+            timed.append((result.case, f"{result.us_per_run:.2f}", speed, f"{result.runs}"))
+    tables = [Table(columns, tuple(timed), frozenset(columns[1:]), frozenset({"case"}))] if timed else []
+    return Group(*tables, head, *failures, *stopped)

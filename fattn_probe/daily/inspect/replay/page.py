@@ -16,7 +16,7 @@ from fattn_probe.base.view.marks import Box, Cells, ColourScale, Drawing, Look, 
 from fattn_probe.base.view.svg import pinned
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.replay.replay import Lane, Replay, Traffic
-from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, RowSums
+from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers
 from fattn_probe.daily.inspect.trace.show import spelled
 from fattn_probe.daily.inspect.view.error_tiles import error_picture, output_tiles
 from fattn_probe.daily.inspect.view.page import environment
@@ -237,17 +237,17 @@ def _row(replay: Replay, row: RowNumbers) -> dict[str, Any]:
                 "P": _arrays(kernel_P, exact_P),
                 "P_sizes": [len(one) for one in exact_P],
                 "VKQ": _arrays([step.kernel.VKQ for step in steps], [step.exact.VKQ for step in steps]),
-                "end": _sums(part.kernel, part.exact),
+                "end": {
+                    "m": [part.kernel.m, part.exact.m],
+                    "l": [part.kernel.l, part.exact.l],
+                    "VKQ": _arrays([part.kernel.VKQ], [part.exact.VKQ]),
+                },
             }
         )
     tile = index_of(replay.geometry.tile_of(*row.row), replay.geometry.grid)
     found = replay.outputs.get(row.row)
     out = {"kernel": _arrays([row.output], [row.exact]), "found": found is not None and _arrays([found], [row.exact])}
     return {"row": [sequence, query, head], "tile": tile, "parts": parts, "out": out}
-
-
-def _sums(kernel: RowSums, exact: RowSums) -> dict[str, Any]:
-    return {"m": [kernel.m, exact.m], "l": [kernel.l, exact.l], "VKQ": _arrays([kernel.VKQ], [exact.VKQ])}
 
 
 def _arrays(kernel: Sequence[F64], exact: Sequence[F64]) -> list[str]:

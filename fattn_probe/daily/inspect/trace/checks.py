@@ -89,7 +89,11 @@ def warp_inputs(operands: TracedOperands, work: TileWork, fragments: WarpFragmen
         scale = scale / np.float32(case.op.params.logit_softcap)
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = factors(np.float16(scale) * Q.astype(np.float16), operands.least)
-    mask = None if operands.mask is None else _mask(operands, work.sequence, heads, queries)
+    mask = None
+    if operands.mask is not None:
+        slopes = alibi_slopes(case.op.sizes.n_head, case.op.params.max_bias)[heads]
+        mask = operands.mask[work.sequence % operands.mask.shape[0], heads % operands.mask.shape[1], queries]
+        mask = mask if (slopes == 1.0).all() else mask * slopes[:, None]
     return WarpInputs(
         scaled,
         operands.K[work.sequence, work.z_KV],
@@ -103,14 +107,6 @@ def warp_inputs(operands: TracedOperands, work: TileWork, fragments: WarpFragmen
         None if operands.sinks is None or work.is_fixup or fragments.warp % fragments.np else operands.sinks[heads],
         operands.least,
     )
-
-
-def _mask(operands: TracedOperands, sequence: int, heads: Indices, queries: Indices) -> F64:
-    mask, case = operands.mask, operands.case
-    assert mask is not None
-    slopes = alibi_slopes(case.op.sizes.n_head, case.op.params.max_bias)[heads]
-    rows: F64 = mask[sequence % mask.shape[0], heads % mask.shape[1], queries]
-    return rows if (slopes == 1.0).all() else rows * slopes[:, None]
 
 
 def factors(values: npt.NDArray[np.floating[Any]], least: float) -> F64:
