@@ -244,17 +244,12 @@ def write(
             write_inputs(case, inputs, found.reference, found.limits, made / INPUTS)
         if chosen.patch:
             write_text(made / ADDED, chosen.patch)
-        write_text(made / README, readme(case, found, chosen, probe_line(request, chosen)))
+        what = [INPUTS, *request.told[1:]] if chosen.way == "file" else list(request.told)
+        on = [] if request.target is None else ["--on", str(request.target)]
+        # what judges the same case, if a file contains it
+        probe = shlex.join(["fattn-probe", "compare", *what, *on]) if chosen.way == "file" or request.told[0] else ""
+        write_text(made / README, readme(case, found, chosen, probe))
     return tuple(sorted(path.name for path in out.iterdir()))
-
-
-def probe_line(request: ReproduceRequest, chosen: Chosen) -> str:
-    """The fattn-probe command that judges the same case; empty if no file contains the case."""
-    if chosen.way != "file" and not request.told[0]:
-        return ""
-    on = [] if request.target is None else ["--on", str(request.target)]
-    what = [INPUTS, *request.told[1:]] if chosen.way == "file" else list(request.told)
-    return shlex.join(["fattn-probe", "compare", *what, *on])
 
 
 def document(request: ReproduceRequest, made: Reproduction) -> dict[str, Any]:
