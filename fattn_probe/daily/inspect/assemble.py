@@ -163,7 +163,17 @@ class Tiling:
         grid = self.grid(records)
         if grid is None:
             return ()
-        limits = limits_of_mask(parse_value(scanned["values"]), scanned, grid) if scanned else None
+        limits: Limits | None = None  # the KV step at which each sequence's query tile ends, as the kernel computes it
+        if scanned is not None:
+            KV_max, rows = parse_value(scanned["values"]), scanned["nbatch_fa"]
+            masks = max(1, len(KV_max) // grid.iter_j)
+            # a scanned mask ends with a complete step; the last step of a sparse kernel, which gathers, may be partial
+            more = rows - 1 if scanned["sparse"] else 0
+            limits = {
+                (sequence, jt): (KV_max[sequence % masks * grid.iter_j + jt] + more) // rows
+                for sequence in range(grid.ne03)
+                for jt in range(grid.iter_j)
+            }
 
         def place(work: TileWork) -> int:
             """The first KV step of a tile's work, counted over all tiles."""
@@ -217,21 +227,6 @@ class Tiling:
             return Grid(first["iter_k"], first["iter_j"], iter_z_gqa, self.ne["K"][2], self.ne["Q"][3])
         iter_k = -(-first["ne11"] // self.rows(first))
         return Grid(iter_k, self.blocks_num[0], groups, self.ne["K"][2], self.ne["Q"][3])
-
-
-def limits_of_mask(KV_max: Sequence[int], record: Raw, grid: Grid) -> Limits:
-    """The KV step at which each sequence's query tile ends, from `KV_max` (KV rows), computed as the kernel does.
-
-    A scanned mask ends with a complete step; a sparse kernel gathers `KV_max` rows, and its last step may be partial.
-    """
-    masks = max(1, len(KV_max) // grid.iter_j)
-    rows = record["nbatch_fa"]
-    more = rows - 1 if record["sparse"] else 0
-    return {
-        (sequence, jt): (KV_max[sequence % masks * grid.iter_j + jt] + more) // rows
-        for sequence in range(grid.ne03)
-        for jt in range(grid.iter_j)
-    }
 
 
 def fault_of(records: Sequence[Raw]) -> str:

@@ -1,6 +1,5 @@
 """Inspect one case: build, run the program under a debugger, read it, and assemble the facts."""
 
-import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -161,10 +160,6 @@ class Inspector:
         matrix = {"gfx9": "mfma", "gfx11": "rdna3", "gfx12": "rdna4"}.get(gfx[:-2], "")
         gpu = {"simulated": target.engine == "sim", "wave": wave_of(target), "matrix": matrix}
         return {"anchors": anchors, "dispatch": dispatch} | gpu
-
-    def environment(self, target: Target) -> dict[str, str]:
-        """The complete environment for an interactive debugger."""
-        return {**os.environ, "DEBUGINFOD_URLS": "", **self.session.env(target)}
 
     @contextmanager
     def place(self, case: Case, inputs: Mapping[str, Bytes]) -> Iterator[Path]:

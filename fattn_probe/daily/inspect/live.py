@@ -1,6 +1,7 @@
 """`fattn-probe debug`: the live gdb or cuda-gdb, at the first line of a case's kernel."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -79,7 +80,8 @@ def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target:
         python = START.format(root=str(root), plan=str(folder / "plan.json"))
         program = [str(programs.runner), *inspector.words(target)]
         words = [*debugger, "-q", "-ex", f"python {python}", "--args", *program]
-        return hand_over(words, inspector.environment(target), folder)
+        environment = {**os.environ, "DEBUGINFOD_URLS": "", **inspector.session.env(target)}
+        return hand_over(words, environment, folder)
 
 
 def plan_of(inspector: Inspector, facts: Facts, target: Target, at: TracePlace) -> dict[str, Any]:

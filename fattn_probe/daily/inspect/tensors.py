@@ -5,7 +5,7 @@ They are compared with the inputs byte by byte, and printed as slices.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +63,6 @@ def check_bytes(case: Case, inputs: Mapping[str, Bytes], memory: Mapping[str, By
         first = int(places[0]) if places.size else None
         checks.append({"name": name, "bytes": int(found.size), "differing": int(places.size), "first": first})
     return checks
-
-
-def values_of(view: TensorView, memory: Bytes) -> Floats:
-    """A tensor's values in NumPy's order, (ne[3], ..., ne[0]), from its bytes, first to last."""
-    start = TensorView(view.name, view.type, view.root, view.ne, view.nb, 0)
-    return strided(decode(memory, view.type), start)
 
 
 def part(values: Floats, wanted: Slice) -> Floats:
@@ -130,7 +124,10 @@ def read_tensors(
             return ended
         memory = {role: np.fromfile(folder / role, np.uint8) for role in roles}
         launches = read_launches(folder / "launches")
-    parts = tuple((item, part(values_of(views[item.name], memory[item.name]), item)) for item in wanted)
+    parts = []
+    for item in wanted:  # the bytes in memory begin with the tensor's first
+        view = views[item.name]
+        parts.append((item, part(strided(decode(memory[item.name], view.type), replace(view, offset=0)), item)))
     file = None
     if captures is not None:
         captures.mkdir(parents=True, exist_ok=True)
@@ -142,4 +139,4 @@ def read_tensors(
             roots[view.root][view.offset : view.offset + memory[name].size] = memory[name]
         ran = ("", (), target.backend, str(target), provenance)
         write_capture(Capture(case.name, case.digest, case.op, roots, dst, launches, *ran), file)
-    return TensorReading(memory, check_bytes(case, inputs, memory), parts, file)
+    return TensorReading(memory, check_bytes(case, inputs, memory), tuple(parts), file)

@@ -161,8 +161,16 @@ def _merged(condition: Condition, visits: Sequence[Visit]) -> Visit:
 
 def _asked(condition: Condition, visit: Visit, following: Sequence[Visit]) -> Decision | None:
     behind = next((later for later in following if later.function == visit.function), None)
-    if condition.kind == "switch":
-        return _switched(condition, visit, behind)
+    if condition.kind == "switch":  # the label of the case taken, or the line that the program executed next
+        value = visit.values.get(condition.logic.ask)
+        labelled = [(case, str(value)) for case in condition.cases if value is not None and value in case.labels]
+        entered = [
+            (case, ", ".join(case.labels)) for case in condition.cases if behind and _inside(behind.line, case.lines)
+        ]
+        for case, label in [*labelled, *entered][:1]:
+            chosen_by = (Term(condition.text, value),) if value is not None else ()
+            return _decision(condition, True, f"switch ({condition.text}) case {label}", case.leads_to, chosen_by)
+        return None
     if condition.kind == "macro":  # a call that led the program into another function
         inside = next((later for later in following[:1] if later.function != visit.function), None)
         return _decision(condition, True, condition.text, inside.function, ()) if inside else None
@@ -185,19 +193,6 @@ def _asked(condition: Condition, visit: Visit, following: Sequence[Visit]) -> De
 
 def _decision(condition: Condition, held: bool, text: str, leads_to: str, terms: tuple[Term, ...]) -> Decision:
     return Decision(condition.function, condition.file, condition.lines[0], text, held, leads_to, terms)
-
-
-def _switched(condition: Condition, visit: Visit, behind: Visit | None) -> Decision | None:
-    """The label of the case taken, or the line that the program executed next."""
-    value = visit.values.get(condition.logic.ask)
-    labelled = [(case, str(value)) for case in condition.cases if value is not None and value in case.labels]
-    entered = [
-        (case, ", ".join(case.labels)) for case in condition.cases if behind and _inside(behind.line, case.lines)
-    ]
-    for case, label in [*labelled, *entered][:1]:
-        terms = (Term(condition.text, value),) if value is not None else ()
-        return _decision(condition, True, f"switch ({condition.text}) case {label}", case.leads_to, terms)
-    return None
 
 
 def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
