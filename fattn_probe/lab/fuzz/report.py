@@ -19,7 +19,6 @@ from fattn_probe.base.files import make_folder, write_text
 from fattn_probe.base.tables import Table
 from fattn_probe.cases.device import arch_name
 from fattn_probe.cases.op import Op
-from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.schema import MAX_CASES
 from fattn_probe.lab.fuzz.run import Fuzzer, Judged
 from fattn_probe.lab.fuzz.scenarios import flop
@@ -40,13 +39,31 @@ MOST_TILES = 64
 
 def features(judged: Judged, tree: Tree | None) -> tuple[str, ...]:
     """The features of a case that ran: its kernels, their division of work, and properties of the op."""
-    op, launches = judged.drawn.case.op, judged.result.kernels
+    op, recipe, launches = judged.drawn.case.op, judged.drawn.case.recipe, judged.result.kernels
     arch = arch_of(judged.drawn.target)
     names = [launch.spelling for launch in launches]
     geometry = geometry_of(op, launches, arch_number(arch), known_constants(tree) or SHIPPED)
     found = [arch_name(arch), f"kernel {attention_kernel(names)}"]
     found += sorted({f"with {launch.kernel}" for launch in launches if not ATTENTION_KERNEL.search(launch.spelling)})
-    return (*found, *(() if geometry is None else division(op, geometry)), *of_case(judged.drawn.case))
+    flags = {
+        "sinks": op.has_sinks,
+        "softcap": op.params.logit_softcap,
+        "ALiBi": op.params.max_bias,
+        "sequences": op.sizes.n_seq > 1,
+        "one mask for all sequences": op.has_mask and op.tensors["mask"].ne[3] < op.sizes.n_seq,
+        "mask wider than K": op.has_mask and op.tensors["mask"].ne[0] > op.sizes.n_kv,
+        "mask with padding": op.has_mask and op.tensors["mask"].ne[1] > op.sizes.n_q,
+    }
+    return (
+        *found,
+        *(() if geometry is None else division(op, geometry)),
+        f"K {op.type_K}",
+        f"V {op.type_V}",
+        f"mask {judged.drawn.case.mask_kind}",
+        *(f"{name} {getattr(recipe.layout, name).kind}" for name in ("Q", "K", "V")),
+        *(f"{name} is {getattr(recipe.data, name).kind}" for name in ("Q", "K", "V")),
+        *(name for name, holds in flags.items() if holds),
+    )
 
 
 def division(op: Op, geometry: Geometry) -> Iterator[str]:
@@ -67,26 +84,6 @@ def division(op: Op, geometry: Geometry) -> Iterator[str]:
         yield "partial query tile"
     if op.sizes.group % geometry.kernel.ncols2:
         yield "partial group of heads"
-
-
-def of_case(case: Case) -> Iterator[str]:
-    """Features of the op and its data."""
-    op = case.op
-    yield f"K {op.type_K}"
-    yield f"V {op.type_V}"
-    yield f"mask {case.mask_kind}"
-    yield from (f"{name} {getattr(case.recipe.layout, name).kind}" for name in ("Q", "K", "V"))
-    yield from (f"{name} is {getattr(case.recipe.data, name).kind}" for name in ("Q", "K", "V"))
-    flags = {
-        "sinks": op.has_sinks,
-        "softcap": op.params.logit_softcap,
-        "ALiBi": op.params.max_bias,
-        "sequences": op.sizes.n_seq > 1,
-        "one mask for all sequences": op.has_mask and op.tensors["mask"].ne[3] < op.sizes.n_seq,
-        "mask wider than K": op.has_mask and op.tensors["mask"].ne[0] > op.sizes.n_kv,
-        "mask with padding": op.has_mask and op.tensors["mask"].ne[1] > op.sizes.n_q,
-    }
-    yield from (name for name, holds in flags.items() if holds)
 
 
 def rough(number: int) -> str:
@@ -206,23 +203,15 @@ def render(tally: Tally, smallest: Sequence[Smallest] = (), words: Sequence[str]
 
     `words` are the flags that `compare` needs to run them again.
     """
-    rows = sorted({(on, family) for on, family, _ in tally.counts})
-    table = Table(
-        ("on", "kernels", "cases", *COLUMNS),
-        tuple((*row, str(sum(cells_of(tally, row))), *map(str, cells_of(tally, row))) for row in rows),
-    )
-    return Group(table, Text(), *map(Text, summary(tally)), *(Text(shown(one, words)) for one in smallest))
-
-
-def shown(smallest: Smallest, words: Sequence[str]) -> str:
-    """A shrunk finding: its scenario, its verdict, and the command that runs it again."""
-    command = shlex.join(["fattn-probe", "compare", str(smallest.path), *words])
-    return f"\n{smallest.text}# {smallest.result.reason}\n$ {command}"
-
-
-def cells_of(tally: Tally, row: tuple[str, str]) -> list[int]:
-    """The numbers of a row."""
-    return [tally.counts[(*row, column)] for column in COLUMNS]
+    rows, shown = [], []
+    for on, family in sorted({(on, family) for on, family, _ in tally.counts}):
+        numbers = [tally.counts[on, family, column] for column in COLUMNS]
+        rows.append((on, family, str(sum(numbers)), *map(str, numbers)))
+    for one in smallest:
+        command = shlex.join(["fattn-probe", "compare", str(one.path), *words])
+        shown.append(Text(f"\n{one.text}# {one.result.reason}\n$ {command}"))
+    table = Table(("on", "kernels", "cases", *COLUMNS), tuple(rows))
+    return Group(table, Text(), *map(Text, summary(tally)), *shown)
 
 
 def summary(tally: Tally) -> Iterator[str]:
@@ -285,7 +274,10 @@ class FuzzRun:
                 self.tally.add(judged)
                 self.kept.see(judged)
                 found = self.tally.number("finding")
-                activity.step(f"{self.tally.cases} cases, {found} finding{'s' * (found != 1)}, {left(fuzzer)}")
+                left = f"of {fuzzer.limits.cases}"
+                if fuzzer.limits.seconds is not None:
+                    left = f"{clock(max(0.0, fuzzer.left))} left"
+                activity.step(f"{self.tally.cases} cases, {found} finding{'s' * (found != 1)}, {left}")
         except KeyboardInterrupt:
             self.tally.interrupted = True
 
@@ -303,8 +295,3 @@ class FuzzRun:
                 activity.note(f"wrote {self.smallest[-1].path}")
         except KeyboardInterrupt:
             self.tally.interrupted = True
-
-
-def left(fuzzer: Fuzzer) -> str:
-    """`3:10 left`, or `of 500`."""
-    return f"{clock(max(0.0, fuzzer.left))} left" if fuzzer.limits.seconds is not None else f"of {fuzzer.limits.cases}"

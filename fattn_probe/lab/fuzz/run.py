@@ -72,14 +72,6 @@ class LaneBatch:
     cases: tuple[Drawn, ...]
     builds: Mapping[str, Build]
 
-    @property
-    def by_target(self) -> Iterator[tuple[Target, list[Drawn]]]:
-        """The cases of each target."""
-        ordered = sorted(self.cases, key=lambda drawn: str(drawn.target))
-        for _, found in groupby(ordered, key=lambda drawn: str(drawn.target)):
-            cases = list(found)
-            yield cases[0].target, cases
-
 
 @dataclass
 class Lane:
@@ -123,15 +115,11 @@ class Lane:
         for drawn in self._planned():
             new = {name: seconds_to_compile(name) for name in drawn.kernels or () if name not in self.kernels}
             seconds = sum(self.kernels.values()) + sum(new.values())
-            if not drawn.left_out and (seconds <= self._allowed or not new):
+            allowed = FIRST_SECONDS + self.share / (1 - self.share) * CASE_SECONDS * self.accepted
+            if not drawn.left_out and (seconds <= allowed or not new):
                 self.kernels |= new
                 self.accepted += 1
                 yield drawn
-
-    @property
-    def _allowed(self) -> float:
-        """The CPU seconds that compiling kernels may have taken so far."""
-        return FIRST_SECONDS + self.share / (1 - self.share) * CASE_SECONDS * self.accepted
 
     def _planned(self) -> Iterator[Drawn]:
         """All cases with the kernels that they need."""
@@ -251,11 +239,13 @@ class Fuzzer:
     def _judged(self, batch: LaneBatch) -> Iterator[Judged]:
         simulation = replace(self.options.simulation, threads=1)
         judge = functools.partial(result_of, checks=self.checks, timed=False)
-        for target, cases in batch.by_target:
+        ordered = sorted(batch.cases, key=lambda drawn: str(drawn.target))
+        for on, cases in groupby(ordered, key=lambda drawn: str(drawn.target)):
             by_name = {drawn.case.name: drawn for drawn in cases}
-            job = Job(judge, replace(self.options, simulation=simulation), batch.builds, target)
-            self.jobs[str(target)] = job
-            with closing(judged(job, [drawn.case for drawn in cases], self.limits.workers)) as results:
+            drawn = next(iter(by_name.values()))
+            job = Job(judge, replace(self.options, simulation=simulation), batch.builds, drawn.target)
+            self.jobs[on] = job
+            with closing(judged(job, [drawn.case for drawn in by_name.values()], self.limits.workers)) as results:
                 for result in results:
                     yield Judged(by_name[result.name], result)
                     if self.left <= 0:

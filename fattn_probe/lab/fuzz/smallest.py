@@ -56,9 +56,20 @@ class FindingKind:
 
 def kind_of(result: Result) -> FindingKind | None:
     """The kind of a result's failure; None if it passes or is unsupported."""
+    finding = result.finding
     if result.status in ("pass", "unsupported"):
         return None
-    return FindingKind(result.status, result.known, family_of(result), _what(result))
+    if finding is not None:
+        place = finding.frames[0].partition(" at ")[0] if finding.frames else finding.file
+        function = place.partition("<")[0] or finding.kernel.partition("<")[0] or "an unknown place"
+        what = f"{finding.kind} in {function}"
+    elif result.status in ("lost", "unjudged"):
+        what = NUMBER.sub("N", result.reason)[:80]
+    elif failing := next((check.name for check in result.checks if check.fails), ""):
+        what = FAILS.get(failing, f"fails {failing}")
+    else:
+        what = next((what for name, what in NOT_FINITE.items() if result.metrics.get(name)), WRONG)
+    return FindingKind(result.status, result.known, family_of(result), what)
 
 
 def family_of(result: Result) -> str:
@@ -68,19 +79,6 @@ def family_of(result: Result) -> str:
         kernel = result.finding.kernel
     family = BY_KERNEL.get(kernel.partition("<")[0])
     return family.name if family else "other"
-
-
-def _what(result: Result) -> str:
-    finding = result.finding
-    if finding is not None:
-        place = finding.frames[0].partition(" at ")[0] if finding.frames else finding.file
-        return f"{finding.kind} in {place.partition('<')[0] or finding.kernel.partition('<')[0] or 'an unknown place'}"
-    if result.status in ("lost", "unjudged"):
-        return NUMBER.sub("N", result.reason)[:80]
-    failing = next((check.name for check in result.checks if check.fails), "")
-    if failing:
-        return FAILS.get(failing, f"fails {failing}")
-    return next((what for name, what in NOT_FINITE.items() if result.metrics.get(name)), WRONG)
 
 
 MOST_TRIES = 300
@@ -112,7 +110,7 @@ def shrink(settings: Settings, fails: Callable[[Settings], bool], tries: int = M
 
 def candidates(settings: Settings) -> Iterator[Settings]:
     """Simpler scenarios, each by one change, the largest changes first; not all are legal."""
-    for change in (_without, _masks, _inner, _heads, _sizes, _types, _numbers):
+    for change in (_without, _inner, _sizes, _numbers):
         for candidate in change(settings):
             simple = simplest(candidate)
             if simple != settings:
@@ -120,7 +118,7 @@ def candidates(settings: Settings) -> Iterator[Settings]:
 
 
 def _without(settings: Settings) -> Iterator[Settings]:
-    """Remove a whole setting; if it is the mask, also everything that needs a mask."""
+    """Without a whole setting (if it is the mask, also without everything that needs one), or with a simpler mask."""
     if "mask" in settings:
         layout = {name: view for name, view in settings.get("layout", {}).items() if name != "mask"}
         yield _drop(settings, "mask", "max_bias", "n_kv_max") | {"layout": layout}
@@ -129,10 +127,6 @@ def _without(settings: Settings) -> Iterator[Settings]:
             yield _drop(settings, key)
     if settings.get("seed"):
         yield settings | {"seed": 0}
-
-
-def _masks(settings: Settings) -> Iterator[Settings]:
-    """With a simpler kind of mask."""
     mask = settings.get("mask", {"kind": "none"})
     if mask["kind"] not in ("none", "causal"):
         yield _drop(settings, "max_bias", "n_kv_max") | {"mask": {"kind": "causal"}}
@@ -152,25 +146,19 @@ def _inner(settings: Settings) -> Iterator[Settings]:
             yield _changed(settings, place[:-1], {"kind": "uniform"})
 
 
-def _heads(settings: Settings) -> Iterator[Settings]:
-    """With fewer K/V heads, then with fewer heads for each."""
+def _sizes(settings: Settings) -> Iterator[Settings]:
+    """With fewer K/V heads, fewer heads for each, smaller sizes, then simpler types."""
     heads: int = settings.get("n_head_kv") or settings["n_head"]
     group = settings["n_head"] // heads
     for fewer in _smaller(heads):
         yield settings | {"n_head": fewer * group, "n_head_kv": fewer}
     for fewer in _smaller(group):
         yield settings | {"n_head": heads * fewer, "n_head_kv": heads}
-
-
-def _sizes(settings: Settings) -> Iterator[Settings]:
     for key in SIZES:
         size: int = settings.get(key) or 1
         strides = [STRIDE * number for number in _smaller(size // STRIDE)] if key == "n_kv" else []
         for fewer in [*strides, *_smaller(size)]:
             yield settings | {key: fewer}
-
-
-def _types(settings: Settings) -> Iterator[Settings]:
     if settings.get("type_K", "f16") != "f16":
         yield settings | {"type_K": "f16", "type_V": "f16"}
         yield settings | {"type_K": "f16"}
