@@ -42,7 +42,11 @@ def levels(values: Sequence[float]) -> list[Level]:
     best, begins = np.full(n + 1, np.inf), np.zeros(n + 1, int)
     best[0] = -penalty * noise
     for start in range(n):
-        for stop, distance in _distances(y, start):
+        ordered: list[float] = []
+        for stop, value in enumerate(y[start:].tolist(), start + 1):
+            bisect.insort(ordered, value)
+            half = len(ordered) // 2
+            distance = sum(ordered[-half:]) - sum(ordered[:half]) if half else 0.0  # of y[start:stop] from its median
             cost = best[start] + distance + penalty * noise
             if (stop - start >= SMALLEST or start == 0) and cost < best[stop]:
                 best[stop], begins[stop] = cost, start
@@ -51,15 +55,6 @@ def levels(values: Sequence[float]) -> list[Level]:
         found.insert(0, _level(y, int(begins[n]), n))
         n = int(begins[n])
     return found
-
-
-def _distances(y: F64, start: int) -> Iterator[tuple[int, float]]:
-    """For each `stop`, the sum of the distances of y[start:stop] from their median."""
-    ordered: list[float] = []
-    for stop, value in enumerate(y[start:].tolist(), start + 1):
-        bisect.insort(ordered, value)
-        half = len(ordered) // 2
-        yield stop, sum(ordered[-half:]) - sum(ordered[:half]) if half else 0.0
 
 
 def _level(y: F64, start: int, stop: int) -> Level:
@@ -153,11 +148,12 @@ def _of_case(before: Result | None, after: Result) -> Iterator[Change]:
     if before.output and after.output:  # a run that ended early did not launch all its kernels
         yield from _launch_changes(before, after)
         if status is None and before.output != after.output:
-            yield Change(
-                after.name,
-                ChangeKind.BITS,
-                f"the same verdict ({after.status}) with different bits{_model_bits(before, after)}",
-            )
+            words = f"the same verdict ({after.status}) with different bits"
+            was, now = (result.metrics.get("equal_bits") for result in (before, after))
+            if was is not None and now is not None and was != now:
+                equal = f"{100 * now:.4g} % of the elements equal the rounding model in every bit"
+                words += f"; {equal}, before {100 * was:.4g} %"
+            yield Change(after.name, ChangeKind.BITS, words)
 
 
 def _status_change(before: Result, after: Result) -> Change | None:
@@ -176,14 +172,6 @@ def _status_change(before: Result, after: Result) -> Change | None:
         "pass": ChangeKind.SUPPORT_GAINED if before.status == "unsupported" else ChangeKind.FIXED,
     }
     return Change(after.name, kinds[after.status], f"was {before.status}: {after.explained or after.status}")
-
-
-def _model_bits(before: Result, after: Result) -> str:
-    """The shares of elements equal to the rounding model, before and after, if known and changed."""
-    was, now = (result.metrics.get("equal_bits") for result in (before, after))
-    if was is None or now is None or was == now:
-        return ""
-    return f"; {100 * now:.4g} % of the elements equal the rounding model in every bit, before {100 * was:.4g} %"
 
 
 def _launch_changes(before: Result, after: Result) -> Iterator[Change]:

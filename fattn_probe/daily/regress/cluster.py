@@ -67,7 +67,13 @@ class Cluster:
             }
             try:
                 for future in _dask().as_completed(futures):
-                    yield _result(future, futures[future])
+                    if future.status == "finished":
+                        yield future.result()
+                        continue
+                    said = future.status
+                    if said == "error":
+                        said = f"{type(future.exception()).__name__}: {future.exception()}"
+                    yield Result.lost(futures[future], said)
             finally:
                 client.cancel(list(futures))
 
@@ -113,14 +119,6 @@ def _packed(job: Job) -> bytes:
 
     packed: bytes = cloudpickle.dumps(replace(job, target=picklable(job.target), builds={}))
     return packed
-
-
-def _result(future: Any, case: Case) -> Result:  # noqa: ANN401 (dask has no types)
-    if future.status == "finished":
-        result: Result = future.result()
-        return result
-    said = f"{type(future.exception()).__name__}: {future.exception()}" if future.status == "error" else future.status
-    return Result.lost(case, said)
 
 
 def _judge(packed: bytes, case: Case) -> Result:

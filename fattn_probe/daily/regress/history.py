@@ -245,8 +245,24 @@ class History:
 
         Returns the numbers of new runs, and of new or newer results.
         """
-        before = {run.uid for run in self.runs()}
-        taken = sum(self._merge_run(other, run) for run in other.runs())
+        before, taken = {run.uid for run in self.runs()}, 0
+        at = "SELECT name, at FROM results WHERE run = ?"
+        for run in other.runs():
+            with self._writing():
+                number = self._number_of(run.uid) or self._insert_run(run)
+                mine = {row["name"]: row["at"] for row in self.connection.execute(at, (number,))}
+                theirs = {row["name"]: row["at"] for row in other.connection.execute(at, (run.id,))}
+                newer = [name for name, when in theirs.items() if when > mine.get(name, "")]
+                results, maps = (other.results(run), other.error_maps(run)) if newer else ({}, {})
+                for name in newer:
+                    self._insert_result(number, replace(results[name], error_map=maps.get(name)), theirs[name])
+                for row in other.connection.execute("SELECT * FROM parts WHERE run = ?", (run.id,)):
+                    shard = Shard(row["number"], row["of"])
+                    self._insert_part(number, shard, row["planned"], row["started"], row["ended"])
+                for row in other.connection.execute("SELECT at, who, why FROM accepted WHERE run = ?", (run.id,)):
+                    self.connection.execute("INSERT OR IGNORE INTO accepted VALUES (NULL, ?, ?, ?, ?)", (number, *row))
+                self._close(number)
+            taken += len(newer)
         with self._writing():
             for table, marks in (("cases", "?, ?, ?"), ("sources", "?, ?, ?, ?")):
                 rows = other.connection.execute(f"SELECT * FROM {table}").fetchall()
@@ -269,25 +285,6 @@ class History:
     def _writing(self) -> Iterator[None]:
         with translated(self.path), transaction(self.connection):
             yield
-
-    def _merge_run(self, other: "History", run: Run) -> int:
-        """Merge a run with its results, parts and acceptance in one transaction; returns the number of new results."""
-        at = "SELECT name, at FROM results WHERE run = ?"
-        with self._writing():
-            number = self._number_of(run.uid) or self._insert_run(run)
-            mine = {row["name"]: row["at"] for row in self.connection.execute(at, (number,))}
-            theirs = {row["name"]: row["at"] for row in other.connection.execute(at, (run.id,))}
-            newer = [name for name, when in theirs.items() if when > mine.get(name, "")]
-            results, maps = (other.results(run), other.error_maps(run)) if newer else ({}, {})
-            for name in newer:
-                self._insert_result(number, replace(results[name], error_map=maps.get(name)), theirs[name])
-            for row in other.connection.execute("SELECT * FROM parts WHERE run = ?", (run.id,)):
-                shard = Shard(row["number"], row["of"])
-                self._insert_part(number, shard, row["planned"], row["started"], row["ended"])
-            for row in other.connection.execute("SELECT at, who, why FROM accepted WHERE run = ?", (run.id,)):
-                self.connection.execute("INSERT OR IGNORE INTO accepted VALUES (NULL, ?, ?, ?, ?)", (number, *row))
-            self._close(number)
-        return len(newer)
 
     def _close(self, number: int) -> None:
         """End a run if all of its shards have ended."""

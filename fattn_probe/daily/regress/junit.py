@@ -7,7 +7,6 @@ from xml.etree import ElementTree as ET
 from fattn_probe.daily.regress.changes import Change, ChangeKind
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Outcome
-from fattn_probe.machine.run.outcome import Finding
 
 OF_IDENTITY = ("source", "build_number", "patches", "device", "driver", "engine", "flavour", "machine", "version")
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -22,35 +21,28 @@ def junit(outcomes: Sequence[Outcome]) -> str:
     """
     root = ET.Element("testsuites", name="fattn-probe regress")
     for outcome in outcomes:
-        root.append(_suite(outcome))
+        run = outcome.run
+        name = f"{run.suite} on {run.identity.device}"
+        suite = ET.SubElement(root, "testsuite", name=name, timestamp=run.started[:19])
+        said = {name: getattr(run.identity, name) for name in OF_IDENTITY}
+        _add_properties(suite, said | {"checks": str(run.settings.checks or "unknown"), "filter": run.settings.only})
+        alarms: dict[str, list[Change]] = {}
+        for change in outcome.alarms:
+            alarms.setdefault(change.case, []).append(change)
+        for result in outcome.results.values():
+            suite.append(_test(outcome, result, alarms.get(result.name, ())))
+        # The planned cases that were not run: by name if the baseline has them, otherwise as one test for all.
+        names = [change.case for change in outcome.changes if change.kind is ChangeKind.NOT_RUN]
+        others = outcome.counts["not run"] - len(names)
+        for name in [*names, *([f"{others} cases"] if others > 0 else [])]:
+            test = _named(outcome, name)
+            ET.SubElement(test, "error", type="not run", message="not run: no verdict")
+            suite.append(test)
+        for attribute, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            suite.set(attribute, str(len(suite.findall(f"testcase/{kind}"))))
+        suite.set("tests", str(len(suite.findall("testcase"))))
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _suite(outcome: Outcome) -> ET.Element:
-    identity = outcome.run.identity
-    suite = ET.Element(
-        "testsuite", name=f"{outcome.run.suite} on {identity.device}", timestamp=outcome.run.started[:19]
-    )
-    settings = outcome.run.settings
-    said = {name: getattr(identity, name) for name in OF_IDENTITY}
-    _add_properties(suite, said | {"checks": str(settings.checks or "unknown"), "filter": settings.only})
-    alarms: dict[str, list[Change]] = {}
-    for change in outcome.alarms:
-        alarms.setdefault(change.case, []).append(change)
-    for result in outcome.results.values():
-        suite.append(_test(outcome, result, alarms.get(result.name, ())))
-    # The planned cases that were not run: by name if the baseline has them, otherwise as one test for all.
-    names = [change.case for change in outcome.changes if change.kind is ChangeKind.NOT_RUN]
-    others = outcome.counts["not run"] - len(names)
-    for name in [*names, *([f"{others} cases"] if others > 0 else [])]:
-        test = _named(outcome, name)
-        ET.SubElement(test, "error", type="not run", message="not run: no verdict")
-        suite.append(test)
-    for attribute, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        suite.set(attribute, str(len(suite.findall(f"testcase/{kind}"))))
-    suite.set("tests", str(len(suite.findall("testcase"))))
-    return suite
 
 
 def _add_properties(element: ET.Element, values: Mapping[str, str]) -> None:
@@ -70,7 +62,19 @@ def _test(outcome: Outcome, result: Result, alarms: Sequence[Change]) -> ET.Elem
         test.set("time", f"{result.time:.9f}")
     if result.reused:
         _add_properties(test, {"taken over": "from an earlier run"})
-    place = _add_finding(test, result.finding, result.known)
+    finding, place = result.finding, ""
+    defect = {"known": result.known} if result.known else {}
+    if finding is not None:  # the place where a kernel was stopped
+        indices = {"block": finding.block, "thread": finding.thread}
+        places = {name: ",".join(map(str, index)) for name, index in indices.items() if index is not None}
+        kernel = {"kernel": finding.kernel} if finding.kernel else {}
+        _add_properties(test, {"finding": finding.kind, **kernel, **places, **defect})
+        if finding.file:
+            test.set("file", _text(finding.file))
+            test.set("line", str(finding.line))
+        place = f" in {finding.place}" if finding.place else ""
+    elif defect:
+        _add_properties(test, defect)
     if alarms:
         message = "; ".join(f"{change.kind}: {change.words}" for change in alarms) + place
         ET.SubElement(test, "failure", type=alarms[0].kind.value, message=_text(message)).text = _text(result.failure)
@@ -84,26 +88,6 @@ def _test(outcome: Outcome, result: Result, alarms: Sequence[Change]) -> ET.Elem
         known = "known failure" if result.status == "fail" else result.status
         ET.SubElement(test, "skipped", type=known, message=_text(f"{known}: {result.explained}{place}"))
     return test
-
-
-def _add_finding(test: ET.Element, finding: Finding | None, known: str) -> str:
-    """Add the place where a kernel was stopped to the test; returns the place in words, for the test's message.
-
-    `known` is the known defect of llama.cpp that caused the failure; it is added too.
-    """
-    defect = {"known": known} if known else {}
-    if finding is None:
-        if defect:
-            _add_properties(test, defect)
-        return ""
-    indices = {"block": finding.block, "thread": finding.thread}
-    places = {name: ",".join(map(str, index)) for name, index in indices.items() if index is not None}
-    kernel = {"kernel": finding.kernel} if finding.kernel else {}
-    _add_properties(test, {"finding": finding.kind, **kernel, **places, **defect})
-    if finding.file:
-        test.set("file", _text(finding.file))
-        test.set("line", str(finding.line))
-    return f" in {finding.place}" if finding.place else ""
 
 
 def _text(text: str) -> str:

@@ -84,22 +84,21 @@ class Night:
 
 
 def shown(history: History, suite: str = "") -> Iterator[Night]:
-    """The runs of each line and suite that a page shows: the last complete one, and the partial ones since."""
+    """The runs of each line and suite that a page shows, oldest first.
+
+    These are the last complete run, and since then the last run with each filter.
+    """
     by_line: dict[tuple[str, str], list[Run]] = {}
     for run in history.runs(suite=suite):
         if not run.only_baseline:
             by_line.setdefault((run.identity.line, run.suite), []).append(run)
-    return (night_of(history, run) for runs in by_line.values() for run in worth_showing(runs))
-
-
-def worth_showing(runs: Sequence[Run]) -> list[Run]:
-    """The last complete run of a line and suite, and since then the last run with each filter; oldest first."""
-    found: dict[str, Run] = {}
-    for run in reversed(runs):
-        if run.whole:
-            return [run, *reversed(found.values())]
-        found.setdefault(run.settings.only, run)
-    return list(reversed(found.values()))
+    for runs in by_line.values():
+        found: dict[str | None, Run] = {}
+        for run in reversed(runs):
+            found.setdefault(None if run.whole else run.settings.only, run)
+            if run.whole:
+                break
+        yield from (night_of(history, run) for run in reversed(found.values()))
 
 
 def night_of(history: History, run: Run) -> Night:

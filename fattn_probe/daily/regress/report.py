@@ -1,7 +1,7 @@
 """One page of a history: the last runs, what changed, and the course of errors, times and verdicts."""
 
 import statistics
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +9,9 @@ from markupsafe import Markup
 
 from fattn_probe.base.figures import minute, number_of, times
 from fattn_probe.base.tables import Table
-from fattn_probe.daily.inspect.view.error_tiles import OutputTile
 from fattn_probe.daily.inspect.view.page import environment, map_of
-from fattn_probe.daily.regress.changes import Change, ChangeKind
-from fattn_probe.daily.regress.exercised import Ops, families, ops_of
+from fattn_probe.daily.regress.changes import ChangeKind
+from fattn_probe.daily.regress.exercised import families, ops_of
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night, shown, worst
 from fattn_probe.daily.regress.plots import ERRORS, Square, log10, picture_of, plot, strip, swatch, tiles_of, work_facts
@@ -46,13 +45,18 @@ def report(history: History, suite: str = "") -> str:
     once = {(night.run.identity.line, night.run.suite): night for night in reversed(found)}  # without partial runs
     statuses = {key: {name: result.status for name, result in night.results.items()} for key, night in once.items()}
     ops = ops_of([(night.run, night.cases, statuses[key]) for key, night in reversed(once.items())])
-    last = [night.run for night in reversed(once.values())]
+    devices, rows = dict.fromkeys(night.run.identity.device for night in reversed(once.values())), []
+    for kind, cells in ops.items():
+        counts = [cells.get(device) for device in devices]  # (passed, ran)
+        said = ("" if of is None else f"{of[0]}" if of[0] == of[1] else f"{of[0]} of {of[1]}" for of in counts)
+        rows.append((*kind, *said))
+    table = Table(("head size", "K, V", "mask", "with", *devices), tuple(rows), frozenset(devices))
     names = sorted({night.run.suite for night in found})
     words = {
         "title": f"flash attention: {', '.join(names) or 'no runs yet'}",
         "sections": [_section(history, night) for night in found],
         "families": families(history, [night.run for night in once.values()]),
-        "ops": op_table(ops, dict.fromkeys(run.identity.device for run in last)) if ops else None,
+        "ops": table if ops else None,
         "swatch": swatch,
         "scale": ERRORS,
     }
@@ -61,20 +65,29 @@ def report(history: History, suite: str = "") -> str:
 
 def _section(history: History, night: Night) -> dict[str, Any]:
     run, baseline = night.run, night.baseline
+    identity, settings = run.identity, run.settings
+    about = {"source": identity.source, "build_number": identity.build_number, "patches": identity.patches}
+    about |= {"started": minute(run.started), "driver": identity.driver, "machine": identity.machine}
+    about |= {"judged with": str(settings.checks or ""), "filter": settings.only}
+    accepted = ""
+    if baseline:
+        accepted = f"the run of {minute(baseline.started)} ({baseline.identity.tree}), accepted by {night.accepted}"
     words, status = verdict_of(night)
     unexplained = [result for result in night.failures if not result.known]
+    moved = sorted(night.changes, key=lambda change: not change.alarm)[:MOST_CHANGES]
+    rows = ((change.case, change.kind.value, change.words, WHY.get(change.kind, "")) for change in moved)
     return {
         "id": f"run-{run.uid[:8]}",
-        "title": f"{run.identity.device}, {run.suite}{partial(run)}",
-        "device": run.identity.device,
+        "title": f"{identity.device}, {run.suite}{partial(run)}",
+        "device": identity.device,
         "suite": f"{run.suite}{partial(run)}",
-        "tree": run.identity.tree,
-        "run": _about(run),
+        "tree": identity.tree,
+        "run": {name: value for name, value in about.items() if value},
         "verdict": words,
         "status": status,
-        "baseline": f"{_named(baseline)}, accepted by {night.accepted}" if baseline else "",
+        "baseline": accepted,
         "counts": night.counts,
-        "changes": change_table(night.changes[:], MOST_CHANGES),
+        "changes": Table(("case", "change", "before and now", "why it matters"), tuple(rows)),
         "hidden_changes": max(0, len(night.changes) - MOST_CHANGES),
         "known": by_defect(result.known for result in night.failures),
         "failures": [_failure(night, result) for result in unexplained[:MOST_LISTED]],
@@ -109,35 +122,6 @@ def verdict_of(night: Night) -> tuple[str, str]:
     return (f"{rest}; otherwise {said}", "lost") if unsaid else (said, "pass")
 
 
-def _named(run: Run) -> str:
-    return f"the run of {minute(run.started)} ({run.identity.tree})"
-
-
-def _about(run: Run) -> dict[str, str]:
-    identity, settings = run.identity, run.settings
-    about = {"source": identity.source, "build_number": identity.build_number, "patches": identity.patches}
-    about |= {"started": minute(run.started), "driver": identity.driver, "machine": identity.machine}
-    about |= {"judged with": str(settings.checks or ""), "filter": settings.only}
-    return {name: value for name, value in about.items() if value}
-
-
-def change_table(found: Sequence[Change], most: int) -> Table:
-    """The changes, regressions first, each with why it matters."""
-    ordered = sorted(found, key=lambda change: not change.alarm)[:most]
-    rows = ((change.case, change.kind.value, change.words, WHY.get(change.kind, "")) for change in ordered)
-    return Table(("case", "change", "before and now", "why it matters"), tuple(rows))
-
-
-def op_table(ops: Ops, devices: Collection[str]) -> Table:
-    """The number of cases that passed and ran, by head size, types, mask and device."""
-    rows = []
-    for kind, cells in ops.items():
-        counts = [cells.get(device) for device in devices]
-        words = ("" if of is None else f"{of[0]}" if of[0] == of[1] else f"{of[0]} of {of[1]}" for of in counts)
-        rows.append((*kind, *words))
-    return Table(("head size", "K, V", "mask", "with", *devices), tuple(rows), frozenset(devices))
-
-
 def unjudged(night: Night) -> Iterator[tuple[str, str]]:
     """(case, why) of each case without a verdict."""
     for shard in night.missing_shards:
@@ -152,13 +136,12 @@ def unjudged(night: Night) -> Iterator[tuple[str, str]]:
 
 
 def _failure(night: Night, result: Result) -> dict[str, Any]:
-    packed = night.error_maps.get(result.name)
-    drawn = night.failures.index(result) < MOST_WRONG
-    size = (
-        f"{number_of(packed.heads, 'head')} x {packed.queries} quer{'y' if packed.queries == 1 else 'ies'}"
-        if packed
-        else ""
-    )
+    packed, case, size, picture = night.error_maps.get(result.name), night.cases.get(result.name), "", None
+    if packed:
+        size = f"{number_of(packed.heads, 'head')} x {packed.queries} quer{'y' if packed.queries == 1 else 'ies'}"
+        if night.failures.index(result) < MOST_WRONG:
+            tiles = tiles_of(case, result, night.run.identity) if case else ()
+            picture = picture_of(packed, f"errors of {result.name}, {size}", tiles)
     crash, finding = None, result.finding  # where a kernel stopped, if it did
     if finding is not None:
         line = f"{finding.file}:{finding.line}" if finding.file else ""
@@ -168,17 +151,10 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
         "name": result.name,
         "reason": result.explained,
         "kernel": _kernel(result),
-        "map": picture_of(packed, f"errors of {result.name}, {size}", _tiles(night, result))
-        if packed and drawn
-        else None,
+        "map": picture,
         "crash": crash,
         "size": size,
     }
-
-
-def _tiles(night: Night, result: Result) -> tuple[OutputTile, ...]:
-    case = night.cases.get(result.name)
-    return tiles_of(case, result, night.run.identity) if case else ()
 
 
 def _kernel(result: Result) -> str:

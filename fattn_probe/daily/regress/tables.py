@@ -163,7 +163,29 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
         verdict += f"; {said}" if (said := taken_over(outcome)) else ""
         cells = (outcome.run.place, f"`{identity.tree}`", f"**{verdict}**", _counted(outcome.counts))
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    return "\n".join([*lines, *(line for outcome in outcomes for line in _details(outcome))]) + "\n"
+    for outcome in outcomes:
+        found = sorted(outcome.changes, key=_order)
+        told = {change.case for change in found}
+        failed = [result for result in outcome.results.values() if result.status == "fail" and result.name not in told]
+        rows = [
+            (change.case, f"**{change.kind}**" if change.alarm else change.kind, _words(change, outcome))
+            for change in found
+        ]
+        rows += [
+            (result.name, "known failure" if outcome.baseline else "wrong", result.explained + result.place)
+            for result in failed
+            if not result.known
+        ]
+        defects = [result.known for result in failed if result.known]
+        by_id = zip(dict.fromkeys(defects), by_defect(defects), strict=True)
+        rows += [(id, "known defect", line) for id, line in by_id]
+        if rows:
+            beside = f", compared with {_named(outcome.baseline)}" if outcome.baseline else ""
+            lines += ["", f"## {outcome.run.place}{beside}", "", "| case | change | |", "| --- | --- | --- |"]
+        lines += [f"| {' | '.join(map(_cell, row))} |" for row in rows[:MOST_ROWS]]
+        if len(rows) > MOST_ROWS:
+            lines += ["", f"and {len(rows) - MOST_ROWS} more"]
+    return "\n".join(lines) + "\n"
 
 
 def _known(outcome: Outcome) -> str:
@@ -175,29 +197,6 @@ def _known(outcome: Outcome) -> str:
 def known(outcome: Outcome) -> int:
     """The number of failures that are known defects of llama.cpp."""
     return sum(bool(result.known) for result in outcome.results.values())
-
-
-def _details(outcome: Outcome) -> Iterable[str]:
-    found = sorted(outcome.changes, key=_order)
-    told = {change.case for change in found}
-    failed = [result for result in outcome.results.values() if result.status == "fail" and result.name not in told]
-    wrong = [result for result in failed if not result.known]
-    rows = [
-        (change.case, f"**{change.kind}**" if change.alarm else change.kind, _words(change, outcome))
-        for change in found
-    ]
-    rows += [
-        (result.name, "known failure" if outcome.baseline else "wrong", result.explained + result.place)
-        for result in wrong
-    ]
-    defects = list(filter(None, (result.known for result in failed)))
-    rows += [(id, "known defect", line) for id, line in zip(dict.fromkeys(defects), by_defect(defects), strict=True)]
-    if rows:
-        beside = f", compared with {_named(outcome.baseline)}" if outcome.baseline else ""
-        yield from ("", f"## {outcome.run.place}{beside}", "", "| case | change | |", "| --- | --- | --- |")
-    yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows[:MOST_ROWS])
-    if len(rows) > MOST_ROWS:
-        yield from ("", f"and {len(rows) - MOST_ROWS} more")
 
 
 def render_versions(found: Sequence[Versions]) -> RenderableType:

@@ -192,22 +192,19 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         searched = finite[row].any() and evidence.affords(2)
         candidates[row] = candidates_of(evidence.row(row)) if searched else []
     causes = tuple(_causes(evidence, {row: candidates[row] for row in examined}))
-    worst = tuple(_element(evidence, row, best_of(candidates[row], causes)) for row in largest)
+    worst, geometry = list[Element](), evidence.geometry
+    for row in largest:
+        dst, base, cause = evidence.dst[row], evidence.base[row], best_of(candidates[row], causes)
+        with np.errstate(invalid="ignore"):
+            off = np.where(np.isfinite(dst), np.abs(dst - base), np.inf)
+        d, parts = int(np.where(wrong[row], off, -1.0).argmax()), evidence.parts(row)
+        if cause is not None and cause.step is not None:  # only the blocks that did the wrong KV step
+            parts = [part for part in parts if cause.step in range(part.start, part.stop, part.every)] or parts
+        at, blocks = Coordinate(*evidence.place(row), d), tuple(part.block for part in parts)
+        tile = None if geometry is None else geometry.tile_of(*evidence.place(row))
+        worst.append(Element(at, float(dst[d]), float(base[d]), tile, blocks, cause))
     patterns = tuple(find_patterns(wrong, evidence.labellings()))
-    return Diagnosis(int(wrong.sum()), wrong.size, worst, patterns, causes, len(examined))
-
-
-def _element(evidence: Evidence, row: RowIndex, cause: Cause | None) -> Element:
-    """The worst element of a row, with the blocks that computed it, or that did the wrong KV step if it is known."""
-    dst, base, geometry = evidence.dst[row], evidence.base[row], evidence.geometry
-    with np.errstate(invalid="ignore"):
-        off = np.where(np.isfinite(dst), np.abs(dst - base), np.inf)
-    d, parts = int(np.where(evidence.wrong[row], off, -1.0).argmax()), evidence.parts(row)
-    if cause is not None and cause.step is not None:
-        parts = [part for part in parts if cause.step in range(part.start, part.stop, part.every)] or parts
-    tile = None if geometry is None else geometry.tile_of(*evidence.place(row))
-    blocks = tuple(part.block for part in parts)
-    return Element(Coordinate(*evidence.place(row), d), float(dst[d]), float(base[d]), tile, blocks, cause)
+    return Diagnosis(int(wrong.sum()), wrong.size, tuple(worst), patterns, causes, len(examined))
 
 
 def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate]]) -> Sequence[Said]:
@@ -228,8 +225,13 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     certain = of_rows("unwritten", "elements are never written", "", never)
     if evidence.rows is None:  # a huge output itself is fresh memory before a run
         certain += of_rows("unwritten-read", "unwritten memory is read", "--check names the place", fresh)
-    if (computed := bad & ~never & ~fresh).any():
-        for cause in _of_not_finite(evidence, computed, never | fresh):
+    if (computed := bad & ~never & ~fresh).any():  # compared with correct rows; random ones if there are many
+        most = min(1024, 2 * evidence.affords(1))
+        chosen = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(~(never | fresh)))[:most])
+        heads: dict[tuple[int, int], tuple[F64, F64]] = {}
+        places = (np.unravel_index(int(index), computed.shape) for index in chosen)
+        compared = (evidence.row((int(s), int(q), int(h)), heads) for s, q, h in places)
+        for cause in not_finite(compared, computed.ravel()[chosen]) if len(chosen) else ():
             found += of_rows(cause.kind, cause.words, "", computed)
     if said := in_order(found + certain):
         return said
@@ -255,16 +257,6 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
 def _with_bits(dst: F32, bits: int, of: int = 0xFFFFFFFF) -> Bools:
     """The rows with an element that has these bits (within the mask `of`)."""
     return np.asarray((np.ascontiguousarray(dst).view(np.uint32) & np.uint32(of) == bits).any(axis=3))
-
-
-def _of_not_finite(evidence: Evidence, bad: Bools, others: Bools) -> list[Cause]:
-    """The causes of bad rows, found by comparison with rows outside `others`; random ones if there are many."""
-    most = min(1024, 2 * evidence.affords(1))
-    chosen = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(~others))[:most])
-    heads: dict[tuple[int, int], tuple[F64, F64]] = {}
-    places = (np.unravel_index(int(index), bad.shape) for index in chosen)
-    rows = (evidence.row((int(s), int(q), int(h)), heads) for s, q, h in places)
-    return not_finite(rows, bad.ravel()[chosen]) if len(chosen) else []
 
 
 def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Iterator[Said]:

@@ -101,9 +101,15 @@ def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern
         # It must contain far more than its share of the wrong elements, or nearly all of them.
         if region.wrong / region.size < MORE * whole.wrong / whole.size and region.wrong < 0.995 * whole.wrong:
             return found
-        hit = int((wrong & box).sum())
-        words, also = " of ".join(region.words), _other_words(region, whole, left, considered, labellings)
-        found.append(Pattern(words, hit / int(box.sum()), hit / total, whole.cost - region.cost, also))
+        hit, said = int((wrong & box).sum()), dict[int, str]()
+        # Up to two other properties that describe exactly the same elements by themselves, in short words.
+        others = [one for one in labellings if one not in region.named]
+        for other in _inside(whole, left, considered, others):
+            if np.array_equal(other.rows, region.rows) and np.array_equal(other.columns, region.columns):
+                said.setdefault(id(other.named[0]), other.words[0])
+        also = dict.fromkeys(word for word in said.values() if word not in region.words and len(word) <= 60)
+        words, short = " of ".join(region.words), tuple(sorted(also, key=len)[:2])
+        found.append(Pattern(words, hit / int(box.sum()), hit / total, whole.cost - region.cost, short))
         left, considered = left & ~box, considered & ~box
         if left.sum() < WORTH * total:
             return found
@@ -117,22 +123,17 @@ def _best(whole: Region, wrong: Bools, considered: Bools, labellings: Sequence[L
         grown = [child for region in frontier for child in _inside(region, wrong, considered, labellings)]
         if not grown:
             break
-        frontier = _distinct(sorted(grown, key=lambda region: region.cost))[:KEPT]
+        kept: dict[tuple[bytes, bytes], Region] = {}  # each set of rows and columns once, in the most usual words
+        for region in sorted(grown, key=lambda region: region.cost)[: 8 * KEPT]:
+            key = (np.packbits(region.rows).tobytes(), np.packbits(region.columns).tobytes())
+            other = kept.get(key)
+            if other is None or region.effort < other.effort:
+                kept[key] = region if other is None else replace(region, cost=other.cost)
+        frontier = list(kept.values())[:KEPT]
         if frontier[0].cost >= (whole.cost if best is None else best.cost * (1 - WORTH) - 2):
             break
         best = frontier[0]
     return best
-
-
-def _distinct(regions: Sequence[Region]) -> list[Region]:
-    """Each set of rows and columns once, in the most usual words."""
-    kept: dict[tuple[bytes, bytes], Region] = {}
-    for region in regions[: 8 * KEPT]:
-        key = (np.packbits(region.rows).tobytes(), np.packbits(region.columns).tobytes())
-        other = kept.get(key)
-        if other is None or region.effort < other.effort:
-            kept[key] = region if other is None else replace(region, cost=other.cost)
-    return list(kept.values())
 
 
 def _inside(region: Region, wrong: Bools, considered: Bools, labellings: Sequence[Labelling]) -> Iterator[Region]:
@@ -164,19 +165,6 @@ def _inside(region: Region, wrong: Bools, considered: Bools, labellings: Sequenc
                 int(of_label[0][chosen].sum()),
                 int(of_label[1][chosen].sum()),
             )
-
-
-def _other_words(
-    region: Region, whole: Region, wrong: Bools, considered: Bools, labellings: Sequence[Labelling]
-) -> tuple[str, ...]:
-    """Up to two other properties that describe exactly the same elements by themselves, in short words."""
-    said: dict[int, str] = {}
-    others = [one for one in labellings if one not in region.named]
-    for other in _inside(whole, wrong, considered, others):
-        if np.array_equal(other.rows, region.rows) and np.array_equal(other.columns, region.columns):
-            said.setdefault(id(other.named[0]), other.words[0])
-    words = dict.fromkeys(word for word in said.values() if word not in region.words and len(word) <= 60)
-    return tuple(sorted(words, key=len)[:2])
 
 
 def code_length(wrong: Numbers, size: Numbers) -> Numbers:

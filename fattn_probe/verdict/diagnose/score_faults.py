@@ -183,24 +183,18 @@ def rounded(wrong: WrongRow) -> Iterator[Named]:
         total = float(np.exp(row.logits - top).sum())
         yield "1/sum is rounded to f16", row.out * float(_f16(np.array(1 / total))) * total
     if wrong.step and row.sink is None and np.isfinite(top):
-        q = _rounded_weights(wrong)
+        # The weights are rounded below the maximum of the KV steps so far, block by block.
+        logits, steps, offset, weights = row.logits, wrong.steps, wrong.max_offset, np.zeros_like(row.raw)
+        for block in [range(part.start, part.stop, part.every) for part in wrong.parts] or [range(int(steps[-1]) + 1)]:
+            highest = -np.inf
+            for step in block:
+                rows = steps == step
+                highest = max(highest, logits[rows].max(initial=-np.inf))
+                if np.isfinite(highest):
+                    weights[rows] = _f16(np.exp(logits[rows] - highest - offset)) * np.exp(highest + offset - top)
+        q = weights / np.exp(logits - top).sum()
         yield "the weights are rounded to f16", q @ row.V
         yield "the weights are rounded to f16", q @ row.V * row.p.sum() / q.sum()
-
-
-def _rounded_weights(wrong: WrongRow) -> F64:
-    """The weights that are rounded below the maximum of the KV steps so far, block by block."""
-    logits, steps, offset = wrong.row.logits, wrong.steps, wrong.max_offset
-    weights, top = np.zeros_like(logits), logits.max()
-    blocks = [range(part.start, part.stop, part.every) for part in wrong.parts] or [range(int(steps[-1]) + 1)]
-    for block in blocks:
-        highest = -np.inf
-        for step in block:
-            rows = steps == step
-            highest = max(highest, logits[rows].max(initial=-np.inf))
-            if np.isfinite(highest):
-                weights[rows] = _f16(np.exp(logits[rows] - highest - offset)) * np.exp(highest + offset - top)
-    return np.asarray(weights / np.exp(logits - top).sum())
 
 
 def _f16(values: F64) -> F64:

@@ -61,7 +61,11 @@ def explanations(rows: Sequence[Judgement], maps: bool = True) -> Iterator[Rende
     for note in dict.fromkeys(note for _, note in notes if note):  # each once
         yield Text(f"{_first_of([row for row, said in notes if said == note])}: {note}", "dim")
     yield from (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
-    yield from _divided(rows)
+    # The rows whose grid depends on figures of a different kernel build, by the origin of the figures.
+    for origin in dict.fromkeys(row.division for row in rows if row.division is not None and not row.division.known):
+        concerned = _first_of([row for row in rows if row.division == origin])
+        said = "a GPU may divide the KV rows among more or fewer blocks, and have different bits"
+        yield Text(f"{concerned}: {said}, since the occupancy is not known: {origin.explained}", "dim")
     yield from (Text(line, "yellow") for line in by_defect(row.known for row in rows))
     parts = [f"{number} {status.value}" for status, number in count(rows).items() if number]
     yield Text(", ".join(parts) or "nothing to compare", style="bold")
@@ -156,15 +160,6 @@ def _explanation(row: Judgement, maps: bool) -> Iterator[RenderableType]:
         if maps and row.dst is not None and row.verdict.deviation is not None:
             drawn = [found for found in error_maps(row.dst, row.verdict.deviation) if found.values.size > 1]
             yield Padding(Group(*drawn, legend()), (0, 0, 1, 2))
-
-
-def _divided(rows: Sequence[Judgement]) -> Iterator[Text]:
-    """The rows whose grid depends on figures of a different kernel build, by the origin of the figures."""
-    origins = dict.fromkeys(row.division for row in rows if row.division is not None)
-    for origin in (origin for origin in origins if not origin.known):
-        concerned = [row for row in rows if row.division == origin]
-        said = "a GPU may divide the KV rows among more or fewer blocks, and have different bits"
-        yield Text(f"{_first_of(concerned)}: {said}, since the occupancy is not known: {origin.explained}", "dim")
 
 
 def _first_of(rows: Sequence[Judgement]) -> str:
