@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -145,21 +144,15 @@ def inspect(
         done = list(activity.each(examined, lambda item: "inspected" if item.facts else "without a kernel"))
     if look.npz is not None and look.npz.is_file():
         NOTES.print(f"wrote {look.npz}")
-    write_files(done, answer.html, answer.svg)
+    if answer.html is not None or answer.svg is not None:
+        from fattn_probe.daily.inspect import pages  # jinja2 and the drawings, for files only
+
+        for path, write in ((answer.html, pages.write_page), (answer.svg, pages.write_map)):
+            if path is not None:
+                write(done, path)
+                NOTES.print(f"wrote {path}")
     show(inspecting.examined_json(done), lambda: inspecting.render_examined(done, answer.verbose), answer.as_json)
     inspecting.raise_if_wrong(done)
-
-
-def write_files(done: Sequence[Examined], html: Path | None, svg: Path | None) -> None:
-    """Write the files of `--html` and `--svg`."""
-    if html is None and svg is None:
-        return
-    from fattn_probe.daily.inspect import pages  # jinja2 and the drawings, for files only
-
-    for path, write in ((html, pages.write_page), (svg, pages.write_map)):
-        if path is not None:
-            write(done, path)
-            NOTES.print(f"wrote {path}")
 
 
 def debug(

@@ -56,7 +56,9 @@ def profile(
     targets = setup.targets_of(where)
     check_targets(targets)
     if is_program(words[0]):
-        given = [f"--{flag}" for flag in OF_BUILD if is_given(context, flag)]
+        origins = {flag: context.get_parameter_source(flag) for flag in OF_BUILD}
+        # By name: some versions of typer include their own click.
+        given = [f"--{flag}" for flag, origin in origins.items() if origin is not None and origin.name != "DEFAULT"]
         if given:
             are = "are" if given[1:] else "is"
             raise InputError(f"{', '.join(given)} {are} for scenarios; {words[0]} is a program")
@@ -78,12 +80,6 @@ def profile(
 def is_program(word: str) -> bool:
     """Whether a word names a CUDA or HIP program."""
     return Path(word).suffix in PROGRAMS
-
-
-def is_given(context: typer.Context, flag: str) -> bool:
-    """Whether the user gave a flag."""
-    source = context.get_parameter_source(flag)
-    return source is not None and source.name != "DEFAULT"  # by name: some versions of typer include their own click
 
 
 def profiled_cases(paths: Sequence[Path], targets: list[Target], options: RunOptions) -> list[Profiled]:

@@ -30,7 +30,6 @@ from fattn_probe.daily.regress.history import History, open_history
 from fattn_probe.daily.regress.junit import junit
 from fattn_probe.daily.regress.merge_base import merge_base_of
 from fattn_probe.daily.regress.records import ALL, Result, RunPart, parse_shard
-from fattn_probe.daily.regress.results import OnResult
 from fattn_probe.daily.regress.resume import finish, night_of
 from fattn_probe.daily.regress.runner import Outcome, Standing, SuiteRunner
 from fattn_probe.daily.regress.suite import load_suite
@@ -207,7 +206,12 @@ def diff(
     cases = cases_of(paths)
     targets = parse_targets(where.on, load_devices(where.devices))
     with Activity(NOTES) as activity:
-        session_of, on_result = sessions(where, activity), results_to(activity)
+        session_of = sessions(where, activity)
+
+        def on_result(result: Result, done: int, planned: int) -> None:
+            activity.step(short(result.name))
+            activity.count(result.status, done, planned)
+
         for source in (a, b):
             session = session_of(source)
             activity.step("finding the kernels that the cases need")
@@ -254,13 +258,3 @@ def sessions(where: Where, activity: Activity) -> versions.SessionOf:
         return setup.session_of(setup.run_options(BuildFlags(source), where), activity)
 
     return session_of
-
-
-def results_to(activity: Activity) -> OnResult:
-    """Counts results, and names the last one."""
-
-    def on_result(result: Result, done: int, planned: int) -> None:
-        activity.step(short(result.name))
-        activity.count(result.status, done, planned)
-
-    return on_result

@@ -217,7 +217,14 @@ def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64, level: i
                     distance = -np.abs(behind).astype(np.float32).astype(np.float16)
                 return np.where(hidden, np.float16(-np.inf), distance)
         case Sequences():
-            hidden = _of_other_sequences(mask, shape, queries)
+            owner = keys % mask.count if mask.interleaved else keys * mask.count // shape.n_kv
+            everyone = np.arange(shape.n_q) * mask.count // shape.n_q
+            own = everyone[queries]
+            hidden = owner != own[:, None]
+            if mask.causal:
+                mine = (owner == s for s in range(mask.count))
+                left = np.stack([np.cumsum(rows[::-1])[::-1] - rows for rows in mine])  # rows to come
+                hidden |= left[own] < (np.searchsorted(everyone, own, "right") - 1 - queries)[:, None]
         case Blocks():
             grid = (-(-shape.n_q // mask.q), -(-shape.n_kv // mask.kv))
             chosen = stream(shape.seed, STREAMS["mask"], (level, sequence)).random(grid) < mask.fraction
@@ -227,19 +234,6 @@ def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64, level: i
         case MaskedRows():
             hidden[:] = _is_masked(mask, queries)[:, None]
     return np.where(hidden, np.float16(-np.inf), np.float16(0))
-
-
-def _of_other_sequences(mask: Sequences, shape: MaskShape, queries: I64) -> npt.NDArray[np.bool_]:
-    """The KV rows that each query does not see."""
-    keys = np.arange(shape.n_kv)
-    owner = keys % mask.count if mask.interleaved else keys * mask.count // shape.n_kv
-    everyone = np.arange(shape.n_q) * mask.count // shape.n_q
-    hidden = owner != everyone[queries][:, None]
-    if mask.causal:
-        left = np.stack([np.cumsum((owner == s)[::-1])[::-1] - (owner == s) for s in range(mask.count)])  # rows to come
-        after = np.searchsorted(everyone, everyone[queries], "right") - 1 - queries
-        hidden |= left[everyone[queries]] < after[:, None]
-    return np.asarray(hidden)
 
 
 def _is_masked(mask: MaskedRows, queries: I64) -> npt.NDArray[np.bool_]:

@@ -103,14 +103,11 @@ def _views(op: Scenario) -> Iterator[Refusal]:
         if view.heads is not None and view.heads < heads:
             reason = f"an allocation of {view.heads} heads is too small, allowed: at least the {heads} used"
             yield Refusal(("layout", name, "heads"), reason)
-    if isinstance(op.layout.V, ViewOfK):
-        yield from _view_of_k(op, op.layout.V.offset)
-
-
-def _view_of_k(op: Scenario, offset: int) -> Iterator[Refusal]:
+    if not isinstance(op.layout.V, ViewOfK):
+        return
     if op.type_V not in (None, op.type_K):
         yield Refusal(("type_V",), f"{op.type_V}, but V is a view of K, allowed: K's type, {op.type_K}")
-    hsv, block = op.hsv or op.hsk, block_size(op.type_K)
+    hsv, block, offset = op.hsv or op.hsk, block_size(op.type_K), op.layout.V.offset
     if hsv > op.hsk:
         yield Refusal(("hsv",), f"{op.hsv}, but V is a view of K's rows of {op.hsk}, allowed: at most {op.hsk}")
     elif offset + hsv > op.hsk or offset % block:

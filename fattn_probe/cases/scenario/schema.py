@@ -85,7 +85,14 @@ def case_names(stem: str, cases: list[Variation]) -> list[str]:
     every = {key for case in cases for key in case.values}
     last = [key.rpartition(".")[2] for key in every]
     keys = {key: short if last.count(short := key.rpartition(".")[2]) == 1 else key for key in every}
-    texts = {key: _texts([case.values[key] for case in cases if key in case.values]) for key in keys}
+    texts: dict[str, dict[str, str]] = {}  # of each value, by its repr; a mapping's kind is enough if it is unique
+    for key in keys:
+        values = {repr(case.values[key]): case.values[key] for case in cases if key in case.values}
+        kinds = [one["kind"] for one in values.values() if isinstance(one, dict) and "kind" in one]
+        texts[key] = {
+            said: str(one["kind"]) if isinstance(one, dict) and kinds.count(one.get("kind")) == 1 else _text(one)
+            for said, one in values.items()
+        }
     made: list[str] = []
     for case in cases:
         said = [f"{keys[key]}={texts[key][repr(value)]}" for key, value in case.values.items()]
@@ -97,16 +104,6 @@ def case_names(stem: str, cases: list[Variation]) -> list[str]:
             name = f"{plain}-{again}"
         made.append(name)
     return made
-
-
-def _texts(values: list[object]) -> dict[str, str]:
-    """The text for each value in names, by its repr; a mapping's kind is enough if it is unique."""
-    different = {repr(value): value for value in values}
-    kinds = [value["kind"] for value in different.values() if isinstance(value, dict) and "kind" in value]
-    return {
-        key: str(value["kind"]) if isinstance(value, dict) and kinds.count(value.get("kind")) == 1 else _text(value)
-        for key, value in different.items()
-    }
 
 
 def _text(value: object) -> str:

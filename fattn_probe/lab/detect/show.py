@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,24 +72,21 @@ def file_document(coverage: LineCoverage, file: str) -> dict[str, Any]:
 
 def read(path: Path) -> list[Measured]:
     """The suites of a file of `coverage --json`; InputError for any other file."""
-    text = read_text(path, "the coverage", MOST_BYTES)
+    text, found = read_text(path, "the coverage", MOST_BYTES), []
     try:
-        return [measured_of(item) for item in json.loads(text)["suites"]]
+        for document in json.loads(text)["suites"]:
+            coverage = LineCoverage()
+            for file in document["files"]:
+                coverage.files[file["file"]] = {
+                    number: SourceLine(count, tuple(branches)) for number, count, branches in file["counts"]
+                }
+            for item in document["instances"]:
+                coverage.functions[item["file"], item["function"], item["on"]] = Share(item["executed"], item["of"])
+            targets, lost = (tuple(map(str, document[name])) for name in ("targets", "lost"))
+            found.append(Measured(str(document["suite"]), coverage, targets, int(document["cases"]), lost))
+        return found
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not what `fattn-probe coverage --json` prints: {error}") from error
-
-
-def measured_of(document: Mapping[str, Any]) -> Measured:
-    """The coverage of one suite, from its part of a document."""
-    coverage = LineCoverage()
-    for file in document["files"]:
-        coverage.files[file["file"]] = {
-            number: SourceLine(count, tuple(branches)) for number, count, branches in file["counts"]
-        }
-    for item in document["instances"]:
-        coverage.functions[item["file"], item["function"], item["on"]] = Share(item["executed"], item["of"])
-    targets, lost = (tuple(map(str, document[name])) for name in ("targets", "lost"))
-    return Measured(str(document["suite"]), coverage, targets, int(document["cases"]), lost)
 
 
 def render(found: Sequence[Measured]) -> RenderableType:

@@ -93,24 +93,6 @@ class OneBlock:
         return (TilePart(0, 0, self.steps, 1, True),)
 
 
-def arithmetic_of(op: Op, name: str, keys: int) -> Kernel:
-    """The arithmetic of a kernel with `keys` KV rows per step that adds products one by one, with multiply-adds."""
-    s = op.sizes
-    return Kernel(
-        name=name,
-        cut=OneBlock(-(-s.n_kv // keys), s.group),
-        split=Split(1, keys, 1, 1, 1),
-        accumulator=SINGLE,
-        weights=SINGLE,
-        q="f32",
-        converts_K=False,
-        converts_V=False,
-        chain=(s.hsk / 3, s.hsk / 6),
-        shares_maximum=RUNNING,
-        sparse=False,
-    )
-
-
 @dataclass(frozen=True)
 class CompiledContender:
     """A function in a file that launches an attention kernel, as described in `attention.h`.
@@ -126,8 +108,23 @@ class CompiledContender:
     report: Report = field(default=silent, compare=False)
 
     def arithmetic(self, op: Op) -> Kernel | None:
-        """The arithmetic of our kernels: sums in f32."""
-        return arithmetic_of(op, self.name, self.keys) if self.keys else None
+        """The arithmetic of our kernels: sums in f32 over `keys` KV rows per step, one by one, with multiply-adds."""
+        if not self.keys:
+            return None
+        s = op.sizes
+        return Kernel(
+            name=self.name,
+            cut=OneBlock(-(-s.n_kv // self.keys), s.group),
+            split=Split(1, self.keys, 1, 1, 1),
+            accumulator=SINGLE,
+            weights=SINGLE,
+            q="f32",
+            converts_K=False,
+            converts_V=False,
+            chain=(s.hsk / 3, s.hsk / 6),
+            shares_maximum=RUNNING,
+            sparse=False,
+        )
 
     def run(self, question: Question, target: Target, how: How) -> Outcome:
         """Compile for the target and the types of K and V, and compute a case."""

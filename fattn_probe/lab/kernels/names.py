@@ -98,15 +98,6 @@ PACKAGES = {
 """The contenders by their names for `--kernel`."""
 
 
-def torch_backends() -> list[Package]:
-    """The available PyTorch backends; without PyTorch, one contender that reports this."""
-    try:
-        found = torch_attention.backends()
-    except InputError:
-        found = ("math",)
-    return [PACKAGES[f"{TORCH}{name}"] for name in found]
-
-
 LLAMA = "llama"
 OURS = ("naive", "tiled")
 
@@ -130,7 +121,14 @@ def contenders_of(words: Sequence[str], report: Report = silent) -> list[Contend
         raise InputError(f"--kernel: no name is given; kernels: {', '.join(NAMES)}")
     found: list[Contender | None] = []
     for word in words:
-        found += torch_backends() if word == "torch" else [None if word == LLAMA else contender_of(word, report)]
+        if word != "torch":
+            found.append(None if word == LLAMA else contender_of(word, report))
+            continue
+        try:
+            backends = torch_attention.backends()
+        except InputError:  # without PyTorch, one contender reports this
+            backends = ("math",)
+        found += [PACKAGES[f"{TORCH}{name}"] for name in backends]
     return found
 
 

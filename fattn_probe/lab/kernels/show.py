@@ -230,20 +230,15 @@ def cells_of(row: ContenderRow, before: ContenderRow | None, *, timed: bool) -> 
     yield Text("-" if metrics is None else f"{metrics.nmse:.2e}\n{metrics.max_abs:.2e}")
     yield Text(by_design(verdict.design))
     yield Text((row.judgement.output or "-")[:DIGITS])
-    if timed:
-        yield from (Text(cell) for cell in speed_cells(row))
+    if timed and not row.seconds:
+        yield from (Text("-") for _ in TIMED)
+    elif timed:
+        speed, roof = Speed.of(row.op, row.seconds), roof_for(row)
+        low, high = (1e6 * seconds for seconds in speed.interval)
+        yield Text(f"{1e6 * speed.median:.4g} µs\n{low:.4g} to {high:.4g}")
+        yield Text(f"{speed.flops / 1e12:.3g}\n{speed.bandwidth / 1e9:.3g}")
+        yield Text("-" if roof is None else f"{100 * speed.share(roof):.2g} %")
     yield Text(row.judgement.status.value, STYLES[row.judgement.status])
-
-
-def speed_cells(row: ContenderRow) -> tuple[str, ...]:
-    """The cells of a row's times."""
-    if not row.seconds:
-        return ("-",) * len(TIMED)
-    speed, roof = Speed.of(row.op, row.seconds), roof_for(row)
-    low, high = (1e6 * seconds for seconds in speed.interval)
-    rates = f"{speed.flops / 1e12:.3g}\n{speed.bandwidth / 1e9:.3g}"
-    share = "-" if roof is None else f"{100 * speed.share(roof):.2g} %"
-    return f"{1e6 * speed.median:.4g} µs\n{low:.4g} to {high:.4g}", rates, share
 
 
 def roof_for(row: ContenderRow) -> Roof | None:

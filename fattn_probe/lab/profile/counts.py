@@ -140,7 +140,11 @@ def read_counts(path: Path, launches: Sequence[LaunchRecord]) -> tuple[Counts, .
 
 def counts_of(document: Mapping[str, Any], launch: LaunchRecord) -> Counts:
     """The counts of one launch from the simulator's JSON (native/sim/count_tally.cpp)."""
-    shared, instructions = document["shared"], document["instructions"]
+    shared, instructions, accesses = document["shared"], document["instructions"], document["global"]
+
+    def total(field: str, *kinds: str) -> int:
+        return sum(one[field] for one in accesses if one["access"] in kinds)
+
     values = {
         "tensor": instructions["tensor"],
         "ldmatrix": shared["ldmatrix"]["instructions"],
@@ -155,8 +159,13 @@ def counts_of(document: Mapping[str, Any], launch: LaunchRecord) -> Counts:
         "store_wavefronts": shared["store"]["wavefronts"],
         "conflicts": sum(shared[kind]["conflicts"] for kind in ACCESSES),
         "tensor_flops": document["tensor_flops"],
+        "global_loads": total("instructions", "load"),
+        "global_stores": total("instructions", "store"),
+        "load_sectors": total("sectors", "load", "copy"),  # ncu counts a cp.async as a request to load
+        "load_requests": total("instructions", "load", "copy"),
+        "store_sectors": total("sectors", "store"),
+        "store_requests": total("instructions", "store"),
     }
-    accesses = document["global"]
     named = any(one["tensor"] for one in accesses)
     read: dict[str, int] = {}
     written: dict[str, int] = {}
@@ -165,27 +174,7 @@ def counts_of(document: Mapping[str, Any], launch: LaunchRecord) -> Counts:
         name, size = one["tensor"] or unnamed, SECTOR * one["sectors"]
         read[name] = read.get(name, 0) + (size if one["access"] != "store" else 0)
         written[name] = written.get(name, 0) + (size if one["access"] in ("store", "atomic") else 0)
-    return Counts(
-        launch,
-        values | global_values(document["global"]),
-        tuple(Traffic(name, read[name], written[name]) for name in read),
-    )
-
-
-def global_values(accesses: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The counts of global memory; ncu counts a cp.async as a request to load."""
-
-    def total(field: str, *kinds: str) -> int:
-        return sum(one[field] for one in accesses if one["access"] in kinds)
-
-    return {
-        "global_loads": total("instructions", "load"),
-        "global_stores": total("instructions", "store"),
-        "load_sectors": total("sectors", "load", "copy"),
-        "load_requests": total("instructions", "load", "copy"),
-        "store_sectors": total("sectors", "store"),
-        "store_requests": total("instructions", "store"),
-    }
+    return Counts(launch, values, tuple(Traffic(name, read[name], written[name]) for name in read))
 
 
 NO_PERMISSION = "ERR_NVGPUCTRPERM"

@@ -17,10 +17,9 @@ from fattn_probe.base.view.marks import Axis, Drawing, Look, Mark, Stroke, Words
 from fattn_probe.cases.device import Device
 from fattn_probe.cases.device.origin import legend
 from fattn_probe.lab.profile.command import Profiled
-from fattn_probe.lab.profile.counts import ROWS, Counts, Profile, Traffic, blocks_of, matched, ratio
-from fattn_probe.lab.profile.roofline import Occupancy, Point, Roof, occupancy, roof_of
+from fattn_probe.lab.profile.counts import ROWS, Counts, Profile, blocks_of, matched, ratio
+from fattn_probe.lab.profile.roofline import Point, Roof, occupancy, roof_of
 from fattn_probe.llama.launch.kernel import columns_of_tile
-from fattn_probe.llama.launch.record import LaunchRecord
 
 Gpus = Mapping[str, Device | None]
 
@@ -226,25 +225,29 @@ def figure(value: int | None) -> str:
 def traffic_table(profile: Profile, counts: Counts) -> Table:
     """Bytes by tensor, in whole sectors, next to those of FlashAttention-2's formula."""
     formula = {traffic.tensor: traffic for traffic in profile.formula} if point_of(profile, counts) else {}
-    lines = tuple(traffic_row(traffic, formula.get(traffic.tensor)) for traffic in counts.traffic)
     columns = (f"{profile.on}: tensor", "bytes read", "written", "by formula", "times")
-    shown = len(columns) if formula else len(columns) - 2
-    return Table(columns[:shown], tuple(line[:shown] for line in lines), frozenset(columns[1:]))
-
-
-def traffic_row(traffic: Traffic, formula: Traffic | None) -> tuple[str, ...]:
-    """One tensor."""
-    expected = formula.read + formula.written if formula else None
-    found = ratio(traffic.read + traffic.written, expected)
-    sizes = (traffic.read, traffic.written, expected)
-    return (traffic.tensor, *map(figure, sizes), "" if found is None or not expected else times(found))
+    shown, lines = len(columns) if formula else len(columns) - 2, []
+    for traffic in counts.traffic:
+        of = formula.get(traffic.tensor)
+        expected = of.read + of.written if of else None
+        found = ratio(traffic.read + traffic.written, expected)
+        sizes = map(figure, (traffic.read, traffic.written, expected))
+        lines.append((traffic.tensor, *sizes, "" if found is None or not expected else times(found))[:shown])
+    return Table(columns[:shown], tuple(lines), frozenset(columns[1:]))
 
 
 def words(profile: Profile, counts: Counts, gpus: Gpus) -> Iterator[Text]:
     """Occupancy and the roofline's result, in sentences."""
     device = gpus[profile.on]
-    if device is not None:
-        yield Text(occupancy_words(counts.launch, occupancy(counts.launch, device)))
+    if device is not None:  # `3 blocks (assumed) on an SM, 12 of 64 warps (19 %), limited by registers`
+        launch, fits = counts.launch, occupancy(counts.launch, device)
+        blocks = "1 block" if fits.blocks == 1 else f"{fits.blocks} blocks"
+        warps = f"{fits.blocks * fits.warps} of {fits.most_warps} warps ({100 * fits.share:.0f} %)"
+        said = f"on an SM, {warps}, limited by {', '.join(fits.limited_by)}"
+        if launch.regs is None:  # a ceiling
+            yield Text(f"at most {blocks} {said}: the kernel's registers are not known")
+        else:
+            yield Text(f"{launch.origin.marked(blocks)} {said}")
     executed = counts.values.get("tensor_flops")
     if profile.flops and executed and point_of(profile, counts):
         yield Text(
@@ -260,17 +263,6 @@ def words(profile: Profile, counts: Counts, gpus: Gpus) -> Iterator[Text]:
         )
     elif point is not None:
         yield Text("no roofline: the peak rates of this GPU are not known")
-
-
-def occupancy_words(launch: LaunchRecord, fits: Occupancy) -> str:
-    """`3 blocks (assumed) on an SM, 12 of 64 warps (19 %), limited by registers`; a ceiling without registers."""
-    limit = ", ".join(fits.limited_by)
-    blocks = "1 block" if fits.blocks == 1 else f"{fits.blocks} blocks"
-    warps = f"{fits.blocks * fits.warps} of {fits.most_warps} warps ({100 * fits.share:.0f} %)"
-    said = f"on an SM, {warps}, limited by {limit}"
-    if launch.regs is None:
-        return f"at most {blocks} {said}: the kernel's registers are not known"
-    return f"{launch.origin.marked(blocks)} {said}"
 
 
 def unknowns(profiles: Sequence[Profile]) -> Iterator[Text]:

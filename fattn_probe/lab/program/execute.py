@@ -205,6 +205,10 @@ def launch_table(launches: tuple[LaunchRecord, ...], device: Device | None) -> T
 def row(group: Sequence[LaunchRecord], device: Device | None) -> tuple[str, ...]:
     """The cells of launches of one kernel that differ only in their grids."""
     launch = group[0]
+    blocks = launch.max_blocks_per_sm
+    resident = "" if blocks is None else str(blocks)  # on an SM, with their share of its threads if that is known
+    if blocks is not None and device is not None:
+        resident += f" ({100 * blocks * math.prod(launch.block) / device.maxThreadsPerMultiProcessor:.0f} %)"
     return (
         launch.spelling,
         str(len(group)),
@@ -212,7 +216,7 @@ def row(group: Sequence[LaunchRecord], device: Device | None) -> tuple[str, ...]
         "x".join(map(str, launch.block)),
         "-" if launch.static_shared is None else f"{launch.shared + launch.static_shared} B",
         "" if launch.regs is None else str(launch.regs),
-        resident(launch, device),
+        resident,
     )
 
 
@@ -220,11 +224,3 @@ def grids(sizes: Sequence[tuple[int, int, int]]) -> str:
     """`4x1x1`, or the smallest and the largest of several: `1x1x1 to 10x1x1`."""
     ordered = ["x".join(map(str, size)) for size in sorted(set(sizes), key=lambda size: (math.prod(size), size))]
     return ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"
-
-
-def resident(launch: LaunchRecord, device: Device | None) -> str:
-    """How many blocks fit on an SM and, if the device's figures are known, the share of its threads."""
-    blocks = launch.max_blocks_per_sm
-    if blocks is None or device is None:
-        return "" if blocks is None else str(blocks)
-    return f"{blocks} ({100 * blocks * math.prod(launch.block) / device.maxThreadsPerMultiProcessor:.0f} %)"

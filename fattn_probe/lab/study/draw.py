@@ -11,7 +11,6 @@ from fattn_probe.base.view.characters import lines
 from fattn_probe.base.view.marks import Box, Drawing, Look, Mark, Words
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.view.stream_k_map import PALETTE, colour_of
-from fattn_probe.daily.inspect.view.work_picture import TerminalMap
 from fattn_probe.lab.study.command import Subject
 from fattn_probe.lab.study.problem import StepRow, count
 from fattn_probe.lab.study.problem import tiles as cut
@@ -99,11 +98,6 @@ def standard_picture(reads: Mapping[str, int], writes: Mapping[str, int]) -> Tex
     width = max(len(read) for _, read, _ in passes)
     lines = [f"{what:<15} {read:>{width}}  ->  {written}" for what, read, written in passes]
     return Text("\n".join(lines))
-
-
-def stream_k_picture(subject: Subject) -> RenderableType:
-    """The head's output tiles and the blocks that compute them: the map of `inspect`, for these tiles only."""
-    return TerminalMap(stream_k_facts(subject), most=MOST_ROWS)
 
 
 def stream_k_facts(subject: Subject) -> Facts:

@@ -29,29 +29,25 @@ READER = {"K": "S", "V": "PV"}
 
 def broken_rules(events: Sequence[Event], plan: WarpgroupPlan, *, complete: bool = True) -> list[str]:
     """The events' violations of the rules of a ring of `plan.stages` buffers; in a deadlock, up to that point."""
-    found = [*_stages(events, plan), *_order(events, plan), *_turns(events, plan)]
+    found = []
+    for event in events:  # tile j is in stage j % s
+        if event.unit in (TMA, TENSOR_CORES) and event.tile is not None and event.stage != event.tile % plan.stages:
+            found.append(f"{_name(event)} uses stage {event.stage} instead of {event.tile % plan.stages}")
+    found += [*_order(events, plan), *_turns(events, plan)]
     for what in READER:
         found += _buffers(events, plan, what)
-    return found + (list(_unfinished(events, plan)) if complete else [])
-
-
-def _unfinished(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
-    """Every tile is loaded once, and every warpgroup does its two products and its softmax once."""
+    if not complete:
+        return found
+    # Every tile is loaded once, and every warpgroup does its two products and its softmax once.
     done = Counter((event.actor, event.what, event.tile) for event in events if event.tile is not None)
     tiles = range(plan.T_c)
     wanted = Counter((plan.loader, what, j) for what in READER for j in tiles)
     wanted += Counter((actor(group), what, j) for group in plan.groups for what in ("S", "P", "PV") for j in tiles)
-    for who, what, place in done.keys() | wanted.keys():
-        key = who, what, place
+    for key in done.keys() | wanted.keys():
         if done[key] != wanted[key]:
-            yield f"{what}{place} of {who} is done {done[key]} times instead of {wanted[key]}"
-
-
-def _stages(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
-    """Tile j is in stage j % s."""
-    for event in events:
-        if event.unit in (TMA, TENSOR_CORES) and event.tile is not None and event.stage != event.tile % plan.stages:
-            yield f"{_name(event)} uses stage {event.stage} instead of {event.tile % plan.stages}"
+            who, what, place = key
+            found.append(f"{what}{place} of {who} is done {done[key]} times instead of {wanted[key]}")
+    return found
 
 
 def _order(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:

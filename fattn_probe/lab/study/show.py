@@ -16,9 +16,17 @@ from fattn_probe.base.figures import number_of
 from fattn_probe.base.tables import Table, Word
 from fattn_probe.daily.inspect.anchors import COMMON, Anchor, locate
 from fattn_probe.daily.inspect.replay.replay import line_patterns
+from fattn_probe.daily.inspect.view.work_picture import TerminalMap
 from fattn_probe.lab.study.against import Against, against_lines
 from fattn_probe.lab.study.command import Study, problems
-from fattn_probe.lab.study.draw import TilePicture, interval, schedule_lines, standard_picture, stream_k_picture
+from fattn_probe.lab.study.draw import (
+    MOST_ROWS,
+    TilePicture,
+    interval,
+    schedule_lines,
+    standard_picture,
+    stream_k_facts,
+)
 from fattn_probe.lab.study.formulas import Formula, FormulaSizes, FormulaTerm
 from fattn_probe.lab.study.papers import split_ranges
 from fattn_probe.lab.study.precisions import Rounded
@@ -112,7 +120,7 @@ def render(
         case "standard":
             picture: RenderableType = standard_picture(study.result.reads, study.result.writes)
         case "stream-k":
-            picture = stream_k_picture(study.subject)
+            picture = TerminalMap(stream_k_facts(study.subject), most=MOST_ROWS)  # the map of `inspect`, of these tiles
         case _:
             picture = TilePicture(rows, by_worker=study.algorithm == "split-kv")
     sections: dict[str, list[RenderableType]] = {

@@ -23,11 +23,8 @@ __all__ = [
 
 def kernel_cases(tree: Tree) -> list[KernelCase]:
     """The flash-attention kernel instances that a tree compiles, sorted."""
-
-    def by_numbers(case: KernelCase) -> tuple[str, list[int], tuple[str, ...]]:
-        return case.family, [int(arg) for arg in case.args if arg.isdigit()], case.args
-
-    return sorted(instance_cases(tree.root), key=by_numbers)
+    cases = instance_cases(tree.root)
+    return sorted(cases, key=lambda case: (case.family, [int(arg) for arg in case.args if arg.isdigit()], case.args))
 
 
 def template_parameters(tree: Tree) -> dict[str, list[str]]:
