@@ -92,7 +92,13 @@ class Table:
             first = [words.pop(self.columns.index(name)) for name in names]
             if any(first):
                 yield Text("  ").join(_joined(word) for word in first if word)
-            pairs = [pair for place, word in words.items() for pair in _pairs(self.columns[place], word)]
+            pairs: list[tuple[str, Text]] = []
+            for place, word in words.items():  # paired line by line if name and cell have the same number of lines
+                titles, lines = self.columns[place].split("\n"), word.split("\n")
+                if len(titles) == len(lines):
+                    pairs += [(one, line) for one, line in zip(titles, lines, strict=True) if line]
+                elif word:
+                    pairs.append((" ".join(titles), _joined(word)))
             yield Flow(pairs, indent=INDENT)
 
 
@@ -151,15 +157,6 @@ def listed(sentences: Sequence[str]) -> RichTable:
     for sentence in sentences:
         table.add_row("-", Text(sentence, overflow="fold"))
     return table
-
-
-def _pairs(name: str, word: Text) -> Iterator[tuple[str, Text]]:
-    """A cell with the name of its column; paired line by line if both have the same number of lines."""
-    names, lines = name.split("\n"), word.split("\n")
-    if len(names) == len(lines):
-        yield from ((one, line) for one, line in zip(names, lines, strict=True) if line)
-    elif word:
-        yield " ".join(names), _joined(word)
 
 
 def _joined(word: Text) -> Text:

@@ -210,18 +210,16 @@ def render_versions(found: Sequence[Versions]) -> RenderableType:
         for name, result in item.a.items():
             other, changes = item.b[name], kinds[name]
             first, second = _kernel(result), _kernel(other)
-            said = Text("\n".join(map(_changed, changes)) or "nothing")
+            # Launches and bits include the numbers, which no other column shows.
+            numbers = (ChangeKind.LAUNCH, ChangeKind.BITS)
+            words = (f"{one.kind}: {one.words}" if one.kind in numbers else one.kind for one in changes)
+            said = Text("\n".join(words) or "nothing")
             said.stylize("bold red" if any(change.alarm for change in changes) else "")
             rows.append((name, said, first, "the same" if first == second else second, _nmse(result), _nmse(other)))
         old, new = item.sources
         table = Table(columns, tuple(rows), frozenset(columns[4:]), frozenset({"changed"}), columns[:2])
         parts += [Text(f"{item.on}, old: {old}, new: {new}", "bold"), table]
     return Group(*parts)
-
-
-def _changed(change: Change) -> str:
-    """A kind of change; launches and bits include the numbers, which no other column shows."""
-    return f"{change.kind}: {change.words}" if change.kind in (ChangeKind.LAUNCH, ChangeKind.BITS) else change.kind
 
 
 def _kernel(result: Result) -> str:

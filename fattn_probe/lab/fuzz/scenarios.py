@@ -68,7 +68,9 @@ def draw_shape(rng: Random) -> Settings:
         found |= {"n_q": choose(rng, QUERIES if rng.random() < 0.92 else MANY_QUERIES), "n_kv": _rows(rng)}
         if rng.random() < 0.22:
             found["n_seq"] = choose(rng, {2: 4, 3: 2, 4: 1, 7: 0.2})
-        shape = found | _types(rng, hsk, hsv)
+        whole = {name: weight for name, weight in TYPES.items() if hsk % 32 == hsv % 32 == 0 or name in FLOATS}
+        K = choose(rng, whole)
+        shape = found | {"type_K": K, "type_V": K if rng.random() < 0.85 else choose(rng, whole)}
         most = LONG_FLOP if rng.random() < LONG_SHARE else ORDINARY_FLOP
         if flop(shape) <= most and elements(shape) <= MOST_ELEMENTS:
             return shape
@@ -96,14 +98,6 @@ def _rows(rng: Random) -> int:
         near = rng.randint(1, 24) * choose(rng, {32: 1, 64: 2, 128: 1})
         return near + choose(rng, {-1: 1, 1: 1, 0: 1, 2: 0.5, 8: 0.5})
     return rng.randint(1, rng.choice([40, 300, 1100]))
-
-
-def _types(rng: Random, hsk: int, hsv: int) -> Settings:
-    """The types of K and V whose blocks fit the head sizes."""
-    whole = {name: weight for name, weight in TYPES.items() if hsk % 32 == hsv % 32 == 0 or name in FLOATS}
-    K = choose(rng, whole)
-    V = K if rng.random() < 0.85 else choose(rng, whole)
-    return {"type_K": K, "type_V": V}
 
 
 FLOATS = frozenset({"f16", "bf16", "f32"})

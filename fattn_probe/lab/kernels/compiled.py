@@ -62,20 +62,6 @@ def place_of(view: TensorView | None, roots: list[str]) -> tuple[int, ...]:
     return (roots.index(view.root), element_offset(view), *strides)
 
 
-def read_answer(path: Path, question: Question) -> tuple[np.ndarray, tuple[float, ...]] | Unsupported:
-    """The output and the seconds of the timed runs, or why the kernel cannot compute the op."""
-    data = path.read_bytes()
-    (how,) = struct.unpack_from("<q", data)
-    if how != RAN:
-        return Unsupported(data[8:].decode(errors="replace"))
-    shape = question.op.sizes.dst
-    end = 8 + 4 * int(np.prod(shape))
-    if len(data) < end or (len(data) - end) % 8:
-        raise InputError(f"{path}: the kernel's output has {len(data)} bytes, {end} were expected")
-    dst = np.frombuffer(data[8:end], np.float32).reshape(shape)
-    return dst, tuple(np.frombuffer(data[end:], np.float64).tolist())
-
-
 @dataclass(frozen=True)
 class OneBlock:
     """A division of work in which one block does all KV steps of a row."""
@@ -146,8 +132,16 @@ class CompiledContender:
                 NOTES.print(f"{self.name} on {target} prints:\n{beginning(run.stdout)}", soft_wrap=True)
             if run.code or not answered.is_file():
                 return Lost(lost_message("the kernel's program", run.code, run.stderr))
-            found = read_answer(answered, question)
-            return found if isinstance(found, Unsupported) else Output(found[0], run.launches, found[1])
+            data = answered.read_bytes()
+        # Whether the kernel computed the op, then its output and the seconds of the timed runs, or why it cannot.
+        if struct.unpack_from("<q", data) != (RAN,):
+            return Unsupported(data[8:].decode(errors="replace"))
+        shape = question.op.sizes.dst
+        end = 8 + 4 * int(np.prod(shape))
+        if len(data) < end or (len(data) - end) % 8:
+            raise InputError(f"{answered}: the kernel's output has {len(data)} bytes, {end} were expected")
+        dst = np.frombuffer(data[8:end], np.float32).reshape(shape)
+        return Output(dst, run.launches, tuple(np.frombuffer(data[end:], np.float64).tolist()))
 
     def refusal(self, op: Op, target: Target) -> str:
         """The reason why it cannot compute an op on a target; empty if it can."""

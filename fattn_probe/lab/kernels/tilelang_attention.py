@@ -13,7 +13,7 @@ import numpy as np
 from fattn_probe.base.arrays import Numbers
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
 from fattn_probe.base.files import scratch
-from fattn_probe.cases.device import Device, Target
+from fattn_probe.cases.device import Target
 from fattn_probe.cases.op import Sizes
 from fattn_probe.lab.kernels.contender import How
 from fattn_probe.lab.kernels.extras import Arrays, Attended, device_for, load, seconds_of, sizes_of
@@ -185,17 +185,14 @@ def attend(asked: Arrays, *, target: Target, how: How) -> Attended:
 
 
 def fitted(asked: Arrays, target: Target) -> tuple[Sizes, TileLangTiling]:
-    """The sizes of an op and its tiling on a GPU; InputError if `sizes_of`, `ampere` or `tiling_for` raises it."""
-    sizes, device = sizes_of(asked), ampere(target)
-    return sizes, tiling_for(sizes, device.sharedMemPerBlockOptin, causal=asked.causal)
+    """The sizes of an op and its tiling on a GPU.
 
-
-def ampere(target: Target) -> Device:
-    """The figures of a target's GPU; InputError if it is not an NVIDIA GPU from Ampere on."""
-    device = None if target.engine == "cpu" else device_of(target)
+    InputError if the GPU is not of NVIDIA from Ampere on, or if `sizes_of` or `tiling_for` raises it.
+    """
+    sizes, device = sizes_of(asked), None if target.engine == "cpu" else device_of(target)
     if device is None or device.gfx or int(device.arch) < ARCH:
         raise InputError(f"{target}: the TileLang kernel needs an NVIDIA GPU, Ampere or newer")
-    return device
+    return sizes, tiling_for(sizes, device.sharedMemPerBlockOptin, causal=asked.causal)
 
 
 def attend_by_runtime(asked: Arrays, *, target: Target, how: How) -> Attended:

@@ -77,7 +77,13 @@ def profile_case(simulated: Session, measured: Session, case: Case, targets: Seq
                 found.append(Profile(str(target), problem=reason(outcome, f"{case.name} on {target}")))
                 continue
             launches = outcome.launches
-            counts = counted(session, launches) if target.engine == "sim" else under_ncu(session, inputs.file, target)
+            if target.engine == "sim":
+                path = session.options.simulation.counts
+                assert path is not None
+                counts = read_counts(path, launches)
+                path.unlink(missing_ok=True)  # because the next run appends to it
+            else:
+                counts = under_ncu(session, inputs.file, target)
             formula = formula_traffic(case.op, launches)
             constants = known_constants(session.options.tree)
             device, division = target.device, None
@@ -97,15 +103,6 @@ def reason(outcome: RunOutcome, name: str) -> str:
         case Finding() | Failed():
             raise ComparisonError(f"{name}: {said}")
     raise LostError(f"{name}: {said}")
-
-
-def counted(session: Session, launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
-    """The simulator's counts; the file is removed, because the next run appends to it."""
-    path = session.options.simulation.counts
-    assert path is not None
-    found = read_counts(path, launches)
-    path.unlink(missing_ok=True)
-    return found
 
 
 def under_ncu(session: Session, case_file: Path, target: Target) -> tuple[Counts, ...]:

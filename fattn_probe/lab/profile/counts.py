@@ -104,17 +104,15 @@ def ratio(above: float | None, below: float | None) -> float | None:
 
 def matched(profiles: Sequence[Profile]) -> list[tuple[Counts | None, ...]]:
     """The launches of several targets side by side: those with the same kernel and place among its launches."""
-    columns = [_numbered(profile.counts) for profile in profiles]
+    columns: list[dict[tuple[str, tuple[str, ...], int], Counts]] = []
+    for profile in profiles:
+        column: dict[tuple[str, tuple[str, ...], int], Counts] = {}
+        for one in profile.counts:
+            name = (one.launch.kernel, one.launch.values)
+            column[*name, sum(key[:2] == name for key in column)] = one
+        columns.append(column)
     keys = dict.fromkeys(key for column in columns for key in column)
     return [tuple(column.get(key) for column in columns) for key in keys]
-
-
-def _numbered(counts: Sequence[Counts]) -> dict[tuple[str, tuple[str, ...], int], Counts]:
-    found: dict[tuple[str, tuple[str, ...], int], Counts] = {}
-    for one in counts:
-        name = (one.launch.kernel, one.launch.values)
-        found[*name, sum(key[:2] == name for key in found)] = one
-    return found
 
 
 def blocks_of(launch: LaunchRecord) -> int:

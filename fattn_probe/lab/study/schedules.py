@@ -33,7 +33,11 @@ def broken_rules(events: Sequence[Event], plan: WarpgroupPlan, *, complete: bool
     for event in events:  # tile j is in stage j % s
         if event.unit in (TMA, TENSOR_CORES) and event.tile is not None and event.stage != event.tile % plan.stages:
             found.append(f"{_name(event)} uses stage {event.stage} instead of {event.tile % plan.stages}")
-    found += [*_order(events, plan), *_turns(events, plan)]
+    found += _order(events, plan)
+    if plan.shared:  # with turns, only one warpgroup multiplies at a time
+        products = sorted((event for event in events if event.unit == TENSOR_CORES), key=lambda event: event.start)
+        pairs = pairwise(products)
+        found += [f"{_name(two)} runs beside {_name(one)}, out of turn" for one, two in pairs if two.start < one.end]
     for what in READER:
         found += _buffers(events, plan, what)
     if not complete:
@@ -60,15 +64,6 @@ def _order(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
                 one, two = when.get((actor(group), *first)), when.get((actor(group), *second))
                 if two is not None and (one is None or two.start < one.end):
                     yield f"{_name(two)} starts before {first[0]}{first[1]} of {actor(group)} is done"
-
-
-def _turns(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
-    """With turns, only one warpgroup multiplies at a time."""
-    if plan.shared:
-        products = sorted((event for event in events if event.unit == TENSOR_CORES), key=lambda event: event.start)
-        for one, two in pairwise(products):
-            if two.start < one.end:
-                yield f"{_name(two)} runs beside {_name(one)}, out of turn"
 
 
 def _buffers(events: Sequence[Event], plan: WarpgroupPlan, what: str) -> Iterator[str]:

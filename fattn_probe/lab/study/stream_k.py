@@ -198,7 +198,14 @@ FACTS = Document("the facts of an inspection", Facts)
 
 def read_launch(path: Path, case: str, shape: Sizes) -> StudyLaunch:
     """The launch of a case in a file of `inspect --json`; InputError if it is missing or belongs to a different op."""
-    facts = _facts(path, case)
+    text = read_text(path, "the inspection", most=MOST_JSON)
+    try:
+        found = {one["case"]: one["facts"] for one in json.loads(text)["inspections"] if one["facts"]}
+        facts = FACTS.of({**found[case], "kernels": ()}) if case in found else None  # whose origins are words there
+    except (InputError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} is not an output of `fattn-probe inspect --json`: {error!r}") from error
+    if facts is None:
+        raise InputError(f"{path} has no facts of case {case}; it has {', '.join(found) or 'none'}")
     launch = launch_of(facts)
     if facts.choice and facts.choice.template.get("use_sparse"):
         raise InputError(f"{path}: the kernel of {case} gathers its KV rows (n_kv_max), which study does not support")
@@ -206,14 +213,3 @@ def read_launch(path: Path, case: str, shape: Sizes) -> StudyLaunch:
     if launch.grid != expected:
         raise InputError(f"{path}: {launch.grid} does not fit {case}, which has {expected}; inspect this case again")
     return launch
-
-
-def _facts(path: Path, case: str) -> Facts:
-    text = read_text(path, "the inspection", most=MOST_JSON)
-    try:
-        found = {one["case"]: one["facts"] for one in json.loads(text)["inspections"] if one["facts"]}
-        if case in found:
-            return FACTS.of({**found[case], "kernels": ()})  # whose origins are words there
-    except (InputError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} is not an output of `fattn-probe inspect --json`: {error!r}") from error
-    raise InputError(f"{path} has no facts of case {case}; it has {', '.join(found) or 'none'}")

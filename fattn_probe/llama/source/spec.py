@@ -128,7 +128,14 @@ def parse_spec(text: str) -> Spec:
     if match := _GIT_URL.fullmatch(text):
         return GitSpec(match["url"], checked_ref(text, match["ref"]))
     if text.startswith(("pypi:", "git+")) or not text.strip():
-        raise InputError(f"source {text!r} is not one of: {ALLOWED}{nearest_spec(text)}")
+        hint = ""
+        if text.startswith("pypi:") and "=" in text and "==" not in text:
+            hint = f"; did you mean {text.replace('=', '==', 1)!r}?"
+        elif text.startswith("pypi:") and "=" not in text:
+            hint = f"; the version is missing, for example {DEFAULT_SOURCE!r}"
+        elif text.startswith("git+") and "@" not in text:
+            hint = f"; the commit is missing: {text + '@master'!r}"
+        raise InputError(f"source {text!r} is not one of: {ALLOWED}{hint}")
     return FolderSpec(Path(text).expanduser())
 
 
@@ -137,14 +144,3 @@ def checked_ref(text: str, ref: str) -> str:
     if _REF.fullmatch(ref) and ".." not in ref:
         return ref
     raise InputError(f"source {text!r}: {ref!r} is not a commit, tag or branch name")
-
-
-def nearest_spec(text: str) -> str:
-    """A hint with the most likely spec, or an empty text."""
-    if text.startswith("pypi:") and "=" in text and "==" not in text:
-        return f"; did you mean {text.replace('=', '==', 1)!r}?"
-    if text.startswith("pypi:") and "=" not in text:
-        return f"; the version is missing, for example {DEFAULT_SOURCE!r}"
-    if text.startswith("git+") and "@" not in text:
-        return f"; the commit is missing: {text + '@master'!r}"
-    return ""

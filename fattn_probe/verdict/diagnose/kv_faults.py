@@ -66,14 +66,10 @@ def ends(wrong: WrongRow) -> Iterator[Moves]:
         steps = f" (KV steps {span(first // step, last // step)})" if step else ""
         return Cause("", words, f"rows {span(first, last)}{steps}")
 
-    def ending(at: int) -> Cause:
-        return cause("the last KV rows are left out", int(seen[at + 1]), len(row.p) - 1)
-
-    def beginning(at: int) -> Cause:
-        return cause("the first KV rows are left out", 0, int(seen[at]))
-
-    yield _left_out((total[-1] - total)[:-1], (weight[-1] - weight)[:-1], ending)
-    yield _left_out(total[:-1], weight[:-1], beginning)
+    last, first = "the last KV rows are left out", "the first KV rows are left out"
+    pulls, weights = (total[-1] - total)[:-1], (weight[-1] - weight)[:-1]
+    yield _left_out(pulls, weights, lambda at: cause(last, int(seen[at + 1]), len(row.p) - 1))
+    yield _left_out(total[:-1], weight[:-1], lambda at: cause(first, 0, int(seen[at])))
 
 
 def hidden(wrong: WrongRow) -> Iterator[Moves]:
