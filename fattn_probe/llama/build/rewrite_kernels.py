@@ -141,7 +141,7 @@ def rewrite_kernels(draft: Draft, *, bodies: Bodies = "all", split: bool = False
 
 
 def keep_device_functions(draft: Draft) -> None:
-    """Remove the bodies of kernels, and those of host functions behind all device functions.
+    """Remove the bodies of kernels, and those of host functions after all device functions.
 
     The lines there go as well: no code follows that has a line, so the text does not depend on the length of a body.
     """
@@ -154,7 +154,7 @@ def keep_device_functions(draft: Draft) -> None:
 
 
 def keep_kernels(draft: Draft) -> None:
-    """Remove everything between the bodies of kernels, apart from directives: the file is read behind the whole header.
+    """Remove everything between the bodies of kernels, apart from directives: the file is read after the whole header.
 
     Its `#include`s go as well, because one of 2025's headers (convert.cuh) cannot be included twice.
     """
