@@ -1,7 +1,8 @@
-"""Wide logits: one row has a single weight, the next one two that the errors of the logits tip.
+"""Wide logits: one row has a single weight, the next one two that the errors of the logits tip. And sinks far above.
 
 Found by upstream's list on a real H200 (q_range=20): two rows of 4,800 beyond the bound that a neighbour had made; and
 by `fuzz` on AMD GPUs, with logits in thousands: a few rows had an RMSE of 2.9 times the predicted, or a third of it.
+With a sink far above the logits, f16 sums become subnormal numbers, or zero. The rounding model stands for the kernel.
 """
 
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
-from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.architecture import AMD, arch_number
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.error_model.block import Block, RowLogits
@@ -20,13 +21,13 @@ from fattn_probe.verdict.truth.reference.adapter import operand_values, referenc
 from tests.verdict.made import case_of
 from tests.verdict.truth.models import CAUSAL, launch_of, model_of, of_scenario, predicted, shape
 
-MMA = "flash_attn_ext_f16<64, 64, 16, 4, false, false, false>"
+MMA_16_4 = "flash_attn_ext_f16<64, 64, 16, 4, false, false, false>"
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_unsampled_rows_are_within_their_bound_and_sampled_rows_too(seed):
     case = case_of(shape(64, 8, 2, 75, 1024, f"seed: {seed}", CAUSAL, "data: {Q: {kind: uniform, scale: 20}}"))
-    inputs, launches = make_inputs(case), [launch_of(MMA, [10, 1, 1])]
+    inputs, launches = make_inputs(case), [launch_of(MMA_16_4, [10, 1, 1])]
     values = operand_values(case.op, inputs)
     error = np.abs(model_of(case, inputs, launches, 90) - reference_of(case.op, inputs))
     few, all_ = (predicted(case.op, values, launches, 90, most=most) for most in (1, 10**9))
@@ -46,9 +47,9 @@ SINKS = "sinks: true\ndata: {sinks: {kind: normal, mean: 10000, scale: 4000}, K:
 @pytest.mark.parametrize(
     ("text", "kernel"),
     [
-        pytest.param(TIES, MMA, id="several"),
+        pytest.param(TIES, MMA_16_4, id="several"),
         pytest.param(TIE, "flash_attn_ext_f16<128, 128, 8, 4, false, false, false>", id="few"),
-        pytest.param(TIES.replace("data: {K:", SINKS), MMA, id="sinks"),
+        pytest.param(TIES.replace("data: {K:", SINKS), MMA_16_4, id="sinks"),
     ],
 )
 def test_the_error_of_each_row_is_predicted_where_logits_nearly_tie(text, kernel):
@@ -102,3 +103,116 @@ def test_the_change_of_each_weight_is_that_of_the_softmax(off, sink):
     np.testing.assert_allclose(moved, expected, rtol=2e-4, atol=noise)
     np.testing.assert_allclose(lost, expected.sum(axis=1), rtol=2e-4, atol=noise)
     assert off or np.abs(moved).max() < 1e-12
+
+
+MMA, ONE_QUERY = (
+    "flash_attn_ext_f16<64, 64, 8, 8, false, false, false>",
+    "flash_attn_ext_f16<64, 64, 1, 8, false, false, false>",
+)
+MMA_WARPS = "flash_attn_ext_f16<64, 64, 16, 1, false, false, false>"
+VEC = "flash_attn_ext_vec<64, 1, GGML_TYPE_F16, GGML_TYPE_F16, false>"
+TILE = "flash_attn_tile<64, 64, 8, 2, false>"
+
+
+def with_sinks(n_q, n_head_kv, mean):
+    """Each head has a sink of its own, from far below the logits to far above them."""
+    data = f"data: {{sinks: {{kind: normal, scale: 15}}, V: {{kind: uniform, mean: {mean}}}}}"
+    return shape(64, 32, n_head_kv, n_q, 1024, "sinks: true", data, CAUSAL)
+
+
+def measured(kernel, n_q, n_head_kv, grid, mean):
+    """By head: its sink, the RMSE as a share of the predicted one; and the largest error as a share of its bound."""
+    text = with_sinks(n_q, n_head_kv, mean)
+    model, reference, prediction = of_scenario(text, kernel, grid, 90)
+    error, case = model - reference, case_of(text)
+    ratio = np.sqrt(np.square(error).mean(axis=(0, 1, 3)) / np.square(prediction.row_rmse).mean(axis=(0, 1)))
+    sinks = np.asarray(operand_values(case.op, make_inputs(case))["sinks"]).ravel()
+    ratio /= np.median(ratio[sinks < 0])  # the other errors are not this test's
+    return sinks, ratio, np.max(np.abs(error) / prediction.bound)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("kernel", "n_q", "n_head_kv", "grid"),
+    [
+        pytest.param(MMA, 8, 4, [1, 1, 1], id="mma"),
+        pytest.param(MMA, 8, 4, [37, 1, 1], id="mma, several blocks of a tile"),
+        pytest.param(ONE_QUERY, 1, 4, [1, 1, 1], id="mma, warps that share a column"),
+        pytest.param(ONE_QUERY, 1, 4, [37, 1, 1], id="mma, warps that share a column, several blocks of a tile"),
+        pytest.param(TILE, 8, 16, [1, 1, 512], id="tile"),
+        pytest.param(TILE, 8, 16, [1, 4, 512], id="tile, parallel blocks"),
+    ],
+)
+def test_the_error_of_sums_in_f16_is_predicted_for_each_head(kernel, n_q, n_head_kv, grid, mean):
+    _, ratio, largest = measured(kernel, n_q, n_head_kv, grid, mean)
+    assert largest <= 1
+    assert (ratio < 2).all()
+    assert (ratio > 0.5).all()
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+@pytest.mark.parametrize("grid", [[1, 1, 32], [1, 4, 32]], ids=["one block", "parallel blocks"])
+def test_the_error_of_sums_in_f32_is_predicted(grid, mean):
+    """A head's depends on one rounding, that of maximum - sink."""
+    sinks, ratio, largest = measured(VEC, 1, 16, grid, mean)
+    assert largest <= 1
+    assert 0.5 < np.sqrt(np.square(ratio[sinks > 8]).mean()) < 2
+
+
+def test_a_sink_that_is_negligible_adds_no_error():
+    """Divided by a share of 1e-50, what is held would exceed every number."""
+    case, launch = case_of(with_sinks(8, 4, 0.0)), launch_of(MMA, [1, 1, 1])
+    inputs = make_inputs(case)
+    low = operand_values(case.op, inputs) | {"sinks": np.full((1, 1, 1, 32), -1e4, np.float32)}
+    none = operand_values(case.op, inputs) | {"sinks": np.full((1, 1, 1, 32), -np.inf, np.float32)}
+    with np.errstate(all="raise", under="ignore"):
+        found, without = (predicted(case.op, values, [launch], 90) for values in (low, none))
+    np.testing.assert_allclose(found.row_rmse, without.row_rmse)
+    assert np.isfinite(found.bound).all()
+
+
+FAR_BELOW = "data: {Q: {kind: far_below_zero, logit: -88}, K: {kind: far_below_zero, logit: -88}}"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid", "arch", "least"),
+    [
+        pytest.param(VEC, [1, 4, 8], 61, 0.0, id="vec"),
+        pytest.param(TILE, [1, 4, 8], 61, 0.0, id="tile, sums in f32"),
+        pytest.param(TILE, [1, 4, 8], 90, 0.5, id="tile, sums in f16"),
+        pytest.param(MMA_WARPS, [128, 1, 1], 90, 0.5, id="mma, warps that share a column, several blocks of a tile"),
+    ],
+)
+def test_what_is_below_the_least_normal_float_is_flushed_and_the_error_is_predicted(kernel, grid, arch, least):
+    """Found by `fuzz`. -use_fast_math sets -ftz=true. Sums in f16 lose more than that."""
+    text = shape(64, 8, 8, 1, 1024, "sinks: true", FAR_BELOW)
+    model, reference, prediction = of_scenario(text, kernel, grid, arch)
+    tiny = np.finfo(np.float32).tiny
+    assert (np.abs(reference) < 50 * tiny).any()
+    assert not ((model != 0) & (np.abs(model) < tiny)).any()
+    assert (np.abs(model - reference) <= prediction.bound).all()
+    assert least <= np.sqrt(np.square(model - reference).mean()) / prediction.rmse <= 2
+    assert judge(model, reference, Tolerance(), expected=Expected(prediction)).status is Status.PASS
+    for wrong in (1e-3, 100 * prediction.bound.max()):
+        dst = model.copy()
+        dst[0, 0, 0, 0] += np.float32(wrong)
+        assert judge(dst, reference, Tolerance(), expected=Expected(prediction)).status is Status.FAIL
+
+
+@pytest.mark.parametrize("above", [0.5, 40.0, 900.0], ids=["beside the logits", "above them", "above all floats"])
+@pytest.mark.parametrize(("arch", "least"), [(61, 2.0**-126), (AMD + 0x1010, 2.0**-149)], ids=["flushed", "subnormal"])
+def test_the_least_floats_limit_what_a_sink_leaves(arch, least, above):
+    """The factor exp(maximum - sink) has that error, and so have products with it; the row sum is at least 1/8."""
+    data = "data: {Q: {kind: constant, value: 0}, V: {kind: constant, value: 3}}"
+    case, launch = case_of(shape(64, 1, 1, 1, 256, "sinks: true", data)), launch_of(VEC, [1, 1, 1])
+    values = operand_values(case.op, make_inputs(case)) | {"sinks": np.full((1, 1, 1, 1), above, np.float32)}
+    found = predicted(case.op, values, [launch], arch)
+    of_keys = 256 / 8  # each of the weights of equal logits is 1/8
+    row_sum = of_keys + np.exp(above - np.log(8)) if above < 1 else 1.0
+    accumulators_and_blocks = 16 + 1
+    assert found.rows.floor.item() == pytest.approx(least * (of_keys * 3 + accumulators_and_blocks) / row_sum, rel=1e-5)
+    assert (found.bound >= found.rows.floor).all()
+    assert found.row_rmse.item() >= found.rows.floor.item()
+    size = 256 * np.exp(-above) * 3
+    assert above < 800 or (found.bound <= 1.001 * found.rows.floor).all()
+    assert above != 40 or 1e-9 < found.row_rmse.item() / size < 1e-5  # no product of tiny numbers was flushed
