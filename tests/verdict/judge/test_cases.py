@@ -1,4 +1,4 @@
-"""What of a run, its repeats and of its rows goes into a judgement; the session is a stand-in."""
+"""What of a run, its repeats and of its rows goes into a judgement; the session is a stand-in, but for hidden rows."""
 
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario import Scenario, expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.launch.selection import LaunchBlocks, Selection, rows_of_tiles
-from fattn_probe.machine.run.capture import Capture, Part
+from fattn_probe.machine.run.capture import Capture, Part, inputs_of
 from fattn_probe.machine.run.outcome import Lost, Unsupported
 from fattn_probe.verdict.judge import cases as judge_module
 from fattn_probe.verdict.judge.cases import Answers, JudgedCase, expect, explained, judge_on, judged, judged_case
@@ -351,3 +351,48 @@ def test_a_part_is_chosen_from_the_launches_of_a_large_case(subject, made, monke
         assert judged_case(session, answers, target, checks).geometry is None
     row = judge_on(session, answers, H200, Checks(sample="all", repeat=2))
     assert row.status is Status.PASS and len(row.checks) == 1
+
+
+HIDDEN = 64
+ENTRY = {"version": 1, "about": "x", "hsk": 128, "n_head": 8, "n_head_kv": 2, "n_q": 1, "n_kv": 512}
+
+
+def uninitialised(inputs, case):
+    """The inputs with 1e30 in one value in 50 of K's hidden rows."""
+    view = case.op.tensors["K"]
+    data = inputs[view.root].copy()
+    rows = data.view(np.uint16).reshape(-1, case.op.sizes.n_kv, case.op.sizes.hsk)
+    hidden = rows[:, -HIDDEN:]
+    hidden[np.random.default_rng(3).random(hidden.shape) < 0.02] = np.float32(1e30).view(np.uint32) >> 16
+    return {**inputs, view.root: data}
+
+
+def run(session, n_q, model):
+    """The case with its capture; its inputs hold the huge values."""
+    mask = {"kind": "masked_tiles", "trailing": HIDDEN}
+    entry = ENTRY | {"n_q": n_q, "type_K": "bf16", "type_V": "bf16", "mask": mask}
+    (case,) = expand(Scenario.model_validate(entry).named("hidden"))
+    with inputs_of(case) as inputs:
+        found = judged_case(session, Answers(case, uninitialised(inputs, case)), H200, Checks(model=model))
+        capture = found.run()
+        assert isinstance(capture, Capture)
+        return found, capture
+
+
+@pytest.mark.build
+@pytest.mark.parametrize("model", ["never", "always"])
+def test_huge_values_in_hidden_rows_of_k_hide_no_wrong_output(session, model):
+    """As in an uninitialised cache."""
+    case, capture = run(session, 1, model)
+    found = judged(case, capture)
+    assert found.status is Status.PASS, found.reason
+    assert found.verdict.design is not None and found.verdict.design.rmse_by_predicted < 2
+    for dst in (2 * capture.dst, 0 * capture.dst, capture.dst + np.float32(1)):
+        assert judged(case, replace(capture, dst=dst)).status is Status.FAIL
+
+
+@pytest.mark.build
+def test_a_kernel_that_makes_infinities_of_hidden_rows_fails(session):
+    case, capture = run(session, 2, "always")  # two queries take mma, which converts K to f16
+    found = judged(case, capture)
+    assert found.status is Status.FAIL and "NaN" in found.reason

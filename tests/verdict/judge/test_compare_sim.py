@@ -7,10 +7,12 @@ from fattn_probe.cases.scenario import expand, load, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.source import patches
+from fattn_probe.machine.run.outcome import Finding, Ran
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.cases import judge_cases
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.expectation import expected_of
+from fattn_probe.verdict.measure.metrics import nmse
 from fattn_probe.verdict.measure.verdict import Status, judge, upstream_says
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 from tests.made import CPU, H200, SCENARIOS
@@ -83,3 +85,31 @@ def test_a_stream_k_fault_is_placed_at_its_seams(tree):
     assert said.cause.words == "the KV step before each seam of blocks is left out"
     assert said.cause.explained > 0.99
     assert row.diagnosis.worst[0].blocks[0] in (0, 132)
+
+
+BARRIER = "version: 1\nabout: x\nhsk: 64\nn_head: 16\nn_head_kv: 2\nn_q: 3\nn_kv: 256\nmask: {kind: causal}\n"
+
+
+def outcome_of(tree, flavour, *names):
+    """Run the scenario with patches, and measure its output."""
+    applied = tuple(patches.find(name, tree) for name in names)
+    (case,) = expand(loads(BARRIER))
+    inputs = make_inputs(case)
+    outcome = Session(RunOptions(tree, flavour=flavour, patches=applied)).run(case, inputs, H200)
+    return outcome, nmse(outcome.result.dst, reference_of(case.op, inputs)) if isinstance(outcome, Ran) else None
+
+
+@pytest.mark.night  # CI judges others in test_regress_cli.py, test_fuzz_cli.py and test_checked_faults.py
+@pytest.mark.parametrize("flavour", ["release", "check"])
+def test_a_barrier_that_a_kernel_lacks(tree, flavour):
+    _, right = outcome_of(tree, flavour)
+    assert right < 1e-6
+    outcome, wrong = outcome_of(tree, flavour, "fault-missing-syncthreads")
+    if flavour == "release":
+        assert isinstance(outcome, Ran)
+        assert not wrong < 3e-5  # the tolerance of the shipped scenarios; NaN, of rows masked by mistake, is wrong too
+    else:
+        assert isinstance(outcome, Finding)
+        assert outcome.kind == "race"
+        assert "flash_attn_ext_f16" in outcome.kernel
+        assert "fattn-mma-f16.cuh:" in outcome.frames[0]
