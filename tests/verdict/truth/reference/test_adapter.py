@@ -23,6 +23,7 @@ from fattn_probe.verdict.truth.reference.adapter import (
     stored_rows,
 )
 from fattn_probe.verdict.truth.reference.attention import attention
+from tests.made import CPU
 
 OP = "version: 1\nabout: a test\nhsk: 64\nn_q: 3\nn_kv: 64\n"
 
@@ -204,3 +205,20 @@ def test_an_output_of_another_op_is_named(capture):
         check_output(other.op, capture.dst, "x")
     with pytest.raises(InputError, match=r"^dst is float64, the op writes float32$"):
         check_output(capture.op, capture.dst.astype(np.float64))
+
+
+ONE_ROW = "version: 1\nabout: x\nhsk: 64\nn_q: 1\nn_kv: 1\nn_head: 64\nn_seq: 8\ntype_K: f16\n"
+
+
+@pytest.mark.build
+@pytest.mark.slow  # ggml's CPU backend is compiled
+@pytest.mark.network
+@pytest.mark.parametrize("type_", TYPE_NAMES)
+@pytest.mark.parametrize("data", ["{kind: normal, scale: 3}", "{kind: fa3_outliers}", "{kind: uniform, scale: 1.0e-6}"])
+def test_attention_over_one_kv_row_gives_back_that_row_of_v_to_the_last_bit(session, type_, data):
+    """So the values of every type are ggml's own."""
+    (case,) = expand(loads(f"{ONE_ROW}type_V: {type_}\ndata: {{V: {data}}}\n"))
+    inputs = make_inputs(case)
+    capture = session.capture(case, inputs, CPU)
+    assert isinstance(capture, Capture), capture
+    np.testing.assert_array_equal(capture.dst, reference_of(case.op, inputs).astype(np.float32))
