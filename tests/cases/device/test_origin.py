@@ -1,11 +1,11 @@
-"""Where registers are from is said wherever they are shown: with a table of the test's own, on the default release."""
+"""Where registers are from is said wherever they are shown, and how many blocks fit on an SM follows from them."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from fattn_probe.cases.device import Resources, load_devices
+from fattn_probe.cases.device import Resources, load_devices, parse_target
 from fattn_probe.cases.device.origin import (
     MEASURED,
     UNKNOWN,
@@ -19,19 +19,20 @@ from fattn_probe.cases.device.origin import (
 )
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.geometry import division_origin, geometry_of
-from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.llama.source import resolve
+from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
+from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.command import plan_cases, render_plan, run_json
-from fattn_probe.machine.run.prepare import prepare
+from fattn_probe.machine.run.prepare import dry_runs, op_digest, prepare
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation, resource_lines
 from fattn_probe.verdict.judge.cases import judge_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.present.tables import render, rows_as_json
-from tests.made import H200, shown
+from tests.made import H200, SCENARIOS, shown
 
 GQA = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 ASSUMED = Origin(Method.ASSUMED)
@@ -174,3 +175,58 @@ def test_compare_says_which_grids_rest_on_an_occupancy_that_is_not_known(table, 
     said = " ".join(shown(render(rows)).split())
     assert (f"{LONG.name} on sim:h200: a GPU may divide the KV rows" in said) is (origin != "measured")
     assert said.endswith("2 pass")
+
+
+CASES = cases_of([SCENARIOS])
+SLOW, NIGHT = pytest.mark.slow, pytest.mark.night
+IN_CI = ("h200",)
+"""Each architecture needs a build of the host code, which takes a core 17 s; other tests have that of the H200."""
+
+
+def up(number, unit):
+    return -(-number // unit) * unit
+
+
+def fits(device, resources, launch):
+    """NVIDIA's occupancy calculation, from its documentation; tests/test_agreement_h200.py has a real driver's."""
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    warps = up(threads, 32) // 32
+    by_warps = device.maxThreadsPerMultiProcessor // 32 // warps
+    quarter = device.regsPerMultiprocessor // 4  # a warp's registers are in one of an SM's four parts
+    by_registers = quarter // up(32 * resources.registers, 256) * 4 // warps
+    unit = 128 if device.major >= 8 else 256
+    shared = up(resources.shared + launch.shared + device.reservedSharedMemPerBlock, unit)
+    by_shared = device.sharedMemPerMultiprocessor // shared if shared else by_warps
+    return min(by_warps, by_registers, by_shared, device.maxBlocksPerMultiProcessor)
+
+
+def recorded_launches(tree):
+    """A reader of dry runs: every launch, with all that the simulator says of it."""
+    return lambda done: tuple(launch.to_json() for launch in done.result.launches)
+
+
+def attention_launches(device):
+    """By the host code alone: what fits on an SM follows from figures, so no kernel is compiled."""
+    session = Session(RunOptions(resolve(DEFAULT_SOURCE)))
+    cases = {op_digest(case.op): case for case in CASES}
+    planned = dry_runs(session, cases, parse_target(f"sim:{device}", load_devices()), recorded_launches)
+    assert planned.keys() == cases.keys() and len(cases) == 36
+    for lines in planned.values():
+        yield from (launch for launch in parse_launches("\n".join(lines)) if launch.kernel.startswith("flash_attn_"))
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.parametrize(
+    "device",
+    [pytest.param(name, marks=SLOW if name in IN_CI else NIGHT) for name, it in load_devices().items() if not it.gfx],
+)
+def test_planned_blocks_per_sm_are_the_occupancy_calculators(device):
+    gpu = load_devices()[device]
+    figures = figures_of(gpu.arch, resolve(DEFAULT_SOURCE).build_number)
+    launches = list(attention_launches(device))
+    assert launches
+    for launch in launches:
+        resources = figures[launch.spelling].resources
+        assert (launch.regs, launch.static_shared) == (resources.registers, resources.shared), launch
+        assert launch.max_blocks_per_sm == fits(gpu, resources, launch), launch
