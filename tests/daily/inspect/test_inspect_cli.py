@@ -200,20 +200,17 @@ def live():
 
     def typed(*commands):
         words = ["-m", "fattn_probe", "debug", str(GQA), "--on", "sim:h200", "--at", "block=5,warp=1"]
-        with pexpect.spawn(
-            sys.executable,
-            words,
-            encoding="utf-8",
-            timeout=300,
-            dimensions=(200, 160),
-            env={**os.environ, "TERM": "dumb"},
-        ) as terminal:
+        size, env = (200, 160), {**os.environ, "TERM": "dumb"}
+        with pexpect.spawn(sys.executable, words, 300, encoding="utf-8", dimensions=size, env=env) as terminal:
             terminal.expect_exact("(gdb) ")
             for command in commands:
                 terminal.sendline(command)
                 terminal.expect_exact("(gdb) ")
                 yield terminal.before.partition("\n")[2].replace("\r", "")
-            terminal.sendline("kill")
+            terminal.sendline("set confirm off")
+            terminal.sendline("quit")
+            terminal.expect_exact(pexpect.EOF)
+            terminal.wait()  # close() gives a process half a second, which a busy machine may not have
 
     return typed
 
