@@ -18,6 +18,7 @@ from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.verdicts import Verdicts
 from fattn_probe.llama.build import RUNNER, BuildRequest
 from fattn_probe.llama.build.ninja import JobSlots, Progress, default_jobs
+from fattn_probe.llama.build.sources import common_files, launching_files
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.base import base_of
@@ -27,7 +28,7 @@ from fattn_probe.machine.run.prepare import (
     compiled_names,
     kernels_of,
     launching_by_size,
-    launching_sources,
+    missing_files,
     op_digest,
     required_kernels,
     required_sources,
@@ -320,10 +321,11 @@ class Compilers:
         sources = required_sources(cases)
         if not wave:  # no kernel is known: the dry runs come next, and what they need takes as long as the host code
             sources += launching_by_size(session, cases, target)
-        for common in (False, True) if wave else ():
-            # not those of each wave, which would make another file each time; after a change elsewhere, there is one
-            if build.exact or (common and self.likely.families):
-                sources += launching_sources(session, build.kernels.values(), target, common=common)
+        # The files of all kernels, not those of each wave, which would make another file each time.
+        if wave and build.exact:
+            sources += missing_files(launching_files, session, build.kernels.values(), target)
+        if wave and (build.exact or self.likely.families):  # after a change elsewhere, an earlier run has made it
+            sources += missing_files(common_files, session, build.kernels.values(), target)
         try:
             session.add_kernels(target, [build.kernels[name] for name in wave], sources=sources, jobs=self.slots)
         except BuildError as error:

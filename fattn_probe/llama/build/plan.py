@@ -255,10 +255,8 @@ def launches_text(cases: Iterable[KernelCase]) -> str:
 def body_text(file: str, headers: Iterable[str]) -> str:
     """The text of the file with one kernel's body; `body_file` gives the file's name."""
     kernel, *values = file.rpartition("/")[2].removeprefix(BODY_PREFIX).removesuffix(".cu").split("-")
-    arguments = f"<{', '.join(values)}>" if values else ""
-    body = f"[[gnu::used]] static void (*const body)() = (void (*)()) &{BODIES}::{kernel}{arguments};\n"
-    common = "".join(f'#include "../{folder}{COMMON}"\n' for folder in ("", f"{KERNELS}/"))
-    return "".join([*(f'#include "../{header}"\n' for header in headers), common, "\n", body])
+    includes = "".join(f'#include "../{header}"\n' for header in (*headers, COMMON, f"{KERNELS}/{COMMON}"))
+    return f"{includes}\n{bodies_text([(kernel, values)])}"
 
 
 def case_text(case: KernelCase) -> str:
@@ -291,5 +289,6 @@ def common_text(file: str, cases: Iterable[KernelCase], common: Mapping[str, Seq
 
 def bodies_text(kernels: Iterable[tuple[str, Sequence[str]]]) -> str:
     """A table of kernels' bodies, by name and template arguments, which makes the compiler emit them."""
-    bodies = "".join(f"    (void (*)()) &{BODIES}::{name}<{', '.join(values)}>,\n" for name, values in kernels)
+    named = (f"{name}<{', '.join(values)}>" if values else name for name, values in kernels)
+    bodies = "".join(f"    (void (*)()) &{BODIES}::{words},\n" for words in named)
     return f"[[gnu::used]] static void (*const bodies[])() = {{\n{bodies}}};\n"

@@ -21,7 +21,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import RUNNER, Build, BuildRequest
 from fattn_probe.llama.build.key import as_compiled, kernels_apart
 from fattn_probe.llama.build.ninja import Report, silent
-from fattn_probe.llama.build.sources import CONVERSIONS_TO_F16, common_files, launches_file, launching_files
+from fattn_probe.llama.build.sources import CONVERSIONS_TO_F16, launches_file, launching_files
 from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.build.symbols import case_of, demangle
 from fattn_probe.llama.launch.architecture import arch_number
@@ -131,18 +131,14 @@ def launching_by_size(session: Session, cases: Iterable[Case], target: Target) -
     return tuple(launches_file(*size) for size in sizes & {case.sizes for case in kernel_cases(tree)})
 
 
-def launching_sources(
-    session: Session, kernels: Iterable[KernelCase], target: Target, *, common: bool = False
+def missing_files(
+    find: Callable[..., tuple[str, ...]], session: Session, kernels: Iterable[KernelCase], target: Target
 ) -> tuple[str, ...]:
-    """The files of a simulated GPU's build that launch some kernels, apart from those that it has.
-
-    `common`: instead, those with the kernels that run beside these.
-    """
+    """The `launching_files` or `common_files` of some kernels that a simulated GPU's build lacks."""
     if session.options.tree is None or target.engine != "sim":
         return ()
     made = session.builds.get(f"{target}/{RUNNER}")
     files = made.manifest.contents.sources if made is not None else ()
-    find = common_files if common else launching_files
     return find(kernels, known_cases(session.options.tree).values(), files, cores() // 2)
 
 
@@ -198,7 +194,7 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
         names = {digest: known[digest] for digest in cases.keys() & known.keys()}
         names |= _read_runs(dry, [item for item in items if item[0] not in names], target, names_of)
         called = (kernel_named(name, every) for words in names.values() for name in words)
-        files = launching_sources(dry, filter(None, called), target)
+        files = missing_files(launching_files, dry, filter(None, called), target)
         if not files and read is None:
             return names
         dry.add_kernels(target, (), sources=files)

@@ -98,7 +98,7 @@ def compilers(monkeypatch):
 
     monkeypatch.setattr(module, "required_kernels", required)
     monkeypatch.setattr(module, "launching_by_size", lambda *_: ("launches.cu",))
-    monkeypatch.setattr(module, "launching_sources", lambda *_, **__: ())
+    monkeypatch.setattr(module, "missing_files", lambda *_: ())
     monkeypatch.setattr(module, "unpacked_tables", lambda: None)
     monkeypatch.setattr(module, "base_of", lambda options: None)
     monkeypatch.setattr(module, "default_jobs", lambda: 1)

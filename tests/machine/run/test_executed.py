@@ -8,12 +8,13 @@ import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.llama.build.sources import launching_files
 from fattn_probe.llama.launch.families import BY_CASE
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
 from fattn_probe.llama.source import KernelCase
 from fattn_probe.machine.run import executed
 from fattn_probe.machine.run.executed import ExecutedCode, is_added, is_boundary
-from fattn_probe.machine.run.prepare import launching_sources, required_kernels
+from fattn_probe.machine.run.prepare import missing_files, required_kernels
 from tests.stand_in import StandIn
 
 FOLDER = "obj/ggml-cuda/template-instances/fattn-probe"
@@ -214,7 +215,7 @@ def test_in_a_real_build_kernels_are_in_objects_of_their_own(session, tree):
         loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 1\nn_kv: 256\nmatrix: {n_q: [1, 8]}\n", "c.yaml")
     )
     kernels = required_kernels(session, cases, target)
-    session.add_kernels(target, kernels, sources=launching_sources(session, kernels, target))
+    session.add_kernels(target, kernels, sources=missing_files(launching_files, session, kernels, target))
     code = ExecutedCode.of(session.build_for(target).folder, tree)
     defined = {path: [name for name in one.symbols if is_boundary(name)] for _, path, one in code._objects}
     assert not [path for path, names in defined.items() if names and not is_added(path)]
