@@ -16,7 +16,7 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import in_words
 from fattn_probe.llama.source import ggml_types, template_parameters
 from fattn_probe.machine.run.capture import Capture
-from fattn_probe.machine.run.prepare import dry_runs, op_digest, prepare
+from fattn_probe.machine.run.prepare import dry_runs, prepare
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.metrics import digest_of
 from maintain.agreement import agreement, exported, hashes_of, read_hashes, read_recording
@@ -148,9 +148,9 @@ def words_of_launches(tree):
 @pytest.mark.slow
 def test_every_random_scenario_has_the_h100_s_launches(cases, tree):
     """By the host code alone, so that no kernel is compiled."""
-    of_op = {op_digest(case.op): case for case in cases.values()}
+    of_op = {case.op.digest: case for case in cases.values()}
     planned = dry_runs(Session(RunOptions(tree)), of_op, H200, words_of_launches)
-    here = {name: hashes_of("", planned[op_digest(case.op)][0], "").launches for name, case in cases.items()}
+    here = {name: hashes_of("", planned[case.op.digest][0], "").launches for name, case in cases.items()}
     assert here == {name: there.launches for name, there in H100.items()}
 
 

@@ -23,7 +23,7 @@ from fattn_probe.lab.detect.verdicts import LOST, MISSING
 from fattn_probe.lab.detect.worker import Task
 from fattn_probe.llama.build.ninja import step_seconds
 from fattn_probe.llama.build.plan import CASE_PREFIX, case_file
-from fattn_probe.machine.run.prepare import KernelsByOp, op_digest
+from fattn_probe.machine.run.prepare import KernelsByOp
 from fattn_probe.machine.run.session import arch_of
 from maintain.mutants_table import held_out
 
@@ -111,7 +111,7 @@ def kernels_of(
     average = sum(every) / max(len(every), 1)
     for name, run in zip(names, baseline.runs, strict=True):
         part, _ = parts[run.part]
-        for kernel in by_part[run.part].get(op_digest(run.case.op), ()):
+        for kernel in by_part[run.part].get(run.case.op.digest, ()):
             key = f"{arch_of(part.target)} {part.entry.flavour} {kernel}"
             found.setdefault(name, []).append(key)
             compiling[key] = took[run.part].get(case_file(kernel), average)

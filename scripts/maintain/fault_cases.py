@@ -15,7 +15,7 @@ from fattn_probe.daily.regress.suite import CheckSpec, Entry
 from fattn_probe.lab.detect.measure import on_simulated
 from fattn_probe.llama.source import KernelCase
 from fattn_probe.llama.source.faults import HistoricFault
-from fattn_probe.machine.run.prepare import KernelsByOp, op_digest, required_kernels
+from fattn_probe.machine.run.prepare import KernelsByOp, required_kernels
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 
@@ -71,7 +71,7 @@ def cases_of_suite(path: Path, options: RunOptions, before: Mapping[str, tuple[s
         known = {kernel.name: kernel for kernel in required_kernels(dry, cases, target)}
         names = KernelsByOp.of(dry.options, target).read()
         needed = {
-            case.name: (case, frozenset(known[name] for name in names.get(op_digest(case.op), ()) if name in known))
+            case.name: (case, frozenset(known[name] for name in names.get(case.op.digest, ()) if name in known))
             for case in cases
         }
         supported = {name: item for name, item in needed.items() if item[1]}

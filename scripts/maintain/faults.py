@@ -39,7 +39,7 @@ from fattn_probe.lab.detect.verdicts import (
 from fattn_probe.llama.source.faults import HistoricFault
 from fattn_probe.machine.run.base import base_of, changed
 from fattn_probe.machine.run.orders import ENDED, alone, differences
-from fattn_probe.machine.run.prepare import op_digest, prepare
+from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
 from fattn_probe.verdict.judge.cases import judge_case
@@ -157,7 +157,7 @@ def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | N
         return [Caught(str(target), batch.cases[0].name, BUILD, str(error).splitlines()[0])], 0
     base = base_of(session.options)
     before = {} if base is None else base.launches(batch.cases, target, session.progress)
-    of_base = {case.name: before.get(op_digest(case.op)) for case in batch.cases}
+    of_base = {case.name: before.get(case.op.digest) for case in batch.cases}
     options = replace(session.options, simulation=replace(session.options.simulation, threads=1))
     job = Job(partial(diagnosed, batch.entry.check.checks, keep), options, session.builds, target)
     with closing(judged(job, batch.cases, cores(), session.progress)) as results:

@@ -10,7 +10,6 @@ from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress.records import Shard
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.llama.source.tree import digest_files
-from fattn_probe.machine.run.prepare import op_digest
 
 ROOT = Path(__file__).parents[2]
 OP = Op.contiguous(
@@ -27,7 +26,7 @@ def test_texts_bytes_and_chunks_have_the_digest_of_their_bytes():
 
 def test_digests_of_ops_keep_their_values():
     """A table of kernels, of support or of verdicts whose keys changed would be empty, and nothing would say so."""
-    assert op_digest(OP) == "bf305c0ecab7b0f7"
+    assert OP.digest == "bf305c0ecab7b0f7"
     assert resolve(Scenario.model_validate(SCENARIO), "n", "f").digest == "386acb1ca6b50dd6"
 
 

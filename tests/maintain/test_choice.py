@@ -78,13 +78,14 @@ def test_the_kernels_of_a_run_have_the_compile_times_of_its_build(monkeypatch):
     times = {"fattn-probe-mma-64-64-8-8-false-false-false.cu": 3.0, "ggml-cuda.cu": 50.0}
     known = {"one": (kernel,), "two": (kernel, other)}
     monkeypatch.setattr(choice, "KernelsByOp", SimpleNamespace(of=lambda *_: SimpleNamespace(read=lambda: known)))
-    monkeypatch.setattr(choice, "op_digest", lambda op: op)
     monkeypatch.setattr(choice, "session_for", lambda entry, session: session)
     monkeypatch.setattr(choice, "step_seconds", lambda folders: times)
     session = SimpleNamespace(options=None, build_for=lambda target: SimpleNamespace(folder=None))
     part = SimpleNamespace(entry=SimpleNamespace(flavour="check"), target=H200)
     built = SimpleNamespace(plan=SimpleNamespace(parts=[part]), sessions=[session], session=session)
-    runs = [SimpleNamespace(part=0, case=SimpleNamespace(op=op)) for op in ("one", "two", "none")]
+    runs = [
+        SimpleNamespace(part=0, case=SimpleNamespace(op=SimpleNamespace(digest=op))) for op in ("one", "two", "none")
+    ]
     kernels, compiling = choice.kernels_of(cast(Any, built), cast(Any, SimpleNamespace(runs=runs)), [A, B, C])
     keys = f"90 check {kernel}", f"90 check {other}"
     assert kernels == {A: [keys[0]], B: list(keys)}

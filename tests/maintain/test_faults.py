@@ -18,7 +18,6 @@ from fattn_probe.llama.source.faults import corpus
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.machine.run.orders import OrderDifference
 from fattn_probe.machine.run.outcome import Finding
-from fattn_probe.machine.run.prepare import op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
@@ -174,9 +173,7 @@ def launched(grid, **fields):
 )
 def test_launches_unlike_those_without_the_fault_are_a_catch_of_their_own_kind(monkeypatch, result, by):
     """`quick` reports them, and they counted as missed."""
-    base = type(
-        "Plain", (), {"launches": lambda self, cases, *rest: {op_digest(case.op): launches(8) for case in cases}}
-    )
+    base = type("Plain", (), {"launches": lambda self, cases, *rest: {case.op.digest: launches(8) for case in cases}})
     monkeypatch.setattr(faults, "base_of", lambda options: base())
     caught, done = tried_batch(monkeypatch, result)
     assert ([one.by for one in caught], done) == (by, 1)

@@ -29,7 +29,6 @@ from fattn_probe.machine.run.prepare import (
     kernels_of,
     launching_by_size,
     missing_files,
-    op_digest,
     required_kernels,
     required_sources,
 )
@@ -138,7 +137,7 @@ class GrowingBuild:
 
     def needs(self, number: int, case: Case) -> tuple[str, ...]:
         """The known kernels of a lane's case."""
-        return self.names.get((number, op_digest(case.op)), ())
+        return self.names.get((number, case.op.digest), ())
 
     def wave(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, list[str]]:
         """The kernels to compile next: the most used ones of the cases that are most likely to show a change.
@@ -212,7 +211,7 @@ class Compilers:
                     base = replace(options, tree=self.likely.base, patches=())
                     known.insert(0, KernelsByOp.of(base, target).read())
                 names = {digest: kernels for one in (*known, certain) for digest, kernels in one.items()}
-                kernels = kernels_of(lane.session, target, [op_digest(case.op) for case in lane.cases], names)
+                kernels = kernels_of(lane.session, target, [case.op.digest for case in lane.cases], names)
                 build.kernels |= {kernel.name: kernel for kernel in kernels}
                 names = compiled_names(lane.session, target, names)
                 build.names |= {(number, digest): kernels for digest, kernels in names.items()}
@@ -403,7 +402,7 @@ class Compilers:
         with self._lock:
             waiting, build.waiting = build.waiting, []
             for number, case in waiting:
-                known, kernels = build.exact or (number, op_digest(case.op)) in build.names, build.needs(number, case)
+                known, kernels = build.exact or (number, case.op.digest) in build.names, build.needs(number, case)
                 error = build.broken or next((build.failed[name] for name in kernels if name in build.failed), None)
                 if error is not None:
                     found.append((number, Result.lost(case, str(error))))
@@ -414,7 +413,7 @@ class Compilers:
         told = list[Found]()
         for number, one in found:
             taken = self._taken_over(build, number, one) if isinstance(one, Case) else None
-            if taken and isinstance(one, Case) and not (build.exact or (number, op_digest(one.op)) in build.certain):
+            if taken and isinstance(one, Case) and not (build.exact or (number, one.op.digest) in build.certain):
                 build.waiting.append((number, one))
             else:
                 told.append((number, taken or one))
@@ -431,7 +430,7 @@ class Compilers:
         except (BuildError, LostError) as error:
             log.warning("launches not compared with those of %s: %s", base.words, error)
             return
-        by_name = {case.name: launches[op_digest(case.op)] for case in lane.cases if op_digest(case.op) in launches}
+        by_name = {case.name: launches[case.op.digest] for case in lane.cases if case.op.digest in launches}
         self._tell((number, BesideBase(base.words, by_name)))
 
     def __str__(self) -> str:

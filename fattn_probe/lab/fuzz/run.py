@@ -28,7 +28,7 @@ from fattn_probe.daily.regress.results import result_of
 from fattn_probe.lab.fuzz.scenarios import Settings, case_of, draw
 from fattn_probe.llama.build import Build
 from fattn_probe.llama.build.ninja import Progress, Report
-from fattn_probe.machine.run.prepare import dry_runs, kernels_of, op_digest, required_sources
+from fattn_probe.machine.run.prepare import dry_runs, kernels_of, required_sources
 from fattn_probe.machine.run.session import RunOptions, Session, arch_of
 from fattn_probe.verdict.judge.checks import Checks
 
@@ -132,10 +132,10 @@ class Lane:
             names = {}
             for target in self.targets:
                 of_target = [case for number, (_, case) in cases.items() if self._target(number) == target]
-                names[str(target)] = dry_runs(self.session, {op_digest(case.op): case for case in of_target}, target)
+                names[str(target)] = dry_runs(self.session, {case.op.digest: case for case in of_target}, target)
             for number, (settings, case) in cases.items():
                 target = self._target(number)
-                yield Drawn(number, settings, case, target, names[str(target)].get(op_digest(case.op)))
+                yield Drawn(number, settings, case, target, names[str(target)].get(case.op.digest))
 
     def _target(self, number: int) -> Target:
         return self.all_targets[number % len(self.all_targets)]

@@ -15,7 +15,7 @@ from fattn_probe.llama.source.git import commit_source, upstream_commit
 from fattn_probe.llama.source.spec import PINS, FolderSpec, GitSpec, PypiSpec, parse_spec
 from fattn_probe.machine.run.command import Done
 from fattn_probe.machine.run.outcome import Ran, Unsupported, missing_kernels
-from fattn_probe.machine.run.prepare import KernelsByOp, dry_runs, op_digest
+from fattn_probe.machine.run.prepare import KernelsByOp, dry_runs
 from fattn_probe.machine.run.session import RunOptions, Session
 
 Launches = Mapping[str, tuple[LaunchRecord, ...]]
@@ -37,7 +37,7 @@ class Base:
         """
         if self.missing:
             raise LostError(self.missing)
-        ops = {op_digest(case.op): case for case in cases}
+        ops = {case.op.digest: case for case in cases}
         remembered = KernelsByOp.launches(self.options, target)
         lines = remembered.read()
         fresh = {digest: case for digest, case in ops.items() if digest not in lines}

@@ -1,14 +1,12 @@
 """The kernels that cases launch on a target, found by dry runs of its build, stored, and built before the cases run."""
 
 import functools
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from fattn_probe.base.cache import Kind
-from fattn_probe.base.digest import short
 from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.base.files import scratch
@@ -16,7 +14,6 @@ from fattn_probe.base.host import cores
 from fattn_probe.base.workers import Died, Tell, Workers, threads
 from fattn_probe.cases.device import Device, Target, load_devices
 from fattn_probe.cases.device.target import picklable
-from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import RUNNER, Build, BuildRequest
 from fattn_probe.llama.build.key import as_compiled, kernels_apart
@@ -38,14 +35,9 @@ KERNELS = Kind("instances", "the list of ops' kernels")
 DOCUMENT = Document("a list of ops' kernels", dict[str, tuple[str, ...]])
 
 
-def op_digest(op: Op) -> str:
-    """16 hex digits of an op's parameters, tensors and roots; its data do not affect the choice of a kernel."""
-    return short(json.dumps(op.to_json(), sort_keys=True))
-
-
 @dataclass(frozen=True)
 class KernelsByOp:
-    """A document with the kernel cases that ops need, by `op_digest`, for one source on one GPU."""
+    """A document with the kernel cases that ops need, by `Op.digest`, for one source on one GPU."""
 
     key: str
 
@@ -92,7 +84,7 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
     tree = session.options.tree
     if tree is None:
         return []
-    ops = {op_digest(case.op): case for case in cases}
+    ops = {case.op.digest: case for case in cases}
     remembered = KernelsByOp.of(session.options, target)
     names = remembered.read()
     fresh = {digest: case for digest, case in ops.items() if digest not in names}
@@ -114,7 +106,7 @@ def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> l
         return []
     files = (KernelsByOp.similar(session.options, target), KernelsByOp.of(session.options, target))
     names = {digest: kernels for file in files for digest, kernels in file.read().items()}
-    return kernels_of(session, target, [op_digest(case.op) for case in cases], names)
+    return kernels_of(session, target, [case.op.digest for case in cases], names)
 
 
 def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:

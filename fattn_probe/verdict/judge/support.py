@@ -21,7 +21,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.frames import brief_frames, describe_finding, headline, short_frames, short_path, shortened
 from fattn_probe.machine.run.outcome import DEVICE_ERROR, Failed, Finding, Lost, Missing, Unsupported
-from fattn_probe.machine.run.prepare import dry_runs, kernel_key, op_digest
+from fattn_probe.machine.run.prepare import dry_runs, kernel_key
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.bitwise import Check, not_made
 from fattn_probe.verdict.measure.verdict import Status, Verdict
@@ -43,9 +43,9 @@ class Supported:
 
 
 Support = dict[str, Supported]
-"""The support by `op_digest`."""
+"""The support by `Op.digest`."""
 Choices = dict[str, dict[str, str]]
-"""For each `op_digest` and capability, the names of the kernel cases; and the columns `case` and `build`."""
+"""For each `Op.digest` and capability, the names of the kernel cases; and the columns `case` and `build`."""
 
 
 def support_of(text: str, groups: Mapping[str, frozenset[str]]) -> Support:
@@ -69,12 +69,12 @@ def supporting(op: Op, cc: str, build_number: str) -> int | None:
     checkout without history, counts as newer than all releases.
     """
     last = last_known(op, cc, build_number)
-    return last if last is not None and cc in shipped()[op_digest(op)].on[last] else None
+    return last if last is not None and cc in shipped()[op.digest].on[last] else None
 
 
 def last_known(op: Op, cc: str, build_number: str) -> int | None:
     """The last release up to `build_number` that was tried with this op on this GPU; None if none was."""
-    known = shipped().get(op_digest(op))
+    known = shipped().get(op.digest)
     if known is None:
         return None
     limit = int(build_number) if build_number.isdecimal() else max(known.on, default=0)
@@ -121,7 +121,7 @@ def shipped_choices() -> Choices:
 
 def kernels(op: Op, cc: str, build_number: str, launches: Sequence[LaunchRecord]) -> Check:
     """Check that a run launches the same kernels as the release does for an op on a GPU."""
-    name, row = "kernels", shipped_choices().get(op_digest(op), {})
+    name, row = "kernels", shipped_choices().get(op.digest, {})
     expected = row.get(cc, "")
     if not expected or row["build"] != build_number:
         return not_made(name, "the kernels of this release for this op on this GPU are not known")

@@ -12,7 +12,6 @@ from fattn_probe.llama.build.ninja import Report
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.base import Base, Launches, changed
 from fattn_probe.machine.run.command import Work
-from fattn_probe.machine.run.prepare import op_digest
 from fattn_probe.verdict.judge.judgement import Judgement
 
 ON_A_GPU = "launches are compared with a base on simulated GPUs only"
@@ -65,7 +64,7 @@ class BesideBase:
 def beside_base(base: Base, work: Work, rows: Sequence[Judgement], progress: Report) -> BesideBase:
     """Compare the launches of rows with those of a base on the same simulated GPUs."""
     simulated = {str(target): target for _, targets in work for target in targets if target.engine == "sim"}
-    ops = {case.name: op_digest(case.op) for case, _ in work}
+    ops = {case.name: case.op.digest for case, _ in work}
     found: dict[str, Launches] = {}
     try:
         for name, target in simulated.items():

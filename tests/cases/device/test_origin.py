@@ -26,7 +26,7 @@ from fattn_probe.llama.launch.geometry import division_origin, geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.command import plan_cases, render_plan, run_json
-from fattn_probe.machine.run.prepare import dry_runs, op_digest, prepare
+from fattn_probe.machine.run.prepare import dry_runs, prepare
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation, resource_lines
 from fattn_probe.verdict.judge.cases import judge_case
@@ -208,7 +208,7 @@ def recorded_launches(tree):
 def attention_launches(device):
     """By the host code alone: what fits on an SM follows from figures, so no kernel is compiled."""
     session = Session(RunOptions(resolve(DEFAULT_SOURCE)))
-    cases = {op_digest(case.op): case for case in CASES}
+    cases = {case.op.digest: case for case in CASES}
     planned = dry_runs(session, cases, parse_target(f"sim:{device}", load_devices()), recorded_launches)
     assert planned.keys() == cases.keys() and len(cases) == 36
     for lines in planned.values():

@@ -24,7 +24,6 @@ from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Standing
 from fattn_probe.daily.regress.schedule import Schedule
 from fattn_probe.llama.build import RUNNER
-from fattn_probe.machine.run.prepare import op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
 from tests.stand_in import StandIn
 
@@ -71,7 +70,7 @@ class Compilers:
         return [SimpleNamespace(name=name) for case in cases for name in self.kernels[case.name]]
 
     def by_op(self):
-        return {op_digest(case.op): self.kernels[case.name] for case in self.cases}
+        return {case.op.digest: self.kernels[case.name] for case in self.cases}
 
 
 @pytest.fixture

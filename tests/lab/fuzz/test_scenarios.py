@@ -24,7 +24,6 @@ from fattn_probe.lab.fuzz.run import (
     seconds_to_compile,
 )
 from fattn_probe.lab.fuzz.scenarios import case_of, draw, flop, simplest
-from fattn_probe.machine.run.prepare import op_digest
 from fattn_probe.machine.run.session import RunOptions, Session
 
 NOT_drawn = {"version", "about", "tolerance", "inspect", "expect", "device", "matrix"}
@@ -95,7 +94,7 @@ def planned(monkeypatch):
     """Dry runs that say: a kernel for each head size."""
 
     def dry_runs(session, cases, target):
-        sizes = {op_digest(case.op): case.op.sizes for case in cases.values()}
+        sizes = {case.op.digest: case.op.sizes for case in cases.values()}
         return {digest: (f"mma {size.hsk}",) for digest, size in sizes.items()}
 
     monkeypatch.setattr(module, "dry_runs", dry_runs)

@@ -14,7 +14,7 @@ from fattn_probe.daily.ops.rounds import cases_of
 from fattn_probe.llama.build import TEST_BACKEND_OPS
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.families import BY_CASE
-from fattn_probe.machine.run.prepare import dry_runs, op_digest
+from fattn_probe.machine.run.prepare import dry_runs
 from fattn_probe.verdict.judge.support import BETWEEN, shipped, shipped_choices
 from tests.llama.launch.read_choice import Choice
 
@@ -39,7 +39,7 @@ def compared(kernel):
 def test_the_shipped_tables_say_what_the_source_says(device, tree):
     """A sample of the ops of scenarios; the tables are what `scripts/support` got from the built backend."""
     choice = Choice(tree.root, arch_number(device.gfx))
-    cases = {op_digest(case.op): case for case in cases_in(list(files("scenario")))}
+    cases = {case.op.digest: case for case in cases_in(list(files("scenario")))}
     supported, launched = shipped(), shipped_choices()
     for op in random.Random(f"{SEED} {device.gfx}").sample(sorted(cases), SAMPLE):
         assert choice.supports(cases[op].op) == (device.gfx in supported[op].on[11549]), cases[op].name

@@ -14,7 +14,6 @@ from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.patches import find as find_patch
 from fattn_probe.machine.run import base as module
 from fattn_probe.machine.run.base import base_of, changed, release_of
-from fattn_probe.machine.run.prepare import op_digest
 from fattn_probe.machine.run.session import RunOptions
 from tests.made import H200
 
@@ -78,7 +77,7 @@ def test_a_base_has_the_launches_of_the_release(tree, session):
     patch = find_patch("fault-stream-k-seam", tree)
     launches = base_of(RunOptions(tree, patches=(patch,))).launches(cases, H200)
     for case in cases:
-        assert launches[op_digest(case.op)] == dry_launches(session, case, H200) != ()
+        assert launches[case.op.digest] == dry_launches(session, case, H200) != ()
 
 
 @pytest.mark.build

@@ -20,7 +20,6 @@ from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.llama.launch.families import BY_CASE
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.outcome import Unsupported
-from fattn_probe.machine.run.prepare import op_digest
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge import support
 from fattn_probe.verdict.judge.cases import Answers, judged, judged_case
@@ -51,7 +50,7 @@ TEXT = """op,case,7551,8156,11549
 OP = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_q": 1, "n_kv": 64}
 CASE = resolve(Scenario.model_validate(OP), "x", "x")
 ROW = {"case": "x", "build": "11549", "6.1": "vec 64,GGML_TYPE_F16,GGML_TYPE_F16", "9.0": "mma 64,64,8,8"}
-KNOWN = {op_digest(CASE.op): ROW}
+KNOWN = {CASE.op.digest: ROW}
 
 
 def launch(kernel, *values):
@@ -112,20 +111,20 @@ def test_a_table_is_read_and_written():
 )
 def test_the_last_release_before_a_source_decides(monkeypatch, build_number, cc, found):
     known = Supported("x", {7551: frozenset(), 8156: frozenset({"9.0", "12.0"}), 11549: EVERY | {"gfx906"}})
-    ship(monkeypatch, {op_digest(CASE.op): known, "another": Supported("y", {7551: EVERY})})
+    ship(monkeypatch, {CASE.op.digest: known, "another": Supported("y", {7551: EVERY})})
     assert supporting(CASE.op, cc, build_number) == found
 
 
 def test_an_op_that_the_table_lacks_is_not_judged(monkeypatch):
     ship(monkeypatch, {})
     assert supporting(CASE.op, "9.0", "11549") is last_known(CASE.op, "9.0", "11549") is None
-    refused = {op_digest(CASE.op): Supported("x", {8156: frozenset()}), "another": Supported("y", {8156: EVERY})}
+    refused = {CASE.op.digest: Supported("x", {8156: frozenset()}), "another": Supported("y", {8156: EVERY})}
     ship(monkeypatch, refused)
     assert [last_known(CASE.op, "9.0", number) for number in ("7551", "11549")] == [None, 8156]
 
 
 def test_a_release_that_was_not_asked_about_a_gpu_says_nothing_about_it(monkeypatch):
-    ship(monkeypatch, {op_digest(CASE.op): Supported("x", {8156: EVERY, 11549: EVERY | AMD})})
+    ship(monkeypatch, {CASE.op.digest: Supported("x", {8156: EVERY, 11549: EVERY | AMD})})
     assert [last_known(CASE.op, "gfx906", number) for number in ("9000", "11549")] == [None, 11549]
 
 
@@ -134,7 +133,7 @@ def test_the_shipped_tables_have_every_op_of_the_shipped_cases():
     suites = (
         case for path in files("suite") for entry in load_suite(path).parts for case in cases_of(entry, path.parent)
     )
-    cases = {op_digest(case.op): case.name for case in chain(cases_in(list(files("scenario"))), suites)}
+    cases = {case.op.digest: case.name for case in chain(cases_in(list(files("scenario"))), suites)}
     supported, launched = shipped(), shipped_choices()
     assert not [name for op, name in cases.items() if len(supported.get(op, Supported("")).on) < 5]
     every = frozenset().union(*capabilities().values())
