@@ -1,11 +1,14 @@
 """One FLASH_ATTN_EXT op: parameters and tensors; everything else is derived from these."""
 
+import json
 import math
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
+
+from fattn_probe.base.digest import short
 
 TypeName = Literal["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"]
 TYPE_NAMES: tuple[str, ...] = get_args(TypeName)
@@ -219,6 +222,11 @@ class Op:
             for name, root in self.roots.items()
         }
         return {"params": asdict(self.params), "tensors": views, "roots": roots}
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits of the parameters, tensors and roots; the data do not affect the choice of a kernel."""
+        return short(json.dumps(self.to_json(), sort_keys=True))
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> "Op":

@@ -201,10 +201,10 @@ def _scenario(night: Night, name: str, cases: Sequence[str]) -> dict[str, Any]:
 
 
 def _errors(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
-    """The largest and the median error / bound of each run; NMSE if there is no bound."""
+    """The largest and the median error / bound of each run; NMSE if the last run has no bound."""
     known = [[cell.ratio for cell in cells if cell.ratio is not None] for cells in by_run]
     limit: float | None = 0.0
-    if not any(known):
+    if not known[-1]:
         known, limit = [[cell.nmse for cell in cells if cell.nmse is not None] for cells in by_run], None
     most = [log10(max(values, default=None)) for values in known]
     middle = [log10(statistics.median(values)) if values else None for values in known]
@@ -237,7 +237,7 @@ def _case(history: History, night: Night, name: str) -> dict[str, Any]:
         "status": result.status,
         "kernel": _kernel(result),
         "nmse": "" if nmse is None else f"{nmse:.2e}",
-        "ratio": _ratio(result.metrics.get("error_by_bound")),
+        "ratio": _ratio(result.metrics.get("error_by_bound")) or _bits(result.metrics.get("equal_bits")),
         "strip": strip(marks),
         "errors": _errors(rows, name),
         "times": _times(rows, name),
@@ -247,3 +247,8 @@ def _case(history: History, night: Night, name: str) -> dict[str, Any]:
 def _ratio(value: float | None) -> str:
     """The largest error / bound, if known."""
     return "" if value is None else times(value, 2)
+
+
+def _bits(share: float | None) -> str:
+    """The share of elements that equal the rounding model in every bit, if known."""
+    return "" if share is None else f"{100 * share:.3g} % equal"

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -148,7 +148,7 @@ def expected_of(question: Question, contender: Contender) -> Expected:
     kernel = contender.arithmetic(op)
     if kernel is None:
         return Expected(missing=f"there is no error model of this kernel: {DECIDES}")
-    return with_gaps(Expected(predict(op, operand_values(op, question.inputs), kernel)))
+    return with_gaps(Expected(partial(predict, op, operand_values(op, question.inputs), kernel)))
 
 
 CONFIDENCE = 0.95

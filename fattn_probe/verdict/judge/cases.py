@@ -241,16 +241,18 @@ def verdict_of(subject: JudgedCase, capture: Capture) -> tuple[Verdict, Expected
         if part is None and not subject.checks.samples(case):
             reference, masked = subject.answers.reference
             expected = expect(subject, capture)
-            return judge(capture.dst, reference, case.tolerance, masked, expected), expected, None
+            predictions = subject.checks.predictions
+            found = judge(capture.dst, reference, case.tolerance, masked, expected, predictions=predictions)
+            return found, expected, None
         if part is None or subject.geometry is None:
             rows = sampled_rows(case, subject.geometry, number)
         else:
             rows = rows_of_selection(case, subject.geometry, part.selection, number)
         subject.answers.step(f"{case.name}: computing the exact reference of {len(rows)} rows")
-        found = sample(case, rows, operand_values(case.op, subject.inputs), all_heads=part is None)
+        sampled = sample(case, rows, operand_values(case.op, subject.inputs), all_heads=part is None)
         expected = expect(subject, capture, rows)
         among = None if part is None else part.rows
-        return judge_sample(case, capture.dst, found, expected, among=among), expected, found
+        return judge_sample(case, capture.dst, sampled, expected, among=among), expected, sampled
     except NoAnswerError as error:
         return Verdict(Status.UNJUDGED, str(error)), None, None
 

@@ -47,7 +47,8 @@ class Checks:
     fails if its bits differ from the rounding model, where correct kernels equal it: the kernel then rounds a different
     value, or in a different way, even if its error is small. With `kernels`, it fails if the default release is known
     to launch different kernels for this op on this GPU. `order`: the number of random orders in which all cases of an
-    entry run in one process, where each must give the same result as alone.
+    entry run in one process, where each must give the same result as alone. `predictions`: whether the error model is
+    computed also where the rounding model decides, for its numbers.
     """
 
     model: UseModel = "auto"
@@ -57,6 +58,7 @@ class Checks:
     roundings: bool = False
     kernels: bool = False
     order: int = 0
+    predictions: bool = True
 
     @property
     def of_one_run(self) -> bool:
@@ -95,7 +97,8 @@ class Checks:
         bits = ", roundings as in the model" if self.roundings else ""
         known = ", kernels as known" if self.kernels else ""
         orders = f", {self.order} orders of all cases in one process" if self.order else ""
-        return f"rounding model {self.model}, rows {self.sample}, {runs}{alone}{bits}{known}{orders}"
+        errors = "" if self.predictions else ", error model where it decides"
+        return f"rounding model {self.model}, rows {self.sample}, {runs}{alone}{bits}{known}{orders}{errors}"
 
 
 def sample_of(text: str) -> Sample:

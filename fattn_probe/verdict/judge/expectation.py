@@ -1,10 +1,12 @@
 """Compute the expected output of a run: the error model's prediction, and the rounding model's output."""
 
 from collections.abc import Mapping
+from functools import cache, partial
 
 import numpy as np
 
 from fattn_probe.base.arrays import I64, Bytes
+from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.architecture import AMD
 from fattn_probe.llama.launch.constants import SHIPPED, Constants
@@ -13,8 +15,9 @@ from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.judge.checks import UseModel
 from fattn_probe.verdict.measure.expected import DECIDES, Expected, with_gaps
-from fattn_probe.verdict.truth.error_model.kernel import kernel_of
+from fattn_probe.verdict.truth.error_model.kernel import Kernel, kernel_of
 from fattn_probe.verdict.truth.error_model.predict import predict, predict_rows
+from fattn_probe.verdict.truth.error_model.prediction import Prediction
 from fattn_probe.verdict.truth.reference.adapter import operand_values
 from fattn_probe.verdict.truth.rounding_model.dispatch import model_of
 from fattn_probe.verdict.truth.rounding_model.functions import MEASURED_ARCHS
@@ -51,8 +54,7 @@ def expected_of(
     kernel = kernel_of(case.op, geometry, arch)
     if geometry is None or kernel is None:
         return Expected(missing=f"there is no error model of this kernel: {DECIDES}")
-    values, found = operand_values(case.op, inputs), None
-    prediction = predict(case.op, values, kernel) if rows is None else predict_rows(case.op, values, kernel, rows)
+    found = None
     if constants is None:
         missing = "the rounding model lacks the configurations of this source's kernels"
     elif arch >= AMD:
@@ -67,7 +69,13 @@ def expected_of(
         found = model_of(case, dict(inputs), geometry.kernel, arch, constants=constants, wanted=wanted)
         missing = "" if found is not None else "there is no rounding model of this kernel"
         found = found if found is None or rows is None else found[at][None, :, None]
-    return with_gaps(Expected(prediction, found, missing))
+    return with_gaps(Expected(cache(partial(prediction_of, case.op, inputs, kernel, rows)), found, missing))
+
+
+def prediction_of(op: Op, inputs: Mapping[str, Bytes], kernel: Kernel, rows: I64 | None) -> Prediction:
+    """The error model's prediction for some rows (sequence, query, head) or all."""
+    values = operand_values(op, inputs)
+    return predict(op, values, kernel) if rows is None else predict_rows(op, values, kernel, rows)
 
 
 def uses_model(case: Case, kernel: AttentionKernel, model: UseModel, rows: I64 | None = None) -> bool:

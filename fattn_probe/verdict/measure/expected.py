@@ -1,5 +1,6 @@
 """The expected output of a correct kernel: the error model's prediction, and the rounding model's output."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
@@ -28,18 +29,22 @@ LEAST_ULPS = 4.0
 class Expected:
     """The expected output of a run; prediction or model may be missing, and `missing` says why.
 
-    `bit_exact`: correct kernels usually equal the model in every bit on this target. ValueError for a prediction and a
-    model of different shapes.
+    `predict` computes the prediction when it is first read: that is a third of the work of judging, and in vain where
+    the model decides. `bit_exact`: correct kernels usually equal the model in every bit on this target.
     """
 
-    prediction: Prediction | None = None
+    predict: Callable[[], Prediction] | None = None
     model: F32 | None = None
     missing: str = ""
     bit_exact: bool = False
 
-    def __post_init__(self) -> None:
-        if self.prediction is not None and self.model is not None and self.model.shape != self.prediction.bound.shape:
-            raise ValueError(f"a model of shape {self.model.shape}, a prediction of {self.prediction.bound.shape}")
+    @cached_property
+    def prediction(self) -> Prediction | None:
+        """The error model's prediction; ValueError if its shape is not that of the model."""
+        found = None if self.predict is None else self.predict()
+        if found is not None and self.model is not None and self.model.shape != found.bound.shape:
+            raise ValueError(f"a model of shape {self.model.shape}, a prediction of {found.bound.shape}")
+        return found
 
     @cached_property
     def predicted(self) -> Bools | None:
@@ -95,30 +100,33 @@ class Held:
     too_wide: Bools
 
 
-def hold(dst: F32, reference: F64, expected: Expected) -> Held | None:
+def hold(dst: F32, reference: F64, expected: Expected, *, predictions: bool = True) -> Held | None:
     """Compare an output (n_seq, n_q, n_head, hsv) with its model and its prediction; None if no row has either.
 
     A row is judged by the model if the model has no NaN there or the same NaNs as the output, otherwise by the
-    prediction. The design passes if all rows do. NaN and infinity are judged elsewhere; here they only have to agree
-    with the model.
+    prediction. The design passes if all rows do. If the model judges all rows, the prediction's numbers are only shown
+    beside its own, and left out without `predictions`. NaN and infinity are judged elsewhere; here they only have to
+    agree with the model.
     """
     none = np.zeros(dst.shape[:3], np.bool_)
     modelled = none
     if expected.model is not None:
         unknown = np.isnan(expected.model)
         modelled = np.asarray(~unknown.any(axis=3) | (unknown == np.isnan(dst)).all(axis=3))
-    predicted = none if expected.predicted is None else expected.predicted
+    needed = predictions or not modelled.all()
+    prediction, predicted = (expected.prediction, expected.predicted) if needed else (None, None)
+    predicted = none if predicted is None else predicted
     parts: list[tuple[Bools, Design, Deviation]] = []
     if expected.model is not None and modelled.any():
         parts.append((modelled, *_against_model(dst, reference, expected.model, modelled)))
     too_wide = none
-    if expected.prediction is not None:
-        too_wide = _too_wide(expected.prediction, reference, predicted & ~modelled)
+    if prediction is not None:
+        too_wide = _too_wide(prediction, reference, predicted & ~modelled)
         for rows in (predicted & ~modelled & ~too_wide, too_wide):
             if rows.any():
-                parts.append((rows, *_against_prediction(dst, reference, expected.prediction, rows)))
+                parts.append((rows, *_against_prediction(dst, reference, prediction, rows)))
         if modelled.all() and predicted.any():  # only the model decides; the prediction's numbers are shown beside it
-            numbers, _ = _against_prediction(dst, reference, expected.prediction, predicted)
+            numbers, _ = _against_prediction(dst, reference, prediction, predicted)
             ((_, design, deviation),) = parts
             parts = [(modelled, _beside(design, numbers), deviation)]
     if not parts:
@@ -143,14 +151,17 @@ def _beside(design: Design, other: Design) -> Design:
 
 
 def with_gaps(expected: Expected) -> Expected:
-    """Add to `missing` the rows for which the prediction or the model is not a number."""
+    """Add to `missing` the rows for which the model is not a number, and those that it leaves to no prediction."""
     gaps = []
-    if expected.predicted is not None and not expected.predicted.all():
-        number, of = int((~expected.predicted).sum()), expected.predicted.size
-        gaps.append(
-            f"the error model has no number for {number} of {of} rows, whose K or V is too large: {DECIDES} there"
-        )
-    if expected.model is not None and (odd := np.isnan(expected.model).any(axis=3)).any():
+    odd = None if expected.model is None else np.isnan(expected.model).any(axis=3)
+    if odd is None or odd.any():
+        predicted = expected.predicted
+        if predicted is not None and (left := ~predicted if odd is None else odd & ~predicted).any():
+            gaps.append(
+                f"the error model has no number for {int(left.sum())} of {left.size} rows, whose K or V is too large: "
+                f"{DECIDES} there"
+            )
+    if odd is not None and odd.any():
         gaps.append(
             f"the rounding model has NaN in {int(odd.sum())} of {odd.size} rows, which it leaves to the error model"
         )

@@ -91,6 +91,7 @@ def judge(
     fully_masked: Bools | None = None,
     expected: Expected | None = None,
     *,
+    predictions: bool = True,
     describe: Callable[[Bools], str] = describe_rows,
     place: Callable[[Coordinate], Coordinate] | None = None,
 ) -> Verdict:
@@ -99,10 +100,11 @@ def judge(
     It passes if every element is written and finite, and the output is as designed and within the tolerance. A default
     tolerance applies only to rows without an expectation. It is unjudged if the exact answer is not finite, or if rows
     outside the tolerance count as designed only because the prediction allows any value, unless they are what the
-    kernel's own weights make of V. Arrays have dst's shape
-    (n_seq, n_q, n_head, hsv). `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it does
-    not change the verdict, but explains NaNs that occur only there. `describe` puts the wrong rows (n_seq, n_q, n_head)
-    into words, and `place` gives an element its coordinate in the whole output. InputError for different shapes.
+    kernel's own weights make of V. Arrays have dst's shape (n_seq, n_q, n_head, hsv). `fully_masked` (n_seq, n_q,
+    n_head) marks the rows whose mask is -inf everywhere; it does not change the verdict, but explains NaNs that occur
+    only there. Without `predictions`, the prediction's numbers are left out where the rounding model decides, unless
+    there is a mean error to compare with them. `describe` puts the wrong rows (n_seq, n_q, n_head) into words, and
+    `place` gives an element its coordinate in the whole output. InputError for different shapes.
     """
     if not np.isfinite(reference).all():
         return Verdict(Status.UNJUDGED, "the exact answer is not finite everywhere")
@@ -110,7 +112,8 @@ def judge(
     if place is not None:
         worst, first_bad = (None if at is None else place(at) for at in (metrics.worst, metrics.first_bad))
         metrics = replace(metrics, worst=worst, first_bad=first_bad)
-    held = hold(dst, reference, expected) if expected else None
+    predictions = predictions or abs(metrics.bias) >= BIASED
+    held = hold(dst, reference, expected, predictions=predictions) if expected else None
     inaccurate = [] if held is not None and not given(tolerance) else _inaccurate(metrics, tolerance)
     if held is not None and not inaccurate:
         inaccurate = _inaccurate_rows(dst, reference, tolerance, held.left, NOT_PREDICTED)
@@ -128,8 +131,8 @@ def judge(
         reason = "; ".join([*problems, describe(rows)] if rows.any() else problems)
         only_masked_nan = masked_nan and fully_masked is not None and not (rows & ~fully_masked).any()
         return Verdict(Status.FAIL, reason, metrics, design, judged, deviation, only_masked_nan)
+    prediction = expected.prediction if expected and held and held.too_wide.any() else None
     unclear = [] if held is None else _inaccurate_rows(dst, reference, tolerance, held.too_wide, TOO_WIDE)
-    prediction = None if expected is None else expected.prediction
     if unclear and not (held and prediction and prediction.follow(dst, reference, held.too_wide)):
         return Verdict(Status.UNJUDGED, "; ".join(unclear), metrics, design, judged, deviation)
     if held is None:

@@ -380,7 +380,7 @@ def test_settings_and_findings_are_kept_and_merged(tmp_path):
         assert b.results(run) == {PASS.name: found}
         document = json.loads(json.dumps(run_json(run)))
     asked = {"model": "never", "sample": 20, "repeat": 2, "batch_invariance": 0}
-    assert document["checks"] == asked | {"roundings": False, "kernels": False, "order": 0}
+    assert document["checks"] == asked | {"roundings": False, "kernels": False, "order": 0, "predictions": True}
     assert (document["filter"], document["identity"]["device"]) == ("gqa", SIM.device)
 
 

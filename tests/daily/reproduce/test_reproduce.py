@@ -73,7 +73,7 @@ def test_the_limits_say_what_the_judge_says(with_model):
     rng = np.random.default_rng(1)
     reference = rng.standard_normal(SHAPE)
     model = (reference + 1e-4 * rng.standard_normal(SHAPE)).astype(np.float32) if with_model else None
-    expected = Expected(made_prediction(), model)
+    expected = Expected(made_prediction, model)
     verdicts = []
     for dst in [*outputs(reference, rng), *([model, model + np.float32(3e-5)] if with_model else [])]:
         passes = judge(dst, reference, Tolerance(), expected=expected).status == "pass"
@@ -87,12 +87,12 @@ def test_the_exact_answer_comes_before_the_model():
     rng = np.random.default_rng(2)
     reference = rng.standard_normal(SHAPE)
     model = (reference + 1e-4 * rng.standard_normal(SHAPE)).astype(np.float32)
-    expected = Expected(made_prediction(), model)
+    expected = Expected(made_prediction, model)
     wrong, rounded = reference.astype(np.float32) + 1, (reference - 1e-4).astype(np.float32)
     assert choose_limits(reference, Tolerance(), expected, dst=wrong, passes=False).by == "prediction"
     assert choose_limits(reference, Tolerance(), expected, dst=rounded, passes=False).by == "model"
     assert choose_limits(reference, Tolerance(), expected, dst=model, passes=True).by == "prediction"
-    tight = Expected(made_prediction(1e-6), model)  # a prediction that a right kernel exceeds is no limit
+    tight = Expected(lambda: made_prediction(1e-6), model)  # a prediction that a right kernel exceeds is no limit
     assert choose_limits(reference, Tolerance(), tight, dst=model, passes=True).by == "model"
     assert choose_limits(reference, Tolerance()).by == "tolerance"
     assert choose_limits(reference, Tolerance(nmse=1e-9), expected, dst=model, passes=False).by == "tolerance"

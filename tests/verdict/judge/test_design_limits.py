@@ -1,6 +1,7 @@
 """Where a design ends: an error at a limit is as designed, one beyond it is not, and each limit is what it says."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def off(size, where=..., base=REFERENCE):
 
 
 def design(dst, prediction=None, model=None):
-    return hold(dst, REFERENCE, Expected(prediction, model)).design
+    return hold(dst, REFERENCE, Expected(lambda: prediction, model)).design
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -126,7 +127,7 @@ def test_a_row_whose_elements_all_have_the_same_error_is_one_draw(rows, share):
     reference = np.ones(shape) * SIGN
     for times, passes in ((0.99 * limit, True), (1.01 * limit, False)):
         dst = (reference + times * R).astype(np.float32)
-        assert hold(dst, reference, Expected(prediction)).design.passes == passes
+        assert hold(dst, reference, Expected(lambda: prediction)).design.passes == passes
 
 
 X = -np.log(1e-7)
@@ -159,22 +160,22 @@ def test_a_row_with_a_prediction_has_a_number_and_a_limit(rmse, bound, sampled, 
 def test_the_wrong_elements_are_those_that_make_a_limit_fail():
     by_row = off(17 * R, (0, 7))
     by_row[0, 7, 0, 0] -= np.float32(16 * R)
-    wrong = hold(by_row, REFERENCE, Expected(predicted())).deviation.wrong  # the row has 14.7 times its RMSE
+    wrong = hold(by_row, REFERENCE, Expected(predicted)).deviation.wrong  # the row has 14.7 times its RMSE
     assert not wrong.any()
     by_row[0, 7, 0, 3] += np.float32(10 * R)
-    wrong = hold(by_row, REFERENCE, Expected(predicted())).deviation.wrong
+    wrong = hold(by_row, REFERENCE, Expected(predicted)).deviation.wrong
     assert np.argwhere(wrong).tolist() == [[0, 7, 0, 1], [0, 7, 0, 2], [0, 7, 0, 3]]
     every = off(2.2 * R)  # each row is above the limit of the whole, and so is the whole
     every[0, :50] -= np.float32(R)
     every[0, 50:] += np.float32(R)
-    wrong = hold(every, REFERENCE, Expected(predicted())).deviation.wrong
+    wrong = hold(every, REFERENCE, Expected(predicted)).deviation.wrong
     assert wrong[0, 50:].all() and not wrong[0, :50].any()
 
 
 @pytest.mark.parametrize(("rmse", "status"), [(0.499, Status.PASS), (0.5, Status.UNJUDGED)])
 def test_a_prediction_is_too_wide_if_an_output_of_zeros_is_within_it(rmse, status):
     dst = off(0.25)  # beyond the tolerance
-    assert judge(dst, REFERENCE, Tolerance(), expected=Expected(predicted(rmse, bound=9.0))).status is status
+    assert judge(dst, REFERENCE, Tolerance(), expected=Expected(lambda: predicted(rmse, bound=9.0))).status is status
 
 
 def test_of_a_small_row_a_wide_prediction_decides():
@@ -182,9 +183,9 @@ def test_of_a_small_row_a_wide_prediction_decides():
     small[0, 3] *= 0.9e-3
     prediction = predicted()
     dst = off(R / 2, (0, 3), small)
-    assert hold(dst, small, Expected(prediction)).too_wide.sum() == 0
+    assert hold(dst, small, Expected(lambda: prediction)).too_wide.sum() == 0
     small[0, 3] *= 1.2
-    found = hold(off(R / 2, (0, 3), small), small, Expected(prediction)).too_wide
+    found = hold(off(R / 2, (0, 3), small), small, Expected(lambda: prediction)).too_wide
     assert np.argwhere(found).tolist() == [[0, 3, 0]]
 
 
@@ -250,7 +251,7 @@ def half_modelled():
     model, prediction = MODEL.copy(), predicted()
     model[0, 50:] = np.nan
     prediction.row_rmse[0, 75:] = np.nan
-    return Expected(prediction, model)
+    return Expected(lambda: prediction, model)
 
 
 def test_each_row_is_decided_by_the_model_else_by_the_prediction_else_by_neither():
@@ -288,39 +289,54 @@ def test_rows_with_too_wide_a_prediction_are_a_part_of_their_own():
 
 def test_the_predictions_numbers_stand_beside_those_of_a_model_that_decides_alone():
     prediction = replace(predicted(), mean_error=R)
-    found = hold(MODEL, REFERENCE, Expected(prediction, MODEL)).design
+    found = hold(MODEL, REFERENCE, Expected(lambda: prediction, MODEL)).design
     assert (found.by, found.off_model, found.rmse_by_predicted, found.predicted_mean_error) == ("model", 0, 1, R)
     assert found.why == prediction.why
     prediction.row_rmse[0, 3] = np.nan
-    assert hold(MODEL, REFERENCE, Expected(prediction, MODEL)).design.rmse_by_predicted == 1
-    assert (
-        hold(off(9.0), REFERENCE, Expected(replace(prediction, mean_error=np.inf))).design.predicted_mean_error is None
-    )
+    assert hold(MODEL, REFERENCE, Expected(lambda: prediction, MODEL)).design.rmse_by_predicted == 1
+    expected = Expected(lambda: replace(prediction, mean_error=np.inf))
+    assert hold(off(9.0), REFERENCE, expected).design.predicted_mean_error is None
+
+
+def test_a_prediction_is_computed_only_where_it_decides_or_is_shown():
+    """A mean error is always compared with the prediction."""
+    asked = Mock(side_effect=predicted)
+    expected = Expected(asked, MODEL)
+    assert with_gaps(expected).missing == ""
+    found = judge(MODEL, REFERENCE, Tolerance(), expected=expected, predictions=False)
+    assert found.status is Status.PASS and found.design.rmse_by_predicted is None and not asked.called
+    biased = (MODEL + np.float32(0.01)).astype(np.float32)
+    assert judge(biased, REFERENCE, Tolerance(), expected=expected, predictions=False).status is Status.FAIL
+    assert asked.call_count == 1
+    odd = MODEL.copy()
+    odd[0, 3, 0, 1] = np.nan
+    some = judge(MODEL, REFERENCE, Tolerance(), expected=Expected(asked, odd), predictions=False)
+    assert some.design.rmse_by_predicted is not None and asked.call_count == 2
 
 
 def test_the_deviation_is_from_what_decides():
     """Its unit is the row's predicted RMSE, or what the tolerance allows a row."""
     tight, dst = Tolerance(nmse=2.0**-22), off(R)
-    found = judge(dst, REFERENCE, tight, expected=Expected(predicted()))
+    found = judge(dst, REFERENCE, tight, expected=Expected(predicted))
     assert found.design.passes and found.status is Status.FAIL
     assert (found.deviation.unit == 2.0**-11).all() and found.deviation.wrong.any()
-    found = judge(off(4 * R), REFERENCE, tight, expected=Expected(predicted()))
+    found = judge(off(4 * R), REFERENCE, tight, expected=Expected(predicted))
     assert not found.design.passes and (found.deviation.unit == R).all()
     lacking = predicted()
     lacking.row_rmse[0, 3] = np.nan
     for dst, passes in ((off(R), True), (off(4 * R), False)):
-        found = judge(dst, REFERENCE, tight, expected=Expected(lacking))
+        found = judge(dst, REFERENCE, tight, expected=Expected(lambda: lacking))
         assert found.design.passes == passes
         assert found.deviation.unit[0, 2:5, 0].tolist() == [R, 2.0**-11, R]
         assert found.deviation.wrong[0, 3].any()
-    within = judge(off(R), REFERENCE, Tolerance(nmse=1.0), expected=Expected(predicted())).deviation
+    within = judge(off(R), REFERENCE, Tolerance(nmse=1.0), expected=Expected(predicted)).deviation
     assert (within.unit == R).all() and not within.wrong.any()
 
 
 def test_rows_without_a_number_are_counted():
     said = with_gaps(replace(half_modelled(), missing="so")).missing.split("; ")
     assert said[0] == "so" and "no number for 25 of 100 rows" in said[1] and "NaN in 50 of 100 rows" in said[2]
-    assert with_gaps(Expected(predicted(), MODEL, "so")).missing == "so"
+    assert with_gaps(Expected(predicted, MODEL, "so")).missing == "so"
     one = MODEL.copy()
     one[0, 3, 0, 1] = np.nan
     assert "NaN in 1 of 100 rows" in with_gaps(Expected(model=one)).missing
@@ -330,28 +346,28 @@ def test_without_any_row_nothing_is_held():
     nothing = np.full(SHAPE, np.nan, np.float32)
     assert hold(MODEL, REFERENCE, Expected()) is None
     assert hold(MODEL, REFERENCE, Expected(model=nothing)) is None
-    assert hold(MODEL, REFERENCE, Expected(predicted(np.nan), nothing)) is None
+    assert hold(MODEL, REFERENCE, Expected(lambda: predicted(np.nan), nothing)) is None
     assert hold(nothing, REFERENCE, Expected(model=nothing)).design.passes
 
 
 def test_a_row_is_small_beside_the_root_mean_square_of_the_rows():
     answer = REFERENCE * np.where(np.arange(100) % 2, 4.0, 2.0)[None, :, None, None]  # sqrt(10) in all
     answer[0, 3], answer[0, 4] = 0.0035 * SIGN, 0.0025 * SIGN
-    found = hold(answer.astype(np.float32), answer, Expected(predicted(0.01))).too_wide
+    found = hold(answer.astype(np.float32), answer, Expected(lambda: predicted(0.01))).too_wide
     assert np.flatnonzero(found).tolist() == [3]
     zeros = np.zeros(SHAPE)
-    assert not hold(zeros.astype(np.float32), zeros, Expected(predicted())).too_wide.any()
+    assert not hold(zeros.astype(np.float32), zeros, Expected(predicted)).too_wide.any()
 
 
 def test_an_error_below_the_answer_is_one_too():
-    found = hold(off(-8.1 * R, (0, 7, 0, 1)), REFERENCE, Expected(predicted(bound=8 * R)))
+    found = hold(off(-8.1 * R, (0, 7, 0, 1)), REFERENCE, Expected(lambda: predicted(bound=8 * R)))
     assert not found.design.passes and np.argwhere(found.deviation.wrong).tolist() == [[0, 7, 0, 1]]
 
 
 def test_of_a_wrong_row_the_elements_beyond_twice_its_rmse_are_wrong():
     dst = off(0.0)
     dst[0, 7, 0] += np.array([40 * R, 2 * R, 2.5 * R, -3.5 * R], np.float32)
-    wrong = hold(dst, REFERENCE, Expected(predicted())).deviation.wrong
+    wrong = hold(dst, REFERENCE, Expected(predicted)).deviation.wrong
     assert np.argwhere(wrong)[:, 3].tolist() == [0, 2, 3]
 
 

@@ -19,7 +19,7 @@ NOISE *= RMSE
 DEFAULT = Tolerance()
 
 
-PREDICTED = Expected(predicted(SHAPE))
+PREDICTED = Expected(lambda: predicted(SHAPE))
 MODEL = (REFERENCE + NOISE).astype(np.float32)
 MODELLED = replace(PREDICTED, model=MODEL)
 
@@ -41,7 +41,7 @@ def test_the_expected_error_is_as_designed_and_says_so():
 def test_only_what_is_beyond_its_bound_is_wrong():
     dst = REFERENCE.astype(np.float32)
     dst[0, 3, 1, :3] += np.array([0.9e-2, 1.1e-2, -0.9e-2], np.float32)
-    verdict = judge(dst, REFERENCE, DEFAULT, expected=Expected(predicted(SHAPE, bound=1e-2, sampled=False)))
+    verdict = judge(dst, REFERENCE, DEFAULT, expected=Expected(lambda: predicted(SHAPE, bound=1e-2, sampled=False)))
     assert verdict.status is Status.FAIL
     assert np.argwhere(verdict.deviation.wrong).tolist() == [[0, 3, 1, 1]]
 
@@ -95,7 +95,7 @@ def test_a_biased_kernel_is_as_designed_and_inaccurate():
     answer = np.abs(REFERENCE) + 1
     dst = (0.978 * answer).astype(np.float32)
     lost = predicted(SHAPE, mean_error=-0.022 * float(answer.mean()))
-    verdict = judge(dst, answer, DEFAULT, expected=Expected(lost, dst))
+    verdict = judge(dst, answer, DEFAULT, expected=Expected(lambda: lost, dst))
     assert verdict.status is Status.PASS
     assert not verdict.accuracy.passes
     assert "mean error -2.2 %: increments below half an ulp of the f16 accumulator are lost" in verdict.reason

@@ -218,11 +218,14 @@ def test_as_designed_and_accurate_are_reported_separately():
     dst = REFERENCE.astype(np.float32)
     case = Case(tolerance=Tolerance())
     row = row_of(
-        case, "sim:h200", capture(dst * np.float32(1.05), LAUNCHED), expected=Expected(predicted(REFERENCE.shape))
+        case,
+        "sim:h200",
+        capture(dst * np.float32(1.05), LAUNCHED),
+        expected=Expected(lambda: predicted(REFERENCE.shape)),
     )
     assert (row.status, row.verdict.design.passes, row.verdict.accuracy.passes) == (Status.FAIL, False, False)
     large = predicted(REFERENCE.shape, 0.1, bound=1.0)
-    row = row_of(case, "sim:h200", capture(dst * np.float32(1.05), LAUNCHED), expected=Expected(large))
+    row = row_of(case, "sim:h200", capture(dst * np.float32(1.05), LAUNCHED), expected=Expected(lambda: large))
     assert (row.status, row.verdict.design.passes, row.verdict.accuracy.passes) == (Status.PASS, True, False)
     text = shown(render([row]))
     assert "accuracy warning gqa on sim:h200: as designed, but NMSE 2.5" in text
@@ -239,7 +242,7 @@ def test_the_reason_for_missing_expectations_is_given_once():
 
 
 def test_an_assumption_on_which_a_prediction_rests_is_said_once():
-    expected = Expected(predicted(REFERENCE.shape, 1e-2, assumed="how it rounds is not published"))
+    expected = Expected(lambda: predicted(REFERENCE.shape, 1e-2, assumed="how it rounds is not published"))
     found = [row_of(Case(), on, good(), expected=expected) for on in ("a", "b")]
     assert shown(render(found)).count("gqa on a and 1 more: how it rounds is not published") == 1
     assert rows_as_json(found)["rows"][1]["design"]["assumed"] == "how it rounds is not published"

@@ -104,17 +104,17 @@ def test_the_limits_of_a_model_are_shares_of_its_own_error():
 
 def test_the_first_limits_that_show_the_verdict_are_chosen():
     model = (ANSWER + 1e-3).astype(np.float32)
-    both = Expected(prediction(), model)
+    both = Expected(prediction, model)
     assert choose_limits(ANSWER, Tolerance(), both).by == "prediction"
     right, wrong = model, (ANSWER + 1).astype(np.float32)
     for dst, passes, by in ((right, True, "prediction"), (wrong, False, "prediction"), (-right, True, "prediction")):
         assert choose_limits(ANSWER, Tolerance(), both, dst=dst, passes=passes).by == by
     assert choose_limits(ANSWER, Tolerance(), both, dst=right).by == "prediction"  # it passes if nothing is said
-    assert choose_limits(ANSWER, Tolerance(), Expected(prediction(1e-5), model), dst=right).by == "model"
+    assert choose_limits(ANSWER, Tolerance(), Expected(lambda: prediction(1e-5), model), dst=right).by == "model"
     other = (ANSWER - 1e-3).astype(np.float32)
     assert choose_limits(ANSWER, Tolerance(), both, dst=other, passes=False).by == "model"
     assert choose_limits(ANSWER, Tolerance(), both, dst=other).by == "prediction"
-    assert choose_limits(ANSWER, Tolerance(), Expected(prediction())).by == "prediction"
+    assert choose_limits(ANSWER, Tolerance(), Expected(prediction)).by == "prediction"
     assert choose_limits(ANSWER, Tolerance(), Expected(model=model)).by == "model"
     assert choose_limits(ANSWER, Tolerance(nmse=1e-9), Expected(model=model)).by == "tolerance"
 
@@ -125,7 +125,7 @@ def test_what_lacks_a_number_gives_no_limits():
     assert choose_limits(ANSWER, Tolerance(), Expected(model=some)).by == "tolerance"
     lacking = prediction()
     lacking.row_rmse[0, 0, 0] = np.nan
-    assert choose_limits(ANSWER, Tolerance(), Expected(lacking)).by == "tolerance"
+    assert choose_limits(ANSWER, Tolerance(), Expected(lambda: lacking)).by == "tolerance"
     overflows = np.full(SHAPE, 2.0, np.float32)
     overflows[0, 0, 0, 0] = np.inf
     assert choose_limits(ANSWER, Tolerance(), Expected(model=overflows)).by == "model"

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def expectations(draw):
             flat[places[kind]] = odd
     prediction = Prediction(made.row_rmse, made.bound, sampled, draw(st.sampled_from((0.0, *ODD))))
     return Expected(
-        prediction if draw(st.booleans()) else None,
+        (lambda: prediction) if draw(st.booleans()) else None,
         model if draw(st.booleans()) else None,
         bit_exact=draw(st.booleans()),
     )
@@ -94,6 +95,17 @@ def test_a_correct_output_fails_only_where_the_model_overflows(expected):
     verdict = judge(CORRECT, REFERENCE, Tolerance(), expected=expected)
     overflows = expected.model is not None and np.isinf(expected.model[~np.isnan(expected.model).any(axis=3)]).any()
     assert verdict.status is (Status.FAIL if overflows else Status.PASS)
+
+
+@settings(max_examples=300, deadline=None)
+@given(expectations(), st.sampled_from([*sorted(WRONG), "correct"]), st.booleans())
+def test_numbers_that_are_only_shown_change_nothing(expected, name, has_tolerance):
+    dst, tolerance = WRONG.get(name, CORRECT), Tolerance(nmse=5e-4) if has_tolerance else Tolerance()
+    shown, found = (judge(dst, REFERENCE, tolerance, expected=expected, predictions=also) for also in (True, False))
+    assert replace(found, design=shown.design) == shown
+    assert (found.deviation.wrong == shown.deviation.wrong).all()
+    if found.design is not None:
+        assert (found.design.passes, found.design.reason) == (shown.design.passes, shown.design.reason)
 
 
 @settings(max_examples=100, deadline=None)
@@ -139,7 +151,7 @@ def test_no_field_of_the_error_model_lets_a_wrong_output_pass(name, odd, everywh
     )
     with np.errstate(all="ignore"):
         found = replace(prediction, **parts)
-        expected = Expected(found)
+        expected = Expected(lambda: found)
         assert judge(WRONG[wrong], REFERENCE, Tolerance(), expected=expected).status is Status.FAIL
         assert judge(CORRECT, REFERENCE, Tolerance(), expected=expected).status is Status.PASS
         if not everywhere:
@@ -149,7 +161,7 @@ def test_no_field_of_the_error_model_lets_a_wrong_output_pass(name, odd, everywh
 def test_a_row_without_a_prediction_is_named_and_the_others_are_still_held():
     prediction = predicted(SHAPE)
     prediction.row_rmse[0, 0, 0] = np.nan
-    expected = with_gaps(Expected(prediction))
+    expected = with_gaps(Expected(lambda: prediction))
     assert (
         expected.missing
         == f"the error model has no number for 1 of 36 rows, whose K or V is too large: {DECIDES} there"
@@ -170,7 +182,7 @@ def test_a_row_without_a_prediction_is_named_and_the_others_are_still_held():
 
 
 def test_a_prediction_that_allows_anything_judges_nothing():
-    wide = Expected(predicted(SHAPE, 0.9, bound=9.0))
+    wide = Expected(lambda: predicted(SHAPE, 0.9, bound=9.0))
     for dst in (0.4 * REFERENCE, np.zeros(SHAPE), 2 * REFERENCE):
         verdict = judge(dst.astype(np.float32), REFERENCE, Tolerance(), expected=wide)
         assert verdict.status is Status.UNJUDGED
@@ -206,7 +218,7 @@ def test_records_that_contradict_themselves_are_refused():
     with pytest.raises(ValueError, match="limit cannot be NaN"):
         Limits("prediction", REFERENCE, 1.0, rows=np.full(SHAPE[:3], np.nan))
     with pytest.raises(ValueError, match="a model of shape"):
-        Expected(predicted(SHAPE), CORRECT[:1])
+        _ = Expected(lambda: predicted(SHAPE), CORRECT[:1]).prediction
     dst = CORRECT.copy()
     dst[0, 0, 0, 0] = np.nan
     metrics = judge(dst, REFERENCE, Tolerance()).metrics
@@ -229,7 +241,7 @@ def test_only_what_a_sink_makes_too_small_is_no_uncertainty(sunk, uncertain):
     found = replace(found, rows=rows, heads=replace(found.heads, mean_square=np.full((SHAPE[0], 1, SHAPE[2]), 4.0)))
     assert found.row_uncertainty == pytest.approx(np.full(SHAPE[:3], uncertain))
     assert found.row_rmse == pytest.approx(np.full(SHAPE[:3], 1.25))  # with the floor
-    too_wide = hold(CORRECT, REFERENCE, Expected(found)).too_wide
+    too_wide = hold(CORRECT, REFERENCE, Expected(lambda: found)).too_wide
     size = np.sqrt(np.square(REFERENCE).mean(axis=3))
     assert (too_wide == (2 * uncertain >= size)).all()
 
@@ -243,7 +255,7 @@ def test_the_hull_of_unsampled_rows_needs_a_number():
     dst[0, 1, 2] = 3.0  # outside the hull, in a row that is not sampled
     sample = Sample(rows, reference, np.zeros(3), low, high)
     for odd in ODD:
-        expected = Expected(predicted((1, 3, 1, 40), bound=odd))
+        expected = Expected(partial(predicted, (1, 3, 1, 40), bound=odd))
         found = judge_sample(StandInCase(), dst, sample, expected, Tolerance())
         assert found.status is Status.FAIL and "outside V's convex hull" in found.reason
         assert hold(sample.of(dst)[None, :, None], reference[None, :, None], expected) is None or not np.isnan(odd)

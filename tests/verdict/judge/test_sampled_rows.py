@@ -164,7 +164,7 @@ def test_unwritten_elements_are_counted_where_the_output_was_computed():
 
 
 def predicted(bound):
-    return Expected(made.predicted((1, 1, 1, 4), bound=bound))
+    return Expected(lambda: made.predicted((1, 1, 1, 4), bound=bound))
 
 
 def test_with_a_prediction_it_is_the_bound_of_its_head():
@@ -177,7 +177,7 @@ def test_with_a_prediction_it_is_the_bound_of_its_head():
 
 def test_the_largest_bound_of_a_heads_sampled_rows_counts_for_it():
     rows = np.array([(0, 0, 0), (0, 0, 1), (0, 1, 0)])
-    expected = Expected(made.predicted((1, 3, 1, 4), bound=np.array([0.1, 0.2, 0.5])[None, :, None, None]))
+    expected = Expected(lambda: made.predicted((1, 3, 1, 4), bound=np.array([0.1, 0.2, 0.5])[None, :, None, None]))
     sample = Sample(rows, np.full((3, 4), 0.5), np.zeros(3), np.full((1, 2, 4), -1.0), np.ones((1, 2, 4)))
     for head, most in ((0, 0.5), (1, 0.2)):
         for value, status in ((0.99 * most, Status.PASS), (1.01 * most, Status.FAIL)):
