@@ -23,8 +23,8 @@ from fattn_probe.machine.run.orders import ENDED, OrderDifference, Output
 
 LONG = 1e30
 """More FLOP than any case has."""
-CAUSES = 3
-"""The number of failures of a lane's kernel family whose cause is found: that takes most of a failure's time."""
+CAUSES = 6
+"""The number of failures of a kernel family whose cause is looked for: that takes most of a failure's time."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Schedule:
         )
         self._first, self._rest, self._tried = list[Ready](), list[Ready](), set[tuple[int, str]]()
         self._orders = defaultdict[int, Ordering](Ordering)
-        self._causes = Counter[tuple[int, frozenset[str]]]()
+        self._causes = Counter[frozenset[str]]()
 
     def events(self) -> Generator[tuple[int, Event]]:
         """The news of all lanes, by number; closing the iterator stops workers and compilers."""
@@ -163,7 +163,7 @@ class Schedule:
                 continue
             words, growth = dict(ready.words), self.compilers.build_of(ready.number).growth
             if ready.method == PoolWorker.judge:
-                words["brief"] = self._causes[ready.number, families(ready.kernels)] >= CAUSES
+                words["brief"] = self._causes[families(ready.kernels)] >= CAUSES
             task = functools.partial(ready.method, **words, number=ready.number, growth=growth)
             self._running[task] = time.monotonic()
             self.compilers.judging = len(self._running)
@@ -190,9 +190,8 @@ class Schedule:
         self.rate.add(took)
         if task.func == PoolWorker.judge:
             self._events.append((number, Result.lost(words["case"], answer.how) if died else answer))
-            if not died and answer.diagnosis and not answer.known:
-                kernels = self.compilers.build_of(number).needs(number, words["case"])
-                self._causes[number, families(kernels)] += 1
+            if not died and answer.status == "fail" and not answer.known:
+                self._causes[families(self.compilers.build_of(number).needs(number, words["case"]))] += 1
             verdicts, code = self.lanes[number].verdicts, self.compilers.build_of(number).code
             if verdicts is not None and code is not None and not died:
                 verdicts.keep(words["case"], code, answer)
