@@ -69,6 +69,10 @@ class PoolWorker:
             job = replace(job, judge=job.brief)
         return result_or_loss(job, self.session(number, growth), case)
 
+    def each(self, tasks: "Sequence[Task]") -> list[Any]:
+        """The answers of several tasks: one case in several jobs, whose judges keep the answers of the case before."""
+        return [task(self) for task in tasks]
+
     def alone(self, case: Case, number: int, growth: Growth) -> orders.Output:
         """The output of a case in a separate process, or the reason why there is none."""
         try:

@@ -1,8 +1,9 @@
 """Turn a judgement into a result for the history."""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 
 from fattn_probe.base.errors import BuildError, InputError, LostError
 from fattn_probe.cases.device import Target
@@ -10,7 +11,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.records import Result, packed_map_of
 from fattn_probe.daily.regress.verdicts import Verdicts
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.machine.run.capture import Capture, inputs_of
+from fattn_probe.machine.run.capture import Capture, FiledInputs, inputs_of
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
 from fattn_probe.verdict.judge.cases import Answers, judged, judged_case
@@ -25,6 +26,25 @@ OnResult = Callable[[Result, int, int], None]
 """Called with a result, the number of results so far, and the planned number."""
 
 
+@dataclass
+class LastAnswers:
+    """Keeps the inputs and the exact answer of the last case, which a suite judges on several GPUs."""
+
+    last: Answers | None = None
+
+    @contextmanager
+    def of(self, case: Case) -> Iterator[Answers]:
+        """The answers for a case; InputError if its inputs cannot be read."""
+        if self.last is None or self.last.case != case:
+            self.last = None
+            with inputs_of(case) as inputs:
+                answers = Answers(case, inputs)
+                self.last = None if isinstance(inputs, FiledInputs) else answers
+                yield answers
+        else:
+            yield self.last
+
+
 def result_of(
     session: Session,
     case: Case,
@@ -34,15 +54,16 @@ def result_of(
     timed: bool = True,
     verdicts: Verdicts | None = None,
     diagnosed: bool = True,
+    kept: LastAnswers | None = None,
 ) -> Result:
     """Run and judge one case as `compare` does; an error on the way makes it lost.
 
     `timed` is False if other processes share the GPU: its times are meaningless then. An output that one of `verdicts`
-    is about is not judged again. If not `diagnosed`, a failure has no cause.
+    is about is not judged again. If not `diagnosed`, a failure has no cause. `kept` has the answers of the case before.
     """
     try:
-        with inputs_of(case) as inputs:
-            subject = replace(judged_case(session, Answers(case, inputs), target, checks), diagnosed=diagnosed)
+        with (kept or LastAnswers()).of(case) as answers:
+            subject = replace(judged_case(session, answers, target, checks), diagnosed=diagnosed)
             ran = subject.run()
             if verdicts is not None and checks.of_one_run and isinstance(ran, Capture):
                 earlier = verdicts.of_output(case, subject.digest_of(ran), launches_text(ran.launches))

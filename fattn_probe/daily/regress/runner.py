@@ -31,7 +31,7 @@ from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.night import Night
 from fattn_probe.daily.regress.pool import Job
 from fattn_probe.daily.regress.records import ORDER, WHOLE, Identity, Result, Run, RunPart, Settings, StoredCase
-from fattn_probe.daily.regress.results import result_of
+from fattn_probe.daily.regress.results import LastAnswers, result_of
 from fattn_probe.daily.regress.resume import take_over
 from fattn_probe.daily.regress.schedule import Event, Orders, Schedule
 from fattn_probe.daily.regress.selection import CaseSelection, matching
@@ -287,7 +287,8 @@ class SuiteRunner:
         groups = [[run for run in runs if run not in alone], *([run] for run in alone)]
         for group in filter(None, groups):
             workers = min(self.workers_on(run.planned) for run in group)
-            lanes = [self._lane(run, workers) for run in group]
+            kept = LastAnswers()  # a worker has one copy for all lanes
+            lanes = [self._lane(run, workers, kept) for run in group]
             schedule = self.standing.schedule = Schedule(lanes, workers, self.likely)
             with closing(schedule.events()) as events:
                 yield from ((group[number], event) for number, event in events)
@@ -331,12 +332,12 @@ class SuiteRunner:
         judge = partial(result_of, checks=planned.checks, timed=workers in (None, 1))
         return Job(judge, options, planned.session.builds if workers else {}, target)
 
-    def _lane(self, run: EntryRun, workers: int) -> Lane:
+    def _lane(self, run: EntryRun, workers: int, kept: LastAnswers) -> Lane:
         """A run for the schedule, with the stored verdicts of its cases."""
         planned, job = run.planned, self._job(run.planned, workers)
         checks, ordered = planned.checks, tuple(run.ordered.values())
         verdicts = None if self.fresh else Verdicts.under(Session(job.options), planned.target, checks)
-        judge = partial(result_of, checks=checks, timed=workers == 1, verdicts=verdicts)
+        judge = partial(result_of, checks=checks, timed=workers == 1, verdicts=verdicts, kept=kept)
         job = replace(job, judge=judge, brief=partial(judge, diagnosed=False))
         return Lane(planned.on, planned.session, job, run.left, checks.order, ordered, verdicts)
 

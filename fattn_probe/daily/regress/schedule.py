@@ -155,36 +155,60 @@ class Schedule:
         """The next task for a worker, None if there is none at the moment."""
         while True:
             self._hear()
-            ready = self._next()
-            if ready is None:
+            every = self._next()
+            if not every:
                 if not self._compiling and not self.left:
                     return
                 yield None
                 continue
-            words, growth = dict(ready.words), self.compilers.build_of(ready.number).growth
-            if ready.method == PoolWorker.judge:
-                words["brief"] = self._causes[families(ready.kernels)] >= CAUSES
-            task = functools.partial(ready.method, **words, number=ready.number, growth=growth)
+            tasks = list[Task]()
+            for ready in every:
+                words, growth = dict(ready.words), self.compilers.build_of(ready.number).growth
+                if ready.method == PoolWorker.judge:
+                    words["brief"] = self._causes[families(ready.kernels)] >= CAUSES
+                tasks.append(functools.partial(ready.method, **words, number=ready.number, growth=growth))
+            task = tasks[0] if len(tasks) == 1 else functools.partial(PoolWorker.each, tasks=tasks)
             self._running[task] = time.monotonic()
             self.compilers.judging = len(self._running)
             yield task
 
-    def _next(self) -> Ready | None:
-        """The next task: a case likely to show a change, else a kernel's smallest case, an order, the longest case."""
+    def _next(self) -> list[Ready]:
+        """The next task: a case likely to show a change, else a kernel's smallest case, an order, the longest case.
+
+        The longest case is judged in all lanes where it is ready, because that takes its inputs and answer only once.
+        """
         while self._first:
             ready = heapq.heappop(self._first)
             fresh = {(ready.number, name) for name in ready.kernels} - self._tried
             self._tried |= fresh
             if fresh or ready.key[0] < LAST - 1:
-                return ready
-            heapq.heappush(self._rest, replace(ready, key=(-ready.words["case"].op.sizes.flop,)))
-        return heapq.heappop(self._rest) if self._rest else None
+                return [ready]
+            case = ready.words["case"]
+            heapq.heappush(self._rest, replace(ready, key=(-case.op.sizes.flop, int(case.digest, 16))))
+        found = list[Ready]()
+        while self._rest and (not found or (len(found[0].key) > 1 and self._rest[0].key == found[0].key)):
+            found.append(heapq.heappop(self._rest))
+        return found
 
     def _take(self, task: Any, answer: Any) -> None:  # noqa: ANN401 (whatever the method of a task returns)
-        """Process a worker's answer; the orders of a lane run when the separate outputs of its cases are known."""
-        number, words, died = task.keywords["number"], task.keywords, isinstance(answer, Died)
+        """Process a worker's answer, or its answers to several tasks; if these killed it, each of them runs alone."""
         took = self.compilers.share * (time.monotonic() - self._running.pop(task))
         self.compilers.judging = len(self._running)
+        if task.func != PoolWorker.each:
+            self._taken(task, answer, took)
+            return
+        tasks = task.keywords["tasks"]
+        if isinstance(answer, Died):
+            for one in tasks:
+                words = {"case": one.keywords["case"]}
+                heapq.heappush(self._rest, Ready((-LONG,), PoolWorker.judge, one.keywords["number"], words))
+            return
+        for one, its_own in zip(tasks, answer, strict=True):
+            self._taken(one, its_own, took / len(tasks))
+
+    def _taken(self, task: Any, answer: Any, took: float) -> None:  # noqa: ANN401 (as above)
+        """Process an answer; the orders of a lane run when the separate outputs of its cases are known."""
+        number, words, died = task.keywords["number"], task.keywords, isinstance(answer, Died)
         self.left -= 1
         self.spent[number] += took
         self.rate.add(took)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress import compilers as module
 from fattn_probe.daily.regress.compilers import LAST, GrowingBuild, Lane, Likely
-from fattn_probe.daily.regress.pool import Growth, Job, judged
+from fattn_probe.daily.regress.pool import Growth, Job, PoolWorker, judged
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Standing
 from fattn_probe.daily.regress.schedule import CAUSES, Schedule
@@ -251,6 +252,36 @@ def test_each_kernel_is_tried_with_its_smallest_case_then_the_longest_cases_foll
     made = schedule(compilers, kernels, likely=Likely(families=["mma"]))
     compilers.there["sim:h200"] = {"vec 1", "mma 2"}
     assert [event.name for _, event in made.events()] == ["n4", "n1", "n5", "n3", "n2"]
+
+
+def test_a_long_case_is_judged_on_all_gpus_by_one_worker(compilers, monkeypatch):
+    made, given = schedule(compilers, {"n1": ("vec 1",), "n2": ("vec 1",)}, on=((H200, 2), (V100, 2))), list[Any]()
+    tasks = made._tasks
+
+    def noted():
+        for task in tasks():
+            given.append(task)
+            yield task
+
+    monkeypatch.setattr(made, "_tasks", noted)
+    found = sorted((number, event.name) for number, event in made.events())
+    assert found == [(0, "n1"), (0, "n2"), (1, "n1"), (1, "n2")]
+    (together,) = [task.keywords["tasks"] for task in given if task is not None and task.func is PoolWorker.each]
+    assert [(one.keywords["number"], one.keywords["case"].name) for one in together] == [(0, "n2"), (1, "n2")]
+    assert made.left == 0 and made.rate.number == 4
+
+
+def test_a_case_that_kills_workers_is_tried_on_each_gpu_alone(compilers):
+    made = schedule(compilers, {"n1": ("vec 1",), "die": ("vec 1",)}, on=((H200, 2), (V100, 2)))
+    made.lanes = [replace(lane, job=replace(lane.job, judge=dies_on_v100)) for lane in made.lanes]
+    found = {(number, event.name): event.status for number, event in made.events()}
+    assert found == {(0, "n1"): "pass", (1, "n1"): "pass", (0, "die"): "pass", (1, "die"): "lost"}
+
+
+def dies_on_v100(session, case, target):
+    if case.name == "die" and str(target) == str(V100):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Result(case.name, case.digest, "pass")
 
 
 def test_the_cases_that_are_likely_to_tell_come_first_with_their_kernels(compilers):

@@ -1,6 +1,8 @@
 """Verdicts of earlier runs: when they are taken over, and when not."""
 
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -11,10 +13,11 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.daily.regress import results
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Result
-from fattn_probe.daily.regress.results import result_of
+from fattn_probe.daily.regress.results import LastAnswers, result_of
 from fattn_probe.daily.regress.verdicts import MOST, Verdicts
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.features import CUDA
+from fattn_probe.machine.run.capture import FiledInputs
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.cases import JudgedCase, judged
 from fattn_probe.verdict.judge.checks import Checks
@@ -60,6 +63,25 @@ def test_the_verdict_of_the_same_output_needs_the_same_launches(cache):
     ]
     assert found[1:] == [None] * 3 and (found[0].output, found[0].reused) == ("a" * 64, False)
     assert Verdicts("others").of_output(ONE, "a" * 64, theirs) is None
+
+
+def test_the_inputs_of_a_case_are_made_once_for_all_gpus(monkeypatch):
+    """Those of a large case are in a file, which is removed."""
+    made, kept = Mock(side_effect=lambda one: nullcontext({"Q": one.name})), LastAnswers()
+    monkeypatch.setattr(results, "inputs_of", made)
+    one, two = case("one", 2), case("two", 2)
+    asked = [one, case("one", 2), two, one]
+    found = []
+    for each in asked:
+        with kept.of(each) as answers:
+            found.append(answers)
+    assert [answers.inputs["Q"] for answers in found] == ["one", "one", "two", "one"]
+    assert found[0] is found[1] is not found[3] and made.call_count == 3
+    made.side_effect = lambda one: nullcontext(FiledInputs(Path("case.gguf"), {}))
+    for _ in range(2):
+        with kept.of(two) as answers:
+            assert answers.case == two
+    assert made.call_count == 5
 
 
 @pytest.mark.build
