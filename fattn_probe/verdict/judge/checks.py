@@ -48,7 +48,7 @@ class Checks:
     value, or in a different way, even if its error is small. With `kernels`, it fails if the default release is known
     to launch different kernels for this op on this GPU. `order`: the number of random orders in which all cases of an
     entry run in one process, where each must give the same result as alone. `predictions`: whether the error model is
-    computed also where the rounding model decides, for its numbers.
+    computed for its numbers too, where the rounding model decides.
     """
 
     model: UseModel = "auto"
