@@ -64,15 +64,23 @@ KINDS = {
 
 def explain(error: ErrorDetails, settings: Any, spec: type[Spec] = Scenario) -> tuple[Key, str]:  # noqa: ANN401 (YAML)
     """The key (path in the file) of an error in `settings`, which are those of a `spec`, and its message."""
-    key, kind = _file_key(error["loc"], settings), error["type"]
+    kind, context = error["type"], error.get("ctx", {})
+    key: Key = ()
+    value: Any = settings
+    for number, step in enumerate(error["loc"]):  # has tags of unions too, which are not keys in the file
+        inside = (isinstance(value, dict) and step in value) or (isinstance(value, list) and isinstance(step, int))
+        if inside:
+            key, value = (*key, step), value[step]
+        elif number == len(error["loc"]) - 1 and isinstance(value, dict):
+            key = (*key, step)
     if kind == "value_error":
-        return key, str(error["ctx"]["error"])
+        return key, str(context["error"])
     if error["loc"][:1] == ("expect",) and len(error["loc"]) > 2:
         key = error["loc"][:2]
         return key, f"found {_show(settings['expect'][key[1]])}, allowed: {FACTS}"
     tags = list(_schema_at(error["loc"], spec).get("discriminator", {}).get("mapping", {}))
     if kind.startswith("union_tag"):
-        tag = error.get("ctx", {}).get("tag")
+        tag = context.get("tag")
         found = "missing" if tag is None else f"found {tag!r}"
         hint = "" if tag is None else nearest(str(tag), sorted(tags))
         return (*key, "kind"), f"{found}, allowed: {', '.join(sorted(tags))}{hint}"
@@ -86,20 +94,16 @@ def explain(error: ErrorDetails, settings: Any, spec: type[Spec] = Scenario) -> 
     such_as = ""
     if kind in MAPPINGS and tags:  # a mapping whose `kind` chooses its other keys, such as a mask's
         such_as = f" such as {{kind: {error['input'] if error['input'] in tags else tags[0]}}}"
-    return key, f"found {_show(error['input'])}, allowed: {_allowed(error)}{such_as}"
-
-
-def _allowed(error: ErrorDetails) -> str:
-    kind, context = error["type"], error.get("ctx", {})
+    allowed = KINDS.get(kind, error["msg"])
     if kind == "literal_error":
         names = [name.strip(" '") for name in context["expected"].replace(" or ", ", ").split(",")]
-        return ", ".join(names) + nearest(str(error["input"]), names)
-    if kind == "string_pattern_mismatch":
-        return PATTERNS[context["pattern"]]
-    if kind in BOUNDS:
+        allowed = ", ".join(names) + nearest(str(error["input"]), names)
+    elif kind == "string_pattern_mismatch":
+        allowed = PATTERNS[context["pattern"]]
+    elif kind in BOUNDS:
         bound, words = BOUNDS[kind]
-        return words.format(context[bound])
-    return KINDS.get(kind, error["msg"])
+        allowed = words.format(context[bound])
+    return key, f"found {_show(error['input'])}, allowed: {allowed}{such_as}"
 
 
 def nearest(name: str, names: list[str]) -> str:
@@ -129,20 +133,6 @@ def _schema_at(loc: Key, spec: type[Spec]) -> dict[str, Any]:
         else:
             schema = schema.get("properties", {}).get(step, {})
     return _resolve(schema, spec)
-
-
-def _file_key(loc: Key, settings: dict[str, Any]) -> Key:
-    """A pydantic location without the tags of unions, which are not keys in the file."""
-    key: list[str | int] = []
-    value: Any = settings
-    for number, step in enumerate(loc):
-        inside = (isinstance(value, dict) and step in value) or (isinstance(value, list) and isinstance(step, int))
-        if inside:
-            key.append(step)
-            value = value[step]
-        elif number == len(loc) - 1 and isinstance(value, dict):
-            key.append(step)
-    return tuple(key)
 
 
 def _show(value: object) -> str:

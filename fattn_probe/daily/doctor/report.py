@@ -126,7 +126,16 @@ def _findings(facts: MachineFacts) -> Iterator[DoctorFinding]:
     yield _finding(
         "Python", "everything", f"install Python {least} or newer", found=python, problem=old, absent="missing"
     )
-    yield _processor(facts)
+    machine = f"{facts.system} {facts.machine}, {facts.cores} cores"
+    problem, remedy = "", "use Linux on x86-64 or aarch64"
+    lacks = [flag for flag in X86_FLAGS if flag not in facts.cpu_flags] if facts.machine == "x86_64" else []
+    if facts.system != "Linux" or facts.machine not in ("x86_64", "aarch64"):
+        problem = machine
+    elif lacks:
+        problem = f"{machine}, without {', '.join(lacks)}"
+        remedy = "use a processor of 2013 or later, or a virtual machine that exposes these flags"
+    purpose = "running the simulator (vector and half-precision instructions)"
+    yield _finding("machine", purpose, remedy, found=machine, problem=problem, absent="missing")
     yield _tool(facts, "g++", "building the simulator and the runner", absent="missing")
     yield _tool(facts, "addr2line", "file and line in findings of the simulator's checker", absent="missing")
     for package, file in HEADERS.items():
@@ -162,19 +171,6 @@ def _findings(facts: MachineFacts) -> Iterator[DoctorFinding]:
     on_gpu = {"cuda-gdb": "inspect on a real GPU", "ncu": "profile on a real GPU"}
     for name, purpose in (on_gpu | {"cuobjdump": "register counts of real builds"}).items():
         yield _finding(name, purpose, toolkit, found=facts.tools[name].path if name in facts.tools else "")
-
-
-def _processor(facts: MachineFacts) -> DoctorFinding:
-    name = f"{facts.system} {facts.machine}, {facts.cores} cores"
-    problem, remedy = "", "use Linux on x86-64 or aarch64"
-    lacks = [flag for flag in X86_FLAGS if flag not in facts.cpu_flags] if facts.machine == "x86_64" else []
-    if facts.system != "Linux" or facts.machine not in ("x86_64", "aarch64"):
-        problem = name
-    elif lacks:
-        problem = f"{name}, without {', '.join(lacks)}"
-        remedy = "use a processor of 2013 or later, or a virtual machine that exposes these flags"
-    purpose = "running the simulator (vector and half-precision instructions)"
-    return _finding("machine", purpose, remedy, found=name, problem=problem, absent="missing")
 
 
 def _tool(facts: MachineFacts, name: str, purpose: str, absent: Status = "optional") -> DoctorFinding:

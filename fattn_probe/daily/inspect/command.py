@@ -12,7 +12,7 @@ from fattn_probe.base.errors import ComparisonError, InputError, LostError
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.examine import Examined, WatchResult
 from fattn_probe.daily.inspect.facts import Facts, Value
-from fattn_probe.daily.inspect.tensors import TensorReading, as_text
+from fattn_probe.daily.inspect.tensors import as_text
 from fattn_probe.daily.inspect.view.show import facts_json, render, render_side_by_side, side_by_side, side_by_side_json
 from fattn_probe.machine.run.command import describe
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost
@@ -39,9 +39,17 @@ def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
         return
     yield render(item.inspection.result, item.inspection.reasons, verbose=verbose)
     if item.tensors is not None:
-        yield render_tensors(item.tensors)
+        yield Text("\nTensors in memory", "bold")
+        for check in item.tensors.checks:
+            same = f"{check['bytes']} bytes, equal to the input"
+            differs = f"{check['differing']} of {check['bytes']} bytes differ from the input, "
+            said, style = (f"{differs}the first at {check['first']}", "red") if check["differing"] else (same, "")
+            yield Text(f"{check['name']}: {said}", style)
+        yield from (Text(f"{wanted.text} =\n{as_text(values)}") for wanted, values in item.tensors.parts)
+        if item.tensors.file is not None:
+            yield Text(f"capture: {item.tensors.file}", "dim")
     if item.watched is not None:
-        yield render_watched(item.watched)
+        yield from _stops(item.watched)
     if item.trace is not None:
         from fattn_probe.daily.inspect.trace.show import render_trace  # other inspections do not load it
 
@@ -55,34 +63,18 @@ def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
         yield Text(item.nan.words if item.nan else "none: every input and every element of dst is finite")
 
 
-def render_tensors(read: TensorReading) -> RenderableType:
-    """Show whether memory holds the inputs, and the requested slices."""
-    lines: list[RenderableType] = [Text("\nTensors in memory", "bold")]
-    for item in read.checks:
-        same = f"{item['bytes']} bytes, equal to the input"
-        differs = f"{item['differing']} of {item['bytes']} bytes differ from the input, the first at {item['first']}"
-        said, style = (differs, "red") if item["differing"] else (same, "")
-        lines.append(Text(f"{item['name']}: {said}", style))
-    for wanted, values in read.parts:
-        lines.append(Text(f"{wanted.text} =\n{as_text(values)}"))
-    if read.file is not None:
-        lines.append(Text(f"capture: {read.file}", "dim"))
-    return Group(*lines)
-
-
-def render_watched(watched: WatchResult) -> RenderableType:
+def _stops(watched: WatchResult) -> Iterator[RenderableType]:
     """Show each stop with its values."""
-    lines: list[RenderableType] = [Text("\nStops", "bold")]
+    yield Text("\nStops", "bold")
     for stop in watched.stops:
-        lines.append(Text(stop.place))
+        yield Text(stop.place)
         for expression, value in stop.values.items():
             if value is not None:
-                lines.append(Text(f"  {expression} = {value}"))
+                yield Text(f"  {expression} = {value}")
             else:
-                lines.append(Text(f"  {expression}: {stop.refusals[expression]}", "red"))
+                yield Text(f"  {expression}: {stop.refusals[expression]}", "red")
     if watched.why:
-        lines.append(Text(f"no more stops: the program {watched.why}", "dim"))
-    return Group(*lines)
+        yield Text(f"no more stops: the program {watched.why}", "dim")
 
 
 def pair(done: Sequence[Examined]) -> tuple[Facts, Facts] | None:

@@ -51,20 +51,6 @@ def _index(text: str, word: str) -> slice | int:
         raise InputError(f"--values {text!r}: {word!r} is not an index such as 3, :8 or 0:64:2") from error
 
 
-def check_bytes(case: Case, inputs: Mapping[str, Bytes], memory: Mapping[str, Bytes]) -> list[dict[str, Any]]:
-    """Compare each operand's bytes in the program's memory with the case's inputs.
-
-    Keys: `name`, `bytes`, the number of `differing` ones, and the `first` of these, None if there are none.
-    """
-    checks = []
-    for name, view in case.op.tensors.items():
-        found = memory[name]
-        places = np.flatnonzero(inputs[view.root][view.offset : view.offset + found.size] != found)
-        first = int(places[0]) if places.size else None
-        checks.append({"name": name, "bytes": int(found.size), "differing": int(places.size), "first": first})
-    return checks
-
-
 def part(values: Floats, wanted: Slice) -> Floats:
     """The requested part of a tensor; InputError if an index is out of range."""
     ne = values.shape[::-1]
@@ -139,4 +125,10 @@ def read_tensors(
             roots[view.root][view.offset : view.offset + memory[name].size] = memory[name]
         ran = ("", (), target.backend, str(target), provenance)
         write_capture(Capture(case.name, case.digest, case.op, roots, dst, launches, *ran), file)
-    return TensorReading(memory, check_bytes(case, inputs, memory), tuple(parts), file)
+    checks = []
+    for name, view in case.op.tensors.items():
+        found = memory[name]
+        places = np.flatnonzero(inputs[view.root][view.offset : view.offset + found.size] != found)
+        first = int(places[0]) if places.size else None
+        checks.append({"name": name, "bytes": int(found.size), "differing": int(places.size), "first": first})
+    return TensorReading(memory, checks, tuple(parts), file)

@@ -168,10 +168,16 @@ def head_statistics(op: Op, values: Mapping[str, object], at: tuple[int, int], b
     )
     sink = float(np.asarray(values["sinks"]).reshape(-1)[head]) if op.has_sinks else -np.inf
     logits, sums, weights = list[Range](), list[Range](), list[Weights]()
+    rows = max(1, MOST // len(K))
     with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite are left out
-        for logit, P, of_sink in softmax_rows(op, Q, K, bias, sink):
+        for first in range(0, len(Q), rows):
+            here = slice(first, first + rows)
+            logit = logits_of(Q[here] @ K.T, op.params, None if bias is None else bias[here])
+            largest = np.maximum(logit.max(axis=1), sink)
+            largest = np.where(np.isfinite(largest), largest, 0.0)  # rows that see nothing have P = 0
+            P = np.exp(logit - largest[:, None])
             logits.append(Range.of(logit))
-            sums.append(Range.of(P.sum(axis=1) + of_sink))
+            sums.append(Range.of(P.sum(axis=1) + np.exp(sink - largest)))
             weights.append(Weights.of(P, V))
     positive = max(1, sum(part.positive for part in weights))
     return HeadStatistics(
@@ -180,17 +186,6 @@ def head_statistics(op: Op, values: Mapping[str, object], at: tuple[int, int], b
         sum(part.subnormal for part in weights) / positive,
         sum(part.zero for part in weights) / positive,
     )
-
-
-def softmax_rows(op: Op, Q: F64, K: F64, bias: F64 | None, sink: float) -> Iterator[tuple[F64, F64, F64]]:
-    """Logits, P and the sink's part of the sums, some queries at a time; rows that see nothing have P = 0."""
-    rows = max(1, MOST // len(K))
-    for first in range(0, len(Q), rows):
-        here = slice(first, first + rows)
-        logits = logits_of(Q[here] @ K.T, op.params, None if bias is None else bias[here])
-        largest = np.maximum(logits.max(axis=1), sink)
-        largest = np.where(np.isfinite(largest), largest, 0.0)
-        yield logits, np.exp(logits - largest[:, None]), np.exp(sink - largest)
 
 
 def tiles_of(op: Op, values: Mapping[str, object]) -> tuple[float, float, float]:

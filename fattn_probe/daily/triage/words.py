@@ -34,7 +34,14 @@ def sentence(result: TriageResult) -> str:
     if isinstance(guilty, AsDesigned):
         layers = ", ".join(map(str, guilty.warnings))
         return f"The model itself: nothing is wrong, but attention is inaccurate by design in layers {layers}."
-    return f"{said_of(guilty)}{attention_beside(result)}."
+    if isinstance(guilty, AttentionWrong | AttentionOverflows):
+        return f"{said_of(guilty)}."
+    if any(isinstance(other, AttentionWrong) for other in result.answer.others):
+        return f"{said_of(guilty)}; attention is wrong too, later."
+    judged = [found for found in result.judgements if found.status is not Status.UNSUPPORTED]
+    passed = [found for found in judged if found.status is Status.PASS]
+    correct = f"; attention is correct, in {len(passed)} of {len(judged)} judged ops" if passed else ""
+    return f"{said_of(guilty)}{correct}."
 
 
 def said_of(guilty: Guilty) -> str:
@@ -97,18 +104,6 @@ def not_finite(guilty: NotFinite) -> str:
     if guilty.finite_without:
         words += "; without flash attention it is finite"
     return words
-
-
-def attention_beside(result: TriageResult) -> str:
-    """Whether attention is correct, if the culprit is something else."""
-    guilty = result.answer.guilty
-    if isinstance(guilty, AttentionWrong | AttentionOverflows):
-        return ""
-    if any(isinstance(other, AttentionWrong) for other in result.answer.others):
-        return "; attention is wrong too, later"
-    judged = [found for found in result.judgements if found.status is not Status.UNSUPPORTED]
-    passed = [found for found in judged if found.status is Status.PASS]
-    return f"; attention is correct, in {len(passed)} of {len(judged)} judged ops" if passed else ""
 
 
 def scope(result: TriageResult) -> str:

@@ -187,8 +187,11 @@ def is_safe(draft: Draft, span: Span, part: Span, text: str) -> bool:
 def is_value(draft: Draft, index: int) -> bool:
     """Whether a value ends with a token."""
     word = draft.word(index)
-    value = draft.is_name(index) or NUMBER.match(word) is not None or word in (")", "]")
-    return value and not (word == ")" and is_cast(draft, index))
+    if word == ")":  # it may end a C cast to a pointer or a number: `(const half2 *)`, `(float)`
+        inside = draft.words[draft.mates[index] + 1 : index]
+        number = inside in (["float"], ["int"], ["int64_t"], ["half"], ["float2"])
+        return not (number or inside[-1:] == ["*"])
+    return draft.is_name(index) or NUMBER.match(word) is not None or word == "]"
 
 
 def is_pure(draft: Draft, span: Span) -> bool:
@@ -215,12 +218,6 @@ def is_immediate(draft: Draft, index: int) -> bool:
     closer = next((at for at in range(index, len(draft.words)) if draft.words[at] == ")"), index)
     alone = draft.word(index - 1) == "," and draft.word(index + 1) in (",", ")")
     return alone and draft.word(draft.mates[closer] - 1).startswith("__builtin_")
-
-
-def is_cast(draft: Draft, closer: int) -> bool:
-    """Whether a `)` ends a C cast to a pointer or a number: `(const half2 *)`, `(float)`."""
-    inside = draft.words[draft.mates[closer] + 1 : closer]
-    return bool(inside) and (inside[-1] == "*" or inside in (["float"], ["int"], ["int64_t"], ["half"], ["float2"]))
 
 
 def in_template(draft: Draft, index: int) -> bool:

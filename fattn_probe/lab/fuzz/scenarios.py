@@ -142,9 +142,17 @@ def simplest(settings: Settings) -> Settings:
 def _draw(rng: Random) -> Settings:
     settings = draw_shape(rng)
     settings["seed"] = rng.randrange(1000)
-    settings |= _params(rng, settings)
+    _draw_params(rng, settings)
     settings["mask"] = draw_mask(rng, settings)
-    found: dict[str, Settings] = {"mask": _mask_layout(rng, settings)}
+    found: dict[str, Settings] = {"mask": {}}
+    # The mask's rows are mostly padded to 64 if they are scanned, because the scan reads the rows of whole query tiles.
+    scanned = settings["n_kv"] % STRIDE == 0 and (settings["n_q"] >= 1024 or settings.get("n_seq", 1) > 1)
+    if rng.random() < (0.97 if scanned else 0.3):
+        found["mask"]["pad"] = 64 if scanned else rng.choice([2, 16, 32, 64])
+    if rng.random() < 0.1:
+        found["mask"]["offset"] = rng.randint(1, 70)
+    if settings.get("n_seq", 1) > 1 and rng.random() < 0.3:
+        found["mask"]["per_sequence"] = False
     if rng.random() < 0.35:
         found["Q"] = _view(rng, "f32", settings["n_head"], settings["n_q"])
     if rng.random() < 0.5:
@@ -171,17 +179,15 @@ def _draw(rng: Random) -> Settings:
     return simplest(settings)
 
 
-def _params(rng: Random, shape: Settings) -> Settings:
-    found: Settings = {}
+def _draw_params(rng: Random, settings: Settings) -> None:
     if rng.random() < 0.15:
-        found["scale"] = round(rng.choice([rng.uniform(0.01, 0.4), 1.0]), 4)
-    if rng.random() < (0.15 if shape["hsk"] in SOFTCAP else 0.02):
-        found["logit_softcap"] = float(rng.choice([10, 30, 50]))
+        settings["scale"] = round(rng.choice([rng.uniform(0.01, 0.4), 1.0]), 4)
+    if rng.random() < (0.15 if settings["hsk"] in SOFTCAP else 0.02):
+        settings["logit_softcap"] = float(rng.choice([10, 30, 50]))
     if rng.random() < 0.15:
-        found["sinks"] = True
+        settings["sinks"] = True
     if rng.random() < 0.05:
-        found["prec"] = "default"
-    return found
+        settings["prec"] = "default"
 
 
 def draw_mask(rng: Random, settings: Settings) -> Settings:
@@ -219,19 +225,6 @@ def draw_mask(rng: Random, settings: Settings) -> Settings:
         case "sum":
             window = {"kind": "sliding_window", "window": rng.randint(1, n_kv)}
             found["of"] = [{"kind": "causal"}, rng.choice([window, {"kind": "random", "blocks": 0.0}])]
-    return found
-
-
-def _mask_layout(rng: Random, settings: Settings) -> Settings:
-    """Padding of the mask: mostly 64 if its rows are scanned, because the scan reads the rows of whole query tiles."""
-    found: Settings = {}
-    scanned = settings["n_kv"] % STRIDE == 0 and (settings["n_q"] >= 1024 or settings.get("n_seq", 1) > 1)
-    if rng.random() < (0.97 if scanned else 0.3):
-        found["pad"] = 64 if scanned else rng.choice([2, 16, 32, 64])
-    if rng.random() < 0.1:
-        found["offset"] = rng.randint(1, 70)
-    if settings.get("n_seq", 1) > 1 and rng.random() < 0.3:
-        found["per_sequence"] = False
     return found
 
 

@@ -85,7 +85,9 @@ def attention_of(launches: Sequence[LaunchRecord], arch: int, constants: Constan
         blocks=launch.grid,
         warps=launch.block[1],
         columns=_columns(family, (DKQ, ncols1 * ncols2), arch, constants),
-        sums_in_f32=family is MMA_F16 and _sums_in_f32(DV, arch, constants),
+        # P*V is summed in float32 only by AMD's CDNA, and by RDNA3 if DV is not a multiple of 32
+        sums_in_f32=family is MMA_F16
+        and (constants.cdna_in_f32 if is_cdna(arch) else AMD <= arch < RDNA4 and DV % 32 != 0),
         max_offset=constants.max_offset,
         scanned=any(launch.kernel == MASK_SCAN for launch in launches),
     )
@@ -107,13 +109,6 @@ def _columns(family: Family, sizes: tuple[int, int], arch: int, constants: Const
     columns = generation_of(arch).columns
     narrow = arch < AMD and columns == 16 and (sizes[1] == 8 or sizes in constants.narrow)
     return 8 if narrow else columns
-
-
-def _sums_in_f32(DV: int, arch: int, constants: Constants) -> bool:
-    """Whether mma_f16 sums P*V in float32: only AMD's CDNA, and RDNA3 if DV is not a multiple of 32."""
-    if is_cdna(arch):
-        return constants.cdna_in_f32
-    return AMD <= arch < RDNA4 and DV % 32 != 0
 
 
 def _type(enumerator: str) -> str:

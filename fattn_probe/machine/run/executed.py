@@ -136,16 +136,6 @@ def read_object(path: Path) -> ObjectCode:
         raise ValueError(f"{path}: not an object: {error}") from None
 
 
-def linked_objects(folder: Path) -> list[list[str]]:
-    """The objects of a build's CUDA library, base library and runner, without stubs, in the order of each link."""
-    links = {}
-    for line in (folder / "build.ninja").read_text().splitlines():
-        output, found, inputs = line.removeprefix("build ").partition(": link ")
-        if found:
-            links[output] = [word for word in inputs.split() if word.endswith(".o") and not word.startswith(GENERATED)]
-    return [links[output] for output in (CUDA_LIBRARY, BASE, f"bin/{RUNNER}")]
-
-
 def is_added(path: str) -> bool:
     """Whether only some runs execute an object's code: the bodies of kernels, and the functions that launch them."""
     return CASE_PREFIX in path
@@ -178,8 +168,14 @@ class ExecutedCode:
 
         An object of a build does not change, so those that were read `before` are not read again.
         """
+        links = {}
         try:
-            linked = linked_objects(folder)
+            for line in (folder / "build.ninja").read_text().splitlines():
+                output, found, inputs = line.removeprefix("build ").partition(": link ")
+                if found:
+                    objects = (word for word in inputs.split() if word.endswith(".o"))
+                    links[output] = [word for word in objects if not word.startswith(GENERATED)]
+            linked = [links[output] for output in (CUDA_LIBRARY, BASE, f"bin/{RUNNER}")]
         except (OSError, KeyError) as error:
             raise ValueError(f"{folder}: {error}") from None
         if before is not None and [list(library) for library in before.libraries] == linked:
@@ -198,7 +194,15 @@ class ExecutedCode:
 
     def digest(self, launches: Sequence[LaunchRecord]) -> str | None:
         """The digest of the code of a run with these launches; None if that is not known."""
-        roots = self._roots(launches)
+        # the symbols of the kernels that are launched, and of their host functions; none if one is missing
+        wanted, names = list[str | None](), {kernel for kernel, _ in self.bodies}
+        for launch in launches:
+            if family := BY_KERNEL.get(launch.kernel):
+                case = instance_of(family, launch.values, self.cases)
+                wanted.append(self.launchers.get(case.whole.name) if case else None)
+            if family or launch.kernel in names:  # any other kernel is in the host's objects
+                wanted.append(self.bodies.get((launch.kernel, launch.values)))
+        roots = () if None in wanted else tuple(sorted({name for name in wanted if name}))
         if roots and roots not in self._digests and self._is_told_apart:
             places = [self._places[0][name] for name in roots]
             self._digests[roots] = short([self._host, *self._followed(places, roots)])
@@ -209,17 +213,6 @@ class ExecutedCode:
         known = ((BY_KERNEL.get(launch.kernel), launch.values) for launch in launches)
         found = (instance_of(family, values, self.cases) for family, values in known if family)
         return {kernel.name for kernel in found if kernel is not None}
-
-    def _roots(self, launches: Sequence[LaunchRecord]) -> tuple[str, ...]:
-        """The symbols of the kernels that are launched, and of their host functions; none if one is missing."""
-        wanted, names = list[str | None](), {kernel for kernel, _ in self.bodies}
-        for launch in launches:
-            if family := BY_KERNEL.get(launch.kernel):
-                case = instance_of(family, launch.values, self.cases)
-                wanted.append(self.launchers.get(case.whole.name) if case else None)
-            if family or launch.kernel in names:  # any other kernel is in the host's objects
-                wanted.append(self.bodies.get((launch.kernel, launch.values)))
-        return () if None in wanted else tuple(sorted({name for name in wanted if name}))
 
     @cached_property
     def _objects(self) -> list[tuple[int, str, ObjectCode]]:

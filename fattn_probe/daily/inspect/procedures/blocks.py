@@ -81,8 +81,13 @@ def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], *, spa
         if where in ("", "launched"):
             break
         yield reader.first(debugger, stop, names.get(where, SPLIT_VARIABLES))
-        if where == "tile_call":
-            return_at_once(debugger)
+        if where == "tile_call":  # step into the function, make a return its first instruction, and return from it
+            debugger.resume("step")
+            (offset,) = OFFSET.findall(debugger.execute("info symbol $pc"))
+            architecture = debugger.execute("show architecture")
+            kind, instruction = next(code for name, code in RETURN.items() if name in architecture)
+            debugger.execute(f"set var *({kind} *)((long)$pc - {offset}) = {instruction}")
+            debugger.execute("return")
         elif where != "kbc":
             debugger.execute("return")
             reader.known.pop(stop.breakpoints[0])
@@ -91,16 +96,6 @@ def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], *, spa
         yield ended(stop)
         return
     debugger.execute("set var simt::focus.scout = 0")
-
-
-def return_at_once(debugger: Debugger) -> None:
-    """Step from a line into the function that it calls, make a return its first instruction, and return from it."""
-    debugger.resume("step")
-    (offset,) = OFFSET.findall(debugger.execute("info symbol $pc"))
-    architecture = debugger.execute("show architecture")
-    kind, instruction = next(code for name, code in RETURN.items() if name in architecture)
-    debugger.execute(f"set var *({kind} *)((long)$pc - {offset}) = {instruction}")
-    debugger.execute("return")
 
 
 class BlockReader:
@@ -180,7 +175,15 @@ def read_gpu_blocks(
             yield record
     debugger.delete(*points)
     yield from reader.scanned_mask(sparse)
-    yield from reader.first_tiles(ends)
+    # the tiles of the blocks at a tile's call at the first such stop; then the kernel runs to its end
+    points = reader.insert("tile_call") if "kbc" in reader.shape else []
+    stop = debugger.resume("continue")
+    if not point_of(ends, stop) and stop.reason == "breakpoint":
+        yield from reader.standing(stop, reader.all_blocks())
+        debugger.delete(*points)
+        stop = debugger.resume("continue")
+    if not point_of(ends, stop):
+        yield ended(stop)
 
 
 class _GpuReader:
@@ -216,17 +219,6 @@ class _GpuReader:
         pointer, values = self.debugger.evaluate(["(long)KV_max", f"*KV_max@{masks * self.shape['iter_j']}"])
         if pointer not in (None, "0") and values is not None:
             yield {"at": "KV_max", "values": values, "nbatch_fa": self.shape["nbatch_fa"], "sparse": sparse}
-
-    def first_tiles(self, ends: Points) -> Iterator[Document]:
-        """The tiles of the blocks at a tile's call at the first such stop; then the kernel runs to its end."""
-        points = self.insert("tile_call") if "kbc" in self.shape else []
-        stop = self.debugger.resume("continue")
-        if not point_of(ends, stop) and stop.reason == "breakpoint":
-            yield from self.standing(stop, self.all_blocks())
-            self.debugger.delete(*points)
-            stop = self.debugger.resume("continue")
-        if not point_of(ends, stop):
-            yield ended(stop)
 
     def _threads_0(self) -> Iterator[tuple[Block, str, int]]:
         """The place of each block's thread 0: block, file, line."""

@@ -151,7 +151,15 @@ def read_op(debugger: Debugger, plan: Document) -> Document:
     if where != "launch":
         return found | {"ended": [stop.reason, stop.detail, stop.function]}
     debugger.delete(*points)
-    found |= read_host(debugger)
+    frames = enumerate(debugger.frames(FRAMES))
+    caller = next((level for level, frame in frames if not frame.function.startswith(LAUNCHER)), 1)
+    found |= {
+        "tensors": {role: tensor for role, at in ROLES.items() if (tensor := read_tensor(debugger, at))},
+        "op_params": debugger.evaluate(["dst->op_params"])[0],
+        "launch": texts(debugger, LAUNCH),
+        "kernel": debugger.evaluate(["fattn_kernel"])[0],
+        "config": texts(debugger, CONFIG, caller),  # the locals of the frame that called launch_fattn
+    }
     if plan["blocks"]:
         launch, anchors = found["launch"], plan["anchors"]
         sparse, extents = launch.get("use_sparse") == "true", [*map(int, INTEGER.findall(launch["blocks_num"]))]
@@ -176,19 +184,6 @@ def texts(debugger: Debugger, names: Sequence[str], level: int = 0) -> dict[str,
     names = [name for name in names if name in known]
     values = debugger.evaluate(names, level)
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}
-
-
-def read_host(debugger: Debugger) -> Document:
-    """The host's facts from launch_fattn and its callers; the program has stopped at the launch."""
-    frames = enumerate(debugger.frames(FRAMES))
-    caller = next((level for level, frame in frames if not frame.function.startswith(LAUNCHER)), 1)
-    return {
-        "tensors": {role: tensor for role, at in ROLES.items() if (tensor := read_tensor(debugger, at))},
-        "op_params": debugger.evaluate(["dst->op_params"])[0],
-        "launch": texts(debugger, LAUNCH),
-        "kernel": debugger.evaluate(["fattn_kernel"])[0],
-        "config": texts(debugger, CONFIG, caller),  # the locals of the frame that called launch_fattn
-    }
 
 
 def read_tensor(debugger: Debugger, at: str) -> dict[str, str]:
