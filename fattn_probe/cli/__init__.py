@@ -100,15 +100,6 @@ def problem_of(error: Exception) -> FattnProbeError | None:
     return None
 
 
-def read_files_as_utf8() -> None:
-    """Read and write text files as UTF-8 in every locale, here and in worker processes, as Python 3.15 does."""
-    if locale.getpreferredencoding(do_setlocale=False).lower() in ("utf-8", "utf8"):
-        return
-    os.environ["PYTHONUTF8"] = "1"
-    with contextlib.suppress(locale.Error):  # a C library without this locale
-        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
-
-
 def run_command(words: Sequence[str]) -> int:
     """Run a command of this program; returns its exit code."""
     code = app(list(words), standalone_mode=False)
@@ -120,7 +111,11 @@ def run_command(words: Sequence[str]) -> int:
 def main() -> None:
     """Run the command line."""
     open_streams()
-    read_files_as_utf8()
+    if locale.getpreferredencoding(do_setlocale=False).lower() not in ("utf-8", "utf8"):
+        # Read and write text files as UTF-8 in every locale, here and in worker processes, as Python 3.15 does.
+        os.environ["PYTHONUTF8"] = "1"
+        with contextlib.suppress(locale.Error):  # a C library without this locale
+            locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
     signals.heed()
     words = sys.argv[1:]
     with exit_codes(wants_json(words)):

@@ -9,7 +9,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.resources import files
 from itertools import groupby
@@ -77,21 +77,18 @@ def _parameters(kind: type, offer: Offered) -> dict[str, inspect.Parameter]:
         hint, info = hints[one.name].__origin__, copy.copy(hints[one.name].__metadata__[0])
         if isinstance(info, OptionInfo):
             info.rich_help_panel = kind.__doc__
+        default = inspect.Parameter.empty if one.default is MISSING else one.default
+        if one.default_factory is not MISSING:
+            default = one.default_factory()
         found[one.name] = inspect.Parameter(
             one.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=offer.defaults.get(one.name, _default(one)),
+            default=offer.defaults.get(one.name, default),
             annotation=Annotated[hint, info],
         )
     if missing := {*offer.names, *offer.defaults} - found.keys():
         raise TypeError(f"{kind.__name__} has no flag {', '.join(sorted(missing))}")
     return found
-
-
-def _default(one: Field[Any]) -> Any:  # noqa: ANN401 - of any type
-    if one.default_factory is not MISSING:
-        return one.default_factory()
-    return inspect.Parameter.empty if one.default is MISSING else one.default
 
 
 @functools.cache

@@ -41,7 +41,14 @@ def encode(values: F32, name: str) -> Bytes:
         if name == "f16":
             return values.astype(np.float16).reshape(-1).view(np.uint8)
         if name == "iq4_nl":
-            return _encode_iq4_nl(values.reshape(-1, 32))
+            blocks = values.reshape(-1, 32)
+            table = np.array(quants.IQ4_NL.kvalues, np.float32)
+            largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1)[:, None], axis=1)
+            scale = (largest / table[0]).astype(np.float16)
+            inverse = np.divide(1, scale, out=np.zeros(scale.shape, np.float32), where=scale != 0)
+            codes = np.searchsorted((table[1:] + table[:-1]) / 2, blocks * inverse).astype(np.uint8)
+            halves = codes[:, :16] | (codes[:, 16:] << 4)
+            return np.concatenate([scale.view(np.uint8), halves], axis=1).reshape(-1)
         flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
         packed = np.empty(row_size(name, flat.size), np.uint8)
         for first in range(0, flat.size, AT_ONCE):
@@ -108,16 +115,6 @@ def nan_block(name: str) -> Bytes:
     block = np.zeros(type_size(name), np.uint8)
     block[:2] = np.array([np.nan], np.float16).view(np.uint8)
     return block
-
-
-def _encode_iq4_nl(blocks: F32) -> Bytes:
-    table = np.array(quants.IQ4_NL.kvalues, np.float32)
-    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1)[:, None], axis=1)
-    scale = (largest / table[0]).astype(np.float16)
-    inverse = np.divide(1, scale, out=np.zeros(scale.shape, np.float32), where=scale != 0)
-    codes = np.searchsorted((table[1:] + table[:-1]) / 2, blocks * inverse).astype(np.uint8)
-    packed = codes[:, :16] | (codes[:, 16:] << 4)
-    return np.concatenate([scale.view(np.uint8), packed], axis=1).reshape(-1)
 
 
 def strided(flat: npt.NDArray[Any], view: TensorView) -> npt.NDArray[Any]:

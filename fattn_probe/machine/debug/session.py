@@ -133,7 +133,10 @@ class DebugSession:
         waiting, in_flight, replies = deque(texts), deque[str](), list[Reply]()
         while waiting or in_flight:
             self._send(waiting, in_flight)
-            self._doing = _in_words(in_flight[0])
+            # the command as shown in messages: in console form, shortened
+            text = in_flight[0].removeprefix("-interpreter-exec console ").removeprefix("-exec-").strip('"')
+            shown = f"`{text}`" if len(text) <= 80 else f"`{text[:80]} ...`"
+            self._doing = "a procedure in its Python" if text.startswith("python exec(") else shown
             token = self._token - len(in_flight) + 1
             replies.append(self._reply(token, self.deadline if deadline is None else deadline))
             in_flight.popleft()
@@ -286,14 +289,6 @@ class DebugSession:
             return self._said[name]
         path = self.folder / name
         return path.read_text(errors="replace") if path.exists() else ""
-
-
-def _in_words(command: str) -> str:
-    """A command as shown in messages: in console form, shortened."""
-    text = command.removeprefix("-interpreter-exec console ").removeprefix("-exec-").strip('"')
-    if text.startswith("python exec("):
-        return "a procedure in its Python"
-    return f"`{text}`" if len(text) <= 80 else f"`{text[:80]} ...`"
 
 
 def _place(frame: Mapping[str, str]) -> str:

@@ -68,7 +68,17 @@ class Lanes:
         """The picture: a lane for each block, and for each tile that a second kernel completes."""
         replay = self.replay
         width = max(WIDTH, self.left + replay.stop * self.step + RIGHT)
-        marks: list[Mark] = [*self._axis(), *self._names()]
+        marks: list[Mark] = [*self._axis()]
+        every = 1  # every how many lanes have a name
+        while every * self.row < 13:
+            every *= 2
+        second = next((place for place, lane in enumerate(replay.lanes) if lane.start > 0), None)
+        for place, (top, lane) in enumerate(zip(self.tops, replay.lanes, strict=True)):
+            if (place - (second or 0) * (lane.start > 0)) % every == 0:
+                marks.append(Words(self.left - 8, top + (self.row - 14) / 2 - 1, lane.name, end=True))
+        if second is not None:
+            words = "after all blocks: the parts of each tile are added"
+            marks.append(Words(self.left, self.tops[second] - 19, words))
         cells = sum(lane.stop - lane.start for lane in replay.lanes)
         for top, lane in zip(self.tops, replay.lanes, strict=True):
             marks += self._lane(top, lane, cells <= MOST_NUMBERS and self.step >= LABELS)
@@ -84,17 +94,6 @@ class Lanes:
             x = self.left + step * self.step
             yield Words(x + 2, TOP - 18, str(step))
             yield Stroke(((x, TOP - 6), (x, TOP - 2)), TICK)
-
-    def _names(self) -> Iterator[Mark]:
-        every = 1
-        while every * self.row < 13:
-            every *= 2
-        second = next((place for place, lane in enumerate(self.replay.lanes) if lane.start > 0), None)
-        for place, (top, lane) in enumerate(zip(self.tops, self.replay.lanes, strict=True)):
-            if (place - (second or 0) * (lane.start > 0)) % every == 0:
-                yield Words(self.left - 8, top + (self.row - 14) / 2 - 1, lane.name, end=True)
-        if second is not None:
-            yield Words(self.left, self.tops[second] - 19, "after all blocks: the parts of each tile are added")
 
     def _lane(self, top: float, lane: Lane, numbered: bool) -> Iterator[Box]:
         at = self.left + lane.start * self.step

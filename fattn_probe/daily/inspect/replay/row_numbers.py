@@ -106,7 +106,16 @@ def numbers_of(rows: ModelledRows, geometry: Geometry, row: Row) -> RowNumbers:
     else:
         turns = rows.turns(row)
         kernel = [[_of_turn(turns[turn], block) for turn in range(len(steps))] for block, steps in enumerate(due)]
-    S, V, sink = _exact(rows, row)
+    sequence, query, head = row
+    operands, op = rows.operands, rows.case.op
+    own = sequence, head // operands.group
+    Q, K, V = (one.astype(np.float64) for one in (operands.Q[sequence, head, query], operands.K[own], operands.V[own]))
+    bias = None
+    if operands.mask is not None:
+        slope = alibi_slopes(op.sizes.n_head, op.params.max_bias)[head]
+        bias = slope * operands.mask[sequence % len(operands.mask), query].astype(np.float64)
+    S = logits_of(K @ Q, op.params.stored, bias)
+    sink = None if operands.sinks is None else operands.sinks[head : head + 1].astype(np.float64)
     made, offset = list[RowInBlock](), rows.kernel.max_offset
     for number, (part, steps) in enumerate(zip(parts, due, strict=True)):
         exact, after = RunningSoftmax.empty(1, rows.kernel.DV), list[RowAtStep]()
@@ -129,20 +138,6 @@ def numbers_of(rows: ModelledRows, geometry: Geometry, row: Row) -> RowNumbers:
 
 def _sums_of(state: RunningSoftmax) -> RowSums:
     return RowSums(float(state.maximum[0]), float(state.total[0]), state.weighted[0].copy())
-
-
-def _exact(rows: ModelledRows, row: Row) -> tuple[F64, F64, F64 | None]:
-    """A row's logits (n_kv), V (n_kv, DV) and sink (1), in float64."""
-    sequence, query, head = row
-    operands, op = rows.operands, rows.case.op
-    at = sequence, head // operands.group
-    Q, K, V = (one.astype(np.float64) for one in (operands.Q[sequence, head, query], operands.K[at], operands.V[at]))
-    bias = None
-    if operands.mask is not None:
-        slope = alibi_slopes(op.sizes.n_head, op.params.max_bias)[head]
-        bias = slope * operands.mask[sequence % len(operands.mask), query].astype(np.float64)
-    sink = None if operands.sinks is None else operands.sinks[head : head + 1].astype(np.float64)
-    return logits_of(K @ Q, op.params.stored, bias), V, sink
 
 
 def _of_turn(turn: object, block: int) -> tuple[RowSums, F64]:

@@ -219,8 +219,13 @@ class _Head:
         steps = np.minimum(steps_of(pieces, absent), absent)
         sinks = self.tensors.get("sinks")
         sink = None if sinks is None else np.asarray(sinks, np.float64).ravel()[heads]
-        block, times = Block(self.kernel, steps, logits, q, kv, sink, self.own_error), _repeats(op)
-        found = block.rows()
+        block = Block(self.kernel, steps, logits, q, kv, sink, self.own_error)
+        found, times = block.rows(), 1.0  # how often a K/V row repeats in a head whose memory repeats
+        for view in (op.tensors[name] for name in "KV"):
+            root = op.roots[view.root]
+            if root.period is not None:
+                rows_in = root.period // root.nb[1]
+                times = max(times, op.sizes.n_kv / (rows_in // math.gcd(view.nb[1] // root.nb[1], rows_in)))
         # equal rows have equal errors, which add up
         noise = ("logits", "weights", "guess", "sums", "values", "walk", "common", "rest")
         found = replace(found, **{name: times * getattr(found, name) for name in noise})
@@ -254,17 +259,6 @@ def _products(q: F32, k: F32) -> Floats:
     """Q times K: in float32, or in float64 if logits are so large that float32 is off by as much as the kernel is."""
     logits = q @ k.T
     return q.astype(np.float64) @ k.T.astype(np.float64) if np.abs(logits).max(initial=0) > LARGE_LOGIT else logits
-
-
-def _repeats(op: Op) -> float:
-    """How often a K/V row repeats in a head whose memory repeats."""
-    times = [1.0]
-    for view in (op.tensors[name] for name in "KV"):
-        root = op.roots[view.root]
-        if root.period is not None:
-            rows = root.period // root.nb[1]
-            times.append(op.sizes.n_kv / (rows // math.gcd(view.nb[1] // root.nb[1], rows)))
-    return max(times)
 
 
 def _moments(heads: Sequence[KVMoments], shape: tuple[int, ...]) -> Heads:

@@ -88,7 +88,12 @@ def choose_rows(
     `tile`; and `random` others, different in each head. `rows` are added, such as the rows at stream-K seams, which are
     each in one head.
     """
-    queries = {0, case.op.sizes.n_q - 1} | _mask_edges(case, tile) | {q for seam in seams for q in (seam - 1, seam)}
+    first, stop = visible(case.recipe.mask, case.mask_shape, np.arange(case.op.sizes.n_q))
+    bends = [np.flatnonzero(np.diff(end, 2)) + 1 for end in (first, stop) if case.op.sizes.n_q > 2]
+    around = [np.concatenate([bend, bend + 1]) for bend in bends]
+    crossing = [np.flatnonzero((stop % tile == rest) & (np.diff(stop, prepend=-1) != 0)) for rest in (0, 1)]
+    queries = {0, case.op.sizes.n_q - 1} | {q for seam in seams for q in (seam - 1, seam)}
+    queries |= {int(query) for kind in (*around, *crossing) for query in spaced(kind)}
     always = np.array(sorted(q for q in queries if 0 <= q < case.op.sizes.n_q))
     rng = np.random.default_rng((case.seed, RNG))
     chosen = {tuple(row) for row in rows}
@@ -223,15 +228,6 @@ class _Hull:
         for rows in slices(self.shape[2], STEP):
             if rows.stop > self._first and rows.start < self._stop and (seq, head, rows.start) not in self._seen:
                 self[seq, head, rows]
-
-
-def _mask_edges(case: Case, tile: int) -> set[int]:
-    """Queries where the visible KV rows change their pattern, or where their end crosses a tile of KV rows."""
-    first, stop = visible(case.recipe.mask, case.mask_shape, np.arange(case.op.sizes.n_q))
-    bends = [np.flatnonzero(np.diff(end, 2)) + 1 for end in (first, stop) if case.op.sizes.n_q > 2]
-    around = [np.concatenate([bend, bend + 1]) for bend in bends]
-    crossing = [np.flatnonzero((stop % tile == rest) & (np.diff(stop, prepend=-1) != 0)) for rest in (0, 1)]
-    return {int(query) for kind in (*around, *crossing) for query in spaced(kind)}
 
 
 def spaced(queries: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
