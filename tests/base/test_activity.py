@@ -49,27 +49,24 @@ def test_cases_done_failures_and_the_time_left_are_shown():
     assert shown.line == "10 of 120 cases, 1 fail, 9 pass, 0:40, about 7:20 left: gqa: computing the exact reference"
 
 
-def test_time_left_counts_what_this_run_did_not_what_it_resumed():
+def test_time_left_counts_what_this_run_did_and_a_second_target_starts_anew():
     shown = Activity(console(), began=time.monotonic() - 10)
     shown.count("pass", 101, 122)
     assert "101 of 122 cases, 1 pass, 0:10: " in shown.line
     shown._first -= 10
     shown.count("pass", 102, 122)
     assert "102 of 122 cases, 2 pass, 0:10, about 3:20 left" in shown.line
+    shown = Activity(console(), began=time.monotonic() - 100)
+    shown.count("fail", 1, 2)
+    shown.count("fail", 2, 2)
+    shown.count("pass", 1, 2)
+    assert shown.line.startswith("1 of 2 cases, 1 pass, 0:00")
 
 
 def test_each_item_is_counted():
     shown = Activity(console(), total=3, words="running")
     assert list(shown.each(["ran", "lost"], str)) == ["ran", "lost"]
     assert shown.line.startswith("2 of 3 cases, 1 lost, 1 ran, 0:00")
-
-
-def test_a_second_target_starts_anew():
-    shown = Activity(console(), began=time.monotonic() - 100)
-    shown.count("fail", 1, 2)
-    shown.count("fail", 2, 2)
-    shown.count("pass", 1, 2)
-    assert shown.line.startswith("1 of 2 cases, 1 pass, 0:00")
 
 
 def test_a_pipe_gets_a_line_a_minute_but_not_while_another_line_is_shown(monkeypatch):

@@ -81,7 +81,7 @@ def tables(draw):
 
 
 @given(tables(), st.integers(12, 130))
-def test_nothing_is_cut_at_any_width(table, width):
+def test_nothing_is_cut_at_any_width_and_every_letter_is_there(table, width):
     text = shown(table, width=width)
     assert all(len(line) <= width for line in text.splitlines())
     stacked = letters(text).replace(",", "")
@@ -90,10 +90,6 @@ def test_nothing_is_cut_at_any_width(table, width):
             for line in word.splitlines():
                 if len(line) < width // 3:
                     assert all(part.replace(",", "") in stacked for part in line.split() if len(part) < 8)
-
-
-@given(tables(), st.integers(12, 130))
-def test_every_letter_is_there(table, width):
     found = letters(shown(table, width=width))
     wanted = "".join(letters(str(word)) for row in table.rows for word in row)
     for letter in "ab<>1":

@@ -59,12 +59,9 @@ def test_figures_of_gpus_that_nvcc_has_dropped_are_estimates(table, arch):
     assert figures_of(arch, "120", table)["a"].origin == Origin(Method.ESTIMATED, 200)
 
 
-def test_merge_rejects_impossible_register_counts(table):
+def test_merge_rejects_impossible_register_counts_and_preserves_the_shipped_table(table):
     with pytest.raises(InputError, match="256 registers"):
         merge([Compiled(11549, "90", KERNEL, Resources(256))], table)
-
-
-def test_merge_preserves_the_shipped_table(table):
     added = Compiled(1, "90", "added", Resources(40))
     table.write_text(merge([added]))
     assert sorted(map(str, read_table(table))) == sorted(map(str, [added, *read_table()]))

@@ -135,13 +135,10 @@ def test_upstream_s_defaults_fill_what_is_left_out_and_the_file_names_them():
     assert not from_ops_yaml(whole).startswith("#")
 
 
-def test_an_old_name_gets_the_old_defaults():
+def test_an_old_name_gets_the_old_defaults_and_a_line_of_the_program_s_output_will_do():
     assert defaults_in("FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,nr23=[1,1],kv=96,nb=8,type_KV=f16)") == {
         "mask": "1", "sinks": "0", "max_bias": "0", "logit_softcap": "0", "prec": "f32",
         "permute": "[0,1,2,3]"}  # fmt: skip
-
-
-def test_a_line_of_the_program_s_output_will_do():
     assert expand(from_ops(f"  {NEW[0]}: \x1b[1;32mOK\x1b[0m\n"))[0].op.sizes.hsk == 64
 
 

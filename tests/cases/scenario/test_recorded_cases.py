@@ -70,13 +70,10 @@ def test_its_case_file_reads_the_recorded_one_once(file, tmp_path, monkeypatch):
     assert read == [file]
 
 
-def test_a_folder_and_a_suite_may_have_recorded_cases(file):
+def test_a_folder_and_a_suite_may_have_recorded_cases_and_equal_names_are_told_apart(file):
     (file.parent / "drawn.yaml").write_text(DRAWN)
     assert [case.name for case in cases_of([file.parent])] == ["drawn", "layer-03"]
     assert [case.name for case in cases_of_entry(Entry(scenarios=["*.gguf"]), file.parent)] == ["layer-03"]
-
-
-def test_equal_names_of_two_folders_are_told_apart(file):
     other = file.parent / "other" / file.name
     other.parent.mkdir()
     other.write_bytes(file.read_bytes())

@@ -36,13 +36,10 @@ def test_moments_of_the_distributions():
     assert np.abs(values[np.abs(values) < 5000]).max() <= 1
 
 
-def test_large_logits_have_the_width_asked_for():
+def test_logits_are_as_large_and_as_far_below_zero_as_asked_for():
     Q = draw(LargeLogits(kind="large_logits", logit=60), "Q", (500, 64), stream(0, 1), LOGITS)
     K = draw(Normal(kind="normal"), "K", (500, 64), stream(0, 2), LOGITS)
     assert (0.125 * Q @ K.T).std() == pytest.approx(60, rel=0.05)
-
-
-def test_far_below_zero_logits_are():
     data = FarBelowZero(kind="far_below_zero", logit=-1000)
     Q, K = (draw(data, name, (500, 64), stream(0, number), LOGITS) for number, name in enumerate("QK"))
     logits = 0.125 * Q @ K.T
@@ -96,21 +93,13 @@ ERRORS = {"f32": 0, "f16": 5e-4, "bf16": 4e-3, "q8_0": 4.5e-3, "q5_0": 0.065, "q
 
 
 @pytest.mark.parametrize("type_", TYPE_NAMES)
-def test_encoding_loses_no_more_than_the_type_must(type_):
+def test_encoding_loses_no_more_than_the_type_must_and_keeps_zeros_and_nan(type_):
     values = 2 * stream(0, 0).random((100, 64), np.float32) - 1
     back = decode(encode(values, type_), type_).reshape(values.shape)
     assert np.abs(back - values).max() <= ERRORS.get(type_, 0.13)
-
-
-@pytest.mark.parametrize("type_", TYPE_NAMES)
-def test_values_beyond_a_type_are_not_finite_and_raise_no_warning(type_):
-    """Judging refuses them, with a message of its own."""
+    # Values beyond a type are not finite and raise no warning; judging refuses them, with a message of its own.
     values = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32) * np.float32(1e30)
     finite = type_ in ("f32", "bf16")
     assert (count_non_finite(encode(values, type_), type_) == 0) == finite
-
-
-@pytest.mark.parametrize("type_", TYPE_NAMES)
-def test_zeros_and_nan_survive_encoding(type_):
     assert np.all(decode(encode(np.zeros((3, 32), np.float32), type_), type_) == 0)
     assert np.all(np.isnan(decode(nan_block(type_), type_)))

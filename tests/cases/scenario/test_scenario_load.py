@@ -245,12 +245,9 @@ def cases(matrix):
     return expand(loads(BASE + matrix).named("stem"))
 
 
-def test_without_a_matrix_there_is_one_case_and_include_alone_makes_its_own():
+def test_a_matrix_is_its_product_then_include_and_without_one_there_is_one_case():
     assert [case.name for case in cases("")] == ["stem"]
     assert [case.op.sizes.n_q for case in cases("matrix: {include: [{n_q: 1}, {n_q: 2}]}\n")] == [1, 2]
-
-
-def test_product_then_include():
     made = cases(
         "matrix:\n  n_kv: [16, 48]\n  data.V.mean: [0, 1]\n  include: [{n_q: 1}]\ndata: {V: {kind: uniform}}\n"
     )

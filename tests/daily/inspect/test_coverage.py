@@ -84,7 +84,7 @@ def test_a_wrong_fixup_flag_is_reported(grid, number, name, data):
     assert "fixup" in {finding.kind for finding in check(flipped).findings}
 
 
-def test_a_share_that_stops_a_step_early():
+def test_a_step_that_no_block_does_or_two_do():
     facts = recut(fractional(), 46, fractional().blocks[46].kbc, fractional().blocks[46].kbc_stop - 1)
     (finding,) = check(facts).findings
     assert finding.kind == "gap"
@@ -93,9 +93,6 @@ def test_a_share_that_stops_a_step_early():
         "block 46 stops at kbc 2186, block 47 starts at 2187: "
         "no block does KV step 10 of sequence 0, KV head 0, head group 0, query tile 34"
     )
-
-
-def test_two_blocks_that_do_the_same_step():
     facts = recut(gqa(), 2, 2, 4)
     kinds = {finding.kind: finding.message for finding in check(facts).findings}
     expected = "KV step 3 of sequence 0, KV head 0, head group 0, query tile 0 is done 2 times, by blocks 2 and 3"

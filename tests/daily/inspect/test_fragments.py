@@ -108,16 +108,12 @@ def test_the_warps_of_a_block_cover_its_KQ_once(kind, ncols1, ncols2):
 
 
 @KINDS
-def test_a_warp_holds_every_d_of_its_columns_once(kind, ncols1, ncols2):
+def test_a_warp_holds_every_d_of_its_columns_once_and_a_lane_their_maxima(kind, ncols1, ncols2):
     fragments = fragments_of(kind, ncols1, ncols2, warp=3)
     places = fragments.VKQ_places(128 // fragments.d_per_tile * 2 * fragments.VKQ.ne)
     columns = range(fragments.first_column, fragments.first_column + fragments.cols_per_warp)
     seen = sorted(zip(places.column.ravel(), places.along.ravel(), strict=True))
     assert seen == [(column, d) for column in columns for d in range(128)]
-
-
-@KINDS
-def test_a_lane_has_the_maxima_of_its_own_columns(kind, ncols1, ncols2):
     fragments = fragments_of(kind, ncols1, ncols2, warp=2)
     own = fragments.KQ_places(fragments.KQ.ne).column
     maxima = fragments.state_columns()

@@ -153,16 +153,13 @@ def test_an_offset_that_is_not_the_kernels_shows_in_the_maximum():
     assert trace.deviation.quantity == "KQ_max"
 
 
-def test_masked_keys_have_no_weight():
+def test_masked_keys_have_no_weight_and_a_column_that_does_not_exist_parts_nowhere():
     def fault(name, kb0, values):
         return np.where(values == 0, 0.01, values) if name == "P" and kb0 == 4 else values
 
     deviation = judged(WIDE, 32, 2, fault=fault).deviation
     assert (deviation.quantity, deviation.kb0, deviation.expected) == ("P", 4, 0.0)
     assert deviation.count > 1
-
-
-def test_a_column_that_does_not_exist_parts_nowhere():
     # 13 queries in tiles of 8: of the second tile 5 exist, columns 10 and up are past the last query
     assert judged(work=whole(jt=1), fault=wrong("KQ", 0, at((11, 3), add=1.0))).deviation is None
 
@@ -225,12 +222,9 @@ def test_an_overflow_that_arithmetic_makes_is_no_deviation():
     json.dumps(trace_json(trace, verbose=True), allow_nan=False)
 
 
-def test_half_ulp():
+def test_half_an_ulp_and_an_accumulator_is_bounded_by_its_roundings():
     # 2048 to 4095 lie 2 apart in f16, 1 to 2 lie 2^-10 apart, and all below 2^-14 lie 2^-24 apart
     assert half_ulp(np.array([3000.0, 1.5, 1e-7, 0.0, np.inf])).tolist() == [1.0, 2.0**-11, 2.0**-25, 2.0**-25, 16.0]
-
-
-def test_an_accumulator_is_bounded_by_its_roundings():
     rng = np.random.default_rng(3)
     P, V, start = rng.random((4, 64)), rng.normal(size=(64, 8)), rng.normal(size=(4, 8))
     total, bound = accumulate(start, P, V, 2)

@@ -137,12 +137,9 @@ def traced_without(**more):
     return replace(traced(), **more)
 
 
-def test_a_deviation_of_a_step_comes_before_those_of_stages():
+def test_a_deviation_of_a_step_is_first_and_a_number_that_is_not_finite_is_one():
     trace = replace(followed(0.5), tiles=traced(fault=dropped_key).tiles)
     assert trace.deviation.quantity == "P"
-
-
-def test_a_number_that_is_not_finite_deviates():
     assert followed(np.nan).deviation.quantity == "output"
     nothing = replace(stage("dst", "output", 0), bound=np.array([np.nan]))
     assert nothing.deviation is None

@@ -110,26 +110,20 @@ def test_foreign_text_is_escaped_on_a_page():
     assert "script" not in reader.names
 
 
-def test_further_sections_come_in_as_they_are():
+def test_a_page_has_further_sections_as_they_are_and_else_only_what_was_found():
     text = page(gqa(), sections=[Section("trace", "Trace of block 3", Markup("<svg id='t'></svg>"))])
     assert "<h2>Trace of block 3</h2>\n<svg id='t'></svg>" in text
     assert '<li><a href="#trace">Trace of block 3</a></li>' in text
-
-
-def test_only_what_was_found_is_shown():
     text = page(Facts({"case": "gqa", "device": "gpu"}, launch={"nsm": 132}))
     assert re.findall(r"<h2>(.*)</h2>", text) == ["Launch"]
     text = printed(render(Facts({"case": "gqa", "device": "gpu"}, launch={"nsm": 132})))
     assert [line for line in text.splitlines() if line] == ["gqa on gpu", "Launch", "GPU        nsm 132"]
 
 
-def test_a_fault_is_reported_on_a_page():
+def test_faults_are_reported_on_a_page_and_that_of_a_stopped_kernel_first():
     text = page(replace(gqa(), blocks=gqa().blocks[:3] + gqa().blocks[4:]))
     assert "block 2 stops at kbc 3, block 4 starts at 4: no block does KV step 3 of sequence 0, KV head 0" in text
     assert 'class="verdict fail"' in text
-
-
-def test_a_stopped_kernel_is_reported_first():
     text = page(replace(gqa(), fault="misaligned: a vector at common.cuh:822"))
     assert '<div class="verdict fail"><b>fault</b> misaligned: a vector at common.cuh:822</div>' in text
     assert text.index("<b>fault</b>") < text.index("<h2>")
@@ -211,7 +205,7 @@ def test_an_occupancy_that_is_not_known_is_said():
     assert "max_blocks_per_sm" not in "".join(shown(gqa(), facts))
 
 
-def test_two_side_by_side_in_a_terminal():
+def test_two_side_by_side_in_a_terminal_are_told_apart():
     lines = shown(gqa(), on_rtx4070())
     assert lines[0] == "gqa on sim:h200  |  gqa on sim:rtx4070"
     assert "nsm          132                                 46" in lines
@@ -219,9 +213,6 @@ def test_two_side_by_side_in_a_terminal():
     assert "      1 │4          ┃5          ┃6          ┃7          │" in lines
     assert "      1 │1                                              │" in lines
     assert max(map(len, lines)) <= 80
-
-
-def test_two_sources_on_one_device_are_told_apart():
     older = replace(gqa(), about={**gqa().about, "source": "pypi:xllamacpp==0.2.8"})
     titles = side_by_side(gqa(), older).titles
     assert titles == ("gqa on sim:h200, pypi:xllamacpp==2026.10.11549", "gqa on sim:h200, pypi:xllamacpp==0.2.8")
@@ -306,13 +297,10 @@ def test_words_of_a_program_are_not_markup():
     assert text.startswith("[bold]gpu\n")
 
 
-def test_a_long_kernel_is_not_cut():
+def test_a_narrow_terminal_cuts_no_kernel_and_breaks_between_pairs():
     kernel = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
     text = printed(render(Facts({}, kernels=(KernelLaunch(kernel, (1, 12, 32), (32, 4, 1), 0),))), 70)
     assert text.splitlines()[-2:] == [f"0  {kernel}", "  grid 1x12x32   block 32x4x1   shared 0 B"]
-
-
-def test_pairs_break_between_not_within():
     text = printed(pairs({"nbatch_fa": 64, "blocks_num": [8, 1, 1], "stream_k": True}), 32)
     assert text.splitlines() == ["nbatch_fa 64   blocks_num 8 1 1", "stream_k true"]
 

@@ -59,6 +59,11 @@ def test_a_division_that_repeats_is_drawn_once_and_whole_on_request():
     assert lines[10].startswith("    0   7 │9")
     assert lines[11].strip() == "⋮ the same 23 more times: every 8 tiles, block numbers + 11"
     assert sum(line.endswith("│") for line in drawn(fractional(), most=None)) == 192
+    grid = Grid(1, 1, 1, 3, 1)
+    blocks = tuple(BlockWork(at, (0, 0, at), None, None, (TileWork(0, at, 0, 0, 0, 1),)) for at in range(3))
+    choice = Choice("vec", "flash_attn_ext_vec", {"D": 128, "ncols": 1}, {"nthreads": 128})
+    lines = drawn(Facts({}, choice=choice, grid=grid, blocks=blocks), 60, 2)
+    assert any("the same once more: each tile, block numbers + 1" in line for line in lines)
 
 
 def test_blocks_that_take_turns_are_labelled_with_a_digit():
@@ -73,21 +78,11 @@ def test_what_the_mask_hides():
     assert row.count("╱") > 40
 
 
-def test_rows_left_out_are_counted():
+def test_rows_left_out_and_blocks_without_work_are_counted():
     facts = stream_k(Grid(8, 97, 1, 1, 1), 50)
     lines = drawn(facts, most=10)
     left_out = [int(line.split()[1]) for line in lines if "not shown" in line]
     assert sum(left_out) + 10 == 97
-
-
-def test_a_fault_is_shown_though_rows_are_left_out():
-    lines = drawn(stops_early(), 100)
-    (fault,) = [line for line in lines if "!!!!" in line]
-    assert fault.startswith("    0  34 │")
-    assert any("!  done by no block" in line for line in lines)
-
-
-def test_blocks_without_work_are_counted():
     lines = drawn(stream_k(Grid(2, 1, 7, 2, 1), 92), 200)
     assert lines[-1] == (
         "92 blocks on 14 output tiles of 2 KV steps; 0 to 1 KV step a block. 64 blocks have nothing to do. "
@@ -95,24 +90,20 @@ def test_blocks_without_work_are_counted():
     )
 
 
+def test_a_fault_is_shown_though_rows_are_left_out_and_so_are_steps_done_twice():
+    lines = drawn(stops_early(), 100)
+    (fault,) = [line for line in lines if "!!!!" in line]
+    assert fault.startswith("    0  34 │")
+    assert any("!  done by no block" in line for line in lines)
+    block = replace(gqa().blocks[2], kbc_stop=4, tiles=tiles_of(2, 4, gqa().grid))
+    assert drawn(with_block(gqa(), block))[3] == "      0 │0          ┃1          ┃2          ############│"
+
+
 def test_a_block_of_an_amd_gpu_is_no_cuda_block():
     amd = replace(stops_early(), launch={"cc": 0x1000906})
     assert any(" blocks on " in line for line in drawn(amd))
     assert not any("CUDA" in line for line in drawn(amd)) and "CUDA" not in svg_of(amd)
     assert any("blocks on" in line for line in drawn(stops_early()))
-
-
-def test_steps_done_twice():
-    block = replace(gqa().blocks[2], kbc_stop=4, tiles=tiles_of(2, 4, gqa().grid))
-    assert drawn(with_block(gqa(), block))[3] == "      0 │0          ┃1          ┃2          ############│"
-
-
-def test_three_tiles_alike_and_room_for_two():
-    grid = Grid(1, 1, 1, 3, 1)
-    blocks = tuple(BlockWork(at, (0, 0, at), None, None, (TileWork(0, at, 0, 0, 0, 1),)) for at in range(3))
-    choice = Choice("vec", "flash_attn_ext_vec", {"D": 128, "ncols": 1}, {"nthreads": 128})
-    lines = drawn(Facts({}, choice=choice, grid=grid, blocks=blocks), 60, 2)
-    assert any("the same once more: each tile, block numbers + 1" in line for line in lines)
 
 
 @given(decompositions(), st.integers(40, 120), st.integers(1, 30))
@@ -131,15 +122,12 @@ def test_neighbouring_blocks_differ_in_lightness():
     assert min(abs(a - b) for a, b in pairwise(lightness)) > 200
 
 
-def test_segments_of_a_row_join_up():
+def test_segments_of_a_row_join_up_and_one_odd_tile_ends_the_repetition():
     facts = causal()
     for row in rows_of(facts):
         segments = segments_of(row, 16)
         assert [segment.start for segment in segments[1:]] == [segment.stop for segment in segments[:-1]]
         assert (segments[0].start, segments[-1].stop) == (0, 16)
-
-
-def test_a_division_with_one_odd_tile_does_not_count_as_repeating():
     facts = fractional()
     odd = with_block(facts, replace(facts.blocks[100], tiles=()))
     assert select(rows_of(facts), facts.grid, 24).period == 8
@@ -163,12 +151,14 @@ def test_is_well_formed_and_complete_in_itself(made):
     assert "prefers-color-scheme:dark" in text
 
 
-def test_every_part_has_a_tooltip():
+def test_every_part_has_a_tooltip_and_foreign_text_is_escaped():
     assert titles(gqa())[1:5] == [
         f"block {block}: KV step {block} of sequence 0, KV head 0, head group 0, query tile 0" for block in range(4)
     ]
     parts = sum(len(block.tiles) for block in gqa().blocks)
     assert len(titles(gqa())) == 1 + parts
+    facts = replace(gqa(), about={"device": "<script>&"})
+    assert titles(facts)[0].endswith(" on <script>&")
 
 
 def test_tiles_that_are_alike_are_folded_and_those_left_out_counted():
@@ -201,9 +191,12 @@ def test_blocks_that_take_turns_are_dashed_lines():
     assert off == pytest.approx(7 * on, rel=1e-3)
 
 
-def test_masked_steps_are_pale():
+def test_masked_steps_and_faults_have_tooltips():
     hidden = next(title for title in titles(causal()) if title.endswith(", hidden by the mask"))
     assert hidden.startswith("block 0: KV steps 4 to 14 of sequence 0, KV head 0, head group 0, query tile 0")
+    assert [title for title in titles(stops_early()) if "no block" in title] == [
+        "KV steps 7 to 10 of sequence 0, KV head 0, head group 0, query tile 34: done by no block"
+    ]
 
 
 def test_maps_of_one_page_share_no_ids():
@@ -212,12 +205,6 @@ def test_maps_of_one_page_share_no_ids():
     assert ids[0] == {"a-hatch"}
     assert not ids[0] & ids[1]
     assert "url(#a-hatch)" in {element.attrib.get("fill") for element in first.iter()}
-
-
-def test_a_fault_is_drawn():
-    assert [title for title in titles(stops_early()) if "no block" in title] == [
-        "KV steps 7 to 10 of sequence 0, KV head 0, head group 0, query tile 34: done by no block"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -237,8 +224,3 @@ def test_thousands_of_blocks_make_a_small_file(made, words):
 
 def test_nothing_to_draw():
     assert svg_of(Facts({})) == ""
-
-
-def test_foreign_text_is_escaped():
-    facts = replace(gqa(), about={"device": "<script>&"})
-    assert titles(facts)[0].endswith(" on <script>&")

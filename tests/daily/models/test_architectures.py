@@ -101,12 +101,9 @@ def test_an_exit_status_is_an_error_with_what_was_said(code, error):
         missing_or_error(done, "model.gguf")
 
 
-def test_a_missing_function_is_an_outcome():
+def test_a_missing_function_is_an_outcome_and_an_assertion_of_ggml_is_told():
     done = talk("sys.stderr.write('fattn-probe: missing symbol: _ZTV3foo\\n')\nsys.exit(87)")
     assert missing_or_error(done, "model") == Missing("_ZTV3foo")
-
-
-def test_an_assertion_of_ggml_is_told():
     said = "/x/llama-model.cpp:7: GGML_ASSERT(n > 0) failed"
     text = f"import os\nsys.stderr.write('{said}\\n')\nsys.stderr.flush()\nos.abort()"
     with pytest.raises(LostError, match=r"model: .*llama-model\.cpp:7: GGML_ASSERT\(n > 0\) failed"):

@@ -99,14 +99,9 @@ SAID = {
 
 
 @pytest.mark.parametrize("kind", SAID)
-def test_the_answer_is_one_sentence(kind):
+def test_the_answer_is_one_sentence_and_the_document_is_json_and_says_the_same(kind):
     result, said = SAID[kind]
     assert sentence(result) == said
-
-
-@pytest.mark.parametrize("kind", SAID)
-def test_the_document_is_json_and_says_the_same(kind):
-    result, said = SAID[kind]
     advice = advice_of(result, *FLAGS)
     document = json.loads(json.dumps(document_of(result, advice, {}), allow_nan=False))
     assert document["sentence"] == said

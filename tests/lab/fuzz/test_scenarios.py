@@ -117,11 +117,20 @@ def test_targets_of_one_architecture_share_a_lane():
 
 
 @pytest.mark.usefixtures("planned")
-def test_batches_of_any_size_give_the_same_cases():
+def test_batches_of_any_size_give_the_same_cases_and_double_until_each_lane_has_its_part():
     (one, _), (other, _), (third, _) = made(), made(), made(seed=2)
     whole = taken(one, 60)
     assert taken(other, 7) + taken(other, 1) + taken(other, 52) == whole
     assert taken(third, 60) != whole
+    first, second = lanes(Session(RunOptions(None)), TARGETS, 1, 0.4, 1000)
+    assert (first.due, second.due) == (333, 667)
+    sizes = []
+    while size := first.next_size:
+        sizes.append(len(taken(first, size)))
+    assert (sizes, second.next_size) == ([60, 120, 153], 120)
+    endless, _ = made()
+    endless.accepted = 5000
+    assert endless.next_size == 1000
 
 
 @pytest.mark.usefixtures("planned")
@@ -132,19 +141,6 @@ def test_new_kernels_have_their_share_of_the_time():
         compiling, running = sum(lane.kernels.values()) - FIRST_SECONDS, CASE_SECONDS * 150
         assert compiling / (compiling + running) <= share
         assert (len(lane.kernels) > FIRST_SECONDS / KERNEL_SECONDS) == (share > 0)
-
-
-@pytest.mark.usefixtures("planned")
-def test_batches_double_until_each_lane_has_its_part_of_all_cases():
-    first, second = lanes(Session(RunOptions(None)), TARGETS, 1, 0.4, 1000)
-    assert (first.due, second.due) == (333, 667)
-    sizes = []
-    while size := first.next_size:
-        sizes.append(len(taken(first, size)))
-    assert (sizes, second.next_size) == ([60, 120, 153], 120)
-    endless, _ = made()
-    endless.accepted = 5000
-    assert endless.next_size == 1000
 
 
 def test_a_tile_kernel_costs_by_its_head_size():

@@ -115,20 +115,19 @@ def test_a_name_as_each_compiler_spells_it(text, names):
     assert (name.base, name.args) == ("flash_attn_ext_vec", VEC)
 
 
-def test_cuda_spelling_alone_has_values_without_names():
+def test_cuda_spelling_has_values_without_names_and_nested_ones_are_one_argument():
     name = parse_kernel_name("void flash_attn_ext_f16<64, 64, 8, 8, false, false, false>(char const*, int)")
     assert name.args == tuple(("", value) for value in ("64", "64", "8", "8", "false", "false", "false"))
+    name = parse_kernel_name("void convert<tile<16, 8, __half2>, (bool)1>(tile<16, 8, __half2>*)")
+    assert [value for _, value in name.args] == ["tile<16, 8, __half2>", "true"]
 
 
-def test_a_function_as_argument_and_a_type_that_looks_like_an_alias():
+def test_a_function_as_argument_and_types_that_are_or_look_like_an_alias():
     cuda, gxx = parse_kernel_name(CUDA_DEQUANTIZE), parse_kernel_name(GXX_DEQUANTIZE)
     assert gxx.args == (("qk", "32"), ("qr", "1"), ("dequantize_kernel", "dequantize_q8_0"), ("dst_t", "half"))
     assert [value for _, value in cuda.args] == [value for _, value in gxx.args]
-
-
-def test_nested_template_arguments_are_one_argument():
-    name = parse_kernel_name("void convert<tile<16, 8, __half2>, (bool)1>(tile<16, 8, __half2>*)")
-    assert [value for _, value in name.args] == ["tile<16, 8, __half2>", "true"]
+    text = GXX_DEQUANTIZE.replace("int64_t = long int]", "int64_t = long int; uint3 = uint3]")
+    assert parse_kernel_name(text) == parse_kernel_name(GXX_DEQUANTIZE)
 
 
 @pytest.mark.parametrize(
@@ -165,8 +164,3 @@ def test_normalised_values(value, expected):
 
 def test_the_types_of_a_source_win_over_the_gguf_package():
     assert normalise("(ggml_type)77", {77: "q9_K"}) == "GGML_TYPE_Q9_K"
-
-
-def test_a_type_that_gxx_explains_by_itself_is_no_argument():
-    text = GXX_DEQUANTIZE.replace("int64_t = long int]", "int64_t = long int; uint3 = uint3]")
-    assert parse_kernel_name(text) == parse_kernel_name(GXX_DEQUANTIZE)
