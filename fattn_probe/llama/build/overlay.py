@@ -125,9 +125,13 @@ def renew_overlay(growth: Growth, request: BuildRequest, sources: Sources, conte
 
 
 def compiled_files(sources: Sources, contents: Contents) -> list[str]:
-    """The files of ggml-cuda/ that a build compiles, and the headers of all kernel cases; sorted."""
+    """The files of ggml-cuda/ that a build compiles, and the headers of all kernel cases; sorted.
+
+    Without generated ones, which only include others of these: the overlay does not depend on them.
+    """
     headers = {case.header for case in sources.cases.values()}
-    return sorted({*headers, CONVERSIONS, *(sources.full if contents.full else (*sources.cuda, *contents.sources))})
+    files = {*headers, CONVERSIONS, *(sources.full if contents.full else (*sources.cuda, *contents.sources))}
+    return sorted(file for file in files if not PurePosixPath(file).match(OWN_CASES))
 
 
 def overlay_state(overlay: Path, compiled: list[str]) -> str:

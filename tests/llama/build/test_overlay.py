@@ -12,7 +12,7 @@ from fattn_probe.llama.build.key import BuildRequest, Contents
 from fattn_probe.llama.build.ninja import silent
 from fattn_probe.llama.build.overlay import ERRORS, prepare
 from fattn_probe.llama.build.rewrite import rewrite
-from fattn_probe.llama.build.sources import CUDA, read_sources
+from fattn_probe.llama.build.sources import CUDA, launches_file, read_sources
 from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.tree import digest_tree
@@ -132,9 +132,11 @@ def test_preparing_again_keeps_equal_files_and_repairs_others(tmp_path):
 
 
 def test_an_overlay_as_it_was_made_is_not_made_again(tmp_path, monkeypatch):
+    """A generated file in addition to the others needs no other overlay."""
     prepared(tmp_path / "tree", tmp_path / "build")
     monkeypatch.setattr(overlay, "make_overlay", None)
-    cuda = prepared(tmp_path / "tree", tmp_path / "build")
+    cuda = prepared(tmp_path / "tree", tmp_path / "build", sources=(launches_file("64", "64"),))
+    assert (cuda / launches_file("64", "64")).is_file()
     (cuda / "convert.cu").unlink()
     with pytest.raises(TypeError):
         prepared(tmp_path / "tree", tmp_path / "build")
