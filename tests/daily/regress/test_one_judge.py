@@ -158,7 +158,7 @@ def test_the_checks_of_a_suite_are_made_and_kept(tmp_path):
     suite.write_text(f"version: 1\nabout: all checks\nscenarios: [{file}]\n{checks}\n")
     (run,) = probe("regress", suite, "--on", "sim:h200", "--history", tmp_path / "h.db")["runs"]
     asked = {"model": "never", "sample": 20, "repeat": 2, "batch_invariance": 4, "roundings": False, "kernels": False}
-    asked |= {"order": 2}
+    asked |= {"order": 2, "predictions": False}
     assert run["checks"] == asked
     (result,) = run["results"]
     assert [check["name"] for check in result["checks"]] == ["deterministic", "batch invariant", "order"]
