@@ -48,7 +48,7 @@ class Checks:
     value, or in a different way, even if its error is small. With `kernels`, it fails if the default release is known
     to launch different kernels for this op on this GPU. `order`: the number of random orders in which all cases of an
     entry run in one process, where each must give the same result as alone. `predictions`: whether the error model is
-    computed for its numbers too, where the rounding model decides.
+    computed for its numbers too, where the rounding model decides; no verdict depends on that.
     """
 
     model: UseModel = "auto"
@@ -97,8 +97,7 @@ class Checks:
         bits = ", roundings as in the model" if self.roundings else ""
         known = ", kernels as known" if self.kernels else ""
         orders = f", {self.order} orders of all cases in one process" if self.order else ""
-        errors = "" if self.predictions else ", error model where it decides"
-        return f"rounding model {self.model}, rows {self.sample}, {runs}{alone}{bits}{known}{orders}{errors}"
+        return f"rounding model {self.model}, rows {self.sample}, {runs}{alone}{bits}{known}{orders}"
 
 
 def sample_of(text: str) -> Sample:
