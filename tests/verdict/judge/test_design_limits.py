@@ -8,6 +8,7 @@ import pytest
 
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.verdict.measure import expected as limits
+from fattn_probe.verdict.measure import verdict as verdicts
 from fattn_probe.verdict.measure.expected import Expected, hold, model_units, predicted_rmse, rmse_limit, with_gaps
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.error_model.prediction import RMSE_LIMIT
@@ -298,20 +299,21 @@ def test_the_predictions_numbers_stand_beside_those_of_a_model_that_decides_alon
     assert hold(off(9.0), REFERENCE, expected).design.predicted_mean_error is None
 
 
-def test_a_prediction_is_computed_only_where_it_decides_or_is_shown():
+def test_a_prediction_is_computed_only_where_it_decides_or_is_shown(monkeypatch):
     """A mean error is always compared with the prediction."""
+    monkeypatch.setattr(verdicts, "BIASED", 2 * R)
     asked = Mock(side_effect=predicted)
     expected = Expected(asked, MODEL)
     assert with_gaps(expected).missing == ""
     found = judge(MODEL, REFERENCE, Tolerance(), expected=expected, predictions=False)
     assert found.status is Status.PASS and found.design.rmse_by_predicted is None and not asked.called
-    biased = (MODEL + np.float32(0.01)).astype(np.float32)
-    assert judge(biased, REFERENCE, Tolerance(), expected=expected, predictions=False).status is Status.FAIL
-    assert asked.call_count == 1
+    for number, biased in enumerate((off(2 * R), off(-2 * R)), 1):
+        judge(biased, REFERENCE, Tolerance(), expected=Expected(asked, MODEL), predictions=False)
+        assert asked.call_count == number
     odd = MODEL.copy()
     odd[0, 3, 0, 1] = np.nan
     some = judge(MODEL, REFERENCE, Tolerance(), expected=Expected(asked, odd), predictions=False)
-    assert some.design.rmse_by_predicted is not None and asked.call_count == 2
+    assert some.design.rmse_by_predicted is not None and asked.call_count == 3
 
 
 def test_the_deviation_is_from_what_decides():
@@ -339,7 +341,8 @@ def test_rows_without_a_number_are_counted():
     assert with_gaps(Expected(predicted, MODEL, "so")).missing == "so"
     one = MODEL.copy()
     one[0, 3, 0, 1] = np.nan
-    assert "NaN in 1 of 100 rows" in with_gaps(Expected(model=one)).missing
+    said = {with_gaps(expected).missing for expected in (Expected(model=one), Expected(predicted, one))}
+    assert said == {"the rounding model has NaN in 1 of 100 rows, which it leaves to the error model"}
 
 
 def test_without_any_row_nothing_is_held():
