@@ -341,8 +341,8 @@ def test_rows_without_a_number_are_counted():
     assert with_gaps(Expected(predicted, MODEL, "so")).missing == "so"
     one = MODEL.copy()
     one[0, 3, 0, 1] = np.nan
-    said = {with_gaps(expected).missing for expected in (Expected(model=one), Expected(predicted, one))}
-    assert said == {"the rounding model has NaN in 1 of 100 rows, which it leaves to the error model"}
+    missing = {with_gaps(expected).missing for expected in (Expected(model=one), Expected(predicted, one))}
+    assert missing == {"the rounding model has NaN in 1 of 100 rows, which it leaves to the error model"}
 
 
 def test_without_any_row_nothing_is_held():
