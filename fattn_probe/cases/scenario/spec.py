@@ -28,13 +28,20 @@ class Spec(BaseModel):
         """
         found = handler(schema)
         properties = handler.resolve_ref_schema(found).get("properties", {})
-        for each in reversed(cls.__mro__):
-            if issubclass(each, Spec) and each is not Spec:
-                (definition,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
-                assert isinstance(definition, ast.ClassDef)
-                for pair in pairwise(definition.body):
-                    match pair:
-                        case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                            if name in cls.model_fields:
-                                properties[name]["description"] = inspect.cleandoc(text)
+        for name, text in field_docstrings(cls).items():
+            properties[name]["description"] = text
         return found
+
+
+def field_docstrings(cls: type[Spec]) -> dict[str, str]:
+    """The docstrings below the fields of a class and of its bases."""
+    found: dict[str, str] = {}
+    for each in reversed(cls.__mro__):
+        if issubclass(each, Spec) and each is not Spec:
+            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+            assert isinstance(definition, ast.ClassDef)
+            for pair in pairwise(definition.body):
+                match pair:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        found[name] = inspect.cleandoc(text)
+    return {name: text for name, text in found.items() if name in cls.model_fields}

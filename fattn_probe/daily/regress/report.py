@@ -201,11 +201,12 @@ def _scenario(night: Night, name: str, cases: Sequence[str]) -> dict[str, Any]:
 
 
 def _errors(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
-    """The largest and the median error / bound of each run; NMSE if the last run has no bound."""
+    """The largest and the median error / bound of each run; NMSE if the last run with an output has no bound."""
     known = [[cell.ratio for cell in cells if cell.ratio is not None] for cells in by_run]
+    errors = [[cell.nmse for cell in cells if cell.nmse is not None] for cells in by_run]
     limit: float | None = 0.0
-    if not known[-1]:
-        known, limit = [[cell.nmse for cell in cells if cell.nmse is not None] for cells in by_run], None
+    if not next((bounds for bounds, one in zip(reversed(known), reversed(errors), strict=True) if one), None):
+        known, limit = errors, None
     most = [log10(max(values, default=None)) for values in known]
     middle = [log10(statistics.median(values)) if values else None for values in known]
     return plot({"middle": middle, "most": most}, f"error by run, {name}", least=LEAST_DECADE, limit=limit)

@@ -195,7 +195,7 @@ class Schedule:
         took = self.compilers.share * (time.monotonic() - self._running.pop(task))
         self.compilers.judging = len(self._running)
         if task.func != PoolWorker.each:
-            self._taken(task, answer, took)
+            self._take_one(task, answer, took)
             return
         tasks = task.keywords["tasks"]
         if isinstance(answer, Died):
@@ -204,9 +204,9 @@ class Schedule:
                 heapq.heappush(self._rest, Ready((-LONG,), PoolWorker.judge, one.keywords["number"], words))
             return
         for one, its_own in zip(tasks, answer, strict=True):
-            self._taken(one, its_own, took / len(tasks))
+            self._take_one(one, its_own, took / len(tasks))
 
-    def _taken(self, task: Any, answer: Any, took: float) -> None:  # noqa: ANN401 (as above)
+    def _take_one(self, task: Any, answer: Any, took: float) -> None:  # noqa: ANN401 (as above)
         """Process an answer; the orders of a lane run when the separate outputs of its cases are known."""
         number, words, died = task.keywords["number"], task.keywords, isinstance(answer, Died)
         self.left -= 1

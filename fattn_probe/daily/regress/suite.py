@@ -48,7 +48,8 @@ class CheckSpec(Spec):
     def checks(self) -> Checks:
         """The checks for the judge."""
         alone = QUERIES_ALONE if self.batch_invariance else 0
-        return Checks(self.model, self.sample, self.repeat, alone, self.roundings, self.kernels, self.order, False)
+        asked = (self.model, self.sample, self.repeat, alone, self.roundings, self.kernels, self.order)
+        return Checks(*asked, predictions=False)
 
 
 class Entry(Spec):

@@ -113,9 +113,8 @@ def hold(dst: F32, reference: F64, expected: Expected, *, predictions: bool = Tr
     if expected.model is not None:
         unknown = np.isnan(expected.model)
         modelled = np.asarray(~unknown.any(axis=3) | (unknown == np.isnan(dst)).all(axis=3))
-    needed = predictions or not modelled.all()
-    prediction, predicted = (expected.prediction, expected.predicted) if needed else (None, None)
-    predicted = none if predicted is None else predicted
+    prediction = expected.prediction if predictions or not modelled.all() else None
+    predicted = none if prediction is None else prediction.known
     parts: list[tuple[Bools, Design, Deviation]] = []
     if expected.model is not None and modelled.any():
         parts.append((modelled, *_against_model(dst, reference, expected.model, modelled)))
@@ -151,7 +150,7 @@ def _beside(design: Design, other: Design) -> Design:
 
 
 def with_gaps(expected: Expected) -> Expected:
-    """Add to `missing` the rows for which the model is not a number, and those that it leaves to no prediction."""
+    """Add to `missing` the rows for which the model is not a number, and those that have no prediction either."""
     gaps = []
     odd = None if expected.model is None else np.isnan(expected.model).any(axis=3)
     if odd is None or odd.any():

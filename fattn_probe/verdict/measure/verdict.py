@@ -131,8 +131,8 @@ def judge(
         reason = "; ".join([*problems, describe(rows)] if rows.any() else problems)
         only_masked_nan = masked_nan and fully_masked is not None and not (rows & ~fully_masked).any()
         return Verdict(Status.FAIL, reason, metrics, design, judged, deviation, only_masked_nan)
-    prediction = expected.prediction if expected and held and held.too_wide.any() else None
     unclear = [] if held is None else _inaccurate_rows(dst, reference, tolerance, held.too_wide, TOO_WIDE)
+    prediction = expected.prediction if expected and unclear else None
     if unclear and not (held and prediction and prediction.follow(dst, reference, held.too_wide)):
         return Verdict(Status.UNJUDGED, "; ".join(unclear), metrics, design, judged, deviation)
     if held is None:

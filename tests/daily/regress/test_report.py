@@ -1,16 +1,18 @@
 import re
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.daily.inspect.view.error_tiles import MAP_WIDTH, OutputTile
+from fattn_probe.daily.regress import report as pages
 from fattn_probe.daily.regress.exercised import families
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.night import night_of, shown
 from fattn_probe.daily.regress.plots import HEIGHT, Square, picture_of, plot, strip, work_facts
-from fattn_probe.daily.regress.records import Identity, Result, Settings, StoredCase, packed
+from fattn_probe.daily.regress.records import Cell, Identity, Result, Settings, StoredCase, packed
 from fattn_probe.daily.regress.report import report, unjudged, verdict_of
 from fattn_probe.daily.regress.results import metrics_of
 from fattn_probe.machine.run.outcome import Finding
@@ -344,3 +346,15 @@ def test_how_a_run_was_judged_is_on_the_page(history):
     assert "<dt>judged with</dt>" in text
     assert "<dd>rounding model never, rows 20, 1 run</dd>" in text
     assert "<dt>filter</dt><dd>^gqa$</dd>" in text
+
+
+def test_a_night_without_outputs_does_not_change_what_is_drawn(monkeypatch):
+    """The bounds stay, and their limit; NMSE is drawn if the last outputs have no bound."""
+    drawn = Mock()
+    monkeypatch.setattr(pages, "plot", drawn)
+    bounded, lost, modelled = (
+        Cell(1, "a", "d", "pass", ratio, nmse, None) for ratio, nmse in ((0.1, 1e-7), (None, None), (None, 1e-6))
+    )
+    for runs, limit in (([bounded, lost], 0.0), ([bounded, modelled, lost], None), ([lost], None)):
+        pages._errors([[cell] for cell in runs], "a")
+        assert drawn.call_args.kwargs["limit"] == limit
