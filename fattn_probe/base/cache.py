@@ -125,6 +125,10 @@ class Growth:
 
     def write(self, name: str, text: str, errors: str = "strict") -> None:
         """Write a text file atomically, unless it already has this content; `errors` as for `open`."""
+        if name in self.recorded and name not in self.changed:  # and was found undamaged
+            data = text.encode(errors=errors)
+            if self.recorded[name] == (len(data), hexdigest(data)):
+                return
         path = self.folder / name
         if not (path.is_file() and path.read_text(errors=errors) == text):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,9 +183,10 @@ def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[s
     if bad and not found.unfinished:  # else a change was interrupted, and the caller knows that
         log.warning("%s: %s is damaged (%s): making it again", folder, what, named(bad))
     in_place_of_files = [path for path in folder.iterdir() if leave_out(path.name) and path.is_dir()]
-    unknown = [name for name in files_of(folder) if found.unfinished and name not in found.files]
+    unknown = [name for name in files_of(folder) if name not in found.files] if found.unfinished else []
     gone = (*bad, *(name for name in unknown if not leave_out(name)))
-    for path in (*(folder / name for name in gone), *in_place_of_files, *folder.rglob(f".*{PART}")):
+    left = folder.rglob(f".*{PART}") if found.unfinished else folder.glob(f".*{PART}")
+    for path in (*(folder / name for name in gone), *in_place_of_files, *left):
         remove_tree(path)
     return {name: content for name, content in found.files.items() if name not in bad}
 
@@ -250,12 +255,12 @@ def read_document(kind: Kind, key: str) -> bytes | None:
 def write_document(kind: Kind, key: str, body: bytes) -> None:
     """Store a text under a key; a read-only or full cache is not an error, because the text can be made again."""
     path = _document(kind, key)
-    with suppress(OSError, MachineError), part() as made:
-        (made / path.name).write_bytes(_head(kind, body) + b"\n" + body)
+    with suppress(OSError, MachineError):
         make_folder(path.parent, "the cache")
         if path.is_dir():
             remove_tree(path)
-        (made / path.name).replace(path)
+        with replacing(path) as written:  # a folder of `part()` would take five times as long
+            written.write_bytes(_head(kind, body) + b"\n" + body)
 
 
 def _document(kind: Kind, key: str) -> Path:

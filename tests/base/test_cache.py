@@ -298,11 +298,18 @@ def test_a_damaged_document_is_none(cache, damage, caplog):
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["full", "no folder"])
-def test_a_document_in_a_cache_that_cannot_be_written_is_made_each_time(cache, refused, there):
+def test_a_document_in_a_cache_that_cannot_be_written_is_made_each_time(cache, monkeypatch, there):
     if there:
         cache.mkdir()
         (cache / "things").touch()
     else:
-        refused(errno.ENOSPC)
+        monkeypatch.setattr(Path, "write_bytes", full)
     write_document(KIND, "key", b"body")
     assert read_document(KIND, "key") is None
+    assert there or not [*(cache / "things").iterdir()]
+
+
+def full(path, body):
+    """Write half of a file, until the disk is full."""
+    path.write_text(body.decode()[: len(body) // 2])
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

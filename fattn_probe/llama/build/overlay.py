@@ -6,10 +6,11 @@ import shutil
 import zlib
 from collections.abc import Iterable
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from fattn_probe.base.cache import Growth, Kind, part, read_document, write_document
-from fattn_probe.base.digest import hexdigest
+from fattn_probe.base.digest import files_of, hexdigest, status_of
 from fattn_probe.base.errors import BuildError
 from fattn_probe.cases.device import is_amd
 from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents, kernels_apart
@@ -105,18 +106,23 @@ def prepare(growth: Growth, request: BuildRequest, sources: Sources, contents: C
 
 def write_native(growth: Growth) -> None:
     """Copy fattn-probe's own C++ to native/ of a build folder."""
-    for path in own_files():
-        if path.is_relative_to(NATIVE):
-            growth.write(f"native/{path.relative_to(NATIVE)}", path.read_text())
+    for name, text in native_texts().items():
+        growth.write(f"native/{name}", text)
+
+
+@functools.cache
+def native_texts() -> dict[str, str]:
+    """The text of each file of fattn-probe's own C++, by its path below native/."""
+    return {str(path.relative_to(NATIVE)): path.read_text() for path in own_files() if path.is_relative_to(NATIVE)}
 
 
 def renew_overlay(growth: Growth, request: BuildRequest, sources: Sources, contents: Contents) -> None:
     """Update the overlay, unless it is up to date; the folder is for one source and its patches."""
     folder, files = growth.folder, compiled_files(sources, contents)
     overlay, stamp = folder / OVERLAY, folder / OVERLAY_STAMP
-    copied = [*kept_files(request.tree.root), *(model_files(request.tree.root) if contents.has_libllama else ())]
     if stamp.is_file() and stamp.read_text() == overlay_state(overlay, [*files, contents.libllama]):
         return
+    copied = [*kept_files(request.tree.root), *(model_files(request.tree.root) if contents.has_libllama else ())]
     with part() as made:
         fresh = made / OVERLAY
         make_overlay(fresh, request, sources, files, copied)
@@ -136,9 +142,8 @@ def compiled_files(sources: Sources, contents: Contents) -> list[str]:
 
 def overlay_state(overlay: Path, compiled: list[str]) -> str:
     """A digest of the files of an overlay, by size and time, of what is compiled, and of fattn-probe."""
-    files = sorted(path for path in overlay.rglob("*") if path.is_file() and not path.match(OWN_CASES))
-    states = ((path.relative_to(overlay), path.stat()) for path in files)
-    found = (f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in states)
+    files = sorted(path for path in files_of(overlay) if not fnmatchcase(path.rpartition("/")[2], OWN_CASES))
+    found = ("{} {} {}".format(path, *status_of(f"{overlay}/{path}")[:2]) for path in files)
     return hexdigest("\0".join((own_stamp(), *compiled, *found)))
 
 

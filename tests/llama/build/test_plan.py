@@ -24,8 +24,8 @@ from fattn_probe.llama.build.simulator_flags import (
     TENSOR_CORES,
     SimulatorFlags,
 )
+from fattn_probe.llama.build.sources import CONVERSIONS_TO_F16, common_files, launching_files, read_sources
 from fattn_probe.llama.build.sources import CUDA as CUDA_FOLDER
-from fattn_probe.llama.build.sources import common_files, launching_files, read_sources
 from fattn_probe.llama.build.stamp import NATIVE
 from fattn_probe.llama.build.toolchain import Toolchain
 from fattn_probe.llama.source import KernelCase
@@ -249,8 +249,9 @@ def test_every_file_of_the_simulator_is_compiled_once(tmp_path, flavour, without
 
 def test_the_runner_is_not_compiled_last_and_the_architecture_is_told(tmp_path):
     """Ninja starts first what has the most steps behind it."""
-    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), arch="120a")
-    assert {"-DSIMT_ARCH=1200", "-D__CUDA_ARCH_LIST__=1200"} <= set(command(plan, "obj/ggml-cuda/launches/fattn.cu.o"))
+    plan = plan_of(tmp_path, Contents((), (CONVERSIONS_TO_F16,), (RUNNER,)), arch="120a")
+    conversions = command(plan, f"obj/ggml-cuda/{CONVERSIONS_TO_F16}.o")
+    assert {"-DSIMT_ARCH=1200", "-D__CUDA_ARCH_LIST__=1200"} <= set(conversions)
     (stubs,) = [step for step in plan.steps if step.output == "obj/base-stubs.c"]
     assert "obj/cuda/native/runner/runner.cpp.o" in stubs.inputs
     assert "--provided obj/cuda/native/runner/runner.cpp.o" in " ".join(stubs.command)
@@ -373,7 +374,7 @@ def test_builds_share_what_does_not_depend_on_the_gpu_or_on_the_choice_of_vec_ke
     )
     assert backend[0] == backend[1] == backend[2]
     assert (own[0] == own[1], own[0] == own[2]) == (False, True)
-    assert len(set(dispatch)) == 3
+    assert len(set(dispatch)) == 3  # it launches kernels, whose __launch_bounds__ depend on the architecture
 
 
 BESIDE = {
