@@ -13,6 +13,7 @@ import numpy as np
 import pexpect
 import pytest
 
+from fattn_probe.base.cache import lock_beside
 from fattn_probe.base.digest import seal
 from fattn_probe.llama.build import open_build
 from fattn_probe.machine.run.capture import read_capture
@@ -134,8 +135,9 @@ def folder_of_the_build():
 
 @pytest.mark.slow
 def test_a_stripped_build(tmp_path):
-    copy = tmp_path / "build"
-    shutil.copytree(folder_of_the_build(), copy, symlinks=True)
+    copy, whole = tmp_path / "build", folder_of_the_build()
+    with lock_beside(whole):  # another test may extend it
+        shutil.copytree(whole, copy, symlinks=True)
     subprocess.run(["strip", *map(str, (copy / "lib").glob("*.so"))], check=True)
     assert "build is damaged (lib/libggml-" in inspect(GQA, "--on", "sim:h200", "--build", copy, code=2).stderr
     seal(copy)
