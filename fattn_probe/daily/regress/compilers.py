@@ -195,7 +195,8 @@ class Compilers:
         self.lanes, self.likely, self.found = lanes, likely, deque[Found]()
         self.judging, self.stopped, self.rate = 0, False, Rate()
         self.cores, self.slots = cores(), JobSlots(default_jobs())  # reading the limits of cgroups takes a millisecond
-        self._lock, self._first, self._others = threading.RLock(), threading.Lock(), threading.Event()
+        self._lock, self._first, self._late = threading.RLock(), threading.Lock(), set[int]()
+        self._prepared, self._others = threading.Event(), threading.Event()
         by_request: dict[BuildRequest | int, GrowingBuild] = {}
         for number, lane in enumerate(self.lanes):
             options, target = lane.session.options, lane.job.target
@@ -224,7 +225,7 @@ class Compilers:
     def stop(self) -> None:
         """Tell all threads to end soon."""
         self.stopped = True
-        self._others.set()
+        self._let_others()
         self.slots.give(self.threads)  # nobody waits for one any longer
 
     def work(self, news: Any) -> None:  # noqa: ANN401 (a connection)
@@ -239,12 +240,13 @@ class Compilers:
                 try:
                     self._step()
                 finally:
-                    self._others.set()
+                    self._let_others()
             else:
-                self._others.wait()
-                self.slots.take()
+                self._late.add(threading.get_ident())
+                self._prepared.wait()
             while self._step():
                 pass
+            self._wait_for_first()
             for number in self._bases:  # the threads share the iterator
                 self._compare_with_base(number)
             self.slots.give()
@@ -267,6 +269,18 @@ class Compilers:
         finally:
             build.busy = False
         return True
+
+    def _let_others(self) -> None:
+        """Let the other threads prepare builds, and compile."""
+        self._prepared.set()
+        self._others.set()
+
+    def _wait_for_first(self) -> None:
+        """Wait for the first build's compiles, and for a slot, once in each of the other threads."""
+        if (thread := threading.get_ident()) in self._late:
+            self._others.wait()
+            self.slots.take()
+            self._late.remove(thread)
 
     def _tell(self, *found: Found) -> None:
         """Tell the main thread."""
@@ -352,10 +366,13 @@ class Compilers:
             build.growth = Growth(build.growth.times + 1, builds)
 
     def _report(self, progress: Progress) -> None:
-        """End a build that nothing waits for any longer; start the others when only links of the first one are left.
+        """End a build that nothing waits for any longer; the others compile when only links of the first one are left.
 
-        What is most likely to show an edit has all cores at first, and the others share its objects of host code.
+        What is most likely to show an edit has all cores at first, and the others, whose files are written meanwhile,
+        share its objects of host code.
         """
+        self._prepared.set()
+        self._wait_for_first()
         if self.stopped:
             raise StoppedError
         if progress.total - progress.done <= LINKS:

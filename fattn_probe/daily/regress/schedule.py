@@ -23,7 +23,7 @@ from fattn_probe.machine.run.orders import ENDED, OrderDifference, Output
 
 LONG = 1e30
 """More FLOP than any case has."""
-CAUSES = 6
+CAUSES = 4
 """The number of failures of a kernel family whose cause is looked for: that takes most of a failure's time."""
 
 
