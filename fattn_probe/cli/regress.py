@@ -36,7 +36,7 @@ from fattn_probe.daily.regress.suite import load_suite
 from fattn_probe.daily.regress.telling import telling
 from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.prepare import prepare
-from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.checks import UseModel, sample_of
 
 DEFAULT_HISTORY = Path(platformdirs.user_data_dir("fattn-probe")) / "history.db"
@@ -144,6 +144,12 @@ def regress(
         source += [str(options.build.folder)] if options.build else []
         call = suite_file.stem, " ".join(source), chosen.only, targets
         part = RunPart(share, divided.night or night_of(history, *call, resume=divided.resume))
+        beside = base_of(replace(options, beside_base=True))
+        told = telling(options, beside) if beside is not None else None
+        likely = Likely()  # what shows a change first; none, for an unchanged release
+        if beside is not None and told is not None:
+            places = {name: place for place, name in enumerate(told.noticed)}
+            likely = Likely(places, told.kernels, beside.options.tree)
         runner = SuiteRunner(
             history,
             session,
@@ -155,7 +161,7 @@ def regress(
             chosen.only,
             exit_first,
             chosen.fresh or suite.fresh or bool(accept),
-            likely_in(options),
+            likely,
             standing,
         )
         activity.shows = lambda: str(standing) if standing.cases else activity.words
@@ -176,15 +182,6 @@ def regress(
         said = f"the cases took {took:.0f} s; the suite may take {suite.seconds:.0f} s on two cores"
         NOTES.print(said, style="yellow")
     regressing.raise_if_regressed(found, suite.lost)
-
-
-def likely_in(options: RunOptions) -> Likely:
-    """The cases and kernels most likely to show a change of the source; none for an unchanged release."""
-    base = base_of(replace(options, beside_base=True))
-    found = telling(options, base) if base is not None else None
-    if base is None or found is None:
-        return Likely()
-    return Likely({name: place for place, name in enumerate(found.noticed)}, found.kernels, base.options.tree)
 
 
 def accepted(history: History, outcome: Outcome, why: str) -> Outcome:

@@ -259,9 +259,12 @@ class Compilers:
 
     def _step(self) -> bool:
         """Do the next step of the build where that is worth most; False if no build is left for this thread."""
-        build = self._next_build()
-        if build is None:
-            return False
+        with self._lock:
+            free = [build for build in self.builds if not build.done and not build.busy]
+            if self.stopped or not free:
+                return False
+            build = max(free, key=lambda build: build.worth(self.place, self.jobs))
+            build.busy = True
         try:
             self._grow(build)
             self._read_code(build)
@@ -306,16 +309,6 @@ class Compilers:
         """The fraction of a core that each running job or case has."""
         busy = self.judging + sum(build.busy for build in self.builds) * self.jobs
         return min(1.0, self.cores / max(1, busy))
-
-    def _next_build(self) -> GrowingBuild | None:
-        """The build whose next step is worth most; None if no build is left for this thread."""
-        with self._lock:
-            free = [build for build in self.builds if not build.done and not build.busy]
-            if self.stopped or not free:
-                return None
-            best = max(free, key=lambda build: build.worth(self.place, self.jobs))
-            best.busy = True
-            return best
 
     def _grow(self, build: GrowingBuild) -> None:
         """Do the next step of a build: a wave of kernels, the first one with the host code; after it, dry runs."""
@@ -402,17 +395,11 @@ class Compilers:
                 build.code = None
                 log.info("no verdict is reused: %s", error)
 
-    def _taken_over(self, build: GrowingBuild, number: int, case: Case) -> Result | None:
-        """The verdict of an earlier run, if none of the code that a lane's case executes has changed since."""
-        verdicts = self.lanes[number].verdicts
-        if verdicts is None or build.code is None:
-            return None
-        return verdicts.taken(case, build.code, build.needs(number, case))
-
     def _settle(self, build: GrowingBuild) -> None:
         """Report the cases whose kernels are compiled as ready, and those whose kernels do not compile as lost.
 
-        A case whose verdict is known from an earlier run is not judged again, if its dry run confirms its kernels.
+        A case is not judged again if none of the code that it executes has changed since an earlier run, and its dry
+        run confirms its kernels.
         After the last kernel no case waits any longer: a run compiles what it still misses.
         """
         found: list[tuple[int, Case | Result]] = []
@@ -429,11 +416,14 @@ class Compilers:
                     build.waiting.append((number, case))
         told = list[Found]()
         for number, one in found:
-            taken = self._taken_over(build, number, one) if isinstance(one, Case) else None
-            if taken and isinstance(one, Case) and not (build.exact or (number, one.op.digest) in build.certain):
-                build.waiting.append((number, one))
-            else:
-                told.append((number, taken or one))
+            verdicts = self.lanes[number].verdicts
+            if isinstance(one, Case) and verdicts is not None and build.code is not None:
+                taken = verdicts.taken(one, build.code, build.needs(number, one))
+                if taken and not (build.exact or (number, one.op.digest) in build.certain):
+                    build.waiting.append((number, one))
+                    continue
+                one = taken or one  # noqa: PLW2901
+            told.append((number, one))
         self._tell(*told)
 
     def _compare_with_base(self, number: int) -> None:

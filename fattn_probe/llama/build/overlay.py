@@ -104,22 +104,26 @@ def prepare(growth: Growth, request: BuildRequest, sources: Sources, contents: C
     growth.write(STUBS_SCRIPT.name, STUBS_SCRIPT.read_text())
 
 
+@functools.cache
+def native_texts() -> dict[str, str]:
+    """The text of each file of fattn-probe's own C++, by its path in a build folder."""
+    own = [path for path in own_files() if path.is_relative_to(NATIVE)]
+    return {f"native/{path.relative_to(NATIVE)}": path.read_text() for path in own}
+
+
 def write_native(growth: Growth) -> None:
     """Copy fattn-probe's own C++ to native/ of a build folder."""
     for name, text in native_texts().items():
-        growth.write(f"native/{name}", text)
-
-
-@functools.cache
-def native_texts() -> dict[str, str]:
-    """The text of each file of fattn-probe's own C++, by its path below native/."""
-    return {str(path.relative_to(NATIVE)): path.read_text() for path in own_files() if path.is_relative_to(NATIVE)}
+        growth.write(name, text)
 
 
 def renew_overlay(growth: Growth, request: BuildRequest, sources: Sources, contents: Contents) -> None:
     """Update the overlay, unless it is up to date; the folder is for one source and its patches."""
-    folder, files = growth.folder, compiled_files(sources, contents)
-    overlay, stamp = folder / OVERLAY, folder / OVERLAY_STAMP
+    overlay, stamp = growth.folder / OVERLAY, growth.folder / OVERLAY_STAMP
+    # What is compiled; but generated files only include others of these, and the overlay does not depend on them.
+    compiled = {case.header for case in sources.cases.values()}
+    compiled |= {CONVERSIONS, *(sources.full if contents.full else (*sources.cuda, *contents.sources))}
+    files = sorted(file for file in compiled if not PurePosixPath(file).match(OWN_CASES))
     if stamp.is_file() and stamp.read_text() == overlay_state(overlay, [*files, contents.libllama]):
         return
     copied = [*kept_files(request.tree.root), *(model_files(request.tree.root) if contents.has_libllama else ())]
@@ -128,16 +132,6 @@ def renew_overlay(growth: Growth, request: BuildRequest, sources: Sources, conte
         make_overlay(fresh, request, sources, files, copied)
         settle(growth, fresh)
     growth.write(OVERLAY_STAMP, overlay_state(overlay, [*files, contents.libllama]))
-
-
-def compiled_files(sources: Sources, contents: Contents) -> list[str]:
-    """The files of ggml-cuda/ that a build compiles, and the headers of all kernel cases; sorted.
-
-    Without generated ones, which only include others of these: the overlay does not depend on them.
-    """
-    headers = {case.header for case in sources.cases.values()}
-    files = {*headers, CONVERSIONS, *(sources.full if contents.full else (*sources.cuda, *contents.sources))}
-    return sorted(file for file in files if not PurePosixPath(file).match(OWN_CASES))
 
 
 def overlay_state(overlay: Path, compiled: list[str]) -> str:
@@ -231,16 +225,6 @@ def hip_names() -> dict[str, str]:
     return {hip: cuda for text in texts for hip, cuda in NAME.findall(text)}
 
 
-def without_circles(text: str) -> str:
-    """vendors/hip.h without its definitions that the simulator's HIP headers reverse.
-
-    It defines CUDA's names as HIP's names, which the headers in turn define as CUDA's names. A macro does not expand
-    within itself, so HIP's name would remain.
-    """
-    names = hip_names()
-    return NAME.sub(lambda match: "" if names.get(match[2]) == match[1] else match[0], text)
-
-
 @functools.lru_cache(maxsize=1000)
 def rewritten(text: str, name: str, known_ptx: frozenset[str], style: Style) -> str:
     """The text of one file for the simulator.
@@ -250,7 +234,12 @@ def rewritten(text: str, name: str, known_ptx: frozenset[str], style: Style) -> 
     key = hexdigest((f"{own_stamp()}\0{name}\0{style}\0", text))
     if (kept := read_document(REWRITTEN, key)) is not None:
         return zlib.decompress(kept).decode(errors=ERRORS)
-    made = rewrite(without_circles(text) if name == VENDOR else text, name, known_ptx, style).text
+    if name == VENDOR:
+        # It defines CUDA's names as HIP's names, which the simulator's HIP headers in turn define as CUDA's names. A
+        # macro does not expand within itself, so HIP's name would remain.
+        names = hip_names()
+        text = NAME.sub(lambda match: "" if names.get(match[2]) == match[1] else match[0], text)
+    made = rewrite(text, name, known_ptx, style).text
     write_document(REWRITTEN, key, zlib.compress(made.encode(errors=ERRORS)))
     return made
 

@@ -115,8 +115,11 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
     cmake = text_of(tree, f"{GGML}/CMakeLists.txt")
     source = tree.root / GGML
     pairs, cases = vec_pairs(tree, quants), kernel_cases(tree)
+    pair_of = {case: "-".join(word.removeprefix("GGML_TYPE_").lower() for word in case.args[1:]) for case in cases}
     libllama = [path for path in sorted((tree.root / LIBLLAMA).glob("*.cpp")) if not SELDOM.fullmatch(path.name)]
     require(tree, f"{CUDA}/{BACKEND}")
+    said = text_of(tree, "ggml/CMakeLists.txt")
+    version = [re.search(rf"set\(GGML_VERSION_{part}\s+(\d+)\)", said) for part in ("MAJOR", "MINOR", "PATCH")]
     return Sources(
         base=present(tree, listed(cmake, "ggml-base")),
         registry=present(tree, listed(cmake, "ggml")),
@@ -124,10 +127,10 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
         cuda=tuple(name for name in MINIMAL if (tree.root / CUDA / name).is_file()),
         full=full_sources(tree.root / CUDA, pairs),
         cases={case.name: case for case in cases},
-        dispatched=tuple(case for case in cases if case.family != "vec" or pair_of(case) in pairs),
+        dispatched=tuple(case for case in cases if case.family != "vec" or pair_of[case] in pairs),
         quant_defines=quant_defines(tree, quants, pairs),
         quant_readers=quant_readers(tree),
-        version=ggml_version(text_of(tree, "ggml/CMakeLists.txt")),
+        version=".".join(part.group(1) for part in version if part),
         version_header=(source / "ggml-version.h.in").is_file(),
         libllama=units(path for path in libllama if path.name not in UNUSED_OF_LIBLLAMA),
     )
@@ -174,12 +177,6 @@ def listed(cmake: str, target: str) -> tuple[str, ...]:
     """The C and C++ files of `add_library(target ...)`."""
     match = re.search(rf"add_library\({re.escape(target)}\s([^)]*)\)", cmake)
     return tuple(re.findall(r"(?<!\S)[\w-]+\.(?:cpp|c)\b", match.group(1))) if match else ()
-
-
-def ggml_version(cmake: str) -> str:
-    """ggml's own version, as in `0.9.4`."""
-    parts = [re.search(rf"set\(GGML_VERSION_{part}\s+(\d+)\)", cmake) for part in ("MAJOR", "MINOR", "PATCH")]
-    return ".".join(part.group(1) for part in parts if part)
 
 
 def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
@@ -314,11 +311,6 @@ def common_files(
         bits, columns = sum(1 << numbers[case] for case in part), sum(set().union(*(left[case] for case in part)))
         found.append(f"{INSTANCES}/{COMMON_PREFIX}of-{bits:x}-{columns:x}.cu")
     return tuple(found)
-
-
-def pair_of(case: KernelCase) -> str:
-    """The K-V type pair of a vec case, as `q8_0-f16`."""
-    return "-".join(word.removeprefix("GGML_TYPE_").lower() for word in case.args[1:])
 
 
 def quant_defines(tree: Tree, quants: tuple[str, ...], pairs: tuple[str, ...]) -> tuple[str, ...]:

@@ -96,10 +96,6 @@ def test_a_case_file_with_a_wrong_field(key, tmp_path):
     assert refused >= 9
 
 
-def bytes_of(values):
-    return values.reshape(-1).view(np.uint8)
-
-
 @pytest.mark.parametrize("key", ["backend", "device", "clock", "seconds", "launches"])
 def test_a_capture_with_a_wrong_field(key, tmp_path):
     path = tmp_path / "capture.gguf"
@@ -110,7 +106,8 @@ def test_a_capture_with_a_wrong_field(key, tmp_path):
     fields = case_fields("a", CASE.digest, CASE.op) | {
         "fattn.run.backend": string("CPU"), "fattn.run.device": string("CPU"), "fattn.run.clock": string("wall"),
     }  # fmt: skip
-    tensors = case_tensors(CASE.op, make_inputs(CASE)) | {"dst": TensorData("f32", (64, 2, 3, 1), bytes_of(dst))}
+    written = TensorData("f32", (64, 2, 3, 1), dst.reshape(-1).view(np.uint8))
+    tensors = case_tensors(CASE.op, make_inputs(CASE)) | {"dst": written}
     write_gguf(path, fields | {name: i32(-1)}, tensors)
     with pytest.raises(InputError, match=rf"capture.gguf: {name} (has -1, expected text|is -1, expected an array)"):
         read_capture(path)
