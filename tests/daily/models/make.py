@@ -95,12 +95,7 @@ def experts(model: Model, count: int, size: int) -> Shapes:
 
 
 def llama_layer(model: Model, _index: int) -> Shapes:
-    yield from attention(model)
-    yield from feed_forward(model)
-
-
-def qwen2_layer(model: Model, _index: int) -> Shapes:
-    yield from attention(model, bias=True)
+    yield from attention(model, bias=model.arch == "qwen2")
     yield from feed_forward(model)
 
 
@@ -197,7 +192,7 @@ MAMBA = {
 SOFTCAP = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 MODELS = {
     "llama": Model("llama", 512, 8, 2, 128, llama_layer),
-    "qwen2": Model("qwen2", 896, 14, 2, 64, qwen2_layer),
+    "qwen2": Model("qwen2", 896, 14, 2, 64, llama_layer),
     "qwen3": Model("qwen3", 256, 16, 8, 128, qwen3_layer),
     "gemma2": Model("gemma2", 512, 4, 2, 256, gemma2_layer, window=64, extra=SOFTCAP),
     "gpt-oss": Model("gpt-oss", 256, 16, 2, 64, gpt_oss_layer, window=64, extra=EXPERTS),

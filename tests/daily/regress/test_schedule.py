@@ -25,6 +25,7 @@ from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Standing
 from fattn_probe.daily.regress.schedule import CAUSES, Schedule
 from fattn_probe.llama.build import RUNNER
+from fattn_probe.llama.build.ninja import Progress
 from fattn_probe.machine.run.session import RunOptions, Session
 from tests.stand_in import StandIn
 
@@ -172,6 +173,27 @@ def test_the_build_that_makes_most_cases_ready_comes_first(compilers):
     made = schedule(compilers, {"a": ("mma 1",), "b": ("mma 1",)}, on=((V100, 1), (H200, 2)))
     assert len(list(made.events())) == 3
     assert compilers.events[0] == ("sim:h200", "mma 1")
+
+
+def test_other_builds_are_prepared_while_the_first_one_compiles_and_compile_after_it(compilers, monkeypatch):
+    add, seen = compilers.add_kernels, list[tuple[Any, str]]()
+
+    def in_two_steps(session, target, *words, **more):
+        seen.append((target, "prepared"))
+        session.progress(Progress(0, 9, "", 0.0))
+        seen.append((target, "compiles"))
+        if target is H200:
+            while (V100, "prepared") not in seen:
+                time.sleep(0.01)
+            seen.append((H200, "nearly done"))
+            session.progress(Progress(8, 9, "", 0.0))
+        add(session, target, *words, **more)
+
+    monkeypatch.setattr(compilers, "add_kernels", in_two_steps)
+    monkeypatch.setattr(module, "default_jobs", lambda: 2)
+    made = schedule(compilers, {"a": ("mma 1",), "b": ("mma 1",)}, on=((V100, 1), (H200, 2)))
+    assert len(list(made.events())) == 3
+    assert seen[0] == (H200, "prepared") and seen[3:] == [(H200, "nearly done"), (V100, "compiles")]
 
 
 def test_no_case_waits_when_all_is_compiled(compilers, monkeypatch):

@@ -37,12 +37,6 @@ def exported(build, library):
     return [line.split()[-1] for line in output.splitlines()]
 
 
-def kernel_symbol(build):
-    """The mangled name of `mma 64,64,8,8`: its stub is a symbol of the library."""
-    names = exported(build, "ggml-cuda")
-    return next(name for name in names if "mma_f16_case" in name and "<64, 64, 8, 8>" in demangle(name))
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     """The pinned release and the objects from the user's cache, and builds in an empty one."""
@@ -82,7 +76,8 @@ def test_nothing_is_done_twice(build):
 
 def test_a_missing_kernel_is_compiled_in(build):
     """First what launches it, then its body alone."""
-    symbol = kernel_symbol(build)
+    names = [name for name in exported(build, "ggml-cuda") if "mma_f16_case" in name]
+    symbol = next(name for name in names if "<64, 64, 8, 8>" in demangle(name))  # the kernel's stub
     launching = add_missing(build, symbol)
     assert launching.manifest.contents.sources[-1].endswith("launches-64-64.cu")
     assert symbol not in stubs(build)

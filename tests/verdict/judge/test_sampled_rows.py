@@ -36,15 +36,11 @@ def geometry_for(case, blocks):
     return geometry_of(case.op, [parse_launch(line)], 90)
 
 
-def queries_in_each_head(case, rows):
-    heads = [set(rows[rows[:, 2] == head][:, 1].tolist()) for head in range(case.op.sizes.n_head)]
-    return set.intersection(*heads)
-
-
 def test_the_first_and_the_last_row_and_both_sides_of_a_tiles_seam_are_checked_in_each_head():
     case = case_of()
     least = rows_of(case, geometry_for(case, 1), 1)  # no random rows
-    assert queries_in_each_head(case, least) == {0, 7, 8, 15, 16, 23, 24, 31, 32, 39}
+    heads = [set(least[least[:, 2] == head][:, 1].tolist()) for head in range(case.op.sizes.n_head)]
+    assert set.intersection(*heads) == {0, 7, 8, 15, 16, 23, 24, 31, 32, 39}
     assert len(least) == 80
     assert rows_of(case, None, 1)[:, 1].tolist() == [0] * 8 + [39] * 8
 
