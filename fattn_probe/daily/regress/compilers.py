@@ -194,7 +194,7 @@ class Compilers:
         """Find out which lanes share a build, and which kernels their cases are likely to need."""
         self.lanes, self.likely, self.found = lanes, likely, deque[Found]()
         self.judging, self.stopped, self.rate = 0, False, Rate()
-        self.cores, self.slots = cores(), JobSlots(default_jobs())  # reading the limits of cgroups takes a millisecond
+        self.cores, self.slots = cores(), JobSlots(default_jobs(), self._begin)  # cores() takes a millisecond
         self._lock, self._first, self._late = threading.RLock(), threading.Lock(), set[int]()
         self._prepared, self._others = threading.Event(), threading.Event()
         by_request: dict[BuildRequest | int, GrowingBuild] = {}
@@ -277,6 +277,11 @@ class Compilers:
         """Let the other threads prepare builds, and compile."""
         self._prepared.set()
         self._others.set()
+
+    def _begin(self) -> None:
+        """The files of a build are written: other threads write theirs, but compile after the first build."""
+        self._prepared.set()
+        self._wait_for_first()
 
     def _wait_for_first(self) -> None:
         """Wait for the first build's compiles, and for a slot, once in each of the other threads."""
@@ -364,8 +369,6 @@ class Compilers:
         What is most likely to show an edit has all cores at first, and the others, whose files are written meanwhile,
         share its objects of host code.
         """
-        self._prepared.set()
-        self._wait_for_first()
         if self.stopped:
             raise StoppedError
         if progress.total - progress.done <= LINKS:

@@ -31,7 +31,7 @@ from fattn_probe.llama.build.key import (
     key_of,
     new_manifest,
 )
-from fattn_probe.llama.build.ninja import JobSlots, Progress, Report, run_ninja, silent, step_seconds
+from fattn_probe.llama.build.ninja import JobSlots, Report, run_ninja, silent, step_seconds
 from fattn_probe.llama.build.overlay import OVERLAY_STAMP, prepare
 from fattn_probe.llama.build.plan import BACKENDS, Planner, case_file
 from fattn_probe.llama.build.precompiled import precompiled
@@ -107,7 +107,8 @@ def extend(
             shutil.copyfile(toolchain.cudart, folder / "lib" / toolchain.cudart.name)
         plan = make_plan(request, toolchain, contents, sources, heaviest_first(contents.kernels, known))
         growth.write("build.ninja", plan.render())
-    progress(Progress(0, len(plan.objects), "", 0.0, None))
+    if isinstance(jobs, JobSlots):
+        jobs.begin()
     with precompiled(folder, plan, env, toolchain.versions):
         try:
             ninja(targets=plan.objects)

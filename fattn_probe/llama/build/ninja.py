@@ -125,11 +125,11 @@ class JobSlots:
     """Slots for compiles, shared by the ninja processes of several builds through GNU make's jobserver protocol.
 
     A thread takes a slot before it runs ninja or other work that keeps a core busy. Ninja takes more while slots are
-    free.
+    free. `begin` is called when the files of a build are written, before anything is compiled.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number, (self._read, self._write) = number, os.pipe()
+    def __init__(self, number: int, begin: Callable[[], None] = lambda: None) -> None:
+        self.number, self.begin, (self._read, self._write) = number, begin, os.pipe()
         self.give(number)
 
     def take(self) -> None:
