@@ -134,8 +134,6 @@ class Growth:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as part:
                 part.write_text(text, errors=errors)
-        elif name in self.recorded:
-            return
         self.changed.add(name)
 
     def remove(self, name: str) -> None:

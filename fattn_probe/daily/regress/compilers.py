@@ -195,7 +195,7 @@ class Compilers:
         self.lanes, self.likely, self.found = lanes, likely, deque[Found]()
         self.judging, self.stopped, self.rate = 0, False, Rate()
         self.cores, self.slots = cores(), JobSlots(default_jobs(), self._begin)  # cores() takes a millisecond
-        self._lock, self._first, self._late = threading.RLock(), threading.Lock(), set[int]()
+        self._lock, self._first, self._here = threading.RLock(), threading.Lock(), threading.local()
         self._prepared, self._others = threading.Event(), threading.Event()
         by_request: dict[BuildRequest | int, GrowingBuild] = {}
         for number, lane in enumerate(self.lanes):
@@ -235,14 +235,14 @@ class Compilers:
         try:
             if any(lane.job.target.engine == "sim" for lane in self.lanes):
                 unpacked_tables()  # a full disk ends the run here, not each case
-            if self._first.acquire(blocking=False):  # never released: one thread is the first
+            self._here.late = not self._first.acquire(blocking=False)  # never released: one thread is the first
+            if not self._here.late:
                 self.slots.take()
                 try:
                     self._step()
                 finally:
                     self._let_others()
             else:
-                self._late.add(threading.get_ident())
                 self._prepared.wait()
             while self._step():
                 pass
@@ -267,6 +267,7 @@ class Compilers:
             build.busy = True
         try:
             self._grow(build)
+            self._wait_for_first()  # if nothing was compiled
             self._read_code(build)
             self._settle(build)
         finally:
@@ -282,13 +283,14 @@ class Compilers:
         """The files of a build are written: other threads write theirs, but compile after the first build."""
         self._prepared.set()
         self._wait_for_first()
+        self._here.began = time.monotonic()
 
     def _wait_for_first(self) -> None:
         """Wait for the first build's compiles, and for a slot, once in each of the other threads."""
-        if (thread := threading.get_ident()) in self._late:
+        if self._here.late:
             self._others.wait()
             self.slots.take()
-            self._late.remove(thread)
+            self._here.late = False
 
     def _tell(self, *found: Found) -> None:
         """Tell the main thread."""
@@ -321,13 +323,15 @@ class Compilers:
         first, target = lanes[0], lanes[0].job.target
         session = Session(first.session.options, self._report, first.session.builds)
         if target.engine == "cpu":
+            self._wait_for_first()
             made, build.exact = session.build_for(target), True
             build.growth = Growth(1, {key: made for key in session.builds})
             return
         if build.growth.times and not build.exact:
+            self._wait_for_first()
             self._find_names(build, session)
             return
-        (_, wave), began = build.wave(self.place, self.jobs), time.monotonic()
+        _, wave = build.wave(self.place, self.jobs)
         cases = [case for lane in lanes for case in lane.cases]
         sources = required_sources(cases)
         if not wave:  # no kernel is known: the dry runs come next, and what they need takes as long as the host code
@@ -360,14 +364,13 @@ class Compilers:
             for lane in lanes:
                 lane.session.builds.update(builds)
             if wave and made.objects is not None:  # something was compiled
-                self.rate.add((time.monotonic() - began) * self.jobs * self.share, len(wave))
+                self.rate.add((time.monotonic() - self._here.began) * self.jobs * self.share, len(wave))
             build.growth = Growth(build.growth.times + 1, builds)
 
     def _report(self, progress: Progress) -> None:
         """End a build that nothing waits for any longer; the others compile when only links of the first one are left.
 
-        What is most likely to show an edit has all cores at first, and the others, whose files are written meanwhile,
-        share its objects of host code.
+        What is most likely to show an edit has all cores at first, and the others share its objects of host code.
         """
         if self.stopped:
             raise StoppedError

@@ -6,7 +6,6 @@ import shutil
 import zlib
 from collections.abc import Iterable
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from fattn_probe.base.cache import Growth, Kind, part, read_document, write_document
@@ -136,7 +135,7 @@ def renew_overlay(growth: Growth, request: BuildRequest, sources: Sources, conte
 
 def overlay_state(overlay: Path, compiled: list[str]) -> str:
     """A digest of the files of an overlay, by size and time, of what is compiled, and of fattn-probe."""
-    files = sorted(path for path in files_of(overlay) if not fnmatchcase(path.rpartition("/")[2], OWN_CASES))
+    files = sorted(path for path in files_of(overlay) if not PurePosixPath(path).match(OWN_CASES))
     found = ("{} {} {}".format(path, *status_of(f"{overlay}/{path}")[:2]) for path in files)
     return hexdigest("\0".join((own_stamp(), *compiled, *found)))
 

@@ -115,7 +115,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
     cmake = text_of(tree, f"{GGML}/CMakeLists.txt")
     source = tree.root / GGML
     pairs, cases = vec_pairs(tree, quants), kernel_cases(tree)
-    pair_of = {case: "-".join(word.removeprefix("GGML_TYPE_").lower() for word in case.args[1:]) for case in cases}
+    vec = {case: "-".join(case.args[1:]).replace("GGML_TYPE_", "").lower() for case in cases if case.family == "vec"}
     libllama = [path for path in sorted((tree.root / LIBLLAMA).glob("*.cpp")) if not SELDOM.fullmatch(path.name)]
     require(tree, f"{CUDA}/{BACKEND}")
     said = text_of(tree, "ggml/CMakeLists.txt")
@@ -127,7 +127,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
         cuda=tuple(name for name in MINIMAL if (tree.root / CUDA / name).is_file()),
         full=full_sources(tree.root / CUDA, pairs),
         cases={case.name: case for case in cases},
-        dispatched=tuple(case for case in cases if case.family != "vec" or pair_of[case] in pairs),
+        dispatched=tuple(case for case in cases if case not in vec or vec[case] in pairs),
         quant_defines=quant_defines(tree, quants, pairs),
         quant_readers=quant_readers(tree),
         version=".".join(part.group(1) for part in version if part),

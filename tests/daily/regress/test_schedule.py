@@ -52,10 +52,11 @@ class Compilers:
 
     def __init__(self, kernels, guessed):
         self.kernels, self.guessed, self.cases = kernels, guessed, list[Case]()
-        self.breaks, self.slow, self.there = set(), set(), {}
+        self.breaks, self.slow, self.there, self.objects = set(), set(), {}, None
         self.finish, self.events = threading.Event(), []
 
     def add_kernels(self, session, target, kernels, sources=(), jobs=None):
+        jobs.begin()
         names = [kernel.name for kernel in kernels]
         self.events.append((str(target), *sources, *names))
         if self.slow & set(names):
@@ -65,7 +66,7 @@ class Compilers:
         there = self.there.setdefault(str(target), set())
         there.update(names)
         contents = SimpleNamespace(kernels=tuple(there), full=False)
-        made = SimpleNamespace(manifest=SimpleNamespace(contents=contents), objects=None, folder=None)
+        made = SimpleNamespace(manifest=SimpleNamespace(contents=contents), objects=self.objects, folder=None)
         session.builds[f"{target}/{RUNNER}"] = made
 
     def names(self, cases):
@@ -185,14 +186,17 @@ def test_other_builds_are_prepared_while_the_first_one_compiles_and_compile_afte
         if target is H200:
             while (V100, "prepared") not in seen:
                 time.sleep(0.01)
+            time.sleep(1)
             seen.append((H200, "nearly done"))
             session.progress(Progress(8, 9, "", 0.0))
         add(session, target, *words, **more)
 
+    compilers.objects = "compiled"
     monkeypatch.setattr(compilers, "add_kernels", in_two_steps)
     monkeypatch.setattr(module, "default_jobs", lambda: 2)
     made = schedule(compilers, {"a": ("mma 1",), "b": ("mma 1",)}, on=((V100, 1), (H200, 2)))
     assert len(list(made.events())) == 3
+    assert made.compilers.rate.seconds < 1, "waiting is no compiling"
     assert seen[0] == (H200, "prepared") and seen[3:] == [(H200, "nearly done"), (V100, "compiles")]
 
 
