@@ -17,8 +17,8 @@ from fattn_probe.cli.commands import offered
 from fattn_probe.cli.compare import JudgeFlags
 from fattn_probe.cli.setup import SIMULATED, BuildFlags, Simulate, Where
 from fattn_probe.lab.detect.measure import check as check_simulated
-from fattn_probe.lab.fuzz.report import FuzzRun, Kept, Tally, document, render, write_cases
-from fattn_probe.lab.fuzz.run import Fuzzer, FuzzLimits
+from fattn_probe.lab.fuzz.report import FuzzRun, document, render, write_cases
+from fattn_probe.lab.fuzz.run import Fuzzer
 from fattn_probe.llama.source import DEFAULT_SOURCE
 
 MOST_NEW = 0.99
@@ -66,16 +66,16 @@ def fuzz(
     """Judge random scenarios, and shrink failing ones to the smallest that still fails."""
     targets = parse_targets(where.on, load_devices(where.devices))
     check_simulated("fuzz", targets, "say in advance which kernels a random case needs")
-    limits = FuzzLimits(seconds_of(effort.minutes, effort.cases), effort.cases, effort.workers or cores())
+    limits = seconds_of(effort.minutes, effort.cases), effort.cases, effort.workers or cores()
     options = setup.run_options(build, where, simulate)
-    run = FuzzRun(Tally(), Kept(options.tree))
+    run = FuzzRun(options.tree)
     with Activity(NOTES, words="planning") as activity:
         report = setup.session_of(options, activity).progress
-        fuzzer = Fuzzer(options, targets, effort.seed, min(effort.new_kernels, MOST_NEW), judge.checks, limits, report)
+        fuzzer = Fuzzer(options, targets, effort.seed, min(effort.new_kernels, MOST_NEW), judge.checks, report, *limits)
         run.judge(fuzzer, activity)
         if not terminated():  # SIGTERM, unlike Ctrl-C, leaves no time to shrink the findings so far
             run.shrink(fuzzer, effort.shrink, findings, activity)
-        for path in write_cases(run.kept.cases, keep) if keep is not None else ():
+        for path in write_cases(run.kept, keep) if keep is not None else ():
             activity.note(f"wrote {path}")
     source = options.tree.spec if options.tree else DEFAULT_SOURCE
     words: dict[str, object] = {"--source": source, "--devices": where.devices, "--model": judge.model}
@@ -83,11 +83,11 @@ def fuzz(
     plain = {"--source": DEFAULT_SOURCE, "--devices": None, "--model": "auto", "--repeat": 1, "--schedule": 0}
     again = [word for flag, value in words.items() if value != plain[flag] for word in (flag, str(value))]
     again += [word for name in build.patch for word in ("--patch", name)] + ["--check"] * build.check
-    show(document(run.tally, run.smallest), lambda: render(run.tally, run.smallest, again), as_json)
-    if run.tally.findings:
-        number = run.tally.number("finding")
-        raise ComparisonError(f"{number} of {run.tally.cases} random cases fail without a known defect of llama.cpp")
-    if not run.tally.cases:
+    show(document(run), lambda: render(run, again), as_json)
+    if run.findings:
+        number = run.number("finding")
+        raise ComparisonError(f"{number} of {run.cases} random cases fail without a known defect of llama.cpp")
+    if not run.cases:
         raise LostError("no case was judged in time: compiling the first kernels took longer; give more --minutes")
 
 

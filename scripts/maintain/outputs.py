@@ -26,6 +26,7 @@ from fattn_probe.lab.detect.schema import switched
 from fattn_probe.lab.detect.verdicts import VERDICT, MutantVerdict, MutationPlan, SuitePart
 from fattn_probe.lab.detect.worker import Worker
 from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
 from fattn_probe.llama.source.faults import corpus
@@ -112,7 +113,7 @@ def diagnosed_again(
     arch = arch_number(arch_of(parse_target(recorded.on, load_devices() if devices is None else devices)))
     with inputs_of(case) as inputs:
         geometry = geometry_of(case.op, parse_launches(recorded.launches), arch)
-        expected = expected_of(case, inputs, geometry, arch, "auto")
+        expected = expected_of(case, inputs, geometry, arch, "auto", constants=default_constants())
         verdict = judge(recorded.dst, reference_of(case.op, inputs), case.tolerance, expected=expected)
         if verdict.deviation is None or not verdict.deviation.wrong.any():
             return None

@@ -22,6 +22,7 @@ from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.records import Identity, StoredCase
 from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.llama.launch.architecture import arch_number, is_arch
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.machine.run.capture import Capture, read_capture
 from fattn_probe.machine.run.provenance import versions
@@ -111,7 +112,7 @@ def found_in_capture(case: Case, capture: Capture) -> Found:
     expected, arch = None, capture.provenance.get("arch", "")
     if capture.launches and is_arch(arch):
         geometry = geometry_of(case.op, capture.launches, arch_number(arch))
-        expected = expected_of(case, capture.inputs, geometry, arch_number(arch), "auto")
+        expected = expected_of(case, capture.inputs, geometry, arch_number(arch), "auto", constants=default_constants())
     masked = fully_masked_of(case.op, capture.inputs)
     judgement = Judgement(
         case=case.name,

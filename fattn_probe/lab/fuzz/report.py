@@ -22,9 +22,9 @@ from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario.schema import MAX_CASES
 from fattn_probe.lab.fuzz.run import Fuzzer, Judged
 from fattn_probe.lab.fuzz.scenarios import flop
-from fattn_probe.lab.fuzz.smallest import FindingKind, Smallest, SmallestFailure, family_of, kind_of, shrunk
+from fattn_probe.lab.fuzz.smallest import FindingKind, FuzzFailure, family_of, kind_of, shrunk
 from fattn_probe.llama.launch.architecture import arch_number
-from fattn_probe.llama.launch.constants import SHIPPED, known_constants
+from fattn_probe.llama.launch.constants import known_constants
 from fattn_probe.llama.launch.geometry import Geometry, geometry_of
 from fattn_probe.llama.launch.tiles import ntiles, tile_at
 from fattn_probe.llama.source import Tree
@@ -42,7 +42,7 @@ def features(judged: Judged, tree: Tree | None) -> tuple[str, ...]:
     op, recipe, launches = judged.drawn.case.op, judged.drawn.case.recipe, judged.result.kernels
     arch = arch_of(judged.drawn.target)
     names = [launch.spelling for launch in launches]
-    geometry = geometry_of(op, launches, arch_number(arch), known_constants(tree) or SHIPPED)
+    geometry = geometry_of(op, launches, arch_number(arch), known_constants(tree))
     found = [arch_name(arch), f"kernel {attention_kernel(names)}"]
     found += sorted({f"with {launch.kernel}" for launch in launches if not ATTENTION_KERNEL.search(launch.spelling)})
     flags = {
@@ -94,44 +94,33 @@ def rough(number: int) -> str:
     return "more than 16"
 
 
-@dataclass
-class Kept:
-    """The cases that had a new pair of features, and the pairs."""
-
-    tree: Tree | None
-    cases: list[Judged] = field(default_factory=list)
-    pairs: set[tuple[str, str]] = field(default_factory=set)
-
-    def see(self, judged: Judged) -> None:
-        """Keep a passing case if it has a new pair."""
-        if judged.result.status != "pass":
-            return
-        new = set(combinations(features(judged, self.tree), 2)) - self.pairs
-        if new:
-            self.pairs |= new
-            self.cases.append(judged)
-
-
 COLUMNS = ("pass", "unsupported", "known defect", "finding")
+MOST_SHRUNK = 40
+"""The largest number of findings to shrink, so that a broken kernel does not take hours."""
 
 
 @dataclass
-class Tally:
+class FuzzRun:
     """The results of a run by target and kernel family, and the cheapest case of each kind of failure on a target.
 
     `few_bits` are the passing cases with too few bits equal to the rounding model. `ratios` are measured / predicted
-    RMSE by kernel family.
+    RMSE by kernel family. `kept` are the passing cases that had a new pair of features, `pairs` all of these pairs, and
+    `smallest` the findings that were shrunk.
     """
 
+    tree: Tree | None
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     failures: Counter[tuple[FindingKind, str]] = field(default_factory=Counter)
     cheapest: dict[tuple[FindingKind, str], Judged] = field(default_factory=dict)
     few_bits: list[Judged] = field(default_factory=list)
     ratios: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    kept: list[Judged] = field(default_factory=list)
+    pairs: set[tuple[str, str]] = field(default_factory=set)
+    smallest: list[FuzzFailure] = field(default_factory=list)
     interrupted: bool = False
 
     def add(self, judged: Judged) -> None:
-        """Count a result."""
+        """Count a result; keep a passing case with a new pair of features."""
         kind = kind_of(judged.result)
         column = judged.result.status if kind is None else COLUMNS[2] if kind.known else COLUMNS[3]
         self.counts[judged.on, family_of(judged.result), column] += 1
@@ -144,6 +133,34 @@ class Tally:
             self.failures[key] += 1
             if key not in self.cheapest or flop(judged.drawn.settings) < flop(self.cheapest[key].drawn.settings):
                 self.cheapest[key] = judged
+        found = features(judged, self.tree) if judged.result.status == "pass" else ()
+        if new := set(combinations(found, 2)) - self.pairs:
+            self.pairs |= new
+            self.kept.append(judged)
+
+    def judge(self, fuzzer: Fuzzer, activity: Activity) -> None:
+        """Judge cases until the limits are reached, or the user interrupts."""
+        try:
+            for judged in fuzzer.run():
+                self.add(judged)
+                found = self.number("finding")
+                left = f"of {fuzzer.cases}" if fuzzer.seconds is None else f"{clock(max(0.0, fuzzer.left))} left"
+                activity.step(f"{self.cases} cases, {found} finding{'s' * (found != 1)}, {left}")
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def shrink(self, fuzzer: Fuzzer, seconds: float, folder: Path, activity: Activity) -> None:
+        """Shrink the cheapest case of each finding, within a total time in seconds, and write them to a folder."""
+        cheapest = [(kind, self.cheapest[kind, on]) for kind, on in self.findings[:MOST_SHRUNK]]
+        failures = [FuzzFailure(kind, one.drawn.settings, one.result, fuzzer.jobs[one.on]) for kind, one in cheapest]
+        activity.step(f"shrinking {len(failures)} findings")
+        try:
+            for smallest in shrunk(failures, fuzzer.workers, seconds):
+                make_folder(folder, "--findings")
+                self.smallest.append(smallest.written(folder))
+                activity.note(f"wrote {self.smallest[-1].path}")
+        except KeyboardInterrupt:
+            self.interrupted = True
 
     @property
     def cases(self) -> int:
@@ -160,76 +177,74 @@ class Tally:
         return sum(count for key, count in self.counts.items() if key[2] == column)
 
 
-def document(tally: Tally, smallest: Sequence[Smallest] = ()) -> dict[str, Any]:
+def document(run: FuzzRun) -> dict[str, Any]:
     """A run for `--json`; a finding has its smallest scenario if it was shrunk."""
-    shrunk = {(one.kind, one.on): (one.result, one.settings) for one in smallest}
+    shrunk = {(one.kind, one.on): (one.result, one.settings) for one in run.smallest}
     findings = []
-    for key in tally.findings:
-        (kind, on), judged = key, tally.cheapest[key]
+    for key in run.findings:
+        (kind, on), judged = key, run.cheapest[key]
         result, settings = shrunk.get(key, (judged.result, judged.drawn.settings))
-        said = {"on": on, "cases": tally.failures[key], "case": result.name, "reason": result.reason}
+        said = {"on": on, "cases": run.failures[key], "case": result.name, "reason": result.reason}
         findings.append(asdict(kind) | said | {"scenario": settings})
     return {
-        "cases": tally.cases,
-        "interrupted": tally.interrupted,
+        "cases": run.cases,
+        "interrupted": run.interrupted,
         "counts": [
-            {"on": on, "family": family, **{column: tally.counts[on, family, column] for column in COLUMNS}}
-            for on, family in sorted({(on, family) for on, family, _ in tally.counts})
+            {"on": on, "family": family, **{column: run.counts[on, family, column] for column in COLUMNS}}
+            for on, family in sorted({(on, family) for on, family, _ in run.counts})
         ],
-        "known_defects": dict(known_defects(tally)),
+        "known_defects": dict(known_defects(run)),
         "rmse_by_predicted": {
             family: {"cases": len(found), "lowest": min(found), "median": median(found), "highest": max(found)}
-            for family, found in sorted(tally.ratios.items())
+            for family, found in sorted(run.ratios.items())
         },
         "few_bits": [
             {"on": one.on, "case": one.result.name, "warning": one.result.warning, "scenario": one.drawn.settings}
-            for one in tally.few_bits
+            for one in run.few_bits
         ],
         "findings": findings,
     }
 
 
-def known_defects(tally: Tally) -> Counter[str]:
+def known_defects(run: FuzzRun) -> Counter[str]:
     """The number of cases that fail because of each known defect of llama.cpp."""
     found: Counter[str] = Counter()
-    for (kind, _), count in tally.failures.items():
+    for (kind, _), count in run.failures.items():
         if kind.known:
             found[kind.known] += count
     return found
 
 
-def render(tally: Tally, smallest: Sequence[Smallest] = (), words: Sequence[str] = ()) -> RenderableType:
+def render(run: FuzzRun, words: Sequence[str] = ()) -> RenderableType:
     """A row per target and kernel family; below it the known defects and the findings, with their scenarios.
 
     `words` are the flags that `compare` needs to run them again.
     """
     rows, shown = [], []
-    for on, family in sorted({(on, family) for on, family, _ in tally.counts}):
-        numbers = [tally.counts[on, family, column] for column in COLUMNS]
+    for on, family in sorted({(on, family) for on, family, _ in run.counts}):
+        numbers = [run.counts[on, family, column] for column in COLUMNS]
         rows.append((on, family, str(sum(numbers)), *map(str, numbers)))
-    for one in smallest:
+    for one in run.smallest:
         command = shlex.join(["fattn-probe", "compare", str(one.path), *words])
         shown.append(Text(f"\n{one.text}# {one.result.reason}\n$ {command}"))
     table = Table(("on", "kernels", "cases", *COLUMNS), tuple(rows))
-    return Group(table, Text(), *map(Text, summary(tally)), *shown)
+    return Group(table, Text(), *map(Text, summary(run)), *shown)
 
 
-def summary(tally: Tally) -> Iterator[str]:
+def summary(run: FuzzRun) -> Iterator[str]:
     """The totals, the known defects, and each finding with its first case."""
-    numbers = ", ".join(f"{tally.number(column)} {column}" for column in COLUMNS)
-    yield f"{tally.cases} cases: {numbers}" + (" (interrupted)" if tally.interrupted else "")
-    for known, count in sorted(known_defects(tally).items()):
+    numbers = ", ".join(f"{run.number(column)} {column}" for column in COLUMNS)
+    yield f"{run.cases} cases: {numbers}" + (" (interrupted)" if run.interrupted else "")
+    for known, count in sorted(known_defects(run).items()):
         yield f"{count} fail{'s' * (count == 1)} by {known}, a known defect of llama.cpp ({PAGE})"
-    if tally.few_bits:
-        yield f"{len(tally.few_bits)} pass, but few of their bits equal the rounding model (--json lists them)"
-    for kind, on in tally.findings:
-        result, count = tally.cheapest[kind, on].result, tally.failures[kind, on]
+    if run.few_bits:
+        yield f"{len(run.few_bits)} pass, but few of their bits equal the rounding model (--json lists them)"
+    for kind, on in run.findings:
+        result, count = run.cheapest[kind, on].result, run.failures[kind, on]
         yield f"finding: {kind} on {on}, {count} case{'s' * (count > 1)}, such as {result.name}: {result.reason}"
 
 
 REQUIRED = ("hsk", "n_head", "n_q", "n_kv")
-MOST_SHRUNK = 40
-"""The largest number of findings to shrink, so that a broken kernel does not take hours."""
 
 
 def write_cases(cases: Sequence[Judged], folder: Path) -> Iterator[Path]:
@@ -257,41 +272,3 @@ def text_of(cases: Sequence[Judged], on: str) -> str:
         flow = yaml.safe_dump(named, sort_keys=False, default_flow_style=True, width=10**6).strip()
         lines.append(f"  - {flow}\n")
     return f"{head}matrix:\n  include:\n{''.join(lines)}"
-
-
-@dataclass
-class FuzzRun:
-    """The results of a run as they arrive."""
-
-    tally: Tally
-    kept: Kept
-    smallest: list[Smallest] = field(default_factory=list)
-
-    def judge(self, fuzzer: Fuzzer, activity: Activity) -> None:
-        """Judge cases until the limits are reached, or the user interrupts."""
-        try:
-            for judged in fuzzer.run():
-                self.tally.add(judged)
-                self.kept.see(judged)
-                found = self.tally.number("finding")
-                left = f"of {fuzzer.limits.cases}"
-                if fuzzer.limits.seconds is not None:
-                    left = f"{clock(max(0.0, fuzzer.left))} left"
-                activity.step(f"{self.tally.cases} cases, {found} finding{'s' * (found != 1)}, {left}")
-        except KeyboardInterrupt:
-            self.tally.interrupted = True
-
-    def shrink(self, fuzzer: Fuzzer, seconds: float, folder: Path, activity: Activity) -> None:
-        """Shrink the cheapest case of each finding, within a total time in seconds, and write them to a folder."""
-        cheapest = [(kind, self.tally.cheapest[kind, on]) for kind, on in self.tally.findings[:MOST_SHRUNK]]
-        failures = [
-            SmallestFailure(kind, one.drawn.settings, one.result, fuzzer.jobs[one.on]) for kind, one in cheapest
-        ]
-        activity.step(f"shrinking {len(failures)} findings")
-        try:
-            for smallest in shrunk(failures, fuzzer.limits.workers, seconds):
-                make_folder(folder, "--findings")
-                self.smallest.append(smallest.written(folder))
-                activity.note(f"wrote {self.smallest[-1].path}")
-        except KeyboardInterrupt:
-            self.tally.interrupted = True

@@ -65,12 +65,8 @@ class Drawn:
         return self.kernels == () and self.number % UNSUPPORTED_EVERY != 0
 
 
-@dataclass(frozen=True)
-class LaneBatch:
-    """Cases to run, and the builds with their kernels."""
-
-    cases: tuple[Drawn, ...]
-    builds: Mapping[str, Build]
+LaneBatch = tuple[tuple[Drawn, ...], Mapping[str, Build]]
+"""Cases to run, and the builds with their kernels."""
 
 
 @dataclass
@@ -101,7 +97,7 @@ class Lane:
             except BuildError as error:
                 log.warning("%s", error)
                 self.session.add_kernels(target, (), sources=sources)
-        return LaneBatch(cases, dict(self.session.builds))
+        return cases, dict(self.session.builds)
 
     @property
     def next_size(self) -> int:
@@ -177,26 +173,22 @@ class Judged:
         return str(self.drawn.target)
 
 
-@dataclass(frozen=True)
-class FuzzLimits:
-    """When to stop: after so many seconds or cases, whichever comes first; None for no limit. `workers`: processes."""
-
-    seconds: float | None = None
-    cases: int | None = None
-    workers: int = field(default_factory=cores)
-
-
 @dataclass
 class Fuzzer:
-    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` are the last ones."""
+    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` are the last ones.
+
+    It stops after so many `seconds` or `cases`, whichever comes first; None for no limit.
+    """
 
     options: RunOptions
     targets: Sequence[Target]
     seed: int
     share: float
     checks: Checks
-    limits: FuzzLimits
     progress: Report
+    seconds: float | None = None
+    cases: int | None = None
+    workers: int = field(default_factory=cores)
     began: float = field(default_factory=time.monotonic)
     jobs: dict[str, Job] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -204,7 +196,7 @@ class Fuzzer:
     @property
     def left(self) -> float:
         """Seconds until the time is over."""
-        return float("inf") if self.limits.seconds is None else self.began + self.limits.seconds - time.monotonic()
+        return float("inf") if self.seconds is None else self.began + self.seconds - time.monotonic()
 
     def run(self) -> Iterator[Judged]:
         """The results as they arrive. Lanes take turns: one is judged while others plan and compile."""
@@ -218,13 +210,13 @@ class Fuzzer:
                     waiting[builders.submit(lane.batch, size)] = lane
 
             try:
-                for lane in lanes(session, self.targets, self.seed, self.share, self.limits.cases):
+                for lane in lanes(session, self.targets, self.seed, self.share, self.cases):
                     submit(lane)
                 while waiting and self.left > 0:
-                    done, _ = wait(waiting, None if self.limits.seconds is None else self.left, FIRST_COMPLETED)
+                    done, _ = wait(waiting, None if self.seconds is None else self.left, FIRST_COMPLETED)
                     for future in done:
                         lane = waiting.pop(future)
-                        yield from self._judged(future.result())
+                        yield from self._judged(*future.result())
                         submit(lane)
             finally:
                 self._stop.set()
@@ -236,16 +228,16 @@ class Fuzzer:
             raise StoppedError
         self.progress(progress)
 
-    def _judged(self, batch: LaneBatch) -> Iterator[Judged]:
+    def _judged(self, drawn_cases: Sequence[Drawn], builds: Mapping[str, Build]) -> Iterator[Judged]:
         simulation = replace(self.options.simulation, threads=1)
         judge = functools.partial(result_of, checks=self.checks, timed=False)
-        ordered = sorted(batch.cases, key=lambda drawn: str(drawn.target))
+        ordered = sorted(drawn_cases, key=lambda drawn: str(drawn.target))
         for on, cases in groupby(ordered, key=lambda drawn: str(drawn.target)):
             by_name = {drawn.case.name: drawn for drawn in cases}
             drawn = next(iter(by_name.values()))
-            job = Job(judge, replace(self.options, simulation=simulation), batch.builds, drawn.target)
+            job = Job(judge, replace(self.options, simulation=simulation), builds, drawn.target)
             self.jobs[on] = job
-            with closing(judged(job, [drawn.case for drawn in by_name.values()], self.limits.workers)) as results:
+            with closing(judged(job, [drawn.case for drawn in by_name.values()], self.workers)) as results:
                 for result in results:
                     yield Judged(by_name[result.name], result)
                     if self.left <= 0:

@@ -208,47 +208,44 @@ def _drop(settings: Settings, *keys: str) -> Settings:
 
 
 @dataclass(frozen=True)
-class SmallestFailure:
-    """A failing case with its result, and the job that judged it. Shrinking uses only the kernels of the build."""
+class FuzzFailure:
+    """A failing scenario, as drawn or smaller, with its result, the job that judged it, and its file if it has one.
+
+    Shrinking uses only the kernels of the job's build.
+    """
 
     kind: FindingKind
     settings: Settings
     result: Result
     job: Job
-
-
-@dataclass(frozen=True)
-class Smallest:
-    """The smallest scenario found that fails like the case `name`, with its result, and its file if it has one."""
-
-    kind: FindingKind
-    on: str
-    name: str
-    settings: Settings
-    result: Result
     path: Path | None = None
+
+    @property
+    def on(self) -> str:
+        """The target."""
+        return str(self.job.target)
 
     @property
     def text(self) -> str:
         """The scenario file."""
-        about = f"found by fuzz ({self.name}): {self.kind}"
+        about = f"found by fuzz ({self.result.name}): {self.kind}"
         document = {"version": 1, "about": about[:200], **self.settings, "device": self.on}
         return yaml.safe_dump(document, sort_keys=False, width=120)
 
-    def written(self, folder: Path) -> "Smallest":
+    def written(self, folder: Path) -> "FuzzFailure":
         """Write the scenario file to a folder."""
-        path = folder / f"{self.name}.yaml"
+        path = folder / f"{self.result.name}.yaml"
         write_text(path, self.text)
         return replace(self, path=path)
 
 
-def shrunk(failures: Sequence[SmallestFailure], workers: int, seconds: float) -> Iterator[Smallest]:
+def shrunk(failures: Sequence[FuzzFailure], workers: int, seconds: float) -> Iterator[FuzzFailure]:
     """The smallest scenario found for each failure, within a total time in seconds."""
     begin = functools.partial(shrinking, ends=time.monotonic() + seconds)
     sendable = [
         replace(failure, job=replace(failure.job, target=picklable(failure.job.target))) for failure in failures
     ]
-    with Workers[SmallestFailure, Smallest](begin, workers) as pool:
+    with Workers[FuzzFailure, FuzzFailure](begin, workers) as pool:
         for failure, found in pool.answers(sendable):
             if isinstance(found, Died):
                 raise LostError(f"{failure.result.name} cannot be shrunk: {found.how}")
@@ -256,12 +253,12 @@ def shrunk(failures: Sequence[SmallestFailure], workers: int, seconds: float) ->
 
 
 @contextmanager
-def shrinking(tell: Tell, ends: float) -> Iterator[Callable[[SmallestFailure], Smallest]]:
+def shrinking(tell: Tell, ends: float) -> Iterator[Callable[[FuzzFailure], FuzzFailure]]:
     """A worker's function."""
     yield functools.partial(smallest, ends=ends)
 
 
-def smallest(failure: SmallestFailure, ends: float) -> Smallest:
+def smallest(failure: FuzzFailure, ends: float) -> FuzzFailure:
     """Shrink one failure until the machine's monotonic clock shows `ends`."""
     job, name = failure.job, failure.result.name
     session = Session(job.options, builds=dict(job.builds))
@@ -279,7 +276,7 @@ def smallest(failure: SmallestFailure, ends: float) -> Smallest:
 
     with session.persistent_runner():
         settings = shrink(failure.settings, fails)
-    return Smallest(failure.kind, str(job.target), name, settings, last[0])
+    return replace(failure, settings=settings, result=last[0])
 
 
 def is_built(job: Job, case: Case) -> bool:

@@ -1,12 +1,15 @@
 """The constants of a llama.cpp tree that its kernels' arithmetic depends on: KV rows per step, and the shift of P.
 
-They change from release to release. `constants_of` reads them from a tree; `SHIPPED` has those of the default source.
+They change from release to release. `constants_of` reads them from a tree; `default_constants` are those of the default
+source, for outputs whose source is not at hand.
 """
 
+import csv
 import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 
 import numpy as np
 
@@ -108,98 +111,21 @@ def _configurations(text: str) -> dict[str, list[tuple[int, ...]]]:
     }
 
 
-_SMALL = {D: {8: (128, D), 16: (64, D), 32: (64, D), 64: (64, D)} for D in (64, 80, 96, 112, 128)}
-_AMPERE = {
-    **{(D, D): sizes for D, sizes in _SMALL.items()},
-    (192, 128): {8: (64, 192), 16: (32, 192), 32: (32, 192), 64: (32, 192)},
-    (256, 256): {8: (64, 256), 16: (64, 256), 32: (32, 256), 64: (32, 256)},
-    (320, 256): {32: (32, 256), 64: (32, 256)},
-    (512, 512): {8: (64, 256), 16: (64, 256), 32: (32, 256), 64: (32, 256)},
-    (576, 512): {8: (32, 576), 16: (32, 576), 32: (32, 320), 64: (32, 320)},
-}
-_TURING = {
-    (256, 256): {8: (64, 256), 16: (64, 256), 32: (64, 256), 64: (64, 256)},
-    (320, 256): {32: (32, 256), 64: (32, 256)},
-    (512, 512): {8: (32, 192), 16: (32, 192), 32: (32, 256), 64: (32, 256)},
-    (576, 512): {8: (32, 192), 16: (32, 192), 32: (32, 320), 64: (32, 320)},
-}
-_VOLTA = {
-    (320, 256): {32: (32, 256), 64: (32, 256)},
-    (512, 512): {8: (32, 512), 16: (32, 512), 32: (32, 256), 64: (32, 256)},
-    (576, 512): {8: (32, 576), 16: (32, 576), 32: (32, 320), 64: (32, 320)},
-}
-_ALL = (2, 4, 8, 16, 32)
-_FP16 = {
-    40: {2: (128, 40), 4: (128, 40), 8: (128, 40), 16: (64, 40), 32: (64, 40)},
-    64: {2: (64, 64), 4: (64, 64), 8: (128, 64), 16: (64, 64), 32: (64, 64)},
-    72: {2: (64, 72), 4: (128, 72), 8: (64, 72), 16: (64, 72), 32: (64, 72)},
-    80: {2: (64, 40), 4: (64, 40), 8: (64, 40), 16: (64, 40), 32: (128, 40)},
-    96: {2: (64, 48), 4: (64, 48), 8: (64, 48), 16: (64, 48), 32: (128, 24)},
-    112: {2: (64, 56), 4: (64, 56), 8: (64, 112), 16: (32, 112), 32: (128, 56)},
-    **{D: dict.fromkeys(_ALL, (64, 64)) for D in (128, 192, 256)},
-    320: {16: (64, 64)},
-    512: dict.fromkeys(_ALL[:4], (64, 64)),
-    576: dict.fromkeys(_ALL[1:4], (64, 64)),
-}
-_FP32 = {
-    **{D: dict.fromkeys(_ALL, (32, K)) for D, K in ((40, 40), (72, 72), (80, 40), (96, 48), (112, 56))},
-    64: {2: (64, 64), 4: (32, 64), 8: (32, 64), 16: (64, 64), 32: (64, 64)},
-    128: {2: (64, 64), 4: (32, 128), 8: (64, 128), 16: (32, 128), 32: (64, 64)},
-    192: {2: (64, 64), 4: (32, 64), 8: (32, 64), 16: (32, 64), 32: (32, 64)},
-    256: {2: (64, 64), 4: (32, 64), 8: (32, 256), 16: (32, 128), 32: (32, 64)},
-    320: {16: (32, 64)},
-    512: dict.fromkeys(_ALL[:4], (32, 64)),
-    576: dict.fromkeys(_ALL[1:4], (32, 64)),
-}
-_RDNA = {
-    (64, 64): {8: (64, 64), 16: (64, 64), 32: (64, 64), 64: (64, 64)},
-    **{
-        (D, V): {8: (32, D), 16: (32, D), 32: (64, D), 64: (64, D)}
-        for D, V in ((80, 80), (96, 96), (112, 112), (128, 128), (192, 128), (256, 256))
-    },
-    (320, 256): {32: (32, 320), 64: (32, 320)},
-    (512, 512): {8: (64, 192), 16: (64, 192), 32: (32, 256), 64: (32, 256)},
-    (576, 512): {8: (64, 192), 16: (64, 192), 32: (32, 320), 64: (32, 320)},
-}
-_CDNA = {
-    **{(D, D): dict.fromkeys((8, 16, 32, 64), (64, min(D, 256))) for D in (64, 80, 96, 112, 128, 256, 512)},
-    (192, 128): dict.fromkeys((8, 16, 32, 64), (64, 128)),
-    (320, 256): dict.fromkeys((32, 64), (64, 320)),
-    (576, 512): {8: (64, 256), 16: (64, 256), 32: (64, 320), 64: (64, 320)},
-}
-_AMD_ALIKE = {
-    **{D: dict.fromkeys((*_ALL, 64), (32, K)) for D, K in ((40, 40), (72, 72), (80, 40), (96, 48), (112, 56))},
-    320: {32: (128, 64)},
-    512: {**dict.fromkeys(_ALL[:4], (64, 64)), 32: (128, 64)},
-    576: {**dict.fromkeys(_ALL[1:4], (64, 64)), 32: (128, 64)},
-}
-_AMD = {
-    **_AMD_ALIKE,
-    64: {2: (32, 64), 4: (64, 64), 8: (32, 64), 16: (128, 64), 32: (64, 64), 64: (64, 64)},
-    128: {2: (128, 64), 4: (64, 128), 8: (64, 128), 16: (64, 128), 32: (64, 64), 64: (64, 32)},
-    192: {2: (128, 64), 4: (64, 64), 8: (64, 64), 16: (32, 64), 32: (32, 64)},
-    256: {2: (128, 64), 4: (64, 128), 8: (64, 128), 16: (32, 128), 32: (32, 128)},
-}
-_AMD_RDNA = {
-    **_AMD_ALIKE,
-    64: {2: (32, 64), 4: (32, 64), 8: (128, 64), 16: (128, 64), 32: (64, 64), 64: (64, 64)},
-    128: {2: (32, 64), 4: (64, 64), 8: (64, 64), 16: (128, 128), 32: (128, 64), 64: (64, 64)},
-    192: {2: (32, 64), 4: (32, 64), 8: (32, 64), 16: (32, 64), 32: (64, 64)},
-    256: {2: (32, 64), 4: (32, 256), 8: (32, 256), 16: (32, 256), 32: (64, 128)},
-}
-_MMA = {"ampere": _AMPERE, "turing": _TURING, "volta": _VOLTA, "rdna": _RDNA, "cdna": _CDNA}
-_TILE = {"fp16": _FP16, "fp32": _FP32, "amd": _AMD, "amd_rdna": _AMD_RDNA}
+@functools.cache
+def default_constants() -> Constants:
+    """The constants of the default source.
 
-SHIPPED = Constants(
-    max_offset=float(np.float32(3) * np.float32(0.6931)),
-    mma={
-        name: {(*head, ncols): pair for head, sizes in table.items() for ncols, pair in sizes.items()}
-        for name, table in _MMA.items()
-    },
-    narrow=frozenset({(256, 16), (512, 16), (512, 32)}),
-    cdna_in_f32=True,
-    tile={
-        name: {(DKQ, ncols): pair for DKQ, sizes in table.items() for ncols, pair in sizes.items()}
-        for name, table in _TILE.items()
-    },
-)
+    constants.csv has a step's KV rows and the elements of a K row loaded at once, by head sizes and ncols.
+    """
+    text = (files(__package__) / "constants.csv").read_text(encoding="utf-8")
+    mma: dict[str, dict[tuple[int, int, int], tuple[int, int]]] = {}
+    tile: dict[str, dict[tuple[int, int], tuple[int, int]]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        family, configuration, DKQ, DV = (row.pop(name) for name in ("family", "configuration", "DKQ", "DV"))
+        for ncols, (nbatch_fa, K) in ((int(name), map(int, cell.split())) for name, cell in row.items() if cell):
+            if family == "mma":
+                mma.setdefault(configuration, {})[int(DKQ), int(DV), ncols] = nbatch_fa, K
+            else:
+                tile.setdefault(configuration, {})[int(DKQ), ncols] = nbatch_fa, K
+    narrow = frozenset({(256, 16), (512, 16), (512, 32)})
+    return Constants(float(np.float32(3) * np.float32(0.6931)), mma, narrow, cdna_in_f32=True, tile=tile)

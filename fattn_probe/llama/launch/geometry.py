@@ -11,7 +11,7 @@ from fattn_probe.base.arrays import Indices
 from fattn_probe.cases.device import Device, Origin
 from fattn_probe.cases.op import Op, Sizes
 from fattn_probe.llama.launch.architecture import AMD, arch_number, has_wmma
-from fattn_probe.llama.launch.constants import SHIPPED, Constants
+from fattn_probe.llama.launch.constants import Constants, default_constants
 from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.kernel import AttentionKernel, attention_of
 from fattn_probe.llama.launch.record import LaunchRecord
@@ -149,12 +149,14 @@ def gathered(n_kv: int, n_kv_max: int, ncols1: int) -> int:
     return min(n_kv, ncols1 * n_kv_max)
 
 
-def geometry_of(op: Op, launches: Sequence[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> Geometry | None:
+def geometry_of(
+    op: Op, launches: Sequence[LaunchRecord], arch: int, constants: Constants | None = None
+) -> Geometry | None:
     """The geometry of an op's launches; None if they contain no attention kernel with known sizes.
 
-    `arch` is nvcc's number of the architecture; `constants` are those of the source.
+    `arch` is nvcc's number of the architecture; `constants` are those of the source, None if they are not known.
     """
-    kernel = attention_of(launches, arch, constants)
+    kernel = attention_of(launches, arch, constants or default_constants())
     return None if kernel is None else geometry(op, kernel)
 
 

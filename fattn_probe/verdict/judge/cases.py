@@ -14,7 +14,7 @@ from fattn_probe.cases.device import Target, is_amd
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.architecture import AMD, arch_number
-from fattn_probe.llama.launch.constants import SHIPPED, Constants, known_constants, vec_adds_in_f16
+from fattn_probe.llama.launch.constants import Constants, known_constants, vec_adds_in_f16
 from fattn_probe.llama.launch.families import VEC
 from fattn_probe.llama.launch.geometry import Geometry, division_origin, geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord
@@ -120,7 +120,7 @@ class JudgedCase:
 
     def launched(self, launches: Sequence[LaunchRecord]) -> "JudgedCase":
         """A copy with the geometry of these launches."""
-        return replace(self, geometry=geometry_of(self.case.op, launches, self.arch, self.constants or SHIPPED))
+        return replace(self, geometry=geometry_of(self.case.op, launches, self.arch, self.constants))
 
     def run(self, number: int = 0) -> Capture | RunOutcome:
         """Run the case, or its part; on a simulated GPU, each repeat uses a different order of warps."""

@@ -9,7 +9,7 @@ from fattn_probe.base.arrays import I64, Bytes
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.architecture import AMD
-from fattn_probe.llama.launch.constants import SHIPPED, Constants
+from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.families import MMA_F16
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.kernel import AttentionKernel
@@ -43,7 +43,7 @@ def expected_of(
     arch: int,
     model: UseModel,
     *,
-    constants: Constants | None = SHIPPED,
+    constants: Constants | None,
     rows: I64 | None = None,
 ) -> Expected:
     """The expected output of the kernel with this geometry, and the reasons for missing parts.

@@ -21,7 +21,7 @@ from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.llama.launch.architecture import arch_number
-from fattn_probe.llama.launch.constants import SHIPPED
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import division_origin, geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
@@ -99,7 +99,7 @@ def vec(*grid):
 )
 def test_a_grid_rests_on_the_occupancy_if_that_divides_the_kv_rows(launches, n_kv, device, rests):
     gpu = load_devices()[device]
-    found = division_origin(launches, gpu, geometry_of(op(n_kv), launches, arch_number(gpu.arch), SHIPPED))
+    found = division_origin(launches, gpu, geometry_of(op(n_kv), launches, arch_number(gpu.arch), default_constants()))
     assert found == (ASSUMED if rests else None)
 
 

@@ -6,7 +6,7 @@ import pytest
 from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
 from fattn_probe.daily.inspect.trace.stages import ModelledRows, StoredRow
 from fattn_probe.llama.launch.architecture import RDNA3
-from fattn_probe.llama.launch.constants import SHIPPED
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry
 from fattn_probe.llama.launch.kernel import attention_of
 from fattn_probe.llama.launch.record import LaunchRecord
@@ -47,8 +47,8 @@ n_kv: 256
 
 def rows_of(case, inputs, name, values, grid, warps, arch):
     pairs = tuple(("", str(value)) for value in values)
-    kernel = attention_of([LaunchRecord(0, name, pairs, grid, (32, warps, 1), 0)], arch, SHIPPED)
-    return ModelledRows(case, inputs, kernel, arch, SHIPPED)
+    kernel = attention_of([LaunchRecord(0, name, pairs, grid, (32, warps, 1), 0)], arch, default_constants())
+    return ModelledRows(case, inputs, kernel, arch, default_constants())
 
 
 def tile(warps=4, ncols1=4, ncols2=1, arch=61):

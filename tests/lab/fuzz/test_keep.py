@@ -8,7 +8,7 @@ import pytest
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.daily.regress.records import Result
-from fattn_probe.lab.fuzz.report import Kept, Tally, document, features, rough, summary, write_cases
+from fattn_probe.lab.fuzz.report import FuzzRun, document, features, rough, summary, write_cases
 from fattn_probe.lab.fuzz.run import Drawn, Judged
 from fattn_probe.lab.fuzz.scenarios import case_of, draw
 from fattn_probe.lab.fuzz.smallest import OTHER_BITS, WRONG, FindingKind, kind_of
@@ -54,11 +54,11 @@ def test_many_parallel_blocks_are_a_feature_of_vec_kernels():
 
 
 def test_a_case_is_kept_if_it_passes_and_shows_a_new_pair():
-    kept = Kept(None)
+    run = FuzzRun(None)
     other = GQA | {"sinks": True}
     for one in (judged(1, GQA), judged(2, GQA | {"seed": 5}), judged(3, other, "fail"), judged(4, other)):
-        kept.see(one)
-    assert [one.drawn.number for one in kept.cases] == [1, 4]
+        run.add(one)
+    assert [one.drawn.number for one in run.kept] == [1, 4]
 
 
 def test_kept_cases_are_written_as_compare_takes_them(tmp_path):
@@ -110,7 +110,7 @@ def test_the_kind_of_a_result(found, kind):
 
 
 def test_a_known_defect_is_counted_apart_and_once():
-    tally = Tally()
+    tally = FuzzRun(None)
     for known in ("mask-scan", "mask-scan", ""):
         one = judged(len(known), GQA, "fail")
         object.__setattr__(one.result, "known", known)

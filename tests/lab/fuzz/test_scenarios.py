@@ -181,5 +181,5 @@ def test_a_kernel_that_does_not_compile_does_not_end_the_run(monkeypatch, tree):
     monkeypatch.setattr(Session, "add_kernels", add_kernels)
     monkeypatch.setattr(module, "kernels_of", lambda session, target, ops, names: names["lane"])
     lane, _ = lanes(Session(RunOptions(tree)), TARGETS, 1, 0.4)
-    assert len(lane.batch(20).cases) == 20
+    assert len(lane.batch(20)[0]) == 20
     assert added == [len(lane.kernels), 0]

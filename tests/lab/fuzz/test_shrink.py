@@ -6,7 +6,7 @@ from fattn_probe.daily.regress.pool import Job
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.results import result_of
 from fattn_probe.lab.fuzz.scenarios import FLOATS, checked, draw
-from fattn_probe.lab.fuzz.smallest import FindingKind, Smallest, SmallestFailure, shrink, shrunk
+from fattn_probe.lab.fuzz.smallest import FindingKind, FuzzFailure, shrink, shrunk
 from fattn_probe.machine.run.session import RunOptions
 from tests.made import H200
 
@@ -83,7 +83,6 @@ SETTINGS = {"hsk": 64, "n_head": 2, "n_kv": 64, "n_q": 3}
 def test_without_time_each_failure_is_its_own_smallest():
     job = Job(result_of, RunOptions(None), {}, H200)
     kind = FindingKind("fail", "", "mma", "wrong")
-    results = [Result(f"fuzz-1-{number}", "d", "fail", "wrong") for number in range(3)]
-    found = list(shrunk([SmallestFailure(kind, SETTINGS, result, job) for result in results], 2, 0))
-    expected = [Smallest(kind, "sim:h200", result.name, SETTINGS, result) for result in results]
-    assert sorted(found, key=lambda one: one.name) == expected
+    failures = [FuzzFailure(kind, SETTINGS, Result(f"fuzz-1-{at}", "d", "fail", "wrong"), job) for at in range(3)]
+    found = list(shrunk(failures, 2, 0))
+    assert sorted(found, key=lambda one: one.result.name) == failures

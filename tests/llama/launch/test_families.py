@@ -8,7 +8,7 @@ import pytest
 from fattn_probe.cases.scenario import expand
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.llama.launch.architecture import AMD, CDNA1, CDNA2, CDNA3, GFX906, RDNA2, RDNA3, RDNA4, is_cdna
-from fattn_probe.llama.launch.constants import SHIPPED, constants_of, max_offset, vec_adds_in_f16
+from fattn_probe.llama.launch.constants import constants_of, default_constants, max_offset, vec_adds_in_f16
 from fattn_probe.llama.launch.families import FAMILIES, MMA_F16, TILE, VEC
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.kernel import attention_of
@@ -39,7 +39,7 @@ def op_of(hsk=128, hsv=128):
     return expand(Scenario.model_validate(fields).named("test"))[0].op
 
 
-def tile(ncols, threads, constants=SHIPPED, arch=90):
+def tile(ncols, threads, constants=None, arch=90):
     return kernel_of(op_of(112, 112), [launch(TILE, (112, 112, ncols, 1, "false"), threads)], arch, constants)
 
 
@@ -80,7 +80,7 @@ def test_every_configuration_of_the_source_is_read_alike(family, tree):
         for arch in ARCHITECTURES[function]:
             if family is TILE or ncols >= FEWEST.get(function, 0):
                 check(family, (DKQ, DV, ncols), threads=threads, rows=rows, arch=arch, constants=constants)
-                check(family, (DKQ, DV, ncols), threads=threads, rows=rows, arch=arch, constants=SHIPPED)
+                check(family, (DKQ, DV, ncols), threads=threads, rows=rows, arch=arch, constants=default_constants())
 
 
 @pytest.mark.parametrize("arch", [61, 70, 75, 89, 90, GFX906, CDNA3, RDNA3])
@@ -97,7 +97,7 @@ def test_vec_kernels_are_read_alike(arch, D, types):
 
 def test_sizes_that_the_source_does_not_have_are_not_guessed():
     one = launch(TILE, (48, 48, 8, 1, "false"), 128)
-    assert attention_of([one], 90, SHIPPED) is None
+    assert attention_of([one], 90, default_constants()) is None
     assert kernel_of(op_of(), [one], 90) is None
     assert geometry_of(op_of(), [one], 90) is None
 
@@ -110,7 +110,7 @@ def test_the_template_parameters_of_the_source(tree):
 
 @pytest.mark.network
 def test_the_shipped_constants_are_those_of_the_default_source_and_the_first_era_shifts_the_maximum_less():
-    assert constants_of(resolve(DEFAULT_SOURCE)) == SHIPPED
+    assert constants_of(resolve(DEFAULT_SOURCE)) == default_constants()
     assert constants_of(resolve("pypi:xllamacpp==0.2.8")).max_offset == np.float32(0.6931)
 
 

@@ -14,6 +14,7 @@ import pytest
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.source import DEFAULT_SOURCE
@@ -45,9 +46,9 @@ LAUNCH = parse_launch(
 @pytest.mark.parametrize(("n_kv", "percent"), [(1024, None), (16384, -2.2)])
 def test_as_designed_and_yet_inaccurate(n_kv, percent):
     (case,) = expand(loads(SCENARIO.format(n_kv=n_kv), "biased.yaml"))
-    inputs = make_inputs(case)
+    inputs, geometry = make_inputs(case), geometry_of(case.op, [LAUNCH], 90)
     dst, reference = model_of(case, inputs, [LAUNCH], 90), reference_of(case.op, inputs)
-    expected = expected_of(case, inputs, geometry_of(case.op, [LAUNCH], 90), 90, "always")
+    expected = expected_of(case, inputs, geometry, 90, "always", constants=default_constants())
     verdict = judge(dst, reference, case.tolerance, expected=expected)
     assert verdict.status is Status.PASS
     assert verdict.design.passes

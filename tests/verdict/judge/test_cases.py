@@ -10,7 +10,7 @@ import pytest
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import Scenario, expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.llama.launch.constants import SHIPPED
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.launch.selection import LaunchBlocks, Selection, rows_of_tiles
@@ -81,9 +81,9 @@ def made():
 def subject(made):
     """A case whose runs have these outputs; a correct one by default."""
 
-    def of(*outputs, target=H200, part=None, constants=SHIPPED, baseline=None, steps=None, **checks):
+    def of(*outputs, target=H200, part=None, baseline=None, steps=None, known=True, **checks):
         answers = Answers(CASE, made[0], steps.append if steps is not None else lambda step: None)
-        session = Runs(outputs or (made[1],))
+        session, constants = Runs(outputs or (made[1],)), default_constants() if known else None
         return JudgedCase(session, answers, target, Checks(**checks), 90, constants, part, None, baseline)
 
     return of
@@ -115,7 +115,7 @@ def test_a_correct_output_is_judged_with_both_models(subject, made):
 
 
 def test_a_source_without_configurations_has_no_model_and_an_unknown_division(subject):
-    row = judgement(subject(constants=None, roundings=True))
+    row = judgement(subject(known=False, roundings=True))
     assert row.status is Status.PASS and "lacks the configurations" in row.missing
     assert row.verdict.design.by == "prediction" and row.division == LAUNCH.origin
     assert [(check.name, check.made) for check in row.checks] == [("roundings", False)]
@@ -231,7 +231,7 @@ def test_a_baseline_is_the_model_of_runs_with_the_same_launches(subject, made, s
     assert judgement(subject(baseline=baseline, sample=sample)).verdict.design.equal_bits < 1
     for lacking in (
         {"baseline": replace(baseline, launches=())},
-        {"baseline": baseline, "constants": None},
+        {"baseline": baseline, "known": False},
         {"baseline": baseline, "model": "never"},
     ):
         assert judgement(subject(other, sample=sample, **lacking)).verdict.design.by == "prediction", lacking

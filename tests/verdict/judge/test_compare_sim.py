@@ -5,6 +5,7 @@ import pytest
 from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.scenario import expand, load, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.source import patches
 from fattn_probe.machine.run.outcome import Finding, Ran
@@ -66,7 +67,7 @@ def test_all_planted_faults_are_caught(session, n_kv):
     inputs = make_inputs(case)
     capture = session.capture(case, inputs, H200)
     reference, geometry = reference_of(case.op, inputs), geometry_of(case.op, capture.launches, 90)
-    expected = expected_of(case, inputs, geometry, 90, "always")
+    expected = expected_of(case, inputs, geometry, 90, "always", constants=default_constants())
     assert judge(capture.dst, reference, case.tolerance, expected=expected).status is Status.PASS
     upstream = 0
     for fault in FAULTS:

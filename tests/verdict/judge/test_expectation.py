@@ -11,7 +11,7 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.llama.launch.architecture import CDNA3
-from fattn_probe.llama.launch.constants import SHIPPED
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.families import MMA_F16, VEC
 from fattn_probe.verdict.judge import checks as limits
 from fattn_probe.verdict.judge import expectation
@@ -54,13 +54,13 @@ GEOMETRY: Any = SimpleNamespace(kernel=SimpleNamespace(family=MMA_F16))
 
 
 def expected(model="auto", **more):
-    return expected_of(CASE, {}, GEOMETRY, 90, model, **more)
+    return expected_of(CASE, {}, GEOMETRY, 90, model, **{"constants": default_constants()} | more)
 
 
 def test_both_models_are_there(models):
     found = expected()
     assert found.prediction is models["prediction"] and found.model is MODEL and found.missing == ""
-    assert models["constants"] is SHIPPED and models["wanted"] is None
+    assert models["constants"] is default_constants() and models["wanted"] is None
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_missing_is_named(models, change, how, missing):
 
 
 def test_the_rounding_model_of_an_amd_gpu_decides_nothing(models):
-    found = expected_of(CASE, {}, GEOMETRY, CDNA3, "always")
+    found = expected_of(CASE, {}, GEOMETRY, CDNA3, "always", constants=default_constants())
     assert found.prediction is models["prediction"] and found.model is None
     assert found.missing == "the rounding model does not decide on an AMD GPU, whose arithmetic is partly assumed"
 

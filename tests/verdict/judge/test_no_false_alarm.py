@@ -3,7 +3,7 @@
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_targets
-from fattn_probe.lab.fuzz.run import Fuzzer, FuzzLimits
+from fattn_probe.lab.fuzz.run import Fuzzer
 from fattn_probe.lab.fuzz.smallest import kind_of
 from fattn_probe.llama.build.ninja import silent
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
@@ -20,7 +20,7 @@ CASES = 1000
 def test_no_correct_kernel_is_called_wrong():
     targets = parse_targets(TARGETS, load_devices())
     options = RunOptions(resolve(DEFAULT_SOURCE), timeout=120)
-    fuzzer = Fuzzer(options, targets, 100, 0.2, Checks(model="always"), FuzzLimits(cases=CASES), silent)
+    fuzzer = Fuzzer(options, targets, 100, 0.2, Checks(model="always"), silent, cases=CASES)
     found = list(fuzzer.run())
     assert len(found) == CASES
     assert [

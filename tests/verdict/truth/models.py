@@ -1,7 +1,7 @@
 """Scenarios in a line, and the models of a run, by its launches."""
 
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.llama.launch.constants import SHIPPED
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.kernel import attention_of
 from fattn_probe.llama.launch.record import parse_launch
@@ -32,7 +32,7 @@ def of_scenario(text, kernel, grid, arch):
     return model_of(case, inputs, launches, arch), reference_of(case.op, inputs), prediction
 
 
-def kernel_of(op, launches, arch, constants=SHIPPED):
+def kernel_of(op, launches, arch, constants=None):
     return error_kernel.kernel_of(op, geometry_of(op, launches, arch, constants), arch)
 
 
@@ -41,5 +41,5 @@ def predicted(op, values, launches, arch, **limits):
 
 
 def model_of(case, inputs, launches, arch, **more):
-    kernel = attention_of(launches, arch, SHIPPED)
-    return None if kernel is None else dispatch.model_of(case, inputs, kernel, arch, **more)
+    kernel = attention_of(launches, arch, default_constants())
+    return kernel and dispatch.model_of(case, inputs, kernel, arch, constants=default_constants(), **more)

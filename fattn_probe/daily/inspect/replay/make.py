@@ -27,7 +27,7 @@ from fattn_probe.daily.inspect.trace.show import headline, words_of
 from fattn_probe.daily.inspect.trace.stages import ModelledRows, Row, Stage
 from fattn_probe.daily.inspect.view.error_tiles import divided
 from fattn_probe.llama.launch.architecture import arch_number, generation_of
-from fattn_probe.llama.launch.constants import SHIPPED, known_constants
+from fattn_probe.llama.launch.constants import known_constants
 from fattn_probe.llama.launch.geometry import Geometry, geometry_of
 from fattn_probe.llama.launch.tiles import index_of, ntiles
 from fattn_probe.machine.run.session import Session, arch_of
@@ -56,7 +56,7 @@ def replay_of(
     InputError if no attention kernel with known sizes ran.
     """
     constants, arch = known_constants(session.options.tree), arch_number(arch_of(target))
-    geometry = geometry_of(case.op, output.launches, arch, constants or SHIPPED)
+    geometry = geometry_of(case.op, output.launches, arch, constants)
     if geometry is None:
         raise InputError(f"{case.name} on {target}: no attention kernel with known sizes ran, so there is no replay")
     kernel, notes = geometry.kernel, list[str]()

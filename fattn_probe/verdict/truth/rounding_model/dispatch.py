@@ -4,7 +4,7 @@ import numpy as np
 
 from fattn_probe.base.arrays import F32, Bools
 from fattn_probe.cases.scenario import Case
-from fattn_probe.llama.launch.constants import SHIPPED, Constants
+from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.families import MMA_F16, TILE, VEC
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.rounding_model.mma_op import mma_f16
@@ -23,7 +23,7 @@ def model_of(
     kernel: AttentionKernel,
     arch: int,
     *,
-    constants: Constants = SHIPPED,
+    constants: Constants,
     wanted: Bools | None = None,
 ) -> F32 | None:
     """The output that a run's kernel should give, bit for bit; None for a kernel without a model, and on AMD GPUs.

@@ -27,7 +27,7 @@ def random_cases(
 def of_lane(lane: Lane, count: int) -> Iterator[tuple[Case, str]]:
     """So many cases of one lane."""
     while count:
-        for drawn in lane.batch(AT_ONCE).cases:
+        for drawn in lane.batch(AT_ONCE)[0]:
             if count and drawn.kernels and ordinary(drawn.settings):
                 count -= 1
                 yield drawn.case, str(drawn.target)

@@ -6,7 +6,7 @@ import pytest
 from fattn_probe.cases.scenario import expand
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.llama.launch.architecture import CDNA1, CDNA2, CDNA3, GFX906, RDNA2, RDNA3, RDNA4
-from fattn_probe.llama.launch.constants import SHIPPED
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.launch.tiles import Grid, tile_at, tiles_of
@@ -75,7 +75,7 @@ def test_what_is_rounded_to_what_on_amd():
     assert [bool(k.assumed) for k in kernels] == [False, False, True, False]  # RDNA4 is a gfx1200
     assert [k.least_factor for k in kernels] == [0, 0, 0, 2.0**-14]
     one = launch(f"flash_attn_ext_f16<128, 128, 8, 2, {NO}>", 128, wave=64)
-    older = kernel_of(op_of(), [one], CDNA3, replace(SHIPPED, cdna_in_f32=False))
+    older = kernel_of(op_of(), [one], CDNA3, replace(default_constants(), cdna_in_f32=False))
     assert (older.accumulator, older.joining, older.split.group) == (HALF, "f32", 16)
 
 
@@ -125,6 +125,6 @@ def test_other_kernels_take_turns():
 
 def test_the_largest_weight_is_the_source_s():
     one = launch("flash_attn_ext_f16<128, 128, 8, 8, false, false, false>", 128)
-    first_era = replace(SHIPPED, max_offset=float(np.float32(0.6931)))
+    first_era = replace(default_constants(), max_offset=float(np.float32(0.6931)))
     assert kernel_of(op_of(), [one], 90).largest_weight == 0.125
     assert kernel_of(op_of(), [one], 90, first_era).largest_weight == 0.5

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.llama.launch.architecture import AMD, generation_of
-from fattn_probe.llama.launch.constants import SHIPPED
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.kernel import attention_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.tiles import Grid, index_of, ntiles, tiles_of
@@ -134,7 +134,7 @@ def launch(kernel, values, grid=(8, 1, 1), block=(32, 4, 1)):
 
 def mma(ncols1, ncols2, arch=90, head=(128, 128), block=(32, 4, 1)):
     one = launch("flash_attn_ext_f16", [*head, ncols1, ncols2, "false", "false"], block=block)
-    return mma_plan_of(attention_of([one], arch, SHIPPED), arch, SHIPPED)
+    return mma_plan_of(attention_of([one], arch, default_constants()), arch, default_constants())
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 7, 24, 25, 96, 200])
@@ -170,9 +170,8 @@ def test_every_row_of_a_chunk_is_summed_once():
 
 
 def tile(head, ncols1, ncols2, threads, arch=90):
-    values = [head, head, ncols1, ncols2, "false"]
-    one = launch("flash_attn_tile", values, block=(32, threads // 32, 1))
-    return tile_plan_of(attention_of([one], arch, SHIPPED), arch, SHIPPED)
+    one = launch("flash_attn_tile", [head, head, ncols1, ncols2, "false"], block=(32, threads // 32, 1))
+    return tile_plan_of(attention_of([one], arch, default_constants()), arch, default_constants())
 
 
 @pytest.mark.parametrize(
@@ -228,7 +227,7 @@ def test_the_last_step_of_a_scanned_mask_is_that_of_the_tile_of_queries():
     ],
 )
 def test_kernels_that_are_not_attention_or_of_unknown_sizes_are_not_described(kernel, values):
-    assert attention_of([launch(kernel, values)], 90, SHIPPED) is None
+    assert attention_of([launch(kernel, values)], 90, default_constants()) is None
 
 
 @pytest.mark.parametrize("functions", [NVIDIA, OF_AMD])
