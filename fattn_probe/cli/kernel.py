@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
 
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, OUT, show
@@ -30,7 +29,9 @@ kernel_app = typer.Typer(help="Other attention kernels, for compare --kernel.", 
 @kernel_app.command("list")
 def kernel_list(as_json: flags.Json = False) -> None:
     """List the kernels that `compare --kernel` knows."""
-    show([dict(zip(("name", "about", "runs"), item, strict=True)) for item in KNOWN], known, as_json)
+    own = "FILE.cu:NAME", "your own: a function NAME that launches it (`fattn-probe kernel new`)", "sim (AMD too), gpu"
+    table = Table(("kernel", "what it is", "runs on"), (*KNOWN, own), prose=frozenset({"what it is"}))
+    show([dict(zip(("name", "about", "runs"), item, strict=True)) for item in KNOWN], lambda: table, as_json)
 
 
 @kernel_app.command("new")
@@ -44,16 +45,6 @@ def kernel_new(
     OUT.print(f"wrote {file}; the contract is {CUDA / 'attention.h'}", soft_wrap=True)
     kernels = shlex.quote(f"llama,{file}:my_attention")
     OUT.print(f"try it: fattn-probe compare gqa --kernel {kernels}", soft_wrap=True)
-
-
-def known() -> RenderableType:
-    """The table of known kernels."""
-    own = (
-        "FILE.cu:NAME",
-        "your own: a function NAME that launches it (`fattn-probe kernel new`)",
-        "sim (AMD too), gpu",
-    )
-    return Table(("kernel", "what it is", "runs on"), (*KNOWN, own), prose=frozenset({"what it is"}))
 
 
 def compare_kernels(

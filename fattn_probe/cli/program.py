@@ -56,8 +56,7 @@ def program(
     as_json: flags.Json = False,
 ) -> None:
     """Compile and run your own CUDA or HIP program on a simulated or a real GPU."""
-    fast_math = compiling.fast_math
-    chosen = Program(file, (*compiling.include, CUDA), tuple(compiling.define), fast_math)
+    chosen = Program(file, (*compiling.include, CUDA), tuple(compiling.define), compiling.fast_math)
     targets = setup.targets_of(where)
     for target in targets:
         if target.engine == "cpu":
@@ -75,8 +74,8 @@ def program(
         with Activity(NOTES) as activity:
             made = compiled(chosen, target, flavour, activity)
         if gdb:
-            sys.exit(debug(made, target, settings.arguments, fast_math=fast_math))
-        runs.append(execute(made, target, settings, setup.simulation_of(simulate), fast_math=fast_math))
+            sys.exit(debug(made, target, settings.arguments))
+        runs.append(execute(made, target, settings, setup.simulation_of(simulate)))
         if not as_json:
             OUT.print(render(runs[-1], target, checked=build.check))
     if as_json:
@@ -99,7 +98,7 @@ def compiled(chosen: Program, target: Target, flavour: Flavour, activity: Activi
     return made
 
 
-def debug(executable: Executable, target: Target, arguments: Sequence[str], *, fast_math: bool) -> int:
+def debug(executable: Executable, target: Target, arguments: Sequence[str]) -> int:
     """Hand the terminal to the debugger until the user quits it; returns its exit code.
 
     It stops in the first thread of a launched kernel. On a simulated GPU one host thread runs all CUDA threads, block
@@ -114,5 +113,5 @@ def debug(executable: Executable, target: Target, arguments: Sequence[str], *, f
         stops = ["set cuda break_on_launch application"]
     commands = [*SETTINGS, *stops, "run"]
     words = [word for command in commands for word in ("-ex", command)]
-    env = environment(target, Simulation(threads=1), fast_math=fast_math)
+    env = environment(executable, target, Simulation(threads=1))
     return hand_over([debugger, "-q", *words, "--args", str(executable.path), *arguments], env)

@@ -92,14 +92,12 @@ def seconds_of(torch: ModuleType, compute: Callable[[], object], timing: Timing,
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             compute()
-        return tuple(replayed(torch, graph) for _ in range(warmup + repeats))[warmup:]
-
-
-def replayed(torch: ModuleType, graph: object) -> float:
-    """Seconds of one run of a recorded graph."""
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    graph.replay()  # type: ignore[attr-defined]
-    stop.record()
-    stop.synchronize()
-    return float(start.elapsed_time(stop)) / 1000
+        found = []
+        for _ in range(warmup + repeats):
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            stop.record()
+            stop.synchronize()
+            found.append(float(start.elapsed_time(stop)) / 1000)
+        return tuple(found[warmup:])

@@ -1,10 +1,9 @@
 """The contenders by their names for `--kernel`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -24,12 +23,8 @@ from fattn_probe.verdict.truth.reference.adapter import operand_values
 TORCH = "torch:"
 
 
-class Attend(Protocol):
-    """A function that computes an op on a target."""
-
-    def __call__(self, asked: Arrays, *, target: Target, how: How) -> Attended:
-        """Its output, and the seconds of the timed runs on a GPU."""
-        ...
+Attend = Callable[[Arrays, Target, How], Attended]
+"""A function that computes an op on a target."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class Package:
         if reason:
             return Unsupported(reason)
         try:
-            made = self.attend(arrays_of(question), target=target, how=how)
+            made = self.attend(arrays_of(question), target, how)
         except InputError as error:
             return Unsupported(str(error))
         except ComparisonError as error:

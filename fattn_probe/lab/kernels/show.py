@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -14,13 +14,12 @@ from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.errors import TimedOutError
 from fattn_probe.base.tables import Table
 from fattn_probe.cases.device import Device, Target
-from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.op import row_size
 from fattn_probe.cases.scenario import Case
 from fattn_probe.lab.kernels.contender import Contender, How, Outcome, Output, Question
 from fattn_probe.lab.kernels.names import LLAMA, Package
 from fattn_probe.lab.profile.command import device_of
-from fattn_probe.lab.profile.roofline import Roof, roof_of
+from fattn_probe.lab.profile.roofline import Point, roof_of
 from fattn_probe.machine.run.capture import inputs_of
 from fattn_probe.machine.run.command import Work
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Unsupported
@@ -49,11 +48,6 @@ class ContenderRow:
     device: Device | None = None
 
     @property
-    def op(self) -> Op:
-        """The case's op."""
-        return self.case.op
-
-    @property
     def ran(self) -> bool:
         """Whether the kernel computed something."""
         return self.judgement.output is not None
@@ -62,6 +56,27 @@ class ContenderRow:
     def seconds(self) -> tuple[float, ...]:
         """The timed runs; none on a simulated GPU, where times are those of this computer."""
         return self.judgement.seconds if self.target.engine == "cuda" else ()
+
+    @property
+    def point(self) -> Point:
+        """The median of the timed runs on the roofline.
+
+        Operations are those of the two matrix products without regard to the mask, as test-backend-ops counts them;
+        bytes are those of each operand and the output, once.
+        """
+        op = self.case.op
+        operands = sum(math.prod(view.ne[1:]) * row_size(view.type, view.ne[0]) for view in op.operands.values())
+        median = statistics.median(self.seconds) if self.seconds else None
+        return Point(self.kernel, op.sizes.flop, operands + 4 * math.prod(op.sizes.dst), median)
+
+    @property
+    def share(self) -> float | None:
+        """The share of the speed that the tensor cores and the memory of its GPU allow, whatever the kernel uses.
+
+        None if the GPU's figures are not known, or without timed runs.
+        """
+        roof = None if self.device is None else roof_of(self.device, tensor=True)
+        return None if roof is None else self.point.share(roof)
 
     @property
     def named(self) -> Judgement:
@@ -159,54 +174,13 @@ DIGITS = 8
 """Digits of an output's sha256 in the table: equal digits mean equal bits."""
 
 
-@dataclass(frozen=True)
-class Speed:
-    """The timed runs of a kernel on an op.
-
-    `flop` counts the two matrix products without regard to the mask, as test-backend-ops does; `nbytes` counts each
-    operand and the output once.
-    """
-
-    seconds: tuple[float, ...]
-    flop: float
-    nbytes: float
-
-    @classmethod
-    def of(cls, op: Op, seconds: Sequence[float]) -> "Speed":
-        """The timing from the timed runs of an op."""
-        operands = sum(math.prod(view.ne[1:]) * row_size(view.type, view.ne[0]) for view in op.operands.values())
-        return cls(tuple(seconds), op.sizes.flop, operands + 4 * math.prod(op.sizes.dst))
-
-    @property
-    def median(self) -> float:
-        """The median, in seconds."""
-        return statistics.median(self.seconds)
-
-    @cached_property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of the median, from order statistics; the extremes if there are too few runs."""
-        ordered, n = sorted(self.seconds), len(self.seconds)
-        rank = max((r for r in range(n // 2 + 1) if below(r, n) <= (1 - CONFIDENCE) / 2), default=0)
-        return ordered[max(0, rank - 1)], ordered[min(n - 1, n - rank)]
-
-    @property
-    def flops(self) -> float:
-        """Operations per second."""
-        return self.flop / self.median
-
-    @property
-    def bandwidth(self) -> float:
-        """Bytes per second."""
-        return self.nbytes / self.median
-
-    def share(self, roof: Roof) -> float:
-        """The share of the highest speed that the GPU's tensor cores and memory allow for this op."""
-        return self.flops / roof.attainable(self.flop / self.nbytes)
-
-
-def below(rank: int, n: int) -> float:
-    """The probability that fewer than `rank` of n runs are below the median."""
-    return float(sum(math.comb(n, k) for k in range(rank)) / 2**n)
+def interval(seconds: Sequence[float]) -> tuple[float, float]:
+    """The 95 % confidence interval of the median, from order statistics; the extremes if there are too few runs."""
+    ordered, n = sorted(seconds), len(seconds)
+    # the probability that fewer than r of n runs are below the median
+    below = [sum(math.comb(n, k) for k in range(r)) / 2**n for r in range(n // 2 + 1)]
+    rank = max((r for r, probability in enumerate(below) if probability <= (1 - CONFIDENCE) / 2), default=0)
+    return ordered[max(0, rank - 1)], ordered[min(n - 1, n - rank)]
 
 
 def render(rows: Sequence[ContenderRow], contenders: Sequence[Contender | None], *, maps: bool) -> RenderableType:
@@ -233,17 +207,12 @@ def cells_of(row: ContenderRow, before: ContenderRow | None, *, timed: bool) -> 
     if timed and not row.seconds:
         yield from (Text("-") for _ in TIMED)
     elif timed:
-        speed, roof = Speed.of(row.op, row.seconds), roof_for(row)
-        low, high = (1e6 * seconds for seconds in speed.interval)
-        yield Text(f"{1e6 * speed.median:.4g} µs\n{low:.4g} to {high:.4g}")
-        yield Text(f"{speed.flops / 1e12:.3g}\n{speed.bandwidth / 1e9:.3g}")
-        yield Text("-" if roof is None else f"{100 * speed.share(roof):.2g} %")
+        low, high = (1e6 * seconds for seconds in interval(row.seconds))
+        median = statistics.median(row.seconds)
+        yield Text(f"{1e6 * median:.4g} µs\n{low:.4g} to {high:.4g}")
+        yield Text(f"{row.point.flops / median / 1e12:.3g}\n{row.point.bytes / median / 1e9:.3g}")
+        yield Text("-" if row.share is None else f"{100 * row.share:.2g} %")
     yield Text(row.judgement.status.value, STYLES[row.judgement.status])
-
-
-def roof_for(row: ContenderRow) -> Roof | None:
-    """The roofline of a row's GPU, by its tensor cores whatever the kernel uses; None if it is not known."""
-    return None if row.device is None else roof_of(row.device, tensor=True)
 
 
 def notes(rows: Sequence[ContenderRow], contenders: Sequence[Contender | None], *, timed: bool) -> Iterator[Text]:
@@ -268,9 +237,7 @@ def document(rows: Sequence[ContenderRow]) -> dict[str, Any]:
     """The JSON document: that of `compare`, and for each row kernel, launches, seconds, flop and bytes."""
     found = rows_as_json([row.judgement for row in rows])
     for row, item in zip(rows, found["rows"], strict=True):
-        speed = Speed.of(row.op, row.seconds)
         item |= {"contender": row.kernel, "launches": [launch.document() for launch in row.judgement.launches]}
-        item |= {"seconds": list(speed.seconds), "flop": speed.flop, "bytes": speed.nbytes}
-        roof = roof_for(row)
-        item["roofline_share"] = speed.share(roof) if roof is not None and row.seconds else None
+        item |= {"seconds": list(row.seconds), "flop": row.point.flops, "bytes": row.point.bytes}
+        item["roofline_share"] = row.share
     return found

@@ -170,7 +170,7 @@ def includes() -> tuple[Path, ...]:
     return root / "src", root / "3rdparty/cutlass/include"
 
 
-def attend(asked: Arrays, *, target: Target, how: How) -> Attended:
+def attend(asked: Arrays, target: Target, how: How) -> Attended:
     """Output and log-sum-exp of the kernel, in f32; the same CUDA runs on a simulated GPU and, by nvcc, on a real one.
 
     InputError for a GPU before Ampere, or if `lower` raises it; ComparisonError for a finding of the simulator.
@@ -195,7 +195,7 @@ def fitted(asked: Arrays, target: Target) -> tuple[Sizes, TileLangTiling]:
     return sizes, tiling_for(sizes, device.sharedMemPerBlockOptin, causal=asked.causal)
 
 
-def attend_by_runtime(asked: Arrays, *, target: Target, how: How) -> Attended:
+def attend_by_runtime(asked: Arrays, target: Target, how: How) -> Attended:
     """Output and log-sum-exp of the kernel, in f32, on a real GPU.
 
     InputError without such a GPU, for one before Ampere, if `kernel_for` raises it, or if TileLang cannot compile the

@@ -49,7 +49,7 @@ def computes(backend: str, asked: Arrays, target: Target) -> bool:
     return True
 
 
-def attend(backend: str, asked: Arrays, *, target: Target, how: How) -> Attended:
+def attend(backend: str, asked: Arrays, target: Target, how: How) -> Attended:
     """Output of a backend, in f16, as PyTorch rounds it; no log-sum-exp.
 
     K and V are repeated for the heads that share them, which is not timed. InputError with PyTorch's reason if the
@@ -105,7 +105,7 @@ KERNEL = "fattn_probe.lab.kernels.triton_kernel"
 INTERPRETED = {"ROWS": 64, "COLUMNS": 64}
 
 
-def attend_in_triton(asked: Arrays, *, target: Target, how: How) -> Attended:
+def attend_in_triton(asked: Arrays, target: Target, how: How) -> Attended:
     """Output and log-sum-exp of the kernel, in f32; a row that sees nothing is 0, its log-sum-exp -inf.
 
     InputError if Triton or PyTorch is not installed, or if `sizes_of`, `device_for` or `kernel_module` raises it.

@@ -137,7 +137,7 @@ def profile_program(
         made = maker(target, "count" if target.engine == "sim" else "release").make(program)
         with scratch() as folder:
             counting = replace(simulation, counts=folder / "counts")
-            run = execute(made, target, settings, counting, fast_math=program.fast_math)
+            run = execute(made, target, settings, counting)
             if run.finding is not None:
                 raise ComparisonError(f"{program.path} on {target}: {describe(run.finding)}")
             if run.code != 0:
@@ -147,7 +147,7 @@ def profile_program(
                 launches = [replace(launch, regs=None) for launch in run.launches]
                 found.append(Profile(str(target), read_counts(folder / "counts", launches)))
             else:
-                env = environment(target, counting, fast_math=program.fast_math)
+                env = environment(made, target, counting)
                 text = measure([made.path, *settings.arguments], env, settings.timeout)
                 found.append(Profile(str(target), known(parse(text), run.launches)))
     return str(program.path), tuple(found)

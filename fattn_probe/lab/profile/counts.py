@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -113,11 +112,6 @@ def matched(profiles: Sequence[Profile]) -> list[tuple[Counts | None, ...]]:
         columns.append(column)
     keys = dict.fromkeys(key for column in columns for key in column)
     return [tuple(column.get(key) for column in columns) for key in keys]
-
-
-def blocks_of(launch: LaunchRecord) -> int:
-    """The blocks of a launch."""
-    return math.prod(launch.grid)
 
 
 TEMPORARY = "temporary"

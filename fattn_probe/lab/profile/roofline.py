@@ -55,6 +55,10 @@ class Point:
         """Operations per second."""
         return self.flops / self.seconds if self.seconds else None
 
+    def share(self, roof: Roof) -> float | None:
+        """The share of the highest speed that the roofline allows; None if its speed was not measured."""
+        return None if self.achieved is None else self.achieved / roof.attainable(self.intensity)
+
     def least_seconds(self, roof: Roof) -> float:
         """The time that the roofline allows."""
         return max(self.flops / roof.flops, self.bytes / roof.bandwidth)

@@ -1,5 +1,6 @@
 """Profiles as tables, as a roofline on the terminal, and as JSON."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from fattn_probe.base.view.marks import Axis, Drawing, Look, Mark, Stroke, Words
 from fattn_probe.cases.device import Device
 from fattn_probe.cases.device.origin import legend
 from fattn_probe.lab.profile.command import Profiled
-from fattn_probe.lab.profile.counts import ROWS, Counts, Profile, blocks_of, matched, ratio
+from fattn_probe.lab.profile.counts import ROWS, Counts, Profile, matched, ratio
 from fattn_probe.lab.profile.roofline import Point, Roof, occupancy, roof_of
 from fattn_probe.llama.launch.kernel import columns_of_tile
 
@@ -185,7 +186,7 @@ def launch_parts(
     pairs = [(profile, counts) for profile, counts in zip(profiles, row, strict=True) if counts is not None]
     launch = pairs[0][1].launch
     yield Text(f"{name}: {launch.spelling}", "bold")
-    yield Text(f"{launch.geometry}: {blocks_of(launch)} blocks", "dim")
+    yield Text(f"{launch.geometry}: {math.prod(launch.grid)} blocks", "dim")
     there = [counts for _, counts in pairs]
     lines: list[tuple[str, ...]] = []
     for kind in ROWS:

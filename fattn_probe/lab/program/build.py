@@ -169,6 +169,7 @@ class Executable:
     source: Path
     kernels: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    fast_math: bool = False
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,8 @@ class Maker:
                     except BuildError as error:
                         raise explained(error, program, rewritten) from error
         kernels = (f"{path}:{one.first_line}" for path, file in rewritten.items() for one in file.kernels)
-        return Executable(self.folder / target, program.path, tuple(kernels), warnings_of(program, rewritten))
+        warnings = warnings_of(program, rewritten)
+        return Executable(self.folder / target, program.path, tuple(kernels), warnings, program.fast_math)
 
     def has(self, target: str) -> bool:
         """Whether a file is in the folder, and not damaged."""

@@ -55,18 +55,11 @@ class ProgramRun:
     refused: tuple[Finding, ...] = ()
 
 
-def execute(
-    executable: Executable,
-    target: Target,
-    settings: ProgramSettings,
-    simulation: Simulation,
-    *,
-    fast_math: bool = False,
-) -> ProgramRun:
+def execute(executable: Executable, target: Target, settings: ProgramSettings, simulation: Simulation) -> ProgramRun:
     """Run a program to its end; TimedOutError with its last launch if it takes too long."""
     with scratch() as folder:
         launches, findings = folder / "launches", folder / "findings"
-        env = environment(target, simulation, fast_math=fast_math)
+        env = environment(executable, target, simulation)
         env |= {LAUNCHES_ENV: str(launches), FINDINGS_ENV: str(findings)}
         argv: list[str | Path] = [executable.path, *settings.arguments]
         try:
@@ -113,13 +106,13 @@ def refusals_of(records: str) -> tuple[Finding, ...]:
     return tuple(within_kernel(symbolised(parse_finding(json.loads(line)["refused"]))) for line in lines)
 
 
-def environment(target: Target, simulation: Simulation, *, fast_math: bool) -> dict[str, str]:
+def environment(executable: Executable, target: Target, simulation: Simulation) -> dict[str, str]:
     """The environment of a program on a target."""
     env = {"DEBUGINFOD_URLS": "", **target.env}
     if target.device is None:
         return env
     env |= simulation.env(target.device, "") | {"FATTN_PROBE_PROGRAM": "1"}
-    return env | ({} if fast_math else {"FATTN_PROBE_SIM_DENORMALS": "1"})
+    return env | ({} if executable.fast_math else {"FATTN_PROBE_SIM_DENORMALS": "1"})
 
 
 def launches_of(text: str) -> tuple[LaunchRecord, ...]:

@@ -1,7 +1,6 @@
 """A llama.cpp tree from a git repository, through the system's git; and where a checkout branched off from upstream."""
 
 import os
-import os.path
 import re
 import shutil
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from urllib.parse import quote
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import scratch, writing
 from fattn_probe.base.process import run
+from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.llama.source.spec import RELEASE_TAG, GitSpec
 
@@ -122,9 +122,6 @@ def build_number_of_folder(root: Path) -> str:
     return count.stdout.strip() if shallow.stdout.strip() == "false" and count.code == 0 else "?"
 
 
-INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-
-
 def git(root: Path, *words: str) -> str | None:
     """The output of git in a checkout, without the last line's end; None if it fails."""
     done = run(["git", "-C", root, *words], env=cleared(), failure=None)
@@ -177,11 +174,5 @@ def changed_files(root: Path, base: str, head: str = "") -> list[str]:
 
 def attention_files(cuda: Path) -> frozenset[str]:
     """The files of attention in the folder ggml-cuda, and those there that they include."""
-    left, found = [*cuda.glob("fattn*"), *cuda.glob("template-instances/fattn-*")], set[str]()
-    while left:
-        path = left.pop()
-        name = os.path.relpath(path, cuda)
-        if name not in found and path.is_file():
-            found.add(name)
-            left += [path.parent / other for other in INCLUDED.findall(path.read_text(errors="replace"))]
-    return frozenset(found)
+    own = [*cuda.glob("fattn*"), *cuda.glob("template-instances/fattn-*")]
+    return frozenset(str(path.relative_to(cuda)) for path in included(own, (), cuda))

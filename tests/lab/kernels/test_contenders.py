@@ -20,8 +20,8 @@ from fattn_probe.lab.kernels.compiled import CUDA, beginning, own, shipped
 from fattn_probe.lab.kernels.contender import How, Output, Question
 from fattn_probe.lab.kernels.extras import Attended
 from fattn_probe.lab.kernels.names import Package, contender_of, contenders_of
-from fattn_probe.lab.kernels.show import Contest, Speed, document, render
-from fattn_probe.lab.profile.roofline import Roof
+from fattn_probe.lab.kernels.show import Contest, document, interval, render
+from fattn_probe.lab.profile.roofline import Point, Roof
 from fattn_probe.machine.run.outcome import Unsupported
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.checks import Checks
@@ -318,8 +318,8 @@ def test_where_a_package_ran_is_said_unless_it_was_the_gpu(target, said):
 
 def test_the_share_of_the_roofline():
     roof = Roof(flops=1e12, bandwidth=1e9)
-    assert Speed((2.0,), flop=1e9, nbytes=1e9).share(roof) == pytest.approx(0.5)  # 1 flop a byte: 1e9 a second at most
-    assert Speed((2.0,), flop=1e12, nbytes=1.0).share(roof) == pytest.approx(0.5)
+    assert Point("", 10**9, 10**9, 2.0).share(roof) == pytest.approx(0.5)  # 1 flop a byte: 1e9 a second at most
+    assert Point("", 10**12, 1, 2.0).share(roof) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -341,7 +341,7 @@ def test_the_interval_holds_the_median_as_often_as_it_says():
     draw = random.Random(1)
     held = 0
     for _ in range(2000):
-        low, high = Speed(tuple(draw.random() for _ in range(20)), 1, 1).interval
+        low, high = interval([draw.random() for _ in range(20)])
         held += low <= 0.5 <= high
     assert 0.94 <= held / 2000 <= 0.99
-    assert Speed((3.0, 1.0), 1, 1).interval == (1.0, 3.0)
+    assert interval((3.0, 1.0)) == (1.0, 3.0)
