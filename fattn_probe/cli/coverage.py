@@ -15,8 +15,9 @@ from fattn_probe.cli.commands import offered
 from fattn_probe.cli.setup import BuildFlags, Where
 from fattn_probe.daily.regress.entries import Given
 from fattn_probe.lab.detect.counts import places, unreachable
-from fattn_probe.lab.detect.measure import by_suite, headers_of, measure, on_simulated
+from fattn_probe.lab.detect.measure import by_suite, measure, on_simulated
 from fattn_probe.lab.detect.show import document, read, render
+from fattn_probe.llama.source import kernel_cases
 
 
 def coverage(
@@ -56,7 +57,7 @@ def coverage(
     amd |= {f"sim:{device.id}" for device in load_devices(where.devices).values() if device.gfx}  # of earlier runs
     for item in found:
         item.coverage.unreachable = places(tree, unreachable(amd=not amd.isdisjoint(item.targets)))
-        item.coverage.headers = headers_of(tree)
+        item.coverage.headers = frozenset({case.header for case in kernel_cases(tree)})
     if html is not None:
         from fattn_probe.lab.detect.show import page  # only for a page
 

@@ -26,7 +26,7 @@ from fattn_probe.lab.detect.counts import CountedLine, LineCoverage
 from fattn_probe.llama.build import Build
 from fattn_probe.llama.build.plan import case_file
 from fattn_probe.llama.build.sources import INSTANCES
-from fattn_probe.llama.source import KernelCase, Tree, kernel_cases
+from fattn_probe.llama.source import KernelCase
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.run.capture import inputs_of
 from fattn_probe.machine.run.command import describe
@@ -174,11 +174,6 @@ def measure(suite_file: Path, session: Session, pairs: Sequence[tuple[Entry, Tar
                     lost += [f"{result.name} on {name}: {result.reason}"] * (result.status == "lost")
             coverage.add(counted(folder, tree.root / CUDA), name)
     return Measured(suite_file.stem, coverage, tuple(chosen), ran, tuple(lost))
-
-
-def headers_of(tree: Tree) -> frozenset[str]:
-    """The attention sources of a release that are compiled only with an instance of a kernel."""
-    return frozenset({case.header for case in kernel_cases(tree)})
 
 
 def check(command: str, targets: Iterable[Target], why: str = "say what a case executes") -> None:

@@ -21,7 +21,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.entries import session_for
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.schedule import KnownRuns, Schedule, baseline_runs, workers
-from fattn_probe.lab.detect.schema import PatchedTree, Schema, compiling, switched
+from fattn_probe.lab.detect.schema import Schema, compiling, switched
 from fattn_probe.lab.detect.verdicts import (
     CHECK,
     LOST,
@@ -33,7 +33,7 @@ from fattn_probe.lab.detect.verdicts import (
     Verdicts,
 )
 from fattn_probe.lab.detect.worker import BaselineRun, BuiltPart, Task, Trial
-from fattn_probe.llama.build import RUNNER
+from fattn_probe.llama.build import RUNNER, BuildRequest
 from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.source import KernelCase
 from fattn_probe.machine.run.prepare import KernelReader, required_kernels, required_sources
@@ -139,7 +139,8 @@ def build_mutants(plan: MutationPlan, session: Session, say: Step, known: Collec
     }
     quants = tuple(sorted({pair for part in plan.parts for pair in part.entry.quants}))
     wanted = {arch: list(found.values()) for arch, found in by_arch.items()}
-    schema = compiling(PatchedTree(options.tree, options.patches, quants), wanted, say, frozenset(unwanted))
+    release = BuildRequest(options.tree, patches=options.patches, quants=quants)
+    schema = compiling(release, wanted, say, frozenset(unwanted))
     say("compiling the kernels with their mutants")
 
     def built(part: SuitePart, needed: Sequence[KernelCase]) -> Session:

@@ -77,17 +77,8 @@ def switched(tree: Tree, patches: Sequence[Patch], without: frozenset[int]) -> S
     return Schema((*patches, made), tuple(mutant for mutant in mutants if mutant.id not in without))
 
 
-@dataclass(frozen=True)
-class PatchedTree:
-    """A tree with patches, and the additional K-V type pairs with vec kernels."""
-
-    tree: Tree
-    patches: tuple[Patch, ...]
-    quants: tuple[str, ...] = ()
-
-
 def compiling(
-    release: PatchedTree,
+    release: BuildRequest,
     kernels: Mapping[str, Sequence[KernelCase]],
     say: Step,
     unwanted: frozenset[int] = frozenset(),
@@ -140,7 +131,7 @@ def remember(
 
 
 def without_errors(
-    release: PatchedTree,
+    release: BuildRequest,
     switch: Callable[[frozenset[int]], Schema],
     kernels: Mapping[str, Sequence[KernelCase]],
     without: frozenset[int],
@@ -196,14 +187,14 @@ def suspects(mutants: Iterable[Mutant], errors: Iterable[tuple[Place, ...]]) -> 
 
 
 def checked(
-    release: PatchedTree, kernels: Mapping[str, Sequence[KernelCase]], left: frozenset[Source] | None
+    release: BuildRequest, kernels: Mapping[str, Sequence[KernelCase]], left: frozenset[Source] | None
 ) -> dict[Source, tuple[set[tuple[Place, ...]], set[int]]]:
     """For each source of a kernel or of the dispatch, its errors, or its switches; only those `left`, if given."""
     toolchain = find_toolchain("sim")
     with ExitStack() as locks, threads(cores()) as pool:
         found = {}
         for arch, cases in kernels.items():
-            request = BuildRequest(release.tree, arch=arch, patches=release.patches, quants=release.quants)
+            request = replace(release, arch=arch)
             folder = folder_of(request, key_of(request, toolchain.versions))
             sources = read_sources(request.tree, request.quants, toolchain.machine)
             contents = Contents(tuple(case.name for case in cases), programs=(RUNNER,))

@@ -28,7 +28,7 @@ from fattn_probe.lab.study.papers import (
     standard_backward,
 )
 from fattn_probe.lab.study.precisions import Rounded, errors
-from fattn_probe.lab.study.problem import OpArrays, StudyHead, StudyResult, op_arrays
+from fattn_probe.lab.study.problem import OpArrays, StudyHead, StudyResult
 from fattn_probe.lab.study.schedules import Scheduled, schedule_head
 from fattn_probe.lab.study.stream_k import (
     StudyLaunch,
@@ -100,11 +100,6 @@ def run(name: Algorithm, subject: Subject) -> StudyResult:
             return split_kv(head, tiling.B_r, tiling.B_c, tiling.splits)
         case "stream-k":
             return stream_k(subject.op, subject.launch, subject.covers)
-
-
-def run_all(subject: Subject) -> dict[Algorithm, StudyResult]:
-    """Run all algorithms on the same head."""
-    return {name: run(name, subject) for name in ALGORITHMS}
 
 
 def formula(name: Algorithm, subject: Subject) -> Formula:
@@ -268,7 +263,7 @@ def study_case(case: Case, algorithm: Algorithm, options: StudyOptions, step: St
     else:  # tiles of as many rows (queries x heads) as the other algorithms use
         launch = divide(op.shape, max(1, B_r // heads_of_tile(op.shape.group)), B_c, options.blocks)
     subject = Subject(op, options.sequence, options.head, tiling, launch)
-    head, results = subject.tensors, run_all(subject)
+    head, results = subject.tensors, {name: run(name, subject) for name in ALGORITHMS}
     exact = results["standard"].out
     return Study(
         case.name,
@@ -300,11 +295,9 @@ def backward_of(subject: Subject, forward: StudyResult) -> Backward:
 def op_of_case(case: Case) -> OpArrays:
     """The case's tensors in float64, and its parameters rounded to float32, as the op stores them."""
     inputs = make_inputs(case)
-    values = {name: view_values(view, inputs) for name, view in case.op.operands.items()}
+    values = {name: view_values(view, inputs).astype(np.float64) for name, view in case.op.operands.items()}
     sinks = values["sinks"].ravel() if "sinks" in values else None
-    return op_arrays(
-        values["Q"], values["K"], values["V"], values.get("mask"), params=case.op.params.stored, sinks=sinks
-    )
+    return OpArrays(values["Q"], values["K"], values["V"], values.get("mask"), case.op.params.stored, sinks)
 
 
 def problems(study: Study) -> list[str]:

@@ -89,8 +89,7 @@ def flash_attention_1(head: StudyHead, B_r: int, B_c: int) -> StudyResult:
         K_j, V_j = hbm.load("K", j), hbm.load("V", j)  # line 6
         for i in tiles(head.n_q, B_r):  # line 7
             Q_i, O_i, l_i, m_i = (hbm.load(name, i) for name in ("Q", "O", "l", "m"))  # line 8
-            mask_ij = hbm.load("mask", i, j) if "mask" in hbm else None
-            S_ij = head.rule.logits(Q_i, K_j, mask_ij)  # line 9
+            S_ij = scores(head.rule, hbm, Q_i, K_j, i=i, j=j)  # line 9
             m_ij = S_ij.max(axis=-1)  # line 10
             P_ij = exp_below(S_ij, m_ij[:, None])
             l_ij = P_ij.sum(axis=-1)
@@ -142,13 +141,9 @@ def attend(
     O_i, l_i, m_i = state
     for j in kv_tiles:  # line 6
         K_j, V_j = hbm.load("K", j), hbm.load("V", j)  # line 7
-        mask_ij = hbm.load("mask", i, j) if "mask" in hbm else None
-        S_ij = rule.logits(Q_i, K_j, mask_ij)  # line 8
-        m_old, m_i = m_i, np.maximum(m_i, S_ij.max(axis=-1))  # line 9
-        P_ij = exp_below(S_ij, m_i[..., None])
-        l_i = exp_below(m_old, m_i) * l_i + P_ij.sum(axis=-1)
+        S_ij, m_old = scores(rule, hbm, Q_i, K_j, i=i, j=j), m_i  # line 8
+        P_ij, l_i, m_i = softmax(S_ij, l_i, m_i, trace=trace, i=i, j=j, worker=worker)  # line 9
         O_i = exp_below(m_old, m_i)[..., None] * O_i + P_ij @ V_j  # line 10
-        trace.step("tile", i, j, (m_old, m_i, l_i), worker=worker, visible=bool(np.isfinite(S_ij).any()))
     return O_i, l_i, m_i
 
 
@@ -175,10 +170,10 @@ def consume(head: StudyHead, hbm: SlowMemory, i: slice, kv: Sequence[slice], tra
     """
     Q_i = hbm.load("Q", i)  # line 3
     O_i, l_i, m_i = head.rule.start(Q_i, head.hsv)  # line 2
-    S_cur = scores(head, hbm, Q_i, i, kv[0])  # lines 3 and 4
+    S_cur = scores(head.rule, hbm, Q_i, hbm.load("K", kv[0]), i=i, j=kv[0])  # lines 3 and 4
     P_cur, l_i, m_i = softmax(S_cur, l_i, m_i, trace=trace, i=i, j=kv[0])  # line 6; O is still 0
     for j in range(1, len(kv)):  # line 7
-        S_next = scores(head, hbm, Q_i, i, kv[j])  # line 9: issued without waiting
+        S_next = scores(head.rule, hbm, Q_i, hbm.load("K", kv[j]), i=i, j=kv[j])  # line 9: issued without waiting
         O_i = O_i + P_cur @ hbm.load("V", kv[j - 1])  # line 11: issued after it
         m_old = m_i
         P_next, l_i, m_i = softmax(S_next, l_i, m_i, trace=trace, i=i, j=kv[j])  # line 13, overlapping line 11
@@ -187,18 +182,17 @@ def consume(head: StudyHead, hbm: SlowMemory, i: slice, kv: Sequence[slice], tra
     return O_i + P_cur @ hbm.load("V", kv[-1]), l_i, m_i  # lines 18 and 19
 
 
-def scores(head: StudyHead, hbm: SlowMemory, Q_i: F64, i: slice, j: slice) -> F64:
-    """S of a tile: the first of the two matrix products."""
-    K_j = hbm.load("K", j)
-    return head.rule.logits(Q_i, K_j, hbm.load("mask", i, j) if "mask" in hbm else None)
+def scores(rule: MaskRule, hbm: SlowMemory, Q_i: F64, K_j: F64, *, i: slice, j: slice) -> F64:
+    """S of a tile: the first of the two matrix products, with the mask if there is one."""
+    return rule.logits(Q_i, K_j, hbm.load("mask", i, j) if "mask" in hbm else None)
 
 
-def softmax(S: F64, l: F64, m: F64, *, trace: Trace, i: slice, j: slice) -> tuple[F64, F64, F64]:
+def softmax(S: F64, l: F64, m: F64, *, trace: Trace, i: slice, j: slice, worker: int = 0) -> tuple[F64, F64, F64]:
     """P, l and m of a tile of scores."""
     m_new = np.maximum(m, S.max(axis=-1))
-    P = exp_below(S, m_new[:, None])
+    P = exp_below(S, m_new[..., None])
     l_new = exp_below(m, m_new) * l + P.sum(axis=-1)
-    trace.step("tile", i, j, (m, m_new, l_new), visible=bool(np.isfinite(S).any()))
+    trace.step("tile", i, j, (m, m_new, l_new), worker=worker, visible=bool(np.isfinite(S).any()))
     return P, l_new, m_new
 
 
@@ -262,7 +256,7 @@ def backward(head: StudyHead, forward: StudyResult, dO: F64, B_r: int, B_c: int)
         dK_j, dV_j = np.zeros(K_j.shape), np.zeros(V_j.shape)  # line 7
         for i in tiles(head.n_q, B_r):  # line 8
             Q_i, dO_i, L_i, D_i = (hbm.load(name, i) for name in ("Q", "dO", "L", "D"))  # line 9
-            S_ij = head.rule.logits(Q_i, K_j, hbm.load("mask", i, j) if "mask" in hbm else None)  # line 10
+            S_ij = scores(head.rule, hbm, Q_i, K_j, i=i, j=j)  # line 10
             P_ij = exp_below(S_ij, L_i[:, None])  # line 11
             dV_j += P_ij.T @ dO_i  # line 12
             dP_ij = dO_i @ V_j.T  # line 13

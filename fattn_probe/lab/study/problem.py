@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.base.arrays import F64, Floats
+from fattn_probe.base.arrays import F64
 from fattn_probe.cases.op import Params, Sizes
 from fattn_probe.cases.op.values import logits_of
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
@@ -162,15 +162,6 @@ class OpArrays:
         slope = float(alibi_slopes(self.Q.shape[1], self.params.max_bias)[head])
         rule = MaskRule(self.params, slope, NO_SINK if self.sinks is None else float(self.sinks[head]))
         return StudyHead(self.Q[sequence, head], self.K[sequence, kv], self.V[sequence, kv], mask, rule)
-
-
-def op_arrays(
-    Q: Floats, K: Floats, V: Floats, mask: Floats | None, *, params: Params, sinks: Floats | None = None
-) -> OpArrays:
-    """An op from arrays of any float dtype."""
-    Q, K, V = (array.astype(np.float64) for array in (Q, K, V))
-    extra = [None if array is None else array.astype(np.float64) for array in (mask, sinks)]
-    return OpArrays(Q, K, V, extra[0], params, extra[1])
 
 
 def tiles(length: int, size: int, start: int = 0) -> Iterator[slice]:

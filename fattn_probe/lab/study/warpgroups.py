@@ -300,9 +300,9 @@ def consume(plan: WarpgroupPlan, group: int) -> Iterator[Instruction]:
 def _one_by_one(plan: WarpgroupPlan, group: int, loads: bool) -> Iterator[Instruction]:
     """Algorithm 1, lines 15 to 23."""
     for j in range(plan.T_c):
-        yield from _scores(plan, group, j)
+        yield from _multiplied(plan, group, "S", j)
         yield from _softmax(plan, group, j)
-        yield from _output(plan, group, j)
+        yield from _multiplied(plan, group, "PV", j)
         yield from _refill(plan, j) if loads else ()
 
 
@@ -311,9 +311,9 @@ def _in_turns(plan: WarpgroupPlan, group: int, loads: bool) -> Iterator[Instruct
     for j in range(plan.T_c + 1):
         yield Wait((_turn(group, j),))
         if j > 0:
-            yield from _output(plan, group, j - 1)
+            yield from _multiplied(plan, group, "PV", j - 1)
         if j < plan.T_c:
-            yield from _scores(plan, group, j)
+            yield from _multiplied(plan, group, "S", j)
         yield Tell(_next_turn(plan, group, j))
         if j < plan.T_c:
             yield from _softmax(plan, group, j)
@@ -346,18 +346,14 @@ def _refill(plan: WarpgroupPlan, j: int) -> Iterator[Instruction]:
         yield from _fill(plan, j + plan.stages)
 
 
-def _scores(plan: WarpgroupPlan, group: int, j: int) -> tuple[Instruction, ...]:
-    product = _product(plan, group, "S", j)
-    return Wait((_full("K", j),)), product, Wait((product.done,)), Tell(_released(group, "K", j))
+def _multiplied(plan: WarpgroupPlan, group: int, what: str, j: int) -> tuple[Instruction, ...]:
+    """Wait for K or V, multiply, and release the buffer."""
+    operand, product = {"S": "K", "PV": "V"}[what], _product(plan, group, what, j)
+    return Wait((_full(operand, j),)), product, Wait((product.done,)), Tell(_released(group, operand, j))
 
 
 def _softmax(plan: WarpgroupPlan, group: int, j: int) -> tuple[Instruction, ...]:
     return _exponentials(plan, group, j), Wait((_done(group, "P", j),))
-
-
-def _output(plan: WarpgroupPlan, group: int, j: int) -> tuple[Instruction, ...]:
-    product = _product(plan, group, "PV", j)
-    return Wait((_full("V", j),)), product, Wait((product.done,)), Tell(_released(group, "V", j))
 
 
 def _load(plan: WarpgroupPlan, what: str, j: int | None) -> Work:

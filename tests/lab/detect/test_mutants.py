@@ -11,8 +11,9 @@ import pytest
 from fattn_probe.base.errors import BuildError, InputError
 from fattn_probe.lab.detect import schema
 from fattn_probe.lab.detect.mutants import Mutant, mutate, switched_spans
-from fattn_probe.lab.detect.schema import FILES, PatchedTree, compiling, messages, suspects, switched
+from fattn_probe.lab.detect.schema import FILES, compiling, messages, suspects, switched
 from fattn_probe.lab.detect.verdicts import documents
+from fattn_probe.llama.build import BuildRequest
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.llama.source.patches import find, plan
@@ -271,9 +272,9 @@ def test_each_file_is_mutated_once(same_files, monkeypatch):
 
 
 def test_what_does_not_compile_is_found_once(same_files, compiled, memory):
-    first, rounds = compiling(PatchedTree(same_files, ()), KERNELS, print), len(compiled)
+    first, rounds = compiling(BuildRequest(same_files), KERNELS, print), len(compiled)
     assert 2 not in {mutant.id for mutant in first.mutants}
-    assert compiling(PatchedTree(same_files, ()), KERNELS, print) == first
+    assert compiling(BuildRequest(same_files), KERNELS, print) == first
     assert (rounds, len(compiled)) == (3, 3)  # with the second, without it, and then all kernels
 
 
@@ -285,7 +286,7 @@ def test_no_set_of_switches_is_made_twice(same_files, compiled, monkeypatch):
         return switch(tree, patches, without)
 
     monkeypatch.setattr(schema, "switched", watched)
-    compiling(PatchedTree(same_files, ()), KERNELS, print)
+    compiling(BuildRequest(same_files), KERNELS, print)
     assert made == [frozenset(), frozenset({2})]
 
 
@@ -294,15 +295,15 @@ def test_two_processes_that_find_out_at_once_remember_both(same_files, compiled,
 
     def meanwhile(*arguments):
         if others:
-            compiling(PatchedTree(same_files, ()), others.pop(), print)
+            compiling(BuildRequest(same_files), others.pop(), print)
         return checked(*arguments)
 
     monkeypatch.setattr(schema, "checked", meanwhile)
-    compiling(PatchedTree(same_files, ()), KERNELS, print)
+    compiling(BuildRequest(same_files), KERNELS, print)
     assert {key[:2] for key in told(memory()) if key[:2].isdecimal()} == {"75", "90"}
 
 
 def test_an_error_that_is_no_mutant_s_ends_it(same_files, compiled, monkeypatch):
     monkeypatch.setattr(schema, "suspects", lambda mutants, errors: frozenset())
     with pytest.raises(BuildError, match="the switched sources do not compile"):
-        compiling(PatchedTree(same_files, ()), KERNELS, print)
+        compiling(BuildRequest(same_files), KERNELS, print)

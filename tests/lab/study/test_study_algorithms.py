@@ -10,7 +10,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Params
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.lab.study import formulas
-from fattn_probe.lab.study.command import ALGORITHMS, Agreement, agreement, difference, formula, run, run_all
+from fattn_probe.lab.study.command import ALGORITHMS, Agreement, agreement, difference, formula, run
 from fattn_probe.lab.study.formulas import FormulaSizes
 from fattn_probe.lab.study.papers import (
     A100_SRAM,
@@ -20,7 +20,7 @@ from fattn_probe.lab.study.papers import (
     split_ranges,
     standard_backward,
 )
-from fattn_probe.lab.study.problem import RowState, StudyStep, op_arrays, rows_of, summary_of
+from fattn_probe.lab.study.problem import RowState, StudyStep, rows_of, summary_of
 from fattn_probe.lab.study.stream_k import divide, launch_of, pieces_of, stream_k
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, tiles_in_turn, tiles_of
 from fattn_probe.verdict.truth.reference.attention import attention
@@ -30,7 +30,7 @@ from tests.lab.study.drawn_ops import made_op, subject_of, subjects
 @given(subjects())
 @settings(max_examples=200)
 def test_all_algorithms_agree_with_each_other_and_with_the_reference(subject):
-    found = agreement(subject, run_all(subject))
+    found = agreement(subject, {name: run(name, subject) for name in ALGORITHMS})
     assert set(found) == {*ALGORITHMS, "reference"}
     assert all(one.equal for one in found.values()), found
 
@@ -185,15 +185,9 @@ def test_equal_infinities_agree_and_NaN_never_does():
 
 def test_a_fault_in_the_data_shows():
     subject = subject_of(made_op(0, n_q=4, n_kv=12))
-    results = run_all(subject)
+    results = {name: run(name, subject) for name in ALGORITHMS}
     results["fa2"].out[2, 3] += 1e-9
     assert not agreement(subject, results)["fa2"].equal
-
-
-def test_any_float_dtype_becomes_float64():
-    small = np.ones((1, 1, 2, 4), np.float16)
-    op = op_arrays(small, small, small, None, params=Params(1.0), sinks=np.ones(1, np.float32))
-    assert {array.dtype for array in (op.Q, op.K, op.V, op.sinks)} == {np.dtype(np.float64)}
 
 
 SAME = slice(0, 2)

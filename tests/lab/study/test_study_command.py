@@ -184,6 +184,11 @@ def test_the_errors_of_f16_and_fp8_are_shown_when_asked_for(invoke):
     assert study_json(studied("gqa"))["precisions"] == []
 
 
+def test_the_arrays_of_a_case_are_float64():
+    op = op_of_case(case_of("sinks"))
+    assert {array.dtype for array in (op.Q, op.K, op.V, op.mask, op.sinks)} == {np.dtype(np.float64)}
+
+
 def test_an_overflow_of_f16_is_null_in_JSON():
     op = op_of_case(case_of("gqa"))
     subject = replace(studied("gqa").subject, op=replace(op, V=op.V * 1e6))
