@@ -14,7 +14,7 @@ from fattn_probe.cases.scenario.cases import cases_of, resolve
 from fattn_probe.cases.scenario.from_ops import from_ops
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import in_words
-from fattn_probe.llama.source import ggml_types, template_parameters
+from fattn_probe.llama.source import ggml_types, kernel_parameters
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.prepare import dry_runs, prepare
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.build, pytest.mark.network]
 
 @pytest.fixture(scope="module")
 def recorded(tree):
-    return read_recording(RECORDING, ggml_types(tree), template_parameters(tree))[1]
+    return read_recording(RECORDING, ggml_types(tree), kernel_parameters(tree.root))[1]
 
 
 def upstream_case(hsk, nr23, kv, queries, max_bias, softcap, kind):

@@ -89,9 +89,7 @@ def program(
 
 def compiled(chosen: Program, target: Target, flavour: Flavour, activity: Activity) -> Executable:
     """The program for a target, compiled with progress; its warnings are noted."""
-    building = activity.beside(
-        setup.build_progress(NOTES, "compiling"), lambda progress: progress.done < progress.total
-    )
+    building = activity.beside(setup.build_progress(NOTES, "compiling"), lambda one: one.done < one.total)
     made = maker(target, flavour).make(chosen, building)
     for warning in made.warnings:
         NOTES.print(warning, style="yellow", soft_wrap=True)

@@ -23,7 +23,7 @@ from fattn_probe.llama.build.key import kernels_apart
 from fattn_probe.llama.build.storage import VERDICTS
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.constants import known_constants, vec_adds_in_f16
-from fattn_probe.llama.source import ggml_types, template_parameters
+from fattn_probe.llama.source import ggml_types, kernel_parameters
 from fattn_probe.machine.run.executed import ExecutedCode
 from fattn_probe.machine.run.provenance import versions
 from fattn_probe.machine.run.session import Session, arch_of, fingerprint_of
@@ -67,7 +67,7 @@ class Verdicts:
         del env["FATTN_PROBE_RESOURCES"]  # the file of these figures, with their origins
         read = (known_constants(tree), vec_adds_in_f16(tree, arch_number(arch_of(target))))  # from the source's text
         build = number if checks.kernels else ""
-        words = (template_parameters(tree), ggml_types(tree), build, figures, options.repeat, options.warmup)
+        words = (kernel_parameters(tree.root), ggml_types(tree), build, figures, options.repeat, options.warmup)
         flags = sorted(cpu_flags(Path("/proc/cpuinfo").read_text(errors="replace")))
         machine = (platform.machine(), platform.libc_ver(), flags, cores(), versions())
         told = (FINGERPRINT.text(judged), sorted((env | given).items()), repr(read), words, machine)

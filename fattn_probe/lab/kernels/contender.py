@@ -1,7 +1,7 @@
 """A contender: an attention kernel that runs cases, and the question that it is given."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -14,7 +14,6 @@ from fattn_probe.cases.op.values import row_bytes
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Unsupported
-from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.machine.run.simulator import Simulation
 from fattn_probe.verdict.truth.error_model.kernel import Kernel
 
@@ -31,11 +30,6 @@ class How:
     simulation: Simulation = field(default_factory=Simulation)
     check: bool = False
     timeout: float = 600.0
-
-    def timed(self, options: RunOptions) -> RunOptions:
-        """The options of a session with the same number of runs."""
-        warmup, repeats = self.timing
-        return replace(options, warmup=warmup, repeat=repeats)
 
     def timing_on(self, target: Target) -> Timing:
         """The runs on a target; only one on a simulated GPU, because time is not simulated."""

@@ -98,7 +98,8 @@ class Contest:
         """Run every case on each of its targets with every kernel; yields each row as soon as it is known."""
         targets = {str(target): target for _, wanted in work for target in wanted}
         gpus = {name: None if one.engine == "cpu" else device_of(one) for name, one in targets.items()}
-        timed = replace(self.session, options=self.how.timed(self.session.options))
+        warmup, repeats = self.how.timing
+        timed = replace(self.session, options=replace(self.session.options, warmup=warmup, repeat=repeats))
         with self.session.persistent_runner(), timed.persistent_runner():
             for case, wanted in work:
                 with inputs_of(case) as inputs:

@@ -270,7 +270,8 @@ class Maker:
         )
         simulator = [self.compile_step(f"native/{name}", f"obj/{name}.o", flags.native(name)) for name in SIMULATOR]
         objects = tuple(step.output for step in (own, *simulator))
-        return [own, *simulator, self.link(target, (self.toolchain.cxx, "-rdynamic"), objects)]
+        link = (self.toolchain.cxx, "-rdynamic", *objects, *LIBRARIES, "-o", target)
+        return [own, *simulator, BuildStep("link", target, objects, link)]
 
     def nvcc_steps(self, program: Program, target: str) -> list[BuildStep]:
         """The steps of a program for a GPU; it is linked with the recorder of launches."""
@@ -296,23 +297,15 @@ class Maker:
                 *(f"-I{folder.resolve()}" for folder in program.includes),
             ),
         )
-        link = (*nvcc, "-cudart=shared", "-Xlinker=--export-dynamic", f"-Xlinker=-rpath={self.cudart_folder}")
-        return [own, recorder, self.link(target, link, (own.output, recorder.output))]
-
-    @property
-    def cudart_folder(self) -> Path:
-        """The folder of the CUDA runtime's shared library."""
         assert self.toolchain.cudart is not None
-        return self.toolchain.cudart.parent
+        runtime, objects = self.toolchain.cudart.parent, (own.output, recorder.output)
+        shared = ("-cudart=shared", "-Xlinker=--export-dynamic", f"-Xlinker=-rpath={runtime}")
+        link = (*nvcc, *shared, *objects, "-ldl", "-lcudart", f"-L{runtime}", "-o", target)
+        return [own, recorder, BuildStep("link", target, objects, link)]
 
     def compile_step(self, source: str, target: str, command: Iterable[str]) -> BuildStep:
         """One compile."""
         return compile_step(source, target, command, ccache=bool(self.toolchain.ccache))
-
-    def link(self, target: str, command: Iterable[str], objects: tuple[str, ...]) -> BuildStep:
-        """The link of a program."""
-        libraries = ("-ldl", "-lcudart", f"-L{self.cudart_folder}") if self.cuda else LIBRARIES
-        return BuildStep("link", target, objects, (*command, *objects, *libraries, "-o", target))
 
 
 def maker(target: Target, flavour: Flavour) -> Maker:

@@ -247,7 +247,12 @@ def backward(head: StudyHead, forward: StudyResult, dO: F64, B_r: int, B_c: int)
     Line 9 of the paper loads O_i and dQ_i too. O_i is not used after line 4, and dQ_i is loaded by line 15, so line 9
     loads neither here. Not computed: gradients of mask and sinks. For heads that share a K/V head, sum dK and dV.
     """
-    hbm = _slow_memory(head, forward, dO)
+    # the results of the forward pass (not counted), and space for the gradients
+    arrays = {"Q": head.Q, "K": head.K, "V": head.V, "O": forward.out, "L": forward.lse, "dO": dO}
+    hbm = SlowMemory(**arrays, **({} if head.mask is None else {"mask": head.mask}))
+    for name, rows, size in (("dQ", head.n_q, head.hsk), ("dK", head.n_kv, head.hsk), ("dV", head.n_kv, head.hsv)):
+        hbm.allocate(name, rows, size)
+    hbm.allocate("D", head.n_q)
     hbm.store("dQ", np.zeros(head.Q.shape), slice(0, head.n_q))  # line 3
     for i in tiles(head.n_q, B_r):  # line 4: D = rowsum(dO * O)
         hbm.store("D", (hbm.load("dO", i) * hbm.load("O", i)).sum(axis=-1), i)
@@ -274,16 +279,6 @@ def slope(head: StudyHead, Q_i: F64, K_j: F64) -> F64 | float:
     if not params.logit_softcap:
         return params.scale
     return params.scale * (1.0 - np.tanh(params.factor * (Q_i @ K_j.T)) ** 2)
-
-
-def _slow_memory(head: StudyHead, forward: StudyResult, dO: F64) -> SlowMemory:
-    """The results of the forward pass (not counted), and space for the gradients."""
-    arrays = {"Q": head.Q, "K": head.K, "V": head.V, "O": forward.out, "L": forward.lse, "dO": dO}
-    hbm = SlowMemory(**arrays, **({} if head.mask is None else {"mask": head.mask}))
-    for name, rows, size in (("dQ", head.n_q, head.hsk), ("dK", head.n_kv, head.hsk), ("dV", head.n_kv, head.hsv)):
-        hbm.allocate(name, rows, size)
-    hbm.allocate("D", head.n_q)
-    return hbm
 
 
 def standard_backward(head: StudyHead, dO: F64) -> tuple[F64, F64, F64]:

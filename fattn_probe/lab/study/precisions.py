@@ -68,21 +68,20 @@ def rotation(d: int, seed: int) -> F64:
     return signs[:, None] * np.kron(np.eye(d // size), hadamard / np.sqrt(size))
 
 
-@dataclass(frozen=True)
-class Fp8Sums:
-    """The sum of products: as on Hopper's FP8 tensor cores, or in float32 (`exact`) by the host's library."""
-
-    exact: bool = False
-
-    def __call__(self, a: F32, b: F32, c: F32) -> F32:
-        """c + a @ b."""
-        if self.exact:
-            return c + a @ b
-        return matrix_sum(Factors(a, E4M3_LEAST), Factors(b, E4M3_LEAST), c, HOPPER_FP8)
+Sums = Callable[[F32, F32, F32], F32]
+"""A sum of products, from a, b and c."""
 
 
-EXACT = Fp8Sums(exact=True)
-HOPPER = Fp8Sums()
+def in_float32(a: F32, b: F32, c: F32) -> F32:
+    """c + a @ b, in float32 by the host's library."""
+    return c + a @ b
+
+
+def on_hopper(a: F32, b: F32, c: F32) -> F32:
+    """c + a @ b, as on Hopper's FP8 tensor cores."""
+    return matrix_sum(Factors(a, E4M3_LEAST), Factors(b, E4M3_LEAST), c, HOPPER_FP8)
+
+
 P_OFFSET = 2.0**8
 """P is between 0 and 1; the kernel multiplies it by this before it rounds it to e4m3 (`Max_offset`, 2^8)."""
 Round = Callable[[F64], F64]
@@ -99,14 +98,14 @@ class Scheme:
 
     blocks: bool = True
     rotated: bool = True
-    sums: Fp8Sums = HOPPER
+    sums: Sums = on_hopper
 
 
 SCHEMES: Mapping[str, Scheme] = {
     "fp8-fa3": Scheme(),
     "fp8-no-blocks": Scheme(blocks=False),
     "fp8-no-rotation": Scheme(rotated=False),
-    "fp8-float32-sums": Scheme(sums=EXACT),
+    "fp8-float32-sums": Scheme(sums=in_float32),
 }
 """FlashAttention-3 in FP8, each time without one of its parts, and with more accurate sums than on tensor cores."""
 VARIANTS = ("f16-standard", "f16-flash", "fp8-standard", *SCHEMES)
@@ -143,7 +142,7 @@ def output(variant: str, head: StudyHead, B_r: int, B_c: int, seed: int = 0) -> 
     if variant == "f16-standard":
         return in_f16(standard_rounded(head, halves(head), B_r, in_f16))
     if variant == "f16-flash":
-        return in_f16(flash(head, halves(head), (B_r, B_c), in_f16, EXACT))
+        return in_f16(flash(head, halves(head), (B_r, B_c), in_f16, in_float32))
     if variant == "fp8-standard":
         return in_f16(standard_rounded(head, eights(head, Scheme(False, False), B_r, B_c, seed), B_r, per_tensor))
     scheme = SCHEMES[variant]
@@ -176,7 +175,7 @@ def standard_rounded(head: StudyHead, operands: Operands, B_r: int, round_P: Rou
     P = np.empty((head.n_q, head.n_kv))
     for i in tiles(head.n_q, B_r):
         every = slice(0, head.n_kv)
-        S = in_f16(head.rule.of_products(in_f16(_products((Q, K), i, every, EXACT)), mask_of(head, i, every)))
+        S = in_f16(head.rule.of_products(in_f16(_products((Q, K), i, every, in_float32)), mask_of(head, i, every)))
         _, l, m = head.rule.start(head.Q[i], head.hsv)
         before, m = m, np.maximum(m, S.max(axis=-1))
         P[i] = exp_below(S, m[:, None])
@@ -185,7 +184,7 @@ def standard_rounded(head: StudyHead, operands: Operands, B_r: int, round_P: Rou
     return (weights @ values).astype(np.float64)
 
 
-def flash(head: StudyHead, operands: Operands, sizes: tuple[int, int], round_P: Round, sums: Fp8Sums) -> F64:
+def flash(head: StudyHead, operands: Operands, sizes: tuple[int, int], round_P: Round, sums: Sums) -> F64:
     """FlashAttention-2 and 3 with tiles of B_r x B_c: the softmax is not rounded, P is, O stays in the accumulators.
 
     O is kept in units of the scale of V's tile, which is part of the rescaling of O, so V's scales cost nothing.
@@ -208,7 +207,7 @@ def flash(head: StudyHead, operands: Operands, sizes: tuple[int, int], round_P: 
     return out
 
 
-def _products(operands: tuple[ScaledBlocks, ScaledBlocks], i: slice, j: slice, sums: Fp8Sums) -> F64:
+def _products(operands: tuple[ScaledBlocks, ScaledBlocks], i: slice, j: slice, sums: Sums) -> F64:
     """Q K^T of a tile, with the scales of their blocks."""
     Q, K = operands
     nothing = np.zeros((i.stop - i.start, j.stop - j.start), np.float32)

@@ -15,9 +15,9 @@ __all__ = [
     "has_models",
     "kept_files",
     "kernel_cases",
+    "kernel_parameters",
     "model_files",
     "resolve",
-    "template_parameters",
 ]
 
 
@@ -25,11 +25,6 @@ def kernel_cases(tree: Tree) -> list[KernelCase]:
     """The flash-attention kernel instances that a tree compiles, sorted."""
     cases = instance_cases(tree.root)
     return sorted(cases, key=lambda case: (case.family, [int(arg) for arg in case.args if arg.isdigit()], case.args))
-
-
-def template_parameters(tree: Tree) -> dict[str, list[str]]:
-    """The template parameter names of every flash-attention kernel of a tree, by the kernel's name."""
-    return kernel_parameters(tree.root)
 
 
 def ggml_types(tree: Tree) -> dict[int, str]:

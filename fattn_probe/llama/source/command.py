@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.text import Text
 
 from fattn_probe.base.tables import Table
-from fattn_probe.llama.source import Tree, kernel_cases, patches, store, template_parameters
+from fattn_probe.llama.source import Tree, kernel_cases, kernel_parameters, patches, store
 from fattn_probe.llama.source.features import case_parameters
 from fattn_probe.llama.source.spec import DEFAULT_SOURCE, PINS
 
@@ -37,7 +37,7 @@ def details_of(tree: Tree) -> dict[str, Any]:
         "root": str(tree.root),
         "kernels": [case.name for case in kernel_cases(tree)],
         "case_parameters": case_parameters(tree.root),
-        "template_parameters": template_parameters(tree),
+        "template_parameters": kernel_parameters(tree.root),
         "patches": sorted({patch.name for patch in patches.shipped() if patches.applies(patch, tree.root)}),
     }
 

@@ -17,7 +17,7 @@ from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.trace.tracer import TRACE_OP
 from fattn_probe.llama.launch.tiles import limits_of, parallel_blocks_of, share_of
-from fattn_probe.llama.source import ggml_types, template_parameters
+from fattn_probe.llama.source import ggml_types, kernel_parameters
 from fattn_probe.machine.run.prepare import prepare
 from maintain.agreement import read_recording
 from tests.daily.inspect.shipped import CASES, every_shipped_case, inspector_of
@@ -111,7 +111,7 @@ def test_every_shipped_case_was_inspected_on_the_h200():
 
 @pytest.fixture(scope="module")
 def recorded(tree):
-    return read_recording(RECORDING, ggml_types(tree), template_parameters(tree))[1]
+    return read_recording(RECORDING, ggml_types(tree), kernel_parameters(tree.root))[1]
 
 
 @every_shipped_case()

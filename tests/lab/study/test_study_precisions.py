@@ -14,11 +14,11 @@ from fattn_probe.lab.study.precisions import (
     PAPER,
     TILE,
     VARIANTS,
-    Fp8Sums,
     drawn,
     e4m3,
     errors,
     measure,
+    on_hopper,
     output,
     quantised,
     rotation,
@@ -97,7 +97,7 @@ def test_the_sums_are_those_of_the_published_models(seed, depth, size):
     random = np.random.default_rng(seed)
     a, b = (e4m3((size * random.normal(size=(depth,)) ** 3).astype(np.float32)) for _ in range(2))
     c = np.float32(one_sum(b[:32], a[:32], 0.0, 32, 13))  # a number that an accumulator can hold
-    found = Fp8Sums()(a[None], b[:, None], np.array([[c]], np.float32))
+    found = on_hopper(a[None], b[:, None], np.array([[c]], np.float32))
     assert found[0, 0] == one_sum(a, b, c, 32, 13)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fattn_probe.llama.source import ggml_types, kernel_cases, resolve, template_parameters
+from fattn_probe.llama.source import ggml_types, kernel_cases, kernel_parameters, resolve
 from fattn_probe.llama.source.features import era_of
 from tests.llama.source.fake_index import TREE, write_tree
 
@@ -59,7 +59,7 @@ def test_kernel_cases_are_the_declared_ones_in_order(tree):
 
 
 def test_template_parameters_lose_types_and_defaults(tree):
-    assert template_parameters(tree) == {
+    assert kernel_parameters(tree.root) == {
         "flash_attn_stream_k_fixup_uniform": ["D", "ncols1"],
         "flash_attn_ext_f16": ["DKQ", "DV", "V_is_K_view", "T"],
     }
@@ -69,6 +69,6 @@ def test_wmma_kernel_does_not_hide_the_mma_kernel(tmp_path):
     wmma = {
         "ggml/src/ggml-cuda/fattn-wmma-f16.cu": "template<int D, int ncols>\n__global__ void flash_attn_ext_f16(int);\n"
     }
-    parameters = template_parameters(resolve(str(write_tree(tmp_path / "old", TREE | wmma))))
+    parameters = kernel_parameters(resolve(str(write_tree(tmp_path / "old", TREE | wmma))).root)
     assert parameters["flash_attn_ext_f16"][0] == "DKQ"
     assert parameters["fattn-wmma-f16:flash_attn_ext_f16"] == ["D", "ncols"]

@@ -11,7 +11,7 @@ from fattn_probe.daily.inspect import assemble
 from fattn_probe.daily.inspect.anchors import locate
 from fattn_probe.daily.inspect.dispatch.decide import decisions, plan_of, read_dispatch, visits_of
 from fattn_probe.daily.inspect.procedures.op import read_op
-from fattn_probe.llama.source import ggml_types, template_parameters
+from fattn_probe.llama.source import ggml_types, kernel_parameters
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.debug.procedure import OverMI
 from fattn_probe.machine.debug.session import DebugSession
@@ -43,7 +43,7 @@ def found(tree, dispatch, tmp_path_factory):
 
 def test_the_kernel_and_why(found, tree, dispatch):
     asked = decisions(dispatch.conditions, visits_of(found["visits"]))
-    choice = assemble.choice_of(found, asked, ggml_types(tree), template_parameters(tree))
+    choice = assemble.choice_of(found, asked, ggml_types(tree), kernel_parameters(tree.root))
     assert choice.kernel == H200["choice"]["kernel"] == "flash_attn_ext_f16<64,64,8,8,false,false,false>"
     assert choice.config == H200["choice"]["config"]
     assert [item.condition for item in choice.decisions] == [item["condition"] for item in H200["choice"]["decisions"]]
