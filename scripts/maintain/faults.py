@@ -24,18 +24,7 @@ from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.results import recorded
 from fattn_probe.daily.regress.suite import Entry, load_suite
 from fattn_probe.lab.detect.measure import on_simulated
-from fattn_probe.lab.detect.verdicts import (
-    BUILD,
-    CHECK,
-    CHECKER,
-    VERDICT,
-    KilledBy,
-    decisive,
-    how_it_failed,
-    judgement_of,
-    killed_by,
-    weaker,
-)
+from fattn_probe.lab.detect.verdicts import KilledBy, decisive, how_it_failed, judgement_of, killed_by, weaker
 from fattn_probe.llama.source.faults import HistoricFault
 from fattn_probe.machine.run.base import base_of, changed
 from fattn_probe.machine.run.orders import ENDED, alone, differences
@@ -139,7 +128,7 @@ def try_fault(fault: HistoricFault, suite: SuiteCases, keep: Path | None = None)
     if catches:
         caught, batch = next((item for item in catches if item[0].by != LAUNCH), catches[0])
         case = next(case for case in batch.cases if case.name == caught.case)
-        by = CHECKER if caught.by == LAUNCH else caught.by  # neither depends on the checks of correct outputs
+        by = "checker" if caught.by == LAUNCH else caught.by  # neither depends on the checks of correct outputs
         killer = killer_of(batch.entry, batch.target, case, decisive(batch.entry.check.checks, by))
     seconds = round(time.monotonic() - began, 1)
     return Tried(name, digest, suite.name, caught, tried, seconds, text_of(suite.name), killer)
@@ -154,7 +143,7 @@ def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | N
     try:
         prepare(session, [(case, [target]) for case in batch.cases])
     except BuildError as error:
-        return [Caught(str(target), batch.cases[0].name, BUILD, str(error).splitlines()[0])], 0
+        return [Caught(str(target), batch.cases[0].name, "build", str(error).splitlines()[0])], 0
     base = base_of(session.options)
     before = {} if base is None else base.launches(batch.cases, target, session.progress)
     of_base = {case.name: before.get(case.op.digest) for case in batch.cases}
@@ -171,7 +160,7 @@ def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | N
             if launched is not None and result.output and not found and (words := changed(launched, result.kernels)):
                 found.append(Caught(str(target), result.name, LAUNCH, words))
             if by:
-                cause = result.cause if isinstance(result, Diagnosed) and by == VERDICT else None
+                cause = result.cause if isinstance(result, Diagnosed) and by == "verdict" else None
                 return [*found, Caught(str(target), result.name, by, result.failure or result.reason, cause)], done
     return found, done
 
@@ -195,7 +184,7 @@ def in_random_orders(batches: Iterable[CaseBatch], session: Session) -> Iterator
         seeds = range(1, batch.entry.check.checks.order + 1)
         found = (one for seed in seeds for one in differences(own, cases, target, seed, expected))
         for difference in islice(found, 1):
-            yield Caught(str(target), difference.case, CHECK, f"not the same in every order: {difference}"), batch
+            yield Caught(str(target), difference.case, "check", f"not the same in every order: {difference}"), batch
 
 
 def passes(case: Case, session: Session, target: Target, checks: Checks) -> bool:

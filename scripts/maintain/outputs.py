@@ -23,7 +23,7 @@ from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.mutate import build_mutants
 from fattn_probe.lab.detect.schedule import workers
 from fattn_probe.lab.detect.schema import switched
-from fattn_probe.lab.detect.verdicts import VERDICT, MutantVerdict, MutationPlan, SuitePart
+from fattn_probe.lab.detect.verdicts import MutantVerdict, MutationPlan, SuitePart
 from fattn_probe.lab.detect.worker import Worker
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.constants import default_constants
@@ -137,7 +137,7 @@ def killed_by_output(verdicts: Iterable[MutantVerdict], parts: Sequence[SuitePar
     """The first kills by a wrong output, by digest, in cases of these parts' release builds (0: all)."""
     plain = [part for part in parts if part.entry.flavour == "release" and not part.entry.sanitize]
     known = {(part.name, case.name) for part in plain for case in part.cases}
-    found = {one.mutant.digest: one for one in verdicts if one.by == VERDICT and (one.on, one.case) in known}
+    found = {one.mutant.digest: one for one in verdicts if one.by == "verdict" and (one.on, one.case) in known}
     return [found[digest] for digest in sorted(found)][: number or None]
 
 

@@ -22,16 +22,7 @@ from fattn_probe.daily.regress.entries import session_for
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.schedule import KnownRuns, Schedule, baseline_runs, workers
 from fattn_probe.lab.detect.schema import Schema, compiling, switched
-from fattn_probe.lab.detect.verdicts import (
-    CHECK,
-    LOST,
-    MISSING,
-    STOPPED,
-    MutantVerdict,
-    MutationPlan,
-    SuitePart,
-    Verdicts,
-)
+from fattn_probe.lab.detect.verdicts import LOST, MISSING, MutantVerdict, MutationPlan, SuitePart, Verdicts
 from fattn_probe.lab.detect.worker import BaselineRun, BuiltPart, Task, Trial
 from fattn_probe.llama.build import RUNNER, BuildRequest
 from fattn_probe.llama.build.stamp import own_stamp
@@ -159,7 +150,7 @@ def run_baseline(built: MutantBuild, pool: Workers[Task, Any]) -> Baseline:
     plan, keys = built.plan, dict[tuple[int, str], str]()
     for number, case in built.cases:
         part, session = plan.parts[number], built.sessions[number]
-        judged = plan.hashed(built.session, [part.judgement(CHECK), case.digest])
+        judged = plan.hashed(built.session, [part.judgement("check"), case.digest])
         keys[number, case.digest] = short(f"{own_stamp()} {session.build_for(part.target).folder.name} {judged}")
     known = KnownRuns.read(cache_dir() / "mutants" / f"{built.schema.patches[-1].digest[:16]}.jsonl")
     earlier = [known.run(keys[number, case.digest], number, case) for number, case in built.cases]
@@ -249,7 +240,7 @@ def verdict_of(mutant: Mutant, trials: Sequence[Trial], on: str = "", case: str 
     assert last.by != LOST, "it has no verdict"
     if not last.by:
         return MutantVerdict(mutant, "", "", "", "", len(trials), seconds, changed)
-    by = STOPPED if last.by == MISSING else last.by
+    by = "stopped" if last.by == MISSING else last.by
     return MutantVerdict(mutant, on, by, case, last.said, len(trials), seconds, changed)
 
 

@@ -25,20 +25,9 @@ from fattn_probe.verdict.judge import support
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.judgement import Judgement
 
-VERDICT: Final = "verdict"
-"""A wrong output."""
-CHECK: Final = "check"
-"""A correct output that fails a check of its bits or its kernels."""
-CHECKER: Final = "checker"
-"""A finding of the checker's build."""
-STOPPED: Final = "stopped"
-"""A run that stopped without an output, or hung."""
-SUPPORT: Final = "support"
-"""An op that is no longer supported."""
-BUILD: Final = "build"
-"""A kernel that does not compile."""
 KilledBy = Literal["verdict", "check", "checker", "stopped", "support", "build"]
-
+"""A wrong output; a correct one that fails a check of its bits or its kernels; a finding of the checker's build; a run
+that stopped without an output, or hung; an op that is no longer supported; a kernel that does not compile."""
 MISSING: Final = "missing"
 """A run that stopped because the build lacks a kernel; compile it and run again."""
 LOST: Final = "lost"
@@ -55,10 +44,10 @@ def killed_by(result: Result | Judgement) -> KilledBy | Literal[""]:
 def how_it_failed(result: Result | Judgement) -> KilledBy:
     """How a result that does not pass shows a fault, even if it looks like a known defect."""
     if result.status == "unsupported" or result.reason.startswith(support.LOST):
-        return SUPPORT
+        return "support"
     if result.status == "lost" or result.finding is not None:
-        return STOPPED
-    return CHECK if any(check.fails for check in result.checks) else VERDICT
+        return "stopped"
+    return "check" if any(check.fails for check in result.checks) else "verdict"
 
 
 METHOD = 2
@@ -151,10 +140,10 @@ class MutationPlan:
 
     def key(self, session: Session) -> str:
         """A hash for survivals, of everything but the mutant: release, patches, every case and its judgement."""
-        parts = [[part.judgement(CHECK), [case.digest for case in part.cases]] for part in self.parts]
+        parts = [[part.judgement("check"), [case.digest for case in part.cases]] for part in self.parts]
         return self.hashed(session, [self.most, parts])
 
-    def killers(self, session: Session, by: KilledBy = CHECK) -> dict[tuple[str, str], str]:
+    def killers(self, session: Session, by: KilledBy = "check") -> dict[tuple[str, str], str]:
         """Hashes of everything but the mutant that a kill depends on: one part and one case, by their names.
 
         So a kill is valid for every plan with this part and case. `by` is the kind of kill, as in Verdict.
@@ -178,7 +167,7 @@ def judgement_of(entry: Entry, target: Target, checks: Checks) -> list[Any]:
 
 def decisive(checks: Checks, by: KilledBy) -> Checks:
     """The checks on which a kill depends: checks of correct outputs matter only if one of them kills."""
-    return checks if by == CHECK else replace(checks, roundings=False, kernels=False)
+    return checks if by == "check" else replace(checks, roundings=False, kernels=False)
 
 
 def weaker(checks: Checks) -> Iterator[Checks]:
@@ -216,11 +205,11 @@ class Verdicts:
         parts = ((part, checks) for part in plan.parts for checks in weaker(part.checks))
         plans = (replace(plan, parts=(replace(part, checks=checks),)) for part, checks in parts)
         every = frozenset(killer for one in plans for killer in one.killers(session).values())
-        return cls(path, plan.key(session), plan.killers(session), plan.killers(session, VERDICT), every)
+        return cls(path, plan.key(session), plan.killers(session), plan.killers(session, "verdict"), every)
 
     def append(self, verdict: MutantVerdict) -> None:
         """Add a verdict to the file."""
-        killers = self.killers if verdict.by == CHECK else self.others
+        killers = self.killers if verdict.by == "check" else self.others
         keys = {"key": self.key, "killer": killers.get((verdict.on, verdict.case), "")}
         append(self.path, [keys | verdict.document()])
 

@@ -19,7 +19,7 @@ from fattn_probe.base.process import describe_code, log
 from fattn_probe.base.workers import Tell
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
-from fattn_probe.lab.detect.verdicts import CHECK, CHECKER, LOST, MISSING, STOPPED, VERDICT, Ending, killed_by
+from fattn_probe.lab.detect.verdicts import LOST, MISSING, Ending, killed_by
 from fattn_probe.llama.build import RUNNER, Build
 from fattn_probe.llama.launch.record import Names, Types
 from fattn_probe.machine.run.capture import Capture, capture_of, make_case_file, write_part
@@ -154,10 +154,10 @@ class PreparedCase:
             return MISSING, outcome.symbol
         found = judged(subject, self.captured(outcome))
         if self.part.upstream and found.upstream is not None:
-            return "" if found.upstream.passes else VERDICT, found.upstream.reason
+            return "" if found.upstream.passes else "verdict", found.upstream.reason
         by = killed_by(found)
-        checker = by == STOPPED and found.finding is not None and self.part.options.flavour == "check"
-        return CHECKER if checker else by, found.reason.partition("\n")[0]
+        checker = by == "stopped" and found.finding is not None and self.part.options.flavour == "check"
+        return "checker" if checker else by, found.reason.partition("\n")[0]
 
     def trial(self, mutant: int) -> Trial:
         """Try a mutant in this case, with each order of warps that its suite requests."""
@@ -168,7 +168,7 @@ class PreparedCase:
             if output == first and child.code == 0:
                 continue
             if schedule > 0 and child.code == 0 and output[0] != first[0]:
-                return Trial(mutant, CHECK, OTHER_ORDER, seconds, changed)
+                return Trial(mutant, "check", OTHER_ORDER, seconds, changed)
             changed = changed or output[1] != self.output[1]
             by, said = self.judge(child, self.beside)
             if by:
@@ -243,7 +243,7 @@ class Worker:
                 raise LostError(f"the case itself: {error}; the machine is busy") from error
             return made.trial(mutant)
         except HangError as error:
-            return Trial(mutant, STOPPED, str(error), 0.0)
+            return Trial(mutant, "stopped", str(error), 0.0)
         except ERRORS as error:
             return Trial(mutant, LOST, words_of(error), 0.0)
 
@@ -263,7 +263,7 @@ class Worker:
             if not by and any(
                 made.child(0, schedule).output != made.output for schedule in range(1, len(made.runners))
             ):
-                by, said = CHECK, OTHER_ORDER
+                by, said = "check", OTHER_ORDER
             dst, launches = (hexdigest(text) for text in made.output)
             failure = f"{by}: {said}" if by else ""
             return BaselineRun(number, case, failure, child.seconds, time.monotonic() - began, launches, dst, *noted)

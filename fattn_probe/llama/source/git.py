@@ -113,13 +113,11 @@ def build_number_of_folder(root: Path) -> str:
     """
     if not (root / ".git").exists() or shutil.which("git") is None:
         return "?"
-    env = cleared()
-    tags = run(["git", "-C", root, "tag", "--points-at", "HEAD"], env=env, failure=None).stdout.split()
+    tags = (git(root, "tag", "--points-at", "HEAD") or "").split()
     if tagged := next(filter(str.isdecimal, map(build_number_of_ref, tags)), None):
         return tagged
-    shallow = run(["git", "-C", root, "rev-parse", "--is-shallow-repository"], env=env, failure=None)
-    count = run(["git", "-C", root, "rev-list", "--count", "HEAD"], env=env, failure=None)
-    return count.stdout.strip() if shallow.stdout.strip() == "false" and count.code == 0 else "?"
+    complete = git(root, "rev-parse", "--is-shallow-repository") == "false"
+    return (complete and git(root, "rev-list", "--count", "HEAD")) or "?"
 
 
 def git(root: Path, *words: str) -> str | None:
