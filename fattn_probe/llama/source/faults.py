@@ -42,16 +42,13 @@ class Shown:
 
 @dataclass(frozen=True)
 class HistoricFault:
-    """One file of the corpus; docs/guide/detection.md explains the fields."""
+    """One file of the corpus; docs/guide/detection.md explains its fields, of which `patch.value` has all."""
 
     patch: Patch
     number: int
     family: str
-    users: str
-    noticed: str
     shows: tuple[Shown, ...]
     catch: Catch
-    cause: str
     diagnosis: tuple[str, ...]
 
     @property
@@ -86,11 +83,8 @@ def read_fault(path: Path) -> HistoricFault:
         patch,
         int(named["number"]),
         patch.value("family"),
-        patch.value("users"),
-        patch.value("noticed"),
         tuple(shown(path, text.strip()) for text in patch.value("shows").split(",")),
         cast(Catch, patch.value("catch")),
-        patch.value("cause"),
         tuple(kind.strip() for kind in patch.value("diagnosis").split(",")),
     )
 

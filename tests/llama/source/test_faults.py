@@ -63,8 +63,8 @@ def fault_of(tmp_path, text, name="1-last-row"):
 
 def test_head_is_read(tmp_path):
     fault = fault_of(tmp_path, HEAD)
-    assert (fault.number, fault.family, fault.catch, fault.cause) == (1, "tail and bounds", "verdict", "the last row")
-    assert fault.diagnosis == ("kv-left-out", "kv-beyond")
+    assert (fault.number, fault.family, fault.catch) == (1, "tail and bounds", "verdict")
+    assert fault.patch.value("cause") == "the last row" and fault.diagnosis == ("kv-left-out", "kv-beyond")
     assert (fault.name, fault.wrong) == ("faults/1-last-row", "The kernel forgets the last row.")
     assert [(Path(case.scenario).name, case.device) for case in fault.shows] == [("gqa.yaml", "h200")]
 
