@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from fattn_probe.llama.launch.families import BY_KERNEL, BY_NAME, Family
 from fattn_probe.llama.launch.name import parse_kernel_name
 from fattn_probe.llama.launch.record import Names, Types
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, Limits, TileWork, index_of, tiles_of
-from fattn_probe.machine.debug.values import Pointer, parse_value
+from fattn_probe.machine.debug.values import c_text, numbers
 
 CUDA_EXCEPTIONS = {
     "CUDA_EXCEPTION_1": "illegal address",
@@ -33,12 +34,9 @@ def tensors_of(raw: Mapping[str, Mapping[str, str]]) -> tuple[TensorFacts, ...]:
     """The tensors of the op, from the fields that `procedures.op.read_tensor` read."""
     found = []
     for role, fields in raw.items():
-        ne, nb = parse_value(fields["ne"]), parse_value(fields["nb"])
+        ne, nb = _integers(fields["ne"]), _integers(fields["nb"])
         kind = fields["type"].removeprefix("GGML_TYPE_")
-        name, viewed = (
-            str(parse_value(text)).partition("\0")[0] if text else ""
-            for text in (fields["name"], fields.get("view_name"))
-        )
+        name, viewed = (c_text(fields.get(field, "")) for field in ("name", "view_name"))
         block, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
         contiguous, expected = nb[0] == size, size * (ne[0] // block)
         for extent, stride in zip(ne[1:], nb[1:], strict=True):
@@ -51,7 +49,7 @@ def tensors_of(raw: Mapping[str, Mapping[str, str]]) -> tuple[TensorFacts, ...]:
 
 def op_params_of(text: str) -> dict[str, Value]:
     """`op_params` as the stored ints, and decoded: three floats by their bits, then prec and n_kv_max."""
-    words = list(parse_value(text))
+    words = _integers(text)
     floats = struct.unpack("<3f", struct.pack("<3i", *words[:3]))
     decoded: dict[str, Value] = {name: _short(value) for name, value in zip(OP_PARAMS, floats, strict=True)}
     return {"op_params": words[:5]} | decoded | {"prec": words[3], "n_kv_max": words[4]}
@@ -63,23 +61,36 @@ def _short(value: float) -> float:
     return next((short for short in candidates if np.float32(short) == np.float32(value)), value)
 
 
+def _integers(text: str) -> list[int]:
+    """The elements of an array of integers, from gdb's text of it; ValueError for anything else."""
+    if not text.startswith("{"):
+        raise ValueError(f"not an array as gdb prints it: {text}")
+    return [int(number) for number in numbers(text)]
+
+
 def variables_of(raw: Mapping[str, str]) -> dict[str, Value]:
-    """Variables as JSON values: a dim3 is a list of three, a float32 its shortest decimal."""
-    found = {name: parse_value(text) for name, text in raw.items()}
-    for name, value in found.items():
-        if isinstance(value, dict) and set(value) == {"x", "y", "z"}:
-            found[name] = list(value.values())
-        elif isinstance(value, float):
-            found[name] = _short(value)
-    return found
+    """Variables as JSON values: a dim3 is a list of three, a float32 its shortest decimal; else gdb's text."""
+    return {name: _variable(text) for name, text in raw.items()}
+
+
+def _variable(text: str) -> Value:
+    if text in ("true", "false"):
+        return text == "true"
+    if text.startswith("{x = "):
+        return numbers(text)
+    try:
+        return int(text)
+    except ValueError:
+        with suppress(ValueError):  # a NaN has its bits in parentheses
+            return _short(float(text.partition("(")[0]))
+    return text
 
 
 def choice_of(
     raw: Raw, decisions: tuple[Decision, ...], types: Types | None = None, names: Names | None = None
 ) -> Choice:
     """The kernel that `fattn_kernel` points to, and the configuration in the frame that chose it."""
-    pointer = parse_value(raw["kernel"])
-    symbol = pointer.symbol if isinstance(pointer, Pointer) else ""
+    symbol = raw["kernel"].partition(" <")[2].removesuffix(">")
     name = parse_kernel_name(symbol or raw["kernel"], types=types, names=names)
     values = ",".join(value for _, value in name.args)
     return Choice(
@@ -165,7 +176,7 @@ class Tiling:
             return ()
         limits: Limits | None = None  # the KV step at which each sequence's query tile ends, as the kernel computes it
         if scanned is not None:
-            KV_max, rows = parse_value(scanned["values"]), scanned["nbatch_fa"]
+            KV_max, rows = _integers(scanned["values"]), scanned["nbatch_fa"]
             masks = max(1, len(KV_max) // grid.iter_j)
             # a scanned mask ends with a complete step; the last step of a sparse kernel, which gathers, may be partial
             more = rows - 1 if scanned["sparse"] else 0

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from fattn_probe.machine.debug.protocol import Debugger, Hit, StopRecord
+from fattn_probe.machine.debug.values import numbers
 
 Points = dict[int, str]
 """Anchors by breakpoint number."""
@@ -58,7 +59,6 @@ SPLIT_VARIABLES = (
     "ne11",
 )
 BLOCK_INDEX = "simt::blockIdx"
-AXIS = re.compile(r"\d+")
 OFFSET = re.compile(r" \+ (\d+) in section ")
 # A return as a function's first instruction, by architecture: type and value
 RETURN = {"x86-64": ("unsigned char", 0xC3), "aarch64": ("unsigned int", 0xD65F03C0)}
@@ -126,7 +126,7 @@ class BlockReader:
         values = zip(self.known[hit.breakpoint], map(number, texts), strict=False)
         return {name: value for name, value in values if value is not None} | {
             "at": "tile" if where == "tile_call" else where,
-            "blockIdx": [int(axis) for axis in AXIS.findall(block or "")],
+            "blockIdx": numbers(block or ""),
         }
 
 

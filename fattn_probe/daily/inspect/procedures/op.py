@@ -13,6 +13,7 @@ from typing import Any
 from fattn_probe.daily.inspect.procedures import blocks
 from fattn_probe.daily.inspect.procedures.blocks import Points, insert_near, point_of
 from fattn_probe.machine.debug.protocol import Debugger, DebuggerError, StopRecord
+from fattn_probe.machine.debug.values import numbers
 
 Document = dict[str, Any]
 STEPS = 3000
@@ -130,7 +131,6 @@ CONFIG = (
     *("cols_per_warp", "cols_per_block", "nwarps", "ntiles"),
 )
 FRAMES = 12
-INTEGER = re.compile(r"\d+")
 
 
 def read_op(debugger: Debugger, plan: Document) -> Document:
@@ -162,7 +162,7 @@ def read_op(debugger: Debugger, plan: Document) -> Document:
     }
     if plan["blocks"]:
         launch, anchors = found["launch"], plan["anchors"]
-        sparse, extents = launch.get("use_sparse") == "true", [*map(int, INTEGER.findall(launch["blocks_num"]))]
+        sparse, extents = launch.get("use_sparse") == "true", [*map(int, numbers(launch["blocks_num"]))]
         read = (
             blocks.read_blocks(debugger, anchors, sparse=sparse)
             if plan["simulated"]

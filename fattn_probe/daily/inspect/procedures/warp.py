@@ -16,9 +16,9 @@ from typing import Any
 from fattn_probe.daily.inspect.procedures.blocks import insert_near
 from fattn_probe.daily.inspect.procedures.op import LAUNCHER, trace_dispatch
 from fattn_probe.machine.debug.protocol import Debugger, StopRecord
+from fattn_probe.machine.debug.values import Numbers, numbers
 
 Document = dict[str, Any]
-Registers = list[float | int]
 Key = tuple[int, int | None, str]
 
 LANES = 32
@@ -31,11 +31,6 @@ TILE_TYPE = re.compile(r"\btile<\s*(\d+),\s*(\d+),\s*(\w+)[^>]*?(\d*)\s*>")
 SCRAMBLED = "40"
 """DATA_LAYOUT_I_MAJOR_SCRAMBLED of mma.cuh."""
 TEMPLATE = re.compile(r"<\s*(\d+),\s*(\d+),\s*(\d+),\s*(\d+),\s*(\d+)\s*,")
-TOKEN = re.compile(
-    r"\w+ = (?=[{\d.naif+-])"  # a member's name
-    r"|(-?nan(?:\(\w+\))?|-?inf|[-+]?\d[\d.]*(?:e[-+]?\d+)?)"
-    r"|<repeats (\d+) times>"
-)
 OPTIMISED_OUT = "<optimized out>"
 ACTIVE = re.compile(r"^[ *]*(\d+)\s+active\b", re.MULTILINE)
 TEMPLATE_NAMES = ("DKQ", "DV", "ncols1", "ncols2", "nwarps")
@@ -94,7 +89,7 @@ class Lanes:
         if not self._simulated:
             self._debugger.execute(f"cuda lane {lane}")
 
-    def bits(self, values: Registers) -> Registers:
+    def bits(self, values: Numbers) -> Numbers:
         """The bits of halves: the simulator's half is a struct of its bits.
 
         The decimal numbers that cuda-gdb prints have enough digits to identify each half.
@@ -157,20 +152,6 @@ def read_trace(debugger: Debugger, plan: Document) -> Document:
     missing.
     """
     return _Reader(debugger, plan).read()
-
-
-def numbers(value: str) -> Registers:
-    """The numbers in gdb's text of a value, in order; knows arrays, structs, `<repeats N times>`, nan and inf."""
-    found: Registers = []
-    last: Registers = []
-    for token in TOKEN.finditer(value):
-        if token[2]:
-            found.extend(last * (int(token[2]) - 1))
-        elif token[1]:
-            text = token[1]
-            last = [math.nan if "nan" in text else float(text) if re.search(r"[.ein]", text) else int(text)]
-            found.extend(last)
-    return found
 
 
 class _Reader:
@@ -314,7 +295,7 @@ def _fragment(debugger: Debugger, name: str, plan: Document) -> Document:
     return size | {"lanes": plan["wave"], "layout": layout}
 
 
-def _finite(read: dict[str, Registers], *, half: bool) -> bool:
+def _finite(read: dict[str, Numbers], *, half: bool) -> bool:
     """Whether all registers are finite; a VKQ_C of halves is read as bits, finite if the exponent is not all ones."""
     return all(
         all(value & 0x7C00 != 0x7C00 for value in values if isinstance(value, int))
