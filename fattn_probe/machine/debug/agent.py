@@ -19,11 +19,11 @@ from fattn_probe.machine.debug.lines import Lines, StopPoint, function_at
 from fattn_probe.machine.debug.live import shorten_backtraces
 from fattn_probe.machine.debug.protocol import (
     Advance,
+    Debugger,
     DebuggerError,
     Frame,
     Hit,
     StopRecord,
-    walk_by_stops,
     without_parameters,
 )
 
@@ -31,7 +31,7 @@ FRAMES = 8  # frames to search: launch_fattn and its callers
 HEADERS = (".h", ".hpp", ".cuh")
 
 
-class InProcess:
+class InProcess(Debugger):
     """The `Debugger` protocol inside gdb."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class InProcess:
     def walk(self, stop: StopRecord, advance: Advance) -> StopRecord:
         """Resume from `stop` with the command that `advance` gives for each stop; returns the last stop."""
         if self._has_kernels:
-            return walk_by_stops(self.resume, stop, advance)
+            return super().walk(stop, advance)
         lines, command = Lines(advance), advance(stop)
         try:
             while command:

@@ -11,8 +11,9 @@ import resource
 import signal
 import termios
 import time
+import tty
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
@@ -55,49 +56,42 @@ class Reply:
         return message if not log or log == message else f"{message}\n{log}".strip()
 
 
-class ReplyBuilder:
-    """Collects lines until the reply to the command `token` is complete: its result record, then the prompt.
+def read_reply(token: int | None, lines: Iterable[str]) -> Reply:
+    """Read the reply to the command `token`, up to the prompt after its result record.
 
-    Without a token it collects the debugger's greeting, which ends with the first prompt.
+    Without a token it is the debugger's greeting, which ends with the first prompt.
     """
-
-    def __init__(self, token: int | None) -> None:
-        self._result_mark = "" if token is None else f"{token}^"
-        self._result: dict[str, Any] | None = None if token is not None else {"message": "done", "payload": None}
-        self._streams: dict[str, list[str]] = {"console": [], "log": []}
-        self._hits: list[str] = []
-        self._stopped = ""
-
-    def feed(self, line: str) -> bool:
-        """Add a line; returns whether the reply is complete."""
+    result: dict[str, Any] | None = {"message": "done", "payload": None} if token is None else None
+    streams: dict[str, list[str]] = {"console": [], "log": []}
+    mark, hits, stopped = f"{token}^", list[str](), ""
+    for line in lines:
         first = line[:1]
         if first == "=":
             if line.startswith("=breakpoint-modified"):
-                self._hits.append(line)
+                hits.append(line)
         elif first == "*":
             if line.startswith("*stopped"):
-                self._stopped = line  # the last one counts: a procedure inside the debugger may make hundreds
-        elif self._result_mark and line.startswith(self._result_mark):
-            self._result = parse_response(line)
+                stopped = line  # the last one counts: a procedure inside the debugger may make hundreds
+        elif line.startswith(mark):
+            result = parse_response(line)
+            if result["message"] == "exit":
+                break
         elif line.rstrip() == PROMPT:
-            return self._result is not None
+            if result is not None:
+                break
         else:
             record = parse_response(line)
-            if record["type"] in self._streams:
-                self._streams[record["type"]].append(record["payload"] or "")
-        return self._result is not None and self._result["message"] == "exit"
-
-    def reply(self) -> Reply:
-        """The complete reply."""
-        result = self._result or {"message": "", "payload": None}
-        return Reply(
-            result["message"],
-            result["payload"] or {},
-            "".join(self._streams["console"]),
-            "".join(self._streams["log"]),
-            (parse_response(self._stopped)["payload"] or {}) if self._stopped else None,
-            tuple(self._hits),
-        )
+            if record["type"] in streams:
+                streams[record["type"]].append(record["payload"] or "")
+    assert result is not None
+    return Reply(
+        result["message"],
+        result["payload"] or {},
+        "".join(streams["console"]),
+        "".join(streams["log"]),
+        (parse_response(stopped)["payload"] or {}) if stopped else None,
+        tuple(hits),
+    )
 
 
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
@@ -240,13 +234,7 @@ def prepare() -> None:
     Raw mode means no echo, no limit of 4096 bytes per line, and no translation of `\\n` to `\\r\\n`.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the hard limit too: gdb raises a soft limit
-    mode = termios.tcgetattr(0)
-    mode[0] = termios.IGNBRK
-    mode[1] = 0
-    mode[3] = 0
-    mode[6][termios.VMIN] = 1
-    mode[6][termios.VTIME] = 0
-    termios.tcsetattr(0, termios.TCSANOW, mode)
+    tty.setraw(0, termios.TCSANOW)
 
 
 def members(leader: int) -> Iterator[int]:

@@ -28,33 +28,31 @@ def half_value(value: gdb.Value) -> float:
     return float(struct.unpack("<e", struct.pack("<H", bits))[0])
 
 
-class Half:
-    """Prints a 16-bit float as a number."""
+class Printer:
+    """Prints a value in the words of `to_string`."""
 
     def __init__(self, value: gdb.Value) -> None:
         self.value = value
+
+
+class Half(Printer):
+    """Prints a 16-bit float as a number."""
 
     def to_string(self) -> str:
         """`0.5`."""
         return f"{half_value(self.value):.6g}"
 
 
-class Half2:
+class Half2(Printer):
     """Prints a pair of halves."""
-
-    def __init__(self, value: gdb.Value) -> None:
-        self.value = value
 
     def to_string(self) -> str:
         """`(0.5, -1)`."""
         return f"({half_value(self.value['x']):.6g}, {half_value(self.value['y']):.6g})"
 
 
-class Tile:
+class Tile(Printer):
     """Prints one lane's part of a matrix fragment."""
-
-    def __init__(self, value: gdb.Value) -> None:
-        self.value = value
 
     def to_string(self) -> str:
         """`tile<16, 8, half2>`: rows, columns, element type."""
@@ -72,11 +70,8 @@ class Tile:
         return "array"
 
 
-class Tensor:
+class Tensor(Printer):
     """Prints a ggml_tensor on one line, in ggml's order of dimensions."""
-
-    def __init__(self, value: gdb.Value) -> None:
-        self.value = value
 
     def to_string(self) -> str:
         """`K f16 ne={64, 256, 2, 1} nb={2, 128, 32768, 65536} data=0x7fff...`."""

@@ -11,13 +11,11 @@ import fattn_probe
 from fattn_probe.base.files import scratch
 from fattn_probe.machine.debug.channel import Reply, c_string
 from fattn_probe.machine.debug.protocol import (
-    Advance,
+    Debugger,
     DebuggerError,
     Frame,
-    Hit,
     Reason,
     StopRecord,
-    walk_by_stops,
     without_parameters,
 )
 from fattn_probe.machine.debug.session import DebugSession
@@ -31,9 +29,6 @@ RESUMING = {
 }
 REASONS: Mapping[str, Reason] = {
     "breakpoint-hit": "breakpoint",
-    "watchpoint-trigger": "breakpoint",
-    "read-watchpoint-trigger": "breakpoint",
-    "access-watchpoint-trigger": "breakpoint",
     "signal-received": "signal",
     "exited": "exited",
     "exited-normally": "exited",
@@ -45,7 +40,7 @@ BY_TEXT = 8192  # up to this many bytes, reading memory as text is faster than t
 REFERENCE = re.compile("@0x[0-9a-f]+")  # MI prints only this for a reference
 
 
-class OverMI:
+class OverMI(Debugger):
     """The `Debugger` protocol over a session; `patience` is the deadline (seconds) for the program to stop."""
 
     def __init__(self, session: DebugSession, patience: float = 600.0) -> None:
@@ -89,17 +84,6 @@ class OverMI:
         if reply.stopped is None:
             raise DebuggerError(f"the debugger did not report a stop after {command}")
         return self._stop(reply.stopped, reply)
-
-    def walk(self, stop: StopRecord, advance: Advance) -> StopRecord:
-        """Resume from `stop` with the command that `advance` gives for each stop; returns the last stop."""
-        return walk_by_stops(self.resume, stop, advance)
-
-    def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
-        """Continue to the first stop that is not at these breakpoints; read values at these."""
-        hits: list[Hit] = []
-        while (stop := self.resume("continue")).breakpoints and readings.keys() >= set(stop.breakpoints):
-            hits += [Hit(number, self.evaluate(readings[number])) for number in stop.breakpoints]
-        return hits, stop
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """The values of expressions in frame `level` (0: newest), as gdb prints them; None if not evaluable."""
@@ -162,7 +146,6 @@ class OverMI:
         numbers = set[int]()
         if reason == "breakpoint":  # all that were hit: the one in the record, and those whose hit count has grown
             numbers |= {int(stopped["bkptno"])} if "bkptno" in stopped else set()
-            numbers |= {int(stopped[key]["number"]) for key in ("wpt", "hw-rwpt", "hw-awpt") if key in stopped}
             counts = {int(match[1]): int(match[2]) for line in reply.hits if (match := HIT.search(line))}
             numbers |= {number for number, times in counts.items() if times > self._times.get(number, 0)}
             self._times.update(counts)

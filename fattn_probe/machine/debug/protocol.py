@@ -79,14 +79,19 @@ class Debugger(Protocol):
 
         At a stop `advance` may only evaluate: inside the debugger the program continues when `advance` returns.
         """
-        ...
+        while command := advance(stop):
+            stop = self.resume(command)
+        return stop
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
         """Continue to the first stop that is not at these breakpoints; read values at these without stopping.
 
         `readings` has expressions by breakpoint. Inside the debugger a reading is several times faster than a stop.
         """
-        ...
+        hits: list[Hit] = []
+        while (stop := self.resume("continue")).breakpoints and readings.keys() >= set(stop.breakpoints):
+            hits += [Hit(number, self.evaluate(readings[number])) for number in stop.breakpoints]
+        return hits, stop
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """The values of expressions in frame `level` (0: newest), as gdb prints them; None if not evaluable."""
@@ -107,13 +112,6 @@ class Debugger(Protocol):
     def memory(self, address: int, count: int) -> bytes:
         """Bytes of the program's host memory."""
         ...
-
-
-def walk_by_stops(resume: Callable[[str], StopRecord], stop: StopRecord, advance: Advance) -> StopRecord:
-    """`Debugger.walk` with a stop for each command."""
-    while command := advance(stop):
-        stop = resume(command)
-    return stop
 
 
 OPERATORS = ("()", "[]", "<=>", "->*", "<<=", ">>=", "<<", ">>", "<=", ">=", "->", "<", ">")

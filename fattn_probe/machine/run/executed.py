@@ -76,8 +76,12 @@ class ObjectReader:
         number, names = number or first[5], first[6] if names == 0xFFFF else names
         self.headers = [HEADER.unpack_from(data, start + index * HEADER.size) for index in range(number)]
         self.names = [self.text(self.headers[names][4] + header[0]) for header in self.headers]
+
+    @cached_property
+    def symbols(self) -> list[tuple[str, int, int, int]]:
+        """Name, binding, section and value of each symbol; StopIteration if they were stripped."""
         table = next(header for header in self.headers if header[1] == SYMBOLS)
-        self.symbols = [
+        return [
             (self.text(self.headers[table[6]][4] + name), info >> 4, section, value)
             for name, info, _, section, value, _ in SYMBOL.iter_unpack(self.contents(table))
         ]

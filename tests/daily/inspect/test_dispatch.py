@@ -18,7 +18,7 @@ from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.daily.inspect.procedures.op import trace_dispatch
 from fattn_probe.llama import source
 from fattn_probe.llama.cxx.expressions import read_macros
-from fattn_probe.machine.debug.protocol import DebuggerError, StopRecord, walk_by_stops
+from fattn_probe.machine.debug.protocol import Debugger, DebuggerError, StopRecord
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 from tests.daily.inspect import small_dispatch
@@ -66,7 +66,7 @@ class Scripted(StandIn):
         return next(self.stops)
 
     def walk(self, stop, advance):
-        return walk_by_stops(self.resume, stop, advance)
+        return Debugger.walk(self, stop, advance)
 
     def evaluate(self, expressions, level=0):
         return [self.values.get(expression) for expression in expressions]

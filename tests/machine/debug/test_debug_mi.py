@@ -1,11 +1,12 @@
 import os
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from fattn_probe.base.errors import LostError
-from fattn_probe.machine.debug.channel import Reply, ReplyBuilder, c_string
+from fattn_probe.machine.debug.channel import Reply, c_string, read_reply
 from fattn_probe.machine.debug.procedure import OverMI
 from fattn_probe.machine.debug.protocol import Debugger, DebuggerError, Frame, StopRecord, without_parameters
 from fattn_probe.machine.debug.session import DebugSession
@@ -175,14 +176,15 @@ def test_a_refused_command_is_an_error_in_gdbs_words(debugger):
 
 def test_the_protocol_is_kept():
     wanted = {name for name in vars(Debugger) if not name.startswith("_")}
-    assert wanted <= set(vars(OverMI))
+    assert wanted <= {*vars(OverMI), "walk", "sweep"}  # these two follow from the others
 
 
 def built(token, *lines):
-    builder = ReplyBuilder(token)
-    whole = [builder.feed(line) for line in lines]
-    assert whole == [False] * (len(lines) - 1) + [True]
-    return builder.reply()
+    left = chain(lines, map(pytest.fail, ["the reply is not whole"]))
+    reply = read_reply(token, left)
+    with pytest.raises(pytest.fail.Exception):
+        next(left)  # no line was left over
+    return reply
 
 
 def test_a_reply_is_whole_at_the_prompt_after_its_result():
