@@ -1,5 +1,7 @@
 """Readable numbers, times and durations."""
 
+from collections.abc import Collection
+
 
 def times(value: float, digits: int = 3) -> str:
     """A factor as text: `0.133`, `12.3`, `1,230`; a power of ten from a million on.
@@ -13,6 +15,12 @@ def times(value: float, digits: int = 3) -> str:
 def number_of(count: int, noun: str) -> str:
     """`1 case`, `1962 cases`."""
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def extent(numbers: Collection[int]) -> str:
+    """The least and the largest number: `0 to 3`, or `3` if all are equal."""
+    least, most = min(numbers), max(numbers)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def factor(value: float, digits: int = 4) -> str:

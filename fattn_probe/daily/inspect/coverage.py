@@ -16,7 +16,7 @@ from fattn_probe.llama.launch.tiles import (
     ntiles,
     parallel_blocks_of,
     share_of,
-    tile_at,
+    tiles_in,
 )
 
 FIXUP, COMBINE = "flash_attn_stream_k_fixup", "flash_attn_combine_results"
@@ -68,7 +68,7 @@ def check(facts: Facts) -> Coverage | None:
     for found in parts.values():
         found.sort(key=lambda part: (part[1].kb0_start, part[0]))
     limits = limits_of(facts.blocks)
-    tiles = [tile_at(index, grid) for index in range(ntiles(grid))]
+    tiles = tiles_in(grid)
     holes = [finding for tile in tiles for finding in _holes(tile, parts.get(tile, []), grid, facts.blocks)]
     hidden = sum(max(0, grid.iter_k - limits.get((tile[0], tile[3]), grid.iter_k)) for tile in tiles)
     findings = [
@@ -79,7 +79,7 @@ def check(facts: Facts) -> Coverage | None:
         *_shares(facts.blocks, grid),
         *(finding for tile in sorted(parts) if in_grid(tile, grid) for finding in _handover(tile, parts[tile])),
     ]
-    return Coverage(tuple(findings), ntiles(grid), ntiles(grid) * grid.iter_k, hidden, len(facts.blocks))
+    return Coverage(tuple(findings), len(tiles), len(tiles) * grid.iter_k, hidden, len(facts.blocks))
 
 
 def spell(tile: Tile) -> str:

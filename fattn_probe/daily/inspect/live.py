@@ -33,7 +33,7 @@ from fattn_probe.daily.inspect.view.show import (
 from fattn_probe.daily.inspect.view.work_picture import TerminalMap
 from fattn_probe.llama.build import RUNNER, at_rest
 from fattn_probe.llama.launch.families import BY_NAME
-from fattn_probe.llama.launch.tiles import BlockWork
+from fattn_probe.llama.launch.tiles import TILE, BlockWork
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.debug.session import require_debugger
 
@@ -46,7 +46,6 @@ fattn step: on to its next KV step, where KQ_max and the row sum can be printed.
 {tour}, step 5, explains the kernel; `fattn-probe glossary TERM` a word."""
 STEP = r"^\s*float KQ_max_new\["
 """A line of each KV step in every family's file; KQ_max and the row sum (KQ_rowsum, KQ_sum) are visible there."""
-TILE = ("sequence", "z_KV", "zt_gqa", "jt")
 SIMULATED = {"block": "simt::blockIdx", "thread": "simt::self->thread_idx"}
 REAL = {"block": "blockIdx", "thread": "threadIdx"}
 FIBER = "simt::self != 0 && {own[0]} == {warp} && {own[1]} == {lane}"

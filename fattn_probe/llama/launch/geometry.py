@@ -24,8 +24,8 @@ from fattn_probe.llama.launch.tiles import (
     index_of,
     ntiles,
     stream_k_blocks,
-    tile_at,
     tile_index,
+    tiles_in,
 )
 
 ADA, DGX_SPARK = 89, 121
@@ -66,7 +66,7 @@ class Geometry:
     @cached_property
     def parts(self) -> tuple[tuple[TilePart, ...], ...]:
         """The blocks' shares of each output tile, indexed by the tile's number."""
-        return tuple(self.parts_of(tile_at(index, self.grid)) for index in range(ntiles(self.grid)))
+        return tuple(map(self.parts_of, tiles_in(self.grid)))
 
     @cached_property
     def cuts(self) -> tuple[int, ...]:

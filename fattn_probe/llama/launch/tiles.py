@@ -7,11 +7,12 @@ turns.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 Tile = tuple[int, int, int, int]
-"""(sequence, z_KV, zt_gqa, jt)"""
+TILE = ("sequence", "z_KV", "zt_gqa", "jt")
+"""The names of a tile's numbers."""
 
 Limits = Mapping[tuple[int, int], int]
 """Maps (sequence, jt) to the KV step at which the visible part of a scanned mask ends."""
@@ -77,6 +78,11 @@ class BlockWork:
 def ntiles(grid: Grid) -> int:
     """The number of output tiles."""
     return grid.ne03 * grid.ne12 * grid.iter_z_gqa * grid.iter_j
+
+
+def tiles_in(grid: Grid) -> list[Tile]:
+    """Every output tile, by number."""
+    return list(product(range(grid.ne03), range(grid.ne12), range(grid.iter_z_gqa), range(grid.iter_j)))
 
 
 def tile_at(index: int, grid: Grid) -> Tile:

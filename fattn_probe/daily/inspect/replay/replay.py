@@ -23,7 +23,7 @@ from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, visible_sha
 from fattn_probe.daily.inspect.view.error_tiles import output_tile
 from fattn_probe.llama.launch.families import Family
 from fattn_probe.llama.launch.geometry import Geometry
-from fattn_probe.llama.launch.tiles import TileWork, in_grid, index_of, ntiles, tile_at
+from fattn_probe.llama.launch.tiles import Tile, TileWork, in_grid, index_of, tiles_in
 from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.llama.source.patches import Patch, plan
@@ -178,7 +178,7 @@ class Replay:
 def lanes_of(facts: Facts, case: Case, geometry: Geometry) -> tuple[Lane, ...]:
     """The blocks of the attention kernel, then the tiles whose parts a second kernel adds."""
     grid, stream_k, found = geometry.grid, geometry.kernel.family.stream_k, list[Lane]()
-    moved = [_traffic(case, geometry, index) for index in range(ntiles(grid))]
+    moved = [_traffic(case, geometry, tile) for tile in tiles_in(grid)]
     parts: list[list[int]] = [[] for _ in moved]
     for block in facts.blocks:
         stretches: list[Stretch] = []
@@ -204,9 +204,9 @@ def lanes_of(facts: Facts, case: Case, geometry: Geometry) -> tuple[Lane, ...]:
     return tuple(found)
 
 
-def _traffic(case: Case, geometry: Geometry, index: int) -> Mapping[int, Traffic]:
+def _traffic(case: Case, geometry: Geometry, at: Tile) -> Mapping[int, Traffic]:
     """The bytes of a tile's steps by kind, each element that exists once: computed, not measured."""
-    tile = output_tile(case.op.sizes, geometry, tile_at(index, geometry.grid))
+    tile = output_tile(case.op.sizes, geometry, at)
     rows = tile.queries * tile.heads
     out, pairs = rows * geometry.kernel.DV * F32_BYTES, ("maximum, row sum", rows * PAIR_BYTES)
     taken = "dst" if geometry.kernel.family.stream_k else "part"
@@ -243,7 +243,7 @@ def _KV_stretches(work: TileWork, index: int, case: Case, geometry: Geometry) ->
 def names_of_tiles(case: Case, geometry: Geometry) -> tuple[str, ...]:
     """The queries and heads of each tile in words."""
     found = []
-    for tile in (tile_at(index, geometry.grid) for index in range(ntiles(geometry.grid))):
+    for tile in tiles_in(geometry.grid):
         there = output_tile(case.op.sizes, geometry, tile)
         places = ((there.head, there.heads), (there.query, there.queries))
         heads, queries = (f"{first}-{first + count - 1}" if count > 1 else first for first, count in places)
@@ -260,8 +260,7 @@ def masks_of(case: Case, inputs: Inputs, geometry: Geometry) -> tuple[str, ...]:
     shares = [
         visible_shares(one, geometry.n_kv, geometry.rows, geometry.kernel.ncols1, geometry.grid.iter_k) for one in mask
     ]
-    tiles = [tile_at(index, geometry.grid) for index in range(ntiles(geometry.grid))]
-    return tuple(shares[tile[0] % len(shares)][tile[3]] for tile in tiles)
+    return tuple(shares[tile[0] % len(shares)][tile[3]] for tile in tiles_in(geometry.grid))
 
 
 @cache

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fattn_probe.base.arrays import F64, Indices
 from fattn_probe.base.files import writing
 from fattn_probe.daily.inspect.procedures.warp import ACCUMULATED, LOGITS, RESCALED, SOFTMAX, SUNK
-from fattn_probe.llama.launch.tiles import TileWork
+from fattn_probe.llama.launch.tiles import TILE, TileWork
 
 LANES = 32
 
@@ -262,7 +262,6 @@ def numbers_of(variable: str, values: Sequence[Any], VKQ: Fragment) -> F64:
 
 
 Array = npt.NDArray[Any]
-TILE = ("sequence", "z_KV", "zt_gqa", "jt")
 HALVES = "VKQ_C"  # the only registers that may be f16
 
 

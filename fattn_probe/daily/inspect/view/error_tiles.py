@@ -11,7 +11,7 @@ from fattn_probe.base.view.svg import svg
 from fattn_probe.cases.op import Sizes
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.llama.launch.geometry import Geometry
-from fattn_probe.llama.launch.tiles import Tile, ntiles, tile_at
+from fattn_probe.llama.launch.tiles import Tile, ntiles, tiles_in
 from fattn_probe.verdict.present.error_map import SCALE
 
 MAP_WIDTH, LEAST_PLACE, MOST_PLACE = 240.0, 5.0, 24.0
@@ -68,8 +68,7 @@ def output_tiles(sizes: Sizes, geometry: Geometry | None) -> tuple[OutputTile, .
     """The output tiles of the first sequence; empty if the kernel is unknown or the tiles are too many to draw."""
     if geometry is None or ntiles(geometry.grid) > MOST_TILES:
         return ()
-    tiles = (tile_at(index, geometry.grid) for index in range(ntiles(geometry.grid)))
-    return tuple(output_tile(sizes, geometry, tile) for tile in tiles if tile[0] == 0)
+    return tuple(output_tile(sizes, geometry, tile) for tile in tiles_in(geometry.grid) if tile[0] == 0)
 
 
 def error_picture(values: F64, shape: tuple[int, int], label: str, tiles: Sequence[OutputTile] = ()) -> ErrorPicture:

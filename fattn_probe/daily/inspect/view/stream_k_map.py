@@ -3,15 +3,15 @@
 This module has the content; `work_picture` draws it.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import gcd
 
-from fattn_probe.base.figures import number_of
+from fattn_probe.base.figures import extent, number_of
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.llama.launch.families import BY_NAME
-from fattn_probe.llama.launch.tiles import Grid, Tile, in_grid, index_of, ntiles, parallel_blocks_of, share_of, tile_at
+from fattn_probe.llama.launch.tiles import Grid, Tile, in_grid, index_of, parallel_blocks_of, share_of, tiles_in
 
 # Alternately dark and light, so that neighbouring blocks differ without colours too; the hues are distinct for people
 # who cannot tell red from green.
@@ -97,7 +97,7 @@ def rows_of(facts: Facts) -> tuple[TileRow, ...]:
                 shown = max(work.kb0_start, work.kb0_stop)
                 span = Span(block.block, work.kb0_start, stop, shown, work.kb0_step, block.blockIdx[1])
                 spans.setdefault(work.tile, []).append(span)
-    tiles = (tile_at(index, grid) for index in range(ntiles(grid)))
+    tiles = tiles_in(grid)
     return tuple(TileRow(tile, tuple(sorted(spans.get(tile, []), key=lambda span: span.start))) for tile in tiles)
 
 
@@ -164,22 +164,17 @@ def summary(facts: Facts) -> list[str]:
     blocks, tiles = number_of(len(shares), "block"), number_of(len(rows), "output tile")
     each, idle = shares.values(), [*shares.values()].count(0)
     said = [
-        f"{blocks} on {tiles} of {grid.iter_k} KV steps; {_between(each)} KV step{'s' * (max(each) != 1)} a block.",
+        f"{blocks} on {tiles} of {grid.iter_k} KV steps; {extent(each)} KV step{'s' * (max(each) != 1)} a block.",
         *([f"{number_of(idle, 'block')} {'has' if idle == 1 else 'have'} nothing to do."] if idle else []),
     ]
     parts = [len(row.spans) for row in rows if len(row.spans) > 1]
     if not parts:
         return [*said, "No tile is divided."]
     if any(span.step > 1 for row in rows for span in row.spans):
-        return [*said, f"{_between(parts)} blocks take turns on a tile."]
+        return [*said, f"{extent(parts)} blocks take turns on a tile."]
     which = "Each tile" if len(parts) == len(rows) else number_of(len(parts), "tile")
     verb = "is" if len(parts) in (1, len(rows)) else "are"
-    return [*said, f"{which} {verb} divided among {_between(parts)} blocks."]
-
-
-def _between(numbers: Collection[int]) -> str:
-    least, most = min(numbers), max(numbers)
-    return str(least) if least == most else f"{least} to {most}"
+    return [*said, f"{which} {verb} divided among {extent(parts)} blocks."]
 
 
 def step_rows(facts: Facts) -> int | None:

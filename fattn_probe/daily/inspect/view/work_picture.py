@@ -25,9 +25,8 @@ from fattn_probe.daily.inspect.view.stream_k_map import (
     step_rows,
     summary,
 )
-from fattn_probe.llama.launch.tiles import Grid
+from fattn_probe.llama.launch.tiles import TILE, Grid
 
-NAMES = ("sequence", "z_KV", "zt_gqa", "jt")
 WIDTH, RIGHT, MOST_ROWS, MOST_SPANS, MOST_TITLES, WIDEST_STEP = 960, 16, 24, 8000, 2200, 12
 EDGE, JOINED, MASKED = "│", "┃", "╱"
 BLOCKS = tuple(
@@ -189,7 +188,7 @@ def work_map(facts: Facts, paper: Paper, most: int | None, coverage: Coverage | 
     shown = [place for place, extent in enumerate(extents) if extent > 1] or [3]
     columns, end = list[tuple[int, float]](), 0
     for place in shown:
-        end += max(len(NAMES[place]), len(str(extents[place] - 1))) + 2
+        end += max(len(TILE[place]), len(str(extents[place] - 1))) + 2
         columns.append((place, end - 1))
     width = max(end, len("KV step") + 1)
     left = width * paper.character
@@ -245,7 +244,7 @@ def _labels(found: WorkMap) -> Iterator[Mark]:
     while every * found.row < 0.85 * line:
         every *= 2
     for place, end in found.columns:
-        yield Words(end, found.tops[0] - line, NAMES[place], end=True)
+        yield Words(end, found.tops[0] - line, TILE[place], end=True)
         for top, row in list(zip(found.tops, found.rows, strict=True))[::every]:
             yield Words(end, top + (found.row - line) / 2, str(row.tile[place]), end=True)
     if found.paper.terminal:
