@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -93,14 +93,6 @@ def _unblocked(statements: Iterable[Statement]) -> Iterator[Statement]:
 
 
 @dataclass(frozen=True)
-class SourceBlock:
-    """The block around a statement: its lines, and whether it is in a loop."""
-
-    lines: Lines
-    in_loop: bool = False
-
-
-@dataclass(frozen=True)
 class Value:
     """The value that a statement gives a variable: its tokens, but for `?:` those of the condition, and the chosen."""
 
@@ -145,9 +137,7 @@ class Extract:
 
     def conditions(self) -> Iterator[Condition]:
         """Its conditions, in the order of the source."""
-        yield from self._walk(
-            self.statements, SourceBlock((self._line(self.function.start - 1), self._line(self.function.stop)))
-        )
+        yield from self._walk(self.statements, (self._line(self.function.start - 1), self._line(self.function.stop)))
 
     def _line(self, token: int) -> int:
         return self.reader.draft.lines[token]
@@ -158,18 +148,19 @@ class Extract:
     def _body(self, statements: Sequence[Statement]) -> Lines | None:
         return self._lines((statements[0].start, statements[-1].stop)) if statements else None
 
-    def _walk(self, statements: Iterable[Statement], block: SourceBlock) -> Iterator[Condition]:
+    def _walk(self, statements: Iterable[Statement], around: Lines, in_loop: bool = False) -> Iterator[Condition]:
+        """The conditions of statements in a block, which has the lines `around`."""
         for statement in statements:
-            yield from self._own(statement, block)
+            yield from (replace(found, around=around, in_loop=in_loop) for found in self._own(statement))
             if statement.kind == "switch":
                 for case in statement.body:
-                    yield from self._walk(case.body, SourceBlock(self._lines((case.start, case.stop)), block.in_loop))
+                    yield from self._walk(case.body, self._lines((case.start, case.stop)), in_loop)
                 continue
-            in_loop = block.in_loop or statement.kind in ("for", "while")
+            repeated = in_loop or statement.kind in ("for", "while")
             for children in (statement.body, statement.orelse):
-                yield from self._walk(children, SourceBlock(self._body(children) or block.lines, in_loop))
+                yield from self._walk(children, self._body(children) or around, repeated)
 
-    def _own(self, statement: Statement, block: SourceBlock) -> Iterator[Condition]:
+    def _own(self, statement: Statement) -> Iterator[Condition]:
         whole, headed = (statement.start, statement.stop), (statement.start, statement.head[1] + 1)
         body = self._body(statement.body)
         kind: Kind = statement.kind  # type: ignore[assignment]
@@ -177,28 +168,27 @@ class Extract:
             inside = (inner for part in (statement.body, statement.orelse) for child in part for inner in child.all())
             if any(one.kind == "macro" or self._outcome(one) or self._sets(one) or self._jumps(one) for one in inside):
                 leads_to = self._leads(statement.body)
-                yield self._condition(kind, block, headed, asked=statement.head, leads_to=leads_to, body=body)
+                yield self._condition(kind, headed, asked=statement.head, leads_to=leads_to, body=body)
         elif kind == "switch":
             cases = tuple(
                 SwitchCase(case.labels, self._lines((case.start, case.stop)), self._leads(case.body))
                 for case in statement.body
             )
-            yield self._condition(kind, block, headed, asked=statement.head, body=body, cases=cases)
+            yield self._condition(kind, headed, asked=statement.head, body=body, cases=cases)
         elif kind == "macro":
             if self.reader.draft.words[statement.start] in self.macros:
-                yield self._condition(kind, block, statement.head, asked=statement.head)
+                yield self._condition(kind, statement.head, asked=statement.head)
         elif value := self._value(statement):
             if value.variable in self._used:
                 leads_to = f"{value.variable} = {self.reader.text(*value.chosen) or 'true'}"
                 name = value.variable
-                yield self._condition("value", block, whole, asked=value.asked, leads_to=leads_to, variable=name)
+                yield self._condition("value", whole, asked=value.asked, leads_to=leads_to, variable=name)
         elif leads_to := self._outcome(statement):
-            yield self._condition("outcome", block, whole, leads_to=leads_to)
+            yield self._condition("outcome", whole, leads_to=leads_to)
 
     def _condition(
         self,
         kind: Kind,
-        block: SourceBlock,
         span: Span,
         *,
         asked: Span = (0, 0),
@@ -218,8 +208,6 @@ class Extract:
             body=body,
             cases=cases,
             variable=variable,
-            around=block.lines,
-            in_loop=block.in_loop,
             guarded=self.depths[span[0]] > self.depths[self.function.start - 1],
         )
 
