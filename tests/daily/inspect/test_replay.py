@@ -88,16 +88,16 @@ def test_the_numbers_of_a_row_are_the_kernels_and_the_exact_ones(rows):
     row = (0, 2, 1)
     found = numbers_of(rows, geometry(rows.case.op, rows.kernel), row)
     for part in found.parts:
-        for step in part.steps:
-            np.testing.assert_allclose(step.kernel_P, step.exact_P, atol=2e-4)
-            np.testing.assert_allclose(step.kernel.VKQ, step.exact.VKQ, atol=5e-3)
-            assert step.kernel.m == pytest.approx(step.exact.m, abs=1e-3) or step.exact.m == -np.inf
-            assert step.kernel.l == pytest.approx(step.exact.l, rel=1e-3)
-        assert part.kernel.l == pytest.approx(part.exact.l, rel=1e-3)
+        assert len(part.kernel) == len(part.kb0) + 1
+        for kernel, exact in zip(part.kernel, part.exact, strict=True):
+            np.testing.assert_allclose(kernel.P, exact.P, atol=2e-4)
+            np.testing.assert_allclose(kernel.VKQ, exact.VKQ, atol=5e-3)
+            assert kernel.m == pytest.approx(exact.m, abs=1e-3) or exact.m == -np.inf
+            assert kernel.l == pytest.approx(exact.l, rel=1e-3)
     exact = reference_of(rows.case.op, dict(rows.inputs))[row]
     np.testing.assert_allclose(found.exact, exact, rtol=1e-11, atol=1e-13)
-    np.testing.assert_allclose(joined([part.exact for part in found.parts]), exact, rtol=1e-11, atol=1e-13)
-    np.testing.assert_allclose(joined([part.kernel for part in found.parts]), found.output, atol=1e-4)
+    np.testing.assert_allclose(joined([part.exact[-1] for part in found.parts]), exact, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(joined([part.kernel[-1] for part in found.parts]), found.output, atol=1e-4)
     assert 0 < np.abs(found.output - found.exact).max() < 5e-3
 
 
@@ -160,12 +160,12 @@ def test_the_page_has_the_numbers_as_they_are_and_cannot_be_broken_by_a_name():
     (data,) = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
     assert data["marked"]["words"] == "first deviation: </script><b>"
     row, (kept,) = replay.rows[0], data["rows"]
-    part, step = kept["parts"][2], row.parts[2].steps[1]
+    part, kernel, exact = kept["parts"][2], row.parts[2].kernel[1], row.parts[2].exact[1]
     assert (part["block"], part["kb0"]) == (2, [2, 3])
     P, error = arrays(part["P"])
-    np.testing.assert_array_equal(P[64:], step.kernel_P.astype(np.float32))
-    np.testing.assert_array_equal(error[64:], (step.kernel_P - step.exact_P).astype(np.float32))
-    assert part["m"][1] == [step.kernel.m, step.exact.m]
+    np.testing.assert_array_equal(P[64:], kernel.P.astype(np.float32))
+    np.testing.assert_array_equal(error[64:], (kernel.P - exact.P).astype(np.float32))
+    assert part["m"][1] == [kernel.m, exact.m]
     assert data == json.loads(json.dumps(document_of(replay))) | {"layouts": data["layouts"]}
 
 

@@ -16,7 +16,7 @@ from fattn_probe.base.view.marks import Box, Cells, ColourScale, Drawing, Look, 
 from fattn_probe.base.view.svg import pinned
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.replay.replay import Lane, Replay, Traffic
-from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers
+from fattn_probe.daily.inspect.replay.row_numbers import NO_ROWS, RowNumbers
 from fattn_probe.daily.inspect.trace.show import spelled
 from fattn_probe.daily.inspect.view.error_tiles import error_picture, output_tiles
 from fattn_probe.daily.inspect.view.page import environment
@@ -225,34 +225,31 @@ def _row(replay: Replay, row: RowNumbers) -> dict[str, Any]:
     sequence, query, head = row.row
     parts = []
     for part in row.parts:
-        steps = part.steps
-        kernel_P, exact_P = ([getattr(step, name) for step in steps] for name in ("kernel_P", "exact_P"))
+        *steps, end = zip(part.kernel, part.exact, strict=True)
         parts.append(
             {
                 "block": part.block,
-                "kb0": [step.kb0 for step in steps],
-                "m": [[step.kernel.m, step.exact.m] for step in steps],
-                "l": [[step.kernel.l, step.exact.l] for step in steps],
-                "P": _arrays(kernel_P, exact_P),
-                "P_sizes": [len(one) for one in exact_P],
-                "VKQ": _arrays([step.kernel.VKQ for step in steps], [step.exact.VKQ for step in steps]),
+                "kb0": part.kb0,
+                "m": [[state.m for state in pair] for pair in steps],
+                "l": [[state.l for state in pair] for pair in steps],
+                "P": _arrays([[state.P for state in pair] for pair in steps]),
+                "P_sizes": [len(exact.P) for _, exact in steps],
+                "VKQ": _arrays([[state.VKQ for state in pair] for pair in steps]),
                 "end": {
-                    "m": [part.kernel.m, part.exact.m],
-                    "l": [part.kernel.l, part.exact.l],
-                    "VKQ": _arrays([part.kernel.VKQ], [part.exact.VKQ]),
+                    "m": [state.m for state in end],
+                    "l": [state.l for state in end],
+                    "VKQ": _arrays([[state.VKQ for state in end]]),
                 },
             }
         )
     tile = index_of(replay.geometry.tile_of(*row.row), replay.geometry.grid)
     found = replay.outputs.get(row.row)
-    out = {"kernel": _arrays([row.output], [row.exact]), "found": found is not None and _arrays([found], [row.exact])}
+    out = {"kernel": _arrays([[row.output, row.exact]]), "found": found is not None and _arrays([[found, row.exact]])}
     return {"row": [sequence, query, head], "tile": tile, "parts": parts, "out": out}
 
 
-def _arrays(kernel: Sequence[F64], exact: Sequence[F64]) -> list[str]:
-    """Arrays one after the other, and their errors."""
-    ours, right = (
-        np.concatenate([np.asarray(one, np.float64) for one in each] or [np.zeros(0)]) for each in (kernel, exact)
-    )
+def _arrays(pairs: Sequence[Sequence[F64]]) -> list[str]:
+    """The kernel's arrays one after the other, and their errors; each pair is an array and the exact one."""
+    ours, right = (np.concatenate([NO_ROWS, *each]) for each in ([pair[at] for pair in pairs] for at in (0, 1)))
     with np.errstate(invalid="ignore", over="ignore"):
         return [base64.b64encode(one.astype("<f4").tobytes()).decode() for one in (ours, ours - right)]

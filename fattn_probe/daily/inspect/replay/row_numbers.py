@@ -1,6 +1,6 @@
 """The numbers of an output row at each KV step, in the kernel's arithmetic and exactly."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,38 +14,34 @@ from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 from fattn_probe.verdict.truth.reference.softmax import RunningSoftmax
 from fattn_probe.verdict.truth.rounding_model.mma_f16 import MmaMachine, State
 
+NO_ROWS = np.zeros(0)
+
 
 @dataclass(frozen=True)
-class RowSums:
-    """Running softmax of a row: maximum m (with the kernel's offset), sum l, and VKQ (DV), undivided."""
+class RowState:
+    """Running softmax of a row: maximum m (with the kernel's offset), sum l, and VKQ (DV), undivided.
+
+    P has the weights of the KV rows of the step before, relative to m.
+    """
 
     m: float
     l: float  # noqa: E741 - the papers' name
     VKQ: F64
-
-
-@dataclass(frozen=True)
-class RowAtStep:
-    """A row after a KV step of a block: the kernel's arithmetic (`kernel`) next to exact arithmetic.
-
-    The warps that share the row are combined. P has the weights of the step's KV rows, relative to m.
-    """
-
-    kb0: int
-    kernel: RowSums
-    exact: RowSums
-    kernel_P: F64
-    exact_P: F64
+    P: F64
 
 
 @dataclass(frozen=True)
 class RowInBlock:
-    """A block's part of a row: its KV steps, then the state that it passes on, with the sink if this block adds it."""
+    """A block's part of a row: its KV steps, and the state after each, as the kernel computes it and exactly.
+
+    The last state, without P, is the one that the block passes on, with the sink if this block adds it. The warps that
+    share the row are combined.
+    """
 
     block: int
-    steps: tuple[RowAtStep, ...]
-    kernel: RowSums
-    exact: RowSums
+    kb0: tuple[int, ...]
+    kernel: tuple[RowState, ...]
+    exact: tuple[RowState, ...]
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class RowNumbers:
 class _Recorder(MmaMachine):
     """The mma kernel's arithmetic on one column, which keeps the state after each step."""
 
-    seen: list[tuple[RowSums, F64]] = field(default_factory=list)
+    seen: list[RowState] = field(default_factory=list)
     P: F32 | None = None
 
     def step(self, state: State, step: int) -> None:
@@ -75,7 +71,7 @@ class _Recorder(MmaMachine):
         found = np.zeros(rows)
         if self.P is not None:  # (warps, chunks, rows of a chunk); the rows are dealt to the warps chunk by chunk
             found = (self.P[0, :, 0] * scale[:, None, None]).swapaxes(0, 1).reshape(-1)
-        self.seen.append((joined, found))
+        self.seen.append(replace(joined, P=found))
 
     def exponentials(self, state: State, KQ: F32) -> F32:
         """P of a step, which is also kept."""
@@ -83,13 +79,13 @@ class _Recorder(MmaMachine):
         return self.P
 
 
-def combined(maximum: F32, sums: F32, VKQ: F32) -> tuple[RowSums, F64]:
+def combined(maximum: F32, sums: F32, VKQ: F32) -> tuple[RowState, F64]:
     """The state of a row from those of its warps, in float64, and the factor of each warp."""
     largest = maximum.max()
     with np.errstate(invalid="ignore", over="ignore"):
         scale = np.exp(maximum.astype(np.float64) - float(largest))
     m = float(largest) if largest > NOTHING_SEEN else -np.inf
-    return RowSums(m, float(scale @ sums), scale @ VKQ.astype(np.float64)), scale
+    return RowState(m, float(scale @ sums), scale @ VKQ.astype(np.float64), NO_ROWS), scale
 
 
 def numbers_of(rows: ModelledRows, geometry: Geometry, row: Row) -> RowNumbers:
@@ -118,17 +114,18 @@ def numbers_of(rows: ModelledRows, geometry: Geometry, row: Row) -> RowNumbers:
     sink = None if operands.sinks is None else operands.sinks[head : head + 1].astype(np.float64)
     made, offset = list[RowInBlock](), rows.kernel.max_offset
     for number, (part, steps) in enumerate(zip(parts, due, strict=True)):
-        exact, after = RunningSoftmax.empty(1, rows.kernel.DV), list[RowAtStep]()
-        for kb0, (ours, P) in zip(steps, kernel[number], strict=True):
+        exact, ours, right = RunningSoftmax.empty(1, rows.kernel.DV), list[RowState](), list[RowState]()
+        for kb0, state in zip(steps, kernel[number], strict=True):
             at = slice(kb0 * geometry.rows, (kb0 + 1) * geometry.rows)
             weights = np.exp(S[at] - exact.raise_maximum(S[None, at].max(axis=1) + offset))
             exact.total += weights.sum()
             exact.weighted += weights @ V[at]
-            after.append(RowAtStep(kb0, ours, _sums_of(exact), P[: len(weights)], weights))
+            ours.append(replace(state, P=state.P[: len(weights)]))
+            right.append(_state_of(exact, weights))
         if sink is not None and (part.writes if rows.kernel.family is MMA_F16 else number == 0):
             exact.add_sink(sink)
         handed, _ = combined(found.maximum[0, number, None], found.rowsum[0, number, None], found.VKQ[0, number, None])
-        made.append(RowInBlock(part.block, tuple(after), handed, _sums_of(exact)))
+        made.append(RowInBlock(part.block, tuple(steps), (*ours, handed), (*right, _state_of(exact, NO_ROWS))))
     whole = RunningSoftmax.empty(1, rows.kernel.DV)
     whole.add(S[None].copy(), V)
     if sink is not None:
@@ -136,18 +133,18 @@ def numbers_of(rows: ModelledRows, geometry: Geometry, row: Row) -> RowNumbers:
     return RowNumbers(row, tuple(made), rows.output(row, found).astype(np.float64), whole.mean()[0])
 
 
-def _sums_of(state: RunningSoftmax) -> RowSums:
-    return RowSums(float(state.maximum[0]), float(state.total[0]), state.weighted[0].copy())
+def _state_of(state: RunningSoftmax, P: F64) -> RowState:
+    return RowState(float(state.maximum[0]), float(state.total[0]), state.weighted[0].copy(), P)
 
 
-def _of_turn(turn: object, block: int) -> tuple[RowSums, F64]:
-    """The state and P of a block's step in a tile or vec kernel."""
+def _of_turn(turn: object, block: int) -> RowState:
+    """The state after a block's step in a tile or vec kernel."""
     _, P, maximum, sums, VKQ = (np.asarray(values)[0, block] for values in vars(turn).values())
     warps = sums.shape[0]
     VKQ = VKQ if VKQ.ndim == 2 else VKQ.sum(axis=1, dtype=np.float64)  # vec: groups of lanes
     state, scale = combined(np.broadcast_to(maximum, (warps,)), sums.sum(axis=-1, dtype=np.float64), VKQ)
     P = P.astype(np.float64)
-    return state, (P * scale[:, None]).reshape(-1) if maximum.ndim else P.reshape(-1)
+    return replace(state, P=(P * scale[:, None]).reshape(-1) if maximum.ndim else P.reshape(-1))
 
 
 def visible_shares(mask: F32 | None, n_kv: int, rows: int, ncols1: int, steps: int) -> list[str]:
