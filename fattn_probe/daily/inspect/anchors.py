@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from fattn_probe.daily.inspect.facts import MissingFacts
@@ -80,6 +81,7 @@ class Located:
     missing: tuple[MissingFacts, ...]
 
 
+@cache
 def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
     """Find the anchors in ggml-cuda/ at `folder`; those without a match are reported in the result."""
     lines: dict[str, tuple[int, ...]] = {}

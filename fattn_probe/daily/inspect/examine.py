@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
 from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.arrays import Bytes
 from fattn_probe.base.errors import InputError, LostError
@@ -21,7 +23,7 @@ from fattn_probe.daily.inspect.facts import Facts, Value
 from fattn_probe.daily.inspect.inspector import Ended, Inspection, Inspector, wave_of
 from fattn_probe.daily.inspect.procedures.warp import fiber
 from fattn_probe.daily.inspect.tensors import Slice, TensorReading, read_tensors
-from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS
+from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.command import Work, describe
@@ -139,14 +141,7 @@ def watch(
         found = inspector.procedure(WATCH, plan, folder, target)
     if not isinstance(found, dict):
         return found
-    stops = []
-    for stop in found["stops"]:
-        refused = {
-            text: BreakRefusal(said["reason"], tuple(said["near"]), tuple(said["names"]))
-            for text, said in stop["refusals"].items()
-        }
-        stops.append(Watched(stop["function"], stop["file"], stop["line"], stop["values"], refused))
-    return WatchResult(tuple(stops), found["why"])
+    return TypeAdapter(WatchResult).validate_python(found)
 
 
 @dataclass(frozen=True)
@@ -264,16 +259,3 @@ class Examiner:
                 raise LostError(f"{case.name} on {target}: {describe(ran)}")
             examined = replace(examined, nan=tracer.find_not_finite(ran.dst), nan_searched=True)
         return examined
-
-
-def inspect_upstream_on(
-    inspector: Inspector, program: str, only: str, targets: Sequence[Target], step: Step = quiet
-) -> Iterator[Examined]:
-    """Inspect one of upstream's own cases on targets."""
-    from fattn_probe.daily.inspect.upstream import inspect_upstream  # imports the room that runs upstream's program
-
-    if program != TEST_BACKEND_OPS:
-        raise InputError(f"--program {program!r}: allowed: {RUNNER}, {TEST_BACKEND_OPS}")
-    for target in targets:
-        step(f"{program} on {target}, under the debugger")
-        yield Examined(inspect_upstream(inspector, only, target))

@@ -4,7 +4,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ Document = dict[str, Any]
 SUPPORT = "get_best_fattn_kernel"
 READ_OP = "fattn_probe.daily.inspect.procedures.op:read_op"
 DEBUGGERS = {"sim": "gdb", "cuda": "cuda-gdb"}
+Read = tuple[Facts | Ended, tuple[Decision, ...]]
+"""The result of one run, and the decisions of its dispatch, even if no kernel was launched."""
 
 
 @dataclass(frozen=True)
@@ -83,27 +85,17 @@ class Started:
     folder: Path
 
 
-@dataclass(frozen=True)
-class Read:
-    """The result of one run, and the decisions of its dispatch, even if no kernel was launched."""
-
-    result: Facts | Ended
-    decisions: tuple[Decision, ...]
-
-
 def wave_of(target: Target) -> int:
     """The number of lanes in a warp of a target's GPU."""
     return target.device.warpSize if target.device is not None else LANES
 
 
-@dataclass
+@dataclass(frozen=True)
 class Inspector:
-    """Inspects cases; keeps the data that it has read from each source tree."""
+    """Inspects cases."""
 
     session: Session
     options: InspectOptions
-    _located: dict[Path, Located] = field(default_factory=dict)
-    _dispatch: dict[Path, Dispatch] = field(default_factory=dict)
 
     def inspect(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> Inspection:
         """Run one case under the debugger, up to the kernel launch and through its blocks, and read the facts."""
@@ -127,11 +119,12 @@ class Inspector:
                 return self._read(build, programs, started, target)
 
         read = self.session.completing(started.name, target, started.program, attempt)
-        assert isinstance(read, Read)
+        assert not isinstance(read, Missing)
+        result, decided = read
         parameters = self.dispatch(self.session.build_for(target, started.program)).parameters
         amd = target.device is not None and bool(target.device.gfx)
-        reasons = tuple(explain(read.decisions, parameters, amd=amd))
-        return Inspection(started.name, str(target), read.result, time.monotonic() - began, reasons)
+        reasons = tuple(explain(decided, parameters, amd=amd))
+        return Inspection(started.name, str(target), result, time.monotonic() - began, reasons)
 
     def procedure(self, procedure: str, plan: Document, folder: Path, target: Target) -> Document | Ended:
         """Run another procedure on the program of an inspected case; adds to `plan` what every procedure needs."""
@@ -191,7 +184,7 @@ class Inspector:
                 "debugger": version,
             }
             facts = self._assemble(raw, build, launches, about)
-            return Read(facts, facts.choice.decisions if facts.choice else ())
+            return facts, facts.choice.decisions if facts.choice else ()
         result = self._ending(raw["ended"], debugging, started)
         if isinstance(result, Missing):
             return result
@@ -203,7 +196,7 @@ class Inspector:
             walk = plan["dispatch"] | ({"entry": asked} if asked else {})
             with self._debugging(programs, started, env, target) as debugging:
                 raw = self._run(debugging, READ_OP, plan | {"dispatch": walk})
-        return Read(result, self._decided(build, raw))
+        return result, self._decided(build, raw)
 
     def _decided(self, build: Build, raw: Document) -> tuple[Decision, ...]:
         return decisions(self.dispatch(build).conditions, visits_of(raw["visits"]))
@@ -232,17 +225,11 @@ class Inspector:
 
     def located(self, build: Build) -> Located:
         """The places to stop at in the source of a build."""
-        root = self.source(build)
-        if root not in self._located:
-            self._located[root] = locate(root / CUDA)
-        return self._located[root]
+        return locate(self.source(build) / CUDA)
 
     def dispatch(self, build: Build) -> Dispatch:
         """The conditions in the dispatch of a build."""
-        root = self.source(build)
-        if root not in self._dispatch:
-            self._dispatch[root] = remembered_dispatch(root)
-        return self._dispatch[root]
+        return remembered_dispatch(self.source(build))
 
     def source(self, build: Build) -> Path:
         """The tree as it was compiled; its line numbers match the debug information."""

@@ -13,7 +13,7 @@ from fattn_probe.daily.inspect.command import mismatches
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.tensors import parse_slice, part
 from fattn_probe.daily.ops.parse import OpResult, OpsReport
-from fattn_probe.llama.build import Build, at_rest
+from fattn_probe.llama.build import TEST_BACKEND_OPS, Build, at_rest
 
 CASE = "FLASH_ATTN_EXT(hsk=64)"
 
@@ -29,7 +29,7 @@ def choose(monkeypatch, report):
         build_for=lambda target, program: SimpleNamespace(test_backend_ops="test-backend-ops"), env=lambda *words: {}
     )
     inspector: Any = SimpleNamespace(session=session)
-    upstream.inspect_upstream(inspector, "hsk=64", Target("cuda"))
+    list(upstream.inspect_upstream(inspector, TEST_BACKEND_OPS, "hsk=64", [Target("cuda")]))
 
 
 def test_a_case_that_the_device_does_not_support(monkeypatch):
