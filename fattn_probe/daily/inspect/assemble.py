@@ -1,6 +1,5 @@
 """Facts from the debugger's output."""
 
-import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -50,15 +49,9 @@ def tensors_of(raw: Mapping[str, Mapping[str, str]]) -> tuple[TensorFacts, ...]:
 def op_params_of(text: str) -> dict[str, Value]:
     """`op_params` as the stored ints, and decoded: three floats by their bits, then prec and n_kv_max."""
     words = _integers(text)
-    floats = struct.unpack("<3f", struct.pack("<3i", *words[:3]))
-    decoded: dict[str, Value] = {name: _short(value) for name, value in zip(OP_PARAMS, floats, strict=True)}
+    floats = np.array(words[:3], np.int32).view(np.float32)
+    decoded: dict[str, Value] = {name: float(str(value)) for name, value in zip(OP_PARAMS, floats, strict=True)}
     return {"op_params": words[:5]} | decoded | {"prec": words[3], "n_kv_max": words[4]}
-
-
-def _short(value: float) -> float:
-    """The shortest decimal that reads back as the same float32."""
-    candidates = (float(f"{value:.{digits}g}") for digits in range(1, 10))
-    return next((short for short in candidates if np.float32(short) == np.float32(value)), value)
 
 
 def _integers(text: str) -> list[int]:
@@ -82,7 +75,7 @@ def _variable(text: str) -> Value:
         return int(text)
     except ValueError:
         with suppress(ValueError):  # a NaN has its bits in parentheses
-            return _short(float(text.partition("(")[0]))
+            return float(str(np.float32(text.partition("(")[0])))
     return text
 
 

@@ -110,7 +110,7 @@ def _json(item: Examined) -> dict[str, Any]:
     if item.trace is not None:
         from fattn_probe.daily.inspect.trace.show import trace_json
 
-        found["trace"] = trace_json(item.trace, verbose=True)
+        found["trace"] = trace_json(item.trace)
     if item.output is not None:
         found["output"] = {"status": item.output.status.value, "reason": item.output.reason}
     if item.nan_searched:

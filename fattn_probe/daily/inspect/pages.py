@@ -15,8 +15,9 @@ from fattn_probe.base.view.svg import pinned
 from fattn_probe.daily.inspect.command import pair
 from fattn_probe.daily.inspect.examine import Examined
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, StepDeviation, TracedTile
-from fattn_probe.daily.inspect.trace.show import drift, followed, headline, stage_table, words_of, words_of_tile
-from fattn_probe.daily.inspect.view.page import Section, environment, page, side_by_side_page
+from fattn_probe.daily.inspect.trace.show import drift, followed, headline, stage_table, words_of_tile
+from fattn_probe.daily.inspect.trace.stages import largest_of
+from fattn_probe.daily.inspect.view.page import environment, page, side_by_side_page
 from fattn_probe.daily.inspect.view.show import side_by_side
 from fattn_probe.daily.inspect.view.work_picture import svg_of
 
@@ -36,8 +37,8 @@ def write_page(done: Sequence[Examined], path: Path) -> None:
     if both is not None:
         write_text(path, side_by_side_page(side_by_side(*both)))
     elif first.facts is not None:
-        sections = [Section("trace", "Trace", trace_section(first.trace))] if first.trace else []
-        write_text(path, page(first.facts, first.inspection.reasons, sections))
+        trace = trace_section(first.trace) if first.trace else None
+        write_text(path, page(first.facts, first.inspection.reasons, trace))
 
 
 def trace_section(trace: JudgedTrace) -> Markup:
@@ -60,7 +61,7 @@ def write_map(done: Sequence[Examined], path: Path) -> None:
 def trace_picture(trace: JudgedTrace) -> str:
     """HTML for a page: the columns of each tile, and two heat maps as SVG that scroll beside their labels."""
     deviation = trace.deviation
-    said = f"first deviation: {words_of(deviation)}" if deviation else "no value deviates from exact arithmetic"
+    said = f"first deviation: {deviation.words}" if deviation else "no value deviates from exact arithmetic"
     html = f"<p>{escape(headline(trace))}: {escape(said)}</p>"
     for at, tile in enumerate(trace.tiles):
         if tile.exists.any() and tile.steps:
@@ -88,7 +89,7 @@ def _P(tile: TracedTile, deviation: StepDeviation | None) -> str:
         x = LEFT + rows.index(deviation.kv_row) * scale
         marks.append(outline(x - 3, y - 2, scale + 6, ROW + 4, BAD))
     marks += [_label(ROW * at, f"query {query}, head {head}") for at, (query, head) in enumerate(columns)]
-    title = f"P of each query and head along the KV rows: white is 0, dark is {_largest(matrix):.3g}."
+    title = f"P of each query and head along the KV rows: white is 0, dark is {largest_of(matrix):.3g}."
     return _figure(title, [*marks, _label(height + 5, "KV row")], height + 24)
 
 
@@ -104,7 +105,7 @@ def _VKQ(tile: TracedTile) -> str:
             marks.append(_label(at * height, f"kb0 {step.kb0}: {drift(step, tile.exists):.1g}"))
     title = (
         "Distance of VKQ from exact arithmetic after each KV step, along d: white is 0, dark is"
-        f" {_largest(matrix):.3g}. Left: the step and its largest distance."
+        f" {largest_of(matrix):.3g}. Left: the step and its largest distance."
     )
     return _figure(title, marks, max(height * len(errors) + 6, ROW))
 
@@ -123,11 +124,7 @@ def _label(y: float, words: str) -> Words:
     return Words(LEFT - 8, y - 1, words, end=True)
 
 
-def _largest(matrix: F64) -> float:
-    return float(matrix[np.isfinite(matrix)].max(initial=0.0))
-
-
 def _cells(matrix: F64, height: float) -> Cells:
     """The matrix from 0, light, to its largest finite value; NaN and infinity are red."""
-    limits = np.linspace(0, _largest(matrix) or 1.0, 257)[1:]
+    limits = np.linspace(0, largest_of(matrix) or 1.0, 257)[1:]
     return Cells(LEFT, 0, WIDTH - LEFT, height, matrix, ramp(limits.tolist(), NOT_FINITE))

@@ -6,7 +6,7 @@ import pytest
 
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.trace.checks import TracedOperands
-from fattn_probe.daily.inspect.trace.find_nan import NaNSearch, in_inputs, in_stages
+from fattn_probe.daily.inspect.trace.find_nan import NaNSearch, in_dst, in_inputs, in_stages
 from fattn_probe.daily.inspect.trace.stages import Stage
 from fattn_probe.llama.launch.tiles import BlockWork, TileWork
 from tests.daily.inspect.traced import CASE, INPUTS, SCENARIO, WIDE, Warp, fragments_of, small_case
@@ -45,7 +45,8 @@ class Followed:
         choice = Choice("mma_f16", "flash_attn_ext_f16<64,64,8,2>", TEMPLATE, {})
         facts = Facts({}, choice=choice, launch={"block_dim": [32, 4, 1]}, blocks=self.blocks)
         operands = TracedOperands.of(self.case, self.inputs)
-        return NaNSearch(operands, facts, self.read, tmp_path).first(dst)
+        last = in_dst(dst)
+        return last and NaNSearch(operands, facts, self.read, tmp_path).origin(last)
 
 
 def dst_of(case=CASE, bad=()):

@@ -219,7 +219,7 @@ def test_an_overflow_that_arithmetic_makes_is_no_deviation():
         trace = judged(WIDE, 16, 1, case=case, inputs=inputs)
     assert np.isinf(trace.tiles[0].steps[-1].VKQ).any()
     assert trace.deviation is None
-    json.dumps(trace_json(trace, verbose=True), allow_nan=False)
+    json.dumps(trace_json(trace), allow_nan=False)
 
 
 def test_half_an_ulp_and_an_accumulator_is_bounded_by_its_roundings():

@@ -24,7 +24,7 @@ from fattn_probe.daily.inspect.facts import (
     Term,
     block_at,
 )
-from fattn_probe.daily.inspect.view.page import Section, breakable, page, side_by_side_page
+from fattn_probe.daily.inspect.view.page import breakable, page, side_by_side_page
 from fattn_probe.daily.inspect.view.show import (
     FINDINGS_SHOWN,
     facts_json,
@@ -110,10 +110,10 @@ def test_foreign_text_is_escaped_on_a_page():
     assert "script" not in reader.names
 
 
-def test_a_page_has_further_sections_as_they_are_and_else_only_what_was_found():
-    text = page(gqa(), sections=[Section("trace", "Trace of block 3", Markup("<svg id='t'></svg>"))])
-    assert "<h2>Trace of block 3</h2>\n<svg id='t'></svg>" in text
-    assert '<li><a href="#trace">Trace of block 3</a></li>' in text
+def test_a_page_has_a_trace_as_it_is_and_else_only_what_was_found():
+    text = page(gqa(), trace=Markup("<svg id='t'></svg>"))
+    assert "<h2>Trace</h2>\n<svg id='t'></svg>" in text
+    assert '<li><a href="#trace">Trace</a></li>' in text
     text = page(Facts({"case": "gqa", "device": "gpu"}, launch={"nsm": 132}))
     assert re.findall(r"<h2>(.*)</h2>", text) == ["Launch"]
     text = printed(render(Facts({"case": "gqa", "device": "gpu"}, launch={"nsm": 132})))

@@ -112,12 +112,9 @@ class BlockReader:
         A breakpoint in a branch that is not compiled moves to the next compiled line, where there may be another.
         """
         point = stop.breakpoints[0]
-        asked = [*names, BLOCK_INDEX]
-        values = debugger.evaluate(asked)
-        self.known[point] = [name for name, text in zip(names, values, strict=False) if number(text) is not None]
-        self.known[point].append(BLOCK_INDEX)
-        found = dict(zip(asked, values, strict=True))
-        return self.record(Hit(point, [found[name] for name in self.known[point]]))
+        values = zip(names, debugger.evaluate(names), strict=True)
+        self.known[point] = [*(name for name, text in values if number(text) is not None), BLOCK_INDEX]
+        return self.record(Hit(point, debugger.evaluate(self.known[point])))
 
     def record(self, hit: Hit) -> Document:
         """The integer variables, and the block's index."""

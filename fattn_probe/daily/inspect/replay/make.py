@@ -23,7 +23,7 @@ from fattn_probe.daily.inspect.replay.replay import (
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, numbers_of
 from fattn_probe.daily.inspect.trace.fragments import LANES
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, TracedStep
-from fattn_probe.daily.inspect.trace.show import headline, words_of
+from fattn_probe.daily.inspect.trace.show import headline
 from fattn_probe.daily.inspect.trace.stages import ModelledRows, Row, Stage
 from fattn_probe.daily.inspect.view.error_tiles import divided
 from fattn_probe.llama.launch.architecture import arch_number, generation_of
@@ -176,7 +176,7 @@ def _marked(output: Judgement, geometry: Geometry, facts: Facts, trace: JudgedTr
     for place, _, read in _places(trace, geometry, facts) if trace else ():
         if read.deviation if isinstance(read, Stage) else read.deviations:
             assert trace is not None and trace.deviation is not None
-            return Marked(f"first deviation: {words_of(trace.deviation)}", place)
+            return Marked(f"first deviation: {trace.deviation.words}", place)
     if output.status is Status.FAIL and output.diagnosis and output.diagnosis.worst:
         element = output.diagnosis.worst[0]
         words = f"worst element: {element.at} is {element.value:.7g}, not {element.expected:.7g}"

@@ -7,7 +7,7 @@ bound covers the rounding of that quantity alone, and is as tight at the thousan
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from fattn_probe.llama.launch.tiles import TileWork
 from fattn_probe.verdict.truth.reference.adapter import Inputs
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 
+Float = TypeVar("Float", np.float32, np.float64)
 FLT_MAX_HALF = float(np.float32(np.finfo(np.float32).max) / np.float32(2))
 
 
@@ -124,6 +125,14 @@ EX2_APPROX = 2.0**-22
 FLUSHED = 2.1e-9  # slightly more than exp(SOFTMAX_FTZ_THRESHOLD): a smaller rescale factor is 0
 
 
+def distance(found: npt.NDArray[Float], expected: npt.NDArray[Float]) -> npt.NDArray[Float]:
+    """The distance of numbers: 0 for equal infinities and two NaNs, infinite if only one is not finite."""
+    with np.errstate(invalid="ignore"):
+        error = np.abs(found - expected)
+    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    return np.where(same, 0, np.where(np.isnan(error), np.inf, error)).astype(found.dtype)
+
+
 @dataclass(frozen=True)
 class Quantity:
     """A variable's registers and their expected values, [lane][number].
@@ -141,11 +150,8 @@ class Quantity:
 
     @property
     def error(self) -> F64:
-        """Distance from the expected value: 0 for equal infinities and two NaNs, infinite if only one is not finite."""
-        with np.errstate(invalid="ignore"):
-            error = np.abs(self.values - self.expected)
-        same = (self.values == self.expected) | (np.isnan(self.values) & np.isnan(self.expected))
-        return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
+        """Distance from the expected value."""
+        return distance(self.values, self.expected)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Find the first NaN or infinity of an op: in an input, in a register of the kernel, or in the final division."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,16 @@ def in_inputs(case: Case, inputs: Inputs) -> FirstNotFinite | None:
     return None
 
 
+def in_dst(dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
+    """The first NaN or infinity in `dst`, whose shape is ggml's `ne` reversed; its origin is not in it yet."""
+    bad = np.argwhere(~np.isfinite(dst))
+    if not len(bad):
+        return None
+    at = dict(zip(("sequence", "query", "head", "d"), map(int, bad[0]), strict=True))
+    value = float(dst[tuple(bad[0])])
+    return FirstNotFinite("dst", value, at, f"dst of {', '.join(f'{name} {i}' for name, i in at.items())} is {value}")
+
+
 def in_stages(stages: Iterable[Stage], row: Row, block: int, warp: int) -> FirstNotFinite | None:
     """The first NaN or infinity of a row in the stages of a warp; a masked logit may be -inf.
 
@@ -104,15 +114,9 @@ class NaNSearch:
     read: Reader
     source: Path
 
-    def first(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
-        """The origin of the first NaN or infinity in `dst`, whose shape is ggml's `ne` reversed."""
-        bad = np.argwhere(~np.isfinite(dst))
-        if not len(bad):
-            return None
-        at = dict(zip(("sequence", "query", "head", "d"), map(int, bad[0]), strict=True))
-        sequence, query, head, d = at.values()
-        value = float(dst[tuple(bad[0])])
-        words = f"dst of sequence {sequence}, query {query}, head {head}, d {d} is {value}"
+    def origin(self, last: FirstNotFinite) -> FirstNotFinite:
+        """The origin of a NaN or infinity in dst."""
+        sequence, query, head, _ = last.at.values()
         pieces, mask = self.pieces(sequence, query, head), self.operands.mask
         rows = None if mask is None else mask[sequence % mask.shape[0], head % mask.shape[1], query]
         masked = rows is not None and bool(np.isneginf(rows).all())
@@ -126,7 +130,7 @@ class NaNSearch:
         said = "its mask is -inf everywhere, " if masked else ""
         where = "at the end of the kernel" if alone else "in the fixup kernel"
         why = f"its accumulators are finite; {said}its KQ_rowsum is 0, and it is divided by that {where}, {place}"
-        return FirstNotFinite("dst", value, at, f"{words}: {why}", pieces[-1][0].block if pieces else None, place=place)
+        return replace(last, words=f"{last.words}: {why}", block=pieces[-1][0].block if pieces else None, place=place)
 
     def pieces(self, sequence: int, query: int, head: int) -> list[tuple[BlockWork, int]]:
         """The blocks that work on a row's tile, and the tile's number in each, from the tile's beginning on."""

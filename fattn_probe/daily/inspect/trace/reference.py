@@ -48,6 +48,17 @@ class StepDeviation:
     count: int
     """How many numbers of the quantity exceed their bound."""
 
+    @property
+    def words(self) -> str:
+        """The deviation in a sentence."""
+        place = {"query": self.query, "head": self.head, "KV row": self.kv_row, "d": self.d}
+        at = ", ".join(f"{name} {index}" for name, index in place.items() if index is not None)
+        more = f"; {self.count} such numbers" if self.count > 1 else ""
+        return (
+            f"kb0 {self.kb0}: {self.quantity} of {at} (lane {self.lane}, number {self.register})"
+            f" is {self.found:.7g}, not {self.expected:.7g} +- {self.bound:.1g}{more}"
+        )
+
 
 @dataclass(frozen=True)
 class Checked:

@@ -9,10 +9,11 @@ import numpy.typing as npt
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fattn_probe.base.arrays import F64, Indices
+from fattn_probe.base.arrays import F64
+from fattn_probe.base.figures import extent
 from fattn_probe.base.tables import Table
 from fattn_probe.daily.inspect.trace.fragments import WarpFragments
-from fattn_probe.daily.inspect.trace.reference import JudgedTrace, StepDeviation, TracedStep, TracedTile
+from fattn_probe.daily.inspect.trace.reference import JudgedTrace, TracedStep, TracedTile
 from fattn_probe.daily.inspect.trace.stages import Stage, StageDeviation
 
 COLUMNS = ("kb0", "KV rows", "|KQ|", "+-", "KQ_max", "scale", "rowsum", "|VKQ|", "+-", "drift", "parts")
@@ -56,7 +57,7 @@ def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None 
         parts.append(Text.assemble(("first deviation: ", "bold"), ("none", "green")))
     else:
         place = place_of(trace)
-        words = (words_of(deviation), "red"), f", read at {place}" if place else ""
+        words = (deviation.words, "red"), f", read at {place}" if place else ""
         parts.append(Text.assemble(("first deviation: ", "bold"), *words))
     if trace.stopped:
         parts.append(Text(f"the program ended before everything was read: {' '.join(trace.stopped)}", "yellow"))
@@ -98,13 +99,9 @@ def stage_table(trace: JudgedTrace, *, verbose: bool = True) -> Table:
 def place_of(trace: JudgedTrace) -> str:
     """The line before which the first deviation was read; empty if unknown."""
     deviation = trace.deviation
-    return (
-        deviation.place
-        if isinstance(deviation, StageDeviation)
-        else trace.places.get(deviation.anchor, "")
-        if deviation
-        else ""
-    )
+    if isinstance(deviation, StageDeviation):
+        return deviation.place
+    return trace.places.get(deviation.anchor, "") if deviation else ""
 
 
 def words_of_tile(tile: TracedTile) -> str:
@@ -112,23 +109,9 @@ def words_of_tile(tile: TracedTile) -> str:
     if not tile.exists.any():
         return "columns past the last query or head"
     work = tile.tile
-    queries, heads = _span(tile.query[tile.exists]), _span(tile.head[tile.exists])
-    steps = _span(np.arange(work.kb0_start, work.kb0_stop))
+    queries, heads = (extent(of[tile.exists].tolist()) for of in (tile.query, tile.head))
+    steps = extent(range(work.kb0_start, work.kb0_stop))
     return f"sequence {work.sequence}, query {queries}, head {heads}, kb0 {steps}"
-
-
-def words_of(deviation: StepDeviation | StageDeviation) -> str:
-    """A deviation in a sentence."""
-    if isinstance(deviation, StageDeviation):
-        return deviation.words
-    place = [f"query {deviation.query}", f"head {deviation.head}"]
-    place += [f"KV row {deviation.kv_row}"] if deviation.kv_row is not None else []
-    place += [f"d {deviation.d}"] if deviation.d is not None else []
-    more = f"; {deviation.count} such numbers" if deviation.count > 1 else ""
-    return (
-        f"kb0 {deviation.kb0}: {deviation.quantity} of {', '.join(place)} (lane {deviation.lane}, number"
-        f" {deviation.register}) is {deviation.found:.7g}, not {deviation.expected:.7g} +- {deviation.bound:.1g}{more}"
-    )
 
 
 def drift(step: TracedStep, exists: npt.NDArray[np.bool_] | None = None) -> float:
@@ -155,11 +138,6 @@ def _row(tile: TracedTile, step: TracedStep) -> tuple[str, ...]:
         f"{drift(step, tile.exists):.1g}",
         ", ".join(deviation.quantity for deviation in step.deviations[:1]) or "-",
     )
-
-
-def _span(numbers: Indices) -> str:
-    first, last = int(numbers.min()), int(numbers.max())
-    return str(first) if first == last else f"{first} to {last}"
 
 
 def step_tables(tile: TracedTile, step: TracedStep) -> Iterator[tuple[str, Table]]:
@@ -204,8 +182,8 @@ def lane_tables(fragments: WarpFragments, tile: TracedTile, step: TracedStep, la
         yield f"kb0 {step.kb0}, lane {lane}: {name}", Table(columns, tuple(lines), frozenset(columns))
 
 
-def trace_json(trace: JudgedTrace, *, verbose: bool = False) -> dict[str, Any]:
-    """The trace as JSON: a summary of each step, with `verbose` its arrays too; NaN and infinities are strings."""
+def trace_json(trace: JudgedTrace) -> dict[str, Any]:
+    """The trace as JSON: a summary of each step and stage, and its arrays; NaN and infinities are strings."""
     deviation = trace.deviation
     document = {
         "block": trace.block,
@@ -218,12 +196,12 @@ def trace_json(trace: JudgedTrace, *, verbose: bool = False) -> dict[str, Any]:
         "assumed": trace.assumed,
         "first_deviation": None
         if deviation is None
-        else vars(deviation) | {"words": words_of(deviation), "place": place_of(trace)},
-        "stages": [_stage_json(stage, verbose) for stage in trace.stages],
+        else vars(deviation) | {"words": deviation.words, "place": place_of(trace)},
+        "stages": [_stage_json(stage) for stage in trace.stages],
         "tiles": [
             vars(tile.tile)
             | {name: getattr(tile, name) for name in ("query", "head", "exists")}
-            | {"steps": [_step_json(step, verbose) for step in tile.steps]}
+            | {"steps": [_step_json(step) for step in tile.steps]}
             for tile in trace.tiles
         ],
     }
@@ -231,8 +209,8 @@ def trace_json(trace: JudgedTrace, *, verbose: bool = False) -> dict[str, Any]:
     return plain
 
 
-def _step_json(step: TracedStep, verbose: bool) -> dict[str, Any]:
-    brief = {
+def _step_json(step: TracedStep) -> dict[str, Any]:
+    summary = {
         "kb0": step.kb0,
         "first_kv_row": step.kv_rows[0],
         "last_kv_row": step.kv_rows[-1],
@@ -240,19 +218,20 @@ def _step_json(step: TracedStep, verbose: bool) -> dict[str, Any]:
         "drift": drift(step),
         "deviations": [vars(deviation) for deviation in step.deviations],
     }
-    return brief | ({name: value for name, value in vars(step).items() if name not in brief} if verbose else {})
+    return summary | {name: value for name, value in vars(step).items() if name not in summary}
 
 
-def _stage_json(stage: Stage, verbose: bool) -> dict[str, Any]:
-    brief = {
+def _stage_json(stage: Stage) -> dict[str, Any]:
+    return {
         "where": stage.where,
         "quantity": stage.quantity,
         "place": stage.place,
         "numbers": stage.found.size,
         "error": stage.error.max(initial=0.0),
         "differing": stage.differs.sum(),
+        "found": stage.found,
+        "expected": stage.expected,
     }
-    return brief | ({"found": stage.found, "expected": stage.expected} if verbose else {})
 
 
 def spelled(value: object) -> Any:  # noqa: ANN401 - JSON

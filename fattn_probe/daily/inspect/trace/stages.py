@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fattn_probe.base.arrays import F32, F64, Bools
 from fattn_probe.cases.scenario import Case
-from fattn_probe.daily.inspect.trace.checks import ULP_F32, half_ulp
+from fattn_probe.daily.inspect.trace.checks import ULP_F32, distance, half_ulp
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.families import MMA_F16, TILE, VEC
 from fattn_probe.llama.launch.geometry import Geometry, TilePart
@@ -206,11 +206,8 @@ class Stage:
 
     @property
     def error(self) -> F32:
-        """The distances: 0 for equal infinities and two NaNs, infinite if only one is not finite."""
-        with np.errstate(invalid="ignore"):
-            error = np.abs(self.found - self.expected)
-        same = (self.found == self.expected) | (np.isnan(self.found) & np.isnan(self.expected))
-        return np.where(same, np.float32(0), np.where(np.isnan(error), np.float32(np.inf), error))
+        """The distances from the expected numbers."""
+        return distance(self.found, self.expected)
 
     @property
     def differs(self) -> Bools:

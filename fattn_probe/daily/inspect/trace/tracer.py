@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fattn_probe.daily.inspect.anchors import COMMON
 from fattn_probe.daily.inspect.facts import Facts, block_at
 from fattn_probe.daily.inspect.inspector import Inspector
 from fattn_probe.daily.inspect.trace.checks import TracedOperands
-from fattn_probe.daily.inspect.trace.find_nan import Document, FirstNotFinite, NaNSearch, in_inputs, in_stages
+from fattn_probe.daily.inspect.trace.find_nan import Document, FirstNotFinite, NaNSearch, in_dst, in_inputs, in_stages
 from fattn_probe.daily.inspect.trace.fragments import Array, block_arrays
 from fattn_probe.daily.inspect.trace.lanes import WarpOfColumns
 from fattn_probe.daily.inspect.trace.reference import JudgedTrace, judge_trace
@@ -57,7 +58,7 @@ class Tracer:
     def trace(self, block: int, warp: int, kb0: int | None = None) -> JudgedTrace:
         """Trace a warp of a block through all steps or one, and compare it with the reference."""
         chosen = self._block(block, warp, kb0)
-        document = self._read(chosen, warp, {"tiles": len(chosen.tiles), "kb0": kb0, "until_not_finite": False})
+        document = self._read(chosen, warp, len(chosen.tiles), kb0)
         constants = known_constants(self.inspector.session.options.tree)  # of the source without patches
         header = (self._cuda / COMMON).read_text(errors="replace")
         return judge_trace(
@@ -168,9 +169,8 @@ class Tracer:
     def arrays(self, block: int, kb0: int | None = None) -> dict[str, Array]:
         """The registers of all warps of a block, through all steps or one, by the keys of docs/guide/trace.md."""
         chosen = self._block(block, 0, kb0)
-        plan = {"tiles": len(chosen.tiles), "kb0": kb0, "until_not_finite": False}
         nwarps = self.facts.launch["block_dim"][1]
-        documents = {warp: self._read(chosen, warp, dict(plan)) for warp in range(nwarps)}
+        documents = {warp: self._read(chosen, warp, len(chosen.tiles), kb0) for warp in range(nwarps)}
         first = documents[0]
         about: dict[str, Any] = {name: self.facts.about.get(name, "") for name in ABOUT}
         about |= {"kernel": first["function"], "template": first["template"], "places": first["places"]}
@@ -179,24 +179,18 @@ class Tracer:
 
     def find_not_finite(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
         """The origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None if there is none."""
-        found = in_inputs(self.case, self.inputs)
-        if found is not None:
+        found, last = in_inputs(self.case, self.inputs), in_dst(dst)
+        if found is not None or last is None:
             return found
         if self.facts.choice is not None and self.facts.choice.family != MMA_F16.name:
-            return self._not_finite_in_lanes(dst)
+            return self._origin_in_lanes(last)
+        read = partial(self._read, until_not_finite=True)
+        return NaNSearch(TracedOperands.of(self.case, self.inputs), self.facts, read, self._cuda).origin(last)
 
-        def read(block: BlockWork, warp: int, tiles: int) -> Document:
-            return self._read(block, warp, {"tiles": tiles, "kb0": None, "until_not_finite": True})
-
-        return NaNSearch(TracedOperands.of(self.case, self.inputs), self.facts, read, self._cuda).first(dst)
-
-    def _not_finite_in_lanes(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
-        """The origin of the first NaN or infinity in `dst` of a tile or vec kernel."""
-        bad = np.argwhere(~np.isfinite(dst))
-        if not len(bad):
-            return None
-        sequence, query, head, d = map(int, bad[0])
-        row, value = (sequence, query, head), float(dst[tuple(bad[0])])
+    def _origin_in_lanes(self, last: FirstNotFinite) -> FirstNotFinite:
+        """The origin of a NaN or infinity in `dst` of a tile or vec kernel."""
+        sequence, query, head, _ = last.at.values()
+        row = sequence, query, head
         model, why = self.model()
         if model is not None:
             stored = StoredRow(*model, row)
@@ -206,9 +200,7 @@ class Tracer:
                     if found is not None:
                         return found
             why = "everything before it is finite"
-        words = f"dst of sequence {sequence}, query {query}, head {head}, d {d} is {value}: {why}"
-        at = {"sequence": sequence, "query": query, "head": head, "d": d}
-        return FirstNotFinite("dst", value, at, words)
+        return replace(last, words=f"{last.words}: {why}")
 
     @property
     def _cuda(self) -> Path:
@@ -216,7 +208,10 @@ class Tracer:
         inspector = self.inspector
         return inspector.source(inspector.session.build_for(self.target, RUNNER)) / CUDA
 
-    def _read(self, block: BlockWork, warp: int, plan: dict[str, Any]) -> Document:
+    def _read(
+        self, block: BlockWork, warp: int, tiles: int, kb0: int | None = None, *, until_not_finite: bool = False
+    ) -> Document:
+        """The document of `trace_op`."""
         choice = self.facts.choice
         if choice is None or choice.family != MMA_F16.name:
             kernel = "no kernel" if choice is None else choice.kernel
@@ -224,6 +219,7 @@ class Tracer:
                 f"case {self.case.name} on {self.target}: only flash_attn_ext_f16 is traced on a real GPU or written by"
                 f" --npz, but this op runs {kernel}"
             )
+        plan = {"tiles": tiles, "kb0": kb0, "until_not_finite": until_not_finite}
         return self._procedure(TRACE_OP, plan | {"block": list(block.blockIdx), "linear": block.block, "warp": warp})
 
     def _procedure(self, name: str, plan: dict[str, Any]) -> Document:

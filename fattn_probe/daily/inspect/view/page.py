@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -39,17 +38,8 @@ LONG = re.compile(r"\w{17,}")
 """A name that is wider than a column on a phone."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """An additional section of the page: `body` is HTML or SVG, inserted unchanged; `anchor` is its id."""
-
-    anchor: str
-    heading: str
-    body: Markup
-
-
-def page(facts: Facts, reasons: Sequence[str] = (), sections: Sequence[Section] = ()) -> str:
-    """The page of one inspection; `reasons` are the decisions in sentences, `sections` come before the blocks."""
+def page(facts: Facts, reasons: Sequence[str] = (), trace: Markup | None = None) -> str:
+    """The page of one inspection; `reasons` are the decisions in sentences, `trace` is the body of its section."""
     blocks = block_table(facts.blocks)
     shown = Table(blocks.columns, blocks.rows[:MOST_BLOCK_ROWS], blocks.numbers)
     cut = f", the first {MOST_BLOCK_ROWS} of {len(blocks.rows)} rows" if len(blocks.rows) > MOST_BLOCK_ROWS else ""
@@ -66,7 +56,7 @@ def page(facts: Facts, reasons: Sequence[str] = (), sections: Sequence[Section] 
         "launch": grouped(facts),
         "occupancy": occupancy_legend(facts),
         "kernels": kernel_table(facts.kernels) if facts.kernels else None,
-        "sections": sections,
+        "trace": trace,
         "blocks": shown if blocks.rows else None,
         "blocks_said": f"{len(facts.blocks)} blocks{cut}",
         "missing": facts.missing,
@@ -77,7 +67,7 @@ def page(facts: Facts, reasons: Sequence[str] = (), sections: Sequence[Section] 
         ("tensors", "Tensors", facts.tensors),
         ("launch", "Launch", words["launch"]),
         ("kernels", "Kernels launched", facts.kernels),
-        *((section.anchor, section.heading, True) for section in sections),
+        ("trace", "Trace", trace),
         ("blocks", "Blocks", blocks.rows),
         ("missing", "Missing", facts.missing),
     ]
