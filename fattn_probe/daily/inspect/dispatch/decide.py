@@ -7,6 +7,7 @@ decide."""
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -298,8 +299,9 @@ READERS = (Path(cxx.__file__).parent, Path(__file__).parent)
 """The folders with the code that reads a dispatch."""
 
 
+@cache
 def remembered_dispatch(root: Path) -> Dispatch:
-    """The dispatch of the tree at `root`; from the cache, if the same code has read the same source before.
+    """The dispatch of the tree at `root`, once a process; from the cache, if the same code has read the same source.
 
     A read-only cache is not an error, and a damaged document is replaced.
     """
