@@ -140,10 +140,6 @@ class Tiling:
         """Heads of a tile."""
         return int(self.choice.template.get("ncols2", 1))
 
-    def rows(self, record: Raw) -> int:
-        """KV rows of a step of the vec and tile kernels."""
-        return int(record[self.family.step_name])
-
     def blocks(self, records: Sequence[Raw]) -> tuple[BlockWork, ...]:
         """The blocks of the attention kernel in order, from the records of their threads 0."""
         blocks: dict[int, BlockWork] = {}
@@ -216,7 +212,7 @@ class Tiling:
         """A block of the vec or tile kernel: block y takes every `gridDim.y`-th KV step of its tile, from step y on."""
         x, y, _ = record["blockIdx"]
         z_KV, within = divmod(record[self.family.head_name], self.gqa_ratio)
-        rows = self.rows(record)
+        rows = record[self.family.step_name]  # KV rows of a step
         steps, limit = -(-record["ne11"] // rows), -(-record["k_VKQ_max"] // rows)
         found = TileWork(record["sequence"], z_KV, within // self.ncols2, x, y, limit, self.blocks_num[1])
         return replace(found, kb0_limit=limit) if limit < steps else found
@@ -229,7 +225,7 @@ class Tiling:
         if first["at"] == "kbc":
             iter_z_gqa = first.get("iter_z_gqa", groups)
             return Grid(first["iter_k"], first["iter_j"], iter_z_gqa, self.ne["K"][2], self.ne["Q"][3])
-        iter_k = -(-first["ne11"] // self.rows(first))
+        iter_k = -(-first["ne11"] // first[self.family.step_name])
         return Grid(iter_k, self.blocks_num[0], groups, self.ne["K"][2], self.ne["Q"][3])
 
 
