@@ -30,7 +30,7 @@ def test_the_night_is_judged_after_its_shards():
     jobs = WORKFLOWS["nightly"]["jobs"]
     assert jobs["judge"]["needs"] == "shard"
     assert any("--shard ${{ matrix.shard }}/4" in line for line in commands(jobs["shard"]))
-    assert jobs["shard"]["strategy"]["matrix"]["shard"] == [1, 2, 3, 4]
+    assert jobs["shard"]["strategy"]["matrix"] == {"suite": ["nightly", "nightly-amd"], "shard": [1, 2, 3, 4]}
 
 
 @pytest.mark.parametrize("part", ["tests", "verdict"])

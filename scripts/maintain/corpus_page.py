@@ -8,7 +8,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.llama.source.faults import HistoricFault
 from fattn_probe.verdict.diagnose.faults import KINDS, NONE
 from maintain.fault_cases import SHOWS
-from maintain.faults import LAUNCH, Tried, killers_of, text_of
+from maintain.faults import LAUNCH, Tried, killers_of, of_its_vendors, text_of
 
 HEAD = """\
 # Historic faults that the suites catch
@@ -27,11 +27,11 @@ Grade = Literal["right", "silent", "false"]
 """The grade of a diagnosis: its first cause, compared with the label of the fault."""
 
 
-def page(corpus: Sequence[HistoricFault], results: Sequence[Tried]) -> str:
-    """The page, with a section for each suite of the results; those of an older patch do not count."""
-    known = {fault.patch.name: fault for fault in corpus}
+def page(corpus: Sequence[HistoricFault], results: Sequence[Tried], suites: Sequence[str]) -> str:
+    """The page: a section for each suite with results, of faults that its vendors' GPUs show; not of older patches."""
     parts, listed = [HEAD], set[Tried]()
-    for suite in sorted({item.suite for item in results}):
+    for suite in suites:
+        known = of_its_vendors(corpus, suite)
         tried = list(holding(results, known, suite).values())
         if tried:
             further = [item for item in tried if suite != SHOWS or item not in listed]

@@ -15,7 +15,7 @@ from fattn_probe.base.documents import Document
 from fattn_probe.base.errors import BuildError, FattnProbeError
 from fattn_probe.base.host import cores
 from fattn_probe.base.workers import threads
-from fattn_probe.cases.device import Target
+from fattn_probe.cases.device import Target, is_amd, load_devices
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.shipped import folder
 from fattn_probe.daily.regress.entries import Given, own_cases, session_for
@@ -29,7 +29,7 @@ from fattn_probe.llama.source.faults import HistoricFault
 from fattn_probe.machine.run.base import base_of, changed
 from fattn_probe.machine.run.orders import ENDED, alone, differences
 from fattn_probe.machine.run.prepare import prepare
-from fattn_probe.machine.run.session import Session
+from fattn_probe.machine.run.session import Session, arch_of
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
 from fattn_probe.verdict.judge.cases import judge_case
 from fattn_probe.verdict.judge.checks import Checks
@@ -211,6 +211,15 @@ def killers_of(suite: str) -> frozenset[str]:
         for case in cases[entry.name]
         for checks in weaker(entry.check.checks)
     )
+
+
+def of_its_vendors(faults: Iterable[HistoricFault], suite: str) -> dict[str, HistoricFault]:
+    """By name, the faults that a GPU shows of a vendor whose simulated GPUs a shipped suite has; all for others."""
+    path, devices, vendors = folder("suite") / f"{suite}.yaml", load_devices(), {False, True}
+    if path.is_file():
+        vendors = {is_amd(arch_of(target)) for _, target in on_simulated("faults", path, Given())}
+    shown = {fault: {is_amd(devices[one.device].arch) for one in fault.shows} for fault in faults}
+    return {fault.patch.name: fault for fault, own in shown.items() if own & vendors}
 
 
 def text_of(suite: str) -> str:

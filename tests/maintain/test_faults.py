@@ -24,7 +24,7 @@ from fattn_probe.verdict.judge.checks import Checks
 from maintain import faults
 from maintain.corpus_page import page
 from maintain.fault_cases import SHOWS, CaseBatch, PlannedPart, SuiteCases, batches_of, by_kernels
-from maintain.faults import TRIED, Caught, Tried, killer_of, killers_of, text_of
+from maintain.faults import TRIED, Caught, Tried, killer_of, killers_of, of_its_vendors, text_of
 
 RESULT = Result("case", "digest", "pass")
 FAULT = corpus()[0]
@@ -194,7 +194,7 @@ def test_a_failure_says_more_than_a_changed_launch(monkeypatch):
     catches["c"] = []
     found = faults.try_fault(FAULT, suite())
     assert (found.caught.case, found.caught.by, found.cases) == ("a", "launch", 3)
-    assert ", 1 of them only by changed launches. " in page([FAULT], [found])
+    assert ", 1 of them only by changed launches. " in page([FAULT], [found], [found.suite])
 
 
 def test_orders_of_an_entry_s_cases_are_tried_if_nothing_else_catches_a_fault(monkeypatch):
@@ -217,6 +217,17 @@ def test_orders_of_an_entry_s_cases_are_tried_if_nothing_else_catches_a_fault(mo
     assert caught.said == "not the same in every order: different bits or launches than alone after [a]"
 
 
+def page_of(corpus, results):
+    return page(corpus, results, ["quick", "shows"])
+
+
+def test_a_suite_has_the_faults_of_its_vendors_gpus():
+    found = {suite: set(of_its_vendors(corpus(), suite)) for suite in ("quick", "nightly", "nightly-amd")}
+    assert found["quick"] == found["nightly"] | found["nightly-amd"] == {fault.patch.name for fault in corpus()}
+    assert not found["nightly"] & found["nightly-amd"]
+    assert "12032-row-sums" in found["nightly-amd"] and "13415-v-tile" in found["nightly"]
+
+
 def tried(caught):
     return Tried(FAULT.patch.name, FAULT.patch.changes, "quick", caught, 5, 12.3, text_of("quick"))
 
@@ -230,29 +241,29 @@ def test_a_result_survives_its_line():
 
 
 def test_the_page_counts_the_latest_result_of_each_fault_as_it_is_with_the_suite_as_it_is():
-    text = page([FAULT], [tried(None), tried(CAUGHT)])
+    text = page_of([FAULT], [tried(None), tried(CAUGHT)])
     assert "## quick" in text and "**1 of 1 caught (100 %)**." in text
     assert "wrong \\| rows" in text
-    assert "**0 of 1 caught (0 %)**" in page([FAULT], [tried(CAUGHT), tried(None)])
+    assert "**0 of 1 caught (0 %)**" in page_of([FAULT], [tried(CAUGHT), tried(None)])
     for older in ({"digest": "of another patch"}, {"text": "of another suite"}):
-        assert "## quick" not in page([FAULT], [replace(tried(CAUGHT), **older)])
+        assert "## quick" not in page_of([FAULT], [replace(tried(CAUGHT), **older)])
 
 
 def test_a_case_of_another_suite_counts_for_a_suite_that_has_it():
     item = replace(tried(CAUGHT), suite="shows", text="", killer=sorted(killers_of("quick"))[0])
-    text = page([FAULT], [item, tried(None)])
+    text = page_of([FAULT], [item, tried(None)])
     assert [text.count(words) for words in ("## shows", "## quick", "**1 of 1 caught", "decode")] == [1, 1, 2, 1]
     other = replace(item, killer="of a case that quick has not")
-    text = page([FAULT], [other, tried(None)])
+    text = page_of([FAULT], [other, tried(None)])
     assert ("**0 of 1 caught" in text, text.count("decode")) == (True, 1)
 
 
 def test_a_catch_counts_as_long_as_the_suite_has_the_case_with_its_judgement():
     killer = sorted(killers_of("quick"))[0]
     item = replace(tried(CAUGHT), text="of an older suite", killer=killer)
-    assert "## quick" in page([FAULT], [item])
-    assert "## quick" not in page([FAULT], [replace(item, killer="of a case that quick no longer has")])
-    assert "## quick" not in page([FAULT], [replace(item, caught=None)])
+    assert "## quick" in page_of([FAULT], [item])
+    assert "## quick" not in page_of([FAULT], [replace(item, killer="of a case that quick no longer has")])
+    assert "## quick" not in page_of([FAULT], [replace(item, caught=None)])
     runs = [(Entry(), H200), (Entry(flavour="check"), H200), (Entry(), GTX1060)]
     assert len({killer_of(entry, target, case_of("a"), Checks()) for entry, target in runs}) == 3
 

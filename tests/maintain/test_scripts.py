@@ -183,7 +183,7 @@ def test_wrong_input_is_refused(words, said):
     "words",
     [
         "quick --sample 1500",
-        "nightly --amd --results docs/measurements/amd-mutants.jsonl.gz",
+        "nightly-amd --amd --results docs/measurements/amd-mutants.jsonl.gz",
         pytest.param("quick upstream nightly --sample 570", marks=pytest.mark.night),
     ],
 )

@@ -9,14 +9,15 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.regex import compiled
-from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.device import is_amd, load_devices, parse_target
 from fattn_probe.cases.shipped import find
-from fattn_probe.daily.regress.entries import names_of, own_cases
+from fattn_probe.daily.regress.entries import Given, names_of, own_cases
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.selection import CaseSelection
 from fattn_probe.daily.regress.suite import Suite, cases_of, load_suite
+from fattn_probe.lab.detect.measure import on_simulated
 from fattn_probe.llama.source.patches import find as find_patch
-from fattn_probe.machine.run.session import RunOptions, Session
+from fattn_probe.machine.run.session import RunOptions, Session, arch_of
 from fattn_probe.verdict.judge.cases import judge_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.verdict import Status
@@ -101,7 +102,7 @@ def includes(checks, others):
 
 def test_nightly_checks_what_quick_does():
     """So it catches whatever quick catches: the same case in the same build, on the same GPU."""
-    quick, nightly = jobs_of("quick"), jobs_of("nightly")
+    quick, nightly = jobs_of("quick"), jobs_of("nightly") | jobs_of("nightly-amd")
     assert len(quick) > 2_000
     missing = [
         job
@@ -112,13 +113,19 @@ def test_nightly_checks_what_quick_does():
     assert not missing
 
 
+def test_each_vendor_has_its_own_nightly_suite():
+    for name, amd in (("nightly", False), ("nightly-amd", True)):
+        pairs = on_simulated("regress", find("suite", name), Given())
+        assert {is_amd(arch_of(target)) for _, target in pairs} == {amd}
+
+
 def test_nightly_has_each_vec_kernel_that_a_build_can_have():
     entries = entries_of("nightly")[0]
     assert entries["checked-quants"].flavour == "check"
     assert set(entries["checked-quants"].quants) == set(entries["quants"].quants)
 
 
-@pytest.mark.parametrize("name", ["quick", "nightly"])
+@pytest.mark.parametrize("name", ["quick", "nightly", "nightly-amd"])
 def test_a_shipped_suite_has_cases(name):
     path = find("suite", name)
     assert len(cases_of(load_suite(path), path.parent)) > 300
