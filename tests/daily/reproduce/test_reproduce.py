@@ -12,7 +12,6 @@ import pytest
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.cases.op.gguf_file import read_gguf
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.cli.reproduce import file_name
@@ -24,15 +23,16 @@ from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.limits import Limits, choose_limits, limits_of_model, limits_of_prediction
 from fattn_probe.verdict.measure.verdict import judge
 from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests import made
 from tests.as_user import fattn_probe
+from tests.made import shape
 
-START = "version: 1\nabout: x\nhsk: 64\nn_head: 8\nn_head_kv: 2\nn_q: 7\nn_kv: 64\n"
+START = shape(64, 8, 2, 7, 64)
 SHAPE = (1, 3, 4, 16)
 
 
 def case_of(text):
-    (case,) = expand(loads(START + text))
-    return case
+    return made.case_of(START + text)
 
 
 def made_prediction(rmse=1e-4):

@@ -10,7 +10,6 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Target
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.cases import one_case, op_of, resolve
 from fattn_probe.cases.scenario.from_ops import from_ops
 from fattn_probe.cli import flags
@@ -32,7 +31,7 @@ from fattn_probe.daily.reproduce.ways import (
     words_of,
 )
 from fattn_probe.machine.run.session import RunOptions, Session
-from tests.made import H200
+from tests.made import H200, case_of, shape
 
 NEW = (Path(__file__).parent / "upstream_test.cpp").read_text()
 FORMS = {
@@ -62,7 +61,6 @@ CASES = {
     ],
 }
 EVERY = [pytest.param(form, text, id=f"{form}-{number}") for form in CASES for number, text in enumerate(CASES[form])]
-START = "version: 1\nabout: x\nhsk: 64\nn_head: 8\nn_head_kv: 2\nn_q: 7\nn_kv: 256\n"
 
 
 @pytest.fixture
@@ -77,8 +75,7 @@ def tests_of(tmp_path):
 
 
 def scenario_op(text):
-    (case,) = expand(loads(START + text))
-    return case.op
+    return case_of(shape(64, 8, 2, 7, 256, text)).op
 
 
 @pytest.mark.parametrize(("form", "text"), EVERY)

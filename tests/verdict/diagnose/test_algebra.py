@@ -5,22 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.geometry import TilePart
 from fattn_probe.verdict.diagnose.algebra import is_outside
 from fattn_probe.verdict.diagnose.faults import causes_by_algebra
 from fattn_probe.verdict.diagnose.row import Around, AttentionRow, WrongRow
+from tests.made import case_of, shape
 
-OP = """
-version: 1
-about: an op whose rows are computed wrongly
-hsk: 64
-hsv: 64
-n_head: 1
-n_q: 8
-n_kv: {n_kv}
-"""
 UNIT = 1e-6
 
 
@@ -30,7 +21,7 @@ def rows():
 
 
 def rows_of(n_kv):
-    (case,) = expand(loads(OP.format(n_kv=n_kv), "op.yaml"))
+    case = case_of(shape(64, 1, 1, 8, n_kv))
     inputs = make_inputs(case)
     places = [Around(case, inputs, 0, query, 0) for query in range(8)]
     return [(AttentionRow.of(around), around) for around in places]

@@ -5,11 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.layout import Layout, View
 from fattn_probe.llama.launch.geometry import TilePart, geometry_of
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.verdict.diagnose.diagnosis import Evidence, diagnose, lean
 from fattn_probe.verdict.diagnose.faults import candidates_of
 from fattn_probe.verdict.diagnose.row import Around, AttentionRow, Cause, Moves, WrongRow, fitting
@@ -17,18 +15,17 @@ from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.metrics import POISON
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.reference.adapter import reference_of
-from tests.planted import FAULTS, case_of, planted
+from tests.made import CAUSAL, case_of, launch_of, shape
+from tests.planted import FAULTS, planted
+from tests.planted import case_of as planted_case
 from tests.verdict.truth.models import model_of
 
-LAUNCH = parse_launch(
-    '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 16, 2, false, false, false>(char)",'
-    '"grid":[16,1,1],"block":[32,4,1],"shared":0}'
-)
+LAUNCH = launch_of("flash_attn_ext_f16<128, 128, 16, 2, false, false, false>", (16, 1, 1))
 
 
 @pytest.fixture(scope="module")
 def run():
-    case = case_of(512)
+    case = planted_case(512)
     inputs = make_inputs(case)
     dst = model_of(case, inputs, [LAUNCH], 90)
     return case, inputs, dst, reference_of(case.op, inputs), geometry_of(case.op, [LAUNCH], 90)
@@ -118,13 +115,10 @@ def wrong_row(case, place, answer=lambda row: row.out, inputs=None, **known):
     return WrongRow(row, around, out, row.out, out != row.out, **known)
 
 
-FEW = "version: 1\nabout: 8 rows\nhsk: 128\nn_head: 8\nn_q: 1\nn_kv: 256\nlogit_softcap: 10\nmask: {kind: random}\n"
-
-
 @pytest.mark.parametrize(("heads", "leans"), [(8, True), (5, False)])
 def test_few_rows_tell_a_lean_by_their_spread(heads, leans):
     """A softcap of four times the size changes these logits as little as the kernel's rounding does."""
-    (case,) = expand(loads(FEW, "few.yaml"))
+    case = case_of(shape(128, 8, 8, 1, 256, "logit_softcap: 10", "mask: {kind: random}"))
     chance = np.random.default_rng(0)
     wrong, noise = [], []
     for head in range(heads):
@@ -282,7 +276,8 @@ def test_a_fault_that_no_cause_describes_is_met_with_silence(run, fault):
     [("masked-tile", "rows whose first KV step is hidden"), (None, "rows of head 2"), (None, "every row but one")],
 )
 def test_nan_has_a_cause_only_if_it_is_in_the_rows_that_the_cause_predicts(kind, spoiled):
-    (case,) = expand(loads(MASKED, "masked.yaml"))
+    """The later half of the queries does not see the first KV step."""
+    case = case_of(shape(128, 4, 2, 16, 72, "mask: {kind: sliding_window, window: 1}"))
     inputs = make_inputs(case)
     reference = reference_of(case.op, inputs)
     geometry = geometry_of(case.op, [replace(LAUNCH, grid=(2, 1, 1))], 90)  # a block for each tile, of two steps
@@ -299,55 +294,33 @@ def test_nan_has_a_cause_only_if_it_is_in_the_rows_that_the_cause_predicts(kind,
     assert [said.cause.kind for said in found.causes] == ([] if kind is None else [kind])
 
 
-MASKED = """
-version: 1
-about: the later half of the queries does not see the first KV step
-hsk: 128
-n_head: 4
-n_head_kv: 2
-n_q: 16
-n_kv: 72
-mask: {kind: sliding_window, window: 1}
-"""
-
-IGNORING = """
-version: 1
-about: an op of which a part is ignored
-hsk: 64
-n_head: 2
-n_q: 4
-n_kv: 64
-sinks: true
-logit_softcap: 2.0
-mask: {kind: causal}
-data: {Q: {kind: normal, scale: 4}, sinks: {kind: normal, mean: 3}}
-"""
+LARGE = "data: {Q: {kind: normal, scale: 4}, sinks: {kind: normal, mean: 3}}"
+IGNORED = case_of(shape(64, 2, 2, 4, 64, "sinks: true\nlogit_softcap: 2.0", CAUSAL, LARGE))
+"""A case of which a part is ignored."""
 
 
 @pytest.mark.parametrize("part", ["mask", "softcap", "sink"])
 def test_a_part_of_the_op_that_is_ignored(part):
-    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
     value = {"mask": np.zeros(64), "softcap": 0.0, "sink": None}[part]
-    wrong = wrong_row(case, (0, 1, 1), lambda row: row.answer(**{part: value}))
+    wrong = wrong_row(IGNORED, (0, 1, 1), lambda row: row.answer(**{part: value}))
     assert candidates_of(wrong)[0].cause.words == f"the {part} is ignored"
 
 
 @pytest.mark.parametrize("factor", [0.25, 0.5, 3.0, 4.0])
 def test_a_softcap_of_another_size(factor):
-    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
-    wrong = wrong_row(case, (0, 3, 1), lambda row: row.answer(softcap=factor * row.softcap))
+    wrong = wrong_row(IGNORED, (0, 3, 1), lambda row: row.answer(softcap=factor * row.softcap))
     first = candidates_of(wrong)[0].cause
     assert (first.kind, first.words) == ("softcap", "the softcap has a different size")
     assert first.factor == pytest.approx(factor, rel=1e-3)
 
 
-SHARED = "version: 1\nabout: ALiBi\nhsk: 64\nn_head: 2\nn_q: 4\nn_kv: 64\nmax_bias: 8\nmask: {kind: alibi}\n"
+SHARED = shape(64, 2, 2, 4, 64, "max_bias: 8", "mask: {kind: alibi}")
 
 
 @pytest.mark.parametrize("writes", [True, False])
 def test_a_slope_that_is_wrong_in_the_shares_of_some_blocks(writes):
     """Kernels have code of their own for the blocks that leave their share of a tile to another kernel."""
-    (case,) = expand(loads(SHARED, "shared.yaml"))
+    case = case_of(SHARED)
     parts = (TilePart(0, 0, 2, 1, False), TilePart(1, 2, 4, 1, True))
 
     def answer(row):
@@ -359,7 +332,7 @@ def test_a_slope_that_is_wrong_in_the_shares_of_some_blocks(writes):
 
 
 def test_each_block_ends_as_if_its_last_kv_step_were_the_last_of_all():
-    (case,) = expand(loads(SHARED.replace("n_kv: 64", "n_kv: 60"), "shared.yaml"))
+    case = case_of(SHARED.replace("n_kv: 64", "n_kv: 60"))
     parts = (TilePart(0, 0, 2, 1, False), TilePart(1, 2, 4, 1, True))
     lost = np.isin(np.arange(60), range(28, 32))  # the last step has 12 of 16 rows
     one = wrong_row(case, (0, 3, 1), lambda row: row.output(np.where(lost, -np.inf, row.logits)), step=16, parts=parts)
@@ -368,18 +341,16 @@ def test_each_block_ends_as_if_its_last_kv_step_were_the_last_of_all():
 
 def test_blocks_without_a_kv_step_have_no_share():
     """The vec kernel is launched with a block for each D rows, but a step of it has 128."""
-    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
     parts = tuple(TilePart(turn, turn, 2, 4, False) for turn in range(4))
-    wrong = wrong_row(case, (0, 3, 1), lambda row: 1.01 * row.out, step=32, parts=parts)
+    wrong = wrong_row(IGNORED, (0, 3, 1), lambda row: 1.01 * row.out, step=32, parts=parts)
     assert candidates_of(wrong)[0].cause.words == "the output is scaled"
 
 
 def test_a_row_reads_the_mask_of_its_head():
-    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
-    view = case.op.tensors["mask"]
+    view = IGNORED.op.tensors["mask"]
     by_head = replace(view, ne=(*view.ne[:2], 2, 1), nb=(*view.nb[:2], view.nb[1] * view.ne[1], view.nb[3] * 2))
-    op = replace(case.op, tensors={**case.op.tensors, "mask": by_head})
-    case, planes = replace(case, op=op), np.zeros((2, 4, 64), np.float16)
+    op = replace(IGNORED.op, tensors={**IGNORED.op.tensors, "mask": by_head})
+    case, planes = replace(IGNORED, op=op), np.zeros((2, 4, 64), np.float16)
     planes[0, :, 5:], planes[1, :, :40] = -np.inf, -np.inf
     inputs = {**make_inputs(case), "mask": planes.view(np.uint8).reshape(-1)}
     reference = reference_of(op, inputs)
@@ -391,13 +362,6 @@ def test_a_row_reads_the_mask_of_its_head():
         assert f"sequence 0, head {head}, row 2" not in other
         np.testing.assert_array_equal(other[f"sequence 0, head {1 - head}, row 2"], planes[1 - head, 2])
     np.testing.assert_array_equal(around.mask_entries(around.mask_start + 64, 8), planes[1, 3, :8])
-
-
-def test_a_row_is_what_the_reference_says():
-    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
-    inputs = make_inputs(case)
-    row = AttentionRow.of(Around(case, inputs, 0, 2, 1))
-    np.testing.assert_allclose(row.output(row.logits), reference_of(case.op, inputs)[0, 2, 1], rtol=1e-12)
 
 
 VIEW = "{kind: view, rows: 90, offset: 3, pad: 32, outside: nan}"
@@ -416,8 +380,7 @@ EXTREME = {
 
 @pytest.mark.parametrize("what", EXTREME)
 def test_extreme_rows_are_searched_without_a_warning(what):
-    text = f"version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 2\nn_q: 4\nn_seq: 2\nn_kv: 72\n{EXTREME[what]}\n"
-    (case,) = expand(loads(text, "extreme.yaml"))
+    case = case_of(shape(64, 2, 2, 4, 72, "n_seq: 2", EXTREME[what]))
     inputs = make_inputs(case)
     for memory in (inputs[name].view(np.float16) for name in "KV" if what.startswith("infinities")):
         memory[np.isnan(memory)] = np.resize([np.inf, -np.inf], np.isnan(memory).sum())

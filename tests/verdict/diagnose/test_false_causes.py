@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis, Evidence, diagnose, needs_another, with_another
 from fattn_probe.verdict.diagnose.faults import Said
@@ -11,6 +10,7 @@ from fattn_probe.verdict.diagnose.row import Around, AttentionRow, Cause
 from fattn_probe.verdict.measure.metrics import Deviation
 from fattn_probe.verdict.measure.verdict import judge
 from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests.made import case_of, shape
 
 PARTS = {
     "a mask": "mask: {kind: random, scale: 3}",
@@ -21,7 +21,6 @@ PARTS = {
     "a constant V": "mask: {kind: causal}\nsinks: true\ndata: {V: {kind: constant, value: 4}}",
     "a constant V without sinks": "mask: {kind: causal}\ndata: {V: {kind: constant, value: 4}}",
 }
-OP = "version: 1\nabout: an op\nhsk: 64\nn_head: 8\nn_head_kv: 4\nn_q: 6\nn_kv: 128\n"
 
 
 def weights_of_chance(row, chance):
@@ -50,7 +49,7 @@ def half(row, chance):
     [(weights_of_chance, []), (logits_of_chance, []), (factors_of_chance, ["row-sum"]), (half, ["output-scale"])],
 )
 def test_no_part_of_the_op_is_blamed(part, fault, kinds):
-    (case,) = expand(loads(OP + PARTS[part], "op.yaml"))
+    case = case_of(shape(64, 8, 4, 6, 128, PARTS[part]))
     inputs, chance = make_inputs(case), np.random.default_rng(0)
     reference = reference_of(case.op, inputs)
     dst = reference.astype(np.float32)

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import Scenario, expand, loads
+from fattn_probe.cases.scenario import Scenario, expand
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.constants import SHIPPED
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.launch.selection import LaunchBlocks, Selection, rows_of_tiles
 from fattn_probe.machine.run.capture import Capture, Part, inputs_of
 from fattn_probe.machine.run.outcome import Lost, Unsupported
@@ -23,21 +21,18 @@ from fattn_probe.verdict.judge.known import Known
 from fattn_probe.verdict.measure.sampled import Sampled
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.sampled import sample
+from tests.made import CAUSAL, CPU, GPU, H200, case_of, shape
+from tests.made import launch_of as made_launch
 from tests.stand_in import StandIn
 from tests.verdict.truth.models import model_of
 
-H200, CPU, GPU = (parse_target(name, load_devices()) for name in ("sim:h200", "cpu", "gpu"))
-SCENARIO = "version: 1\nabout: x\nhsk: 64\nn_head: 4\nn_head_kv: 1\nn_q: 20\nn_kv: 32\nmask: {kind: causal}\n"
-(CASE,) = expand(loads(SCENARIO, "case.yaml"))
+CASE = case_of(shape(64, 4, 1, 20, 32, CAUSAL))
 MMA = "flash_attn_ext_f16<64, 64, 8, 4, false, false, false>"
 RELEASE = {"engine": "sim", "flavour": "release"}
 
 
 def launch_of(kernel=MMA):
-    line = (
-        f'{{"order":0,"kernel":"void {kernel}(char)","grid":[3,1,1],"block":[32,4,1],"shared":0,"origin":"measured"}}'
-    )
-    return parse_launch(line)
+    return made_launch(kernel, (3, 1, 1), origin="measured")
 
 
 LAUNCH = launch_of()

@@ -7,11 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.cases.op.op import Root
 from fattn_probe.cases.op.values import view_values
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.machine.run.session import RunOptions
@@ -22,7 +20,7 @@ from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.known import CONDITIONS, Failure, Known, by_defect, defects, known_defect
 from fattn_probe.verdict.judge.origin import SourceOrigin
 from fattn_probe.verdict.measure.verdict import Status, Verdict
-from tests.made import ROOT
+from tests.made import H200, ROOT, launch_of, target
 from tests.stand_in import StandIn
 
 
@@ -471,10 +469,8 @@ UNSTABLE = Check("deterministic", False, True, "2 of 3 runs gave other bits")
 
 def known_on(on, case, kernel, verdict, *checks):
     """What is known of a verdict on a run of a kernel on a target."""
-    line = f'{{"order":0,"kernel":"void {kernel}(char)","grid":[1,1,1],"block":[32,4,1],"shared":0}}'
-    capture = Capture("case", "", case.op, {}, None, (parse_launch(line),), "wall", (), "CUDA", "", {})
-    target = parse_target(on, load_devices())
-    subject = JudgedCase(OneBuild(), Answers(case, {}), target, Checks(), arch=90, constants=None)
+    capture = Capture("case", "", case.op, {}, None, (launch_of(kernel),), "wall", (), "CUDA", "", {})
+    subject = JudgedCase(OneBuild(), Answers(case, {}), target(on), Checks(), arch=90, constants=None)
     return known_of(subject, verdict, checks, capture=capture)
 
 
@@ -489,8 +485,7 @@ def test_an_answer_to_another_op_is_not_compared_with_a_correct_run_of_the_case(
     monkeypatch.setattr(cases, "known_defect", lambda failure, origin: Known(str(failure.right_for("another op", {}))))
     monkeypatch.setattr(JudgedCase, "launched", lambda subject, launches: subject)
     capture = Capture("case", "", OP, {}, None, (), "wall", (), "CUDA", "", {})
-    target = parse_target("sim:h200", load_devices())
-    subject = JudgedCase(OneBuild(), Answers(OneOp(), {}), target, Checks(), 90, None, baseline=capture)
+    subject = JudgedCase(OneBuild(), Answers(OneOp(), {}), H200, Checks(), 90, None, baseline=capture)
     assert known_of(subject, Verdict(Status.FAIL, "wrong"), capture=capture) == Known("True")
     assert seen == [("another op", None)]
 

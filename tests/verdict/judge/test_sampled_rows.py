@@ -10,7 +10,6 @@ from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.launch.selection import Selection, rows_of_tiles
 from fattn_probe.verdict.measure import sampled
 from fattn_probe.verdict.measure.expected import Expected
@@ -19,6 +18,7 @@ from fattn_probe.verdict.measure.sampled import Sampled, judge_sample, rows_of, 
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 from fattn_probe.verdict.truth.reference.sampled import Sample, choose_rows, sample
+from tests.made import launch_of
 from tests.verdict import made
 from tests.verdict.judge.test_no_prediction import StandInCase
 
@@ -31,9 +31,8 @@ def case_of(n_q=40, n_kv=1000, n_head=8, n_head_kv=2, **more):
 
 def geometry_for(case, blocks):
     """Tiles of 8 queries and 4 heads; stream-K among so many blocks."""
-    line = '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 8, 4, false, false, false>(char)",'
-    line += f'"grid":[{blocks},1,1],"block":[32,4,1],"shared":0}}'
-    return geometry_of(case.op, [parse_launch(line)], 90)
+    launch = launch_of("flash_attn_ext_f16<128, 128, 8, 4, false, false, false>", (blocks, 1, 1))
+    return geometry_of(case.op, [launch], 90)
 
 
 def test_the_first_and_the_last_row_and_both_sides_of_a_tiles_seam_are_checked_in_each_head():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fattn_probe.cases.device import Target, load_devices, parse_target
+from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario.cases import cases_of as cases_in
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
@@ -18,7 +18,6 @@ from fattn_probe.daily.regress.changes import ChangeKind, changes
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.llama.launch.families import BY_CASE
-from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.outcome import Unsupported
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge import support
@@ -39,6 +38,8 @@ from fattn_probe.verdict.judge.support import (
 from fattn_probe.verdict.measure.verdict import Status
 from maintain.tables import kernels_as_text, support_as_text
 from tests.as_user import fattn_probe
+from tests.made import H200, launch_of
+from tests.made import shipped as shipped_case
 from tests.stand_in import StandIn
 
 EVERY, AMD = frozenset({"6.1", "9.0", "12.0"}), frozenset({"gfx906", "gfx1201"})
@@ -53,13 +54,8 @@ ROW = {"case": "x", "build": "11549", "6.1": "vec 64,GGML_TYPE_F16,GGML_TYPE_F16
 KNOWN = {CASE.op.digest: ROW}
 
 
-def launch(kernel, *values):
-    args = tuple((f"a{at}", value) for at, value in enumerate(values))
-    return LaunchRecord(0, kernel, args, (1, 1, 1), (32, 1, 1), 0)
-
-
-MMA = launch("flash_attn_ext_f16", "64", "64", "8", "8", "false", "false", "false")
-COMBINE = launch("flash_attn_combine_results", "64")
+MMA = launch_of("flash_attn_ext_f16<64, 64, 8, 8, false, false, false>")
+COMBINE = launch_of("flash_attn_combine_results<64>")
 
 
 @pytest.fixture
@@ -185,9 +181,7 @@ class Source(StandIn):
     ],
 )
 def test_a_release_of_unknown_age_is_not_compared_with_earlier_ones(source, number, status):
-    (gqa,) = cases_in([path for path in files("scenario") if path.stem == "gqa"])
-    h200 = parse_target("sim:h200", load_devices())
-    subject = judged_case(Source(source, number), Answers(gqa, {}), h200, Checks())
+    subject = judged_case(Source(source, number), Answers(shipped_case("gqa"), {}), H200, Checks())
     found = judged(subject, Unsupported("no"))
     assert found.verdict.status == status
     assert bool(found.checks) == (status is Status.UNSUPPORTED)

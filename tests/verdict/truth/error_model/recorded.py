@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.verdict.truth.error_model.accumulate import Chains, accumulate
 from fattn_probe.verdict.truth.error_model.block import RowErrors
 from fattn_probe.verdict.truth.error_model.hyperbolic import tanh_error
@@ -24,8 +23,9 @@ from fattn_probe.verdict.truth.error_model.prediction import Prediction
 from fattn_probe.verdict.truth.error_model.rounding import HALF, NARROW, SINGLE, WIDE, added_error, largest_bias
 from fattn_probe.verdict.truth.error_model.sink import Contribution, sunk
 from fattn_probe.verdict.truth.reference.adapter import operand_values
-from tests.verdict.made import case_of
-from tests.verdict.truth.models import kernel_of, predicted, shape
+from tests.made import case_of, shape
+from tests.made import launch_of as made_launch
+from tests.verdict.truth.models import kernel_of, predicted
 
 RECORDED = Path(__file__).parents[3] / "data/error-model.json"
 V1 = "data: {V: {kind: uniform, mean: 1, scale: 0.1}}"
@@ -160,10 +160,7 @@ def op_and_values(name):
 
 def launch_of(name):
     _, kernel, warps, grid, arch = CASES[name]
-    kernel = kernel.format("false, false, false")
-    return parse_launch(
-        f'{{"order":0,"kernel":"void {kernel}(char)","grid":{grid},"block":[32,{warps},1],"shared":0}}'
-    ), arch
+    return made_launch(kernel.format("false, false, false"), grid, (32, warps, 1)), arch
 
 
 def predictions(name):

@@ -12,8 +12,8 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.verdict.truth.error_model.accumulate import Chains, accumulate
 from fattn_probe.verdict.truth.error_model.rounding import HALF, added_error, largest_bias
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
-from tests.verdict.made import case_of
-from tests.verdict.truth.models import CAUSAL, launch_of, model_of, of_scenario, predicted, shape
+from tests.made import CAUSAL, case_of, launch_of, shape
+from tests.verdict.truth.models import model_of, of_scenario, predicted
 
 DATA = "data: {{V: {{kind: uniform, mean: {}, scale: 0.1}}}}"
 LAUNCH = launch_of("flash_attn_ext_f16<128, 128, 16, 4, false, false, false>", [1, 1, 1])

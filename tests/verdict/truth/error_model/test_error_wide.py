@@ -14,13 +14,12 @@ import pytest
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.architecture import AMD, arch_number
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.error_model.block import Block, RowLogits
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
-from tests.verdict.made import case_of
-from tests.verdict.truth.models import CAUSAL, launch_of, model_of, of_scenario, predicted, shape
+from tests.made import CAUSAL, case_of, launch_of, shape
+from tests.verdict.truth.models import model_of, of_scenario, predicted
 
 MMA_16_4 = "flash_attn_ext_f16<64, 64, 16, 4, false, false, false>"
 
@@ -221,23 +220,18 @@ def test_the_least_floats_limit_what_a_sink_leaves(arch, least, above):
 
 Q8_0 = "type_K: q8_0\ntype_V: q8_0"
 LAUNCHES = [
-    parse_launch(text)
-    for text in (
-        '{"order":0,"kernel":"void flash_attn_ext_vec<64, 1, (ggml_type)8, (ggml_type)8, false>(char)",'
-        '"grid":[1,4,4],"block":[32,4,1],"shared":0}',
-        '{"order":1,"kernel":"void flash_attn_combine_results<64>(float)","grid":[1,4,1],"block":[64,1,1],"shared":32}',
-    )
+    launch_of("flash_attn_ext_vec<64, 1, (ggml_type)8, (ggml_type)8, false>", (1, 4, 4)),
+    launch_of("flash_attn_combine_results<64>", (1, 4, 1), (64, 1, 1), order=1, shared=32),
 ]
 
 
 def test_an_error_of_q_moves_the_output_as_the_softmax_says():
     """Q times the scale is rounded to f16; V is the first 512 dimensions of K, of which the first 64 are large."""
-    text = "version: 1\nabout: x\nhsk: 576\nhsv: 512\nn_head: 16\nn_head_kv: 1\nn_q: 1\nn_kv: 64\nscale: 0.3\n"
-    case = case_of(text + "layout: {V: {kind: view_of_K}}\n")
-    line = '"flash_attn_ext_f16<576, 512, 4, 16, false, true, false>","grid":[1,1,1],"block":[32,8,1],"shared":0}'
+    case = case_of(shape(576, 16, 1, 1, 64, "hsv: 512\nscale: 0.3\nlayout: {V: {kind: view_of_K}}"))
+    launch = launch_of("flash_attn_ext_f16<576, 512, 4, 16, false, true, false>", block=(32, 8, 1))
     values = operand_values(case.op, make_inputs(case))
     k = np.asarray(values["K"]) * np.where(np.arange(576) < 64, 2, 1).astype(np.float16)
-    found = predicted(case.op, values | {"K": k, "V": k[..., :512]}, [parse_launch(f'{{"order":0,"kernel":{line}')], 90)
+    found = predicted(case.op, values | {"K": k, "V": k[..., :512]}, [launch], 90)
     q, rows = np.asarray(values["Q"])[0, :, 0], k[0, 0].astype(np.float64)
     logits = (q.astype(np.float64) * 0.3 @ rows.T, (q.astype(np.float16) * np.float16(0.3)) @ rows.T)
     weights = [np.exp(x - x.max(axis=1, keepdims=True)) for x in logits]

@@ -23,13 +23,14 @@ from fattn_probe.verdict.truth.reference.adapter import (
     stored_rows,
 )
 from fattn_probe.verdict.truth.reference.attention import attention
+from tests import made
 from tests.made import CPU
 
 OP = "version: 1\nabout: a test\nhsk: 64\nn_q: 3\nn_kv: 64\n"
 
 
 def case_of(text):
-    (case,) = expand(loads(OP + text))
+    case = made.case_of(OP + text)
     return case, make_inputs(case)
 
 
