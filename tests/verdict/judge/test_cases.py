@@ -14,6 +14,7 @@ from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.selection import LaunchBlocks, Selection, rows_of_tiles
 from fattn_probe.machine.run.capture import Capture, Part, inputs_of
 from fattn_probe.machine.run.outcome import Lost, Unsupported
+from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge import cases as judge_module
 from fattn_probe.verdict.judge.cases import Answers, JudgedCase, expect, explained, judge_on, judged, judged_case
 from fattn_probe.verdict.judge.checks import Checks
@@ -236,17 +237,31 @@ def test_a_baseline_is_the_model_of_runs_with_the_same_launches(subject, made, s
     assert judgement(subject(spoilt(made[1], [(0, 0, 0)]), baseline=baseline)).diagnosis is None
 
 
-def test_a_second_run_is_asked_for_once(subject, made):
-    wrong = made[1] + np.random.default_rng(0).normal(0, 0.01, made[1].shape).astype(np.float32)
-    again = {0: wrong, 1: made[1], 2: wrong}
-    one = subject(wrong)
-    one.session.outputs = again
+@pytest.mark.parametrize(
+    ("factor", "signs", "asked", "kinds"),
+    [
+        (1.0, (1, -1, 1), [0, 1], ["nondeterministic"]),
+        (1.0, (1, 1, 1), [0, 1], ["v-sum"]),
+        (0.75, (0, -1, -1), [0], ["output-scale"]),
+    ],
+    ids=["a race", "always the same", "a cause that predicts the output"],
+)
+def test_a_wrong_output_that_no_cause_predicts_is_run_once_more(subject, made, factor, signs, asked, kinds):
+    noise = np.random.default_rng(0).normal(0, 0.01, made[1].shape).astype(np.float32)
+    outputs = [np.float32(factor) * made[1] + np.float32(sign) * noise for sign in signs]
+    one = subject(*outputs)
     row = judgement(one)
-    assert [number for number, _, _ in one.session.asked] == [0, 1]
-    assert [said.cause.kind for said in row.diagnosis.causes] == ["nondeterministic"]
+    assert [number for number, _, _ in one.session.asked] == asked
+    assert [said.cause.kind for said in row.diagnosis.causes] == kinds
     passing = judgement(subject()).verdict
     assert explained(one, passing, made[1]) is None
-    assert explained(one, replace(row.verdict, deviation=None), wrong) is None
+    assert explained(one, replace(row.verdict, deviation=None), outputs[0]) is None
+
+
+def test_a_session_takes_another_order_of_warps_each_time():
+    session = Session(RunOptions(None))
+    assert [session.reordered(number).options.simulation.schedule for number in (1, 2)] == [1, 2]
+    assert session.reordered(1).reordered(1).options.simulation.schedule == 2
 
 
 @pytest.mark.parametrize(
