@@ -1,6 +1,7 @@
 """The dispatch in the cache: the same as when it is read, and read again when anything has changed."""
 
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -24,7 +25,7 @@ void ggml_cuda_flash_attn_ext(ggml_backend_cuda_context & ctx, ggml_tensor * dst
 
 @pytest.fixture
 def root(cache, tmp_path):
-    """A tree with one file, an empty cache, and `reads`, the trees that were read."""
+    """A tree with one file, and an empty cache."""
     folder = tmp_path / "tree"
     (folder / CUDA).mkdir(parents=True)
     (folder / CUDA / "fattn.cu").write_text(SOURCE)
@@ -33,36 +34,26 @@ def root(cache, tmp_path):
 
 @pytest.fixture
 def reads(monkeypatch):
-    made = []
-    read = decide.read_dispatch
-
-    def noted(folder):
-        made.append(folder)
-        return read(folder)
-
+    """Is called with each tree that is read."""
+    noted = Mock(side_effect=decide.read_dispatch)
     monkeypatch.setattr(decide, "read_dispatch", noted)
-    return made
+    return noted
 
 
 def test_a_dispatch_is_read_once_and_again_if_its_source_changes(root, reads):
     first, second = remembered_dispatch(root), remembered_dispatch(root)
     assert first == second == decide.dispatch_of({"fattn.cu": SOURCE}, {})
     assert [condition.text for condition in second.conditions][:1] == ["dst->ne[1] == 1"]
-    assert len(reads) == 1
+    assert reads.call_count == 1
     remembered_dispatch(root)
     (root / CUDA / "fattn.cu").write_text(SOURCE.replace("== 1)", "== 2)"))
     assert remembered_dispatch(root).conditions[0].text == "dst->ne[1] == 2"
-    assert len(reads) == 2
+    assert reads.call_count == 2
 
 
-def test_the_code_that_reads_is_part_of_the_key(root, monkeypatch):
+def test_the_code_that_reads_is_part_of_the_key(root):
     """Since the package was moved into districts, the key had the source alone."""
-    read, read_bytes = [], Path.read_bytes
-
-    def noted(path):
-        read.append(path.name)
-        return read_bytes(path)
-
-    monkeypatch.setattr(Path, "read_bytes", noted)
-    digest_of(root)
-    assert {"fattn.cu", "decide.py", "extract.py", "expressions.py", "statements.py"} <= set(read)
+    with patch.object(Path, "read_bytes", autospec=True, side_effect=Path.read_bytes) as read:
+        digest_of(root)
+    names = {path.name for (path,), _ in read.call_args_list}
+    assert {"fattn.cu", "decide.py", "extract.py", "expressions.py", "statements.py"} <= names

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -154,18 +155,12 @@ THREAD = "(simt::self->thread_idx.x + simt::blockDim.x * simt::self->thread_idx.
 )
 def test_only_the_warp_asked_for_stops_and_the_breakpoints_are_taken_back(monkeypatch, wave, warp):
     debugger = Fibers(Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), whole()).document())
-    conditions = []
-    insert = debugger.insert_near
-
-    def noted(location, condition=""):
-        conditions.append(condition)
-        return insert(location, condition)
-
-    monkeypatch.setattr(debugger, "insert_near", noted)
+    inserted = Mock(side_effect=debugger.insert_near)
+    monkeypatch.setattr(debugger, "insert_near", inserted)
     debugger.lane = warp.replace("/", "%") if wave == 64 else debugger.lane
     read_trace(debugger, plan(warp=3, block=[5, 1, 0]) | {"wave": wave})
     asked = f"{warp} == 3 && simt::blockIdx.x == 5 && simt::blockIdx.y == 1 && simt::blockIdx.z == 0"
-    assert set(conditions) == {asked}
+    assert {condition for (_, condition), _ in inserted.call_args_list} == {asked}
     assert not debugger.points
 
 

@@ -1,6 +1,7 @@
 """The architectures of a tree and of a model's file."""
 
 import sys
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -82,14 +83,9 @@ def talk(text, answer=lambda message: "go", timeout=30.0):
 
 
 def test_every_line_is_answered():
-    heard = []
-
-    def answer(message):
-        heard.append(message)
-        return f"answer {len(heard)}"
-
+    answer = Mock(side_effect=["answer 1", "answer 2"])
     done = talk("first = ask('{\"a\": 1}')\nsys.stderr.write(ask('{\"b\": 2}') + first)", answer)
-    assert heard == [{"a": 1}, {"b": 2}]
+    assert answer.mock_calls == [call({"a": 1}), call({"b": 2})]
     assert (done.code, done.stderr) == (0, "answer 2answer 1")
     assert missing_or_error(done, "model") is None
 
@@ -131,10 +127,6 @@ def test_a_program_that_does_not_answer_is_ended_or_lost(text, timeout, error, s
 
 def test_an_error_in_an_answer_ends_the_program(tmp_path):
     file = tmp_path / "alive"
-
-    def answer(message):
-        raise MachineError("the disk is full")
-
     with pytest.raises(MachineError):
-        talk(f"ask('{{}}')\nopen({str(file)!r}, 'w')", answer)
+        talk(f"ask('{{}}')\nopen({str(file)!r}, 'w')", Mock(side_effect=MachineError("the disk is full")))
     assert not file.exists()

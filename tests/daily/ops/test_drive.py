@@ -2,6 +2,7 @@ import io
 import json
 import re
 import sys
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -160,40 +161,25 @@ def changed(program, old, new):
 
 
 def test_a_missing_function_is_compiled_and_the_rest_run(program):
-    better, asked = changed(program, 'how == "missing"', "False"), []
-
-    def complete(symbol):
-        asked.append(symbol)
-        return better
-
+    complete = Mock(return_value=changed(program, 'how == "missing"', "False"))
     report, seen = run(program, how="missing", complete=complete)
-    assert asked == ["_Z3foov"] and [case for case, _ in seen] == [CASE.format(n) for n in (64, 80, 96)]
+    complete.assert_called_once_with("_Z3foov")
+    assert [case for case, _ in seen] == [CASE.format(n) for n in (64, 80, 96)]
     assert report.counts["ok"] == 3 and not report.missing and report.problem() is None
 
 
 def test_a_test_is_prepared_once_with_all_its_cases(program):
-    better, calls = changed(program, "Fake GPU", "Better GPU"), []
-
-    def prepare(cases):
-        calls.append(cases)
-        return better
-
-    report = run_ops(
-        program, "test", "CUDA0", env={}, timeouts=PATIENT, on_result=lambda result, total: None, prepare=prepare
-    )
-    assert calls == [[CASE.format(number) for number in (64, 80, 96)]]
+    prepare = Mock(return_value=changed(program, "Fake GPU", "Better GPU"))
+    report = run_ops(program, "test", "CUDA0", env={}, timeouts=PATIENT, on_result=Mock(), prepare=prepare)
+    prepare.assert_called_once_with([CASE.format(number) for number in (64, 80, 96)])
     assert (report.description, report.counts["ok"]) == ("Better GPU", 3)
 
 
 def test_a_function_that_stays_missing_is_requested_once(program):
-    asked = []
-
-    def complete(symbol):
-        asked.append(symbol)
-        return program
-
+    complete = Mock(return_value=program)
     report, _ = run(program, how="missing", complete=complete)
-    assert asked == ["_Z3foov"] and report.missing == "_Z3foov"
+    complete.assert_called_once_with("_Z3foov")
+    assert report.missing == "_Z3foov"
 
 
 def test_cases_are_split_to_fit_an_argument():

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -135,19 +136,15 @@ def test_a_pattern_is_denser_than_the_whole(rest, found):
 
 def test_the_search_for_patterns_extends_six_regions(monkeypatch):
     """Three conditions: one region, then six twice."""
-    queries, d, grown, inside = np.arange(64)[None, :, None], np.arange(16), [], patterns._inside
+    queries, d, inside = np.arange(64)[None, :, None], np.arange(16), Mock(side_effect=patterns._inside)
     properties = [Labelling("rows", (queries >> bit & 1).astype(np.int64), 2, str) for bit in range(6)]
     properties += [Labelling("columns", d >> bit & 1, 2, str) for bit in range(4)]
     wrong = (queries % 4 == 3)[..., None] & (d % 2 == 1)
     wrong |= np.random.default_rng(0).random(wrong.shape) < 0.05
 
-    def counted(region, *rest):
-        grown.append(len(region.named))
-        return inside(region, *rest)
-
-    monkeypatch.setattr(patterns, "_inside", counted)
+    monkeypatch.setattr(patterns, "_inside", inside)
     find_patterns(wrong, properties)
-    assert grown[:13] == [0, *[1] * 6, *[2] * 6]
+    assert [len(region.named) for (region, *_), _ in inside.call_args_list[:13]] == [0, *[1] * 6, *[2] * 6]
 
 
 SCENARIO = "version: 1\nabout: patterns\nhsk: 64\nn_head: 8\nn_head_kv: 2\nn_q: 100\nn_kv: 1024\nn_seq: 2\n"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -148,20 +149,16 @@ def test_ggml_on_the_cpu_is_judged_by_the_tolerance(subject, made):
 
 def test_vec_kernels_that_add_in_f16_have_no_model(subject, monkeypatch):
     vec = launch_of("flash_attn_ext_vec<64, 1, GGML_TYPE_F16, GGML_TYPE_F16, false>")
-    asked = []
-
-    def adds_in_f16(tree, arch):
-        asked.append((tree, arch))
-        return True
-
+    adds_in_f16 = Mock(return_value=True)
     monkeypatch.setattr(judge_module, "vec_adds_in_f16", adds_in_f16)
     one = subject()
     run = captured(CASE, one.inputs, None, (vec,))
     assert "adds V in f16" not in expect(one.launched([vec]), run).missing  # without a source, the present form
     one.session.options.tree = "tree"
     assert "adds V in f16" not in expect(one.launched([LAUNCH]), captured(CASE, one.inputs, None)).missing
-    assert not asked
-    assert "adds V in f16" in expect(one.launched([vec]), run).missing and asked == [("tree", 90)]
+    assert not adds_in_f16.called
+    assert "adds V in f16" in expect(one.launched([vec]), run).missing
+    adds_in_f16.assert_called_once_with("tree", 90)
 
 
 def test_a_run_of_some_blocks_says_so(subject, made):
@@ -174,12 +171,7 @@ def test_a_run_of_some_blocks_says_so(subject, made):
 @pytest.mark.parametrize(("part", "checked"), [(None, Sampled(24, 80)), (PART, Sampled(8, 80, 1, 3, 32))])
 def test_a_sample_of_rows_decides_alone(subject, made, part, checked, monkeypatch):
     """The rows of a part are those of its blocks; others were not computed, and heads without one are not generated."""
-    heads = []
-
-    def sample_of(*of, all_heads):
-        heads.append(all_heads)
-        return sample(*of)
-
+    sample_of = Mock(side_effect=sample)
     monkeypatch.setattr(judge_module, "sample", sample_of)
     first = PART_ROWS[0] if part else (0, 0, 0)
     right = made[1].copy()
@@ -190,7 +182,7 @@ def test_a_sample_of_rows_decides_alone(subject, made, part, checked, monkeypatc
     row = judgement(subject(right, part=part, sample=8))
     assert (row.status, row.sampled, row.dst, row.diagnosis) == (Status.PASS, checked, None, None)
     assert row.upstream.passes and row.verdict.metrics.elements == 64 * checked.rows
-    assert heads == [part is None]
+    assert [call.kwargs for call in sample_of.mock_calls] == [{"all_heads": part is None}]
     row = judgement(subject(spoilt(right, [first]), part=part, sample=8))
     assert row.status is Status.FAIL and not row.upstream.passes and row.diagnosis is not None
     assert row.verdict.deviation.wrong.any(axis=3).sum() == 1
@@ -317,17 +309,12 @@ def test_queries_are_computed_alone(subject, made):
 
 def test_an_output_that_is_correct_for_another_op_is_known_as_that(subject, made, monkeypatch):
     """`known_defect` asks whether a wrong output is correct for an op with another view of the memory."""
-    failures = []
-
-    def known_defect(failure, origin):
-        failures.append(failure)
-        return Known()
-
+    known_defect = Mock(return_value=Known())
     monkeypatch.setattr(judge_module, "known_defect", known_defect)
     doubled = replace(CASE.op, params=replace(CASE.op.params, scale=2 * CASE.op.params.scale))
     dst = model_of(replace(CASE, op=doubled), dict(made[0]), [LAUNCH], 90)
     assert judgement(subject(dst)).status is Status.FAIL
-    (failure,) = failures
+    ((failure, _),) = (call.args for call in known_defect.mock_calls)
     assert failure.right_for(doubled, {}) and not failure.right_for(CASE.op, {})
     assert failure.right_for(CASE.op, {"Q": (2 * made[0]["Q"].view(np.float32)).view(np.uint8)})
     assert failure.inputs == made[0] and not failure.scanned
@@ -335,7 +322,7 @@ def test_an_output_that_is_correct_for_another_op_is_known_as_that(subject, made
     one = subject(Unsupported("refused"))
     monkeypatch.setattr(judge_module, "supporting", lambda *_: 11549)
     judged(one, one.run())
-    assert not failures[1].right_for(CASE.op, {})
+    assert not known_defect.call_args.args[0].right_for(CASE.op, {})
 
 
 @pytest.mark.parametrize(("target", "last", "is_made"), [(CPU, None, []), (H200, None, [False]), (H200, 11549, [])])

@@ -5,6 +5,7 @@ And which cases are checked by a sample of rows, and which are run in part.
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -159,14 +160,14 @@ def test_what_may_take_a_minute_may_be_run_in_part():
 def test_a_simulated_gpu_runs_some_blocks_of_what_takes_a_minute(monkeypatch, engine, family, flop, partly):
     target: Any = SimpleNamespace(engine=engine)
     geometry: Any = SimpleNamespace(kernel=SimpleNamespace(family=SimpleNamespace(name=family)))
-    asked = []
+    chosen_tiles = Mock()
     monkeypatch.setattr(limits, "flop_of", lambda geometry: flop)
-    monkeypatch.setattr(limits, "chosen_tiles", lambda geometry, most, tiles: asked.append((most, tiles)))
+    monkeypatch.setattr(limits, "chosen_tiles", chosen_tiles)
     monkeypatch.setattr(limits, "select", lambda *given: SimpleNamespace(complete=None))
     monkeypatch.setattr(limits, "rows_of_tiles", lambda *given: np.zeros((1, 3)))
     found = Checks().part(case(), geometry, [], target)
     assert (found is not None) == partly
-    assert asked == [(20 * limits.RATES[family], 24)] * partly
+    assert chosen_tiles.mock_calls == [call(geometry, 20 * limits.RATES[family], 24)] * partly
     assert Checks().part(case(period=1), geometry, [], target) is not None
 
 

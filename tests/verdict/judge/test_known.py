@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -491,19 +492,15 @@ def known_on(on, case, kernel, verdict, *checks):
 
 
 def test_an_answer_to_another_op_is_not_compared_with_a_correct_run_of_the_case(monkeypatch):
-    seen = []
-
-    def verdict_of(subject, capture):
-        seen.append((subject.case.op, subject.baseline))
-        return (Verdict(Status.PASS, ""),)
-
+    verdict_of = Mock(return_value=(Verdict(Status.PASS, ""),))
     monkeypatch.setattr(cases, "verdict_of", verdict_of)
     monkeypatch.setattr(cases, "known_defect", lambda failure, origin: Known(str(failure.right_for("another op", {}))))
     monkeypatch.setattr(JudgedCase, "launched", lambda subject, launches: subject)
     capture = Capture("case", "", OP, {}, None, (), "wall", (), "CUDA", "", {})
     subject = JudgedCase(OneBuild(), Answers(OneOp(), {}), H200, Checks(), 90, None, baseline=capture)
     assert known_of(subject, Verdict(Status.FAIL, "wrong"), capture=capture) == Known("True")
-    assert seen == [("another op", None)]
+    ((judged, _),) = (call.args for call in verdict_of.mock_calls)
+    assert (judged.case.op, judged.baseline) == ("another op", None)
 
 
 def test_a_failure_whose_bits_differ_from_run_to_run_is_not_explained():
@@ -551,13 +548,8 @@ def test_a_mask_ends_inside_a_tile_that_has_more_queries():
 
 
 def right(op, column):
-    asked = []
-
-    def right_for(other, memory):
-        asked.append(other)
-        return True
-
-    return right_with_V_in_K(Failure(op, "9.0", right_for=right_for), column), len(asked)
+    right_for = Mock(return_value=True)
+    return right_with_V_in_K(Failure(op, "9.0", right_for=right_for), column), right_for.call_count
 
 
 def test_v_may_be_a_part_of_a_row_of_k_that_is_longer():
@@ -599,17 +591,12 @@ def test_the_scan_of_a_wider_mask_hides_what_the_wrong_rows_show():
     mask = np.full((2, 1, 2, 640), -np.inf, np.float16)
     mask[0, 0, 1, 255] = mask[0, 0, 0, 513] = 1  # shown: one of the first 256 KV rows, and one that K does not have
     mask[1, 0, 0, :257] = mask[1, 0, 1, :] = 2  # shown in the second sequence: all
-    masks = []
-
-    def right_for(op, memory):
-        masks.append(view_values(op.tensors["mask"], memory))
-        return True
-
+    right_for = Mock(return_value=True)
     for scanned in (False, True):
         inputs = {"mask": mask.view(np.uint8).ravel()}
         failure = Failure(wide_mask(2, 2), "gfx906", inputs=inputs, scanned=scanned, right_for=right_for)
         assert right_with_narrow_mask(failure)
-    rows, ended = masks
+    rows, ended = (view_values(op.tensors["mask"], memory) for (op, memory), _ in right_for.call_args_list)
     assert np.isfinite(rows[0, 0]).sum(axis=-1).tolist() == [0, 2] and (rows[0, 0, 1, [1, 128 + 255]] == 1).all()
     assert np.isfinite(ended[0, 0]).sum(axis=-1).tolist() == [0, 1] and ended[0, 0, 1, 1] == 1
     assert (ended[1] == rows[1]).all() and np.isfinite(rows[1, 0]).sum(axis=-1).tolist() == [257, 384]
