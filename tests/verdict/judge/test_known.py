@@ -15,7 +15,6 @@ from fattn_probe.cases.op.values import view_values
 from fattn_probe.llama.launch.kernel import columns_of_tile
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.outcome import Finding
-from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge import cases
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.cases import Answers, JudgedCase, known_of
@@ -39,6 +38,7 @@ from fattn_probe.verdict.judge.origin import SourceOrigin
 from fattn_probe.verdict.measure.verdict import Status, Verdict
 from tests.made import H200, ROOT, launch_of, target
 from tests.stand_in import StandIn
+from tests.verdict.made import OneBuild
 
 
 @dataclass(frozen=True)
@@ -460,18 +460,6 @@ def test_each_defect_is_named_once():
         "2 fail by volta-columns, a known defect of llama.cpp (docs/findings.md)",
         "1 fails by masked-rows, a known defect of llama.cpp (docs/findings.md)",
     ]
-
-
-@dataclass(frozen=True)
-class OneBuild(StandIn):
-    """A session whose build is of b11549."""
-
-    options = RunOptions(None)
-
-    def build_for(self, target):
-        return SimpleNamespace(
-            manifest=SimpleNamespace(build_number="11549", source="pypi:xllamacpp==2026.10.11549", patches=())
-        )
 
 
 @dataclass(frozen=True)

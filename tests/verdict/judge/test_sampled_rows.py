@@ -1,5 +1,6 @@
 """Which rows of a large output are checked exactly, the verdict from them, and how far others may lie from V's hull."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,14 +116,17 @@ def test_what_was_checked_is_counted():
 
 HULL = (1, 1, 4)
 LOW, HIGH = np.full(HULL, -4.0), np.full(HULL, 1.0)
+ONE = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), LOW, HIGH)
+"""The first row is sampled and right."""
 
 
 def judged(value, expected=None, tolerance=None, low=LOW, high=HIGH, **more):
-    """Of two rows, the first is sampled and right; an element of the second has a value."""
+    """Of two rows, an element of the second has a value."""
     dst = np.full((1, 2, 1, 4), 0.5, np.float32)
     dst[0, 1, 0, 2] = value
-    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), low, high)
-    return judge_sample(StandInCase(), dst, sample, expected, tolerance or Tolerance(nmse=1.0 / 256), **more)
+    return judge_sample(
+        StandInCase(), dst, replace(ONE, low=low, high=high), expected, tolerance or Tolerance(nmse=1.0 / 256), **more
+    )
 
 
 def test_a_row_that_is_not_sampled_may_be_outside_the_hull_by_the_tolerance():
@@ -142,7 +146,7 @@ def test_the_largest_value_of_a_head_allows_all_its_channels():
     dst = np.full((1, 2, 2, 4), 0.5, np.float32)
     dst[0, 1, 1, 2] = 1.25
     two = np.concatenate([low, np.full((1, 1, 4), -1.0)], axis=1)  # and no other head
-    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), two, np.ones((1, 2, 4)))
+    sample = replace(ONE, low=two, high=np.ones((1, 2, 4)))
     assert judge_sample(StandInCase(), dst, sample, None, Tolerance(nmse=1 / 256)).status is Status.FAIL
 
 
@@ -152,10 +156,9 @@ def test_unwritten_elements_are_counted_where_the_output_was_computed():
     assert "1 elements never written" in found.reason and not found.only_masked_nan
     dst = np.full((1, 3, 1, 4), poison, np.float32)
     dst[0, 0] = 0.5
-    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), LOW, HIGH)
-    some = judge_sample(StandInCase(), dst, sample, None, Tolerance(), among=np.array([(0, 0, 0), (0, 1, 0)]))
+    some = judge_sample(StandInCase(), dst, ONE, None, Tolerance(), among=np.array([(0, 0, 0), (0, 1, 0)]))
     assert "; 4 elements never written" in some.reason
-    assert "; 8 elements never written" in judge_sample(StandInCase(), dst, sample, None, Tolerance()).reason
+    assert "; 8 elements never written" in judge_sample(StandInCase(), dst, ONE, None, Tolerance()).reason
 
 
 def predicted(bound):
@@ -189,12 +192,11 @@ def test_only_rows_that_were_computed_are_read():
 def test_a_wrong_sampled_row_and_an_odd_one_are_both_named():
     dst = np.full((1, 2, 1, 4), 0.5, np.float32)
     dst[0, 0], dst[0, 1] = 0.9, 9.0
-    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), LOW, HIGH)
-    found = judge_sample(StandInCase(), dst, sample, None, Tolerance(nmse=1e-3))
+    found = judge_sample(StandInCase(), dst, ONE, None, Tolerance(nmse=1e-3))
     assert found.reason.startswith("1 rows (sequence, query, head: (0, 1, 0)) are not finite, or outside")
     assert "; NMSE 6.40e-01 is above the tolerance" in found.reason
     dst[0, 0] = 0.5
-    found = judge_sample(StandInCase(), dst, sample, None, Tolerance(nmse=1e-3))
+    found = judge_sample(StandInCase(), dst, ONE, None, Tolerance(nmse=1e-3))
     assert found.status is Status.FAIL and found.reason.endswith("V's convex hull")
 
 
