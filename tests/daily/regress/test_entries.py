@@ -6,11 +6,12 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.daily.regress.entries import Given, entries_on_targets, run_suite, session_for
+from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import WHOLE, RunPart, Shard
 from fattn_probe.daily.regress.runner import SuiteRunner
 from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.machine.run.session import RunOptions, Session
-from tests.daily.regress.test_runner import Judged, history_at
+from tests.daily.regress.test_runner import Judged
 
 SCENARIO = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 1\nn_kv: 64\nmatrix: {n_q: [1, 2], n_kv: [64, 128]}\n"
 SUITE = """version: 1
@@ -41,7 +42,7 @@ def suite(tmp_path):
 
 
 def run(path: Path, given: Given, part: RunPart = WHOLE):
-    with history_at(path.parent) as history:
+    with open_history(path.parent / "h.db") as history:
         session = Session(RunOptions(tree=None))
         runner = SuiteRunner(history, session, path.stem, cluster=Judged(), only=given.only, part=part)
         pairs = list(entries_on_targets(load_suite(path), path.parent, given))

@@ -8,18 +8,17 @@ import pytest
 
 from fattn_probe.base.errors import ComparisonError, RegressionError, UnjudgedError
 from fattn_probe.daily.regress.changes import ChangeKind, changes
-from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.junit import junit
-from fattn_probe.daily.regress.records import Identity, Result, Run, Settings
+from fattn_probe.daily.regress.records import Result, Run, Settings
 from fattn_probe.daily.regress.report import report
 from fattn_probe.daily.regress.runner import Outcome
 from fattn_probe.daily.regress.tables import as_json, markdown, not_checked, raise_if_regressed, render
 from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.bitwise import not_made
 from fattn_probe.verdict.judge.checks import Checks
+from tests.daily.regress.made import SIM, night
 from tests.made import shown
 
-SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 RUN = Run(1, "ab" * 16, SIM, "nightly", "2026-01-02T03:04:05.678+00:00", None)
 RACE = Finding("race", "race: two warps", "f<1>", "ggml/a.cuh", 7, (0, 1, 0), (3, 2, 0), ("f at ggml/a.cuh:7",))
 ABORT = Finding("abort", "GGML_ASSERT failed", file="ggml/b.cu", line=9)
@@ -257,14 +256,11 @@ def test_a_regression_by_a_known_defect_says_which():
     assert change.words == "was pass: volta-columns, a known defect of llama.cpp (docs/findings.md): trap: __trap()"
 
 
-def test_the_history_keeps_a_known_defect_and_the_page_names_it_once(tmp_path):
-    with open_history(tmp_path / "h.db") as history:
-        run = history.begin(SIM, "quick", planned=47)
-        for result in (*TRAPS, replace(WRONG, diagnosis=CAUSE)):
-            history.add(run, result)
-        assert {item.known for item in history.results(run).values()} == {"volta-columns", ""}
-        assert history.results(run)["wrong"].diagnosis == CAUSE
-        page = report(history)
+def test_the_history_keeps_a_known_defect_and_the_page_names_it_once(empty):
+    run = night(empty, *TRAPS, replace(WRONG, diagnosis=CAUSE), planned=47, ended=False)
+    assert {item.known for item in empty.results(run).values()} == {"volta-columns", ""}
+    assert empty.results(run)["wrong"].diagnosis == CAUSE
+    page = report(empty)
     assert page.count("46 fail by volta-columns") == 1
     wrong = page[page.index("<h3>Wrong outputs</h3>") : page.index("scenarios through")]
     assert "not as designed" in wrong and CAUSE in html.unescape(wrong).replace("<wbr>", "")

@@ -1,6 +1,5 @@
 """Runs of a suite into a history, and beside those of a merge base; a judge returns prepared statuses."""
 
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +15,9 @@ from fattn_probe.cli.regress import accepted
 from fattn_probe.daily.regress import merge_base as module
 from fattn_probe.daily.regress.changes import ChangeKind
 from fattn_probe.daily.regress.entries import Given
-from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.merge_base import MergeBase, merge_base_of
 from fattn_probe.daily.regress.night import night_of, shown
-from fattn_probe.daily.regress.records import MERGE_BASE, Identity, Result, RunPart, parse_shard
+from fattn_probe.daily.regress.records import MERGE_BASE, Result, RunPart, parse_shard
 from fattn_probe.daily.regress.runner import Planned, SuiteRunner, with_orders
 from fattn_probe.daily.regress.schedule import Ordering, Orders
 from fattn_probe.daily.regress.selection import CaseSelection
@@ -28,10 +26,10 @@ from fattn_probe.daily.regress.tables import as_json, markdown, raise_if_regress
 from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.orders import ENDED, OrderDifference
 from fattn_probe.machine.run.session import RunOptions, Session
+from tests.daily.regress.made import SIM
 from tests.made import H200
 from tests.stand_in import StandIn
 
-SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 OP = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_q": 1, "n_kv": 64}
 NAMES = ["gqa", *(f"sweep-n_q={number}" for number in range(61))]
 CASES = tuple(resolve(Scenario.model_validate(OP | {"seed": seed}), name, "f") for seed, name in enumerate(NAMES))
@@ -57,12 +55,6 @@ class Judged(StandIn):
             yield Result(case.name, case.digest, status, output="00" if status == "pass" else None)
 
 
-@contextmanager
-def history_at(path):
-    with open_history(path / "history.db") as found:
-        yield found
-
-
 def run(history, only="", accept="", shard="1/1", stop=-1, **statuses):
     """One run of the suite's cases whose names match `only`, as `regress` makes it; interrupted after `stop` cases."""
     session = Session(RunOptions(tree=None))
@@ -79,11 +71,10 @@ def said(outcome):
 
 
 @pytest.fixture
-def history(tmp_path):
+def history(empty):
     """A history whose baseline is a run of all 62 cases."""
-    with history_at(tmp_path) as found:
-        run(found, accept="all of them")
-        yield found
+    run(empty, accept="all of them")
+    return empty
 
 
 def test_one_case_beside_a_larger_baseline_is_compared_with_itself_alone(history):
@@ -126,16 +117,15 @@ def test_cases_that_the_suite_no_longer_has_are_reported_and_not_lost(history):
     assert night.not_run == 0
 
 
-def test_the_first_accepted_run_says_that_it_is_the_first(tmp_path):
-    with history_at(tmp_path) as history:
-        before = run(history)
-        assert "has no baseline yet: --accept WHY makes a run the baseline" in said(before)
-        assert "**nothing wrong, no baseline yet**" in markdown([before])
-        first = run(history, accept="looked at")
-        assert f"accepted {first.run.uid[:8]} as the first baseline of sim:h200 (looked at)" in said(first)
-        assert "has no baseline yet" not in said(first)
-        assert "**nothing wrong, the first baseline**" in markdown([first])
-        assert history.baseline(SIM.line, "quick").uid == first.run.uid
+def test_the_first_accepted_run_says_that_it_is_the_first(empty):
+    before = run(empty)
+    assert "has no baseline yet: --accept WHY makes a run the baseline" in said(before)
+    assert "**nothing wrong, no baseline yet**" in markdown([before])
+    first = run(empty, accept="looked at")
+    assert f"accepted {first.run.uid[:8]} as the first baseline of sim:h200 (looked at)" in said(first)
+    assert "has no baseline yet" not in said(first)
+    assert "**nothing wrong, the first baseline**" in markdown([first])
+    assert empty.baseline(SIM.line, "quick").uid == first.run.uid
 
 
 def test_a_later_accepted_run_names_the_one_it_replaces(history):
@@ -198,42 +188,39 @@ def compared(history, outcome):
     return list(BASE.compared([outcome], PAIRS, Path(), runner, Given(only="q")))
 
 
-def test_only_what_the_merge_base_does_not_do_too_is_a_change(tmp_path, ran):
-    with history_at(tmp_path) as history:
-        head, ran.outcome = run(history, gqa="fail", **KNOWN), run(history, **KNOWN)
-        (found,) = compared(history, head)
-        assert [(change.case, change.kind) for change in found.changes] == [("gqa", ChangeKind.NEW_FAILURE)]
-        accepted = history.baseline(head.run.identity.line, "quick")
-        assert found.baseline.uid == ran.outcome.run.uid == accepted.uid
-        assert history.accepted(accepted).endswith(": ccccccccc, the merge base with origin/master")
-        (call,) = ran.calls
-        assert call.runner.session.options.tree.spec == f"git+file:///a/fork@{'c' * 40}"
-        assert (call.runner.part.night, call.given.only) == (MERGE_BASE + "c" * 40, "q")
-        assert [entry.name for entry, _ in call.pairs] == [""], "no entry that the branch did not run"
-        text = markdown([found], "the files")
-        assert "\nthe files\n" in text and "| sweep-n_q=1 | known failure |" in text
-        (same,) = compared(history, ran.outcome)
-        raise_if_regressed([same], MOST_LOST)
+def test_only_what_the_merge_base_does_not_do_too_is_a_change(empty, ran):
+    head, ran.outcome = run(empty, gqa="fail", **KNOWN), run(empty, **KNOWN)
+    (found,) = compared(empty, head)
+    assert [(change.case, change.kind) for change in found.changes] == [("gqa", ChangeKind.NEW_FAILURE)]
+    accepted = empty.baseline(head.run.identity.line, "quick")
+    assert found.baseline.uid == ran.outcome.run.uid == accepted.uid
+    assert empty.accepted(accepted).endswith(": ccccccccc, the merge base with origin/master")
+    (call,) = ran.calls
+    assert call.runner.session.options.tree.spec == f"git+file:///a/fork@{'c' * 40}"
+    assert (call.runner.part.night, call.given.only) == (MERGE_BASE + "c" * 40, "q")
+    assert [entry.name for entry, _ in call.pairs] == [""], "no entry that the branch did not run"
+    text = markdown([found], "the files")
+    assert "\nthe files\n" in text and "| sweep-n_q=1 | known failure |" in text
+    (same,) = compared(empty, ran.outcome)
+    raise_if_regressed([same], MOST_LOST)
 
 
-def test_a_run_that_ended_early_is_compared_by_what_it_judged(tmp_path, ran):
-    with history_at(tmp_path) as history:
-        accepted = run(history, accept="long ago")
-        head, ran.outcome = run(history, stop=2), run(history)
-        (found,) = compared(history, head)
-        names = sorted(head.results)
-        assert 0 < len(names) < len(CASES)
-        assert ran.calls[0].given.only == f"^(?:{'|'.join(names)})$".replace("-", "\\-")
-        assert found.changes == ()
-        assert history.baseline(head.run.identity.line, "quick").uid == accepted.run.uid, "it has one already"
+def test_a_run_that_ended_early_is_compared_by_what_it_judged(empty, ran):
+    accepted = run(empty, accept="long ago")
+    head, ran.outcome = run(empty, stop=2), run(empty)
+    (found,) = compared(empty, head)
+    names = sorted(head.results)
+    assert 0 < len(names) < len(CASES)
+    assert ran.calls[0].given.only == f"^(?:{'|'.join(names)})$".replace("-", "\\-")
+    assert found.changes == ()
+    assert empty.baseline(head.run.identity.line, "quick").uid == accepted.run.uid, "it has one already"
 
 
-def test_the_run_of_a_merge_base_is_not_what_a_report_shows(tmp_path):
-    with history_at(tmp_path) as history:
-        mine, base = run(history, gqa="fail"), run(history)
-        history.connection.execute("UPDATE runs SET night = ? WHERE id = ?", (f"{MERGE_BASE}c", base.run.id))
-        assert [one.uid for one in history.last_runs()] == [mine.run.uid]
-        assert [night.run.uid for night in shown(history)] == [mine.run.uid]
+def test_the_run_of_a_merge_base_is_not_what_a_report_shows(empty):
+    mine, base = run(empty, gqa="fail"), run(empty)
+    empty.connection.execute("UPDATE runs SET night = ? WHERE id = ?", (f"{MERGE_BASE}c", base.run.id))
+    assert [one.uid for one in empty.last_runs()] == [mine.run.uid]
+    assert [night.run.uid for night in shown(empty)] == [mine.run.uid]
 
 
 def test_a_release_has_no_merge_base():
