@@ -1,4 +1,4 @@
-"""What tests of the verdict make: predictions, cases, outputs on a terminal."""
+"""What tests of the verdict make: predictions, and a session as far as its build."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -7,10 +7,7 @@ import numpy as np
 
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction
-from tests.made import case_of
 from tests.stand_in import StandIn
-
-__all__ = ["OneBuild", "Prediction", "case_of", "predicted"]
 
 
 @dataclass(frozen=True)

@@ -198,18 +198,16 @@ def test_lanes_that_were_not_read_leave_a_quantity_out():
 
 
 def test_softcap_and_alibi():
+    def cap(name, kb0, values):
+        return np.float32(20) * np.tanh(values) if name == "KQ" else values
+
     for more in ("logit_softcap: 20", "max_bias: 8"):
         case, inputs = small_case(SCENARIO.replace("mask: {kind: causal}", f"mask: {{kind: alibi}}\n{more}"))
         if "softcap" in more:
-            capped = judged(case=case, inputs=inputs, fault=lambda name, kb0, values: cap(name, values))
-            assert capped.deviation is None
+            assert judged(case=case, inputs=inputs, fault=cap).deviation is None
             assert judged(case=case, inputs=inputs).deviation.quantity == "KQ"
         else:
             assert judged(WIDE, 16, 1, case=case, inputs=inputs, work=replace(whole(), zt_gqa=1)).deviation is None
-
-
-def cap(name, values):
-    return np.float32(20) * np.tanh(values) if name == "KQ" else values
 
 
 def test_an_overflow_that_arithmetic_makes_is_no_deviation():

@@ -130,11 +130,7 @@ def test_stages_follow_the_steps():
     assert "stored by block 4 " not in text
     assert "stored by block 4 " in " ".join(shown(followed(0.5), verbose=True).split())
     assert "first deviation: none" in shown(followed(1e-4))  # within the bound
-    assert "not followed to the end: no model" in shown(traced_without(missing="no model"))
-
-
-def traced_without(**more):
-    return replace(traced(), **more)
+    assert "not followed to the end: no model" in shown(replace(traced(), missing="no model"))
 
 
 def test_a_deviation_of_a_step_is_first_and_a_number_that_is_not_finite_is_one():

@@ -19,15 +19,13 @@ from fattn_probe.verdict.measure.sampled import Sampled, judge_sample, rows_of, 
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 from fattn_probe.verdict.truth.reference.sampled import Sample, choose_rows, sample
-from tests.made import launch_of
+from tests.made import case_with, launch_of
 from tests.verdict import made
-from tests.verdict.judge.test_no_prediction import StandInCase
+from tests.verdict.judge.test_no_prediction import WITHOUT_MASK
 
 
-def case_of(n_q=40, n_kv=1000, n_head=8, n_head_kv=2, **more):
-    fields = {"hsk": 128, "n_q": n_q, "n_kv": n_kv, "n_head": n_head, "n_head_kv": n_head_kv, **more}
-    text = "version: 1\nabout: x\n" + "".join(f"{name}: {value}\n" for name, value in fields.items())
-    return made.case_of(text)
+def case_of(**fields):
+    return case_with(**{"hsk": 128, "n_q": 40, "n_kv": 1000, "n_head": 8, "n_head_kv": 2} | fields)
 
 
 def geometry_for(case, blocks):
@@ -125,7 +123,7 @@ def judged(value, expected=None, tolerance=None, low=LOW, high=HIGH, **more):
     dst = np.full((1, 2, 1, 4), 0.5, np.float32)
     dst[0, 1, 0, 2] = value
     return judge_sample(
-        StandInCase(), dst, replace(ONE, low=low, high=high), expected, tolerance or Tolerance(nmse=1.0 / 256), **more
+        WITHOUT_MASK, dst, replace(ONE, low=low, high=high), expected, tolerance or Tolerance(nmse=1.0 / 256), **more
     )
 
 
@@ -147,7 +145,7 @@ def test_the_largest_value_of_a_head_allows_all_its_channels():
     dst[0, 1, 1, 2] = 1.25
     two = np.concatenate([low, np.full((1, 1, 4), -1.0)], axis=1)  # and no other head
     sample = replace(ONE, low=two, high=np.ones((1, 2, 4)))
-    assert judge_sample(StandInCase(), dst, sample, None, Tolerance(nmse=1 / 256)).status is Status.FAIL
+    assert judge_sample(WITHOUT_MASK, dst, sample, None, Tolerance(nmse=1 / 256)).status is Status.FAIL
 
 
 def test_unwritten_elements_are_counted_where_the_output_was_computed():
@@ -156,9 +154,9 @@ def test_unwritten_elements_are_counted_where_the_output_was_computed():
     assert "1 elements never written" in found.reason and not found.only_masked_nan
     dst = np.full((1, 3, 1, 4), poison, np.float32)
     dst[0, 0] = 0.5
-    some = judge_sample(StandInCase(), dst, ONE, None, Tolerance(), among=np.array([(0, 0, 0), (0, 1, 0)]))
+    some = judge_sample(WITHOUT_MASK, dst, ONE, None, Tolerance(), among=np.array([(0, 0, 0), (0, 1, 0)]))
     assert "; 4 elements never written" in some.reason
-    assert "; 8 elements never written" in judge_sample(StandInCase(), dst, ONE, None, Tolerance()).reason
+    assert "; 8 elements never written" in judge_sample(WITHOUT_MASK, dst, ONE, None, Tolerance()).reason
 
 
 def predicted(bound):
@@ -181,7 +179,7 @@ def test_the_largest_bound_of_a_heads_sampled_rows_counts_for_it():
         for value, status in ((0.99 * most, Status.PASS), (1.01 * most, Status.FAIL)):
             dst = np.full((1, 3, 2, 4), 0.5, np.float32)
             dst[0, 2, head, 1] = 1 + value
-            assert judge_sample(StandInCase(), dst, sample, expected, Tolerance()).status is status
+            assert judge_sample(WITHOUT_MASK, dst, sample, expected, Tolerance()).status is status
 
 
 def test_only_rows_that_were_computed_are_read():
@@ -192,16 +190,16 @@ def test_only_rows_that_were_computed_are_read():
 def test_a_wrong_sampled_row_and_an_odd_one_are_both_named():
     dst = np.full((1, 2, 1, 4), 0.5, np.float32)
     dst[0, 0], dst[0, 1] = 0.9, 9.0
-    found = judge_sample(StandInCase(), dst, ONE, None, Tolerance(nmse=1e-3))
+    found = judge_sample(WITHOUT_MASK, dst, ONE, None, Tolerance(nmse=1e-3))
     assert found.reason.startswith("1 rows (sequence, query, head: (0, 1, 0)) are not finite, or outside")
     assert "; NMSE 6.40e-01 is above the tolerance" in found.reason
     dst[0, 0] = 0.5
-    found = judge_sample(StandInCase(), dst, ONE, None, Tolerance(nmse=1e-3))
+    found = judge_sample(WITHOUT_MASK, dst, ONE, None, Tolerance(nmse=1e-3))
     assert found.status is Status.FAIL and found.reason.endswith("V's convex hull")
 
 
 def test_zeros_are_plausible_only_in_fully_masked_rows():
-    case = case_of(n_q=4, n_kv=64, n_head=1, n_head_kv=1, mask="{kind: masked_rows, every: 4, first: 1}")
+    case = case_of(n_q=4, n_kv=64, n_head=1, n_head_kv=1, mask={"kind": "masked_rows", "every": 4, "first": 1})
     high = np.full((1, 1, 128), 2.0)
     dst = np.full((1, 4, 1, 128), 1.5, np.float32)
     sample = Sample(np.array([(0, 0, 0)]), np.full((1, 128), 1.5), np.zeros(1), 0.5 * high, high)
@@ -223,7 +221,7 @@ def test_of_many_rows_three_are_listed(number, words):
 
 
 def test_zeros_in_any_number_of_fully_masked_rows_are_plausible():
-    case = case_of(n_q=400, n_kv=64, n_head=1, n_head_kv=1, mask="{kind: masked_rows, every: 2}")
+    case = case_of(n_q=400, n_kv=64, n_head=1, n_head_kv=1, mask={"kind": "masked_rows", "every": 2})
     high = np.full((1, 1, 128), 2.0)
     dst = np.full((1, 400, 1, 128), 1.5, np.float32)
     dst[0, ::2] = 0.0
@@ -235,13 +233,9 @@ def test_zeros_in_any_number_of_fully_masked_rows_are_plausible():
         assert judge_sample(case, wrong, sample, None, Tolerance(nmse=1e-6)).status is Status.FAIL
 
 
-OP = "version: 1\nabout: a test\nhsk: 32\nn_q: 200\nn_kv: 300\nn_head: 4\nn_head_kv: 2\nmask: {kind: causal}\n"
-OP += "tolerance: {nmse: 1e-6}\n"
-
-
 @pytest.fixture(scope="module")
 def case():
-    return made.case_of(OP)
+    return case_of(hsk=32, n_q=200, n_kv=300, n_head=4, mask={"kind": "causal"}, tolerance={"nmse": 1e-6})
 
 
 @pytest.fixture(scope="module")

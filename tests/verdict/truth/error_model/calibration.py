@@ -7,7 +7,6 @@ import numpy as np
 
 from fattn_probe.cases.scenario import Case
 from fattn_probe.machine.run.capture import Capture
-from fattn_probe.verdict.truth.error_model.prediction import Prediction
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
 from tests.verdict.truth.models import predicted
 
@@ -53,23 +52,12 @@ class Measured:
         }
 
 
-def prediction_of(case: Case, capture: Capture, device: str) -> Prediction:
-    """The prediction for a capture; every case here has a known kernel."""
-    values = operand_values(case.op, dict(capture.inputs))
-    prediction = predicted(case.op, values, capture.launches, ARCHITECTURES[device])
-    assert prediction is not None
-    return prediction
-
-
 def held(case: Case, capture: Capture, device: str) -> Measured:
-    """Measure a capture, without fully masked rows (0/0 on CUDA)."""
-    return measured(
-        case, device, capture, reference_of(case.op, dict(capture.inputs)), prediction_of(case, capture, device)
-    )
-
-
-def measured(case: Case, device: str, capture: Capture, reference: Any, prediction: Prediction) -> Measured:
-    """The numbers of a capture."""
+    """Measure a capture, without fully masked rows (0/0 on CUDA); every case here has a known kernel."""
+    inputs = dict(capture.inputs)
+    reference = reference_of(case.op, inputs)
+    prediction = predicted(case.op, operand_values(case.op, inputs), capture.launches, ARCHITECTURES[device])
+    assert prediction is not None
     rows = np.isfinite(capture.dst).all(axis=3)
     error = (capture.dst - reference)[rows]
     expected = prediction.row_rmse[rows]

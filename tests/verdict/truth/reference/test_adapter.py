@@ -1,6 +1,6 @@
 """A case of a scenario file to its exact answer."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -143,14 +143,13 @@ def test_a_mask_may_be_all_minus_infinity(value, fine):
         reference_of(case.op, inputs)
 
 
+def with_tensors(case, tensors):
+    return replace(case, op=replace(case.op, tensors=tensors))
+
+
 def changed(case, name, **values):
     """The case with another view of a tensor."""
-    views = {**case.op.tensors, name: dataclasses.replace(case.op.tensors[name], **values)}
-    return dataclasses.replace(case, op=dataclasses.replace(case.op, tensors=views))
-
-
-def without_tensors(case):
-    return dataclasses.replace(case, op=dataclasses.replace(case.op, tensors={}))
+    return with_tensors(case, {**case.op.tensors, name: replace(case.op.tensors[name], **values)})
 
 
 SPOILT = {
@@ -163,14 +162,14 @@ SPOILT = {
     "a-case: head size of K is 32, of Q 64": lambda case, inputs: (changed(case, "K", ne=(32, 64, 1, 1)), inputs),
     r"V has nb\[0\] = 4": lambda case, inputs: (changed(case, "V", nb=(4, 128, 8192, 8192)), inputs),
     "V has 8192 bytes, V .* reaches to 8320": lambda case, inputs: (changed(case, "V", offset=128), inputs),
-    "no tensor Q; there is no tensor K": lambda case, inputs: (without_tensors(case), inputs),
+    "no tensor Q; there is no tensor K": lambda case, inputs: (with_tensors(case, {}), inputs),
 }
 
 
 @pytest.mark.parametrize("said", SPOILT)
 def test_inputs_at_odds_with_the_case_are_one_clear_error(said):
     case, inputs = case_of("n_head: 1\n")
-    spoilt, inputs = SPOILT[said](dataclasses.replace(case, name="a-case"), inputs)
+    spoilt, inputs = SPOILT[said](replace(case, name="a-case"), inputs)
     with pytest.raises(InputError, match=said) as caught:
         reference_of(spoilt.op, inputs, spoilt.name)
     assert "case a-case: " in str(caught.value)
