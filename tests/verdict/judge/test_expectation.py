@@ -17,7 +17,7 @@ from fattn_probe.llama.launch.families import MMA_F16, VEC
 from fattn_probe.verdict.judge import checks as limits
 from fattn_probe.verdict.judge import expectation
 from fattn_probe.verdict.judge.checks import Checks, is_huge, sample_of
-from fattn_probe.verdict.judge.expectation import MODEL_FLOP, expected_of, uses_model
+from fattn_probe.verdict.judge.expectation import MODEL_FLOP, bit_exact, expected_of, uses_model
 from tests.verdict.made import predicted
 
 SHAPE = (1, 6, 2, 4)
@@ -202,3 +202,18 @@ def test_of_some_rows_the_model_computes_these_alone_where_it_can():
     assert not uses_model(made, mma, "auto", np.zeros((16, 3), np.int64))
     assert not uses_model(case(flop=1.0, nbytes=(1, 1), period=1), mma, "auto")
     assert not uses_model(made, vec, "auto", rows)
+
+
+@pytest.mark.parametrize(
+    ("engine", "flavour", "arch", "known"),
+    [
+        ("sim", "release", 75, True),
+        ("sim", "debug", 90, False),
+        ("sim", "check", 90, False),
+        ("cuda", "release", 90, True),
+        ("cuda", "release", 89, False),
+        ("cuda", "debug", 90, False),
+    ],
+)
+def test_where_a_correct_kernel_has_the_models_every_bit(engine, flavour, arch, known):
+    assert bit_exact({"engine": engine, "flavour": flavour}, arch) == known
