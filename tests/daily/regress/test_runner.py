@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -59,10 +60,13 @@ class Judged(StandIn):
             yield Result(case.name, case.digest, status, output="00" if status == "pass" else None)
 
 
-def run(history, only="", accept="", shard="1/1", stop=-1, **statuses):
-    """One run of the suite's cases whose names match `only`, as `regress` makes it; interrupted after `stop` cases."""
-    session = Session(RunOptions(tree=None))
-    runner = SuiteRunner(history, session, "quick", cluster=Judged(statuses, stop), only=only)
+def run(history, only="", accept="", shard="1/1", stop=-1, until_failure=None, **statuses):
+    """One run of the suite's cases whose names match `only`, as `regress` makes it; interrupted after `stop` cases.
+
+    Or at the first failure, which is told to `until_failure`.
+    """
+    session, more = Session(RunOptions(tree=None)), {"say": until_failure, "exit_first": True} if until_failure else {}
+    runner = SuiteRunner(history, session, "quick", cluster=Judged(statuses, stop), only=only, **more)
     selection = CaseSelection(CASES).some(only).of(parse_shard(shard))
     (found,) = runner.outcomes([Planned("quick", session, H200, selection)])
     return accepted(history, found, accept) if accept else found
@@ -140,14 +144,9 @@ def test_a_later_accepted_run_names_the_one_it_replaces(history):
 
 
 def test_the_first_failure_ends_the_run_with_the_exit_code_of_a_whole_one(history):
-    said = []
-    session = Session(RunOptions(tree=None))
-    words = {"sweep-n_q=3": "fail", "sweep-n_q=4": "fail"}
-    runner = SuiteRunner(
-        history, session, "quick", lambda *told: said.append(told), cluster=Judged(words), exit_first=True
-    )
-    (outcome,) = runner.outcomes([Planned("quick", session, H200, CaseSelection(CASES))])
-    assert said == [("fail sweep-n_q=3 on sim:h200: ", "fail")]
+    say = Mock()
+    outcome = run(history, until_failure=say, **{"sweep-n_q=3": "fail", "sweep-n_q=4": "fail"})
+    say.assert_called_once_with("fail sweep-n_q=3 on sim:h200: ", "fail")
     assert (outcome.stopped, outcome.counts["not run"]) == ("at the first failure", len(CASES) - 5)
     assert outcome.lost == 0
     with pytest.raises(RegressionError, match=r"^sim:h200: 1 regression \(1 new failure\)$"):
@@ -158,12 +157,9 @@ def test_the_first_failure_ends_the_run_with_the_exit_code_of_a_whole_one(histor
 
 def test_a_failure_of_the_baseline_is_neither_said_nor_an_end(history):
     run(history, accept="it fails", gqa="fail")
-    said = []
-    session = Session(RunOptions(tree=None))
-    judged = Judged({"gqa": "fail"})
-    runner = SuiteRunner(history, session, "quick", lambda *told: said.append(told), cluster=judged, exit_first=True)
-    (outcome,) = runner.outcomes([Planned("quick", session, H200, CaseSelection(CASES))])
-    assert (said, outcome.stopped, outcome.counts["not run"]) == ([], "", 0)
+    say = Mock()
+    outcome = run(history, until_failure=say, gqa="fail")
+    assert (say.called, outcome.stopped, outcome.counts["not run"]) == (False, "", 0)
 
 
 TREE = Tree("/a/fork", Path("/a/fork"), "?", "head", None)
