@@ -56,15 +56,11 @@ def test_nothing_finite_at_all(reference):
     assert np.isnan([getattr(found, name) for name in errors]).all()
 
 
-def test_an_answer_of_zeros():
+def test_an_answer_of_zeros_or_near_the_smallest_float64():
     zeros = np.zeros(SHAPE)
     assert measure(zeros.astype(np.float32), zeros).nmse == 0.0
     assert measure(np.full(SHAPE, 1e-30, np.float32), zeros).nmse == np.inf
-
-
-def test_an_answer_near_the_smallest_float64():
-    tiny = np.full(SHAPE, 1e-300)
-    assert measure(np.full(SHAPE, 1e30, np.float32), tiny).max_rel == np.inf
+    assert measure(np.full(SHAPE, 1e30, np.float32), np.full(SHAPE, 1e-300)).max_rel == np.inf
 
 
 def upstream_in_scalars(a, b):
@@ -81,11 +77,7 @@ def test_upstream_nmse_is_the_loop_of_its_source():
     a, b = (rng.standard_normal(SHAPE).astype(np.float32) for _ in range(2))
     assert upstream_nmse(a, b) == pytest.approx(upstream_in_scalars(a, b), rel=1e-14)
     assert upstream_nmse(a, b) != pytest.approx(nmse(a, b.astype(np.float64)), rel=1e-3)
-
-
-def test_upstream_nmse_of_zeros_is_nan():
-    zeros = np.zeros(SHAPE, np.float32)
-    assert np.isnan(upstream_nmse(zeros, zeros))
+    assert np.isnan(upstream_nmse(0 * a, 0 * a))
 
 
 def test_likeness_counts_bits_and_finds_the_largest_difference():
