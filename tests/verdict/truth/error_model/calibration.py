@@ -6,19 +6,12 @@ from typing import Any
 import numpy as np
 
 from fattn_probe.cases.scenario import Case
+from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
+from tests.made import target
 from tests.verdict.truth.models import predicted
-
-ARCHITECTURES = {
-    "sim:gtx1060": 61,
-    "sim:v100": 70,
-    "sim:rtx2060": 75,
-    "sim:rtx3060": 86,
-    "sim:rtx3090ti": 86,
-    "sim:rtx4070": 89,
-    "sim:h200": 90,
-}
 
 
 @dataclass(frozen=True)
@@ -56,14 +49,16 @@ def held(case: Case, capture: Capture, device: str) -> Measured:
     """Measure a capture, without fully masked rows (0/0 on CUDA); every case here has a known kernel."""
     inputs = dict(capture.inputs)
     reference = reference_of(case.op, inputs)
-    prediction = predicted(case.op, operand_values(case.op, inputs), capture.launches, ARCHITECTURES[device])
+    prediction = predicted(
+        case.op, operand_values(case.op, inputs), capture.launches, arch_number(target(device).device.arch)
+    )
     assert prediction is not None
     rows = np.isfinite(capture.dst).all(axis=3)
     error = (capture.dst - reference)[rows]
     expected = prediction.row_rmse[rows]
     sampled = prediction.sampled[rows]
     by_row = np.sqrt(np.square(error).mean(axis=1)) / np.maximum(expected, 1e-300)
-    kernel = next(launch for launch in capture.launches if launch.kernel in KERNELS)
+    kernel = next(launch for launch in capture.launches if launch.kernel in BY_KERNEL)
     return Measured(
         name=case.name,
         device=device,
@@ -77,6 +72,3 @@ def held(case: Case, capture: Capture, device: str) -> Measured:
         worst=float((np.abs(error) / np.maximum(prediction.bound[rows], 1e-300)).max()),
         row=float(by_row[sampled].max()),
     )
-
-
-KERNELS = ("flash_attn_ext_f16", "flash_attn_tile", "flash_attn_ext_vec")
