@@ -1,12 +1,14 @@
 """What tests of all rooms use: places, targets, cases, and what a terminal shows."""
 
 import io
+import json
 from pathlib import Path
 
 from rich.console import Console
 
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, load, loads
+from fattn_probe.cases.scenario import Scenario, expand, load, loads
+from fattn_probe.llama.launch.record import parse_launch
 
 ROOT = Path(__file__).resolve().parents[1]
 SCENARIOS = ROOT / "scenarios"
@@ -16,7 +18,14 @@ def target(name):
     return parse_target(name, load_devices())
 
 
-CPU, H200 = target("cpu"), target("sim:h200")
+CPU, GPU, H200 = map(target, ("cpu", "gpu", "sim:h200"))
+CAUSAL = "mask: {kind: causal}"
+
+
+def shape(hsk, n_head, n_head_kv, n_q, n_kv, *more):
+    """A scenario of these sizes and further lines."""
+    sizes = f"hsk: {hsk}\nn_head: {n_head}\nn_head_kv: {n_head_kv}\nn_q: {n_q}\nn_kv: {n_kv}"
+    return "\n".join(("version: 1\nabout: x", sizes, *more)) + "\n"
 
 
 def case_of(text):
@@ -25,10 +34,22 @@ def case_of(text):
     return case
 
 
+def case_with(**fields):
+    """The only case of a scenario with these fields."""
+    (case,) = expand(Scenario.model_validate({"version": 1, "about": "x"} | fields).named("case"))
+    return case
+
+
 def shipped(name):
     """The only case of a shipped scenario."""
     (case,) = expand(load(SCENARIOS / f"{name}.yaml"))
     return case
+
+
+def launch_of(kernel, grid=(1, 1, 1), block=(32, 4, 1), **more):
+    """The launch of a kernel, which has its template arguments: `flash_attn_tile<64, 64, 2, 1, false>`."""
+    line = {"order": 0, "kernel": f"void {kernel}(char)", "grid": grid, "block": block, "shared": 0}
+    return parse_launch(json.dumps(line | more))
 
 
 def shown(renderable, width=200):

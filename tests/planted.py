@@ -5,26 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.verdict.diagnose.row import Around, AttentionRow
-
-SCENARIO = """
-version: 1
-about: a batch whose faults are planted
-hsk: 128
-n_head: 4
-n_head_kv: 2
-n_q: 16
-n_kv: {n_kv}
-mask: {{kind: causal}}
-seed: 3
-"""
+from tests import made
+from tests.made import CAUSAL, shape
 
 
 def case_of(n_kv):
-    (case,) = expand(loads(SCENARIO.format(n_kv=n_kv), "planted.yaml"))
-    return case
+    """A batch whose faults are planted."""
+    return made.case_of(shape(128, 4, 2, 16, n_kv, CAUSAL, "seed: 3"))
 
 
 def last_key_dropped(row, geometry, place):

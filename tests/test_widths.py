@@ -45,7 +45,7 @@ from fattn_probe.verdict.measure.verdict import Status, Verdict
 from fattn_probe.verdict.present.tables import render as render_compare
 from tests.daily.inspect.made_facts import gqa
 from tests.daily.inspect.test_view import on_rtx4070
-from tests.daily.triage.test_answer import FLAGS, SAID
+from tests.daily.triage.test_verdict import FLAGS, SAID
 from tests.llama.build.test_key import MANIFEST
 from tests.made import shown
 

@@ -34,7 +34,7 @@ TESTS = (
     *(
         "tests/daily/reproduce/test_reproduce.py",
         "tests/daily/regress/test_one_judge.py",
-        "tests/daily/regress/test_outcome.py",
+        "tests/daily/regress/test_changes.py",
     ),
 )
 EQUIVALENT = Path(__file__).with_name("equivalent.yaml")

@@ -1,14 +1,25 @@
-"""What tests of the verdict make: predictions, cases, outputs on a terminal."""
+"""What tests of the verdict make: predictions, and a session as far as its build."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 
+from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction
-from tests.made import case_of
 from tests.stand_in import StandIn
 
-__all__ = ["Prediction", "case_of", "predicted"]
+
+@dataclass(frozen=True)
+class OneBuild(StandIn):
+    """A session as far as the source of its build, b11549."""
+
+    source: str = "pypi:xllamacpp==2026.10.11549"
+    build_number: str = "11549"
+    options = RunOptions(None)
+
+    def build_for(self, target):
+        return SimpleNamespace(manifest=SimpleNamespace(source=self.source, build_number=self.build_number, patches=()))
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fattn_probe.cases.device.target import Target
 from fattn_probe.cases.op.gguf_file import TensorData, write_gguf
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cli import exit_codes
 from fattn_probe.cli.compare import compare_files
 from fattn_probe.machine.run.capture import Capture, write_capture
@@ -17,6 +15,7 @@ from fattn_probe.verdict.judge.cases import judge_cases
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.verdict import Status
 from tests.machine.run import toy
+from tests.made import CPU, case_of, shape
 from tests.stand_in import StandIn
 
 
@@ -107,7 +106,6 @@ class Never(StandIn):
 
 @pytest.mark.parametrize("sample", ["all", 3])
 def test_data_that_leave_f16_cannot_be_judged(sample):
-    text = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 4\nn_kv: 64\ndata: {K: {kind: normal, scale: 1.0e+6}}\n"
-    cases = expand(loads(text, "case.yaml"))
-    (result,) = judge_cases(Never(), [(cases[0], [Target("cpu")])], Checks(sample=sample))
+    case = case_of(shape(64, 2, 2, 4, 64, "data: {K: {kind: normal, scale: 1.0e+6}}"))
+    (result,) = judge_cases(Never(), [(case, [CPU])], Checks(sample=sample))
     assert result.status is Status.UNJUDGED

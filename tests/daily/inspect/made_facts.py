@@ -42,6 +42,10 @@ DECISIONS = (
         (Term("use_gqa_opt", "true"), Term("gqa_ratio", "7")),
     ),
 )
+TEMPLATE = {"DKQ": 64, "DV": 64, "ncols1": 8, "ncols2": 8, "use_logit_softcap": False, "V_is_K_view": False}
+BATCHES = {"nbatch_fa": 64, "nbatch_K2": 32, "nbatch_V2": 32, "nbatch_combine": 32}
+CONFIG = {"nthreads": 128, "occupancy": 2} | BATCHES | {"nstages": 2, "Q_in_reg": True}
+MMA_CHOICE = Choice("mma_f16", MMA, TEMPLATE, CONFIG, DECISIONS)
 REASONS = (
     "use_gqa_opt && gqa_ratio > 4 held (gqa_ratio = 7), so ncols2 = 8",
     "the vec kernel needed Q->ne[1] == 1; it is 7",
@@ -66,28 +70,13 @@ def tensors(hsk: int, heads: tuple[int, int], queries: int, kv: int) -> tuple[Te
     )
 
 
-def mma_choice(ncols1: int, ncols2: int, nbatch_fa: int) -> Choice:
-    template = {"DKQ": 64, "DV": 64, "ncols1": ncols1, "ncols2": ncols2, "use_logit_softcap": False}
-    config = {
-        "nthreads": 128,
-        "occupancy": 2,
-        "nbatch_fa": nbatch_fa,
-        "nbatch_K2": 32,
-        "nbatch_V2": 32,
-        "nbatch_combine": 32,
-        "nstages": 2,
-        "Q_in_reg": True,
-    }
-    return Choice("mma_f16", MMA, template | {"V_is_K_view": False}, config, DECISIONS)
-
-
 def stream_k(grid: Grid, number: int, limits: Limits | None = None) -> Facts:
     """Facts of an mma kernel of which only the division of work matters."""
     blocks = stream_k_blocks(grid, number, limits)
     seams = any(work.is_fixup for block in blocks for work in block.tiles)
     fixup = (KernelLaunch("flash_attn_stream_k_fixup_general", (number, 8, 8), (64, 1, 1), 0),) if seams else ()
     main = KernelLaunch(MMA, (number, 1, 1), (32, 4, 1), 18432, MEASURED)
-    return Facts(ABOUT, choice=mma_choice(8, 8, 64), kernels=(main, *fixup), grid=grid, blocks=blocks)
+    return Facts(ABOUT, choice=MMA_CHOICE, kernels=(main, *fixup), grid=grid, blocks=blocks)
 
 
 def in_turn(grid: Grid, turns: int, limits: Limits | None = None) -> Facts:

@@ -1,8 +1,12 @@
-"""Conditions out of source text: literal snippets, and the trees of three eras."""
+"""Conditions out of source text: literal snippets, and the trees of three eras; and the dispatch in the cache."""
+
+from pathlib import Path
+from unittest.mock import Mock, patch
 
 import pytest
 
-from fattn_probe.daily.inspect.dispatch.decide import dispatch_of, read_dispatch
+from fattn_probe.daily.inspect.dispatch import decide
+from fattn_probe.daily.inspect.dispatch.decide import digest_of, dispatch_of, read_dispatch
 from fattn_probe.llama import source
 from fattn_probe.llama.cxx.expressions import (
     Macro,
@@ -16,10 +20,12 @@ from fattn_probe.llama.cxx.expressions import (
     truth_of_value,
 )
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
+from fattn_probe.llama.source.features import CUDA
 from tests.daily.inspect import small_dispatch
 from tests.daily.inspect.small_dispatch import HEADER, SOURCE, line_of
 
 MACROS = read_macros([small_dispatch.COMMON])
+remembered_dispatch = decide.remembered_dispatch.__wrapped__  # without what this process has in memory
 
 
 @pytest.fixture(scope="module")
@@ -192,3 +198,53 @@ def test_the_dispatch_of_every_era(era):
     gqa = next(item for item in conditions if item.variable == "gqa_opt_applies")
     assert "K->ne[1] % 256 == 0" in {atom.ask for atom in gqa.logic.atoms()}, "FATTN_KQ_STRIDE is known"
     assert all(item.lines[0] <= item.lines[1] and item.text for item in conditions if item.kind != "outcome")
+
+
+SMALL = """
+enum best_kernel { NONE = 0, VEC = 1 };
+static best_kernel choose(const ggml_tensor * dst) {
+    if (dst->ne[1] == 1) {
+        return VEC;
+    }
+    return NONE;
+}
+void ggml_cuda_flash_attn_ext(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+    choose(dst);
+}
+"""
+
+
+@pytest.fixture
+def root(cache, tmp_path):
+    """A tree with one file, and an empty cache."""
+    folder = tmp_path / "tree"
+    (folder / CUDA).mkdir(parents=True)
+    (folder / CUDA / "fattn.cu").write_text(SMALL)
+    return folder
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Is called with each tree that is read."""
+    noted = Mock(side_effect=decide.read_dispatch)
+    monkeypatch.setattr(decide, "read_dispatch", noted)
+    return noted
+
+
+def test_a_dispatch_is_read_once_and_again_if_its_source_changes(root, reads):
+    first, second = remembered_dispatch(root), remembered_dispatch(root)
+    assert first == second == decide.dispatch_of({"fattn.cu": SMALL}, {})
+    assert [condition.text for condition in second.conditions][:1] == ["dst->ne[1] == 1"]
+    assert reads.call_count == 1
+    remembered_dispatch(root)
+    (root / CUDA / "fattn.cu").write_text(SMALL.replace("== 1)", "== 2)"))
+    assert remembered_dispatch(root).conditions[0].text == "dst->ne[1] == 2"
+    assert reads.call_count == 2
+
+
+def test_the_code_that_reads_is_part_of_the_key(root):
+    """Since the package was moved into districts, the key had the source alone."""
+    with patch.object(Path, "read_bytes", autospec=True, side_effect=Path.read_bytes) as read:
+        digest_of(root)
+    names = {path.name for (path,), _ in read.call_args_list}
+    assert {"fattn.cu", "decide.py", "extract.py", "expressions.py", "statements.py"} <= names

@@ -29,18 +29,10 @@ from fattn_probe.llama.source.patches import named
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 from tests.daily.inspect.test_trace_lanes import MMA_CASE, MMA_INPUTS, rows_of, tile, vec
 from tests.daily.inspect.traced import small_case
+from tests.made import CAUSAL, shape
 
-TAIL_CASE, TAIL_INPUTS = small_case("""
-version: 1
-about: a length that is no multiple of a step, two tiles of heads, sinks
-hsk: 64
-n_head: 14
-n_head_kv: 2
-n_q: 7
-n_kv: 200
-sinks: true
-mask: {kind: causal}
-""")
+# a length that is no multiple of a step, two tiles of heads, sinks
+TAIL_CASE, TAIL_INPUTS = small_case(shape(64, 14, 2, 7, 200, "sinks: true", CAUSAL))
 
 
 def mma(case=MMA_CASE, inputs=MMA_INPUTS, blocks=3, arch=90):

@@ -9,45 +9,20 @@ from fattn_probe.llama.launch.architecture import RDNA3
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry
 from fattn_probe.llama.launch.kernel import attention_of
-from fattn_probe.llama.launch.record import LaunchRecord
 from tests.daily.inspect.traced import small_case
+from tests.made import CAUSAL, launch_of, shape
 
-CASE, INPUTS = small_case("""
-version: 1
-about: two heads a K/V head, and a length that is no multiple of a step
-hsk: 64
-n_head: 4
-n_head_kv: 2
-n_q: 3
-n_kv: 300
-sinks: true
-mask: {kind: causal}
-""")
-VEC_CASE, VEC_INPUTS = small_case("""
-version: 1
-about: three queries, two of them to a block
-hsk: 128
-n_head: 2
-n_q: 3
-n_kv: 512
-sinks: true
-mask: {kind: causal}
-""")
+# two heads a K/V head, and a length that is no multiple of a step
+CASE, INPUTS = small_case(shape(64, 4, 2, 3, 300, "sinks: true", CAUSAL))
+# three queries, two of them to a block
+VEC_CASE, VEC_INPUTS = small_case(shape(128, 2, 2, 3, 512, "sinks: true", CAUSAL))
 LANES = 32
-MMA_CASE, MMA_INPUTS = small_case("""
-version: 1
-about: one K/V head
-hsk: 64
-n_head: 8
-n_head_kv: 1
-n_q: 8
-n_kv: 256
-""")
+MMA_CASE, MMA_INPUTS = small_case(shape(64, 8, 1, 8, 256))
 
 
 def rows_of(case, inputs, name, values, grid, warps, arch):
-    pairs = tuple(("", str(value)) for value in values)
-    kernel = attention_of([LaunchRecord(0, name, pairs, grid, (32, warps, 1), 0)], arch, default_constants())
+    launch = launch_of(f"{name}<{', '.join(map(str, values))}>", grid, (32, warps, 1))
+    kernel = attention_of([launch], arch, default_constants())
     return ModelledRows(case, inputs, kernel, arch, default_constants())
 
 

@@ -1,12 +1,23 @@
+"""A trace held against exact arithmetic, and as it is shown; the first value that is not finite."""
+
+import io
 import json
 from dataclasses import replace
+from itertools import pairwise
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from fattn_probe.daily.inspect.facts import Choice, Facts
+from fattn_probe.daily.inspect.pages import trace_picture, trace_section
 from fattn_probe.daily.inspect.trace.checks import TracedOperands, accumulate, half_ulp, warp_inputs
-from fattn_probe.daily.inspect.trace.fragments import steps_of
-from fattn_probe.daily.inspect.trace.show import trace_json
+from fattn_probe.daily.inspect.trace.find_nan import NaNSearch, in_dst, in_inputs, in_stages
+from fattn_probe.daily.inspect.trace.fragments import block_arrays, steps_of, write_arrays
+from fattn_probe.daily.inspect.trace.show import render_trace, trace_json
+from fattn_probe.daily.inspect.trace.stages import Stage
+from fattn_probe.llama.launch.tiles import BlockWork, TileWork
 from tests.daily.inspect.traced import (
     CASE,
     INPUTS,
@@ -198,18 +209,16 @@ def test_lanes_that_were_not_read_leave_a_quantity_out():
 
 
 def test_softcap_and_alibi():
+    def cap(name, kb0, values):
+        return np.float32(20) * np.tanh(values) if name == "KQ" else values
+
     for more in ("logit_softcap: 20", "max_bias: 8"):
         case, inputs = small_case(SCENARIO.replace("mask: {kind: causal}", f"mask: {{kind: alibi}}\n{more}"))
         if "softcap" in more:
-            capped = judged(case=case, inputs=inputs, fault=lambda name, kb0, values: cap(name, values))
-            assert capped.deviation is None
+            assert judged(case=case, inputs=inputs, fault=cap).deviation is None
             assert judged(case=case, inputs=inputs).deviation.quantity == "KQ"
         else:
             assert judged(WIDE, 16, 1, case=case, inputs=inputs, work=replace(whole(), zt_gqa=1)).deviation is None
-
-
-def cap(name, values):
-    return np.float32(20) * np.tanh(values) if name == "KQ" else values
 
 
 def test_an_overflow_that_arithmetic_makes_is_no_deviation():
@@ -243,3 +252,339 @@ def test_steps_of_readings_in_any_order():
     for a, b in zip(steps_of(document), steps_of({**document, "readings": shuffled}), strict=True):
         assert (a.tile, a.kb0, a.registers.keys()) == (b.tile, b.kb0, b.registers.keys())
         assert all(np.array_equal(a[name], b[name]) for name in a.registers)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def shown(trace, **how):
+    console = Console(file=(out := io.StringIO()), width=100)
+    console.print(render_trace(trace, **how))
+    return out.getvalue()
+
+
+def dropped_key(name, kb0, values):
+    if (name, kb0) == ("P", 1):
+        values[2, 3] = 0.0
+    return values
+
+
+def test_a_line_a_step():
+    text = shown(judged())
+    lines = text.splitlines()
+    assert lines[0] == "warp 0 of block 2, one of 4 that share their columns"
+    assert lines[1] == "sequence 0, query 0 to 7, head 2 to 3, kb0 0 to 4"
+    assert [line.split()[0] for line in lines[4:9]] == ["0", "1", "2", "3", "4"]
+    assert [line.split()[1] for line in lines[4:6]] == ["0-15", "64-79"]
+    assert shown(judged(NARROW, 8)).splitlines()[4].split()[1] == "0-47*"
+    assert "first deviation: none" in text
+    assert max(len(line) for line in lines) <= 100
+
+
+def test_the_first_deviation_in_a_sentence_and_in_json():
+    text = " ".join(shown(judged(fault=dropped_key)).split())
+    # column 2 of ncols2 = 2: query 1, the first head of K/V head 1
+    assert "kb0 1: P of query 1, head 2, KV row 67 (lane 9, number 1) is 0, not 0.0" in text
+    assert "read at fattn-mma-f16.cuh:701" in text
+    deviation = trace_json(judged(fault=dropped_key))["first_deviation"]
+    assert (deviation["quantity"], deviation["kb0"], deviation["kv_row"], deviation["d"]) == ("P", 1, 67, None)
+    assert deviation["words"].startswith("kb0 1: P of query 1")
+
+
+def test_the_registers_of_a_lane():
+    trace = judged(NARROW, 4)
+    text = shown(trace, lane=5)
+    step = trace.tiles[0].steps[0]
+    first = next(line.split() for line in text.splitlines() if line.split()[:1] == ["0"] and len(line.split()) == 7)
+    # lane 5 of an m16n8 accumulator: row 5 / 4 = 1, column 5 % 4 * 2 = 2, which is query 1 of the first head
+    assert first[:4] == ["0", "1", "2", "1"]
+    assert float(first[4]) == float(f"{step.KQ[2, 1]:.6g}")
+    assert "kb0 0, lane 5: VKQ_C" in text
+
+
+def test_all_numbers_fit_a_terminal():
+    text = shown(judged(work=whole(kb0_stop=1)), verbose=True)
+    assert "KQ before the mask" in text
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_a_program_that_ended_early_is_reported():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole(kb0_stop=1)).document()
+    document["stopped"] = ["signal", "SIGSEGV", "mma"]
+    trace = judge(document, work)
+    assert "ended before everything was read: signal SIGSEGV mma" in shown(trace)
+
+
+def test_json_has_no_nan_or_infinity():
+    case, inputs = small_case(SCENARIO.replace("{kind: causal}", "{kind: masked_tiles, leading: 256}"))
+    trace = judged(case=case, inputs=inputs)
+    document = trace_json(trace)
+    text = json.dumps(document, allow_nan=False)
+    assert '"-inf"' in text
+    assert document["first_deviation"] is None
+    assert len(document["tiles"][0]["steps"]) == 5
+
+
+def test_an_assumption_of_the_model_is_named_below_the_stages():
+    trace = replace(judged(), stages=(stage("dst", "output", 0.0),), assumed="each sum rounds")
+    assert "An assumption of the model: each sum rounds." in " ".join(shown(trace).split())
+    assert "An assumption of the model: each sum rounds." in trace_section(trace)
+    assert trace_json(trace)["assumed"] == "each sum rounds"
+
+
+def stage(where, quantity, off, **more):
+    """Four numbers of a stage, of which the third is off."""
+    expected = np.array([1.0, 2.0, 3.0, np.inf], np.float32)
+    found = expected + np.array([0, 0, off, 0], np.float32)
+    return Stage(where, quantity, found, expected, np.array([1e-3]), {"d": np.arange(4)}, "fattn-common.cuh:9", **more)
+
+
+def followed(off, **more):
+    stages = (stage("stored by block 4", "VKQ", 0, stored=True), stage("dst", "output", off))
+    return replace(judged(), stages=stages, row=(0, 1, 2), **more)
+
+
+def test_stages_follow_the_steps():
+    text = " ".join(shown(followed(0.5)).split())
+    assert "output row sequence 0, query 1, head 2" in text
+    assert "first deviation: dst: output of d 2 is 3.5, not 3, read at fattn-common.cuh:9" in text
+    assert "1 of 1 stored quantities are within their bounds." in text
+    assert "dst output 4 inf 0.5 1" in text  # not the largest finite one
+    assert "stored by block 4 " not in text
+    assert "stored by block 4 " in " ".join(shown(followed(0.5), verbose=True).split())
+    assert "first deviation: none" in shown(followed(1e-4))  # within the bound
+    assert "not followed to the end: no model" in shown(replace(judged(), missing="no model"))
+
+
+def test_a_deviation_of_a_step_is_first_and_a_number_that_is_not_finite_is_one():
+    trace = replace(followed(0.5), tiles=judged(fault=dropped_key).tiles)
+    assert trace.deviation.quantity == "P"
+    assert followed(np.nan).deviation.quantity == "output"
+    nothing = replace(stage("dst", "output", 0), bound=np.array([np.nan]))
+    assert nothing.deviation is None
+    assert replace(nothing, found=nothing.found + 1).deviation.count == 3
+
+
+def test_stages_in_json_and_on_the_page():
+    document = trace_json(followed(0.5))
+    json.dumps(document, allow_nan=False)
+    assert document["first_deviation"]["words"] == "dst: output of d 2 is 3.5, not 3"
+    assert document["first_deviation"]["place"] == "fattn-common.cuh:9"
+    assert document["row"] == {"sequence": 0, "query": 1, "head": 2}
+    assert [(each["where"], each["differing"]) for each in document["stages"]] == [("stored by block 4", 0), ("dst", 1)]
+    assert document["stages"][1]["found"] == [1.0, 2.0, 3.5, "inf"]
+    html = trace_section(followed(0.5))
+    assert html.count("<tr>") == 3
+    assert "<table" not in trace_section(judged())
+
+
+def test_the_picture_is_complete_in_itself():
+    html = trace_picture(judged(fault=dropped_key))
+    body = ElementTree.fromstring(f"<div>{html}</div>")
+    assert html.count("<svg") == 2 * 2  # labels and picture
+    images = [element for element in body.iter(f"{SVG}image")]
+    assert len(images) == 2
+    assert all(image.get("href").startswith("data:image/png;base64,") for image in images)
+    assert [element for element in body.iter(f"{SVG}path") if element.get("class") == "bad"]
+    assert "http" not in html.replace("http://www.w3.org", "")
+    assert 'class="bad"' not in trace_picture(judged())
+
+
+WORK = whole()
+
+
+def written(path, documents):
+    write_arrays(block_arrays(documents, (WORK,), {"case": "small"}), path)
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def warps_of_a_block():
+    """Four warps, which share 16 columns: 8 queries of 2 heads."""
+    fragments = [fragments_of(WIDE, 8, 2, warp) for warp in range(4)]
+    return {at: Warp(CASE, INPUTS, one, WORK).document() for at, one in enumerate(fragments)}
+
+
+def test_the_warps_of_a_block_hold_all_of_KQ(tmp_path):
+    arrays = written(tmp_path / "block.npz", warps_of_a_block())
+    assert arrays["kb0"].tolist() == [0, 1, 2, 3, 4]
+    assert arrays["warp"].tolist() == [0, 1, 2, 3]
+    assert (arrays["z_KV"] == 1).all()
+    assert json.loads(str(arrays["about"])) == {"case": "small"}
+    assert arrays["before.KQ_C"].shape == (5, 4, 32, arrays["KQ_C.column"].shape[-1])
+    assert (arrays["before.KQ_C"].dtype, arrays["after.VKQ_C"].dtype) == (np.float32, np.float16)
+
+    inputs = warp_inputs(TracedOperands.of(CASE, INPUTS), WORK, fragments_of(WIDE, 8, 2, 0))
+    KQ = np.full((16, 64), np.nan)
+    KQ[arrays["KQ_C.column"], arrays["KQ_C.kv_row"]] = arrays["before.KQ_C"][2]
+    assert np.allclose(KQ, inputs.Q @ inputs.K[128:192].T, atol=1e-5)
+    columns, d = arrays["VKQ_C.column"], arrays["VKQ_C.d"]
+    places = set(zip(columns[0].flat, d[0].flat, strict=True))
+    assert places == {(column, at) for column in range(16) for at in range(64)}
+    assert np.array_equal(arrays["after.VKQ_C"][0], arrays["before.VKQ_C"][1])
+
+
+def test_unread_registers_are_nan(tmp_path):
+    documents = warps_of_a_block()
+    lost = documents[1]["readings"]
+    lost[:] = [reading for reading in lost if (reading["anchor"], reading["kb0"]) != ("rescaled", 3)]
+    rescaled = written(tmp_path / "block.npz", documents)["rescaled.VKQ_C"]
+    assert np.isnan(rescaled[3, 1]).all()
+    assert np.isfinite(rescaled[3, 0]).all()
+
+
+TEMPLATE = {"DKQ": 64, "DV": 64, "ncols1": 8, "ncols2": 2}
+SOURCE = {
+    "fattn-mma-f16.cuh": "a\n                            dstk_val.x /= KQ_rowsum_j;\n",
+    "fattn-common.cuh": "a\nb\n    *dst = dst_val / rowsum;\n",
+}
+
+
+def blocks_of(*kb0):
+    """The tile of queries 0 to 7 of K/V head 1, cut into pieces, each a block's second tile."""
+    other = TileWork(0, 0, 0, 1, 3, 5)
+    pieces = [TileWork(0, 1, 0, 0, start, stop) for start, stop in pairwise(kb0)]
+    return tuple(BlockWork(at, (at, 0, 0), None, None, (other, piece)) for at, piece in enumerate(pieces))
+
+
+class Followed:
+    """The blocks of an op, traced in NumPy; `asked` lists the traced warps."""
+
+    def __init__(self, case=CASE, inputs=INPUTS, blocks=None, fault=None):
+        self.case, self.inputs, self.blocks, self.fault = case, inputs, blocks or blocks_of(0, 5), fault
+        self.asked = []
+
+    def read(self, block, warp, tiles):
+        self.asked.append((block.block, warp, tiles))
+        fragments = fragments_of(WIDE, 8, 2, warp)
+        with np.errstate(all="ignore"):
+            document = Warp(self.case, self.inputs, fragments, block.tiles[tiles - 1], fault=self.fault).document()
+        return document | {"readings": [reading | {"tile": tiles - 1} for reading in document["readings"]]}
+
+    def hunt(self, dst, tmp_path):
+        for name, text in SOURCE.items():
+            (tmp_path / name).write_text(text)
+        choice = Choice("mma_f16", "flash_attn_ext_f16<64,64,8,2>", TEMPLATE, {})
+        facts = Facts({}, choice=choice, launch={"block_dim": [32, 4, 1]}, blocks=self.blocks)
+        operands = TracedOperands.of(self.case, self.inputs)
+        last = in_dst(dst)
+        return last and NaNSearch(operands, facts, self.read, tmp_path).origin(last)
+
+
+def dst_of(case=CASE, bad=()):
+    dst = np.zeros((1, case.op.sizes.n_q, case.op.sizes.n_head, case.op.sizes.hsv), np.float32)
+    for place in bad:
+        dst[place] = np.nan
+    return dst
+
+
+def test_inputs_are_checked_first_and_a_mask_may_hold_minus_infinity():
+    assert in_inputs(CASE, INPUTS) is None
+    spoilt = {**INPUTS, "V": INPUTS["V"].copy()}
+    # V is f16, ne = {64, 300, 2}: element 3 of row 7 of head 1
+    spoilt["V"].view(np.float16).reshape(2, 300, 64)[1, 7, 3] = np.inf
+    found = in_inputs(CASE, spoilt)
+    assert (found.tensor, found.value, found.at) == ("V", np.inf, {"i0": 3, "i1": 7, "i2": 1, "i3": 0})
+    assert "V[3, 7, 1, 0] of the inputs is inf" in found.words
+    spoilt = {**INPUTS, "mask": INPUTS["mask"].copy()}
+    spoilt["mask"].view(np.float16)[5] = np.nan
+    assert in_inputs(CASE, INPUTS) is None
+    assert in_inputs(CASE, spoilt).at["i0"] == 5
+
+
+def test_nothing_is_traced_if_all_values_are_finite(tmp_path):
+    followed = Followed()
+    assert followed.hunt(dst_of(), tmp_path) is None
+    assert not followed.asked
+
+
+@pytest.mark.parametrize(
+    ("name", "kb0", "tensor", "at"),
+    [
+        ("KQ", 1, "KQ", {"query": 2, "head": 3, "KV row": 64 + 9}),
+        ("P", 3, "P", {"query": 2, "head": 3, "KV row": 3 * 64 + 9}),
+        ("VKQ", 2, "VKQ", {"query": 2, "head": 3, "d": 9}),
+        ("VKQ", 4, "VKQ", {"query": 2, "head": 3, "d": 9}),
+    ],
+)
+def test_the_first_register_that_is_not_finite(tmp_path, name, kb0, tensor, at):
+    def fault(of, step, values):
+        if (of, step) == (name, kb0):
+            values[5, 9] = np.nan
+        return values
+
+    # warp 0 of the 4 that share the 16 columns has KV rows 0 to 15 of each 64
+    found = Followed(fault=fault).hunt(dst_of(bad=[(0, 2, 3, 1)]), tmp_path)
+    assert (found.tensor, found.kb0, found.block) == (tensor, kb0, 0)
+    assert found.at == {"sequence": 0} | at
+    assert found.thread[1] == 0
+    assert np.isnan(found.value)
+
+
+def test_all_warps_that_share_the_column_and_all_pieces_are_followed(tmp_path):
+    followed = Followed(blocks=blocks_of(0, 2, 5))
+    found = followed.hunt(dst_of(bad=[(0, 2, 3, 1)]), tmp_path)
+    assert followed.asked == [(block, warp, 2) for block in (0, 1) for warp in range(4)]
+    # two blocks share the tile: the fixup kernel divides
+    assert (found.tensor, found.place) == ("dst", "fattn-common.cuh:3")
+
+
+def test_a_row_that_sees_nothing_is_divided_by_zero(tmp_path):
+    text = SCENARIO.replace(
+        "{kind: causal}", "{kind: sum, of: [{kind: causal}, {kind: masked_rows, every: 3, first: 1}]}"
+    )
+    case, inputs = small_case(text)
+    followed = Followed(case, inputs)
+    found = followed.hunt(dst_of(case, bad=[(0, 1, 2, slice(None))]), tmp_path)
+    assert (found.tensor, found.place, found.block) == ("dst", "fattn-mma-f16.cuh:2", 0)
+    assert "mask is -inf everywhere" in found.words
+
+
+@pytest.mark.parametrize(
+    ("data", "tensor", "why"),
+    [
+        ("V: {kind: uniform, scale: 1, mean: 60000}", "VKQ", "the accumulator is f16"),
+        ("Q: {kind: uniform, scale: 1, mean: 70000}", "KQ", "more than f16 holds"),
+    ],
+)
+def test_values_beyond_f16_are_reported(tmp_path, data, tensor, why):
+    case, inputs = small_case(SCENARIO + f"data: {{{data}}}\n")
+    found = Followed(case, inputs).hunt(dst_of(case, bad=[(0, 2, 3, 1)]), tmp_path)
+    assert found.tensor == tensor
+    assert why in found.words
+
+
+def test_the_stages_of_a_warp_are_searched_in_order_for_its_row():
+    """[column][lane][number]: column 1 has query 2, whose masked logit is not reported."""
+    labels = {"query": np.array([1, 2])[:, None, None], "head": np.array([3, 3])[:, None, None]}
+    labels |= {"lane": np.arange(4)[None, :, None]}
+    values = np.zeros((2, 4, 1), np.float32)
+    logits, weights, sums = values.copy(), values.copy(), values.copy()
+    logits[:, 1], weights[0], sums[1, 2] = -np.inf, np.nan, np.inf
+    pairs = (("KQ", logits), ("P", weights), ("KQ_sum", sums))
+    stages = [Stage("kb0 4", name, found, values, np.zeros(1), labels, "here:1", kb0=4) for name, found in pairs]
+    found = in_stages(stages, (0, 2, 3), 5, 1)
+    assert (found.tensor, found.value, found.block, found.thread, found.kb0) == ("KQ_sum", np.inf, 5, (2, 1), 4)
+    assert found.words == "KQ_sum of sequence 0, query 2, head 3 is inf, kb0 4: block 5, warp 1, lane 2, seen at here:1"
+    assert in_stages(stages[:2], (0, 2, 3), 5, 1) is None
+    assert in_stages(stages, (0, 1, 3), 5, 1).tensor == "P"
+
+
+def test_a_kernel_that_ended_early_leaves_its_readings(tmp_path):
+    class Ended(Followed):
+        def read(self, block, warp, tiles):
+            return {"readings": [], "stopped": ["signal", "SIGSEGV", "f"]}
+
+    assert Ended().hunt(dst_of(bad=[(0, 2, 3, 1)]), tmp_path).tensor == "dst"
+
+
+def test_columns_that_do_not_exist_are_not_judged(tmp_path):
+    def fault(of, step, values):
+        if of == "KQ":
+            values[11, :] = np.nan
+        return values
+
+    blocks = tuple(replace(block, tiles=(*block.tiles[:1], replace(block.tiles[1], jt=1))) for block in blocks_of(0, 5))
+    found = Followed(blocks=blocks, fault=fault).hunt(dst_of(bad=[(0, 9, 3, 1)]), tmp_path)
+    assert found.tensor == "dst"

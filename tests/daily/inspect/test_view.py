@@ -1,19 +1,24 @@
-"""Facts as a user sees them: in a terminal, on a page, as JSON; of one GPU, and of two side by side."""
+"""Facts as a user sees them, of one GPU and of two: in a terminal, on a page, as JSON; the map of the work."""
 
 import inspect
 import json
 import re
 from dataclasses import fields, replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from markupsafe import Markup, escape
 
 from fattn_probe.base.errors import InputError
+from fattn_probe.base.view.svg import pinned
 from fattn_probe.cases.device.origin import MEASURED, Method, Origin, legend
 from fattn_probe.daily.inspect import coverage
-from fattn_probe.daily.inspect.coverage import Coverage, CoverageFinding
+from fattn_probe.daily.inspect.coverage import Coverage, CoverageFinding, check
 from fattn_probe.daily.inspect.facts import (
     Choice,
     Decision,
@@ -35,9 +40,24 @@ from fattn_probe.daily.inspect.view.show import (
     side_by_side,
     side_by_side_json,
 )
-from fattn_probe.llama.launch.tiles import BlockWork, Grid, TileWork
+from fattn_probe.daily.inspect.view.stream_k_map import PALETTE, colour_of, rows_of, segments_of, select
+from fattn_probe.daily.inspect.view.work_picture import TerminalMap, page_map, svg_of
+from fattn_probe.llama.launch.tiles import BlockWork, Grid, TileWork, tiles_of
 from tests import made
-from tests.daily.inspect.made_facts import REASONS, causal, decode, fractional, gqa, stream_k, with_block
+from tests.daily.inspect.made_facts import (
+    REASONS,
+    causal,
+    decode,
+    decompositions,
+    fractional,
+    gqa,
+    grids,
+    in_turn,
+    numbers,
+    stream_k,
+    with_block,
+    with_work,
+)
 
 VOID = {"wbr", "meta", "link", "br", "img", "input", "hr"}
 HOSTILE = '"><script>alert(1)</script>'
@@ -358,3 +378,318 @@ def test_the_documentation_names_every_key_and_kind():
 def test_a_block_cannot_be_chosen_if_no_block_is_known():
     with pytest.raises(InputError, match=r"^x\.block: no block's work is known$"):
         block_at(replace(gqa(), blocks=()), 0, 0, "x")
+
+
+def stops_early() -> Facts:
+    """A share that ends four KV steps before the next one begins."""
+    facts = fractional()
+    block = facts.blocks[46]
+    early = replace(block, kbc_stop=block.kbc_stop - 4, tiles=tiles_of(block.kbc, block.kbc_stop - 4, facts.grid))
+    return with_block(facts, early)
+
+
+def drawn(facts: Facts, width: int = 80, most: int | None = 24) -> list[str]:
+    return [line.rstrip() for line in made.shown(TerminalMap(facts, check(facts), most), width=width).splitlines()]
+
+
+def test_gqa_without_colour():
+    assert drawn(gqa()) == [
+        " KV row  0           64          128         192",
+        "KV step  0           1           2           3",
+        "   z_KV",
+        "      0 │0          ┃1          ┃2          ┃3          │",
+        "      1 │4          ┃5          ┃6          ┃7          │",
+        "│n  block n   ┃  seam: the fixup kernel adds the two parts",
+        "8 blocks on 2 output tiles of 4 KV steps; 1 KV step a block. Each tile is",
+        "divided among 4 blocks.",
+    ]
+
+
+def test_a_division_that_repeats_is_drawn_once_and_whole_on_request():
+    lines = drawn(fractional())
+    assert lines[3].startswith("    0   0 │0")
+    assert lines[10].startswith("    0   7 │9")
+    assert lines[11].strip() == "⋮ the same 23 more times: every 8 tiles, block numbers + 11"
+    assert sum(line.endswith("│") for line in drawn(fractional(), most=None)) == 192
+    grid = Grid(1, 1, 1, 3, 1)
+    blocks = tuple(BlockWork(at, (0, 0, at), None, None, (TileWork(0, at, 0, 0, 0, 1),)) for at in range(3))
+    choice = Choice("vec", "flash_attn_ext_vec", {"D": 128, "ncols": 1}, {"nthreads": 128})
+    lines = drawn(Facts({}, choice=choice, grid=grid, blocks=blocks), 60, 2)
+    assert any("the same once more: each tile, block numbers + 1" in line for line in lines)
+
+
+def test_blocks_that_take_turns_are_labelled_with_a_digit():
+    assert drawn(decode())[3] == "    0       0 │" + "0 1 2 3 4 5 6 7 " * 4 + "│"
+    facts = in_turn(Grid(512, 1, 1, 2, 1), 38, {(0, 0): 256})
+    assert "▒" * 32 + "╱" * 32 in drawn(facts, 80)[3]
+
+
+def test_what_the_mask_hides():
+    row = drawn(causal(), 100)[3]
+    assert row.strip().startswith("0    0 │0 ")
+    assert row.count("╱") > 40
+
+
+def test_rows_left_out_and_blocks_without_work_are_counted():
+    facts = stream_k(Grid(8, 97, 1, 1, 1), 50)
+    lines = drawn(facts, most=10)
+    left_out = [int(line.split()[1]) for line in lines if "not shown" in line]
+    assert sum(left_out) + 10 == 97
+    lines = drawn(stream_k(Grid(2, 1, 7, 2, 1), 92), 200)
+    assert lines[-1] == (
+        "92 blocks on 14 output tiles of 2 KV steps; 0 to 1 KV step a block. 64 blocks have nothing to do. "
+        "Each tile is divided among 2 blocks."
+    )
+
+
+def test_a_fault_is_shown_though_rows_are_left_out_and_so_are_steps_done_twice():
+    lines = drawn(stops_early(), 100)
+    (fault,) = [line for line in lines if "!!!!" in line]
+    assert fault.startswith("    0  34 │")
+    assert any("!  done by no block" in line for line in lines)
+    block = replace(gqa().blocks[2], kbc_stop=4, tiles=tiles_of(2, 4, gqa().grid))
+    assert drawn(with_block(gqa(), block))[3] == "      0 │0          ┃1          ┃2          ############│"
+
+
+def test_a_block_of_an_amd_gpu_is_no_cuda_block():
+    amd = replace(stops_early(), launch={"cc": 0x1000906})
+    assert any(" blocks on " in line for line in drawn(amd))
+    assert not any("CUDA" in line for line in drawn(amd)) and "CUDA" not in svg_of(amd)
+    assert any("blocks on" in line for line in drawn(stops_early()))
+
+
+@given(decompositions(), st.integers(40, 120), st.integers(1, 30))
+def test_any_division_fits_and_shows_no_fault(facts, width, most):
+    lines = drawn(facts, width, most)
+    assert max(map(len, lines)) <= width
+    assert not any(line.endswith(("done by no block", "done more than once")) for line in lines)
+    text = svg_of(facts)
+    ET.fromstring(text)
+    assert 'class="bad"' not in text
+    assert "nan" not in text.lower()
+
+
+def test_neighbouring_blocks_differ_in_lightness():
+    lightness = [sum(bytes.fromhex(PALETTE[colour_of(block)][0][1:])) for block in range(100)]
+    assert min(abs(a - b) for a, b in pairwise(lightness)) > 200
+
+
+def test_segments_of_a_row_join_up_and_one_odd_tile_ends_the_repetition():
+    facts = causal()
+    for row in rows_of(facts):
+        segments = segments_of(row, 16)
+        assert [segment.start for segment in segments[1:]] == [segment.stop for segment in segments[:-1]]
+        assert (segments[0].start, segments[-1].stop) == (0, 16)
+    facts = fractional()
+    odd = with_block(facts, replace(facts.blocks[100], tiles=()))
+    assert select(rows_of(facts), facts.grid, 24).period == 8
+    assert select(rows_of(odd), odd.grid, 24).period is None
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def titles(facts: Facts) -> list[str]:
+    root = ET.fromstring(svg_of(facts))
+    return [element.text or "" for element in root.iter(f"{SVG}title")]
+
+
+@pytest.mark.parametrize("made", [gqa, fractional, decode, causal])
+def test_is_well_formed_and_complete_in_itself(made):
+    text = svg_of(made())
+    root = ET.fromstring(text)
+    assert root.tag == f"{SVG}svg"
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "prefers-color-scheme:dark" in text
+
+
+def test_every_part_has_a_tooltip_and_foreign_text_is_escaped():
+    assert titles(gqa())[1:5] == [
+        f"block {block}: KV step {block} of sequence 0, KV head 0, head group 0, query tile 0" for block in range(4)
+    ]
+    parts = sum(len(block.tiles) for block in gqa().blocks)
+    assert len(titles(gqa())) == 1 + parts
+    facts = replace(gqa(), about={"device": "<script>&"})
+    assert titles(facts)[0].endswith(" on <script>&")
+
+
+def test_tiles_that_are_alike_are_folded_and_those_left_out_counted():
+    facts = stream_k(Grid(4, 8, 1, 32, 1), 256)
+    text = svg_of(facts)
+    assert len(titles(facts)) == 1 + 4
+    assert "⋮ the same 252 more times: each tile, block numbers + 1" in text
+    text = svg_of(causal())
+    assert re.search("⋮ [0-9]+ tiles not shown", text)
+
+
+def test_the_labels_are_beside_the_map_of_a_page():
+    labels, work = map(ET.fromstring, pinned(page_map(fractional()).drawing(), page_map(fractional()).left))
+    assert labels.attrib["height"] == work.attrib["height"]
+    assert "KV step" in {text.text for text in labels.iter(f"{SVG}text")}
+    assert "KV step" not in {text.text for text in work.iter(f"{SVG}text")}
+    (x, _, width, _) = map(float, work.attrib["viewBox"].split())
+    assert float(labels.attrib["width"]) == x
+    assert x + width == 960
+
+
+def test_blocks_that_take_turns_are_dashed_lines():
+    dashed = [
+        element
+        for element in ET.fromstring(svg_of(decode())).iter(f"{SVG}path")
+        if "stroke-dasharray" in element.attrib
+    ]
+    assert len(dashed) == 4 * 8  # four of 32 tiles that are alike
+    on, off = map(float, dashed[0].attrib["stroke-dasharray"].split())
+    assert off == pytest.approx(7 * on, rel=1e-3)
+
+
+def test_masked_steps_and_faults_have_tooltips():
+    hidden = next(title for title in titles(causal()) if title.endswith(", hidden by the mask"))
+    assert hidden.startswith("block 0: KV steps 4 to 14 of sequence 0, KV head 0, head group 0, query tile 0")
+    assert [title for title in titles(stops_early()) if "no block" in title] == [
+        "KV steps 7 to 10 of sequence 0, KV head 0, head group 0, query tile 34: done by no block"
+    ]
+
+
+def test_maps_of_one_page_share_no_ids():
+    first, second = (ET.fromstring(svg_of(causal(), name)) for name in ("a", "b"))
+    ids = [{element.attrib["id"] for element in root.iter() if "id" in element.attrib} for root in (first, second)]
+    assert ids[0] == {"a-hatch"}
+    assert not ids[0] & ids[1]
+    assert "url(#a-hatch)" in {element.attrib.get("fill") for element in first.iter()}
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (stream_k, (Grid(128, 256, 1, 8, 2), 4097)),
+        (stream_k, (Grid(64, 1000, 1, 1, 1), 9973)),
+        (in_turn, (Grid(512, 1, 4, 8, 4), 38, {(sequence, 0): 200 + 30 * sequence for sequence in range(4)})),
+        (in_turn, (Grid(256, 4, 8, 8, 4), 60)),
+    ],
+)
+def test_thousands_of_blocks_make_a_small_file(made, words):
+    text = svg_of(made(*words))
+    ET.fromstring(text)
+    assert len(text) < 500_000
+
+
+def test_nothing_to_draw():
+    assert svg_of(Facts({})) == ""
+
+
+@pytest.mark.parametrize("made", [gqa, fractional, decode, causal])
+def test_worked_examples_pass(made):
+    coverage = check(made())
+    assert coverage.findings == ()
+    assert coverage.passes
+
+
+@given(decompositions())
+def test_right_decompositions_pass(facts):
+    assert check(facts).findings == ()
+
+
+def recut(facts: Facts, block: int, kbc: int, kbc_stop: int) -> Facts:
+    """The same with one block's share moved, and its tiles with it, as a wrong `kbc` would do it."""
+    grid, old = facts.grid, facts.blocks[block]
+    return with_block(facts, replace(old, kbc=kbc, kbc_stop=kbc_stop, tiles=tiles_of(kbc, kbc_stop, grid)))
+
+
+@given(grids, numbers, st.data())
+def test_a_kbc_that_is_off_by_one_is_reported(grid, number, data):
+    facts = stream_k(grid, number)
+    block = data.draw(st.sampled_from(facts.blocks))
+    which, by = data.draw(st.sampled_from(["kbc", "kbc_stop"])), data.draw(st.sampled_from([-1, 1]))
+    moved = {"kbc": block.kbc, "kbc_stop": block.kbc_stop}
+    moved[which] += by
+    assert not check(recut(facts, block.block, **moved)).passes
+
+
+@given(decompositions(), st.data())
+def test_a_block_that_is_not_there_is_reported(facts, data):
+    gone = data.draw(st.sampled_from(facts.blocks))
+    assume(len(facts.blocks) > 1)
+    assert not check(replace(facts, blocks=tuple(block for block in facts.blocks if block is not gone))).passes
+
+
+@given(decompositions(), st.data())
+def test_blocks_that_do_each_others_tiles_are_reported(facts, data):
+    a, b = data.draw(st.sampled_from(facts.blocks)), data.draw(st.sampled_from(facts.blocks))
+    assume([work.tile for work in a.tiles] != [work.tile for work in b.tiles])
+    swapped = with_block(with_block(facts, replace(a, tiles=b.tiles)), replace(b, tiles=a.tiles))
+    assert not check(swapped).passes
+
+
+@given(decompositions(), st.sampled_from(["sequence", "z_KV", "zt_gqa", "jt", "kb0_start"]), st.data())
+def test_a_work_elsewhere_is_reported(facts, name, data):
+    block = data.draw(st.sampled_from([block for block in facts.blocks if block.tiles] or [None]))
+    assume(block is not None)
+    place = data.draw(st.integers(0, len(block.tiles) - 1))
+    work = block.tiles[place]
+    moved = replace(work, **{name: getattr(work, name) + data.draw(st.sampled_from([-1, 1]))})
+    assert not check(with_work(facts, block.block, place, moved)).passes
+
+
+@given(grids, numbers, st.sampled_from(["needs_fixup", "is_fixup"]), st.data())
+def test_a_wrong_fixup_flag_is_reported(grid, number, name, data):
+    facts = stream_k(grid, number)
+    block = data.draw(st.sampled_from([block for block in facts.blocks if block.tiles]))
+    place = data.draw(st.integers(0, len(block.tiles) - 1))
+    work = block.tiles[place]
+    flipped = with_work(facts, block.block, place, replace(work, **{name: not getattr(work, name)}))
+    assert "fixup" in {finding.kind for finding in check(flipped).findings}
+
+
+def test_a_step_that_no_block_does_or_two_do():
+    facts = recut(fractional(), 46, fractional().blocks[46].kbc, fractional().blocks[46].kbc_stop - 1)
+    (finding,) = check(facts).findings
+    assert finding.kind == "gap"
+    assert finding.blocks == (46, 47)
+    assert finding.message == (
+        "block 46 stops at kbc 2186, block 47 starts at 2187: "
+        "no block does KV step 10 of sequence 0, KV head 0, head group 0, query tile 34"
+    )
+    facts = recut(gqa(), 2, 2, 4)
+    kinds = {finding.kind: finding.message for finding in check(facts).findings}
+    expected = "KV step 3 of sequence 0, KV head 0, head group 0, query tile 0 is done 2 times, by blocks 2 and 3"
+    assert kinds["overlap"] == expected
+    assert kinds["fixup"].endswith("blocks 2 and 3 each write dst as the tile's last")
+
+
+ALONE = "no block does the tile of sequence 0, KV head 7, head group 3, query tile 0"
+NOT_ADDED = "192 tiles are divided among blocks, but no flash_attn_stream_k_fixup was launched to add the parts"
+
+
+@pytest.mark.parametrize(
+    ("facts", "said", "steps"),
+    [
+        (replace(decode(), kernels=(), blocks=decode().blocks[:-8]), ALONE, (0, 32)),
+        (replace(fractional(), kernels=fractional().kernels[:1]), NOT_ADDED, None),
+    ],
+    ids=["a tile", "parts"],
+)
+def test_what_nobody_does_is_reported_once(facts, said, steps):
+    assert [(finding.message, finding.steps) for finding in check(facts).findings] == [(said, steps)]
+
+
+def test_masked_steps_are_counted_and_may_be_skipped():
+    coverage = check(causal())
+    assert coverage.passes
+    assert (coverage.tiles, coverage.steps, coverage.skipped) == (256, 4096, 1536)
+
+
+def test_without_blocks_there_is_no_verdict():
+    assert check(Facts({}, grid=Grid(4, 1, 1, 2, 1))) is None
+    assert check(replace(gqa(), grid=None)) is None
+
+
+def test_the_planted_fault_of_the_seam():
+    """patches/fault-stream-k-seam.patch: a share that ends inside a tile ends one step early."""
+    facts, early = fractional(), []
+    for block in facts.blocks:
+        inside = block.kbc_stop % 64 > 1 and block.kbc_stop - block.kbc > 1
+        early.append(recut(facts, block.block, block.kbc, block.kbc_stop - inside).blocks[block.block])
+    findings = check(replace(facts, blocks=tuple(early))).findings
+    assert {finding.kind for finding in findings} == {"gap"}
+    assert len(findings) == sum(new != old for new, old in zip(early, facts.blocks, strict=True)) == 240

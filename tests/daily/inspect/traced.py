@@ -2,32 +2,23 @@
 
 import numpy as np
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.daily.inspect.trace.checks import FLT_MAX_HALF, TracedOperands, warp_inputs
 from fattn_probe.daily.inspect.trace.fragments import LANES, Fragment, WarpFragments
 from fattn_probe.daily.inspect.trace.reference import judge_trace
 from fattn_probe.llama.launch.tiles import TileWork
+from tests.made import CAUSAL, case_of, shape
 
 OFFSET = 3 * 0.6931
 WIDE = (Fragment(16, 16, "float"), Fragment(16, 8, "half2"))
 NARROW = (Fragment(16, 8, "float"), Fragment(16, 4, "half2"))
 VOLTA = (Fragment(32, 8, "float"), Fragment(32, 4, "half2"))
 
-SCENARIO = """
-version: 1
-about: a small op
-hsk: 64
-n_head: 4
-n_head_kv: 2
-n_q: 13
-n_kv: 300
-mask: {kind: causal}
-"""
+SCENARIO = shape(64, 4, 2, 13, 300, CAUSAL)
 
 
 def small_case(text=SCENARIO):
-    case = expand(loads(text))[0]
+    case = case_of(text)
     return case, make_inputs(case)
 
 

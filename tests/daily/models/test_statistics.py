@@ -5,9 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from fattn_probe.cases.scenario import expand
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.models import statistics
 from fattn_probe.daily.models.recorded_op import Offer
 from fattn_probe.daily.models.statistics import (
@@ -22,11 +20,11 @@ from fattn_probe.daily.models.statistics import (
     table,
 )
 from fattn_probe.verdict.truth.reference.adapter import operand_values
+from tests.made import case_with
 
 
 def op_of(**fields):
-    entry = {"version": 1, "about": "test", "hsk": 64, "n_head": 4, "n_head_kv": 2, "n_q": 5, "n_kv": 256, **fields}
-    (case,) = expand(Scenario.model_validate(entry))
+    case = case_with(**{"hsk": 64, "n_head": 4, "n_head_kv": 2, "n_q": 5, "n_kv": 256} | fields)
     return case.op, make_inputs(case)
 
 

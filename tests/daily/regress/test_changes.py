@@ -1,12 +1,29 @@
-"""What changed between two runs, and the steps in a series of times."""
+"""What changed between two runs, and the steps in a series of times.
+
+What changed, what is known and what could not be judged, in every output of `regress`: none is a pass.
+"""
+
+import html
+from dataclasses import replace
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fattn_probe.base.errors import ComparisonError, RegressionError, UnjudgedError
 from fattn_probe.daily.regress.changes import ChangeKind, changes, last_step, levels
-from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.junit import junit
+from fattn_probe.daily.regress.records import Result, Run, Settings
+from fattn_probe.daily.regress.report import report
+from fattn_probe.daily.regress.runner import Outcome
+from fattn_probe.daily.regress.tables import as_json, markdown, not_checked, raise_if_regressed, render
+from fattn_probe.machine.run.outcome import Finding
+from fattn_probe.verdict.judge.bitwise import not_made
+from fattn_probe.verdict.judge.checks import Checks
+from tests.daily.regress.made import SIM, night
+from tests.made import shown
 
 
 def launch(kernel="f<1>", grid=8):
@@ -20,8 +37,13 @@ def result(status="pass", output="00", launches="", digest="d", **rest):
     return Result("c", digest, status, output=output, launches=launches or launch(), **rest)
 
 
+ALARMS = {ChangeKind.NEW_FAILURE, ChangeKind.SUPPORT_LOST}
+
+
 def kinds(before, after):
-    return [change.kind for change in changes({"c": before}, {"c": after})]
+    found = changes({"c": before}, {"c": after})
+    assert [change.alarm for change in found] == [change.kind in ALARMS for change in found]
+    return [change.kind for change in found]
 
 
 @pytest.mark.parametrize(
@@ -61,13 +83,6 @@ def test_a_changed_grid_says_where_its_occupancy_is_from(kernel, mark):
     assert kinds(result(launches=before), result(launches=before.replace("assumed", "measured"))) == []
 
 
-def test_alarms():
-    (alarm,) = changes({"c": result()}, {"c": result("unsupported", output=None)})
-    assert alarm.alarm
-    (look,) = changes({"c": result()}, {"c": result(output="11")})
-    assert not look.alarm
-
-
 def test_cases_that_were_not_run_or_are_new():
     (change,) = changes({"c": result()}, {})
     assert (change.case, change.kind, change.words) == ("c", ChangeKind.NOT_RUN, "was pass")
@@ -104,15 +119,11 @@ def series(*pieces, noise=0.005, seed=0):
     return np.concatenate(parts).tolist()
 
 
-def test_a_step_is_found_where_it_is():
+def test_a_step_is_found_where_it_is_and_the_last_one_has_both_levels():
     found = levels(series((1.0, 20), (1.1, 10)))
     assert [(level.start, level.stop) for level in found] == [(0, 20), (20, 30)]
-    assert found[1].value == pytest.approx(1.1, rel=0.01)
-
-
-def test_the_last_step_has_both_levels():
     before, after = last_step(series((1.0, 20), (1.1, 5)))
-    assert after.value / before.value == pytest.approx(1.1, rel=0.01)
+    assert [found[1].value, after.value / before.value] == pytest.approx([1.1, 1.1], rel=0.01)
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.0], [1.0] * 30, series((1.0, 30)), [1.0, 2.0]])
@@ -138,3 +149,251 @@ def test_any_step_well_above_the_noise_is_seen(first, second, factor, seed):
     step = last_step(series((1.0, first), (factor, second), noise=0.002, seed=seed))
     assert step is not None
     assert step[0].stop == first
+
+
+RUN = Run(1, "ab" * 16, SIM, "nightly", "2026-01-02T03:04:05.678+00:00", None)
+RACE = Finding("race", "race: two warps", "f<1>", "ggml/a.cuh", 7, (0, 1, 0), (3, 2, 0), ("f at ggml/a.cuh:7",))
+ABORT = Finding("abort", "GGML_ASSERT failed", file="ggml/b.cu", line=9)
+
+
+def named(*results):
+    return {result.name: result for result in results}
+
+
+BEFORE = named(
+    *(Result(name, "d", "pass", output="00") for name in ("new", "bits", "support", "gone")),
+    Result("known", "d", "fail", "wrong since long"),
+)
+AFTER = named(
+    Result("new", "d", "fail", "an error | is 3 times its bound", failure="long\x00text <&>"),
+    Result("bits", "d", "pass", output="11"),
+    Result("support", "d", "unsupported", "no kernel"),
+    Result("known", "d", "fail", "wrong since long"),
+    Result("lost", "d", "lost", "time-out", failure="time-out after 600 s"),
+    Result("timed", "d", "pass", seconds=(3e-5, 1e-5, 2e-5)),
+)
+
+
+def outcome(baseline=RUN, planned=9):
+    return Outcome(RUN, AFTER, baseline, changes(BEFORE, AFTER) if baseline else (), planned)
+
+
+def parsed(found):
+    (suite,) = ET.fromstring(junit([found])).iter("testsuite")
+    tests = {test.get("name"): test for test in suite.iter("testcase")}
+    kinds = {name: [child.tag for child in test] for name, test in tests.items()}
+    return suite, tests, kinds
+
+
+def test_cases_that_end_the_command_fail_and_lost_ones_never_pass():
+    suite, _, kinds = parsed(outcome())
+    assert kinds == {
+        "new": ["failure"],
+        "bits": [],
+        "support": ["failure"],
+        "known": ["skipped"],
+        "lost": ["error"],
+        "timed": [],
+        "gone": ["error"],
+        "2 cases": ["error"],
+    }
+    counted = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
+    assert counted == {"tests": "8", "failures": "2", "errors": "3", "skipped": "1"}
+
+
+def test_a_failure_is_one_where_nothing_was_accepted():
+    _, _, kinds = parsed(outcome(None, 6))
+    assert (kinds["known"], kinds["new"], kinds["support"]) == (["failure"], ["failure"], ["skipped"])
+
+
+def test_messages_times_and_what_xml_has_no_letter_for():
+    suite, tests, _ = parsed(outcome())
+    assert tests["new"][0].get("message") == "new failure: was pass: an error | is 3 times its bound"
+    assert tests["new"][0].text == "long?text <&>"
+    assert float(tests["timed"].get("time")) == pytest.approx(2e-5)
+    assert suite.find("properties/property[@name='source']").get("value") == "pypi:x==1"
+
+
+def test_the_step_summary_says_the_verdict_first_and_escapes():
+    said = markdown([outcome()])
+    assert "| sim:h200 | `pypi:x==1` | **5 changed, 2 regressions; 4 without a verdict** |" in said
+    assert "| new | **new failure** | was pass: an error \\| is 3 times its bound |" in said
+    assert "| known | known failure | wrong since long |" in said
+    assert said.index("**support lost**") < said.index("| bits |")
+    said = markdown([outcome(None, 6)])
+    assert "**2 wrong, no baseline yet; 1 without a verdict**" in said
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_where_a_kernel_was_stopped(accepted):
+    """In the message, in properties, and as the file and line that CI systems link to, new failure or known one."""
+    before = {"race": Result("race", "d", "pass"), "abort": Result("abort", "d", "fail")}
+    after = named(
+        Result("race", "d", "fail", "race: two warps", failure="with its stack", finding=RACE),
+        Result("abort", "d", "fail", "GGML_ASSERT failed", finding=ABORT),
+    )
+    found = Outcome(RUN, after, RUN, changes(before, after), 2) if accepted else Outcome(RUN, after, None, (), 2)
+    _, tests, kinds = parsed(found)
+    assert kinds == {"race": ["properties", "failure"], "abort": ["properties", "skipped" if accepted else "failure"]}
+    race, abort = tests["race"], tests["abort"]
+    known = {item.get("name"): item.get("value") for item in race.iter("property")}
+    assert known == {"finding": "race", "kernel": "f<1>", "block": "0,1,0", "thread": "3,2,0"}
+    assert (race.get("file"), race.get("line")) == ("ggml/a.cuh", "7")
+    place = "race: two warps in f<1>, block (0, 1, 0), thread (3, 2, 0), ggml/a.cuh:7"
+    assert race.find("failure").get("message").endswith(place)
+    assert [item.get("name") for item in abort.iter("property")] == ["finding"]
+    assert abort[1].get("message").endswith("GGML_ASSERT failed in ggml/b.cu:9")
+
+
+def test_how_the_cases_were_judged():
+    checked = replace(RUN, settings=Settings(Checks(model="never"), "^gqa"))
+    known = {
+        item.get("name"): item.get("value") for item in parsed(replace(outcome(), run=checked))[0].iter("property")
+    }
+    assert known["checks"] == "rounding model never, rows auto, 1 run"
+    assert known["filter"] == "^gqa"
+
+
+UNJUDGED = Result("wide", "d", "unjudged", "the predicted error is as large as the answer")
+
+
+def outcome_of(before, after=UNJUDGED):
+    baseline = RUN if before else None
+    found = named(after)
+    return Outcome(RUN, found, baseline, changes(named(before), found) if before else (), 1)
+
+
+def kinds_of(found):
+    return [change.kind for change in found.changes]
+
+
+def test_an_output_that_could_not_be_judged_has_a_word_and_an_exit_code_of_its_own_with_and_without_a_baseline():
+    for found in (outcome_of(None), outcome_of(Result("wide", "d", "pass")), outcome_of(Result("wide", "d", "lost"))):
+        with pytest.raises(UnjudgedError, match="sim:h200: 1 output could not be judged"):
+            raise_if_regressed([found], 0.05)
+        (test,) = ET.fromstring(junit([found])).iter("testcase")
+        assert [(child.tag, child.get("type")) for child in test] == [("error", "unjudged")]
+        assert "1 unjudged" in markdown([found]) and "1 without a verdict" in markdown([found])
+        assert "predicted error is as large" in on_terminal(found)
+
+
+def test_an_output_that_is_unjudged_in_one_run_only():
+    found = outcome_of(Result("wide", "d", "unjudged"))
+    assert kinds_of(found) == []
+    raise_if_regressed([found], 0.05)
+    assert kinds_of(outcome_of(UNJUDGED, Result("wide", "d", "pass"))) == []
+    failed = outcome_of(UNJUDGED, Result("wide", "d", "fail", "wrong"))
+    assert kinds_of(failed) == [ChangeKind.NEW_FAILURE]
+    assert failed.alarms
+
+
+def test_a_failure_comes_before_an_unjudged_output():
+    after = named(UNJUDGED, Result("other", "d", "fail", "wrong"))
+    with pytest.raises(ComparisonError):
+        raise_if_regressed([Outcome(RUN, after, None, (), 2)], 0.05)
+
+
+TRAPS = [Result(f"trap-{i}", "d", "fail", "trap: __trap()", failure="trap", known="volta-columns") for i in range(46)]
+LINE = "46 fail by volta-columns, a known defect of llama.cpp (docs/findings.md)"
+
+
+def with_traps(*others):
+    results = {result.name: result for result in [Result("gqa", "d", "pass"), *TRAPS, *others]}
+    return Outcome(RUN, results, None, (), len(results))
+
+
+def on_terminal(found):
+    return " ".join(shown(render([found])).split())
+
+
+WRONG = Result("wrong", "d", "fail", "not as designed")
+
+
+def test_a_known_defect_is_one_line_or_row_instead_of_46_but_other_failures_stay():
+    said = on_terminal(with_traps(WRONG))
+    assert said.count(LINE) == 1
+    assert "trap-7" not in said
+    assert "fail wrong: not as designed" in said
+    assert "1 pass, 47 fail" in said
+    said = markdown([with_traps(WRONG)])
+    assert said.count(f"| volta-columns | known defect | {LINE} |") == 1
+    assert "trap-7" not in said
+    assert "| wrong | wrong | not as designed |" in said
+
+
+def test_only_what_is_no_known_defect_fails_the_run():
+    raise_if_regressed([with_traps()], 0.02)
+    with pytest.raises(ComparisonError, match=r"47 cases are wrong \(46 by known defects\)"):
+        raise_if_regressed([with_traps(WRONG)], 0.02)
+    with pytest.raises(ComparisonError, match=r"^sim:h200: 1 case is wrong; no baseline yet$"):
+        raise_if_regressed([Outcome(RUN, {WRONG.name: WRONG}, None, (), 1)], 0.02)
+    found = changes({"wrong": Result("wrong", "d", "pass")}, {"wrong": WRONG})
+    with pytest.raises(RegressionError, match=r"^sim:h200: 1 regression \(1 new failure\)$"):
+        raise_if_regressed([Outcome(RUN, {"wrong": WRONG}, RUN, found, 1)], 0.02)
+
+
+CAUSE = "KV step 0 is left out (KV rows 0 to 31)"
+BECAUSE = f"not as designed; cause: {CAUSE}"
+
+
+def test_every_output_says_the_cause_of_a_wrong_output_and_the_terminal_says_it_once():
+    """With a baseline the table has the failure, without one a line of its own."""
+    wrong = Result("wrong", "d", "fail", "not as designed", failure="x", diagnosis=CAUSE)
+    fresh = Outcome(RUN, {"wrong": wrong}, None, (), 1)
+    found = changes({"wrong": Result("wrong", "d", "pass")}, {"wrong": wrong})
+    worse = Outcome(RUN, {"wrong": wrong}, RUN, found, 1)
+    assert [change.words for change in found] == [f"was pass: {BECAUSE}"]
+    for one in (fresh, worse):
+        said = on_terminal(one)
+        assert [said.count(words) for words in ("not as designed", CAUSE)] == [1, 1]
+        assert BECAUSE in markdown([one])
+        assert BECAUSE in ET.fromstring(junit([one])).find("testsuite/testcase/failure").get("message")
+        assert as_json([one])["runs"][0]["results"][0]["diagnosis"] == CAUSE
+
+
+def test_the_checks_that_could_not_be_made_are_counted():
+    checks = (not_made("roundings", "no model"), not_made("kernels", "not known"))
+    results = {
+        name: Result(name, "d", "pass", missing="the rounding model was skipped", checks=checks[:number])
+        for name, number in (("a", 2), ("b", 1))
+    }
+    results["c"] = Result("c", "d", "unsupported", "refused", checks=(not_made("support", "no release is known"),))
+    lines = [
+        "not checked in 2 cases: roundings: no model",
+        "not checked in 1 case: kernels: not known",
+        "not checked in 1 case: support: no release is known",
+    ]
+    found = Outcome(RUN, results, None, (), 3)
+    assert list(not_checked(found)) == [*lines, "not checked in 2 cases: the rounding model was skipped"]
+    without = replace(RUN, settings=Settings(Checks(model="never")))
+    assert list(not_checked(replace(found, run=without))) == lines  # as asked
+    assert all(line in on_terminal(found) for line in lines)
+
+
+def test_json_and_junit_have_the_known_defect_with_each_case():
+    (run,) = as_json([with_traps()])["runs"]
+    assert {item["name"]: item["known"] for item in run["results"]}["trap-7"] == "volta-columns"
+    suite = ET.fromstring(junit([with_traps(WRONG)])).find("testsuite")
+    tests = {test.get("name"): test for test in suite.iter("testcase")}
+    assert (suite.get("failures"), suite.get("skipped")) == ("1", "46")
+    assert tests["trap-7"].find("properties/property[@name='known']").get("value") == "volta-columns"
+    said = tests["trap-7"].find("skipped").get("message")
+    assert said.startswith("known failure: volta-columns, a known defect of llama.cpp")
+    assert tests["wrong"].find("properties") is None
+
+
+def test_a_regression_by_a_known_defect_says_which():
+    (change,) = changes({"trap-0": Result("trap-0", "d", "pass")}, {"trap-0": TRAPS[0]})
+    assert (change.kind, change.alarm) == (ChangeKind.NEW_FAILURE, True)
+    assert change.words == "was pass: volta-columns, a known defect of llama.cpp (docs/findings.md): trap: __trap()"
+
+
+def test_the_history_keeps_a_known_defect_and_the_page_names_it_once(empty):
+    run = night(empty, *TRAPS, replace(WRONG, diagnosis=CAUSE), planned=47, ended=False)
+    assert {item.known for item in empty.results(run).values()} == {"volta-columns", ""}
+    assert empty.results(run)["wrong"].diagnosis == CAUSE
+    page = report(empty)
+    assert page.count("46 fail by volta-columns") == 1
+    wrong = page[page.index("<h3>Wrong outputs</h3>") : page.index("scenarios through")]
+    assert "not as designed" in wrong and CAUSE in html.unescape(wrong).replace("<wbr>", "")
+    assert "trap-7" not in wrong

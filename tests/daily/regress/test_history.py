@@ -36,8 +36,8 @@ from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.sampled import Sampled
 from tests.as_user import fattn_probe
+from tests.daily.regress.made import SIM, night
 
-SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 LAUNCH = '{"order":0,"kernel":"f<1>","grid":[8,1,1],"block":[32,4,1],"shared":0}'
 PASS = Result("gqa", "abc", "pass", "", {"nmse": 1e-7}, "00ff", LAUNCH, (0.1, 0.2))
 
@@ -84,10 +84,8 @@ def test_times_of_a_real_gpu_are_the_machines():
 
 
 def test_pruning_keeps_what_was_accepted(history):
-    kept, gone = history.begin(SIM, "nightly"), history.begin(SIM, "nightly")
-    for run in (kept, gone):
-        history.add(run, PASS)
-    history.accept(kept, "me", "good")
+    kept = night(history, PASS, accepted="good", ended=False)
+    night(history, PASS, ended=False)
     assert history.prune("9999") == 1
     assert [run.uid for run in history.runs()] == [kept.uid]
     assert history.results(kept) == {"gqa": PASS}
@@ -400,10 +398,8 @@ def test_one_run_is_judged_by_its_name(tmp_path):
     """The last run passes, and the one before it does not."""
     path = tmp_path / "h.db"
     with open_history(path) as history:
-        runs = [history.begin(SIM, "nightly", planned=1) for _ in range(3)]
-        for run, status in zip(runs, ("pass", "fail", "pass"), strict=True):
-            history.add(run, Result("gqa", "d", status, "NMSE 1"))
-            history.end(run)
+        results = [Result("gqa", "d", status, "NMSE 1") for status in ("pass", "fail", "pass")]
+        runs = [night(history, result, planned=1) for result in results]
         history.accept(runs[0], "me", "good")
         assert [run.id for run in history.nights(runs[1])] == [runs[0].id, runs[1].id]
     judge = ("history", "judge", "--history", path)

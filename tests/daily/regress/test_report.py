@@ -12,7 +12,7 @@ from fattn_probe.daily.regress.exercised import families
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.night import night_of, shown
 from fattn_probe.daily.regress.plots import HEIGHT, Square, picture_of, plot, strip, work_facts
-from fattn_probe.daily.regress.records import Cell, Identity, Result, Settings, StoredCase, packed
+from fattn_probe.daily.regress.records import Cell, Result, Settings, StoredCase, packed
 from fattn_probe.daily.regress.report import report, unjudged, verdict_of
 from fattn_probe.daily.regress.results import metrics_of
 from fattn_probe.machine.run.outcome import Finding
@@ -21,9 +21,8 @@ from fattn_probe.verdict.measure.expected import Design
 from fattn_probe.verdict.measure.metrics import measure
 from fattn_probe.verdict.measure.verdict import Status, Verdict
 from tests.daily.inspect.test_view import Reader
+from tests.daily.regress.made import GPU, SIM, night
 
-SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
-GPU = Identity("here", "NVIDIA H200", "90", "580", "cuda", "release", "pypi:x==1", "11063", "", "0.1.0")
 KERNEL = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 LAUNCH = '{"order":0,"kernel":"%s","grid":[%d,1,1],"block":[32,4,1],"shared":0}'
 HOSTILE = 'NMSE <b>1</b> "><script>alert(1)</script>'
@@ -48,21 +47,14 @@ def wrong(name="gqa"):
 
 
 @pytest.fixture
-def history(tmp_path):
+def history(empty):
     """Three nights: the third gets gqa wrong, launches mha otherwise, and loses one case."""
-    with open_history(tmp_path / "h.db") as found:
-        for night in range(3):
-            run = found.begin(SIM, "nightly", planned=4)
-            found.know([case(), case("mha"), case("mqa"), case("lost")], SIM, KERNELS)
-            found.add(run, wrong() if night == 2 else result())
-            found.add(run, result(name="mha", output=f"{night // 2}", grid=60 if night < 2 else 30))
-            found.add(run, Result("lost", "d", "lost", "time-out"))
-            if night < 2:
-                found.add(run, result(name="mqa"))
-            found.end(run)
-            if night == 0:
-                found.accept(run, "me", "good")
-        yield found
+    empty.know([case(), case("mha"), case("mqa"), case("lost")], SIM, KERNELS)
+    usual = result(), result(name="mha", output="0"), Result("lost", "d", "lost", "time-out")
+    night(empty, *usual, result(name="mqa"), planned=4, accepted="good")
+    night(empty, *usual, result(name="mqa"), planned=4)
+    night(empty, wrong(), result(name="mha", output="1", grid=30), usual[2], planned=4)
+    return empty
 
 
 def test_the_page_names_what_changed_and_why_it_matters_with_its_maps_and_plots(history):
@@ -97,21 +89,16 @@ def test_the_page_is_complete_in_itself_well_formed_and_escapes(history):
 
 
 def test_what_was_lost_and_what_was_not_run_is_listed(history):
-    night = night_of(history, history.runs()[-1])
-    assert list(unjudged(night)) == [("lost", "time-out"), ("mqa", "not run; was pass")]
-    assert night.counts == {"fail": 1, "pass": 1, "lost": 1, "not run": 1}
+    last = night_of(history, history.runs()[-1])
+    assert list(unjudged(last)) == [("lost", "time-out"), ("mqa", "not run; was pass")]
+    assert last.counts == {"fail": 1, "pass": 1, "lost": 1, "not run": 1}
 
 
-def test_a_run_that_was_killed_is_not_called_good(tmp_path):
-    with open_history(tmp_path / "h.db") as found:
-        run = found.begin(SIM, "nightly", planned=100)
-        found.add(run, result())
-        night = night_of(found, run)
-        assert verdict_of(night) == ("99 without a verdict; otherwise nothing wrong; no accepted run yet", "lost")
-        assert next(unjudged(night)) == (
-            "shard 1/1",
-            "not finished: the run was killed, is still running, or its history was not merged",
-        )
+def test_a_run_that_was_killed_is_not_called_good(empty):
+    killed = night_of(empty, night(empty, result(), planned=100, ended=False))
+    assert verdict_of(killed) == ("99 without a verdict; otherwise nothing wrong; no accepted run yet", "lost")
+    said = "not finished: the run was killed, is still running, or its history was not merged"
+    assert next(unjudged(killed)) == ("shard 1/1", said)
 
 
 @pytest.mark.parametrize(
@@ -124,10 +111,7 @@ def test_a_run_that_was_killed_is_not_called_good(tmp_path):
 )
 def test_a_partial_run_does_not_hide_the_failures_of_the_run_before(history, only, ends, title):
     """The page said "nothing wrong; 701 without a verdict" of a run that was stopped, and nothing of 64 failures."""
-    run = history.begin(SIM, "nightly", planned=4, settings=Settings(only=only))
-    history.add(run, result(name="mha"))
-    if ends:
-        history.end(run)
+    night(history, result(name="mha"), planned=4, settings=Settings(only=only), ended=ends)
     page = report(history)
     titles = re.findall(r"<h2>([^<]+)</h2>", page)
     assert titles[:2] == ["sim:h200, nightly", title]
@@ -136,12 +120,9 @@ def test_a_partial_run_does_not_hide_the_failures_of_the_run_before(history, onl
 
 
 def test_a_whole_run_takes_the_place_of_partial_ones(history):
-    stopped = history.begin(SIM, "nightly", planned=4)
-    history.add(stopped, result(name="mha"))
-    whole = history.begin(SIM, "nightly", planned=1)
-    history.add(whole, result(name="mha"))
-    history.end(whole)
-    assert [night.run.uid for night in shown(history)] == [whole.uid]
+    night(history, result(name="mha"), planned=4, ended=False)
+    whole = night(history, result(name="mha"), planned=1)
+    assert [one.run.uid for one in shown(history)] == [whole.uid]
 
 
 def test_a_history_without_runs_or_without_ops(tmp_path, history):
@@ -149,40 +130,32 @@ def test_a_history_without_runs_or_without_ops(tmp_path, history):
     assert "There are no runs" in report(history, "quick")
     with open_history(tmp_path / "other.db") as found:
         assert "There are no runs in this history." in report(found)
-        found.add(found.begin(SIM, "nightly"), result("fail"))
+        night(found, result("fail"), ended=False)
         assert "1 wrong" in report(found)
 
 
-def test_times_of_a_real_gpu_are_drawn_and_a_step_is_an_alarm(tmp_path):
-    with open_history(tmp_path / "h.db") as found:
-        for night in range(12):
-            run = found.begin(GPU, "nightly")
-            found.add(run, result(seconds=(2e-5 if night < 8 else 3e-5,)))
-            if night == 0:
-                found.accept(run, "me", "good")
-        page = report(found)
+def test_times_of_a_real_gpu_are_drawn_and_a_step_is_an_alarm(empty):
+    for number, seconds in enumerate([2e-5] * 8 + [3e-5] * 4):
+        accepted = "" if number else "good"
+        night(empty, result(seconds=(seconds,)), identity=GPU, ended=False, accepted=accepted)
+    page = report(empty)
     assert "20.0 us became 30.0 us, since 4 runs" in page
     assert "1 regression" in page
     assert 'aria-label="time by run, gqa"' in page
 
 
-def test_a_scenario_of_very_many_cases_is_cut_by_head_size(tmp_path):
-    with open_history(tmp_path / "h.db") as found:
-        run = found.begin(SIM, "nightly")
-        names = [f"big-{number}" for number in range(150)]
-        found.know([case(name, hsk=64 if number % 3 else 128) for number, name in enumerate(names)], SIM, [])
-        for name in [*names, "unknown"]:
-            found.add(run, result(name=name))
-        sizes = {part: len(cases) for part, cases in night_of(found, run).scenarios.items()}
+def test_a_scenario_of_very_many_cases_is_cut_by_head_size(empty):
+    names = [f"big-{number}" for number in range(150)]
+    empty.know([case(name, hsk=64 if number % 3 else 128) for number, name in enumerate(names)], SIM, [])
+    run = night(empty, *(result(name=name) for name in [*names, "unknown"]))
+    sizes = {part: len(cases) for part, cases in night_of(empty, run).scenarios.items()}
     assert sizes == {"big, hsk=64": 100, "big, hsk=128": 50, "unknown": 1}
 
 
-def test_the_kernel_that_is_named_is_the_attention_kernel(tmp_path):
+def test_the_kernel_that_is_named_is_the_attention_kernel(empty):
     scan = LAUNCH.replace("%s", "flash_attn_mask_to_KV_max<4>").replace("%d", "1")
-    with open_history(tmp_path / "h.db") as found:
-        launches = "\n".join((scan, LAUNCH % (KERNEL, 60)))
-        found.add(found.begin(SIM, "nightly"), replace(wrong(), launches=launches))
-        page = report(found)
+    night(empty, replace(wrong(), launches="\n".join((scan, LAUNCH % (KERNEL, 60)))))
+    page = report(empty)
     assert "flash_attn_ext_f16&lt;64,64,8,8,false,false,false&gt;" in page.replace("<wbr>", "")
     assert "KV_max" not in page
 
@@ -213,15 +186,10 @@ def test_coverage_counts_instances_that_nothing_exercises(history, monkeypatch):
     assert mma.cells == {("64, 64", "8 x 8"): {"sim:h200": 2}}
 
 
-def test_the_verdict_names_both_trees_with_their_patches_and_no_raw_time(tmp_path):
-    with open_history(tmp_path / "h.db") as found:
-        for patches in ("", "fault-a fault-b"):
-            run = found.begin(replace(SIM, patches=patches), "nightly")
-            found.add(run, result())
-            found.end(run)
-            if not patches:
-                found.accept(run, "me", "good")
-        page = report(found)
+def test_the_verdict_names_both_trees_with_their_patches_and_no_raw_time(empty):
+    night(empty, result(), accepted="good")
+    night(empty, result(), identity=replace(SIM, patches="fault-a fault-b"))
+    page = report(empty)
     said = page[page.index('<div class="verdict pass">') :].partition("</div>")[0]
     assert "pypi:x==1 with fault-a, fault-b, compared with the run of 20" in said
     assert re.search(r"the run of \d{4}-\d\d-\d\d \d\d:\d\d \(pypi:x==1\), accepted by me: good", said)
@@ -280,10 +248,8 @@ CRASHED = "<dt>crashed in</dt><dd>k<wbr>&lt;1&gt;, block (1, 0, 0), thread (31, 
     ],
 )
 def test_a_crash_names_its_block_thread_and_line_if_it_has_them(history, place, said):
-    run = history.begin(SIM, "nightly", planned=1)
-    history.know([case()], SIM, KERNELS)
-    history.add(run, Result("gqa", "d", "fail", "it stopped", finding=Finding("abort", "it stopped", *place)))
-    history.end(run)
+    finding = Finding("abort", "it stopped", *place)
+    night(history, Result("gqa", "d", "fail", "it stopped", finding=finding), planned=1)
     page = report(history)
     assert "it stopped" in page and all(words in page for words in said)
     assert [words in page for words in ("<dt>crashed in", "stack of")] == [bool(place)] * 2
@@ -304,20 +270,18 @@ def test_a_darker_colour_is_a_larger_error_in_both_modes(history):
 
 
 @pytest.mark.parametrize(("queries", "said"), [(1, "32 heads x 1 query"), (2, "32 heads x 2 queries")])
-def test_the_map_of_few_queries_is_as_wide_as_any_and_its_size_is_said(tmp_path, queries, said):
+def test_the_map_of_few_queries_is_as_wide_as_any_and_its_size_is_said(empty, queries, said):
     kept = packed(np.full((32, queries), 9.0), 32, queries)
     assert f' width="{MAP_WIDTH:g}" ' in picture_of(kept, "x").svg
-    with open_history(tmp_path / "h.db") as found:
-        found.add(found.begin(SIM, "nightly"), replace(wrong(), error_map=kept))
-        assert f"<figcaption>{said}</figcaption>" in report(found)
+    night(empty, replace(wrong(), error_map=kept))
+    assert f"<figcaption>{said}</figcaption>" in report(empty)
 
 
-def test_runs_are_not_called_nights_and_nothing_wrong_is_not_red(tmp_path):
+def test_runs_are_not_called_nights_and_nothing_wrong_is_not_red(empty):
     """Two runs four minutes apart were "2 nights"; a case without a verdict made "nothing wrong" bold and red."""
-    with open_history(tmp_path / "h.db") as found:
-        for planned in (1, 3):
-            found.add(found.begin(SIM, "nightly", planned=planned), result())
-        page = report(found)
+    for planned in (1, 3):
+        night(empty, result(), planned=planned, ended=False)
+    page = report(empty)
     assert "1 scenario through 2 runs" in page
     assert "by night" not in page and "nights" not in page
     assert '<td class="status-lost">2 without a verdict; otherwise nothing wrong; no accepted run yet</td>' in page
@@ -339,9 +303,7 @@ def test_an_error_map_outlines_the_output_tiles_and_those_that_blocks_share():
 
 
 def test_how_a_run_was_judged_is_on_the_page(history):
-    run = history.begin(SIM, "nightly", settings=Settings(Checks(model="never", sample=20), "^gqa$"))
-    history.add(run, result())
-    history.end(run)
+    night(history, result(), settings=Settings(Checks(model="never", sample=20), "^gqa$"))
     text = report(history)
     assert "<dt>judged with</dt>" in text
     assert "<dd>rounding model never, rows 20, 1 run</dd>" in text

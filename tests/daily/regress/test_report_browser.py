@@ -10,10 +10,10 @@ from matplotlib.image import imread
 
 from fattn_probe.base.tables import Table
 from fattn_probe.daily.inspect.view.page import environment
-from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.report import report
-from tests.daily.regress.test_report import HOSTILE, KERNELS, SIM, case, result, wrong
+from tests.daily.regress.made import SIM, night
+from tests.daily.regress.test_report import HOSTILE, KERNELS, case, result, wrong
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars")
@@ -61,20 +61,16 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (apt-
 
 
 @pytest.fixture
-def page(tmp_path):
+def page(empty, tmp_path):
     """A page with all sections and long words."""
-    with open_history(tmp_path / "h.db") as found:
-        for night in range(40):
-            run = found.begin(SIM, "nightly", planned=6)
-            found.know([case(), case("mha"), case("q8-" + "long" * 30)], SIM, KERNELS)
-            found.add(run, wrong() if night == 39 else result())
-            found.add(run, result(name="mha", output=f"{night // 7}", grid=60 if night < 38 else 30))
-            found.add(run, result(name="q8-" + "long" * 30))
-            found.add(run, Result("lost", "d", "lost", HOSTILE))
-            if night == 0:
-                found.accept(run, "me", "good")
-        path = tmp_path / "page.html"
-        path.write_text(report(found), encoding="utf-8")
+    long = "q8-" + "long" * 30
+    empty.know([case(), case("mha"), case(long)], SIM, KERNELS)
+    for number in range(40):
+        mha = result(name="mha", output=f"{number // 7}", grid=60 if number < 38 else 30)
+        results = wrong() if number == 39 else result(), mha, result(name=long), Result("lost", "d", "lost", HOSTILE)
+        night(empty, *results, planned=6, ended=False, accepted="" if number else "good")
+    path = tmp_path / "page.html"
+    path.write_text(report(empty), encoding="utf-8")
     return path
 
 

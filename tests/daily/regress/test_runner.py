@@ -1,10 +1,13 @@
-"""Runs of a suite into a history, and beside those of a merge base; a judge returns prepared statuses."""
+"""Runs of a suite into a history, and beside those of a merge base; a judge returns prepared statuses.
 
-from contextlib import contextmanager
+Suites of several entries: each has its own cases, targets, build and checks.
+"""
+
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,23 +18,23 @@ from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.cli.regress import accepted
 from fattn_probe.daily.regress import merge_base as module
 from fattn_probe.daily.regress.changes import ChangeKind
-from fattn_probe.daily.regress.entries import Given
+from fattn_probe.daily.regress.entries import Given, entries_on_targets, run_suite, session_for
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.merge_base import MergeBase, merge_base_of
 from fattn_probe.daily.regress.night import night_of, shown
-from fattn_probe.daily.regress.records import MERGE_BASE, Identity, Result, RunPart, parse_shard
+from fattn_probe.daily.regress.records import MERGE_BASE, WHOLE, Result, RunPart, Shard, parse_shard
 from fattn_probe.daily.regress.runner import Planned, SuiteRunner, with_orders
 from fattn_probe.daily.regress.schedule import Ordering, Orders
 from fattn_probe.daily.regress.selection import CaseSelection
-from fattn_probe.daily.regress.suite import CheckSpec
+from fattn_probe.daily.regress.suite import CheckSpec, cases_of, load_suite
 from fattn_probe.daily.regress.tables import as_json, markdown, raise_if_regressed, render
 from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.orders import ENDED, OrderDifference
 from fattn_probe.machine.run.session import RunOptions, Session
+from tests.daily.regress.made import SIM
 from tests.made import H200
 from tests.stand_in import StandIn
 
-SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 OP = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_q": 1, "n_kv": 64}
 NAMES = ["gqa", *(f"sweep-n_q={number}" for number in range(61))]
 CASES = tuple(resolve(Scenario.model_validate(OP | {"seed": seed}), name, "f") for seed, name in enumerate(NAMES))
@@ -57,16 +60,13 @@ class Judged(StandIn):
             yield Result(case.name, case.digest, status, output="00" if status == "pass" else None)
 
 
-@contextmanager
-def history_at(path):
-    with open_history(path / "history.db") as found:
-        yield found
+def run(history, only="", accept="", shard="1/1", stop=-1, until_failure=None, **statuses):
+    """One run of the suite's cases whose names match `only`, as `regress` makes it; interrupted after `stop` cases.
 
-
-def run(history, only="", accept="", shard="1/1", stop=-1, **statuses):
-    """One run of the suite's cases whose names match `only`, as `regress` makes it; interrupted after `stop` cases."""
-    session = Session(RunOptions(tree=None))
-    runner = SuiteRunner(history, session, "quick", cluster=Judged(statuses, stop), only=only)
+    Or at the first failure, which is told to `until_failure`.
+    """
+    session, more = Session(RunOptions(tree=None)), {"say": until_failure, "exit_first": True} if until_failure else {}
+    runner = SuiteRunner(history, session, "quick", cluster=Judged(statuses, stop), only=only, **more)
     selection = CaseSelection(CASES).some(only).of(parse_shard(shard))
     (found,) = runner.outcomes([Planned("quick", session, H200, selection)])
     return accepted(history, found, accept) if accept else found
@@ -79,11 +79,10 @@ def said(outcome):
 
 
 @pytest.fixture
-def history(tmp_path):
+def history(empty):
     """A history whose baseline is a run of all 62 cases."""
-    with history_at(tmp_path) as found:
-        run(found, accept="all of them")
-        yield found
+    run(empty, accept="all of them")
+    return empty
 
 
 def test_one_case_beside_a_larger_baseline_is_compared_with_itself_alone(history):
@@ -126,16 +125,15 @@ def test_cases_that_the_suite_no_longer_has_are_reported_and_not_lost(history):
     assert night.not_run == 0
 
 
-def test_the_first_accepted_run_says_that_it_is_the_first(tmp_path):
-    with history_at(tmp_path) as history:
-        before = run(history)
-        assert "has no baseline yet: --accept WHY makes a run the baseline" in said(before)
-        assert "**nothing wrong, no baseline yet**" in markdown([before])
-        first = run(history, accept="looked at")
-        assert f"accepted {first.run.uid[:8]} as the first baseline of sim:h200 (looked at)" in said(first)
-        assert "has no baseline yet" not in said(first)
-        assert "**nothing wrong, the first baseline**" in markdown([first])
-        assert history.baseline(SIM.line, "quick").uid == first.run.uid
+def test_the_first_accepted_run_says_that_it_is_the_first(empty):
+    before = run(empty)
+    assert "has no baseline yet: --accept WHY makes a run the baseline" in said(before)
+    assert "**nothing wrong, no baseline yet**" in markdown([before])
+    first = run(empty, accept="looked at")
+    assert f"accepted {first.run.uid[:8]} as the first baseline of sim:h200 (looked at)" in said(first)
+    assert "has no baseline yet" not in said(first)
+    assert "**nothing wrong, the first baseline**" in markdown([first])
+    assert empty.baseline(SIM.line, "quick").uid == first.run.uid
 
 
 def test_a_later_accepted_run_names_the_one_it_replaces(history):
@@ -146,14 +144,9 @@ def test_a_later_accepted_run_names_the_one_it_replaces(history):
 
 
 def test_the_first_failure_ends_the_run_with_the_exit_code_of_a_whole_one(history):
-    said = []
-    session = Session(RunOptions(tree=None))
-    words = {"sweep-n_q=3": "fail", "sweep-n_q=4": "fail"}
-    runner = SuiteRunner(
-        history, session, "quick", lambda *told: said.append(told), cluster=Judged(words), exit_first=True
-    )
-    (outcome,) = runner.outcomes([Planned("quick", session, H200, CaseSelection(CASES))])
-    assert said == [("fail sweep-n_q=3 on sim:h200: ", "fail")]
+    say = Mock()
+    outcome = run(history, until_failure=say, **{"sweep-n_q=3": "fail", "sweep-n_q=4": "fail"})
+    say.assert_called_once_with("fail sweep-n_q=3 on sim:h200: ", "fail")
     assert (outcome.stopped, outcome.counts["not run"]) == ("at the first failure", len(CASES) - 5)
     assert outcome.lost == 0
     with pytest.raises(RegressionError, match=r"^sim:h200: 1 regression \(1 new failure\)$"):
@@ -164,12 +157,9 @@ def test_the_first_failure_ends_the_run_with_the_exit_code_of_a_whole_one(histor
 
 def test_a_failure_of_the_baseline_is_neither_said_nor_an_end(history):
     run(history, accept="it fails", gqa="fail")
-    said = []
-    session = Session(RunOptions(tree=None))
-    judged = Judged({"gqa": "fail"})
-    runner = SuiteRunner(history, session, "quick", lambda *told: said.append(told), cluster=judged, exit_first=True)
-    (outcome,) = runner.outcomes([Planned("quick", session, H200, CaseSelection(CASES))])
-    assert (said, outcome.stopped, outcome.counts["not run"]) == ([], "", 0)
+    say = Mock()
+    outcome = run(history, until_failure=say, gqa="fail")
+    assert (say.called, outcome.stopped, outcome.counts["not run"]) == (False, "", 0)
 
 
 TREE = Tree("/a/fork", Path("/a/fork"), "?", "head", None)
@@ -198,42 +188,39 @@ def compared(history, outcome):
     return list(BASE.compared([outcome], PAIRS, Path(), runner, Given(only="q")))
 
 
-def test_only_what_the_merge_base_does_not_do_too_is_a_change(tmp_path, ran):
-    with history_at(tmp_path) as history:
-        head, ran.outcome = run(history, gqa="fail", **KNOWN), run(history, **KNOWN)
-        (found,) = compared(history, head)
-        assert [(change.case, change.kind) for change in found.changes] == [("gqa", ChangeKind.NEW_FAILURE)]
-        accepted = history.baseline(head.run.identity.line, "quick")
-        assert found.baseline.uid == ran.outcome.run.uid == accepted.uid
-        assert history.accepted(accepted).endswith(": ccccccccc, the merge base with origin/master")
-        (call,) = ran.calls
-        assert call.runner.session.options.tree.spec == f"git+file:///a/fork@{'c' * 40}"
-        assert (call.runner.part.night, call.given.only) == (MERGE_BASE + "c" * 40, "q")
-        assert [entry.name for entry, _ in call.pairs] == [""], "no entry that the branch did not run"
-        text = markdown([found], "the files")
-        assert "\nthe files\n" in text and "| sweep-n_q=1 | known failure |" in text
-        (same,) = compared(history, ran.outcome)
-        raise_if_regressed([same], MOST_LOST)
+def test_only_what_the_merge_base_does_not_do_too_is_a_change(empty, ran):
+    head, ran.outcome = run(empty, gqa="fail", **KNOWN), run(empty, **KNOWN)
+    (found,) = compared(empty, head)
+    assert [(change.case, change.kind) for change in found.changes] == [("gqa", ChangeKind.NEW_FAILURE)]
+    accepted = empty.baseline(head.run.identity.line, "quick")
+    assert found.baseline.uid == ran.outcome.run.uid == accepted.uid
+    assert empty.accepted(accepted).endswith(": ccccccccc, the merge base with origin/master")
+    (call,) = ran.calls
+    assert call.runner.session.options.tree.spec == f"git+file:///a/fork@{'c' * 40}"
+    assert (call.runner.part.night, call.given.only) == (MERGE_BASE + "c" * 40, "q")
+    assert [entry.name for entry, _ in call.pairs] == [""], "no entry that the branch did not run"
+    text = markdown([found], "the files")
+    assert "\nthe files\n" in text and "| sweep-n_q=1 | known failure |" in text
+    (same,) = compared(empty, ran.outcome)
+    raise_if_regressed([same], MOST_LOST)
 
 
-def test_a_run_that_ended_early_is_compared_by_what_it_judged(tmp_path, ran):
-    with history_at(tmp_path) as history:
-        accepted = run(history, accept="long ago")
-        head, ran.outcome = run(history, stop=2), run(history)
-        (found,) = compared(history, head)
-        names = sorted(head.results)
-        assert 0 < len(names) < len(CASES)
-        assert ran.calls[0].given.only == f"^(?:{'|'.join(names)})$".replace("-", "\\-")
-        assert found.changes == ()
-        assert history.baseline(head.run.identity.line, "quick").uid == accepted.run.uid, "it has one already"
+def test_a_run_that_ended_early_is_compared_by_what_it_judged(empty, ran):
+    accepted = run(empty, accept="long ago")
+    head, ran.outcome = run(empty, stop=2), run(empty)
+    (found,) = compared(empty, head)
+    names = sorted(head.results)
+    assert 0 < len(names) < len(CASES)
+    assert ran.calls[0].given.only == f"^(?:{'|'.join(names)})$".replace("-", "\\-")
+    assert found.changes == ()
+    assert empty.baseline(head.run.identity.line, "quick").uid == accepted.run.uid, "it has one already"
 
 
-def test_the_run_of_a_merge_base_is_not_what_a_report_shows(tmp_path):
-    with history_at(tmp_path) as history:
-        mine, base = run(history, gqa="fail"), run(history)
-        history.connection.execute("UPDATE runs SET night = ? WHERE id = ?", (f"{MERGE_BASE}c", base.run.id))
-        assert [one.uid for one in history.last_runs()] == [mine.run.uid]
-        assert [night.run.uid for night in shown(history)] == [mine.run.uid]
+def test_the_run_of_a_merge_base_is_not_what_a_report_shows(empty):
+    mine, base = run(empty, gqa="fail"), run(empty)
+    empty.connection.execute("UPDATE runs SET night = ? WHERE id = ?", (f"{MERGE_BASE}c", base.run.id))
+    assert [one.uid for one in empty.last_runs()] == [mine.run.uid]
+    assert [night.run.uid for night in shown(empty)] == [mine.run.uid]
 
 
 def test_a_release_has_no_merge_base():
@@ -272,3 +259,172 @@ def test_the_first_order_that_differs_is_the_one_that_is_told():
 def test_a_suite_asks_for_orders():
     assert CheckSpec(order=5).checks.order == 5
     assert CheckSpec().checks.order == 0
+
+
+SCENARIO = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 1\nn_kv: 64\nmatrix: {n_q: [1, 2], n_kv: [64, 128]}\n"
+SUITE = """version: 1
+about: three entries
+scenarios: [a.yaml]
+cases: [a-n_q=1-n_kv=64, a-n_q=2-n_kv=128]
+entries:
+  - name: races
+    scenarios: [a.yaml]
+    only: n_q=2
+    on: [sim:h200, sim:t4]
+    flavour: check
+    check: {model: never, repeat: 3}
+  - name: memory
+    scenarios: [a.yaml]
+    sanitize: [address]
+    quants: [q5_1-q4_0]
+    check: {sample: 8}
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    (tmp_path / "a.yaml").write_text(SCENARIO)
+    path = tmp_path / "three.yaml"
+    path.write_text(SUITE)
+    return path
+
+
+def run_all(path: Path, given: Given, part: RunPart = WHOLE):
+    with open_history(path.parent / "h.db") as history:
+        session = Session(RunOptions(tree=None))
+        runner = SuiteRunner(history, session, path.stem, cluster=Judged(), only=given.only, part=part)
+        pairs = list(entries_on_targets(load_suite(path), path.parent, given))
+        return run_suite(pairs, path.parent, runner, given)
+
+
+def test_every_entry_runs_on_its_targets_with_its_checks(suite):
+    found = run_all(suite, Given())
+    assert [(outcome.run.suite, len(outcome.results)) for outcome in found] == [
+        ("three", 2),
+        ("three/races", 2),
+        ("three/races", 2),
+        ("three/memory", 4),
+    ]
+    checks = [outcome.run.settings.checks for outcome in found]
+    assert [(one.model, one.repeat, one.sample) for one in checks] == [
+        ("auto", 1, "auto"),
+        ("never", 3, "auto"),
+        ("never", 3, "auto"),
+        ("auto", 1, 8),
+    ]
+    assert [outcome.run.place for outcome in found][::3] == ["sim:h200", "sim:h200 (memory)"]
+    assert len({outcome.run.uid for outcome in found}) == 4, "a result is of its own entry"
+
+
+def test_each_entry_has_its_own_build(suite):
+    session = Session(RunOptions(tree=None, flavour="release"))
+    builds = [session_for(entry, session).options for entry in load_suite(suite).parts]
+    assert [(options.flavour, options.sanitize, options.quants) for options in builds] == [
+        ("release", (), ()),
+        ("check", (), ()),
+        ("release", ("address",), ("q5_1-q4_0",)),
+    ]
+    session = Session(RunOptions(tree=None, quants=("q8_0-f16", "q5_1-q4_0")))
+    assert session_for(load_suite(suite).parts[-1], session).options.quants == ("q8_0-f16", "q5_1-q4_0")
+
+
+def test_a_run_says_what_replaces_the_suites_own(suite):
+    found = run_all(suite, Given(on="sim:v100", only="n_kv=128", model="always", sample="all"))
+    assert [(outcome.run.suite, sorted(outcome.results)) for outcome in found] == [
+        ("three", ["a-n_q=2-n_kv=128"]),
+        ("three/races", ["a-n_q=2-n_kv=128"]),
+        ("three/memory", ["a-n_q=1-n_kv=128", "a-n_q=2-n_kv=128"]),
+    ]
+    assert {(one.run.settings.checks.model, one.run.settings.checks.sample) for one in found} == {("always", "all")}
+
+
+def test_a_real_gpu_runs_only_the_entries_that_need_no_simulator(suite):
+    parts, notes = load_suite(suite).parts, list[str]()
+    given = Given(on="gpu", note=notes.append)
+    assert [[str(target) for target in given.targets(entry, suite.parent)] for entry in parts] == [["gpu:0"], [], []]
+    assert "races needs a simulated GPU: skipping gpu:0" in notes
+
+
+def test_an_entry_has_gpus_of_its_own(suite):
+    (suite.parent / "few.yaml").write_text('devices:\n  h200-5: {like: h200, name: "few", multiProcessorCount: 5}\n')
+    suite.write_text(SUITE.replace("on: [sim:h200, sim:t4]", "on: [sim:h200-5]\n    devices: few.yaml"))
+    assert [outcome.run.suite for outcome in run_all(suite, Given())] == ["three", "three/races", "three/memory"]
+    (_, entry, _) = load_suite(suite).parts
+    (target,) = Given().targets(entry, suite.parent)
+    assert target.device.multiProcessorCount == 5
+
+
+def test_with_targets_of_the_run_no_entry_repeats_the_suites_own_cases(suite):
+    text = (
+        "version: 1\nabout: two\nscenarios: [a.yaml]\nentries:\n  - {name: small, scenarios: [a.yaml], on: [sim:t4]}\n"
+    )
+    suite.write_text(text)
+    assert [outcome.run.suite for outcome in run_all(suite, Given())] == ["three", "three/small"]
+    assert [outcome.run.suite for outcome in run_all(suite, Given(on="sim:v100"))] == ["three"]
+    suite.write_text(text.replace("on: [sim:t4]", "check: {repeat: 2}"))
+    assert [outcome.run.suite for outcome in run_all(suite, Given(on="sim:v100"))] == ["three", "three/small"]
+
+
+def test_a_shard_without_a_case_is_a_run_too(suite):
+    """So that the shards of a night can be merged; a filter that no case matches is a mistake in any shard."""
+    suite.write_text("version: 1\nabout: one\nscenarios: [a.yaml]\ncases: [a-n_q=1-n_kv=64]\n")
+    found = [run_all(suite, Given(), RunPart(Shard(number, 2), "night")) for number in (1, 2)]
+    assert sorted(len(outcome.results) for (outcome,) in found) == [0, 1]
+    with pytest.raises(InputError, match="no case name matches 'other'"):
+        run_all(suite, Given(only="other"), RunPart(Shard(1, 2), "night"))
+
+
+def test_a_filter_may_leave_an_entry_without_cases_but_not_all(suite):
+    assert [outcome.run.suite for outcome in run_all(suite, Given(only="n_q=1-n_kv=128"))] == ["three/memory"]
+    with pytest.raises(InputError, match="no case name matches 'other'"):
+        run_all(suite, Given(only="other"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("name: memory", "name: races", r":12: entries.1.name: found 'races', which the entry on line 6 has"),
+        (
+            "  - name: memory\n    scenarios",
+            "  - scenarios",
+            r":12: entries.1: without a name, allowed: a name of its own",
+        ),
+        (
+            "    only: n_q=2",
+            "    only: '['",
+            r":\d+: entries.\d.only: found '\[', allowed: a regular expression \(untermi",
+        ),
+        ("    only: n_q=2", "    flavour: coverage", "flavour"),
+        ("scenarios: [a.yaml]\n    sanitize", "sanitize", r"entries.1: without cases, allowed: scenarios, or up"),
+        ("name: memory", "name: a/b", "name: found 'a/b', allowed: a name of small letters, digits and -$"),
+        ("{sample: 8}", "{sampel: 8}", r":16: entries.1.check.sampel: unknown key, .*; did you mean 'sample'\?$"),
+        ("{sample: 8}", "{sample: 0}", r":16: entries.1.check.sample: found 0, allowed: auto, all or at least 1$"),
+        ("sanitize: [address]", "sanitize: [thread]", "sanitize.0: found 'thread', allowed: address, undefined$"),
+        ("    flavour: check", "    flavour: check\n    sanitize: [address]", r":6: entries.0: flavour check cannot"),
+        ("about: three entries", "about: three\nabout: four", r"three.yaml:3: "),
+        ("version: 1", "version: [", r"three.yaml:\d+: not YAML"),
+    ],
+)
+def test_mistakes_of_entries_are_named(suite, before, after, message):
+    assert before in SUITE
+    suite.write_text(SUITE.replace(before, after))
+    with pytest.raises(InputError, match=message):
+        load_suite(suite)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("n_kv=128]", "n_kv=129]", "its scenarios have no case 'a-n_q=2-n_kv=129'; did you mean 'a-n_q=2-n_kv=\\d+'"),
+        ("[a.yaml]\ncases", "[no/*.yaml]\ncases", r"no scenario matches 'no/\*\.yaml'"),
+    ],
+)
+def test_a_name_or_a_pattern_of_no_scenario(suite, before, after, message):
+    suite.write_text(SUITE.replace(before, after))
+    with pytest.raises(InputError, match=f"the suite: {message}"):
+        cases_of(load_suite(suite), suite.parent)
+
+
+def test_scenarios_by_an_absolute_pattern(suite):
+    suite.write_text(f"version: 1\nabout: x\nscenarios: ['{suite.parent}/*.yaml']\nonly: ^a-\n".replace("*", "[a]"))
+    assert len(cases_of(load_suite(suite), suite.parent)) == 4

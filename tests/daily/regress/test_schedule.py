@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from fattn_probe.base.errors import BuildError, MachineError
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
@@ -27,10 +26,11 @@ from fattn_probe.daily.regress.schedule import CAUSES, Schedule
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.build.ninja import Progress
 from fattn_probe.machine.run.session import RunOptions, Session
+from tests.made import H200, target
 from tests.stand_in import StandIn
 
 OP = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_kv": 64}
-H200, V100 = (parse_target(name, load_devices()) for name in ("sim:h200", "sim:v100"))
+V100 = target("sim:v100")
 SECONDS = 60
 
 

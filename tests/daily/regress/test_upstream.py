@@ -26,12 +26,9 @@ Backend 2/2: CPU
 """
 
 
-def listed():
-    return [event for line in LISTED.splitlines() if isinstance(event := parse_line(line), OpResult)]
-
-
 def test_the_list_becomes_cases_and_results():
-    cases, settled = upstream_cases(listed(), separate_V=False)
+    listed = [event for line in LISTED.splitlines() if isinstance(event := parse_line(line), OpResult)]
+    cases, settled = upstream_cases(listed, separate_V=False)
     assert [case.name for case in cases] == [SMALL, f"{SMALL} #2"]
     sizes = cases[0].op.sizes
     assert (sizes.hsk, sizes.n_head, sizes.n_q, sizes.n_kv) == (64, 4, 3, 113)

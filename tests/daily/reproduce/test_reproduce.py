@@ -1,57 +1,65 @@
-"""The parts of a reproduction: limits, the C++ file, the inputs, the README, the folder."""
+"""The parts of a reproduction: limits, the C++ file, the inputs, the README, the folder.
+
+Ops as cases of upstream's test, found in its list or added to it; and the first way that shows a failure.
+"""
 
 import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError
+from fattn_probe.cases.device import Target
 from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.cases.op.gguf_file import read_gguf
-from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.scenario.cases import one_case, op_of
+from fattn_probe.cases.scenario.cases import resolve as resolved
+from fattn_probe.cases.scenario.from_ops import from_ops
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
+from fattn_probe.cli import flags
 from fattn_probe.cli.reproduce import file_name
+from fattn_probe.daily.ops.parse import OpResult
+from fattn_probe.daily.ops.rounds import LIST
+from fattn_probe.daily.regress.history import open_history
+from fattn_probe.daily.regress.records import Identity, Result, StoredCase
+from fattn_probe.daily.reproduce import ways
 from fattn_probe.daily.reproduce.command import program_text, readme, setters_of, write_inputs
-from fattn_probe.daily.reproduce.found import Found
-from fattn_probe.daily.reproduce.ways import Chosen
+from fattn_probe.daily.reproduce.found import Found, is_uid, past_result
+from fattn_probe.daily.reproduce.ways import (
+    Chooser,
+    Chosen,
+    ShownWay,
+    add_case,
+    as_case,
+    in_list,
+    pattern_of,
+    read_list,
+    same,
+    words_of,
+)
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.expected import Expected
-from fattn_probe.verdict.measure.limits import Limits, choose_limits, limits_of_model, limits_of_prediction
+from fattn_probe.verdict.measure.limits import Limits, choose_limits
 from fattn_probe.verdict.measure.verdict import judge
 from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests import made
 from tests.as_user import fattn_probe
+from tests.made import H200, shape
+from tests.verdict.made import predicted
 
-START = "version: 1\nabout: x\nhsk: 64\nn_head: 8\nn_head_kv: 2\nn_q: 7\nn_kv: 64\n"
+START = shape(64, 8, 2, 7, 64)
 SHAPE = (1, 3, 4, 16)
 
 
 def case_of(text):
-    (case,) = expand(loads(START + text))
-    return case
-
-
-def made_prediction(rmse=1e-4):
-    rows = np.full(SHAPE[:3], rmse)
-    return SimpleNamespace(
-        rmse=rmse,
-        row_rmse=rows,
-        row_uncertainty=rows,
-        row_common=0 * rows,
-        row_flips=0 * rows,
-        sampled=np.ones(SHAPE[:3], np.bool_),
-        relative_standard_error=0.0,
-        mean_error=0.0,
-        bound=np.full(SHAPE, 20 * rmse),
-        known=np.ones(SHAPE[:3], np.bool_),
-        why="",
-        lost="",
-        assumed="",
-    )
+    return made.case_of(START + text)
 
 
 def outputs(reference, rng):
@@ -73,7 +81,7 @@ def test_the_limits_say_what_the_judge_says(with_model):
     rng = np.random.default_rng(1)
     reference = rng.standard_normal(SHAPE)
     model = (reference + 1e-4 * rng.standard_normal(SHAPE)).astype(np.float32) if with_model else None
-    expected = Expected(made_prediction, model)
+    expected = Expected(lambda: predicted(SHAPE, 1e-4, 2e-3), model)
     verdicts = []
     for dst in [*outputs(reference, rng), *([model, model + np.float32(3e-5)] if with_model else [])]:
         passes = judge(dst, reference, Tolerance(), expected=expected).status == "pass"
@@ -81,30 +89,6 @@ def test_the_limits_say_what_the_judge_says(with_model):
         verdicts.append(passes)
         assert limits.hold(dst) == passes
     assert {True, False} == set(verdicts)
-
-
-def test_the_exact_answer_comes_before_the_model():
-    rng = np.random.default_rng(2)
-    reference = rng.standard_normal(SHAPE)
-    model = (reference + 1e-4 * rng.standard_normal(SHAPE)).astype(np.float32)
-    expected = Expected(made_prediction, model)
-    wrong, rounded = reference.astype(np.float32) + 1, (reference - 1e-4).astype(np.float32)
-    assert choose_limits(reference, Tolerance(), expected, dst=wrong, passes=False).by == "prediction"
-    assert choose_limits(reference, Tolerance(), expected, dst=rounded, passes=False).by == "model"
-    assert choose_limits(reference, Tolerance(), expected, dst=model, passes=True).by == "prediction"
-    tight = Expected(lambda: made_prediction(1e-6), model)  # a prediction that a right kernel exceeds is no limit
-    assert choose_limits(reference, Tolerance(), tight, dst=model, passes=True).by == "model"
-    assert choose_limits(reference, Tolerance()).by == "tolerance"
-    assert choose_limits(reference, Tolerance(nmse=1e-9), expected, dst=model, passes=False).by == "tolerance"
-
-
-def test_where_the_model_is_not_finite_the_output_need_not_be():
-    reference = np.ones(SHAPE)
-    model = reference.astype(np.float32)
-    model[0, 0, 0, 0] = np.inf
-    limits = limits_of_model(reference, model)
-    assert limits.hold(model) and not limits.hold(reference.astype(np.float32))
-    assert not limits_of_prediction(reference, made_prediction()).hold(model)
 
 
 @pytest.mark.parametrize(
@@ -224,3 +208,258 @@ def test_the_folder_must_be_new_or_empty(tmp_path):
 def test_what_cannot_be_reproduced_is_refused(words, said, tmp_path):
     assert said in fattn_probe("reproduce", *words, "--out", tmp_path / "out", code=2).stderr
     assert not (tmp_path / "out").exists()
+
+
+NEW = (Path(__file__).parent / "upstream_test.cpp").read_text()
+FORMS = {
+    "old": ("ggml_type type_KV = GGML_TYPE_F16", ""),
+    "new": (
+        "ggml_type type_K = GGML_TYPE_F16, ggml_type type_V = GGML_TYPE_F16",
+        ", bool kv_view = true, bool v_is_view_of_k = false, int64_t n_kv_max = 0",
+    ),
+}
+KV = "kv_view=1,v_is_view_of_k=0,n_kv_max=0"
+CASES = {
+    "old": [
+        "FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,nr23=[4,1],kv=512,nb=3,mask=1,sinks=0,max_bias=0.000000,"
+        "logit_softcap=0.000000,prec=f32,type_KV=f16,permute=[0,1,2,3])",
+        "FLASH_ATTN_EXT(hsk=72,hsv=72,nh=4,nr23=[1,3],kv=113,nb=75,mask=0,sinks=1,max_bias=0.000000,"
+        "logit_softcap=10.000000,prec=def,type_KV=q4_0,permute=[0,2,1,3])",
+        "FLASH_ATTN_EXT(hsk=576,hsv=512,nh=1,nr23=[4,1],kv=512,nb=3,mask=1,sinks=0,max_bias=8.000000,"
+        "logit_softcap=0.000000,prec=f32,type_KV=f16,permute=[0,1,2,3])",
+    ],
+    "new": [
+        "FLASH_ATTN_EXT(hsk=128,hsv=128,nh=4,nr23=[12,1],kv=512,nb=1,mask=1,sinks=1,max_bias=8.000000,"
+        f"logit_softcap=30.000000,prec=f32,type_K=q8_0,type_V=f16,permute=[0,2,1,3],{KV})",
+        "FLASH_ATTN_EXT(hsk=576,hsv=512,nh=1,nr23=[16,2],kv=4096,nb=2,mask=1,sinks=0,max_bias=0.000000,"
+        "logit_softcap=0.000000,prec=f32,type_K=f16,type_V=f16,permute=[0,1,2,3],kv_view=1,v_is_view_of_k=1,n_kv_max=768)",
+        "FLASH_ATTN_EXT(hsk=40,hsv=40,nh=2,nr23=[1,1],kv=17,nb=5,mask=0,sinks=0,max_bias=0.000000,"
+        "logit_softcap=0.000000,prec=def,type_K=f16,type_V=f16,permute=[0,1,2,3],kv_view=0,v_is_view_of_k=0,n_kv_max=0)",
+    ],
+}
+EVERY = [pytest.param(form, text, id=f"{form}-{number}") for form in CASES for number, text in enumerate(CASES[form])]
+
+
+@pytest.fixture
+def tests_of(tmp_path):
+    def make(form):
+        types, rest = FORMS[form]
+        (tmp_path / "tests").mkdir(exist_ok=True)
+        (tmp_path / LIST).write_text(NEW.replace("TYPES", types).replace("REST", rest))
+        return read_list(tmp_path)
+
+    return make
+
+
+def scenario_op(text):
+    return made.case_of(shape(64, 8, 2, 7, 256, text)).op
+
+
+@pytest.mark.parametrize(("form", "text"), EVERY)
+def test_a_case_of_upstreams_has_its_own_name(tests_of, form, text):
+    tests, op = tests_of(form), op_of(from_ops(text))
+    case = as_case(op, tests)
+    made = op_of(from_ops(tests.name(case)))
+    assert same(made, op)
+    if "q4_0" not in text:  # of a padded V nothing tells the size before
+        assert tests.name(case) == text
+
+
+def test_the_constructor_of_a_case(tests_of):
+    tests = tests_of("new")
+    case = as_case(op_of(from_ops(CASES["new"][0])), tests)
+    assert tests.constructor(case) == (
+        "new test_flash_attn_ext(128, 128, 4, {12, 1}, 512, 1, true, true, 8.0f, 30.0f, GGML_PREC_F32, "
+        "GGML_TYPE_Q8_0, GGML_TYPE_F16, {0, 2, 1, 3}, true, false, 0)"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "scale: 0.3",
+        "mask: {kind: causal}\nlayout: {mask: {pad: 64}}",
+        "layout: {K: {kind: view, rows: 300}}",
+        "layout: {K: {kind: view, rows: 512, offset: 8}, V: {kind: view, rows: 512, offset: 8}}",
+        "hsv: 32\nlayout: {V: {kind: view_of_K, offset: 32}}",
+        "layout: {Q: {kind: view, pad: 2}}",
+    ],
+)
+def test_what_the_constructor_cannot_say(tests_of, text):
+    assert as_case(scenario_op(text), tests_of("new")) is None
+
+
+def test_contiguous_K_is_only_for_the_new_form(tests_of):
+    assert as_case(scenario_op(""), tests_of("old")) is None
+    assert as_case(scenario_op(""), tests_of("new")) is not None
+
+
+def test_the_list_is_searched_by_op_not_by_name(tests_of, tmp_path):
+    tests_of("new")
+    lines = [*CASES["new"], CASES["new"][0].replace(")", ",q_range=20)")]
+    assert in_list(op_of(from_ops(CASES["new"][1])), lines, tmp_path) == CASES["new"][1]
+    assert in_list(op_of(from_ops(lines[-1])), lines[1:], tmp_path) is None
+    assert in_list(scenario_op(""), lines, tmp_path) is None
+
+
+@pytest.mark.parametrize("tool", [["git", "apply"], ["patch", "-p1", "-s", "-i"]])
+def test_a_patch_adds_the_case_to_the_list_of_tests(tests_of, tmp_path, tool):
+    tests = tests_of("new")
+    case = as_case(scenario_op(""), tests)
+    (tmp_path / "add.patch").write_text(add_case(tests, case, "why"))
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    subprocess.run([*tool, "add.patch"], cwd=tmp_path, check=True)
+    line = f"    // why\n    test_cases.emplace_back({tests.constructor(case)});\n\n    return test_cases;\n}}\n"
+    before, _, after = (tmp_path / LIST).read_text().partition(line)
+    assert before.endswith("(64, 64, 4));\n\n")
+    assert "make_test_cases_perf" in after and "why" not in after
+
+
+def test_a_test_that_is_not_known_is_refused(tests_of, tmp_path):
+    tests_of("new")
+    text = (tmp_path / LIST).read_text()
+    for changed in (
+        text.replace("int64_t nh = 32", "int64_t heads = 32"),
+        text.replace("_eval()", "_evaluation()"),
+        "",
+    ):
+        (tmp_path / LIST).write_text(changed)
+        with pytest.raises(InputError, match="is not one that fattn-probe knows"):
+            read_list(tmp_path)
+    (tmp_path / LIST).unlink()
+    with pytest.raises(InputError, match=r"this source has no tests/test-backend-ops\.cpp"):
+        read_list(tmp_path)
+
+
+def test_the_expression_for_a_case_is_exact_and_its_failure_in_words():
+    assert pattern_of("FLASH_ATTN_EXT(nr23=[4,1],max_bias=8.000000)") == r"^nr23=\[4,1\],max_bias=8\.000000$"
+    assert words_of(OpResult("x", "fail", error=0.1, threshold=0.0005)) == "NMSE = 0.100000000 > 0.000500000"
+    assert words_of(OpResult("x", "fail")) == "FAIL"
+
+
+def test_params_are_compared_as_float32(tests_of):
+    op = op_of(from_ops(CASES["new"][0]))
+    other = replace(op, params=replace(op.params, scale=op.params.stored.scale))
+    assert same(op, other)
+    assert not same(op, replace(op, params=replace(op.params, logit_softcap=31.0)))
+
+
+OP = op_of(from_ops(CASES["new"][0]))
+
+
+@pytest.fixture
+def choose(tmp_path, monkeypatch):
+    """The way for OP, with what upstream's list has and which of its runs fail: by the list as it is, and patched."""
+    types, rest = FORMS["new"]
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test-backend-ops.cpp").write_text(NEW.replace("TYPES", types).replace("REST", rest))
+
+    def make(wanted, *, listed=(), line=(), patch=(), target=H200, fails=True, op=OP):
+        outcomes = {"line": list(line), "patch": list(patch)}
+
+        def run(session, target, mode, **_rest):
+            status = outcomes["patch" if session.options.patches else "line"].pop(0)
+            return SimpleNamespace(results=(OpResult(CASES["new"][0], status, "NaN" if status == "fail" else ""),))
+
+        monkeypatch.setattr(ways, "run_ops_on", run)
+        monkeypatch.setattr(ways, "upstream_list", lambda *_: [SimpleNamespace(case=case) for case in listed])
+        tree: Any = SimpleNamespace(root=tmp_path)
+        return Chooser(Session(RunOptions(None)), tree, op, target, H200).choose(wanted, fails=fails)
+
+    return make
+
+
+IN_LIST = CASES["new"]
+OTHERS = CASES["new"][1:]
+
+
+def test_a_line_comes_first_then_a_patch_then_a_file(choose):
+    found = choose("auto", listed=IN_LIST, line=["fail"] * 3)
+    assert (found.way, found.case, found.patch, found.reasons) == ("line", IN_LIST[0], "", ())
+    assert str(found.shown) == "upstream's test failed in 3 of 3 runs, the last time with: NaN"
+    found = choose("auto", listed=OTHERS, patch=["fail"] * 3)
+    assert (found.way, found.case) == ("patch", IN_LIST[0])
+    assert "+    test_cases.emplace_back(new test_flash_attn_ext(128, 128, 4, {12, 1}, 512, 1, " in found.patch
+    assert found.reasons == ("line: none of the cases of this source's test-backend-ops is this op",)
+    found = choose("auto", listed=OTHERS, patch=["ok"] * 3)
+    assert found.way == "file"
+    assert found.reasons[1] == "patch: upstream's test failed in 0 of 3 runs"
+
+
+def test_a_failure_must_show_every_time(choose):
+    found = choose("auto", listed=IN_LIST, line=["fail", "ok", "fail"])
+    assert found.way == "file"
+    assert found.reasons == (
+        "line: upstream's test failed in 2 of 3 runs, the last time with: NaN",
+        "patch: test-backend-ops has this op in its list already (--as line)",
+    )
+
+
+@pytest.mark.parametrize("how", [{"fails": False}, {"target": None}, {"target": Target("cpu")}])
+def test_what_cannot_fail_in_upstreams_test_is_a_file(choose, how):
+    assert choose("auto", listed=IN_LIST, **how) == ways.Chosen("file")
+
+
+def test_the_wanted_way_is_taken_whether_it_fails_or_not(choose):
+    assert choose("line", listed=IN_LIST, line=["ok"] * 3).shown == ShownWay(3, 0)
+    assert choose("line", listed=IN_LIST, target=None).shown is None
+    assert choose("patch", listed=OTHERS, target=None).patch
+    assert choose("file", listed=IN_LIST).way == "file"
+    with pytest.raises(InputError, match="line: none of the cases"):
+        choose("line", listed=OTHERS)
+    with pytest.raises(InputError, match="in its list already"):
+        choose("patch", listed=IN_LIST)
+
+
+def test_a_source_without_upstreams_test(choose, tmp_path):
+    (tmp_path / "tests/test-backend-ops.cpp").unlink()
+    found = choose("auto", listed=IN_LIST)
+    assert found.way == "file"
+    assert all("this source has no tests/test-backend-ops.cpp" in reason for reason in found.reasons)
+
+
+OPS = "FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,nr23=[4,1],kv=512,nb=3,type_K=f16,type_V=f16)"
+IDENTITY = Identity("m", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "1", "14628-fixup-layout", "0.1")
+
+
+@pytest.fixture
+def found(tmp_path):
+    def make(*cases, identity=IDENTITY, suite="quick"):
+        with open_history(tmp_path / "h.db") as history:
+            run = history.begin(identity, suite)
+            history.know([StoredCase.of(case) for case in cases], identity, [])
+            for case in cases:
+                history.add(run, Result(case.name, case.digest, "fail"))
+            history.end(run)
+            return past_result(history, run.uid[:8], cases[0].name if cases else "")
+
+    return make
+
+
+def gqa():
+    return one_case(flags.scenario_path("gqa"), "")
+
+
+def test_cases_of_runs_are_found_as_they_were_run(found):
+    past = found(gqa())
+    assert past.case == gqa()
+    assert (past.on, past.source, past.patches) == ("sim:h200", "pypi:x==1", ("faults/14628-fixup-layout",))
+    assert found(gqa(), suite="mine").case == gqa()
+    case = resolved(from_ops(OPS), OPS, "upstream")
+    assert found(case, suite="upstream").case == case
+    assert found(gqa(), identity=replace(IDENTITY, engine="cuda", device="NVIDIA H200", patches="")).on == "gpu"
+
+
+def test_what_is_not_known_any_more_is_refused(found):
+    other = replace(gqa(), source=replace(gqa().source, seed=5))
+    with pytest.raises(InputError, match="gives this case with the same inputs"):
+        found(other)
+    with pytest.raises(InputError, match="which is not shipped"):
+        found(gqa(), identity=replace(IDENTITY, patches="mine"))
+    with pytest.raises(InputError, match="has no case ''"):
+        found()
+
+
+def test_the_beginning_of_a_runs_name():
+    assert is_uid("27d4ae61") and is_uid("2" * 32)
+    assert not any(map(is_uid, ("gqa", "27d", "27d4ae6g", "2" * 33)))

@@ -4,16 +4,15 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.verdict.diagnose import constants, patterns
 from fattn_probe.verdict.diagnose import kv_faults as kv
 from fattn_probe.verdict.diagnose import read_faults as read
@@ -22,6 +21,7 @@ from fattn_probe.verdict.diagnose.algebra import no_average
 from fattn_probe.verdict.diagnose.faults import agreed
 from fattn_probe.verdict.diagnose.patterns import Labelling, code_length, find_patterns, label_sets, labellings
 from fattn_probe.verdict.diagnose.row import Around, AttentionRow, Candidate, Cause, Moves, WrongRow, fitting
+from tests.made import case_of, launch_of
 
 QUERIES = "version: 1\nabout: many queries of one head\nhsk: 64\nn_head: 1\nn_q: 100\nn_kv: 64\n"
 AROUND: Any = SimpleNamespace(scale=1.0)
@@ -105,7 +105,7 @@ def test_a_number_is_a_limit(holds, inside, outside):
 
 
 def test_queries_nearby_are_searched():
-    (case,) = expand(loads(QUERIES, "queries.yaml"))
+    case = case_of(QUERIES)
     around = Around(case, make_inputs(case), 0, 50, 0)
     row = AttentionRow.of(around)
     wrong = WrongRow(row, around, row.out, row.out, np.zeros(64, np.bool_))
@@ -136,30 +136,21 @@ def test_a_pattern_is_denser_than_the_whole(rest, found):
 
 def test_the_search_for_patterns_extends_six_regions(monkeypatch):
     """Three conditions: one region, then six twice."""
-    queries, d, grown, inside = np.arange(64)[None, :, None], np.arange(16), [], patterns._inside
+    queries, d, inside = np.arange(64)[None, :, None], np.arange(16), Mock(side_effect=patterns._inside)
     properties = [Labelling("rows", (queries >> bit & 1).astype(np.int64), 2, str) for bit in range(6)]
     properties += [Labelling("columns", d >> bit & 1, 2, str) for bit in range(4)]
     wrong = (queries % 4 == 3)[..., None] & (d % 2 == 1)
     wrong |= np.random.default_rng(0).random(wrong.shape) < 0.05
 
-    def counted(region, *rest):
-        grown.append(len(region.named))
-        return inside(region, *rest)
-
-    monkeypatch.setattr(patterns, "_inside", counted)
+    monkeypatch.setattr(patterns, "_inside", inside)
     find_patterns(wrong, properties)
-    assert grown[:13] == [0, *[1] * 6, *[2] * 6]
+    assert [len(region.named) for (region, *_), _ in inside.call_args_list[:13]] == [0, *[1] * 6, *[2] * 6]
 
 
-ARGS = tuple((name, value) for name, value in zip(
-    ("DKQ", "DV", "ncols1", "ncols2", "softcap", "V_is_K_view", "sparse"),
-    ("64", "64", "8", "4", "false", "false", "false"),
-    strict=True,
-))  # fmt: skip
 SCENARIO = "version: 1\nabout: patterns\nhsk: 64\nn_head: 8\nn_head_kv: 2\nn_q: 100\nn_kv: 1024\nn_seq: 2\n"
-(CASE,) = expand(loads(SCENARIO, "patterns.yaml"))
+CASE = case_of(SCENARIO)
 SHAPE = (2, 100, 8, 64)
-LAUNCH = LaunchRecord(0, "flash_attn_ext_f16", ARGS, (54, 1, 1), (32, 4, 1), 0)
+LAUNCH = launch_of("flash_attn_ext_f16<64, 64, 8, 4, false, false, false>", (54, 1, 1))
 GEOMETRY = geometry_of(CASE.op, [LAUNCH], 90)
 HIDDEN = np.zeros((2, 100, 16), bool)
 HIDDEN[:, 40:60, 0] = True

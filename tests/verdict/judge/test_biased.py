@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.source import DEFAULT_SOURCE
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.verdict.judge.cases import judge_cases
@@ -24,28 +22,17 @@ from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.expectation import expected_of
 from fattn_probe.verdict.measure.verdict import Status, judge, upstream_says
 from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests.made import CAUSAL, case_of, launch_of, shape
 from tests.stand_in import StandIn
 from tests.verdict.truth.models import model_of
 
-SCENARIO = """
-version: 1
-about: V is 1 +- 0.1
-hsk: 128
-n_head: 1
-n_q: 16
-n_kv: {n_kv}
-mask: {{kind: causal}}
-data: {{V: {{kind: uniform, mean: 1, scale: 0.1}}}}
-"""
-LAUNCH = parse_launch(
-    '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 64, 1, false, false, false>(char)",'
-    '"grid":[1,1,1],"block":[32,4,1],"shared":0}'
-)
+V1 = "data: {V: {kind: uniform, mean: 1, scale: 0.1}}"
+LAUNCH = launch_of("flash_attn_ext_f16<128, 128, 64, 1, false, false, false>")
 
 
 @pytest.mark.parametrize(("n_kv", "percent"), [(1024, None), (16384, -2.2)])
 def test_as_designed_and_yet_inaccurate(n_kv, percent):
-    (case,) = expand(loads(SCENARIO.format(n_kv=n_kv), "biased.yaml"))
+    case = case_of(shape(128, 1, 1, 16, n_kv, CAUSAL, V1))
     inputs, geometry = make_inputs(case), geometry_of(case.op, [LAUNCH], 90)
     dst, reference = model_of(case, inputs, [LAUNCH], 90), reference_of(case.op, inputs)
     expected = expected_of(case, inputs, geometry, 90, "always", constants=default_constants())
@@ -82,11 +69,7 @@ class H200(StandIn):
         sanitize = ()
 
 
-TILE = parse_launch(
-    '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 16, 4, false, false, false>(char)",'
-    '"grid":[1,1,1],"block":[32,4,1],"shared":0}'
-)
-GROUP = SCENARIO.replace("n_head: 1\nn_q: 16", "n_head: 4\nn_head_kv: 1\nn_q: {n_q}")
+TILE = launch_of("flash_attn_ext_f16<128, 128, 16, 4, false, false, false>")
 TARGET = parse_target("sim:h200", load_devices())
 
 
@@ -100,7 +83,7 @@ TARGET = parse_target("sim:h200", load_devices())
     ],
 )
 def test_a_kernel_with_stagnant_accumulators_is_as_designed_but_inaccurate(n_kv, n_q, percent, status, sample):
-    (case,) = expand(loads(GROUP.format(n_kv=n_kv, n_q=n_q), "biased.yaml"))
+    case = case_of(shape(128, 4, 1, n_q, n_kv, CAUSAL, V1))
     options = Checks(model="never", sample=sample)
     steps: list[str] = []
     (row,) = judge_cases(H200(), [(case, [TARGET])], options, steps.append)

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.verdict.judge.bitwise import (
     Alone,
@@ -18,6 +17,7 @@ from fattn_probe.verdict.judge.bitwise import (
     slice_of,
 )
 from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests.made import CAUSAL, case_of, shape
 
 OUTPUT = np.random.default_rng(0).standard_normal((1, 4, 2, 8)).astype(np.float32)
 
@@ -82,26 +82,14 @@ def test_a_query_beside_its_batch():
     assert beside(2, large[:, 2:3].copy(), large, "k").nmse == 0.0
 
 
-SCENARIO = """
-version: 1
-about: rows of a batch
-hsk: 64
-n_head: 4
-n_head_kv: 2
-n_q: 9
-n_kv: 96
-n_seq: 2
-sinks: true
-max_bias: 8.0
-mask: {kind: causal}
-"""
+SCENARIO = shape(64, 4, 2, 9, 96, "n_seq: 2\nsinks: true\nmax_bias: 8.0", CAUSAL)
 
 
 @pytest.mark.parametrize(
     "layout", ["", "layout: {mask: {pad: 32, offset: 1}, Q: {kind: view, permute: [0, 2, 1, 3]}}\n"]
 )
 def test_a_query_alone_has_the_same_exact_answer(layout):
-    (case,) = expand(loads(SCENARIO + layout, "rows.yaml"))
+    case = case_of(SCENARIO + layout)
     inputs = make_inputs(case)
     whole = reference_of(case.op, inputs)
     for query in (0, 5, 8):

@@ -3,19 +3,19 @@
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import Scenario, expand, loads
+from fattn_probe.cases.scenario import Scenario, expand
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.launch.selection import LaunchBlocks, Selection, rows_of_tiles
 from fattn_probe.machine.run.capture import Capture, Part, inputs_of
 from fattn_probe.machine.run.outcome import Lost, Unsupported
+from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge import cases as judge_module
 from fattn_probe.verdict.judge.cases import Answers, JudgedCase, expect, explained, judge_on, judged, judged_case
 from fattn_probe.verdict.judge.checks import Checks
@@ -23,21 +23,18 @@ from fattn_probe.verdict.judge.known import Known
 from fattn_probe.verdict.measure.sampled import Sampled
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.sampled import sample
+from tests.made import CAUSAL, CPU, GPU, H200, case_of, shape
+from tests.made import launch_of as made_launch
 from tests.stand_in import StandIn
 from tests.verdict.truth.models import model_of
 
-H200, CPU, GPU = (parse_target(name, load_devices()) for name in ("sim:h200", "cpu", "gpu"))
-SCENARIO = "version: 1\nabout: x\nhsk: 64\nn_head: 4\nn_head_kv: 1\nn_q: 20\nn_kv: 32\nmask: {kind: causal}\n"
-(CASE,) = expand(loads(SCENARIO, "case.yaml"))
+CASE = case_of(shape(64, 4, 1, 20, 32, CAUSAL))
 MMA = "flash_attn_ext_f16<64, 64, 8, 4, false, false, false>"
 RELEASE = {"engine": "sim", "flavour": "release"}
 
 
 def launch_of(kernel=MMA):
-    line = (
-        f'{{"order":0,"kernel":"void {kernel}(char)","grid":[3,1,1],"block":[32,4,1],"shared":0,"origin":"measured"}}'
-    )
-    return parse_launch(line)
+    return made_launch(kernel, (3, 1, 1), origin="measured")
 
 
 LAUNCH = launch_of()
@@ -152,20 +149,16 @@ def test_ggml_on_the_cpu_is_judged_by_the_tolerance(subject, made):
 
 def test_vec_kernels_that_add_in_f16_have_no_model(subject, monkeypatch):
     vec = launch_of("flash_attn_ext_vec<64, 1, GGML_TYPE_F16, GGML_TYPE_F16, false>")
-    asked = []
-
-    def adds_in_f16(tree, arch):
-        asked.append((tree, arch))
-        return True
-
+    adds_in_f16 = Mock(return_value=True)
     monkeypatch.setattr(judge_module, "vec_adds_in_f16", adds_in_f16)
     one = subject()
     run = captured(CASE, one.inputs, None, (vec,))
     assert "adds V in f16" not in expect(one.launched([vec]), run).missing  # without a source, the present form
     one.session.options.tree = "tree"
     assert "adds V in f16" not in expect(one.launched([LAUNCH]), captured(CASE, one.inputs, None)).missing
-    assert not asked
-    assert "adds V in f16" in expect(one.launched([vec]), run).missing and asked == [("tree", 90)]
+    assert not adds_in_f16.called
+    assert "adds V in f16" in expect(one.launched([vec]), run).missing
+    adds_in_f16.assert_called_once_with("tree", 90)
 
 
 def test_a_run_of_some_blocks_says_so(subject, made):
@@ -178,12 +171,7 @@ def test_a_run_of_some_blocks_says_so(subject, made):
 @pytest.mark.parametrize(("part", "checked"), [(None, Sampled(24, 80)), (PART, Sampled(8, 80, 1, 3, 32))])
 def test_a_sample_of_rows_decides_alone(subject, made, part, checked, monkeypatch):
     """The rows of a part are those of its blocks; others were not computed, and heads without one are not generated."""
-    heads = []
-
-    def sample_of(*of, all_heads):
-        heads.append(all_heads)
-        return sample(*of)
-
+    sample_of = Mock(side_effect=sample)
     monkeypatch.setattr(judge_module, "sample", sample_of)
     first = PART_ROWS[0] if part else (0, 0, 0)
     right = made[1].copy()
@@ -194,7 +182,7 @@ def test_a_sample_of_rows_decides_alone(subject, made, part, checked, monkeypatc
     row = judgement(subject(right, part=part, sample=8))
     assert (row.status, row.sampled, row.dst, row.diagnosis) == (Status.PASS, checked, None, None)
     assert row.upstream.passes and row.verdict.metrics.elements == 64 * checked.rows
-    assert heads == [part is None]
+    assert [call.kwargs for call in sample_of.mock_calls] == [{"all_heads": part is None}]
     row = judgement(subject(spoilt(right, [first]), part=part, sample=8))
     assert row.status is Status.FAIL and not row.upstream.passes and row.diagnosis is not None
     assert row.verdict.deviation.wrong.any(axis=3).sum() == 1
@@ -241,17 +229,31 @@ def test_a_baseline_is_the_model_of_runs_with_the_same_launches(subject, made, s
     assert judgement(subject(spoilt(made[1], [(0, 0, 0)]), baseline=baseline)).diagnosis is None
 
 
-def test_a_second_run_is_asked_for_once(subject, made):
-    wrong = made[1] + np.random.default_rng(0).normal(0, 0.01, made[1].shape).astype(np.float32)
-    again = {0: wrong, 1: made[1], 2: wrong}
-    one = subject(wrong)
-    one.session.outputs = again
+@pytest.mark.parametrize(
+    ("factor", "signs", "asked", "kinds"),
+    [
+        (1.0, (1, -1, 1), [0, 1], ["nondeterministic"]),
+        (1.0, (1, 1, 1), [0, 1], ["v-sum"]),
+        (0.75, (0, -1, -1), [0], ["output-scale"]),
+    ],
+    ids=["a race", "always the same", "a cause that predicts the output"],
+)
+def test_a_wrong_output_that_no_cause_predicts_is_run_once_more(subject, made, factor, signs, asked, kinds):
+    noise = np.random.default_rng(0).normal(0, 0.01, made[1].shape).astype(np.float32)
+    outputs = [np.float32(factor) * made[1] + np.float32(sign) * noise for sign in signs]
+    one = subject(*outputs)
     row = judgement(one)
-    assert [number for number, _, _ in one.session.asked] == [0, 1]
-    assert [said.cause.kind for said in row.diagnosis.causes] == ["nondeterministic"]
+    assert [number for number, _, _ in one.session.asked] == asked
+    assert [said.cause.kind for said in row.diagnosis.causes] == kinds
     passing = judgement(subject()).verdict
     assert explained(one, passing, made[1]) is None
-    assert explained(one, replace(row.verdict, deviation=None), wrong) is None
+    assert explained(one, replace(row.verdict, deviation=None), outputs[0]) is None
+
+
+def test_a_session_takes_another_order_of_warps_each_time():
+    session = Session(RunOptions(None))
+    assert [session.reordered(number).options.simulation.schedule for number in (1, 2)] == [1, 2]
+    assert session.reordered(1).reordered(1).options.simulation.schedule == 2
 
 
 @pytest.mark.parametrize(
@@ -307,17 +309,12 @@ def test_queries_are_computed_alone(subject, made):
 
 def test_an_output_that_is_correct_for_another_op_is_known_as_that(subject, made, monkeypatch):
     """`known_defect` asks whether a wrong output is correct for an op with another view of the memory."""
-    failures = []
-
-    def known_defect(failure, origin):
-        failures.append(failure)
-        return Known()
-
+    known_defect = Mock(return_value=Known())
     monkeypatch.setattr(judge_module, "known_defect", known_defect)
     doubled = replace(CASE.op, params=replace(CASE.op.params, scale=2 * CASE.op.params.scale))
     dst = model_of(replace(CASE, op=doubled), dict(made[0]), [LAUNCH], 90)
     assert judgement(subject(dst)).status is Status.FAIL
-    (failure,) = failures
+    ((failure, _),) = (call.args for call in known_defect.mock_calls)
     assert failure.right_for(doubled, {}) and not failure.right_for(CASE.op, {})
     assert failure.right_for(CASE.op, {"Q": (2 * made[0]["Q"].view(np.float32)).view(np.uint8)})
     assert failure.inputs == made[0] and not failure.scanned
@@ -325,7 +322,7 @@ def test_an_output_that_is_correct_for_another_op_is_known_as_that(subject, made
     one = subject(Unsupported("refused"))
     monkeypatch.setattr(judge_module, "supporting", lambda *_: 11549)
     judged(one, one.run())
-    assert not failures[1].right_for(CASE.op, {})
+    assert not known_defect.call_args.args[0].right_for(CASE.op, {})
 
 
 @pytest.mark.parametrize(("target", "last", "is_made"), [(CPU, None, []), (H200, None, [False]), (H200, 11549, [])])

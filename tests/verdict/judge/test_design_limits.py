@@ -363,7 +363,9 @@ def test_a_row_is_small_beside_the_root_mean_square_of_the_rows():
 
 
 def test_an_error_below_the_answer_is_one_too():
-    found = hold(off(-8.1 * R, (0, 7, 0, 1)), REFERENCE, Expected(lambda: predicted(bound=8 * R)))
+    dst = off(-8.1 * R, (0, 7, 0, 1))
+    dst[0, 7, 0, 2] += np.float32(7.9 * R)  # within its bound
+    found = hold(dst, REFERENCE, Expected(lambda: predicted(bound=8 * R)))
     assert not found.design.passes and np.argwhere(found.deviation.wrong).tolist() == [[0, 7, 0, 1]]
 
 
@@ -397,3 +399,50 @@ def test_a_models_unit_is_its_own_error_beside_what_is_ignored():
     assert spread == pytest.approx(np.hypot(8, np.sqrt((144 + 16) / 2) / 0.14) * eps)
     last = np.arange(100)[None, :, None] >= 50
     assert model_units(answer, model, last)[2] == pytest.approx(np.hypot(8, 4 / 0.14) * eps)
+
+
+def test_the_expected_error_is_as_designed_and_says_so():
+    verdict = judge(MODEL, REFERENCE, Tolerance(), expected=Expected(predicted))
+    assert verdict.status is Status.PASS and verdict.design.rmse_by_predicted == 1.0
+    assert verdict.reason.startswith("as designed: RMSE 1.00 of the predicted, largest error 0.")
+    assert verdict.design.why == "mma-f16 sums P.V in f16"
+
+
+def test_a_model_that_is_zero_everywhere_has_no_error_to_measure_by():
+    zeros = np.zeros(SHAPE)
+    expected = Expected(model=zeros.astype(np.float32))
+    assert hold(zeros.astype(np.float32), zeros, expected).design.passes
+    found = hold(np.full(SHAPE, 1e-3, np.float32), zeros, expected).design
+    assert not found.passes and found.off_model == np.inf
+    assert found.reason.startswith("the output differs from the rounding model, whose own error is 0")
+    dst, some = MODEL.copy(), REFERENCE.copy()
+    dst[0, 0], some[0, 0] = 1e-3, 0.0
+    reason = hold(dst, some, Expected(model=some.astype(np.float32))).design.reason
+    assert reason.endswith("a row differs from the rounding model, whose own error is 0")
+
+
+def with_other_bits(share):
+    """An output that differs from the model by one bit in a share of the elements, far below its own error."""
+    other = np.random.default_rng(1).random(SHAPE) < share
+    return np.where(other, np.nextafter(MODEL, np.float32(9)), MODEL)
+
+
+@pytest.mark.parametrize(("other", "warned"), [(0.0, False), (0.05, False), (0.72, True), (1.0, True)])
+def test_a_share_of_bits_far_below_the_usual_warns_without_failing(other, warned):
+    expected = Expected(predicted, MODEL, bit_exact=True)
+    verdict = judge(with_other_bits(other), REFERENCE, Tolerance(), expected=expected)
+    assert verdict.status is Status.PASS
+    share = f"{100 * verdict.design.equal_bits:.2g} %"
+    words = f"accuracy warning: {share} of the elements equal the rounding model in every bit; usually all do"
+    assert verdict.reason.endswith(words) == warned
+    assert verdict.accuracy.passes == (not warned)
+    wrong = judge(off(1.5 * R), REFERENCE, Tolerance(), expected=expected)
+    assert wrong.status is Status.FAIL and "differs from the rounding model" in wrong.reason
+    assert "accuracy warning" not in wrong.reason
+
+
+@pytest.mark.parametrize(
+    "expected", [Expected(predicted, MODEL), Expected(predicted, bit_exact=True), Expected(bit_exact=True), None]
+)
+def test_a_share_of_bits_is_omitted_without_a_model_or_if_unknown(expected):
+    assert judge(with_other_bits(0.72), REFERENCE, Tolerance(), expected=expected).accuracy.passes

@@ -5,6 +5,7 @@ And which cases are checked by a sample of rows, and which are run in part.
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from fattn_probe.llama.launch.families import MMA_F16, VEC
 from fattn_probe.verdict.judge import checks as limits
 from fattn_probe.verdict.judge import expectation
 from fattn_probe.verdict.judge.checks import Checks, is_huge, sample_of
-from fattn_probe.verdict.judge.expectation import MODEL_FLOP, expected_of, uses_model
+from fattn_probe.verdict.judge.expectation import MODEL_FLOP, bit_exact, expected_of, uses_model
 from tests.verdict.made import predicted
 
 SHAPE = (1, 6, 2, 4)
@@ -159,14 +160,14 @@ def test_what_may_take_a_minute_may_be_run_in_part():
 def test_a_simulated_gpu_runs_some_blocks_of_what_takes_a_minute(monkeypatch, engine, family, flop, partly):
     target: Any = SimpleNamespace(engine=engine)
     geometry: Any = SimpleNamespace(kernel=SimpleNamespace(family=SimpleNamespace(name=family)))
-    asked = []
+    chosen_tiles = Mock()
     monkeypatch.setattr(limits, "flop_of", lambda geometry: flop)
-    monkeypatch.setattr(limits, "chosen_tiles", lambda geometry, most, tiles: asked.append((most, tiles)))
+    monkeypatch.setattr(limits, "chosen_tiles", chosen_tiles)
     monkeypatch.setattr(limits, "select", lambda *given: SimpleNamespace(complete=None))
     monkeypatch.setattr(limits, "rows_of_tiles", lambda *given: np.zeros((1, 3)))
     found = Checks().part(case(), geometry, [], target)
     assert (found is not None) == partly
-    assert asked == [(20 * limits.RATES[family], 24)] * partly
+    assert chosen_tiles.mock_calls == [call(geometry, 20 * limits.RATES[family], 24)] * partly
     assert Checks().part(case(period=1), geometry, [], target) is not None
 
 
@@ -201,3 +202,18 @@ def test_of_some_rows_the_model_computes_these_alone_where_it_can():
     assert not uses_model(made, mma, "auto", np.zeros((16, 3), np.int64))
     assert not uses_model(case(flop=1.0, nbytes=(1, 1), period=1), mma, "auto")
     assert not uses_model(made, vec, "auto", rows)
+
+
+@pytest.mark.parametrize(
+    ("engine", "flavour", "arch", "known"),
+    [
+        ("sim", "release", 75, True),
+        ("sim", "debug", 90, False),
+        ("sim", "check", 90, False),
+        ("cuda", "release", 90, True),
+        ("cuda", "release", 89, False),
+        ("cuda", "debug", 90, False),
+    ],
+)
+def test_where_a_correct_kernel_has_the_models_every_bit(engine, flavour, arch, known):
+    assert bit_exact({"engine": engine, "flavour": flavour}, arch) == known

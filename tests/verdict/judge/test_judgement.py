@@ -9,7 +9,6 @@ import pytest
 from fattn_probe.base.errors import ComparisonError, InputError, LostError, UnjudgedError
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.cases.scenario.schema import Tolerance
-from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis
 from fattn_probe.verdict.diagnose.difference import compare_captures
@@ -21,7 +20,7 @@ from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.verdict import Status, Verdict, judge, upstream_says
 from fattn_probe.verdict.measure.wrong_rows import describe_rows
 from fattn_probe.verdict.present.tables import difference_as_json, render, render_difference, rows_as_json
-from tests.made import shown
+from tests.made import launch_of, shown
 from tests.stand_in import StandIn
 from tests.verdict.made import predicted
 
@@ -43,14 +42,9 @@ class Case(StandIn):
     tolerance: Tolerance = TOLERANCE
 
 
-def launch(spelling):
-    kernel, _, args = spelling.rstrip(">").partition("<")
-    template_args = tuple((f"arg{i}", arg) for i, arg in enumerate(args.split(",")))
-    return LaunchRecord(0, kernel, template_args, (1, 1, 1), (32, 4, 1), 0)
-
-
 def capture(dst, spellings=(), digest=DIGEST):
-    return Capture("gqa", digest, OP, {}, dst, tuple(map(launch, spellings)), "gpu", (0.1,), "CUDA0", "NVIDIA H200", {})
+    launches = tuple(map(launch_of, spellings))
+    return Capture("gqa", digest, OP, {}, dst, launches, "gpu", (0.1,), "CUDA0", "NVIDIA H200", {})
 
 
 def good():
@@ -305,4 +299,4 @@ def test_only_an_output_that_is_finite_and_right_gets_a_warning():
     nan = biased.dst.copy()
     nan[0, 0, 0] = np.nan
     found = row_of(wide, "cpu", capture(nan), np.abs(REFERENCE), expected=Expected(model=nan))
-    assert found.verdict.design.passes and found.warning == ""
+    assert found.verdict.design.passes and found.status is Status.FAIL and found.warning == ""

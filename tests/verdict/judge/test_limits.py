@@ -114,6 +114,7 @@ def test_the_first_limits_that_show_the_verdict_are_chosen():
     other = (ANSWER - 1e-3).astype(np.float32)
     assert choose_limits(ANSWER, Tolerance(), both, dst=other, passes=False).by == "model"
     assert choose_limits(ANSWER, Tolerance(), both, dst=other).by == "prediction"
+    assert choose_limits(ANSWER, Tolerance()).by == "tolerance"
     assert choose_limits(ANSWER, Tolerance(), Expected(prediction)).by == "prediction"
     assert choose_limits(ANSWER, Tolerance(), Expected(model=model)).by == "model"
     assert choose_limits(ANSWER, Tolerance(nmse=1e-9), Expected(model=model)).by == "tolerance"

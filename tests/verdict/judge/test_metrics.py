@@ -29,43 +29,11 @@ def poison():
     return np.array([POISON], np.uint32).view(np.float32)[0]
 
 
-def test_one_error_is_found_at_its_place(reference):
-    exact = reference.astype(np.float32).astype(np.float64)
-    dst = exact.astype(np.float32)
-    dst[1, 2, 3, 4] = exact[1, 2, 3, 4] + 0.5
-    found = measure(dst, exact)
-    error = float(dst[1, 2, 3, 4]) - exact[1, 2, 3, 4]
-    assert found.worst == Coordinate(sequence=1, query=2, head=3, d=4)
-    assert found.max_abs == error
-    assert found.nmse == pytest.approx(error**2 / (exact**2).sum(), rel=1e-12)
-    assert found.mean_error == pytest.approx(error / exact.size, rel=1e-12)
-    assert found.bias == pytest.approx(error / np.abs(exact).sum(), rel=1e-12)
-    assert found.all_finite
-    assert found.first_bad is None
-
-
-def test_errors_by_the_answers_own_size(reference):
-    exact = np.full(SHAPE, 3.0)
-    dst = exact.astype(np.float32)
-    dst[0, 0, 0, 0] += 1 / 512  # f16 numbers between 2 and 4 are 1/512 apart
-    found = measure(dst, exact)
-    assert found.f16_ulps == 1.0
-    assert found.mean_f16_ulps == 1 / exact.size
-    assert found.max_rel == pytest.approx(1 / 512 / 3)
-    assert found.rmse == pytest.approx(1 / 512 / np.sqrt(exact.size))
-
-
 def test_f16_numbers_are_as_far_apart_as_numpy_says():
     values = np.array([0.0, 1e-9, 6e-5, 6.2e-5, 0.3, 1.0, 1.5, 2.0, 1000.0, 65504.0])
     finite = values.astype(np.float16)[:-1]  # beyond the largest there is no other number
     np.testing.assert_array_equal(f16_spacing(values)[:-1], np.spacing(finite).astype(float))
     assert f16_spacing(np.array([0.0, 1e6])).tolist() == [2.0**-24, 32.0]
-
-
-def test_a_lost_share_is_a_bias_and_noise_is_not(reference):
-    assert measure((reference * 0.978).astype(np.float32), np.abs(reference)).bias < -0.02
-    sign = np.where(np.arange(reference.size).reshape(SHAPE) % 2, 1, -1)
-    assert abs(measure((reference + 0.1 * sign).astype(np.float32), reference).bias) < 1e-6
 
 
 def test_nan_infinite_and_unwritten_are_counted_apart(reference):
@@ -88,15 +56,11 @@ def test_nothing_finite_at_all(reference):
     assert np.isnan([getattr(found, name) for name in errors]).all()
 
 
-def test_an_answer_of_zeros():
+def test_an_answer_of_zeros_or_near_the_smallest_float64():
     zeros = np.zeros(SHAPE)
     assert measure(zeros.astype(np.float32), zeros).nmse == 0.0
     assert measure(np.full(SHAPE, 1e-30, np.float32), zeros).nmse == np.inf
-
-
-def test_an_answer_near_the_smallest_float64():
-    tiny = np.full(SHAPE, 1e-300)
-    assert measure(np.full(SHAPE, 1e30, np.float32), tiny).max_rel == np.inf
+    assert measure(np.full(SHAPE, 1e30, np.float32), np.full(SHAPE, 1e-300)).max_rel == np.inf
 
 
 def upstream_in_scalars(a, b):
@@ -113,11 +77,7 @@ def test_upstream_nmse_is_the_loop_of_its_source():
     a, b = (rng.standard_normal(SHAPE).astype(np.float32) for _ in range(2))
     assert upstream_nmse(a, b) == pytest.approx(upstream_in_scalars(a, b), rel=1e-14)
     assert upstream_nmse(a, b) != pytest.approx(nmse(a, b.astype(np.float64)), rel=1e-3)
-
-
-def test_upstream_nmse_of_zeros_is_nan():
-    zeros = np.zeros(SHAPE, np.float32)
-    assert np.isnan(upstream_nmse(zeros, zeros))
+    assert np.isnan(upstream_nmse(0 * a, 0 * a))
 
 
 def test_likeness_counts_bits_and_finds_the_largest_difference():
@@ -174,7 +134,8 @@ def test_an_error_below_the_answer_counts_as_one_above_it():
     dst[0, 1, 0, 0] -= np.float32(1 / 64)
     dst[1, 2, 3, 4] += np.float32(1 / 128)
     found = measure(dst, exact)
-    assert (found.max_abs, found.worst) == (1 / 64, Coordinate(0, 1, 0, 0))
+    assert (found.max_abs, found.worst, found.first_bad) == (1 / 64, Coordinate(0, 1, 0, 0), None)
+    assert found.all_finite and found.nmse == pytest.approx(((1 / 64) ** 2 + (1 / 128) ** 2) / 9 / exact.size)
     assert found.max_rel == pytest.approx(1 / 64 / 3)
     assert (found.f16_ulps, found.mean_f16_ulps) == (8.0, (8 + 4) / exact.size)
     assert found.mean_error == pytest.approx(-1 / 128 / exact.size)

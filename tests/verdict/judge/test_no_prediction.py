@@ -21,8 +21,7 @@ from fattn_probe.verdict.truth.error_model.block import RowErrors
 from fattn_probe.verdict.truth.error_model.prediction import Heads
 from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction
 from fattn_probe.verdict.truth.reference.sampled import Sample
-from tests.made import shown
-from tests.stand_in import StandIn
+from tests.made import case_of, shape, shown
 from tests.verdict.made import Prediction, predicted
 
 SHAPE = (2, 6, 3, 40)
@@ -31,6 +30,7 @@ RNG = np.random.default_rng(5)
 REFERENCE = RNG.standard_normal(SHAPE)
 CORRECT = (REFERENCE + RMSE * RNG.standard_normal(SHAPE)).astype(np.float32)
 ODD = (np.nan, np.inf, -np.inf)
+WITHOUT_MASK = case_of(shape(64, 3, 3, 2, 64))
 
 
 def one_row(values):
@@ -256,18 +256,6 @@ def test_the_hull_of_unsampled_rows_needs_a_number():
     sample = Sample(rows, reference, np.zeros(3), low, high)
     for odd in ODD:
         expected = Expected(partial(predicted, (1, 3, 1, 40), bound=odd))
-        found = judge_sample(StandInCase(), dst, sample, expected, Tolerance())
+        found = judge_sample(WITHOUT_MASK, dst, sample, expected, Tolerance())
         assert found.status is Status.FAIL and "outside V's convex hull" in found.reason
         assert hold(sample.of(dst)[None, :, None], reference[None, :, None], expected) is None or not np.isnan(odd)
-
-
-class StandInCase(StandIn):
-    """A case without a mask."""
-
-    tolerance = Tolerance()
-
-    class op:
-        has_mask = False
-
-    class mask_shape:
-        pass

@@ -1,5 +1,6 @@
 """Which rows of a large output are checked exactly, the verdict from them, and how far others may lie from V's hull."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,6 @@ from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.launch.selection import Selection, rows_of_tiles
 from fattn_probe.verdict.measure import sampled
 from fattn_probe.verdict.measure.expected import Expected
@@ -19,21 +19,19 @@ from fattn_probe.verdict.measure.sampled import Sampled, judge_sample, rows_of, 
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 from fattn_probe.verdict.truth.reference.sampled import Sample, choose_rows, sample
+from tests.made import case_with, launch_of
 from tests.verdict import made
-from tests.verdict.judge.test_no_prediction import StandInCase
+from tests.verdict.judge.test_no_prediction import WITHOUT_MASK
 
 
-def case_of(n_q=40, n_kv=1000, n_head=8, n_head_kv=2, **more):
-    fields = {"hsk": 128, "n_q": n_q, "n_kv": n_kv, "n_head": n_head, "n_head_kv": n_head_kv, **more}
-    text = "version: 1\nabout: x\n" + "".join(f"{name}: {value}\n" for name, value in fields.items())
-    return made.case_of(text)
+def case_of(**fields):
+    return case_with(**{"hsk": 128, "n_q": 40, "n_kv": 1000, "n_head": 8, "n_head_kv": 2} | fields)
 
 
 def geometry_for(case, blocks):
     """Tiles of 8 queries and 4 heads; stream-K among so many blocks."""
-    line = '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 8, 4, false, false, false>(char)",'
-    line += f'"grid":[{blocks},1,1],"block":[32,4,1],"shared":0}}'
-    return geometry_of(case.op, [parse_launch(line)], 90)
+    launch = launch_of("flash_attn_ext_f16<128, 128, 8, 4, false, false, false>", (blocks, 1, 1))
+    return geometry_of(case.op, [launch], 90)
 
 
 def test_the_first_and_the_last_row_and_both_sides_of_a_tiles_seam_are_checked_in_each_head():
@@ -116,14 +114,17 @@ def test_what_was_checked_is_counted():
 
 HULL = (1, 1, 4)
 LOW, HIGH = np.full(HULL, -4.0), np.full(HULL, 1.0)
+ONE = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), LOW, HIGH)
+"""The first row is sampled and right."""
 
 
 def judged(value, expected=None, tolerance=None, low=LOW, high=HIGH, **more):
-    """Of two rows, the first is sampled and right; an element of the second has a value."""
+    """Of two rows, an element of the second has a value."""
     dst = np.full((1, 2, 1, 4), 0.5, np.float32)
     dst[0, 1, 0, 2] = value
-    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), low, high)
-    return judge_sample(StandInCase(), dst, sample, expected, tolerance or Tolerance(nmse=1.0 / 256), **more)
+    return judge_sample(
+        WITHOUT_MASK, dst, replace(ONE, low=low, high=high), expected, tolerance or Tolerance(nmse=1.0 / 256), **more
+    )
 
 
 def test_a_row_that_is_not_sampled_may_be_outside_the_hull_by_the_tolerance():
@@ -143,8 +144,8 @@ def test_the_largest_value_of_a_head_allows_all_its_channels():
     dst = np.full((1, 2, 2, 4), 0.5, np.float32)
     dst[0, 1, 1, 2] = 1.25
     two = np.concatenate([low, np.full((1, 1, 4), -1.0)], axis=1)  # and no other head
-    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), two, np.ones((1, 2, 4)))
-    assert judge_sample(StandInCase(), dst, sample, None, Tolerance(nmse=1 / 256)).status is Status.FAIL
+    sample = replace(ONE, low=two, high=np.ones((1, 2, 4)))
+    assert judge_sample(WITHOUT_MASK, dst, sample, None, Tolerance(nmse=1 / 256)).status is Status.FAIL
 
 
 def test_unwritten_elements_are_counted_where_the_output_was_computed():
@@ -153,10 +154,9 @@ def test_unwritten_elements_are_counted_where_the_output_was_computed():
     assert "1 elements never written" in found.reason and not found.only_masked_nan
     dst = np.full((1, 3, 1, 4), poison, np.float32)
     dst[0, 0] = 0.5
-    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), LOW, HIGH)
-    some = judge_sample(StandInCase(), dst, sample, None, Tolerance(), among=np.array([(0, 0, 0), (0, 1, 0)]))
+    some = judge_sample(WITHOUT_MASK, dst, ONE, None, Tolerance(), among=np.array([(0, 0, 0), (0, 1, 0)]))
     assert "; 4 elements never written" in some.reason
-    assert "; 8 elements never written" in judge_sample(StandInCase(), dst, sample, None, Tolerance()).reason
+    assert "; 8 elements never written" in judge_sample(WITHOUT_MASK, dst, ONE, None, Tolerance()).reason
 
 
 def predicted(bound):
@@ -179,7 +179,7 @@ def test_the_largest_bound_of_a_heads_sampled_rows_counts_for_it():
         for value, status in ((0.99 * most, Status.PASS), (1.01 * most, Status.FAIL)):
             dst = np.full((1, 3, 2, 4), 0.5, np.float32)
             dst[0, 2, head, 1] = 1 + value
-            assert judge_sample(StandInCase(), dst, sample, expected, Tolerance()).status is status
+            assert judge_sample(WITHOUT_MASK, dst, sample, expected, Tolerance()).status is status
 
 
 def test_only_rows_that_were_computed_are_read():
@@ -190,17 +190,16 @@ def test_only_rows_that_were_computed_are_read():
 def test_a_wrong_sampled_row_and_an_odd_one_are_both_named():
     dst = np.full((1, 2, 1, 4), 0.5, np.float32)
     dst[0, 0], dst[0, 1] = 0.9, 9.0
-    sample = Sample(np.array([(0, 0, 0)]), np.full((1, 4), 0.5), np.zeros(1), LOW, HIGH)
-    found = judge_sample(StandInCase(), dst, sample, None, Tolerance(nmse=1e-3))
+    found = judge_sample(WITHOUT_MASK, dst, ONE, None, Tolerance(nmse=1e-3))
     assert found.reason.startswith("1 rows (sequence, query, head: (0, 1, 0)) are not finite, or outside")
     assert "; NMSE 6.40e-01 is above the tolerance" in found.reason
     dst[0, 0] = 0.5
-    found = judge_sample(StandInCase(), dst, sample, None, Tolerance(nmse=1e-3))
+    found = judge_sample(WITHOUT_MASK, dst, ONE, None, Tolerance(nmse=1e-3))
     assert found.status is Status.FAIL and found.reason.endswith("V's convex hull")
 
 
 def test_zeros_are_plausible_only_in_fully_masked_rows():
-    case = case_of(n_q=4, n_kv=64, n_head=1, n_head_kv=1, mask="{kind: masked_rows, every: 4, first: 1}")
+    case = case_of(n_q=4, n_kv=64, n_head=1, n_head_kv=1, mask={"kind": "masked_rows", "every": 4, "first": 1})
     high = np.full((1, 1, 128), 2.0)
     dst = np.full((1, 4, 1, 128), 1.5, np.float32)
     sample = Sample(np.array([(0, 0, 0)]), np.full((1, 128), 1.5), np.zeros(1), 0.5 * high, high)
@@ -222,7 +221,7 @@ def test_of_many_rows_three_are_listed(number, words):
 
 
 def test_zeros_in_any_number_of_fully_masked_rows_are_plausible():
-    case = case_of(n_q=400, n_kv=64, n_head=1, n_head_kv=1, mask="{kind: masked_rows, every: 2}")
+    case = case_of(n_q=400, n_kv=64, n_head=1, n_head_kv=1, mask={"kind": "masked_rows", "every": 2})
     high = np.full((1, 1, 128), 2.0)
     dst = np.full((1, 400, 1, 128), 1.5, np.float32)
     dst[0, ::2] = 0.0
@@ -234,13 +233,9 @@ def test_zeros_in_any_number_of_fully_masked_rows_are_plausible():
         assert judge_sample(case, wrong, sample, None, Tolerance(nmse=1e-6)).status is Status.FAIL
 
 
-OP = "version: 1\nabout: a test\nhsk: 32\nn_q: 200\nn_kv: 300\nn_head: 4\nn_head_kv: 2\nmask: {kind: causal}\n"
-OP += "tolerance: {nmse: 1e-6}\n"
-
-
 @pytest.fixture(scope="module")
 def case():
-    return made.case_of(OP)
+    return case_of(hsk=32, n_q=200, n_kv=300, n_head=4, mask={"kind": "causal"}, tolerance={"nmse": 1e-6})
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
-"""What releases support, and which kernels the default one launches, known without a run."""
+"""What releases support, and which kernels the default one launches, known without a run; runs without an output."""
 
 import json
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fattn_probe.cases.device import Target, load_devices, parse_target
+from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario.cases import cases_of as cases_in
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
@@ -18,8 +17,7 @@ from fattn_probe.daily.regress.changes import ChangeKind, changes
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.llama.launch.families import BY_CASE
-from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.machine.run.outcome import Unsupported
+from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Unsupported
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge import support
 from fattn_probe.verdict.judge.cases import Answers, judged, judged_case
@@ -29,17 +27,21 @@ from fattn_probe.verdict.judge.support import (
     Supported,
     capabilities,
     choices_of,
+    finding_of,
     kernels,
     last_known,
     shipped,
     shipped_choices,
     support_of,
     supporting,
+    verdict_without_output,
 )
 from fattn_probe.verdict.measure.verdict import Status
 from maintain.tables import kernels_as_text, support_as_text
 from tests.as_user import fattn_probe
-from tests.stand_in import StandIn
+from tests.made import H200, launch_of
+from tests.made import shipped as shipped_case
+from tests.verdict.made import OneBuild
 
 EVERY, AMD = frozenset({"6.1", "9.0", "12.0"}), frozenset({"gfx906", "gfx1201"})
 GROUPS = {"yes": EVERY, "amd": AMD}
@@ -53,13 +55,8 @@ ROW = {"case": "x", "build": "11549", "6.1": "vec 64,GGML_TYPE_F16,GGML_TYPE_F16
 KNOWN = {CASE.op.digest: ROW}
 
 
-def launch(kernel, *values):
-    args = tuple((f"a{at}", value) for at, value in enumerate(values))
-    return LaunchRecord(0, kernel, args, (1, 1, 1), (32, 1, 1), 0)
-
-
-MMA = launch("flash_attn_ext_f16", "64", "64", "8", "8", "false", "false", "false")
-COMBINE = launch("flash_attn_combine_results", "64")
+MMA = launch_of("flash_attn_ext_f16<64, 64, 8, 8, false, false, false>")
+COMBINE = launch_of("flash_attn_combine_results<64>")
 
 
 @pytest.fixture
@@ -164,18 +161,6 @@ def test_a_refused_op_is_an_alarm_without_a_history(tmp_path):
     assert result["reason"].startswith("support lost: b11549 supports this op on compute capability 9.0: ")
 
 
-@dataclass(frozen=True)
-class Source(StandIn):
-    """A session as far as the source of its build."""
-
-    source: str
-    build_number: str
-    options = RunOptions(None)
-
-    def build_for(self, target):
-        return SimpleNamespace(manifest=SimpleNamespace(source=self.source, build_number=self.build_number, patches=()))
-
-
 @pytest.mark.parametrize(
     ("source", "number", "status"),
     [
@@ -185,9 +170,7 @@ class Source(StandIn):
     ],
 )
 def test_a_release_of_unknown_age_is_not_compared_with_earlier_ones(source, number, status):
-    (gqa,) = cases_in([path for path in files("scenario") if path.stem == "gqa"])
-    h200 = parse_target("sim:h200", load_devices())
-    subject = judged_case(Source(source, number), Answers(gqa, {}), h200, Checks())
+    subject = judged_case(OneBuild(source, number), Answers(shipped_case("gqa"), {}), H200, Checks())
     found = judged(subject, Unsupported("no"))
     assert found.verdict.status == status
     assert bool(found.checks) == (status is Status.UNSUPPORTED)
@@ -234,17 +217,16 @@ def test_the_shipped_table_has_whole_kernel_cases():
 
 
 @pytest.mark.parametrize(
-    ("cc", "build_number", "passes", "fails"),
-    [("9.0", "11549", True, False), ("6.1", "11549", False, True), ("9.0", "11550", False, False)],
+    ("cc", "build_number", "passes", "fails", "reason"),
+    [
+        ("9.0", "11549", True, False, ""),
+        ("6.1", "11549", False, True, "it launches mma 64,64,8,8, where b11549 has vec 64,GGML_TYPE_F16,GGML_TYPE_F16"),
+        ("9.0", "11550", False, False, ""),
+    ],
 )
-def test_the_kernels_of_the_release_are_asked_for(known_choices, cc, build_number, passes, fails):
+def test_the_kernels_of_the_release_are_asked_for(known_choices, cc, build_number, passes, fails, reason):
     check = kernels(CASE.op, cc, build_number, [MMA, COMBINE])
-    assert (check.passes, check.fails) == (passes, fails)
-
-
-def test_what_is_launched_and_what_was_expected_are_named(known_choices):
-    reason = kernels(CASE.op, "6.1", "11549", [MMA]).reason
-    assert reason == "it launches mma 64,64,8,8, where b11549 has vec 64,GGML_TYPE_F16,GGML_TYPE_F16"
+    assert (check.passes, check.fails) == (passes, fails) and (check.reason == reason or not fails)
 
 
 def test_an_op_whose_kernels_the_table_lacks_is_not_judged(monkeypatch):
@@ -262,3 +244,67 @@ def test_a_fault_that_only_changes_the_kernel_fails_if_it_is_asked_for(patch, co
     (row,) = json.loads(done.stdout)["rows"]
     (check,) = row["checks"]
     assert (row["status"], check["name"], check["fails"]) == ("fail" if patch else "pass", "kernels", bool(patch))
+
+
+KERNEL = "void flash_attn_tile<64, 64, 2, 1, false>(char const*)"
+FAULT = Finding("race", "byte 16 is read", KERNEL, "a.cuh", 7, (1, 2, 0), (3, 4, 0), ("f<1> at a.cuh:7",))
+
+
+def test_a_fault_has_its_kernel_and_its_place():
+    found = finding_of(FAULT)
+    assert (found.kind, found.file, found.line, found.block, found.thread) == ("race", "a.cuh", 7, (1, 2, 0), (3, 4, 0))
+    assert found.place == f"{found.kernel}, block (1, 2, 0), thread (3, 4, 0), a.cuh:7"
+    assert found.kernel.startswith("flash_attn_tile<64")
+    bare = finding_of(Finding("race", "somewhere"))
+    assert (bare.kernel, bare.place) == ("", "") and bare == Finding("race", "race: somewhere")
+
+
+def test_an_abort_has_the_place_in_its_message():
+    found = finding_of(Failed("/x/ggml/src/ggml-cuda/fattn.cu:284: fatal error\nmore", ()))
+    assert (found.kind, found.line) == ("abort", 284) and found.file.endswith("fattn.cu")
+    assert found.message.endswith("fatal error")
+    for api in ("CUDA", "ROCm"):
+        error = finding_of(Failed(f"{api} error: invalid argument", ()))
+        assert (error.kind, error.file, error.line) == ("CUDA error", "", 0)
+    assert finding_of(Unsupported("no")) is None
+
+
+STOPPED = Finding(
+    "out-of-bounds",
+    "read of 16 bytes, 32 past the end of K",
+    "flash_attn_ext_f16",
+    block=(3, 0, 0),
+    thread=(5, 1, 0),
+    frames=("fattn-mma-f16.cuh:517 load_tile",),
+)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "reason"),
+    [
+        (Unsupported("CUDA0 does not support the op"), Status.UNSUPPORTED, "CUDA0 does not support the op"),
+        (Missing("_Z3foov"), Status.LOST, "the build lacks a function that was called: _Z3foov"),
+        (Lost("no answer after 60 s"), Status.LOST, "no answer after 60 s"),
+        (
+            Lost("the runner was killed by SIGSEGV", ("init(int) at ggml-cuda.cu:257", "main at runner.cpp:9")),
+            Status.LOST,
+            "the runner was killed by SIGSEGV\n  init at ggml-cuda.cu:257\n  main at runner.cpp:9",
+        ),
+        (
+            Failed("fattn.cu:95: fatal error", ("#1 launch_fattn", "#2 main")),
+            Status.FAIL,
+            "fattn.cu:95: fatal error\n  #1 launch_fattn\n  #2 main",
+        ),
+        (
+            STOPPED,
+            Status.FAIL,
+            "out-of-bounds: read of 16 bytes, 32 past the end of K"
+            "\n  in flash_attn_ext_f16, block (3, 0, 0), thread (5, 1, 0)"
+            "\n  fattn-mma-f16.cuh:517 load_tile",
+        ),
+        (Finding("AddressSanitizer", "heap-buffer-overflow"), Status.FAIL, "heap-buffer-overflow"),
+    ],
+)
+def test_each_ending_has_its_status_and_its_own_words(outcome, status, reason):
+    verdict = verdict_without_output(outcome)
+    assert (verdict.status, verdict.reason, verdict.metrics) == (status, reason, None)

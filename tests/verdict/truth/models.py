@@ -1,27 +1,14 @@
-"""Scenarios in a line, and the models of a run, by its launches."""
+"""The models of a run, by its launches."""
 
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.kernel import attention_of
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.verdict.truth.error_model import kernel as error_kernel
 from fattn_probe.verdict.truth.error_model import predict
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
 from fattn_probe.verdict.truth.rounding_model import dispatch
-from tests.verdict.made import case_of
-
-CAUSAL = "mask: {kind: causal}"
-
-
-def shape(hsk: int, n_head: int, n_head_kv: int, n_q: int, n_kv: int, *more: str) -> str:
-    """A scenario."""
-    sizes = f"hsk: {hsk}\nn_head: {n_head}\nn_head_kv: {n_head_kv}\nn_q: {n_q}\nn_kv: {n_kv}"
-    return "\n".join(("version: 1\nabout: x", sizes, *more)) + "\n"
-
-
-def launch_of(kernel, grid):
-    return parse_launch(f'{{"order":0,"kernel":"void {kernel}(char)","grid":{grid},"block":[32,4,1],"shared":0}}')
+from tests.made import case_of, launch_of
 
 
 def of_scenario(text, kernel, grid, arch):

@@ -6,20 +6,12 @@ from typing import Any
 import numpy as np
 
 from fattn_probe.cases.scenario import Case
+from fattn_probe.llama.launch.architecture import arch_number
+from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.machine.run.capture import Capture
-from fattn_probe.verdict.truth.error_model.prediction import Prediction
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
+from tests.made import target
 from tests.verdict.truth.models import predicted
-
-ARCHITECTURES = {
-    "sim:gtx1060": 61,
-    "sim:v100": 70,
-    "sim:rtx2060": 75,
-    "sim:rtx3060": 86,
-    "sim:rtx3090ti": 86,
-    "sim:rtx4070": 89,
-    "sim:h200": 90,
-}
 
 
 @dataclass(frozen=True)
@@ -53,29 +45,20 @@ class Measured:
         }
 
 
-def prediction_of(case: Case, capture: Capture, device: str) -> Prediction:
-    """The prediction for a capture; every case here has a known kernel."""
-    values = operand_values(case.op, dict(capture.inputs))
-    prediction = predicted(case.op, values, capture.launches, ARCHITECTURES[device])
-    assert prediction is not None
-    return prediction
-
-
 def held(case: Case, capture: Capture, device: str) -> Measured:
-    """Measure a capture, without fully masked rows (0/0 on CUDA)."""
-    return measured(
-        case, device, capture, reference_of(case.op, dict(capture.inputs)), prediction_of(case, capture, device)
+    """Measure a capture, without fully masked rows (0/0 on CUDA); every case here has a known kernel."""
+    inputs = dict(capture.inputs)
+    reference = reference_of(case.op, inputs)
+    prediction = predicted(
+        case.op, operand_values(case.op, inputs), capture.launches, arch_number(target(device).device.arch)
     )
-
-
-def measured(case: Case, device: str, capture: Capture, reference: Any, prediction: Prediction) -> Measured:
-    """The numbers of a capture."""
+    assert prediction is not None
     rows = np.isfinite(capture.dst).all(axis=3)
     error = (capture.dst - reference)[rows]
     expected = prediction.row_rmse[rows]
     sampled = prediction.sampled[rows]
     by_row = np.sqrt(np.square(error).mean(axis=1)) / np.maximum(expected, 1e-300)
-    kernel = next(launch for launch in capture.launches if launch.kernel in KERNELS)
+    kernel = next(launch for launch in capture.launches if launch.kernel in BY_KERNEL)
     return Measured(
         name=case.name,
         device=device,
@@ -89,6 +72,3 @@ def measured(case: Case, device: str, capture: Capture, reference: Any, predicti
         worst=float((np.abs(error) / np.maximum(prediction.bound[rows], 1e-300)).max()),
         row=float(by_row[sampled].max()),
     )
-
-
-KERNELS = ("flash_attn_ext_f16", "flash_attn_tile", "flash_attn_ext_vec")

@@ -26,8 +26,9 @@ from fattn_probe.verdict.measure.expected import Expected, hold
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.error_model.rounding import HALF
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
-from tests.verdict import made
-from tests.verdict.truth.models import CAUSAL, predicted, shape
+from tests import made
+from tests.made import CAUSAL, shape
+from tests.verdict.truth.models import predicted
 
 RECORDED = Path(__file__).parents[3] / "data/amd.npz"
 SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform, mean: 0.5}}"
@@ -243,13 +244,9 @@ def test_equal_weights_round_the_few_values_of_a_quantised_V_with_a_mean_error(n
 
 def test_of_equal_weights_the_rounded_sum_of_a_warp_has_the_largest_error():
     """Each of four warps has a quarter of the weights of a row, and rounds its sum to f16."""
-    case, arch = (
-        made.case_of(shape(128, 2, 1, 3, 1024, "data: {Q: {kind: uniform, scale: 1.0e-9}}")),
-        arch_number("gfx90a"),
-    )
-    kernel = "void flash_attn_ext_f16<128, 128, 8, 2, false, false, false>(char)"
-    launch = parse_launch(f'{{"order":0,"kernel":"{kernel}","grid":[1,1,1],"block":[64,4,1],"shared":0}}')
-    found = predicted(case.op, operand_values(case.op, make_inputs(case)), [launch], arch)
+    case = made.case_of(shape(128, 2, 1, 3, 1024, "data: {Q: {kind: uniform, scale: 1.0e-9}}"))
+    launch = made.launch_of("flash_attn_ext_f16<128, 128, 8, 2, false, false, false>", block=(64, 4, 1))
+    found = predicted(case.op, operand_values(case.op, make_inputs(case)), [launch], arch_number("gfx90a"))
     assert found.rows.single == pytest.approx(HALF.half_ulp / 4, rel=2e-4)  # P is 1/8, not exp(-2.0793)
 
 

@@ -3,16 +3,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fattn_probe.cases.scenario import expand
-from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.llama.launch.architecture import CDNA1, CDNA2, CDNA3, GFX906, RDNA2, RDNA3, RDNA4
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import Geometry
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.launch.tiles import Grid, tile_at, tiles_of
 from fattn_probe.verdict.truth.error_model import kernel
 from fattn_probe.verdict.truth.error_model.kernel import Split, pieces_of, steps_of
 from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
+from tests.made import case_with, launch_of
 from tests.verdict.truth.models import kernel_of
 
 F16_TYPES = "(ggml_type)1, (ggml_type)1"
@@ -21,16 +19,11 @@ Q8_TYPES = "(ggml_type)8, (ggml_type)8"
 
 
 def op_of(**fields):
-    entry = {"version": 1, "about": "test", "hsk": 128, "n_head": 8, "n_head_kv": 2, "n_q": 16, "n_kv": 1024}
-    return expand(Scenario.model_validate(entry | fields).named("test"))[0].op
+    return case_with(**{"hsk": 128, "n_head": 8, "n_head_kv": 2, "n_q": 16, "n_kv": 1024} | fields).op
 
 
 def launch(kernel, threads, grid=(64, 1, 1), wave=32):
-    block = [wave, threads // wave, 1]
-    line = (
-        f'{{"order": 0, "kernel": "void {kernel}(char const*)", "grid": {list(grid)}, "block": {block}, "shared": 0}}'
-    )
-    return parse_launch(line)
+    return launch_of(kernel, grid, (wave, threads // wave, 1))
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,243 @@
-"""The predictions of ops that together use every part of the error model: they change only if that is meant.
+"""Predictions as numbers, for ops that together use every part of the error model: they change only if that is meant.
 
-Logits are exact in float32, whatever the order in which BLAS adds (`recorded`), but exponentials differ in their last
-bit. What is rounding noise beside the largest of its field, or a sum of values that cancel, differs by any factor.
+`python -m tests.verdict.truth.error_model.test_error_numbers` writes them anew, after a change of the model that is
+meant. Whether the model is true, other tests and `scripts/calibrate` say.
+
+Logits are exact in float32, whatever the order in which BLAS adds, but exponentials differ in their last bit. What is
+rounding noise beside the largest of its field, or a sum of values that cancel, differs by any factor.
 """
 
 import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.verdict.truth.error_model.recorded import CASES, PARTS, RECORDED, numbers_of, numbers_of_part, predictions
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.verdict.truth.error_model.accumulate import Chains, accumulate
+from fattn_probe.verdict.truth.error_model.block import RowErrors
+from fattn_probe.verdict.truth.error_model.hyperbolic import tanh_error
+from fattn_probe.verdict.truth.error_model.kernel import Sinking
+from fattn_probe.verdict.truth.error_model.predict import predict_rows
+from fattn_probe.verdict.truth.error_model.prediction import Prediction
+from fattn_probe.verdict.truth.error_model.rounding import HALF, NARROW, SINGLE, WIDE, added_error, largest_bias
+from fattn_probe.verdict.truth.error_model.sink import Contribution, sunk
+from fattn_probe.verdict.truth.reference.adapter import operand_values
+from tests import made
+from tests.made import CAUSAL, case_of, shape
+from tests.verdict.truth.models import kernel_of, predicted
+
+RECORDED = Path(__file__).parents[3] / "data/error-model.json"
+V1 = "data: {V: {kind: uniform, mean: 1, scale: 0.1}}"
+V_1_0003 = "data: {V: {kind: uniform, mean: 1.0003, scale: 1.0e-9}}"
+SINKS = "sinks: true\ndata: {sinks: {kind: normal, scale: 8}, V: {kind: uniform, mean: 0.5}}"
+CAPPED = "scale: 0.078125\nlogit_softcap: 10"
+ONE_WEIGHT = "data: {Q: {kind: normal, scale: 40}, V: {kind: normal, scale: 1.0e-4}}"
+EQUAL_LOGITS = "data: {Q: {kind: uniform, scale: 1.0e-9}, V: {kind: uniform, mean: 1, scale: 0.01}}"
+SPARSE = "scale: 0.125\nn_kv_max: 64\nmask: {kind: sparse, finite: 64}"
+SCATTERED = "data: {Q: {kind: normal, scale: 3}, V: {kind: normal, scale: 2}}"
+
+
+def mma(head, ncols1, ncols2, blocks=1, softcap="false", sparse="false"):
+    values = f"{head}, {head}, {ncols1}, {ncols2}, {softcap}, false, {sparse}"
+    return made.launch_of(f"flash_attn_ext_f16<{values}>", (blocks, 1, 1))
+
+
+def tile(head, ncols1, ncols2, grid, softcap="false"):
+    return made.launch_of(f"flash_attn_tile<{head}, {head}, {ncols1}, {ncols2}, {softcap}>", grid)
+
+
+def vec(head, grid, k="F16", v="F16", softcap="false"):
+    types = f"GGML_TYPE_{k.upper()}, GGML_TYPE_{v.upper()}"
+    return made.launch_of(f"flash_attn_ext_vec<{head}, 1, {types}, {softcap}>", grid)
+
+
+MLA = made.launch_of("flash_attn_ext_f16<576, 512, 4, 16, false, true, false>", block=(32, 8, 1))
+LATENT = (576, 16, 1, 2, 200, "scale: 0.0625\nhsv: 512\nlayout: {V: {kind: view_of_K}}")
+
+
+def on(arch, launch, *sizes_and_lines):
+    """The scenario, its launch and the architecture of a case."""
+    return shape(*sizes_and_lines), launch, arch
+
+
+CASES = {
+    "mma": on(90, mma(64, 8, 4), 64, 8, 2, 8, 160, CAUSAL, SINKS),
+    "mma, stream-K": on(
+        90, mma(128, 8, 2, 7, softcap="true"), 128, 4, 2, 9, 700, CAPPED, "max_bias: 8", CAUSAL, SCATTERED
+    ),
+    "mma, Turing": on(75, mma(64, 16, 2), 64, 2, 1, 3, 300, "type_K: bf16\ntype_V: f32", V1),
+    "mma, Volta": on(70, mma(64, 32, 1), 64, 2, 2, 5, 300, V1),
+    "mma, warps that share a column": on(90, mma(64, 1, 8, 3), 64, 8, 1, 1, 900, SINKS),
+    "mma, long": on(86, mma(64, 64, 1), 64, 1, 1, 2, 6000, V1),
+    "tile in f16": on(70, tile(64, 8, 2, (1, 3, 4)), 64, 4, 2, 4, 333, SINKS),
+    "tile in f16, far sinks": on(
+        90, tile(64, 8, 2, (1, 1, 4)), 64, 4, 2, 4, 90, "sinks: true\ndata: {sinks: {kind: normal, scale: 30}}"
+    ),
+    "tile in f32": on(61, tile(40, 2, 2, (3, 1, 2)), 40, 2, 1, 6, 130, "type_K: f32\ntype_V: f32"),
+    "vec": on(90, vec(128, (1, 2, 4)), 128, 4, 2, 1, 500, SINKS),
+    "vec, softcap": on(61, vec(128, (2, 1, 2), softcap="true"), 128, 2, 1, 2, 300, "logit_softcap: 5", SCATTERED),
+    "vec, two sequences": on(90, vec(64, (1, 1, 4)), 64, 2, 2, 1, 200, "n_seq: 2\nmask: {kind: random}", SCATTERED),
+    "mma, masked rows": on(90, mma(64, 8, 2, 2), 64, 2, 1, 6, 200, "mask: {kind: masked_rows, every: 2}", V1),
+    "mma, masked rows and sinks": on(90, mma(64, 8, 2), 64, 2, 1, 6, 100, "mask: {kind: masked_rows, every: 3}", SINKS),
+    "tile in f16, masked rows": on(
+        90, tile(64, 8, 2, (1, 2, 1)), 64, 2, 1, 5, 90, "mask: {kind: masked_rows, every: 2}", SINKS
+    ),
+    "mma, masked tiles": on(
+        90, mma(64, 8, 2, 2), 64, 2, 1, 3, 300, "mask: {kind: masked_tiles, leading: 128, trailing: 64}", V1
+    ),
+    "mma, V of zeros": on(90, mma(64, 8, 2), 64, 2, 1, 3, 100, "data: {V: {kind: uniform, scale: 1.0e-30}}"),
+    "mma, V without a mean": on(90, mma(64, 8, 1), 64, 1, 1, 3, 40, "data: {V: {kind: normal}}"),
+    "mma, one weight": on(90, mma(64, 8, 2, 2), 64, 2, 1, 3, 400, "type_V: bf16", ONE_WEIGHT),
+    "vec, masked rows": on(90, vec(64, (4, 1, 2)), 64, 2, 2, 4, 90, "mask: {kind: masked_rows, every: 2}", SCATTERED),
+    "mma, softcap of a converted K": on(
+        90, mma(128, 8, 2, 2, softcap="true"), 128, 2, 1, 3, 200, "type_K: q8_0\ntype_V: f16", CAPPED, SCATTERED
+    ),
+    "tile in f16, softcap": on(70, tile(128, 8, 2, (1, 1, 1), softcap="true"), 128, 2, 1, 3, 200, CAPPED, SCATTERED),
+    "mma, one value of V and sinks": on(
+        90, mma(64, 8, 2), 64, 2, 1, 3, 64, "scale: 0.125030517578125\ntype_V: f32\nsinks: true", V_1_0003
+    ),
+    "mma, equal logits": on(90, mma(64, 8, 2), 64, 2, 1, 3, 100, EQUAL_LOGITS),
+    "mma, sparse": on(90, mma(128, 8, 8, sparse="true"), 128, 8, 1, 20, 256, SPARSE, V1),
+    "MLA": on(90, MLA, *LATENT),
+    "MLA, sinks": on(90, MLA, *LATENT, "sinks: true"),
+    **{
+        f"vec, {k} and {v}": on(90, vec(head, (1, 1, 2), k, v), head, 2, 1, 1, 256, f"type_K: {k}\ntype_V: {v}", V1)
+        for head, k, v in (
+            *((64, "q4_0", "q4_0"), (64, "q4_1", "q5_1"), (64, "q5_0", "q8_0")),
+            *((256, "q8_0", "f16"), (64, "bf16", "bf16")),
+        )
+    },
+}
+FEW = {"mma, stream-K": 1500, "mma": 400}
+"""Cases of which only some queries are evaluated, too: the number of logits."""
+
+
+@cache
+def op_and_values(name):
+    """An op and its operands; Q and K are multiples of 1/8 unless quantised, so any order of sums is exact."""
+    case = case_of(CASES[name][0])
+    values = operand_values(case.op, make_inputs(case))
+    plain = {key: rows for key, rows in values.items() if key in "QK" and isinstance(rows, np.ndarray)}
+    return case.op, {**values, **{key: (np.round(8 * rows) / 8).astype(rows.dtype) for key, rows in plain.items()}}
+
+
+def predictions(name):
+    """The prediction of a case, of all its rows and of some."""
+    op, values = op_and_values(name)
+    _, launch, arch = CASES[name]
+    yield name, predicted(op, values, [launch], arch)
+    if name in FEW:
+        yield f"{name}, some queries", predicted(op, values, [launch], arch, most=FEW[name])
+        sizes = op.sizes
+        rows = np.array(
+            [(0, query, head) for head in range(sizes.n_head) for query in (0, sizes.n_q // 2, sizes.n_q - 1)]
+        )
+        yield f"{name}, some rows", predict_rows(op, values, kernel_of(op, [launch], arch), rows, most=FEW[name])
+
+
+def numbers_of(prediction: Prediction) -> dict[str, list[float]]:
+    """What is kept of a prediction: of each field, the first and the last row and the sum."""
+    values = {field.name: getattr(prediction.rows, field.name) for field in fields(RowErrors)}
+    values |= {name: getattr(prediction, name) for name in ("row_rmse", "row_mean_error", "bound", "unsampled_bound")}
+    values |= {name: getattr(prediction, name) for name in ("sampled", "may_overflow", "unsampled_loss", "rmse")}
+    values |= {"cause": np.array(list(prediction.causes.values()))}
+    return {name: kept(np.asarray(array, np.float64)) for name, array in values.items()}
+
+
+def kept(array: np.ndarray) -> list[float]:
+    """Some numbers of an array."""
+    flat = array.ravel()
+    finite = flat[np.isfinite(flat)]
+    return [float(f"{value:.8g}") for value in (flat[0], flat[-1], finite.sum(), np.abs(finite).max(initial=0.0))]
+
+
+def sums():
+    """The errors of sums whose maximum rises, without weights, with scales of 0, and of sums that stagnate."""
+    rng: Any = np.random.default_rng(0)
+    shape, steps = (4, 2, 48), (4, 2, 6)
+    weight, raised = rng.random(shape, np.float32) / 8, (rng.random(steps) < 0.5)[:, :, 1:]
+    scale = np.repeat(np.sort(rng.random(steps, np.float32), axis=2), 8, axis=2)
+    scale[1, :, :8], scale[1, 0, 8:16], weight[2], weight[3, 1, ::3] = 0, 1e-16, 0, 0
+    top = np.where(rng.random(shape) < 0.2, weight / 2, 0).astype(np.float32)
+    square = (0.02 * weight**2).astype(np.float32)
+    chains = Chains(weight, square, (1e-4 * weight**2).astype(np.float32), top, square * (top > 0) / 4, scale, raised)
+    even = np.full((5, 2, 2079), 0.125, np.float32)
+    even[1] *= np.linspace(0, 2, 2079, dtype=np.float32)  # a sum that stagnates late
+    even[2, 1], even[2, 0, 64:], even[1, 1], even[3, :, 1000:], even[4, :, 1500:] = 0, 0, 0, 0, 0
+    scatter = np.array([1e-6, 1e-6, 1e-6, 1e-2, 1e-2], np.float32)[:, None, None]  # the last two lose little
+    nothing, once = np.zeros_like(even), np.ones_like(even)
+    stagnant = Chains(even, scatter * even**2, nothing, nothing, nothing, once, np.zeros((5, 2, 2), np.bool_))
+    one = rng.random((6, 4, 1), np.float32)
+    small, largest = (1e-8 * one**2).astype(np.float32), (0.8 * one).astype(np.float32)
+    first = Chains(one, small, small, largest, small / 5, np.ones_like(one), one[:, :, 1:] < 0)
+    for number, mean_square in ((HALF, 0.9), (HALF, 0.1), (HALF, 0.0), (HALF, 1e-4), (SINGLE, 0.9)):
+        for name, one in (("rising", chains), ("stagnant", stagnant), ("first", first)):
+            yield f"sums {name} {number.fraction} {mean_square}", vars(accumulate(one, number, mean_square, 0.0))
+
+
+def sinks():
+    """The errors of scaling to sinks that are below, above and far above the maximum of each block."""
+    rng = np.random.default_rng(1)
+    below = [[0.5, -1.0], [-8.0, -12.5], [-21.0, -19.0], [-20.1, -3.0], [-3e38, -3.0], [-1200.0, -30.0], [-20.0, -0.5]]
+    maximum, varied = np.array(below)[:, :, None, None], np.arange(7)[:, None, None, None] < 6
+    maximum = maximum + np.where(varied, 0.3 * rng.random((7, 2, 1, 3)), 0.0)
+    share = np.where(maximum < -1000, 0.0, rng.random(maximum.shape))
+    spread = np.array([1e-8, 0.7, 1e-7, 1e-7, 1e-8, 1e-7, 1e-7])[:, None, None, None] * share**2
+    held = Contribution(2.0 + maximum, share, share / 3, spread)
+    total = np.array([0.2, 0.9, 0.9999, 0.8, 1.0, 0.9, 0.0])
+    for mean, largest in ((0.7, (0.0, 0.03, 4.0)), (0.0, (2.0, 1e-6))):
+        kv: Any = SimpleNamespace(mean_square_V=mean, channel_largest=np.array(largest))
+        sinkings = {"none": None, "mma": Sinking(-1, slice(1), True), "tile": Sinking(0, slice(None), False)}
+        for name, sinking in sinkings.items():
+            yield f"sunk {name} {mean}", vars(sunk(held, sinking, np.full(7, 2.0), total, kv))
+
+
+def kernels():
+    """The arithmetic of the kernels of the cases on each generation of GPUs."""
+    for name in CASES:
+        op, launch = op_and_values(name)[0], CASES[name][1]
+        for arch in (61, 70, 75, 80, 90, 120):
+            if (kernel := kernel_of(op, [launch], arch)) is not None:
+                formats = [kernel.accumulator.fraction, kernel.weights.fraction, kernel.largest_weight]
+                flags = [kernel.converts_K, kernel.converts_V, kernel.products_f16, *kernel.shares_maximum]
+                yield f"kernel {name} {arch}", {"": [*vars(kernel.split).values(), *kernel.chain, *formats, *flags]}
+
+
+def functions():
+    """Of one rounding, and of tanh."""
+    means, deviations = (
+        axis.ravel() for axis in np.meshgrid(np.linspace(-1.6, 2.7, 18), [0, 1e-10, 0.05, 0.24, NARROW, 0.4, 0.6, WIDE])
+    )
+    powers = [2.0 ** np.arange(-10, 6) * sign * part for sign in (-1, 1) for part in (1, 1.99)]
+    x = np.concatenate([[0.0], *powers, [1e9]])
+    yield "added", dict(zip(("mean", "square"), added_error(means, deviations), strict=True))
+    yield "bias", {"": largest_bias(np.linspace(0, 0.8, 30))}
+    yield "tanh", {"": tanh_error(x.astype(np.float32))}
+
+
+PARTS = {"functions": functions, "sums": sums, "sinks": sinks, "kernels": kernels}
+"""Parts of the model, for inputs that reach each of their branches."""
+
+
+def numbers_of_part(part):
+    """All numbers of a part."""
+    made = PARTS[part]()
+    return {name: {key: [float(f"{x:.8g}") for x in np.ravel(v)] for key, v in found.items()} for name, found in made}
+
+
+def every():
+    """All numbers by case and field, and those of parts."""
+    of_cases = {label: numbers_of(found) for name in CASES for label, found in predictions(name)}
+    return of_cases | {part: numbers_of_part(part) for part in PARTS}
+
 
 KEPT = json.loads(RECORDED.read_text())
 SHARES = ("loss_logits", "loss_weights", "loss_sums", "loss_sink", "stuck", "unsampled_loss")
@@ -41,8 +266,8 @@ def test_a_prediction_is_what_it_was(name):
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_of_the_model_is_what_it_was(part):
-    for name, fields in numbers_of_part(part).items():
-        for field, values in fields.items():
+    for name, found in numbers_of_part(part).items():
+        for field, values in found.items():
             kept = KEPT[part][name][field]
             assert values == pytest.approx(kept, rel=1e-4, abs=1e-7 * np.abs(kept).max()), (name, field)
 
@@ -53,3 +278,7 @@ def test_a_prediction_is_what_it_was_where_blas_adds_in_another_order():
     environment = os.environ | {"OPENBLAS_CORETYPE": "Prescott"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+if __name__ == "__main__":
+    RECORDED.write_text(json.dumps(every(), indent=1) + "\n")

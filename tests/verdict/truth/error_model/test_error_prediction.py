@@ -12,8 +12,8 @@ import pytest
 
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.cases.scenario.schema import Scenario, Tolerance
-from fattn_probe.llama.launch.record import parse_launch, parse_launches
+from fattn_probe.cases.scenario.schema import Tolerance
+from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.error_model import predict
@@ -21,7 +21,8 @@ from fattn_probe.verdict.truth.error_model.prediction import Prediction, why
 from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, operand_values, reference_of
 from maintain.agreement import stride_of
-from tests.verdict.truth.models import kernel_of, of_scenario, predicted, shape
+from tests.made import case_of, case_with, launch_of, shape
+from tests.verdict.truth.models import kernel_of, of_scenario, predicted
 
 ROOT = Path(__file__).parents[4]
 SAMPLES = ROOT / "tests/data/h200"  # of a real H200's outputs, see tests/test_agreement_h200.py
@@ -43,24 +44,11 @@ def values_of(case):
     return operand_values(case.op, inputs)
 
 
-def biased(n_kv, **v):
-    data = {"V": {"kind": "uniform", "scale": 0.1, "mean": 1} | v}
-    entry = {
-        "version": 1,
-        "about": "test",
-        "hsk": 64,
-        "n_head": 8,
-        "n_head_kv": 2,
-        "n_q": 448,
-        "n_kv": n_kv,
-        "data": data,
-    }
-    return expand(Scenario.model_validate(entry).named("biased"))[0]
+def biased(n_kv):
+    return case_of(shape(64, 8, 2, 448, n_kv, "data: {V: {kind: uniform, scale: 0.1, mean: 1}}"))
 
 
-def rtx3060():
-    kernel = "flash_attn_ext_f16<64, 64, 64, 1, false, false, false>"
-    return [parse_launch(f'{{"order":0,"kernel":"void {kernel}()","grid":[56,1,1],"block":[32,4,1],"shared":0}}')]
+RTX3060 = [launch_of("flash_attn_ext_f16<64, 64, 64, 1, false, false, false>", (56, 1, 1))]
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in SMALL])
@@ -74,22 +62,18 @@ def test_the_h200_is_as_wrong_as_predicted(case):
     reference = reference_of(case.op, inputs)
     stride = stride_of(reference.size)
     error = samples[case.name] - reference.ravel()[::stride]
-    live = np.broadcast_to(~fully_masked(case, inputs, reference)[..., None], reference.shape).ravel()[::stride]
+    masked = fully_masked_of(case.op, inputs)
+    live = np.broadcast_to(True if masked is None else ~masked[..., None], reference.shape).ravel()[::stride]
     expected = np.broadcast_to(prediction.row_rmse[..., None], reference.shape).ravel()[::stride]
     ratio = np.sqrt(np.mean(error[live] ** 2) / np.mean(expected[live] ** 2))
     assert 0.75 < ratio < 1.25
     assert (np.abs(error) <= prediction.bound.ravel()[::stride])[live].all()
 
 
-def fully_masked(case, inputs, reference):
-    masked = fully_masked_of(case.op, inputs)
-    return np.zeros(reference.shape[:3], bool) if masked is None else masked
-
-
 @pytest.mark.parametrize("n_kv", [1024, 4096, 16384])
 def test_what_f16_accumulators_lose(n_kv):
     measured = next(case for case in KEPT["biased"]["cases"] if case["n_kv"] == n_kv)
-    prediction = predicted(biased(n_kv).op, values_of(biased(n_kv)), rtx3060(), 86)
+    prediction = predicted(biased(n_kv).op, values_of(biased(n_kv)), RTX3060, 86)
     assert prediction.mean_error == pytest.approx(measured["mean_error"], rel=0.1, abs=3e-4)
     assert prediction.rmse == pytest.approx(measured["rmse"], rel=0.1)
 
@@ -97,7 +81,7 @@ def test_what_f16_accumulators_lose(n_kv):
 def test_v_near_the_end_of_f16_may_overflow():
     case = biased(1024)
     values = values_of(case)
-    prediction = predicted(case.op, values | {"V": 60000 * np.asarray(values["V"], np.float64)}, rtx3060(), 86)
+    prediction = predicted(case.op, values | {"V": 60000 * np.asarray(values["V"], np.float64)}, RTX3060, 86)
     assert prediction.may_overflow.all()
     assert np.isinf(prediction.bound).all()
 
@@ -105,7 +89,7 @@ def test_v_near_the_end_of_f16_may_overflow():
 def test_a_sampled_query_is_the_same_whatever_the_others():
     case = biased(4096)
     values = values_of(case)
-    few, more = (predicted(case.op, values, rtx3060(), 86, most=most) for most in (1 << 18, 1 << 20))
+    few, more = (predicted(case.op, values, RTX3060, 86, most=most) for most in (1 << 18, 1 << 20))
     one, other = (prediction.sampled.all(axis=(0, 2)) for prediction in (few, more))
     common = one & other
     assert 2 <= one.sum() < other.sum() < 448
@@ -125,12 +109,8 @@ def test_a_sampled_query_is_the_same_whatever_the_others():
 def test_evenly_spaced_heads_represent_alike_ones(heads, more, seen, monkeypatch):
     assert predict.MOST_VALUES == 1 << 27
     monkeypatch.setattr(predict, "MOST_VALUES", int(heads * 40 * 64))
-    entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 12, "n_head_kv": 6, "n_q": 3, "n_kv": 40} | more
-    (case,) = expand(Scenario.model_validate(entry).named("heads"))
-    launch = parse_launch(
-        '{"order":0,"kernel":"void flash_attn_ext_f16<64, 64, 4, 2, false, false, false>()","grid":[6,1,1],'
-        '"block":[32,4,1],"shared":0}'
-    )
+    case = case_with(hsk=64, n_head=12, n_head_kv=6, n_q=3, n_kv=40, **more)
+    launch = launch_of("flash_attn_ext_f16<64, 64, 4, 2, false, false, false>", (6, 1, 1))
     found, sequences = predicted(case.op, values_of(case), [launch], 90), case.op.sizes.n_seq
     assert sorted({head // 2 for _, _, head in np.argwhere(found.sampled)}) == list(seen)
     every = np.array(list(np.ndindex(sequences, 3, 12)))
@@ -182,7 +162,7 @@ def test_why_names_converted_operands_and_the_largest_cause():
 
 
 def test_why_names_kernel_accumulator_and_roundings():
-    prediction = predicted(biased(4096).op, values_of(biased(4096)), rtx3060(), 86)
+    prediction = predicted(biased(4096).op, values_of(biased(4096)), RTX3060, 86)
     assert prediction.why.startswith("mma-f16 sums P.V in f16, 16 products a rounding: 256 roundings in each of 1 acc")
 
 
@@ -197,13 +177,12 @@ def test_of_the_kept_random_cases_nearly_all_are_as_wrong_as_predicted():
 @pytest.mark.parametrize("rows", [1, 3])
 def test_the_bound_allows_for_the_conversion_of_the_only_row_of_v_that_counts(rows):
     """The others are its negative, so the mean error is 0, and zeros."""
-    entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 1, "n_q": 1, "n_kv": rows, "type_K": "f32"}
-    (case,) = expand(Scenario.model_validate(entry).named("converted"))
-    line = '{"order":0,"kernel":"flash_attn_tile<64,64,2,1,false>","grid":[1,1,1],"block":[32,2,1],"shared":0}'
+    case = case_with(hsk=64, n_head=1, n_q=1, n_kv=rows, type_K="f32")
+    launch = launch_of("flash_attn_tile<64, 64, 2, 1, false>", block=(32, 2, 1))
     v = np.asarray(values_of(case)["V"])[:, :, :1]
     k = np.array([1, -1, -1], np.float32)[None, None, :rows, None] * np.ones_like(v)
     values = {"Q": np.full_like(v, 8), "K": k, "V": np.concatenate([v, -v, 0 * v], axis=2)[:, :, :rows]}
-    bound = predicted(case.op, values, [parse_launch(line)], 61).bound.ravel()
+    bound = predicted(case.op, values, [launch], 61).bound.ravel()
     error = np.abs(v.astype(np.float16).astype(np.float64) - v).ravel()
     assert error.any()
     assert (error <= bound).all()
@@ -238,11 +217,9 @@ def test_the_output_of_a_v_in_k_is_as_large_as_the_weights_make_it():
 
 def hidden_value(**changes):
     """A case of V in f32 whose last 64 of 256 rows the mask hides, and its launch."""
-    entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 4, "n_q": 5, "n_kv": 256, "n_seq": 2, "type_V": "f32"}
-    entry |= {"mask": {"kind": "masked_tiles", "trailing": 64}}
-    (case,) = expand(Scenario.model_validate(entry | changes).named("hidden"))
-    line = '{"order":0,"kernel":"flash_attn_tile<64,64,4,1,false>","grid":[1,1,8],"block":[32,4,1],"shared":0}'
-    return case, [parse_launch(line)]
+    fields = {"hsk": 64, "n_head": 4, "n_q": 5, "n_kv": 256, "n_seq": 2, "type_V": "f32"}
+    case = case_with(**fields | {"mask": {"kind": "masked_tiles", "trailing": 64}} | changes)
+    return case, [launch_of("flash_attn_tile<64, 64, 4, 1, false>", (1, 1, 8))]
 
 
 @pytest.mark.parametrize("changes", [{}, {"type_V": "f16"}, {"layout": {"mask": {"per_sequence": False}}}])

@@ -1,6 +1,6 @@
 """A case of a scenario file to its exact answer."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,13 +23,14 @@ from fattn_probe.verdict.truth.reference.adapter import (
     stored_rows,
 )
 from fattn_probe.verdict.truth.reference.attention import attention
+from tests import made
 from tests.made import CPU
 
 OP = "version: 1\nabout: a test\nhsk: 64\nn_q: 3\nn_kv: 64\n"
 
 
 def case_of(text):
-    (case,) = expand(loads(OP + text))
+    case = made.case_of(OP + text)
     return case, make_inputs(case)
 
 
@@ -73,14 +74,6 @@ def test_parameters_are_rounded_as_the_op_stores_them():
     assert (stored != attention(Q, K, V, params=Params(case.op.params.scale, 0.0, 0.1))).any()
 
 
-@pytest.mark.parametrize("name", ["Q", "V"])
-def test_inputs_without_an_exact_answer_are_named(name):
-    case, inputs = case_of("n_head: 2\n")
-    inputs[name][:4] = 0xFF
-    with pytest.raises(InputError, match=f"case {case.name}: {name} holds [12] values that are NaN or infinite"):
-        reference_of(case.op, inputs, case.name)
-
-
 LAYOUTS = [
     "",
     "layout: {K: {kind: view, permute: [0, 2, 1, 3], rows: 90, offset: 3, pad: 32}}\n",
@@ -120,15 +113,20 @@ def test_log_sum_exp_is_returned_too():
     assert np.isneginf(lse[0, 2]).all()
 
 
-@pytest.mark.parametrize(("type_", "value", "number"), [("f16", np.inf, 1), ("bf16", np.nan, 1), ("q4_1", np.inf, 32),
-                                                        ("f32", -np.inf, 1), ("iq4_nl", np.nan, 32)])  # fmt: skip
-def test_values_without_an_exact_answer_are_counted_in_every_type(type_, value, number):
+@pytest.mark.parametrize(
+    ("name", "type_", "value", "number"),
+    [
+        *(("V", "f16", np.inf, 1), ("V", "bf16", np.nan, 1), ("V", "q4_1", np.inf, 32), ("V", "f32", -np.inf, 1)),
+        *(("V", "iq4_nl", np.nan, 32), ("Q", "f32", np.nan, 1)),
+    ],
+)
+def test_values_without_an_exact_answer_are_counted_in_every_type(name, type_, value, number):
     case, inputs = case_of(f"n_head: 1\ntype_K: {type_}\n")
     single = np.array([value], np.float32)
     bad = encode(single, type_) if type_ in ("f32", "bf16") else single.astype(np.float16).view(np.uint8)
-    inputs["V"][: bad.size] = bad
-    with pytest.raises(InputError, match=f"V holds {number} values that are NaN or infinite"):
-        reference_of(case.op, inputs)
+    inputs[name][: bad.size] = bad
+    with pytest.raises(InputError, match=f"case x: {name} holds {number} values that are NaN or infinite"):
+        reference_of(case.op, inputs, "x")
 
 
 @pytest.mark.parametrize(("value", "fine"), [(-np.inf, True), (np.inf, False), (np.nan, False)])
@@ -142,14 +140,13 @@ def test_a_mask_may_be_all_minus_infinity(value, fine):
         reference_of(case.op, inputs)
 
 
+def with_tensors(case, tensors):
+    return replace(case, op=replace(case.op, tensors=tensors))
+
+
 def changed(case, name, **values):
     """The case with another view of a tensor."""
-    views = {**case.op.tensors, name: dataclasses.replace(case.op.tensors[name], **values)}
-    return dataclasses.replace(case, op=dataclasses.replace(case.op, tensors=views))
-
-
-def without_tensors(case):
-    return dataclasses.replace(case, op=dataclasses.replace(case.op, tensors={}))
+    return with_tensors(case, {**case.op.tensors, name: replace(case.op.tensors[name], **values)})
 
 
 SPOILT = {
@@ -162,14 +159,14 @@ SPOILT = {
     "a-case: head size of K is 32, of Q 64": lambda case, inputs: (changed(case, "K", ne=(32, 64, 1, 1)), inputs),
     r"V has nb\[0\] = 4": lambda case, inputs: (changed(case, "V", nb=(4, 128, 8192, 8192)), inputs),
     "V has 8192 bytes, V .* reaches to 8320": lambda case, inputs: (changed(case, "V", offset=128), inputs),
-    "no tensor Q; there is no tensor K": lambda case, inputs: (without_tensors(case), inputs),
+    "no tensor Q; there is no tensor K": lambda case, inputs: (with_tensors(case, {}), inputs),
 }
 
 
 @pytest.mark.parametrize("said", SPOILT)
 def test_inputs_at_odds_with_the_case_are_one_clear_error(said):
     case, inputs = case_of("n_head: 1\n")
-    spoilt, inputs = SPOILT[said](dataclasses.replace(case, name="a-case"), inputs)
+    spoilt, inputs = SPOILT[said](replace(case, name="a-case"), inputs)
     with pytest.raises(InputError, match=said) as caught:
         reference_of(spoilt.op, inputs, spoilt.name)
     assert "case a-case: " in str(caught.value)

@@ -7,17 +7,16 @@ from hypothesis import strategies as st
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op.values import view_values
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, reference_and_lse_of
 from fattn_probe.verdict.truth.reference.sampled import choose_rows, fully_masked, sample
+from tests import made
 
 OP = "version: 1\nabout: a test\nhsk: 32\nhsv: 16\nn_q: 70\nn_kv: 1500\nn_head: 4\nn_head_kv: 2\n"
 
 
-def case_of(text, op=OP):
-    (case,) = expand(loads(op + text))
-    return case
+def case_of(text):
+    return made.case_of(OP + text)
 
 
 FEATURES = [
@@ -128,8 +127,7 @@ def test_fully_masked_everywhere_is_an_answer_of_zeros():
     st.integers(1, 5), st.integers(1, 1100), st.integers(0, 9), st.sampled_from(["causal", "none", "random", "alibi"])
 )
 def test_any_small_case(n_q, n_kv, seed, mask):
-    op = f"version: 1\nabout: x\nhsk: 8\nn_head: 2\nn_q: {n_q}\nn_kv: {n_kv}\nseed: {seed}\nmask: {{kind: {mask}}}\n"
-    case = case_of("", op)
+    case = made.case_of(made.shape(8, 2, 2, n_q, n_kv, f"seed: {seed}\nmask: {{kind: {mask}}}"))
     reference = reference_and_lse_of(case.op, make_inputs(case))[0]
     found = sample(case, choose_rows(case))
     np.testing.assert_allclose(found.reference, found.of(reference), rtol=1e-12, atol=1e-14)

@@ -11,7 +11,6 @@ from threadpoolctl import threadpool_limits
 
 from fattn_probe.base import workers
 from fattn_probe.cases.op import Sizes
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.verdict.truth.reference import attention as module
 from fattn_probe.verdict.truth.reference.adapter import reference_of
@@ -19,8 +18,7 @@ from fattn_probe.verdict.truth.reference.attention import Blocking
 from fattn_probe.verdict.truth.reference.sampled import choose_rows, sample
 from fattn_probe.verdict.truth.rounding_model import tile
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
-
-OP = "version: 1\nabout: x\nhsk: 32\nn_q: 70\nn_kv: 300\nn_head: 6\nn_head_kv: 3\nmask: {kind: causal}\n"
+from tests.made import CAUSAL, case_of, shape
 
 
 @pytest.fixture
@@ -96,7 +94,7 @@ def test_blas_has_one_thread_in_a_worker_and_its_own_number_after(three_workers)
 
 @pytest.mark.parametrize("type_", ["f16", "q4_0"])
 def test_the_answer_does_not_hang_on_the_threads(three_workers, monkeypatch, type_):
-    (case,) = expand(loads(f"{OP}type_K: {type_}\n"))
+    case = case_of(shape(32, 6, 3, 70, 300, CAUSAL, f"type_K: {type_}"))
     inputs = make_inputs(case)
     several, rows = reference_of(case.op, inputs), choose_rows(case)
     sampled = sample(case, rows)

@@ -1,6 +1,5 @@
 """The rounding models equal outputs of a real H200 and of emulated AMD GPUs in every bit; builds nothing."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,6 @@ from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.architecture import RDNA3, arch_number
-from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.verdict.measure.metrics import nmse
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 from fattn_probe.verdict.truth.rounding_model import arithmetic
@@ -20,11 +18,10 @@ from fattn_probe.verdict.truth.rounding_model.matrix_amd import dot2, matrix_sum
 from fattn_probe.verdict.truth.rounding_model.operands import operands_of
 from maintain.agreement import agreement, read_recording
 from tests import test_second_opinion as second_opinion
-from tests.made import ROOT
+from tests.made import ROOT, case_of, launch_of, shape
 from tests.native import test_amd_matrix as instructions
-from tests.verdict.made import case_of
 from tests.verdict.truth.error_model import test_error_amd as simulated
-from tests.verdict.truth.models import model_of, shape
+from tests.verdict.truth.models import model_of
 
 RECORDED = read_recording(ROOT / "tests/data/h200", None, None)[1]
 FAULTS = [ROOT / f"scenarios/known-faults/{name}.yaml" for name in ("masked-rows", "q8-race")]
@@ -134,6 +131,5 @@ def test_every_bit_is_the_simulator_s(name):
 def test_every_bit_is_that_of_clang_s_machine_code(gfx, name):
     """Run in tinygrad's emulator, where it sums as the GPU does."""
     case, launches = second_opinion.CASES[name], second_opinion.RECORDED[gfx][name]["launches"]
-    lines = [json.dumps(launch | {"order": 0, "kernel": f"void {launch['kernel']}(char)"}) for launch in launches]
-    found = model_of(case, make_inputs(case), [parse_launch(line) for line in lines], arch_number(gfx))
+    found = model_of(case, make_inputs(case), [launch_of(**launch) for launch in launches], arch_number(gfx))
     same_bits(found, second_opinion.output(gfx, name, second_opinion.change_of(gfx, name)))

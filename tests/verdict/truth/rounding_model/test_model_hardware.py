@@ -10,7 +10,6 @@ import pytest
 from fattn_probe.llama.launch.architecture import AMD, generation_of
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.kernel import attention_of
-from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.tiles import Grid, index_of, ntiles, tiles_of
 from fattn_probe.verdict.truth.rounding_model import compiled
 from fattn_probe.verdict.truth.rounding_model.arithmetic import NVIDIA, OF_AMD
@@ -19,6 +18,7 @@ from fattn_probe.verdict.truth.rounding_model.mma_plan import mma_plan_of
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
 from fattn_probe.verdict.truth.rounding_model.tensor_core import Factors, matrix_sum, matrix_sum_half
 from fattn_probe.verdict.truth.rounding_model.tile import TileMachine, tile_plan_of
+from tests.made import launch_of
 
 MEASURED = np.load(Path(__file__).parents[3] / "native/data/h200.npz")
 HOPPER = generation_of(90)
@@ -129,7 +129,7 @@ def test_each_generation_keeps_its_extra_bits(arch, lost):
 
 
 def launch(kernel, values, grid=(8, 1, 1), block=(32, 4, 1)):
-    return LaunchRecord(0, kernel, tuple(("", str(value)) for value in values), grid, block, 0)
+    return launch_of(f"{kernel}<{', '.join(map(str, values))}>", grid, block)
 
 
 def mma(ncols1, ncols2, arch=90, head=(128, 128), block=(32, 4, 1)):
