@@ -13,18 +13,9 @@ from fattn_probe.cases.op import Op, Root
 from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.cases.op.op import TYPE_NAMES, block_size, is_quantized, type_size
 from fattn_probe.cases.op.values import decode, encode, rounded, strided, view_values
-from fattn_probe.cases.scenario import Scenario, expand, inputs, loads
+from fattn_probe.cases.scenario import Scenario, draw, expand, inputs, loads
 from fattn_probe.cases.scenario import layout as rule
-from fattn_probe.cases.scenario.draw import (
-    STREAMS,
-    Window,
-    blocks,
-    mask_rows_read,
-    queries_read,
-    some_rows,
-    stream,
-    visible,
-)
+from fattn_probe.cases.scenario.draw import blocks
 from fattn_probe.cases.scenario.inputs import GeneratedRows, make_inputs
 from fattn_probe.cases.scenario.layout import PAGE, REPEATS_ABOVE, repeating
 from fattn_probe.cases.scenario.mask import Mask, MaskShape, sees_something
@@ -107,18 +98,18 @@ def test_each_mask_row_is_that_of_the_query_that_it_stands_for(small):
     stored = strided(halves, view)
     for sequence in (0, 1):
         queries = np.arange(case.op.sizes.n_q)
-        _, read = mask_rows_read(case, np.full(len(queries), sequence), queries)
-        np.testing.assert_array_equal(stored[sequence, 0], some_rows(case.recipe.mask, case.mask_shape, 0, read))
-        assert set(read) == set(queries_read(case).tolist())
-    assert queries_read(case)[0] == 0
-    assert len(set(np.isfinite(stored[0, 0]).sum(axis=1))) == len(queries_read(case))
+        _, read = draw.mask_rows_read(case, np.full(len(queries), sequence), queries)
+        np.testing.assert_array_equal(stored[sequence, 0], draw.some_rows(case.recipe.mask, case.mask_shape, 0, read))
+        assert set(read) == set(draw.queries_read(case).tolist())
+    assert draw.queries_read(case)[0] == 0
+    assert len(set(np.isfinite(stored[0, 0]).sum(axis=1))) == len(draw.queries_read(case))
 
 
 def test_a_mask_that_does_not_repeat_is_read_as_it_is():
     case = case_of()
-    sequence, query = mask_rows_read(case, np.array([0, 1]), np.array([3, 299]))
+    sequence, query = draw.mask_rows_read(case, np.array([0, 1]), np.array([3, 299]))
     assert (sequence.tolist(), query.tolist()) == ([0, 1], [3, 299])
-    assert len(queries_read(case)) == 300
+    assert len(draw.queries_read(case)) == 300
 
 
 def test_digests_change_only_where_bytes_repeat(monkeypatch):
@@ -222,8 +213,8 @@ def compare_some(case, random):
 def test_a_window_is_the_stream_further_on(seed, run, length, data):
     first = data.draw(st.integers(0, length - 1))
     count = data.draw(st.integers(1, length - first))
-    whole = stream(seed, STREAMS["K"]).random((run + 2, length), np.float32)
-    window = Window(seed, STREAMS["K"], run, length, first)
+    whole = draw.stream(seed, draw.STREAMS["K"]).random((run + 2, length), np.float32)
+    window = draw.Window(seed, draw.STREAMS["K"], run, length, first)
     for expected in whole[run:, first : first + count]:
         np.testing.assert_array_equal(window.random((count,), np.float32), expected)
 
@@ -255,8 +246,8 @@ def test_some_rows_of_a_mask_and_what_they_see(mask, n_kv, n_q, seed, data):
         whole[sequence, first : first + len(rows)] = rows
     queries = np.array(data.draw(st.lists(st.integers(0, n_q - 1), min_size=1, max_size=5)))
     for sequence in range(2):
-        np.testing.assert_array_equal(some_rows(mask, shape, sequence, queries), whole[sequence, queries])
-    begin, stop = visible(mask, shape, queries)
+        np.testing.assert_array_equal(draw.some_rows(mask, shape, sequence, queries), whole[sequence, queries])
+    begin, stop = draw.visible(mask, shape, queries)
     seen = np.isfinite(whole[:, queries])
     columns = np.arange(n_kv)
     assert not seen[:, (columns < begin[:, None]) | (columns >= stop[:, None])].any()

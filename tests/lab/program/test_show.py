@@ -4,18 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.lab.program import execute
 from fattn_probe.lab.program.build import Executable
-from fattn_probe.lab.program.execute import (
-    HOST_TIME,
-    ProgramRun,
-    ProgramSettings,
-    document,
-    launches_of,
-    refusals_of,
-    render,
-    timed_out,
-    within_kernel,
-)
+from fattn_probe.lab.program.execute import ProgramRun, launches_of
 from fattn_probe.machine.run.outcome import Finding
 from tests import made
 from tests.made import H200
@@ -34,7 +25,7 @@ RECORDS = (
 
 
 def shown(run, target=H200, *, checked=False):
-    return made.shown(render(run, target, checked=checked), width=100)
+    return made.shown(execute.render(run, target, checked=checked), width=100)
 
 
 def test_the_later_record_of_a_launch_counts():
@@ -55,7 +46,7 @@ def test_equal_launches_share_a_row():
 @pytest.mark.parametrize("host_time", [False, True])
 def test_measured_time_is_said_to_be_the_hosts(host_time):
     text = shown(ProgramRun("sim:h200", 0, 0.1, launches_of(RECORDS), host_time=host_time))
-    assert (HOST_TIME[:40] in text) == host_time
+    assert (execute.HOST_TIME[:40] in text) == host_time
 
 
 def test_grids_of_one_kernel_share_a_row():
@@ -69,14 +60,14 @@ def test_grids_of_one_kernel_share_a_row():
 
 def test_the_frames_of_the_launch_are_left_out_with_or_without_a_kernel():
     fault = Finding("host-memory", "an argument", frames=("main at /a/b.cu:3", "start at libc.c:1"))
-    assert within_kernel(fault).frames == ("main at /a/b.cu:3",)
+    assert execute.within_kernel(fault).frames == ("main at /a/b.cu:3",)
     frames = (
         "load<4>(float*) at /a/b.cu:3",
         "void sum<4>(float*) at /a/b.cu:7",
         "main::{lambda(auto)#1} at /a/b.cu:20",
     )
     fault = Finding("race", "", "void sum(float*) [with int N = 4]", frames=frames)
-    assert within_kernel(fault).frames == frames[:2]
+    assert execute.within_kernel(fault).frames == frames[:2]
 
 
 def test_a_finding_ends_the_report():
@@ -108,7 +99,7 @@ REFUSED = (
 
 
 def test_refused_launches_are_shown_once_for_each_place():
-    (refused,) = refusals_of(RECORDS + 2 * REFUSED)
+    (refused,) = execute.refusals_of(RECORDS + 2 * REFUSED)
     assert (refused.frames, refused.line) == (("main at /a/b.cu:3",), 3)
     text = shown(ProgramRun("sim:h200", 0, 0.1, (), refused=(refused,)), checked=True)
     assert "sim:h200: 0 launches, launches refused at 1 place" in text
@@ -119,14 +110,14 @@ def test_refused_launches_are_shown_once_for_each_place():
 
 
 def test_a_program_that_timed_out_is_named_with_its_last_launch():
-    made, settings = Executable(Path("/cache/bin/a-123"), Path("a.cu")), ProgramSettings(timeout=3.0)
-    error = timed_out(made, settings, RECORDS, "one\ntwo\n")
+    made, settings = Executable(Path("/cache/bin/a-123"), Path("a.cu")), execute.ProgramSettings(timeout=3.0)
+    error = execute.timed_out(made, settings, RECORDS, "one\ntwo\n")
     assert str(error).splitlines() == [
         "a.cu timed out after 3 s; its last launch was number 3, scale<float,4>, grid 1x1x1 of 32x1x1, 64 B",
         "one",
         "two",
     ]
-    assert str(timed_out(made, settings, "", "")) == "a.cu timed out after 3 s; before its first launch"
+    assert str(execute.timed_out(made, settings, "", "")) == "a.cu timed out after 3 s; before its first launch"
 
 
 def test_a_crash_of_the_host_is_named():
@@ -135,6 +126,6 @@ def test_a_crash_of_the_host_is_named():
 
 def test_json_has_the_finding_and_the_static_memory():
     fault = Finding("race", "byte 4 is written", file="/a/b.cu", line=7)
-    made = document(ProgramRun("sim:h200", 86, 0.1, launches_of(RECORDS), fault))
+    made = execute.document(ProgramRun("sim:h200", 86, 0.1, launches_of(RECORDS), fault))
     assert made["finding"]["line"] == 7
     assert made["launches"][0]["static_shared"] == 65536
