@@ -1,4 +1,4 @@
-"""`resolve` and the `source` commands: releases from an index, the cache, folders and git."""
+"""`resolve` and the `source` commands: releases from an index, the cache, folders and git; what a tree's text says."""
 
 import io
 import json
@@ -13,7 +13,9 @@ from rich.console import Console
 from fattn_probe.base.digest import seal
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.base.files import remove_tree
-from fattn_probe.llama.source import command, digest_models, kept_files, kernel_cases, model_files, resolve, store
+from fattn_probe.llama import source
+from fattn_probe.llama.source import command, digest_models, kept_files, model_files, resolve, store
+from fattn_probe.llama.source.features import era_of
 from fattn_probe.llama.source.spec import DEFAULT_SOURCE, PypiSpec
 from tests.llama.source.fake_index import TREE, write_tree
 from tests.made import shown
@@ -160,10 +162,10 @@ def test_a_source_without_libllama_is_fetched_again_for_models(index, cache):
 
 def test_a_tree_that_has_no_libllama_is_no_source_for_models(index, tree_folder):
     index.publish(SDIST, prefix="", files=ggml_layout())
-    for source in (RELEASE, str(tree_folder)):
-        assert resolve(source)
+    for name in (RELEASE, str(tree_folder)):
+        assert resolve(name)
         with pytest.raises(InputError, match=r"this tree has no src/llama\.cpp: models need llama\.cpp's whole source"):
-            resolve(source, models=True)
+            resolve(name, models=True)
 
 
 KILLED = """
@@ -282,22 +284,22 @@ def test_the_build_number_of_a_release(release, number):
 def test_real_releases(pypi, version, features, cases):
     tree = resolve(f"pypi:xllamacpp=={version}")
     assert (tree.build_number, tree.features.era, tree.features.view_parameter) == features
-    assert len(kernel_cases(tree)) == cases
+    assert len(source.kernel_cases(tree)) == cases
 
 
 def test_list_has_pinned_and_cached_sources_the_default_first(index):
-    index.publish("xllamacpp-2026.1.77.tar.gz")
-    resolve("pypi:xllamacpp==2026.1.77")
+    index.publish(SDIST)
+    resolve(RELEASE)
     rows = command.list_sources()
     assert rows[0]["spec"] == DEFAULT_SOURCE and rows[0]["root"] is None and rows[0]["pinned"]
-    cached = next(row for row in rows if row["spec"] == "pypi:xllamacpp==2026.1.77")
+    cached = next(row for row in rows if row["spec"] == RELEASE)
     assert (cached["build_number"], cached["pinned"], cached["default"]) == ("77", False, False)
     assert cached["root"] in shown(command.render_list(rows))
 
 
 def test_show_names_build_features_and_kernels(index):
-    index.publish("xllamacpp-2026.1.77.tar.gz")
-    details = json.loads(json.dumps(command.details_of(resolve("pypi:xllamacpp==2026.1.77"))))
+    index.publish(SDIST)
+    details = json.loads(json.dumps(command.details_of(resolve(RELEASE))))
     assert details["features"]["era"] == "C"
     assert details["kernels"][0] == "mma 64,64,8,8" and details["patches"] == []
     text = shown(command.render_details(details))
@@ -306,8 +308,75 @@ def test_show_names_build_features_and_kernels(index):
 
 
 def test_download_bar_takes_progress(index):
-    index.publish("xllamacpp-2026.1.77.tar.gz")
+    index.publish(SDIST)
     console = Console(file=(out := io.StringIO()), force_terminal=True, width=120)
     with command.download_bar(console) as progress:
-        resolve("pypi:xllamacpp==2026.1.77", progress)
-    assert "xllamacpp-2026.1.77.tar.gz" in out.getvalue()
+        resolve(RELEASE, progress)
+    assert SDIST in out.getvalue()
+
+
+@pytest.fixture
+def tree(tree_folder):
+    return resolve(str(tree_folder))
+
+
+def test_features(tree):
+    features = tree.features
+    assert (features.era, features.ntiles, features.view_parameter) == ("C", "ntiles_dst", "V_is_K_view")
+    assert features.fixup_kernels == ("flash_attn_stream_k_fixup_uniform",)
+    assert (features.kernel_launch, features.quants_option) == ("ggml_cuda_kernel_launch", "GGML_CUDA_FA_ALL_QUANTS")
+    assert (features.sparse_gather, features.wmma, features.test_file_option) == (True, False, True)
+    assert features.test_types == "type_K,type_V"
+    assert source.ggml_types(tree) == {0: "f32", 1: "f16", 12: "q4_K"}
+
+
+@pytest.mark.parametrize(
+    ("ntiles", "z_gqa", "view", "era"),
+    [
+        ("ntiles_total", False, "mla", "A"),
+        ("ntiles_total", True, "V_is_K_view", "B"),
+        ("ntiles_dst", True, "V_is_K_view", "C"),
+        ("ntiles_total", False, None, "?"),
+        (None, False, None, "?"),
+    ],
+)
+def test_era(ntiles, z_gqa, view, era):
+    assert era_of(ntiles, z_gqa, view) == era
+
+
+def test_word_in_a_comment_is_no_feature(tmp_path):
+    common = {
+        "ggml/src/ggml-cuda/fattn-common.cuh": "// ntiles_dst, ggml_cuda_kernel_launch: later\nint ntiles_total;\n"
+    }
+    mma = {"ggml/src/ggml-cuda/fattn-mma-f16.cuh": "template<bool mla> __global__ void flash_attn_ext_f16();\n"}
+    features = resolve(str(write_tree(tmp_path / "old", TREE | common | mma))).features
+    assert (features.era, features.kernel_launch) == ("A", "fattn_kernel<<<...>>>")
+
+
+def test_kernel_cases_are_the_declared_ones_in_order(tree):
+    cases = source.kernel_cases(tree)
+    assert [case.name for case in cases] == [
+        "mma 64,64,8,8",
+        "mma 128,128,8,8",
+        "tile 576,512",
+        "vec 64,GGML_TYPE_F16,GGML_TYPE_Q4_0",
+    ]
+    assert cases[0].declaration == "DECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);"
+    assert cases[0].file == "fattn-mma-f16-instance-ncols1_8-ncols2_8.cu"
+    assert [case.header for case in cases[1:]] == ["fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh"]
+
+
+def test_template_parameters_lose_types_and_defaults(tree):
+    assert source.template_parameters(tree) == {
+        "flash_attn_stream_k_fixup_uniform": ["D", "ncols1"],
+        "flash_attn_ext_f16": ["DKQ", "DV", "V_is_K_view", "T"],
+    }
+
+
+def test_wmma_kernel_does_not_hide_the_mma_kernel(tmp_path):
+    wmma = {
+        "ggml/src/ggml-cuda/fattn-wmma-f16.cu": "template<int D, int ncols>\n__global__ void flash_attn_ext_f16(int);\n"
+    }
+    parameters = source.template_parameters(resolve(str(write_tree(tmp_path / "old", TREE | wmma))))
+    assert parameters["flash_attn_ext_f16"][0] == "DKQ"
+    assert parameters["fattn-wmma-f16:flash_attn_ext_f16"] == ["D", "ncols"]
