@@ -8,19 +8,8 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Resources, load_devices, parse_target
-from fattn_probe.cases.device.origin import (
-    MEASURED,
-    UNKNOWN,
-    Compiled,
-    Figures,
-    Method,
-    Origin,
-    figures_of,
-    legend,
-    merge,
-    parse_origin,
-    read_table,
-)
+from fattn_probe.cases.device import origin as module
+from fattn_probe.cases.device.origin import MEASURED, UNKNOWN, Compiled, Method, Origin, figures_of, merge
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.cases import cases_of
@@ -56,14 +45,16 @@ class OfTable(Simulation):
 
 @pytest.mark.parametrize("origin", [MEASURED, *OTHERS])
 def test_an_origin_can_be_spelled_and_read(origin):
-    assert parse_origin(str(origin)) == origin
+    assert module.parse_origin(str(origin)) == origin
 
 
 def test_only_figures_of_the_kernel_that_runs_are_shown_without_a_mark():
-    assert (MEASURED.known, MEASURED.marked(168), legend([MEASURED])) == (True, "168", [])
+    assert (MEASURED.known, MEASURED.marked(168), module.legend([MEASURED])) == (True, "168", [])
     marks = ["b7551", "estimated", "estimated b7551", "assumed", "unknown"]
     assert [origin.marked(255) for origin in OTHERS] == [f"255 ({mark})" for mark in marks]
-    assert [line.partition(":")[0] for line in legend([MEASURED, *OTHERS, *OTHERS])] == [f"({mark})" for mark in marks]
+    assert [line.partition(":")[0] for line in module.legend([MEASURED, *OTHERS, *OTHERS])] == [
+        f"({mark})" for mark in marks
+    ]
     assert not any(origin.known for origin in OTHERS)
     assert all("b7551, not from the source that runs here" in OTHERS[place].explained for place in (0, 2))
 
@@ -248,8 +239,8 @@ def test_merge_then_read(csv):
     csv.write_text(merge([Compiled(11549, "90", GQA, Resources(168, 512, 16))], csv))
     newer = [Compiled(11549, "90", GQA, Resources(170, 512, 0)), Compiled(11549, "89", GQA, Resources(128))]
     csv.write_text(merge(newer, csv))
-    assert figures_of("90", "11549", csv) == {GQA: Figures(Resources(170, 512, 0), MEASURED)}
-    assert figures_of("89", "11549", csv) == {GQA: Figures(Resources(128), MEASURED)}
+    assert figures_of("90", "11549", csv) == {GQA: module.Figures(Resources(170, 512, 0), MEASURED)}
+    assert figures_of("89", "11549", csv) == {GQA: module.Figures(Resources(128), MEASURED)}
     assert figures_of("75", "11549", csv) == {}
 
 
@@ -283,7 +274,7 @@ def test_merge_rejects_impossible_register_counts_and_preserves_the_shipped_tabl
         merge([Compiled(11549, "90", GQA, Resources(256))], csv)
     added = Compiled(1, "90", "added", Resources(40))
     csv.write_text(merge([added]))
-    assert sorted(map(str, read_table(csv))) == sorted(map(str, [added, *read_table()]))
+    assert sorted(map(str, module.read_table(csv))) == sorted(map(str, [added, *module.read_table()]))
 
 
 @pytest.mark.parametrize(("arch", "count"), [("80", 168), ("86", 166), ("89", 166), ("90", 168)])
@@ -295,8 +286,8 @@ def test_the_shipped_counts_are_those_of_ptxas(arch, count):
 @pytest.mark.parametrize("arch", ["75", "80", "86", "89", "90", "100", "120", "121"])
 def test_every_kernel_of_the_default_release_has_its_figures(arch):
     """A kernel without them gets those of its launch bounds: other blocks on an SM, other grids and other bits."""
-    full = [item.kernel for item in read_table() if (item.build_number, item.arch) == (11549, arch)]
-    every = {item.kernel for item in read_table() if item.build_number == 11549 and int(item.arch) >= 75}
+    full = [item.kernel for item in module.read_table() if (item.build_number, item.arch) == (11549, arch)]
+    every = {item.kernel for item in module.read_table() if item.build_number == 11549 and int(item.arch) >= 75}
     assert len(full) == 1011
     assert set(full) == every
     counts = Counter(kernel.partition("<")[0] for kernel in full)
@@ -306,7 +297,7 @@ def test_every_kernel_of_the_default_release_has_its_figures(arch):
 
 def test_static_shared_memory_depends_on_the_release_and_before_turing_on_the_architecture():
     sizes: dict[tuple[int, str], set[int]] = {}
-    for item in (item for item in read_table() if int(item.arch) >= 75):
+    for item in (item for item in module.read_table() if int(item.arch) >= 75):
         sizes.setdefault((item.build_number, item.kernel), set()).add(item.resources.shared)
     assert max(map(len, sizes.values())) == 1
     kernel = "flash_attn_tile<72,72,1,4,false>"

@@ -11,35 +11,20 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fattn_probe.base.errors import InputError
+from fattn_probe.lab.detect import counts, show
 from fattn_probe.lab.detect.counts import (
     CountedLine,
-    Equivalent,
     LineCoverage,
     Share,
-    SourceLine,
     Unreachable,
-    argument,
     equivalents,
     places,
-    refuted,
     unreachable,
 )
 from fattn_probe.lab.detect.measure import Measured, by_suite
 from fattn_probe.lab.detect.mutate import NOT_INFECTED, Mutated
 from fattn_probe.lab.detect.schema import switched
-from fattn_probe.lab.detect.show import (
-    annotated,
-    cells_of,
-    document,
-    fate_of,
-    files_of,
-    instance_rows,
-    read,
-    render_mutation,
-    summary,
-    table,
-)
-from fattn_probe.lab.detect.show import mutation_document as mutants_document
+from fattn_probe.lab.detect.show import document, fate_of, render_mutation
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.features import CUDA
 from tests.lab.detect.test_mutate import KILLED, MUTANT
@@ -112,7 +97,7 @@ def test_only_what_was_executed_of_them_counts(tree):
     assert found.lines("a.cuh") == Share(3, 3)
     assert found.branches("a.cuh") == Share(2, 3)
     assert (found.gaps("a.cuh"), found.one_sided("a.cuh"), found.left_out("a.cuh")) == ([], [5], [1, 2])
-    assert refuted(found) == []
+    assert counts.refuted(found) == []
     plain = coverage(*lines)
     assert (plain.lines("a.cuh"), plain.branches("a.cuh")) == (Share(3, 4), Share(2, 4))
     (suite,) = document([Measured("quick", found, ("sim:h200",), 1, ())])["suites"]
@@ -120,15 +105,15 @@ def test_only_what_was_executed_of_them_counts(tree):
         [1, "AMD's GPUs only, for a test."],
         [2, "AMD's GPUs only, for a test."],
     ]
-    kinds = [line["kind"] for line in annotated(tree.root / CUDA / "a.cuh", "a.cuh", found)]
+    kinds = [line["kind"] for line in show.annotated(tree.root / CUDA / "a.cuh", "a.cuh", found)]
     assert kinds == ["argued", "argued", "", "", "partly"]
 
 
 def test_an_argument_that_a_run_refutes_is_named(tree):
     known = places(tree, [entry("/amd/")])
     found = coverage(tile(1, 9, (1, 8)), tile(5, 9, (0, 9)), known=known)
-    assert refuted(found) == [("a.cuh", 1)]
-    said = "\n".join(summary(Measured("quick", found, ("sim:h200",), 1, ())))
+    assert counts.refuted(found) == [("a.cuh", 1)]
+    said = "\n".join(show.summary(Measured("quick", found, ("sim:h200",), 1, ())))
     assert "a.cuh:1 was executed, but unreachable.yaml says that it cannot be" in said
     assert said.startswith("quick: 1 case on sim:h200\n") and "left out: 1 line" in said
 
@@ -149,7 +134,7 @@ def test_what_only_nvidia_gpus_do_not_reach_is_reachable_with_an_amd_gpu():
 
 
 WHY = "it is the same for every input"
-ONE = Equivalent(because=WHY, file="fattn-vec.cuh", before="a < b", after="a <= b")
+ONE = counts.Equivalent(because=WHY, file="fattn-vec.cuh", before="a < b", after="a <= b")
 
 
 @pytest.mark.parametrize(
@@ -174,11 +159,11 @@ def test_which_mutants_an_entry_means(changes, means):
 
 def test_an_entry_says_which_and_why(tmp_path):
     with pytest.raises(ValidationError, match="which mutants"):
-        Equivalent(because=WHY, file="fattn.cu")
+        counts.Equivalent(because=WHY, file="fattn.cu")
     path = tmp_path / "list.yaml"
     path.write_text(yaml.safe_dump([{"because": WHY, "file": "fattn.cu", "before": "x", "function": "/f$/"}]))
     (item,) = equivalents(path, amd=True)
-    assert argument(replace(MUTANT, file="fattn.cu", before="x", function="f"), [item]) == WHY
+    assert counts.argument(replace(MUTANT, file="fattn.cu", before="x", function="f"), [item]) == WHY
     path.write_text(f"{path.read_text()}  nvidia: true\n")
     assert (len(equivalents(path)), equivalents(path, amd=True)) == (1, ())
 
@@ -191,7 +176,7 @@ def test_a_killed_mutant_is_killed_whatever_the_list_says():
 
 def test_equivalent_mutants_count_neither_as_killed_nor_as_missed():
     rows = [("x", "killed"), ("x", "survived"), ("x", "equivalent"), ("x", "not reached"), ("x", "not reached")]
-    assert table("file", rows).rows == (
+    assert show.table("file", rows).rows == (
         ("x", "1", "1", "0", "2", "1", "50 %", "25 %"),
         ("all", "1", "1", "0", "2", "1", "50 %", "25 %"),
     )
@@ -212,9 +197,9 @@ def test_a_survivor_has_the_cases_that_execute_it_and_no_total_that_is_none():
     first, *_, last = map(str, render_mutation(found).renderables)
     assert first == "1 mutant, 5 cases on sim:h200\n"
     assert last == "  executed by case-0 on sim:h200, case-1 on sim:h200, case-2 on sim:h200 and 2 more"
-    assert [item["ran"] for item in mutants_document(found)["mutants"]] == [list(ran[survivor.mutant.digest])]
-    assert mutants_document(found)["counts"] == {"survived": 1}
-    assert mutants_document(replace(found, ran={}))["mutants"][0]["ran"] is None  # a verdict of an earlier call
+    assert [item["ran"] for item in show.mutation_document(found)["mutants"]] == [list(ran[survivor.mutant.digest])]
+    assert show.mutation_document(found)["counts"] == {"survived": 1}
+    assert show.mutation_document(replace(found, ran={}))["mutants"][0]["ran"] is None  # a verdict of an earlier call
 
 
 @pytest.mark.network
@@ -265,7 +250,7 @@ def test_instances_are_shown_by_kernel_and_gpu():
     found = coverage(tile(5, 1), other(5, 0), tile(6, 0))
     found.add([tile(5, 1)], "sim:t4")
     measured = Measured("quick", found, ("sim:h200", "sim:t4"), 2, ())
-    assert list(instance_rows([measured])) == [
+    assert list(show.instance_rows([measured])) == [
         ("flash_attn_tile", "sim:h200", "1 of 2", "33.3 % of 3"),
         ("flash_attn_tile", "sim:t4", "1 of 1", "100 % of 1"),
     ]
@@ -276,10 +261,10 @@ def test_a_file_of_which_no_instance_was_compiled_is_named():
     found = coverage(CountedLine("fattn-tile.cuh", TILE, 5, 1), of_the_host)
     found.headers = frozenset({"fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh"})
     measured = [Measured("quick", found, ("sim:h200",), 1, ())]
-    assert files_of(measured) == ["fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh"]
+    assert show.files_of(measured) == ["fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh"]
     for file in ("fattn-mma-f16.cuh", "fattn-vec.cuh"):
-        assert list(cells_of(measured, file)) == ["no instance compiled", ""]
-    assert list(cells_of(measured, "fattn-tile.cuh")) == ["100 % of 1", "none"]
+        assert list(show.cells_of(measured, file)) == ["no instance compiled", ""]
+    assert list(show.cells_of(measured, "fattn-tile.cuh")) == ["100 % of 1", "none"]
     (suite,) = document(measured)["suites"]
     assert suite["not_compiled"] == ["fattn-mma-f16.cuh", "fattn-vec.cuh"]
 
@@ -294,9 +279,9 @@ def test_runs_of_a_suite_add_up_and_survive_a_file(tmp_path):
     ]
     path = tmp_path / "runs.json"
     path.write_text(json.dumps(document(runs)))
-    quick, nightly = by_suite(read(path))
+    quick, nightly = by_suite(show.read(path))
     assert (quick.targets, quick.cases, quick.lost) == (("sim:h200", "sim:t4"), 5, ("x: lost",))
-    assert quick.coverage.files["a.cuh"] == {5: SourceLine(2, (2, 0)), 6: SourceLine(1)}
+    assert quick.coverage.files["a.cuh"] == {5: counts.SourceLine(2, (2, 0)), 6: counts.SourceLine(1)}
     assert quick.coverage.of_kernel("flash_attn_tile")[0] == Share(2, 3)
     assert nightly.suite == "nightly"
 
@@ -307,9 +292,9 @@ def test_runs_of_a_suite_add_up_and_survive_a_file(tmp_path):
 def test_a_file_that_is_no_coverage_is_named(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(InputError, match=r"x\.json: not what `fattn-probe coverage --json` prints"):
-        read(tmp_path / "x.json")
+        show.read(tmp_path / "x.json")
     with pytest.raises(InputError, match=r"y\.json: cannot read the coverage: (?!.*prints)"):
-        read(tmp_path / "y.json")
+        show.read(tmp_path / "y.json")
 
 
 ITEMS = st.builds(

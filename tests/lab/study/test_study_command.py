@@ -19,15 +19,8 @@ from fattn_probe.cli.commands import with_flags
 from fattn_probe.cli.study import study
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.view.show import facts_json
-from fattn_probe.lab.study.command import (
-    ALGORITHMS,
-    StudyOptions,
-    of_head,
-    op_of_case,
-    raise_if_different,
-    run,
-    study_case,
-)
+from fattn_probe.lab.study import command
+from fattn_probe.lab.study.command import ALGORITHMS, StudyOptions, op_of_case, raise_if_different, study_case
 from fattn_probe.lab.study.precisions import VARIANTS, errors
 from fattn_probe.lab.study.show import render, study_json
 from fattn_probe.lab.study.stream_k import divide, read_launch
@@ -134,7 +127,7 @@ def test_every_kind_of_scenario_equals_the_reference_of_compare(name):
     done = study_case(case, "fa2", StudyOptions(head=case.op.sizes.n_head - 1))
     raise_if_different(done)
     expected = reference_of(case.op, make_inputs(case))[0, :, case.op.sizes.n_head - 1]
-    np.testing.assert_allclose(of_head(done.result, done.subject)[0], expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(command.of_head(done.result, done.subject)[0], expected, rtol=0, atol=1e-12)
 
 
 def test_all_invalid_options_are_reported_in_one_message():
@@ -187,7 +180,7 @@ def test_the_errors_of_f16_and_fp8_are_shown_when_asked_for(invoke):
 def test_an_overflow_of_f16_is_null_in_JSON():
     op = op_of_case(case_of("gqa"))
     subject = replace(studied("gqa").subject, op=replace(op, V=op.V * 1e6))
-    found = errors(subject.tensors, run("standard", subject).out, subject.tiling.B_r, subject.tiling.B_c)
+    found = errors(subject.tensors, command.run("standard", subject).out, subject.tiling.B_r, subject.tiling.B_c)
     shown = study_json(replace(studied("gqa"), precisions=found))["precisions"]
     (standard,) = [one for one in shown if one["variant"] == "f16-standard"]
     assert standard["rmse"] is None

@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 
 from fattn_probe.machine.debug.procedure import OverMI
 from fattn_probe.machine.debug.session import DebugSession
-from fattn_probe.machine.debug.values import (
-    CutText,
-    Pointer,
-    Symbol,
-    Unavailable,
-    ValueSyntaxError,
-    parse_value,
-)
+from fattn_probe.machine.debug.values import CutText, Pointer, Symbol, Unavailable, ValueSyntaxError, parse_value
 
 TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 NAN = float("nan")

@@ -15,14 +15,7 @@ from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.machine.run import capture as run_inputs
-from fattn_probe.machine.run.capture import (
-    FiledInputs,
-    capture_of,
-    inputs_of,
-    make_case_file,
-    read_capture,
-    write_capture,
-)
+from fattn_probe.machine.run.capture import capture_of, inputs_of, make_case_file, read_capture, write_capture
 from fattn_probe.machine.run.outcome import Ran, RunResult
 from fattn_probe.machine.run.provenance import driver, versions
 from tests.machine.run import toy
@@ -168,10 +161,10 @@ def test_inputs_made_in_their_file_are_those_made_in_memory(tmp_path):
 def test_small_inputs_stay_in_memory_and_large_ones_in_a_file(monkeypatch):
     case = expand(load(Path(__file__).parents[3] / "scenarios/gqa.yaml"))[0]
     with inputs_of(case) as inputs:
-        assert not isinstance(inputs, FiledInputs)
+        assert not isinstance(inputs, run_inputs.FiledInputs)
     monkeypatch.setattr(run_inputs, "LARGE", 1)
     with inputs_of(case) as inputs:
-        assert isinstance(inputs, FiledInputs)
+        assert isinstance(inputs, run_inputs.FiledInputs)
         assert inputs.file.exists()
     assert not inputs.file.exists()
 
