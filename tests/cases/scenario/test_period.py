@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Op, Root
@@ -15,10 +14,8 @@ from fattn_probe.cases.op.op import TYPE_NAMES, block_size, is_quantized, type_s
 from fattn_probe.cases.op.values import decode, encode, rounded, strided, view_values
 from fattn_probe.cases.scenario import Scenario, draw, expand, inputs, loads
 from fattn_probe.cases.scenario import layout as rule
-from fattn_probe.cases.scenario.draw import blocks
 from fattn_probe.cases.scenario.inputs import GeneratedRows, make_inputs
 from fattn_probe.cases.scenario.layout import PAGE, REPEATS_ABOVE, repeating
-from fattn_probe.cases.scenario.mask import Mask, MaskShape, sees_something
 from fattn_probe.machine.run.capture import inputs_of, make_case_file
 
 TYPES = ("f32", "f16", "q8_0", "q4_0", "iq4_nl")
@@ -138,29 +135,6 @@ LAYOUTS = [
     {"kind": "view", "outside": "nan", "heads": 5},
 ]
 
-MASKS = [
-    {"kind": "none"},
-    *({"kind": kind, "past": past} for kind in ("causal", "alibi") for past in (None, 0, 7)),
-    {"kind": "alibi", "causal": False},
-    *({"kind": "sliding_window", "window": 5, "past": past} for past in (None, 0, 190)),
-    {"kind": "sequences", "count": 3},
-    {"kind": "sequences", "count": 2, "interleaved": True, "causal": False},
-    {"kind": "blocks", "q": 5, "kv": 7},
-    {"kind": "masked_tiles", "leading": 11, "trailing": 4},
-    {"kind": "masked_tiles", "leading": 150, "trailing": 100},
-    {"kind": "masked_rows", "every": 3, "first": 1},
-    {"kind": "random"},
-    {"kind": "sparse"},
-]
-
-
-@st.composite
-def masks(draw):
-    """A mask, or the sum of two."""
-    some = draw(st.lists(st.sampled_from(MASKS), min_size=1, max_size=2))
-    text = some[0] if len(some) == 1 or {"kind": "none"} in some else {"kind": "sum", "of": some}
-    return TypeAdapter(Mask).validate_python(text)
-
 
 @st.composite
 def cases(draw):
@@ -235,24 +209,6 @@ def test_every_f16_and_what_lies_between_two_rounds_as_numpy_does():
     )
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(rounded(-values, "f16"), (-values).astype(np.float16).astype(np.float32))
-
-
-@settings(max_examples=150)
-@given(masks(), st.integers(10, 200), st.integers(1, 150), st.integers(0, 3), st.data())
-def test_some_rows_of_a_mask_and_what_they_see(mask, n_kv, n_q, seed, data):
-    shape = MaskShape(n_kv, n_q, 2, seed, 9)
-    whole = np.full((2, n_q, n_kv), np.nan)
-    for sequence, first, rows in blocks(mask, shape):
-        whole[sequence, first : first + len(rows)] = rows
-    queries = np.array(data.draw(st.lists(st.integers(0, n_q - 1), min_size=1, max_size=5)))
-    for sequence in range(2):
-        np.testing.assert_array_equal(draw.some_rows(mask, shape, sequence, queries), whole[sequence, queries])
-    begin, stop = draw.visible(mask, shape, queries)
-    seen = np.isfinite(whole[:, queries])
-    columns = np.arange(n_kv)
-    assert not seen[:, (columns < begin[:, None]) | (columns >= stop[:, None])].any()
-    if sees_something(mask):
-        assert (seen.any(axis=2) == (begin < stop)).all()
 
 
 @pytest.mark.parametrize("type_", ["f16", "bf16", "q5_0"])

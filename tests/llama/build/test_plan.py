@@ -29,7 +29,8 @@ from fattn_probe.llama.build.stamp import NATIVE
 from fattn_probe.llama.build.toolchain import Toolchain
 from fattn_probe.llama.source import KernelCase
 from fattn_probe.llama.source.patches import Patch
-from tests.llama.build.tree import add_libllama, make_tree
+from tests.llama.build.tree import LIBLLAMA, make_tree
+from tests.llama.source.fake_index import write_tree
 
 SIM = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/cuda/include"))
 CUDA = Toolchain(
@@ -81,7 +82,7 @@ def test_the_runner_is_built_without_what_it_does_not_call(tmp_path):
 
 
 def test_capture_has_libllama_with_the_wanted_architectures_and_stubs_for_the_others(tmp_path):
-    add_libllama(tmp_path)
+    write_tree(tmp_path, LIBLLAMA)
     plan = plan_of(tmp_path, Contents((), (), (CAPTURE,), architectures=("qwen2.cpp",)))
     assert links(plan) == ["lib/libggml-cpu.so", "lib/libggml-base.so", "bin/fattn-capture"]
     compiled = {source for source in sources(plan) if source.startswith("overlay/src/")}
@@ -102,7 +103,7 @@ def test_capture_has_libllama_with_the_wanted_architectures_and_stubs_for_the_ot
 
 
 def test_a_program_for_whole_models_on_a_device_has_both_backends(tmp_path):
-    add_libllama(tmp_path)
+    write_tree(tmp_path, LIBLLAMA)
     contents = Contents((), ("rope.cu", "template-instances/mmf-instance-ncols_1.cu"), (CAPTURE, DEVICE_CAPTURE))
     assert contents.has_libllama
     plan = plan_of(tmp_path, contents, "cuda")

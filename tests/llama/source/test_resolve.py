@@ -17,7 +17,7 @@ from fattn_probe.llama import source
 from fattn_probe.llama.source import command, digest_models, kept_files, model_files, resolve, store
 from fattn_probe.llama.source.features import era_of
 from fattn_probe.llama.source.spec import DEFAULT_SOURCE, PypiSpec
-from tests.llama.source.fake_index import TREE, write_tree
+from tests.llama.source.fake_index import TREE, git, write_tree
 from tests.made import shown
 
 RELEASE = "pypi:xllamacpp==2026.1.77"
@@ -216,47 +216,39 @@ def test_a_release_without_a_tree(index):
 
 @pytest.fixture
 def repository(tree_folder):
-    def git(*words):
-        settings = ("user.name=n", "user.email=e@e", "init.defaultBranch=master", "commit.gpgsign=false")
-        command = ["git", *(word for setting in settings for word in ("-c", setting)), *words]
-        return subprocess.run(command, cwd=tree_folder, check=True, capture_output=True, text=True).stdout
-
-    git("init", "-q")
-    git("add", "-A")
-    git("commit", "-qm", "first")
-    git("tag", "-am", "release", "b4242")
+    git(tree_folder, "init", "-q")
+    git(tree_folder, "add", "-A")
+    git(tree_folder, "commit", "-qm", "first")
+    git(tree_folder, "tag", "-am", "release", "b4242")
     (tree_folder / "ggml/src/ggml.c").write_text("int second;\n")
-    git("commit", "-qam", "second")
-    return tree_folder, git
+    git(tree_folder, "commit", "-qam", "second")
+    return tree_folder
 
 
 def test_git_tag_branch_and_commit(repository):
-    folder, git = repository
-    tag = resolve(f"git+file://{folder}@b4242")
-    branch = resolve(f"git+file://{folder}@master")
-    commit = resolve(f"git+file://{folder}@{git('rev-parse', 'b4242^{}').strip()}")
+    tag = resolve(f"git+file://{repository}@b4242")
+    branch = resolve(f"git+file://{repository}@master")
+    commit = resolve(f"git+file://{repository}@{git(repository, 'rev-parse', 'b4242^{}')}")
     assert (tag.build_number, branch.build_number) == ("4242", "?")
     assert tag.digest == commit.digest != branch.digest
     assert (branch.root / "ggml/src/ggml.c").read_text() == "int second;\n"
     assert not (branch.root / "models").exists()
     with pytest.raises(InputError, match="no tag or branch 'b9'"):
-        resolve(f"git+file://{folder}@b9")
+        resolve(f"git+file://{repository}@b9")
 
 
 def test_git_branch_is_followed_and_checkout_is_counted(repository):
-    folder, git = repository
-    before = resolve(f"git+file://{folder}@master")
-    (folder / "ggml/src/ggml.c").write_text("int third;\n")
-    git("commit", "-qam", "third")
-    assert resolve(f"git+file://{folder}@master").digest != before.digest
-    assert resolve(str(folder)).build_number == "3"
+    before = resolve(f"git+file://{repository}@master")
+    (repository / "ggml/src/ggml.c").write_text("int third;\n")
+    git(repository, "commit", "-qam", "third")
+    assert resolve(f"git+file://{repository}@master").digest != before.digest
+    assert resolve(str(repository)).build_number == "3"
 
 
 def test_a_shallow_clone_of_a_tag_has_its_number(repository, tmp_path):
-    folder, git = repository
     for ref, number in (("b4242", "4242"), ("master", "?")):
         clone = tmp_path / ref
-        git("clone", "-q", "--depth=1", f"--branch={ref}", f"file://{folder}", str(clone))
+        git(repository, "clone", "-q", "--depth=1", f"--branch={ref}", f"file://{repository}", clone)
         assert resolve(str(clone)).build_number == number
 
 
