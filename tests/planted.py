@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.verdict.diagnose.row import Around, AttentionRow
+from tests import made
 
 SCENARIO = """
 version: 1
@@ -23,8 +23,7 @@ seed: 3
 
 
 def case_of(n_kv):
-    (case,) = expand(loads(SCENARIO.format(n_kv=n_kv), "planted.yaml"))
-    return case
+    return made.case_of(SCENARIO.format(n_kv=n_kv))
 
 
 def last_key_dropped(row, geometry, place):

@@ -17,9 +17,9 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Op, Params, Root, Sizes, TensorView, case_file
 from fattn_probe.cases.op.gguf_file import Field, TensorData, array, f32, i32, string, u32, write_gguf
 from fattn_probe.cases.op.op import BLOCKS, TYPE_NAMES, default_scale, float32
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.machine.run.capture import Capture, read_capture, write_capture
+from tests.made import case_of
 
 SIZES = Sizes(n_seq=3, n_head=8, n_head_kv=2, n_q=7, n_kv=512, hsk=64, hsv=32)
 MLA = """
@@ -39,7 +39,7 @@ layout: {V: {kind: view_of_K, offset: OFFSET}, Q: {kind: view, permute: [0, 2, 1
 
 
 def mla(offset=0):
-    return expand(loads(MLA.replace("OFFSET", str(offset))))[0].op
+    return case_of(MLA.replace("OFFSET", str(offset))).op
 
 
 def test_sizes_and_types_come_from_the_tensors():
@@ -177,7 +177,7 @@ def test_blocks_that_are_not_there_are_named(tmp_path):
         case_file.read_blocks(tmp_path / "op.gguf", numbers, GROWING[1].size)
 
 
-(CASE,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 64\nmask: {kind: causal}\n", "a.yaml"))
+CASE = case_of("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 64\nmask: {kind: causal}\n")
 INT = GGUFValueType.INT64
 SHARED = {
     "fattn.shared.K.type": string("f16"),

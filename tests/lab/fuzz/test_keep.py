@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.daily.regress.pool import Job
 from fattn_probe.daily.regress.records import Result
@@ -17,7 +16,7 @@ from fattn_probe.lab.fuzz.scenarios import FLOATS, case_of, checked, draw
 from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge.bitwise import Check
-from tests.made import H200
+from tests.made import H200, target
 
 GQA = {
     "hsk": 64, "n_head": 14, "n_head_kv": 2, "n_q": 7, "n_kv": 256, "mask": {"kind": "causal"}, "type_K": "q8_0",
@@ -66,7 +65,7 @@ def test_a_case_is_kept_if_it_passes_and_shows_a_new_pair():
 
 def test_kept_cases_are_written_as_compare_takes_them(tmp_path):
     cases = [judged(number, draw(1, number)) for number in range(20)]
-    smaller = replace(cases[3].drawn, target=parse_target("sim:t4", load_devices()))
+    smaller = replace(cases[3].drawn, target=target("sim:t4"))
     paths = list(write_cases([*cases, replace(cases[3], drawn=smaller)], tmp_path / "kept"))
     assert [path.name for path in paths] == ["fuzz-h200.yaml", "fuzz-t4.yaml"]
     found = expand(load(paths[0]))

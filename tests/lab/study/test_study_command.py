@@ -1,6 +1,5 @@
 """The `study` command: text, JSON, and rejected input."""
 
-import io
 import json
 from dataclasses import replace
 from functools import cache
@@ -8,7 +7,6 @@ from functools import cache
 import numpy as np
 import pytest
 import typer
-from rich.console import Console
 from typer.testing import CliRunner
 
 from fattn_probe.base.errors import ComparisonError, InputError
@@ -25,7 +23,7 @@ from fattn_probe.lab.study.precisions import VARIANTS, errors
 from fattn_probe.lab.study.show import render, study_json
 from fattn_probe.lab.study.stream_k import divide, read_launch
 from fattn_probe.verdict.truth.reference.adapter import reference_of
-from tests.made import SCENARIOS
+from tests.made import SCENARIOS, shown
 
 
 def case_of(name, place=0):
@@ -38,9 +36,7 @@ def studied(name):
 
 
 def rendered(done, width, steps=16):
-    text = io.StringIO()
-    Console(file=text, width=width, highlight=False).print(render(done, steps))
-    return text.getvalue()
+    return shown(render(done, steps), width)
 
 
 @pytest.fixture
@@ -71,13 +67,13 @@ def test_nothing_is_cut_off_in_a_terminal_of_common_width(name, algorithm, width
 
 def test_the_schedule_numbers_the_tiles_in_the_order_of_the_algorithm():
     case = case_of("gqa")
-    shown = {
+    drawn = {
         name: rendered(study_case(case, name, StudyOptions(tile_q=4, tile_kv=64)), 80).splitlines()
         for name in ("fa1", "fa2")
     }
     rows = {
         name: [line.replace("↑", " ").split() for line in lines if line[:3] in ("0-3", "4-6")]
-        for name, lines in shown.items()
+        for name, lines in drawn.items()
     }
     assert rows["fa1"] == [["0-3", "1", "3", "5", "7"], ["4-6", "2", "4", "6", "8"]]
     assert rows["fa2"] == [["0-3", "1", "2", "3", "4"], ["4-6", "5", "6", "7", "8"]]
@@ -181,8 +177,8 @@ def test_an_overflow_of_f16_is_null_in_JSON():
     op = op_of_case(case_of("gqa"))
     subject = replace(studied("gqa").subject, op=replace(op, V=op.V * 1e6))
     found = errors(subject.tensors, command.run("standard", subject).out, subject.tiling.B_r, subject.tiling.B_c)
-    shown = study_json(replace(studied("gqa"), precisions=found))["precisions"]
-    (standard,) = [one for one in shown if one["variant"] == "f16-standard"]
+    listed = study_json(replace(studied("gqa"), precisions=found))["precisions"]
+    (standard,) = [one for one in listed if one["variant"] == "f16-standard"]
     assert standard["rmse"] is None
 
 
