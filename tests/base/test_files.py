@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.base import files
+from fattn_probe.base import documents, files
 from fattn_probe.base.errors import InputError, MachineError
 
 
@@ -170,15 +170,17 @@ for _ in range(200):
 """
 
 
+def in_two_processes(program, path):
+    """Run a program twice at once, each with a cache of its own; its arguments are the path and the cache's name."""
+    command, caches = [sys.executable, "-c", program, path], {name: path.with_name(name) for name in ("one", "two")}
+    environments = {name: os.environ | {"FATTN_PROBE_CACHE": str(cache)} for name, cache in caches.items()}
+    children = [subprocess.Popen([*command, name], env=env) for name, env in environments.items()]
+    assert [child.wait() for child in children] == [0, 0]
+
+
 def test_two_processes_with_two_caches_change_one_file(tmp_path):
     path = tmp_path / "results.json"
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, path], env={**os.environ, "FATTN_PROBE_CACHE": str(tmp_path / name)}
-        )
-        for name in ("one", "two")
-    ]
-    assert [child.wait() for child in children] == [0, 0]
+    in_two_processes(WORKER, path)
     assert json.loads(path.read_text()) == 400
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
 
@@ -194,16 +196,8 @@ for number in range(100):
 
 @pytest.mark.parametrize("name", ["verdicts.jsonl", "verdicts.jsonl.gz"])
 def test_two_processes_with_two_caches_append_to_one_file(tmp_path, name):
-    from fattn_probe.base import documents
-
     path = tmp_path / name
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", HISTORY, path, cache], env={**os.environ, "FATTN_PROBE_CACHE": str(tmp_path / cache)}
-        )
-        for cache in ("one", "two")
-    ]
-    assert [child.wait() for child in children] == [0, 0]
+    in_two_processes(HISTORY, path)
     items = list(documents.read(path, "verdict"))
     assert sorted({(item["from"], item["number"]) for item in items}) == [
         (cache, number) for cache in ("one", "two") for number in range(100)

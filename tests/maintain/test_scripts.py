@@ -13,12 +13,12 @@ from fattn_probe.cases.device import load_devices
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result
 from fattn_probe.llama.source import DEFAULT_SOURCE
-from maintain.matrix import RELEASES, SUITE, from_json, part_of
+from maintain.matrix import RELEASES, from_json, part_of
 from tests.as_user import completed
 from tests.made import ROOT, executable
+from tests.maintain.test_matrix import V100, record
 
 SCRIPTS = ROOT / "scripts"
-V100 = Identity("here", "sim:v100", "7.0", "", "sim", "release", DEFAULT_SOURCE, "11549", "", "0.1.0")
 H200 = Identity("here", "sim:h200", "9.0", "", "sim", "release", RELEASES[0], "?", "", "0.1.0")
 
 
@@ -28,10 +28,7 @@ def nightly(*words):
 
 def recorded(path, identity, *results):
     with open_history(path) as history:
-        run = history.begin(identity, SUITE)
-        for result in results:
-            history.add(run, result)
-        history.end(run)
+        record(history, identity, results)
     return path
 
 

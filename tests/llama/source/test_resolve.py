@@ -24,6 +24,13 @@ RELEASE = "pypi:xllamacpp==2026.1.77"
 SDIST = "xllamacpp-2026.1.77.tar.gz"
 
 
+@pytest.fixture
+def published(index):
+    """The index, which has the release."""
+    index.publish(SDIST)
+    return index
+
+
 @pytest.mark.parametrize("as_json", [False, True], ids=["html", "json"])
 @pytest.mark.parametrize("prefix", ["thirdparty/llama.cpp", "vendor/llama.cpp"])
 def test_release_is_fetched_once_and_holds_only_what_is_built(index, as_json, prefix):
@@ -40,8 +47,7 @@ def test_release_is_fetched_once_and_holds_only_what_is_built(index, as_json, pr
     assert len(index.requests) == asked
 
 
-def test_a_folder_may_be_a_tree_or_a_whole_sdist(index, tree_folder, tmp_path):
-    index.publish(SDIST)
+def test_a_folder_may_be_a_tree_or_a_whole_sdist(published, tree_folder, tmp_path):
     assert resolve(str(tree_folder)).digest == resolve(RELEASE).digest
     (tree_folder / "models/large.gguf").write_text("another model")
     assert resolve(str(tree_folder)).digest == resolve(RELEASE).digest
@@ -97,37 +103,34 @@ def test_pin_counts_more_than_the_digest_of_the_index(index):
         resolve("pypi:xllamacpp==2026.10.11549")
 
 
-def test_interrupted_download_is_tried_again(index):
-    index.publish(SDIST)
-    index.broken, seen = 2, []
+def test_interrupted_download_is_tried_again(published):
+    published.broken, seen = 2, []
     assert resolve(RELEASE, lambda *step: seen.append(step)).build_number == "77"
-    assert index.downloads() == 3
-    size = (index.folder / SDIST).stat().st_size
+    assert published.downloads() == 3
+    size = (published.folder / SDIST).stat().st_size
     assert seen[-1] == (SDIST, size, size)
 
 
-def test_download_that_stays_broken_is_lost_and_leaves_nothing(index, cache):
-    index.publish(SDIST)
-    index.broken = 99
+def test_download_that_stays_broken_is_lost_and_leaves_nothing(published, cache):
+    published.broken = 99
     with pytest.raises(LostError, match="broke off 3 times"):
         resolve(RELEASE)
     assert store.entries() == {}
-    index.broken = 0
+    published.broken = 0
     assert resolve(RELEASE).build_number == "77"
 
 
-def test_changed_cache_is_fetched_again(index):
-    index.publish(SDIST)
+def test_changed_cache_is_fetched_again(published):
     tree = resolve(RELEASE)
     assert (tree.root / "ggml/src/ggml.c").stat().st_mode & 0o222 == 0
     (tree.root / "ggml/src/ggml.c").chmod(0o644)
     (tree.root / "ggml/src/ggml.c").write_text("int edited;\n")
     assert resolve(RELEASE) == tree
     assert (tree.root / "ggml/src/ggml.c").read_text() == TREE["ggml/src/ggml.c"]
-    assert index.downloads() == 2
+    assert published.downloads() == 2
     (tree.root.parent / "source.json").write_text("{")
     assert resolve(RELEASE) == tree
-    assert index.downloads() == 3
+    assert published.downloads() == 3
 
 
 LIBLLAMA = {"include/llama.h": "int api;\n", "src/llama.cpp": "int llama;\n", "src/models/qwen2.cpp": "int graph;\n"}
@@ -180,8 +183,7 @@ resolve(sys.argv[1])
 """
 
 
-def test_killed_run_leaves_the_cache_usable(index, cache):
-    index.publish(SDIST)
+def test_killed_run_leaves_the_cache_usable(published, cache):
     done = subprocess.run([sys.executable, "-c", KILLED, RELEASE], check=False)
     assert done.returncode == -signal.SIGKILL
     assert list(cache.rglob("ggml.c"))
@@ -189,16 +191,14 @@ def test_killed_run_leaves_the_cache_usable(index, cache):
     assert list((cache / "parts").iterdir()) == []
 
 
-def test_concurrent_runs_download_once(index):
-    index.publish(SDIST)
+def test_concurrent_runs_download_once(published):
     with ThreadPoolExecutor(4) as pool:
         trees = list(pool.map(resolve, [RELEASE] * 4))
     assert len({tree.digest for tree in trees}) == 1
-    assert index.downloads() == 1
+    assert published.downloads() == 1
 
 
-def test_unknown_version_names_the_nearest_and_an_unreachable_index_is_lost(index, monkeypatch):
-    index.publish(SDIST)
+def test_unknown_version_names_the_nearest_and_an_unreachable_index_is_lost(published, monkeypatch):
     with pytest.raises(InputError, match=r"no sdist of version 2026\.1\.7 .*2026\.1\.77"):
         resolve("pypi:xllamacpp==2026.1.7")
     with pytest.raises(InputError, match=r"no such project: .*/nothing/"):
@@ -279,8 +279,7 @@ def test_real_releases(pypi, version, features, cases):
     assert len(source.kernel_cases(tree)) == cases
 
 
-def test_list_has_pinned_and_cached_sources_the_default_first(index):
-    index.publish(SDIST)
+def test_list_has_pinned_and_cached_sources_the_default_first(published):
     resolve(RELEASE)
     rows = command.list_sources()
     assert rows[0]["spec"] == DEFAULT_SOURCE and rows[0]["root"] is None and rows[0]["pinned"]
@@ -289,8 +288,7 @@ def test_list_has_pinned_and_cached_sources_the_default_first(index):
     assert cached["root"] in shown(command.render_list(rows))
 
 
-def test_show_names_build_features_and_kernels(index):
-    index.publish(SDIST)
+def test_show_names_build_features_and_kernels(published):
     details = json.loads(json.dumps(command.details_of(resolve(RELEASE))))
     assert details["features"]["era"] == "C"
     assert details["kernels"][0] == "mma 64,64,8,8" and details["patches"] == []
@@ -299,8 +297,7 @@ def test_show_names_build_features_and_kernels(index):
         assert word in text
 
 
-def test_download_bar_takes_progress(index):
-    index.publish(SDIST)
+def test_download_bar_takes_progress(published):
     console = Console(file=(out := io.StringIO()), force_terminal=True, width=120)
     with command.download_bar(console) as progress:
         resolve(RELEASE, progress)
