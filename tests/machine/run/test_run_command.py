@@ -25,8 +25,8 @@ def launch(kernel="flash_attn_ext_f16<64, 64, 8, 2, false>"):
 
 def captured(target=H200):
     dst = np.zeros((1, 3, 2, 64), np.float32)
-    ran = (dst, (launch(),), "wall", (0.004, 0.002, 0.003), "CUDA0", "H200", {})
-    return Done(CASE, target, Capture(CASE.name, CASE.digest, CASE.op, {}, *ran))
+    timed = ("wall", (0.004, 0.002, 0.003), "CUDA0", "H200")
+    return Done(CASE, target, Capture(CASE.name, CASE.digest, CASE.op, {}, dst, (launch(),), *timed, {}))
 
 
 def test_a_run_shows_kernel_geometry_and_median_and_a_plan_registers():
