@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from fattn_probe.base.console import width_for
-from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, loads
+from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.scenario.command import render_list as render_scenarios
 from fattn_probe.cases.scenario.command import render_show as render_case
 from fattn_probe.cases.scenario.schema import Tolerance
@@ -47,14 +46,14 @@ from tests.daily.inspect.made_facts import gqa
 from tests.daily.inspect.test_view import on_rtx4070
 from tests.daily.triage.test_verdict import FLAGS, SAID
 from tests.llama.build.test_key import MANIFEST
-from tests.made import shown
+from tests.made import case_of, shown, target
 
 GQA = "7 queries, 14 heads sharing 2 K/V heads"
 KERNEL = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
 MMA = "flash_attn_ext_f16<64,64,8,2,false,false,false>"
 SIZES = '"grid":[1,11,32],"block":[32,4,1],"shared":17536,"regs":168,"max_blocks_per_sm":2'
 LAUNCH = f'{{"order":0,"kernel":"{KERNEL}",{SIZES}}}'
-(CASE,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n", "case.yaml"))
+CASE = case_of("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n")
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:xllamacpp==2026.10.11549", "11549", "", "0.1.0")
 RUN = Run(1, "0123456789abcdef", SIM, "nightly", "2026-11-22T01:13:00", None)
 RESULT = Result("decode-hsk=128-n_kv=4096", "d", "fail", "NMSE 1.2e-3 is over 1e-5", launches=LAUNCH)
@@ -71,7 +70,7 @@ OP = "FLASH_ATTN_EXT(hsk=128,hsv=128,nh=4,nr23=[4,1],kv=4096,nb=1,mask=1,sinks=0
 
 
 def plan():
-    return [Done(CASE, parse_target("sim:rtx4070", load_devices()), Ran(None, (parse_launch(LAUNCH),), "", 0.1))]
+    return [Done(CASE, target("sim:rtx4070"), Ran(None, (parse_launch(LAUNCH),), "", 0.1))]
 
 
 def diff():

@@ -84,20 +84,13 @@ def test_a_pipe_gets_a_line_a_minute_but_not_while_another_line_is_shown(monkeyp
     assert "\x1b" not in notes.file.getvalue()
 
 
-def test_a_pipe_gets_nothing_in_less_than_a_minute():
-    notes = console(terminal=False)
+@pytest.mark.parametrize(("terminal", "shown_after"), [(False, 0.0), (True, 60.0)], ids=["a pipe", "a short command"])
+def test_nothing_is_shown_in_a_pipe_in_less_than_a_minute_nor_of_a_short_command(monkeypatch, terminal, shown_after):
+    monkeypatch.setattr(activity, "SHOWN_AFTER", shown_after)
+    notes = console(terminal=terminal)
     with Activity(notes, total=2) as shown:
         shown.step("running")
         shown.count("pass")
-        time.sleep(0.05)
-    assert notes.file.getvalue() == ""
-
-
-def test_a_short_command_shows_nothing(monkeypatch):
-    monkeypatch.setattr(activity, "SHOWN_AFTER", 60.0)
-    notes = console()
-    with Activity(notes) as shown:
-        shown.step("running")
         time.sleep(0.05)
     assert notes.file.getvalue() == ""
 

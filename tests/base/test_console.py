@@ -5,7 +5,6 @@ import codecs
 import io
 import json
 import os
-import subprocess
 import sys
 import unicodedata
 
@@ -18,6 +17,7 @@ from fattn_probe.base import console
 from fattn_probe.base.console import NOTES, OUT, Stream, Terminal, readable, readable_text, text_of
 from fattn_probe.base.errors import MachineError
 from fattn_probe.base.tables import Flow, Table, labelled, listed
+from tests.as_user import fattn_probe
 from tests.made import ROOT
 
 HOSTILE = "a\x1b[2Jb\x1b]0;title\x07c\u202egnp.exe\x9bd\ud800\r\u2028"
@@ -155,16 +155,6 @@ def test_a_name_of_a_file_that_is_no_text_can_be_shown():
     assert name.encode("utf-8", console.ENCODING_ERRORS) == rb"a\udcff.yaml"
 
 
-def shell(line, folder, **env):
-    """A line for bash, in which `fattn-probe` is this one, with pipes as stdout and stderr."""
-    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
-    variables |= {"PYTHONPATH": str(ROOT), "FATTN_PROBE_CACHE": str(folder / "cache"), **env}
-    probe = f'fattn-probe() {{ "{sys.executable}" -m fattn_probe "$@"; }}\n'
-    return subprocess.run(
-        ["bash", "-c", probe + line], cwd=folder, env=variables, capture_output=True, timeout=120, check=False
-    )
-
-
 def test_a_document_is_unchanged_in_a_pipe(monkeypatch):
     stdout = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stdout)
@@ -175,12 +165,11 @@ def test_a_document_is_unchanged_in_a_pipe(monkeypatch):
     assert stdout.getvalue() == "a\x1bb\\x1b"
 
 
-def test_the_help_has_no_emoji_and_is_a_document_with_json(tmp_path):
-    done = shell("fattn-probe capture --help", tmp_path)
-    assert "sim:ID:" in " ".join(done.stdout.decode().split())
-    assert done.stdout.isascii()
-    done = shell("fattn-probe device list --json --help", tmp_path)
-    assert "device list [OPTIONS]" in json.loads(done.stdout)["help"]
+def test_the_help_has_no_emoji_and_is_a_document_with_json():
+    text = fattn_probe("capture", "--help").stdout
+    assert "sim:ID:" in " ".join(text.split())
+    assert text.isascii()
+    assert "device list [OPTIONS]" in json.loads(fattn_probe("device", "list", "--json", "--help").stdout)["help"]
 
 
 def test_the_width_of_a_terminal_without_notes():

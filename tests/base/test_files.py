@@ -13,29 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.base import files
+from fattn_probe.base import documents, files
 from fattn_probe.base.errors import InputError, MachineError
-from fattn_probe.base.files import (
-    LOCK,
-    find_files,
-    lock_of_file,
-    read_text,
-    replacing,
-    scratch,
-    scratch_root,
-    whole_folder,
-    write_text,
-)
 
 
 def test_a_file_is_replaced_at_the_end_and_after_an_error_the_old_one_is_there(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(ValueError, match="no"), replacing(path) as part:
+    with pytest.raises(ValueError, match="no"), files.replacing(path) as part:
         part.write_text("ne")
         raise ValueError("no")
     assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
-    with replacing(path) as part:
+    with files.replacing(path) as part:
         part.write_text("new")
         assert path.read_text() == "old"
     assert (path.read_text(), list(tmp_path.iterdir())) == ("new", [path])
@@ -46,7 +35,7 @@ def test_writers_of_one_file_do_not_meet(tmp_path):
     path = tmp_path / ("long " * 50)
 
     def write(number: int) -> None:
-        with replacing(path) as part:
+        with files.replacing(path) as part:
             part.write_text(f"{number}" * 9999)
 
     with ThreadPoolExecutor(8) as pool:
@@ -68,9 +57,9 @@ def test_a_result_is_never_half_written(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", full)
         with pytest.raises(MachineError, match=r"page.html: cannot be written: No space left on device"):
-            write_text(path, "new page")
+            files.write_text(path, "new page")
     assert path.read_text() == "old"
-    write_text(path, "new page")
+    files.write_text(path, "new page")
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new page", 0o640)
     assert list(tmp_path.iterdir()) == [path]
 
@@ -81,28 +70,28 @@ def test_what_is_no_plain_file_is_written_in_place(tmp_path):
     file.write_text("old")
     link.symlink_to(file)
     name.hardlink_to(file)
-    write_text(link, "new")
+    files.write_text(link, "new")
     assert link.is_symlink()
     assert (file.read_text(), name.read_text()) == ("new", "new")
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with ThreadPoolExecutor(1) as pool:
         read = pool.submit(fifo.read_text)
-        write_text(fifo, "through a pipe")
+        files.write_text(fifo, "through a pipe")
         assert read.result() == "through a pipe"
     assert fifo.is_fifo()
     with pytest.raises(MachineError, match="No space left"):
-        write_text(Path("/dev/full"), "text")
+        files.write_text(Path("/dev/full"), "text")
     with pytest.raises(MachineError, match="Is a directory"):
-        write_text(tmp_path, "text")
+        files.write_text(tmp_path, "text")
 
 
 def test_the_folder_of_a_result_is_made(tmp_path):
     """`inspect --html reports/x.html` failed after its work."""
-    write_text(tmp_path / "a/b/c.html", "x")
+    files.write_text(tmp_path / "a/b/c.html", "x")
     assert (tmp_path / "a/b/c.html").read_text() == "x"
     with pytest.raises(MachineError, match=r"c.html/d: cannot be written: "):
-        write_text(tmp_path / "a/b/c.html/d", "x")
+        files.write_text(tmp_path / "a/b/c.html/d", "x")
 
 
 def test_a_pattern_finds_what_a_glob_does_and_follows_no_loop(tmp_path):
@@ -123,7 +112,7 @@ def test_a_pattern_finds_what_a_glob_does_and_follows_no_loop(tmp_path):
 
 def names(folder, pattern):
     top = folder if (folder / "a.yaml").exists() else folder.parent
-    return {path.relative_to(top).as_posix() for path in find_files(folder, pattern)}
+    return {path.relative_to(top).as_posix() for path in files.find_files(folder, pattern)}
 
 
 def test_a_pattern_visits_a_bounded_number_of_files(tmp_path, monkeypatch):
@@ -131,9 +120,9 @@ def test_a_pattern_visits_a_bounded_number_of_files(tmp_path, monkeypatch):
     for number in range(6):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "a.yaml").write_text("")
-    assert len(find_files(tmp_path, "*")) == 6
+    assert len(files.find_files(tmp_path, "*")) == 6
     with pytest.raises(InputError, match=r"'\*/\*.yaml' visits more than 10 files; start in a smaller folder"):
-        find_files(tmp_path, "*/*.yaml")
+        files.find_files(tmp_path, "*/*.yaml")
 
 
 @pytest.mark.parametrize(("before", "over"), [((), False), ((), True), (("old",), True)])
@@ -141,19 +130,19 @@ def test_a_folder_takes_its_place_whole(tmp_path, before, over):
     """A new one, and one that replaces another; an error on the way leaves what was there, and nothing beside it."""
     folder = tmp_path / "out"
     for name in before:
-        write_text(folder / name, "x")
-    with pytest.raises(ValueError, match="stop"), whole_folder(folder, over=over) as made:
+        files.write_text(folder / name, "x")
+    with pytest.raises(ValueError, match="stop"), files.whole_folder(folder, over=over) as made:
         (made / "new").write_text("y")
         raise ValueError("stop")
     assert [path.name for path in tmp_path.rglob("*")] == [*(["out"] if before else []), *before]
-    with whole_folder(folder, over=over) as made:
+    with files.whole_folder(folder, over=over) as made:
         (made / "new").write_text("y")
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "new"]
 
 
 def test_a_folder_with_files_is_not_replaced_unasked(tmp_path):
-    write_text(tmp_path / "out/old", "x")
-    with pytest.raises(MachineError, match="out: cannot be written"), whole_folder(tmp_path / "out") as made:
+    files.write_text(tmp_path / "out/old", "x")
+    with pytest.raises(MachineError, match="out: cannot be written"), files.whole_folder(tmp_path / "out") as made:
         (made / "new").write_text("y")
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "old"]
 
@@ -162,7 +151,7 @@ def test_a_large_limit_takes_no_memory(tmp_path):
     (tmp_path / "x").write_text("abc")
     tracemalloc.start()
     try:
-        assert read_text(tmp_path / "x", "the file", most=1 << 34) == "abc"
+        assert files.read_text(tmp_path / "x", "the file", most=1 << 34) == "abc"
         assert tracemalloc.get_traced_memory()[1] < 1 << 24
     finally:
         tracemalloc.stop()
@@ -181,15 +170,17 @@ for _ in range(200):
 """
 
 
+def in_two_processes(program, path):
+    """Run a program twice at once, each with a cache of its own; its arguments are the path and the cache's name."""
+    command, caches = [sys.executable, "-c", program, path], {name: path.with_name(name) for name in ("one", "two")}
+    environments = {name: os.environ | {"FATTN_PROBE_CACHE": str(cache)} for name, cache in caches.items()}
+    children = [subprocess.Popen([*command, name], env=env) for name, env in environments.items()]
+    assert [child.wait() for child in children] == [0, 0]
+
+
 def test_two_processes_with_two_caches_change_one_file(tmp_path):
     path = tmp_path / "results.json"
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, path], env={**os.environ, "FATTN_PROBE_CACHE": str(tmp_path / name)}
-        )
-        for name in ("one", "two")
-    ]
-    assert [child.wait() for child in children] == [0, 0]
+    in_two_processes(WORKER, path)
     assert json.loads(path.read_text()) == 400
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
 
@@ -205,16 +196,8 @@ for number in range(100):
 
 @pytest.mark.parametrize("name", ["verdicts.jsonl", "verdicts.jsonl.gz"])
 def test_two_processes_with_two_caches_append_to_one_file(tmp_path, name):
-    from fattn_probe.base import documents
-
     path = tmp_path / name
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", HISTORY, path, cache], env={**os.environ, "FATTN_PROBE_CACHE": str(tmp_path / cache)}
-        )
-        for cache in ("one", "two")
-    ]
-    assert [child.wait() for child in children] == [0, 0]
+    in_two_processes(HISTORY, path)
     items = list(documents.read(path, "verdict"))
     assert sorted({(item["from"], item["number"]) for item in items}) == [
         (cache, number) for cache in ("one", "two") for number in range(100)
@@ -223,12 +206,12 @@ def test_two_processes_with_two_caches_append_to_one_file(tmp_path, name):
 
 
 def test_a_held_lock_is_not_waited_for(tmp_path):
-    with lock_of_file(tmp_path / "x"):
-        with pytest.raises(BlockingIOError), lock_of_file(tmp_path / "x", wait=False):
+    with files.lock_of_file(tmp_path / "x"):
+        with pytest.raises(BlockingIOError), files.lock_of_file(tmp_path / "x", wait=False):
             pass
-        with replacing(tmp_path / "x") as part:
+        with files.replacing(tmp_path / "x") as part:
             part.touch()
-        with lock_of_file(tmp_path / "x", wait=False):
+        with files.lock_of_file(tmp_path / "x", wait=False):
             pass
 
 
@@ -257,23 +240,23 @@ def owner():
 
 
 def test_a_folder_is_there_within_and_gone_after():
-    with scratch() as folder:
+    with files.scratch() as folder:
         (folder / "file").write_text("x")
-        assert folder.parent == scratch_root()
-    assert list(scratch_root().iterdir()) == []
+        assert folder.parent == files.scratch_root()
+    assert list(files.scratch_root().iterdir()) == []
 
 
 def test_folders_of_killed_processes_are_removed_at_the_next_start():
     with owner() as (process, left):
         process.send_signal(signal.SIGKILL)
     assert (left / "case.gguf").is_file()
-    with scratch() as folder:
-        assert sorted(scratch_root().iterdir()) == sorted([folder, folder.with_suffix(LOCK)])
+    with files.scratch() as folder:
+        assert sorted(files.scratch_root().iterdir()) == sorted([folder, folder.with_suffix(files.LOCK)])
 
 
 def test_the_folder_of_a_living_process_stays():
     with owner() as (process, its):
-        with scratch(), scratch():
+        with files.scratch(), files.scratch():
             assert (its / "case.gguf").is_file()
         process.communicate("", timeout=60)
     assert not its.exists()
@@ -293,5 +276,5 @@ def test_a_place_that_is_not_ours_is_not_used(make, tmp_path):
         place.symlink_to("/")
     else:
         place.write_text("")
-    with pytest.raises(MachineError, match="fattn-probe-"), scratch():
+    with pytest.raises(MachineError, match="fattn-probe-"), files.scratch():
         pass

@@ -1,19 +1,24 @@
-"""One fingerprint of what was run; the names and hashes that are made from it keep their values."""
+"""One fingerprint of what was run; digests, and names made from either, keep their values, also in shipped files."""
 
+import hashlib
 import json
 from dataclasses import fields, replace
+from pathlib import PurePosixPath
 
 import pytest
 
-from fattn_probe.base.digest import short
+from fattn_probe.base.digest import hexdigest, short
 from fattn_probe.base.fingerprint import FINGERPRINT, Fingerprint, fingerprint_in
 from fattn_probe.cases.device import Target
+from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress.records import Shard, case_fingerprint
 from fattn_probe.daily.regress.selection import CaseSelection
 from fattn_probe.daily.regress.suite import Entry
+from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.verdicts import judgement_of
+from fattn_probe.llama.source.tree import digest_files
 from fattn_probe.machine.run import session as fingerprints
 from fattn_probe.machine.run.session import on_target
 from fattn_probe.verdict.judge.checks import Checks
@@ -105,3 +110,25 @@ def test_every_shard_has_the_digest_of_all_cases():
     assert sum(len(part.cases) for part in parts) == 8
     assert {part.digest for part in parts} == {whole.digest}
     assert CaseSelection(cases[:-1]).of(Shard(1, 3)).digest != whole.digest
+
+
+def test_texts_bytes_and_chunks_have_the_digest_of_their_bytes():
+    expected = hashlib.sha256(b"a\xffb").hexdigest()
+    assert hexdigest(b"a\xffb") == hexdigest("a\udcffb") == hexdigest(["a", b"\xff", memoryview(b"b")]) == expected
+    assert (short(b"a\xffb"), short("a\udcffb", 8)) == (expected[:16], expected[:8])
+
+
+def test_digests_of_ops_keep_their_values():
+    """A table of kernels, of support or of verdicts whose keys changed would be empty, and nothing would say so."""
+    sizes, params = Sizes(1, 8, 2, 3, 256, 128, 64), Params(0.125, 8.0, 30.0, 10, 128)
+    assert Op.contiguous(sizes, params, ("q8_0", "f16"), mask=True, sinks=True).digest == "bf305c0ecab7b0f7"
+    assert case(n_head=2, max_bias=8.0, seed=3).digest == "386acb1ca6b50dd6"
+
+
+def test_digests_of_sources_mutants_and_shards_keep_their_values(tmp_path):
+    mutant = Mutant(1, "fattn.cu", 7, "jump", "continue", "break")
+    assert mutant.digest == "496523d06f176197e692e2d060d65ea0e6e1088fe8d92865958334c805539277"
+    assert [Shard(number, 3).has("abc") for number in (1, 2, 3)] == [True, False, False]
+    (tmp_path / "a").write_bytes(b"x\0y")
+    expected = hashlib.sha256(b"a\x003\0x\0y").hexdigest()
+    assert digest_files(tmp_path, [PurePosixPath("a")]) == expected

@@ -54,12 +54,13 @@ ENDINGS = [(signal.SIGTERM, "terminated"), (signal.SIGHUP, "terminated: the term
 
 
 def marked(mark):
-    """The command lines of living processes that have inherited this mark."""
+    """The command lines of living processes that have inherited this mark, or have it among their words."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             dead = (path / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-            if not dead and mark.encode() in (path / "environ").read_bytes():
-                yield (path / "cmdline").read_bytes()
+            words = (path / "cmdline").read_bytes()
+            if not dead and mark.encode() in (path / "environ").read_bytes() + words:
+                yield words
         except OSError:
             pass
 

@@ -3,7 +3,6 @@
 import base64
 import io
 import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,7 +14,6 @@ from fattn_probe.base.view.marks import Axis, Box, Cells, ColourScale, Drawing, 
 from fattn_probe.base.view.plot import plot
 from fattn_probe.base.view.svg import pinned, svg
 
-PACKAGE = Path(__file__).parents[2] / "fattn_probe"
 SVG = "{http://www.w3.org/2000/svg}"
 RED, BLUE = Look("red", style="red", sign="r", colour="#ff0000"), Look("blue", style="blue", sign="b", colour="#0000ff")
 OWN = Look("own", css="fill:#123456")

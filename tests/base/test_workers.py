@@ -1,7 +1,9 @@
-"""Workers: answers, deaths, ends. Every test has a limit, as a worker layer fails by waiting."""
+"""Workers: answers, deaths, ends; each test has a limit, as a worker layer fails by waiting. Cores, and users."""
 
+import getpass
 import multiprocessing
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -9,14 +11,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fattn_probe.base import host as machine
 from fattn_probe.base import workers
 from fattn_probe.base.errors import MachineError, TimedOutError
 from fattn_probe.base.host import cores
 from fattn_probe.base.workers import LONGEST_TMPDIR, Died, Workers, prepare_workers
+from fattn_probe.cases.device import load_devices
+from fattn_probe.machine.run import simulator
 from tests.base.test_signals import marked, nothing_left, started
 from tests.base.worker_functions import half, words
 from tests.made import ROOT
@@ -246,3 +252,71 @@ def test_a_signal_in_the_moment_of_the_end_changes_nothing(tmp_path):
     words, env = [sys.executable, "-c", LAST_MOMENT], {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, start_new_session=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def groups(tmp_path, text, **files):
+    """A /proc/self/cgroup, and a mount with these files; `__` in a name is `/`."""
+    (tmp_path / "cgroup").write_text(text)
+    for name, content in files.items():
+        path = tmp_path / "mount" / name.replace("__", "/").replace("_max", ".max").replace("cpu_cfs", "cpu.cfs")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return list(machine.quotas(tmp_path / "cgroup", tmp_path / "mount"))
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "found"),
+    [
+        ("0::/\n", {"cpu_max": "150000 100000\n"}, [1.5]),
+        ("0::/\n", {"cpu_max": "max 100000\n"}, []),
+        ("0::/a/b\n", {"a__cpu_max": "200000 100000\n", "a__b__cpu_max": "max 100000\n"}, [2.0]),
+        ("0::/../../seen/by/host\n", {"cpu_max": "50000 100000\n"}, [0.5]),
+        ("3:cpu,cpuacct:/a\n", {"cpu__a__cpu_cfs_quota_us": "300000\n", "cpu__a__cpu_cfs_period_us": "100000"}, [3.0]),
+        ("3:cpu:/\n", {"cpu__cpu_cfs_quota_us": "-1\n", "cpu__cpu_cfs_period_us": "100000\n"}, []),
+        ("3:memory:/a\n", {"cpu__a__cpu_cfs_quota_us": "300000\n", "cpu__a__cpu_cfs_period_us": "100000\n"}, []),
+        ("0::/\n", {"cpu_max": "100000 0\n"}, []),
+        ("", {}, []),
+    ],
+)
+def test_quotas(tmp_path, text, files, found):
+    assert groups(tmp_path, text, **files) == found
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(0.1, 1), (1.0, 1), (1.5, 2), (3.0, 3), (64.0, 8), (None, 8)])
+def test_cores_are_the_fewest_of_affinity_and_quota(monkeypatch, quota, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 256)
+    monkeypatch.setattr(machine, "quotas", lambda *places: iter([quota] if quota else []))
+    assert machine.cores() == expected
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(None, "3"), (5, "5")])
+def test_the_simulator_has_a_thread_for_each(monkeypatch, threads, expected):
+    """Left to itself, it takes the cores of the affinity: a container may have time for fewer."""
+    monkeypatch.setattr(simulator, "cores", lambda: 3)
+    env = simulator.Simulation(threads=threads, dry=True).env(load_devices()["h200"], "")
+    assert env["FATTN_PROBE_SIM_THREADS"] == expected
+
+
+def test_a_user_without_a_name(monkeypatch):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: (_ for _ in ()).throw(KeyError("uid not found")))
+    with pytest.raises((KeyError, OSError)):
+        getpass.getuser()
+    assert machine.user_name() == f"uid {os.getuid()}"
+
+
+@pytest.mark.parametrize(("share", "expected"), [("1", 1), ("0", 1), ("many", 4), ("", 4), ("64", 4)])
+def test_the_share_of_a_worker(monkeypatch, share, expected):
+    asked: list[Path] = []
+
+    def quotas(groups, mount):
+        asked.append(groups)
+        return []
+
+    monkeypatch.setattr(machine, "affinity", lambda: 4)
+    monkeypatch.setattr(machine, "quotas", quotas)
+    monkeypatch.setenv(machine.SHARE, share)
+    assert machine.cores() == expected
+    assert bool(asked) == (expected > 1)  # a worker with one core asks at each step of a case

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 
 import pytest
 
@@ -9,8 +10,7 @@ from fattn_probe.base.errors import FattnProbeError
 from fattn_probe.base.process import run
 from fattn_probe.cli import setup
 from fattn_probe.machine.run import session as sessions
-from tests.base.test_console import shell
-from tests.made import executable
+from tests.made import ROOT, executable
 
 OUTPUTS = (
     "run op.yaml --captures file",
@@ -63,13 +63,14 @@ def test_a_history_on_a_full_disk(probe, here):
 
 
 @pytest.mark.parametrize("size", [60, 100, 200])
-def test_a_limit_of_addresses_that_is_too_small(size, op, tmp_path):
+def test_a_limit_of_addresses_that_is_too_small(size, op, cache, tmp_path):
     """NumPy's BLAS ends the process itself (exit 1), and an import that fails was called a bug."""
-    limited = f"ulimit -v {size << 10}; fattn-probe plan op.yaml --on sim:h200"
-    done = shell(limited, tmp_path, OPENBLAS_NUM_THREADS="1")
+    limited = f"ulimit -v {size << 10}; exec {sys.executable} -m fattn_probe plan op.yaml --on sim:h200"
+    env = {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "FORCE_COLOR": None}
+    done = run(["bash", "-c", limited], cwd=tmp_path, env=env, failure=None)
     said = "of addresses here (`ulimit -v`), and fattn-probe needs 0.5 GiB; raise it: `ulimit -v unlimited`\n"
-    assert (done.returncode, done.stdout) == (3, b"")
-    assert done.stderr.decode() == f"a process may have {size / 1024:.3g} GiB {said}"
+    assert (done.code, done.stdout) == (3, "")
+    assert done.stderr == f"a process may have {size / 1024:.3g} GiB {said}"
 
 
 @pytest.fixture

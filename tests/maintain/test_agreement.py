@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.verdict.measure.metrics import digest_of
 from maintain.agreement import agreement, exported, read_recording, stride_of, write_recording
+from tests.made import case_of
 
 LAUNCH = parse_launch('{"order":0,"kernel":"void f<64, true>(int)","grid":[2,1,1],"block":[32,4,1],"shared":16}')
 OTHER = parse_launch('{"order":0,"kernel":"void f<64, true>(int)","grid":[3,1,1],"block":[32,4,1],"shared":16}')
@@ -15,7 +15,7 @@ OTHER = parse_launch('{"order":0,"kernel":"void f<64, true>(int)","grid":[3,1,1]
 
 @pytest.fixture
 def capture():
-    (case,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 100\nn_kv: 32\n", "case.yaml"))
+    case = case_of("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 100\nn_kv: 32\n")
     dst = np.random.default_rng(0).standard_normal((1, 100, 2, 64)).astype(np.float32)
     return Capture(
         case.name, case.digest, case.op, make_inputs(case), dst, (LAUNCH,), "gpu", (1.0,), "CUDA0", "NVIDIA H200", {}

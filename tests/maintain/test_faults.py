@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_targets
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress.records import Result
@@ -25,6 +24,7 @@ from maintain import faults
 from maintain.corpus_page import page
 from maintain.fault_cases import SHOWS, CaseBatch, PlannedPart, SuiteCases, batches_of, by_kernels
 from maintain.faults import TRIED, Caught, Tried, killer_of, killers_of, of_its_vendors, text_of
+from tests.made import H200, target
 
 RESULT = Result("case", "digest", "pass")
 FAULT = corpus()[0]
@@ -41,7 +41,7 @@ def kernel(words):
     return KernelCase(family, tuple(arguments), "")
 
 
-H200, GTX1060 = parse_targets("sim:h200,sim:gtx1060", load_devices())
+GTX1060 = target("sim:gtx1060")
 
 
 def suite(before=(), flavours=("release", "check"), **families):
@@ -50,10 +50,7 @@ def suite(before=(), flavours=("release", "check"), **families):
         name: (case_of(name, 64 * at), frozenset({kernel(words)}))
         for at, (name, words) in enumerate(families.items(), 1)
     }
-    parts = [
-        PlannedPart(Entry(flavour=flavour), target, cases)
-        for flavour, target in zip(flavours, (H200, GTX1060), strict=True)
-    ]
+    parts = [PlannedPart(Entry(flavour=one), on, cases) for one, on in zip(flavours, (H200, GTX1060), strict=True)]
     return SuiteCases("two", RunOptions(None), parts, dict(before))
 
 

@@ -7,22 +7,8 @@ from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result, Settings, StoredCase
 from fattn_probe.machine.run.outcome import Finding
-from maintain.matrix import (
-    LISTED,
-    RELEASES,
-    SUITE,
-    Alarm,
-    MatrixCell,
-    SharedBuild,
-    cells_of,
-    from_json,
-    ordered,
-    page,
-    part_of,
-    shared_builds,
-    to_json,
-    without,
-)
+from maintain import matrix
+from maintain.matrix import RELEASES, SUITE, Alarm, MatrixCell, SharedBuild, page
 from tests.made import ROOT
 
 OLD, *_, NEW = RELEASES
@@ -36,7 +22,7 @@ CELLS = [
 
 def test_the_newest_release_comes_first_then_one_gpu_of_each_architecture():
     devices = load_devices().values()
-    found = shared_builds(devices, RELEASES)
+    found = matrix.shared_builds(devices, RELEASES)
     everything = [(part.source, device) for part in found for device in part.devices]
     assert len(everything) == len(set(everything)) == len(RELEASES) * len(devices)
     archs = {device.arch for device in devices}
@@ -48,8 +34,8 @@ def test_the_newest_release_comes_first_then_one_gpu_of_each_architecture():
 
 def test_parts_that_have_results_are_left_out():
     both = SharedBuild(NEW, ("sim:v100", "sim:gb10")), SharedBuild(OLD, ("sim:gb10",))
-    assert without(both, CELLS) == [SharedBuild(OLD, ("sim:gb10",))]
-    assert without(both, CELLS[1:]) == [SharedBuild(NEW, ("sim:v100",)), SharedBuild(OLD, ("sim:gb10",))]
+    assert matrix.without(both, CELLS) == [SharedBuild(OLD, ("sim:gb10",))]
+    assert matrix.without(both, CELLS[1:]) == [SharedBuild(NEW, ("sim:v100",)), SharedBuild(OLD, ("sim:gb10",))]
 
 
 def record(history, identity, results, *, end=True, only=""):
@@ -69,8 +55,8 @@ def test_a_cell_has_the_last_finished_run(tmp_path):
         record(history, V100, results[:1], end=False)
         record(history, V100, results[:1], only="^a$")
         record(history, replace(V100, patches="fault"), results[:1])
-        found = {cell.source: cell for cell in cells_of(history)}
-        assert [cell.cases for cell in cells_of(history, "^a$")] == [1]
+        found = {cell.source: cell for cell in matrix.cells_of(history)}
+        assert [cell.cases for cell in matrix.cells_of(history, "^a$")] == [1]
     assert found.keys() == {NEW, f"{NEW} with fault"}
     cell = found[NEW]
     assert (cell.passed, cell.unsupported, cell.known, cell.cases) == (1, 1, {"volta-columns": 1}, 4)
@@ -86,16 +72,16 @@ def test_a_defect_that_became_known_after_the_run_is_recognised(tmp_path):
     with open_history(tmp_path / "h.db") as history:
         history.know([StoredCase("a", "d", "s", "none", op)], V100, [])
         record(history, V100, results)
-        (cell,) = cells_of(history)
+        (cell,) = matrix.cells_of(history)
     assert cell.known == {"volta-columns": 1}
     assert [alarm.case for alarm in cell.alarms] == ["b"]
 
 
 def test_each_release_is_in_one_part():
-    parts = [part_of(number, 14) for number in range(14)]
-    assert sorted(source for part in parts for source in part) == sorted(LISTED)
+    parts = [matrix.part_of(number, 14) for number in range(14)]
+    assert sorted(source for part in parts for source in part) == sorted(matrix.LISTED)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    assert part_of(14, 14) == parts[0]
+    assert matrix.part_of(14, 14) == parts[0]
 
 
 def test_a_release_beside_the_matrix_has_a_row_and_no_column():
@@ -126,10 +112,14 @@ def test_a_page_without_defects_and_alarms():
 
 def test_cells_survive_json_and_the_newer_one_wins():
     older = replace(CELLS[0], started="2026-11-01", passed=1)
-    assert from_json(to_json([older, *CELLS])) == from_json(to_json([*CELLS, older])) == ordered(CELLS)
+    assert (
+        matrix.from_json(matrix.to_json([older, *CELLS]))
+        == matrix.from_json(matrix.to_json([*CELLS, older]))
+        == matrix.ordered(CELLS)
+    )
 
 
 def test_the_committed_page_is_that_of_the_committed_results():
-    cells = from_json((ROOT / "tests/data/matrix.json").read_text())
+    cells = matrix.from_json((ROOT / "tests/data/matrix.json").read_text())
     assert (ROOT / "docs/measurements/matrix.md").read_text() == page(cells)
     assert not any(cell.alarms for cell in cells)

@@ -1,24 +1,30 @@
-"""The diagnosis on recorded outputs of the corpus: how often the first cause is the true one."""
+"""Recorded outputs of the corpus: which are kept, and how often the first cause is the true one."""
 
-from pathlib import Path
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.lab.detect.counts import Equivalent
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.verdicts import MutantVerdict
+from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.llama.source.faults import corpus
 from fattn_probe.verdict.diagnose.faults import KINDS
+from fattn_probe.verdict.judge.bitwise import Check
+from fattn_probe.verdict.judge.judgement import Judgement
+from fattn_probe.verdict.measure.verdict import Status, Verdict
 from maintain.corpus_page import grade, score
 from maintain.faults import first_cause
 from maintain.mutants_table import Column, counted, page
-from maintain.outputs import cases_by_digest, devices_of, diagnosed_again, read
+from maintain.outputs import MOST, Keep, cases_by_digest, devices_of, diagnosed_again, read
+from tests.made import ROOT, case_of
 
-RECORDED = sorted((Path(__file__).parents[1] / "data/corpus").glob("*.npz"))
+RECORDED = sorted((ROOT / "tests/data/corpus").glob("*.npz"))
 """Made by `scripts/detection faults shows quick --keep`, without the largest."""
 KNOWN = {fault.patch.name: fault for fault in corpus()}
-SUITES = [Path(__file__).parents[2] / "suites/quick.yaml"]
+SUITES = [ROOT / "suites/quick.yaml"]
 SILENT = {"7465-tail-writes.quick"}
 """Every number of a row is replaced by one that is none."""
 
@@ -74,7 +80,7 @@ def test_a_score_in_words():
 
 
 def test_the_docs_have_every_cause():
-    text = (Path(__file__).parents[2] / "docs/reference/diagnosis.md").read_text()
+    text = (ROOT / "docs/reference/diagnosis.md").read_text()
     assert [kind for kind, words in KINDS.items() if f"| `{kind}` | {words} |" not in text] == []
 
 
@@ -121,3 +127,59 @@ def test_equivalent_mutants_do_not_count_unless_one_is_killed():
     quick = column("quick", *["survived"] * 5, "killed")
     assert {item.id for item in counted(BY_DIGEST, [quick], known).values()} == {0, 1, 2, 3, 5}
     assert list(counted(BY_DIGEST, [quick], (), sample=2)) == sorted(BY_DIGEST)[:2]
+
+
+LAUNCH = parse_launch(
+    '{"order":0,"kernel":"void flash_attn_ext_f16<64, 64, 8, 1, false, false, false>(char)",'
+    '"grid":[2,1,1],"block":[32,2,1],"shared":0}'
+)
+
+
+@pytest.fixture
+def wrong():
+    case = case_of("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 4\nn_kv: 64\n")
+    dst = np.zeros(case.op.sizes.dst, np.float32)
+    dst[0, 1, 1] = np.nan
+    verdict = Verdict(Status.FAIL, "x")
+    return case, Judgement(case.name, "sim:h200", case.tolerance, verdict, (LAUNCH,), digest=case.digest, dst=dst)
+
+
+def test_a_recorded_output_is_judged_again(tmp_path, wrong):
+    case, judgement = wrong
+    Keep(tmp_path, "1-fault", "patch", "quick").add(judgement)
+    (path,) = tmp_path.iterdir()
+    found = read(path)
+    assert (found.fault, found.suite, found.case, found.on) == ("1-fault", "quick", case.name, "sim:h200")
+    np.testing.assert_array_equal(found.dst, judgement.dst)
+    again = diagnosed_again(found, {case.digest: case})
+    assert again.elements == judgement.dst.size
+    assert again.worst[0].tile is not None
+    assert [said.cause.kind for said in again.causes] == ["zero"]
+
+
+@pytest.mark.parametrize("contents", [b"", b"PK\x03\x04 cut", b"text"])
+def test_a_damaged_file_is_named(tmp_path, contents):
+    path = tmp_path / "1-fault.npz"
+    path.write_bytes(contents)
+    with pytest.raises(InputError, match=r"1-fault\.npz: no recorded output"):
+        read(path)
+
+
+def test_an_output_of_a_gpu_that_a_suite_brings_along_is_judged_again(tmp_path, wrong):
+    case, judgement = wrong
+    Keep(tmp_path, "1-fault", "patch", "quick").add(replace(judgement, on="sim:h200-5"))
+    (path,) = tmp_path.iterdir()
+    assert diagnosed_again(read(path), {case.digest: case}, devices_of(SUITES)).elements == judgement.dst.size
+
+
+def test_only_the_first_small_wrong_outputs_are_kept(tmp_path, wrong):
+    keep = Keep(tmp_path, "1-fault", "patch", "quick")
+    keep.add(replace(wrong[1], verdict=Verdict(Status.PASS, "")))
+    roundings = Check("roundings", False, True, "0 % of the bits equal the model")
+    keep.add(replace(wrong[1], verdict=Verdict(Status.PASS, ""), checks=(roundings,)))
+    keep.add(replace(wrong[1], dst=None))
+    keep.add(replace(wrong[1], dst=np.zeros((1, 1, 1, 200_000), np.float32)))
+    assert list(tmp_path.iterdir()) == []
+    for number in range(MOST + 2):
+        keep.add(replace(wrong[1], digest=str(number)))
+    assert len(list(tmp_path.iterdir())) == MOST

@@ -1,6 +1,7 @@
 """The scripts, as they are started from a clone, and what `scripts/nightly` does with its words."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,12 +13,12 @@ from fattn_probe.cases.device import load_devices
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result
 from fattn_probe.llama.source import DEFAULT_SOURCE
-from maintain.matrix import RELEASES, SUITE, from_json, part_of
+from maintain.matrix import RELEASES, from_json, part_of
 from tests.as_user import completed
 from tests.made import ROOT, executable
+from tests.maintain.test_matrix import V100, record
 
 SCRIPTS = ROOT / "scripts"
-V100 = Identity("here", "sim:v100", "7.0", "", "sim", "release", DEFAULT_SOURCE, "11549", "", "0.1.0")
 H200 = Identity("here", "sim:h200", "9.0", "", "sim", "release", RELEASES[0], "?", "", "0.1.0")
 
 
@@ -27,10 +28,7 @@ def nightly(*words):
 
 def recorded(path, identity, *results):
     with open_history(path) as history:
-        run = history.begin(identity, SUITE)
-        for result in results:
-            history.add(run, result)
-        history.end(run)
+        record(history, identity, results)
     return path
 
 
@@ -115,11 +113,18 @@ def test_the_simulator_is_compiled_for_a_sanitizer(name):
     assert (done.returncode, f"sanitizer {name}: 1 run, 0 failed" in done.stdout) == (0, True), done.stdout
 
 
-def test_reasons_why_no_test_can_notice_a_change_are_about_lines_of_today():
+def test_every_reason_why_no_test_can_notice_a_change_is_about_a_line_of_a_module_that_is_changed():
     """The mutation tester says so too, after an hour, and not of a module that it no longer changes."""
+    patterns = re.findall(r'"(fattn_probe/[^"]+)"', (ROOT / "tests/mutants/__main__.py").read_text())
+    modules = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    assert {path.parent.name for path in modules} == {"base", "judge", "measure", "error_model"}
+    assert "measure/limits" in (ROOT / "CONTRIBUTING.md").read_text()
+    assert (ROOT / "fattn_probe/verdict/measure/limits.py").is_file()
     for entry in yaml.safe_load((ROOT / "tests/mutants/equivalent.yaml").read_text()):
-        lines = {line.strip() for line in (ROOT / entry["in"]).read_text().splitlines()}
-        assert {line for one in entry["mutants"] for line in map(str.strip, one["was"].splitlines())} <= lines
+        path = ROOT / entry["in"]
+        assert path in modules, entry["in"]
+        lines = [line.strip() for line in path.read_text().splitlines()]
+        assert not [mutant["was"] for mutant in entry["mutants"] if mutant["was"] not in lines], entry["in"]
 
 
 @pytest.mark.slow

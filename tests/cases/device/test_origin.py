@@ -1,22 +1,15 @@
-"""Where registers are from is said wherever they are shown, and how many blocks fit on an SM follows from them."""
+"""Where registers are from is said wherever they are shown; how many blocks fit on an SM follows from their table."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import Resources, load_devices, parse_target
-from fattn_probe.cases.device.origin import (
-    MEASURED,
-    UNKNOWN,
-    Compiled,
-    Method,
-    Origin,
-    figures_of,
-    legend,
-    merge,
-    parse_origin,
-)
+from fattn_probe.cases.device import origin as module
+from fattn_probe.cases.device.origin import MEASURED, UNKNOWN, Compiled, Method, Origin, figures_of, merge
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.cases import cases_of
@@ -52,14 +45,16 @@ class OfTable(Simulation):
 
 @pytest.mark.parametrize("origin", [MEASURED, *OTHERS])
 def test_an_origin_can_be_spelled_and_read(origin):
-    assert parse_origin(str(origin)) == origin
+    assert module.parse_origin(str(origin)) == origin
 
 
 def test_only_figures_of_the_kernel_that_runs_are_shown_without_a_mark():
-    assert (MEASURED.known, MEASURED.marked(168), legend([MEASURED])) == (True, "168", [])
+    assert (MEASURED.known, MEASURED.marked(168), module.legend([MEASURED])) == (True, "168", [])
     marks = ["b7551", "estimated", "estimated b7551", "assumed", "unknown"]
     assert [origin.marked(255) for origin in OTHERS] == [f"255 ({mark})" for mark in marks]
-    assert [line.partition(":")[0] for line in legend([MEASURED, *OTHERS, *OTHERS])] == [f"({mark})" for mark in marks]
+    assert [line.partition(":")[0] for line in module.legend([MEASURED, *OTHERS, *OTHERS])] == [
+        f"({mark})" for mark in marks
+    ]
     assert not any(origin.known for origin in OTHERS)
     assert all("b7551, not from the source that runs here" in OTHERS[place].explained for place in (0, 2))
 
@@ -230,3 +225,88 @@ def test_planned_blocks_per_sm_are_the_occupancy_calculators(device):
         resources = figures[launch.spelling].resources
         assert (launch.regs, launch.static_shared) == (resources.registers, resources.shared), launch
         assert launch.max_blocks_per_sm == fits(gpu, resources, launch), launch
+
+
+@pytest.fixture
+def csv(tmp_path):
+    """A table without kernels."""
+    path = tmp_path / "resources.csv"
+    path.write_text("kernel\n")
+    return path
+
+
+def test_merge_then_read(csv):
+    csv.write_text(merge([Compiled(11549, "90", GQA, Resources(168, 512, 16))], csv))
+    newer = [Compiled(11549, "90", GQA, Resources(170, 512, 0)), Compiled(11549, "89", GQA, Resources(128))]
+    csv.write_text(merge(newer, csv))
+    assert figures_of("90", "11549", csv) == {GQA: module.Figures(Resources(170, 512, 0), MEASURED)}
+    assert figures_of("89", "11549", csv) == {GQA: module.Figures(Resources(128), MEASURED)}
+    assert figures_of("75", "11549", csv) == {}
+
+
+def origins(arch, build_number, csv, **how):
+    """The registers of each kernel, and where they are from."""
+    found = figures_of(arch, build_number, csv, **how)
+    return {kernel: (figures.resources.registers, str(figures.origin)) for kernel, figures in found.items()}
+
+
+def test_the_nearest_build_stands_in_and_is_named(csv):
+    csv.write_text("kernel,100/90,200/90\na,1/0/0,2/0/0\nb,1/8/4,\n")
+    assert origins("90", "120", csv) == {"a": (1, "measured b100"), "b": (1, "measured b100")}
+    assert origins("90", "190", csv) == {"a": (2, "measured b200"), "b": (1, "measured b100")}
+    assert origins("90", "200", csv) == {"a": (2, "measured"), "b": (1, "measured b100")}
+    assert figures_of("90", "120", csv)["b"].resources == Resources(1, 8, 4)
+    # A shallow clone, a program, a folder or a patch on b200: their kernels may have been changed.
+    for number in ("?", "", "200"):
+        assert origins("90", number, csv, released=False) == {"a": (2, "measured b200"), "b": (1, "measured b100")}
+
+
+@pytest.mark.parametrize("arch", ["61", "70"])
+def test_figures_of_gpus_that_nvcc_has_dropped_are_estimates(csv, arch):
+    csv.write_text(f"kernel,200/{arch}\na,2/0/0\n")
+    assert origins(arch, "200", csv) == {"a": (2, "estimated")}
+    assert origins(arch, "120", csv) == {"a": (2, "estimated b200")}
+    assert figures_of(arch, "120", csv)["a"].origin == Origin(Method.ESTIMATED, 200)
+
+
+def test_merge_rejects_impossible_register_counts_and_preserves_the_shipped_table(csv):
+    with pytest.raises(InputError, match="256 registers"):
+        merge([Compiled(11549, "90", GQA, Resources(256))], csv)
+    added = Compiled(1, "90", "added", Resources(40))
+    csv.write_text(merge([added]))
+    assert sorted(map(str, module.read_table(csv))) == sorted(map(str, [added, *module.read_table()]))
+
+
+@pytest.mark.parametrize(("arch", "count"), [("80", 168), ("86", 166), ("89", 166), ("90", 168)])
+def test_the_shipped_counts_are_those_of_ptxas(arch, count):
+    kernel = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
+    assert figures_of(arch, "11549")[kernel].resources.registers == count
+
+
+@pytest.mark.parametrize("arch", ["75", "80", "86", "89", "90", "100", "120", "121"])
+def test_every_kernel_of_the_default_release_has_its_figures(arch):
+    """A kernel without them gets those of its launch bounds: other blocks on an SM, other grids and other bits."""
+    full = [item.kernel for item in module.read_table() if (item.build_number, item.arch) == (11549, arch)]
+    every = {item.kernel for item in module.read_table() if item.build_number == 11549 and int(item.arch) >= 75}
+    assert len(full) == 1011
+    assert set(full) == every
+    counts = Counter(kernel.partition("<")[0] for kernel in full)
+    families = ("flash_attn_ext_f16", "flash_attn_ext_vec", "flash_attn_tile")
+    assert [counts[name] for name in families] == [256, 48, 310]
+
+
+def test_static_shared_memory_depends_on_the_release_and_before_turing_on_the_architecture():
+    sizes: dict[tuple[int, str], set[int]] = {}
+    for item in (item for item in module.read_table() if int(item.arch) >= 75):
+        sizes.setdefault((item.build_number, item.kernel), set()).add(item.resources.shared)
+    assert max(map(len, sizes.values())) == 1
+    kernel = "flash_attn_tile<72,72,1,4,false>"
+    assert [sizes[build, kernel] for build in (7551, 11549)] == [{11552}, {22304}]
+    kernel = "flash_attn_tile<128,128,8,1,false>"
+    pascal, volta, turing = (figures_of(arch, "11549")[kernel].resources.shared for arch in ("61", "70", "75"))
+    assert pascal > volta == turing
+
+
+def test_amd_s_figures_are_estimated():
+    tile = figures_of("gfx942", "11549")["flash_attn_tile<64,64,8,1,false>"]
+    assert tile.origin == Origin(Method.ESTIMATED)  # ROCm's clang may use other registers

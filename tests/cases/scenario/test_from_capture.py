@@ -1,30 +1,24 @@
 """Scenarios like recorded ops: the op, the mask and the statistics are those of the recording."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op.case_file import write_case
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.command import to_yaml
 from fattn_probe.cases.scenario.fit import data_of, far_share, outliers, size_of_outliers, spread, statistics_of
 from fattn_probe.cases.scenario.from_capture import from_capture, of_file
 from fattn_probe.cases.scenario.inputs import make_inputs
+from tests.made import case_of, shipped
 
 START = "version: 1\nabout: x\nhsk: 64\nn_head: 8\nn_head_kv: 2\nn_kv: 256\n"
 
 
-def case_of(text):
-    (case,) = expand(loads(START + text))
-    return case
-
-
 def like(text):
-    case = case_of(text)
+    case = case_of(START + text)
     return case, from_capture(case.op, make_inputs(case), "like")
 
 
@@ -60,8 +54,7 @@ def test_the_op_and_the_mask_are_those_of_the_recording(text):
     if case.op.has_mask:
         assert np.array_equal(make_inputs(made)["mask"], make_inputs(case)["mask"])
     assert not [said for said in found.missing if "mask" in said or "layout" in said]
-    (again,) = expand(loads(to_yaml(found.scenario)))
-    assert again.digest == made.digest
+    assert case_of(to_yaml(found.scenario)).digest == made.digest
 
 
 DATA = [
@@ -93,7 +86,7 @@ def test_the_logits_are_as_wide_as_the_recorded_ones(logit):
 
 def test_logits_of_related_operands_change_Q_and_say_so():
     """K has Q's direction, which independent data lack: their logits are narrower, so that Q is made wider."""
-    case = case_of("n_q: 16\ndata: {Q: {kind: normal}, K: {kind: normal}}")
+    case = case_of(START + "n_q: 16\ndata: {Q: {kind: normal}, K: {kind: normal}}")
     inputs = dict(make_inputs(case))
     Q = inputs["Q"].view(np.float32).reshape(8, 16, 64)
     K = inputs["K"].view(np.float16).reshape(2, 256, 64)
@@ -104,7 +97,7 @@ def test_logits_of_related_operands_change_Q_and_say_so():
 
 
 def test_what_no_distribution_can_say_is_said():
-    case = case_of("n_q: 16\nmask: {kind: causal, past: 100}")
+    case = case_of(START + "n_q: 16\nmask: {kind: causal, past: 100}")
     inputs = dict(make_inputs(case))
     K = inputs["K"].view(np.float16).reshape(2, 256, 64)
     K[1] *= np.float16(4)
@@ -132,7 +125,7 @@ def test_few_elements_do_not_make_outliers():
 
 
 def test_rows_that_no_query_sees_do_not_count():
-    case = case_of("n_q: 4\nmask: {kind: masked_tiles, trailing: 200}")
+    case = case_of(START + "n_q: 4\nmask: {kind: masked_tiles, trailing: 200}")
     inputs = dict(make_inputs(case))
     before = statistics_of(case.op, inputs)
     inputs["K"] = inputs["K"].copy()
@@ -155,7 +148,7 @@ def by_head(case, planes):
 
 
 def test_every_plane_of_a_mask_by_head_counts():
-    case = case_of("n_q: 4\nmask: {kind: masked_tiles}\ndata: {Q: {kind: constant, value: 0}}")
+    case = case_of(START + "n_q: 4\nmask: {kind: masked_tiles}\ndata: {Q: {kind: constant, value: 0}}")
     planes = np.zeros((2, 4, 256))
     planes[0, :, 1:] = -np.inf
     found = statistics_of(*by_head(case, planes))
@@ -167,7 +160,7 @@ def test_every_plane_of_a_mask_by_head_counts():
 
 
 def test_a_mask_that_differs_by_head_is_not_copied():
-    case = case_of("n_q: 4\nmask: {kind: masked_tiles}")
+    case = case_of(START + "n_q: 4\nmask: {kind: masked_tiles}")
     planes = np.zeros((2, 4, 256))
     planes[1, :, 128:] = -np.inf
     op, inputs = by_head(case, planes)
@@ -180,7 +173,7 @@ def test_a_mask_that_differs_by_head_is_not_copied():
 
 
 def test_a_file_with_NaN_is_refused(tmp_path):
-    case = case_of("n_q: 4")
+    case = case_of(START + "n_q: 4")
     inputs = dict(make_inputs(case))
     inputs["V"].view(np.float16)[5] = np.nan
     write_case(case, inputs, tmp_path / "nan.gguf")
@@ -190,7 +183,7 @@ def test_a_file_with_NaN_is_refused(tmp_path):
 
 def test_shipped_scenarios(tmp_path):
     """A recording of a shipped case gives the case again."""
-    (case,) = expand(loads(Path("scenarios/gqa.yaml").read_text()))
+    case = shipped("gqa")
     write_case(case, make_inputs(case), tmp_path / "gqa.gguf")
     found = of_file(tmp_path / "gqa.gguf")
     assert found.scenario.name == "gqa"

@@ -6,28 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Op, Root
 from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.cases.op.op import TYPE_NAMES, block_size, is_quantized, type_size
 from fattn_probe.cases.op.values import decode, encode, rounded, strided, view_values
-from fattn_probe.cases.scenario import Scenario, expand, inputs, loads
+from fattn_probe.cases.scenario import Scenario, draw, expand, inputs, loads
 from fattn_probe.cases.scenario import layout as rule
-from fattn_probe.cases.scenario.draw import (
-    STREAMS,
-    Window,
-    blocks,
-    mask_rows_read,
-    queries_read,
-    some_rows,
-    stream,
-    visible,
-)
 from fattn_probe.cases.scenario.inputs import GeneratedRows, make_inputs
 from fattn_probe.cases.scenario.layout import PAGE, REPEATS_ABOVE, repeating
-from fattn_probe.cases.scenario.mask import Mask, MaskShape, sees_something
 from fattn_probe.machine.run.capture import inputs_of, make_case_file
 
 TYPES = ("f32", "f16", "q8_0", "q4_0", "iq4_nl")
@@ -107,18 +95,18 @@ def test_each_mask_row_is_that_of_the_query_that_it_stands_for(small):
     stored = strided(halves, view)
     for sequence in (0, 1):
         queries = np.arange(case.op.sizes.n_q)
-        _, read = mask_rows_read(case, np.full(len(queries), sequence), queries)
-        np.testing.assert_array_equal(stored[sequence, 0], some_rows(case.recipe.mask, case.mask_shape, 0, read))
-        assert set(read) == set(queries_read(case).tolist())
-    assert queries_read(case)[0] == 0
-    assert len(set(np.isfinite(stored[0, 0]).sum(axis=1))) == len(queries_read(case))
+        _, read = draw.mask_rows_read(case, np.full(len(queries), sequence), queries)
+        np.testing.assert_array_equal(stored[sequence, 0], draw.some_rows(case.recipe.mask, case.mask_shape, 0, read))
+        assert set(read) == set(draw.queries_read(case).tolist())
+    assert draw.queries_read(case)[0] == 0
+    assert len(set(np.isfinite(stored[0, 0]).sum(axis=1))) == len(draw.queries_read(case))
 
 
 def test_a_mask_that_does_not_repeat_is_read_as_it_is():
     case = case_of()
-    sequence, query = mask_rows_read(case, np.array([0, 1]), np.array([3, 299]))
+    sequence, query = draw.mask_rows_read(case, np.array([0, 1]), np.array([3, 299]))
     assert (sequence.tolist(), query.tolist()) == ([0, 1], [3, 299])
-    assert len(queries_read(case)) == 300
+    assert len(draw.queries_read(case)) == 300
 
 
 def test_digests_change_only_where_bytes_repeat(monkeypatch):
@@ -146,29 +134,6 @@ LAYOUTS = [
     {"kind": "view", "permute": [0, 2, 1, 3], "rows": 20, "offset": 2, "pad": 32},
     {"kind": "view", "outside": "nan", "heads": 5},
 ]
-
-MASKS = [
-    {"kind": "none"},
-    *({"kind": kind, "past": past} for kind in ("causal", "alibi") for past in (None, 0, 7)),
-    {"kind": "alibi", "causal": False},
-    *({"kind": "sliding_window", "window": 5, "past": past} for past in (None, 0, 190)),
-    {"kind": "sequences", "count": 3},
-    {"kind": "sequences", "count": 2, "interleaved": True, "causal": False},
-    {"kind": "blocks", "q": 5, "kv": 7},
-    {"kind": "masked_tiles", "leading": 11, "trailing": 4},
-    {"kind": "masked_tiles", "leading": 150, "trailing": 100},
-    {"kind": "masked_rows", "every": 3, "first": 1},
-    {"kind": "random"},
-    {"kind": "sparse"},
-]
-
-
-@st.composite
-def masks(draw):
-    """A mask, or the sum of two."""
-    some = draw(st.lists(st.sampled_from(MASKS), min_size=1, max_size=2))
-    text = some[0] if len(some) == 1 or {"kind": "none"} in some else {"kind": "sum", "of": some}
-    return TypeAdapter(Mask).validate_python(text)
 
 
 @st.composite
@@ -222,8 +187,8 @@ def compare_some(case, random):
 def test_a_window_is_the_stream_further_on(seed, run, length, data):
     first = data.draw(st.integers(0, length - 1))
     count = data.draw(st.integers(1, length - first))
-    whole = stream(seed, STREAMS["K"]).random((run + 2, length), np.float32)
-    window = Window(seed, STREAMS["K"], run, length, first)
+    whole = draw.stream(seed, draw.STREAMS["K"]).random((run + 2, length), np.float32)
+    window = draw.Window(seed, draw.STREAMS["K"], run, length, first)
     for expected in whole[run:, first : first + count]:
         np.testing.assert_array_equal(window.random((count,), np.float32), expected)
 
@@ -244,24 +209,6 @@ def test_every_f16_and_what_lies_between_two_rounds_as_numpy_does():
     )
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(rounded(-values, "f16"), (-values).astype(np.float16).astype(np.float32))
-
-
-@settings(max_examples=150)
-@given(masks(), st.integers(10, 200), st.integers(1, 150), st.integers(0, 3), st.data())
-def test_some_rows_of_a_mask_and_what_they_see(mask, n_kv, n_q, seed, data):
-    shape = MaskShape(n_kv, n_q, 2, seed, 9)
-    whole = np.full((2, n_q, n_kv), np.nan)
-    for sequence, first, rows in blocks(mask, shape):
-        whole[sequence, first : first + len(rows)] = rows
-    queries = np.array(data.draw(st.lists(st.integers(0, n_q - 1), min_size=1, max_size=5)))
-    for sequence in range(2):
-        np.testing.assert_array_equal(some_rows(mask, shape, sequence, queries), whole[sequence, queries])
-    begin, stop = visible(mask, shape, queries)
-    seen = np.isfinite(whole[:, queries])
-    columns = np.arange(n_kv)
-    assert not seen[:, (columns < begin[:, None]) | (columns >= stop[:, None])].any()
-    if sees_something(mask):
-        assert (seen.any(axis=2) == (begin < stop)).all()
 
 
 @pytest.mark.parametrize("type_", ["f16", "bf16", "q5_0"])

@@ -7,7 +7,6 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op.case_file import read_case, write_case
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.cases import cases_of, recorded_case
 from fattn_probe.cases.scenario.inputs import make_inputs, root_bytes
 from fattn_probe.daily.regress.suite import Entry
@@ -15,6 +14,7 @@ from fattn_probe.daily.regress.suite import cases_of as cases_of_entry
 from fattn_probe.machine.run.capture import make_case_file
 from fattn_probe.verdict.judge.checks import Checks
 from tests.as_user import fattn_probe
+from tests.made import case_of
 
 DRAWN = """version: 1
 about: a small case
@@ -29,8 +29,7 @@ layout: {K: {kind: view, permute: [0, 2, 1, 3], rows: 128}}
 
 @pytest.fixture
 def drawn():
-    (case,) = expand(loads(DRAWN))
-    return case
+    return case_of(DRAWN)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.workers import Died
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.lab.detect import schedule
 from fattn_probe.lab.detect.mutants import Mutant
@@ -24,7 +23,7 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.checks import Checks
 from tests.cli.test_cli import probe
 from tests.lab.detect.test_gcov import suite
-from tests.made import H200
+from tests.made import H200, target
 from tests.stand_in import StandIn
 
 MUTANT = Mutant(7, "fattn-vec.cuh", 10, "relation", "a < b", "a <= b", "kernel")
@@ -40,7 +39,7 @@ def plan(folder, **changes):
 def test_mutants_of_code_that_only_amd_gpus_run_need_such_a_gpu(tmp_path):
     made, lines = plan(tmp_path), []
     for on, amd in (("sim:h200", False), ("sim:mi50", False), ("sim:mi50", True)):
-        parts = (replace(made.parts[0], target=parse_target(on, load_devices())),)
+        parts = (replace(made.parts[0], target=target(on)),)
         found = replace(made, parts=parts, amd=amd).chosen([MUTANT, replace(MUTANT, line=11, amd=True)])
         lines.append(sorted(mutant.line for mutant in found))
     assert lines == [[10], [10, 11], [11]]

@@ -1,20 +1,22 @@
-"""Cases to keep: the features of their launches, and the files that they are written to."""
+"""Cases to keep, by the features of their launches; and shrinking, on predicates that stand for a kernel's fault."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load
+from fattn_probe.daily.regress.pool import Job
 from fattn_probe.daily.regress.records import Result
+from fattn_probe.daily.regress.results import result_of
+from fattn_probe.lab.fuzz import smallest
 from fattn_probe.lab.fuzz.report import FuzzRun, document, features, rough, summary, write_cases
 from fattn_probe.lab.fuzz.run import Drawn, Judged
-from fattn_probe.lab.fuzz.scenarios import case_of, draw
-from fattn_probe.lab.fuzz.smallest import OTHER_BITS, WRONG, FindingKind, kind_of
+from fattn_probe.lab.fuzz.scenarios import FLOATS, case_of, checked, draw
 from fattn_probe.machine.run.outcome import Finding
+from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge.bitwise import Check
-from tests.made import H200
+from tests.made import H200, target
 
 GQA = {
     "hsk": 64, "n_head": 14, "n_head_kv": 2, "n_q": 7, "n_kv": 256, "mask": {"kind": "causal"}, "type_K": "q8_0",
@@ -63,7 +65,7 @@ def test_a_case_is_kept_if_it_passes_and_shows_a_new_pair():
 
 def test_kept_cases_are_written_as_compare_takes_them(tmp_path):
     cases = [judged(number, draw(1, number)) for number in range(20)]
-    smaller = replace(cases[3].drawn, target=parse_target("sim:t4", load_devices()))
+    smaller = replace(cases[3].drawn, target=target("sim:t4"))
     paths = list(write_cases([*cases, replace(cases[3], drawn=smaller)], tmp_path / "kept"))
     assert [path.name for path in paths] == ["fuzz-h200.yaml", "fuzz-t4.yaml"]
     found = expand(load(paths[0]))
@@ -97,16 +99,18 @@ def result(status, reason="", **rest):
         (result("fail", "in any words", metrics={"nan": 3, "inf": 0, "unwritten": 0}), "NaN"),
         (result("fail", "in any words", metrics={"nan": 0, "inf": 1, "unwritten": 0}), "infinities"),
         (result("fail", "in any words", metrics={"nan": 3, "inf": 1, "unwritten": 2}), "elements are never written"),
-        (result("fail", "no elements NaN", metrics={"nan": 0, "inf": 0, "unwritten": 0}), WRONG),
-        (result("fail", "not as designed: an error is 3x its bound"), WRONG),
-        (result("fail", "as designed", checks=(Check("deterministic", False, True, "no"),)), OTHER_BITS),
+        (result("fail", "no elements NaN", metrics={"nan": 0, "inf": 0, "unwritten": 0}), smallest.WRONG),
+        (result("fail", "not as designed: an error is 3x its bound"), smallest.WRONG),
+        (result("fail", "as designed", checks=(Check("deterministic", False, True, "no"),)), smallest.OTHER_BITS),
         (result("fail", "as designed", checks=(PASSED, Check("roundings", False, True, "no"))), "fails roundings"),
         (result("fail", "as designed", checks=(PASSED, Check("kernels", False, True, "no"))), "fails kernels"),
         (result("lost", "timed out after 60 s in 17"), "timed out after N s in N"),
     ],
 )
 def test_the_kind_of_a_result(found, kind):
-    assert kind_of(found) == (None if kind is None else FindingKind(found.status, "", "mma_f16", kind))
+    assert smallest.kind_of(found) == (
+        None if kind is None else smallest.FindingKind(found.status, "", "mma_f16", kind)
+    )
 
 
 def test_a_known_defect_is_counted_apart_and_once():
@@ -119,6 +123,85 @@ def test_a_known_defect_is_counted_apart_and_once():
     assert (tally.cases, tally.number("known defect"), tally.number("finding"), tally.number("pass")) == (4, 2, 1, 1)
     lines = "\n".join(summary(tally))
     assert "2 fail by mask-scan, a known defect of llama.cpp" in lines
-    assert f"finding: {WRONG} (mma_f16) on sim:h200, 1 case, such as fuzz-0-0" in lines
+    assert f"finding: {smallest.WRONG} (mma_f16) on sim:h200, 1 case, such as fuzz-0-0" in lines
     (found,) = document(tally)["findings"]
     assert found["scenario"] == GQA
+
+
+LARGE = {
+    "hsk": 128, "n_head": 24, "n_head_kv": 3, "n_q": 33, "n_kv": 1280, "n_seq": 2, "type_K": "q8_0", "seed": 77,
+    "sinks": True, "scale": 0.1234, "mask": {"kind": "sum", "of": [{"kind": "causal"}, {"kind": "random"}]},
+    "layout": {"K": {"kind": "view", "offset": 100, "outside": "nan"}, "mask": {"pad": 64}},
+    "data": {"Q": {"kind": "normal", "scale": 1.37}, "V": {"kind": "extreme"}},
+}  # fmt: skip
+
+
+def view_of_K(settings):
+    return settings.get("layout", {}).get("K", {})
+
+
+@pytest.mark.parametrize(
+    ("fails", "left"),
+    [
+        (lambda s: True, {"hsk": 128, "n_head": 1, "n_q": 1, "n_kv": 1}),
+        (lambda s: s["n_kv"] > 700, {"hsk": 128, "n_head": 1, "n_q": 1, "n_kv": 701}),
+        (
+            lambda s: view_of_K(s).get("offset", 0) >= 5,
+            {"hsk": 128, "n_head": 1, "n_q": 1, "n_kv": 1, "layout": {"K": {"kind": "view", "offset": 5}}},
+        ),
+        (
+            lambda s: s.get("type_K", "f16") not in FLOATS and s["n_head"] > s.get("n_head_kv", s["n_head"]),
+            {"hsk": 128, "n_head": 2, "n_head_kv": 1, "n_q": 1, "n_kv": 1, "type_K": "q8_0"},
+        ),
+        (
+            lambda s: s.get("mask", {}).get("kind") not in (None, "none", "causal"),
+            {"hsk": 128, "n_head": 1, "n_q": 1, "n_kv": 1, "mask": {"kind": "random"}},
+        ),
+        (
+            lambda s: s.get("data", {}).get("V", {}).get("kind") == "extreme",
+            {"hsk": 128, "n_head": 1, "n_q": 1, "n_kv": 1, "data": {"V": {"kind": "extreme"}}},
+        ),
+    ],
+    ids=["anything", "many KV rows", "an offset of K", "quantised, several heads", "a mask", "extreme V"],
+)
+def test_only_what_the_fault_needs_is_left(fails, left):
+    assert fails(LARGE)
+    assert smallest.shrink(LARGE, fails) == left
+
+
+def test_every_candidate_is_legal_and_the_result_fails():
+    tried = []
+
+    def fails(settings):
+        tried.append(settings)
+        return settings["n_q"] > 2 and settings["n_kv"] > 10
+
+    for number in range(30):
+        settings = draw(3, number)
+        if settings["n_q"] > 2 and settings["n_kv"] > 10:
+            assert fails(smallest.shrink(settings, fails))
+    assert tried
+    assert all(checked(settings) is not None for settings in tried)
+
+
+def test_it_stops_after_some_tries():
+    tried = []
+
+    def fails(settings):
+        tried.append(settings)
+        return False
+
+    assert smallest.shrink(LARGE, fails, tries=5) == LARGE
+    assert len(tried) == 5
+
+
+SETTINGS = {"hsk": 64, "n_head": 2, "n_kv": 64, "n_q": 3}
+
+
+def test_without_time_each_failure_is_its_own_smallest():
+    job = Job(result_of, RunOptions(None), {}, H200)
+    kind = smallest.FindingKind("fail", "", "mma", "wrong")
+    results = [Result(f"fuzz-1-{number}", "d", "fail", "wrong") for number in range(3)]
+    failures = [smallest.FuzzFailure(kind, SETTINGS, result, job) for result in results]
+    found = list(smallest.shrunk(failures, 2, 0))
+    assert sorted(found, key=lambda one: one.result.name) == failures

@@ -15,14 +15,7 @@ from fattn_probe.cases.scenario.data import AnyData
 from fattn_probe.cases.scenario.mask import AnyMask
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.lab.fuzz import run as module
-from fattn_probe.lab.fuzz.run import (
-    CASE_SECONDS,
-    FIRST_SECONDS,
-    KERNEL_SECONDS,
-    UNSUPPORTED_EVERY,
-    lanes,
-    seconds_to_compile,
-)
+from fattn_probe.lab.fuzz.run import lanes, seconds_to_compile
 from fattn_probe.lab.fuzz.scenarios import case_of, draw, flop, simplest
 from fattn_probe.machine.run.session import RunOptions, Session
 
@@ -138,13 +131,13 @@ def test_new_kernels_have_their_share_of_the_time():
     for share in (0.0, 0.4):
         lane, _ = made(share)
         taken(lane, 150)
-        compiling, running = sum(lane.kernels.values()) - FIRST_SECONDS, CASE_SECONDS * 150
+        compiling, running = sum(lane.kernels.values()) - module.FIRST_SECONDS, module.CASE_SECONDS * 150
         assert compiling / (compiling + running) <= share
-        assert (len(lane.kernels) > FIRST_SECONDS / KERNEL_SECONDS) == (share > 0)
+        assert (len(lane.kernels) > module.FIRST_SECONDS / module.KERNEL_SECONDS) == (share > 0)
 
 
 def test_a_tile_kernel_costs_by_its_head_size():
-    assert seconds_to_compile("mma 64,64,8,8") == seconds_to_compile("vec 128,f16,f16") == KERNEL_SECONDS
+    assert seconds_to_compile("mma 64,64,8,8") == seconds_to_compile("vec 128,f16,f16") == module.KERNEL_SECONDS
     assert seconds_to_compile("tile 576,512") == 8 * seconds_to_compile("tile 64,64,16,1,false") > 200
 
 
@@ -162,7 +155,7 @@ def test_the_kernels_that_dry_runs_name_are_compiled(monkeypatch, tree):
 def test_most_unsupported_cases_are_left_out_but_no_failing_dry_run(monkeypatch):
     monkeypatch.setattr(module, "dry_runs", lambda session, cases, target: dict.fromkeys(cases, ()))
     lane, _ = made()
-    assert all(number % UNSUPPORTED_EVERY == 0 for number, _ in taken(lane, 20))
+    assert all(number % module.UNSUPPORTED_EVERY == 0 for number, _ in taken(lane, 20))
     monkeypatch.setattr(module, "dry_runs", lambda session, cases, target: {})
     lane, _ = made()
     assert [number for number, _ in taken(lane, 20)] == list(range(0, 60, 3))

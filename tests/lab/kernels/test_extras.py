@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
-from fattn_probe.cases.device import Target, load_devices, parse_targets
+from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.lab.kernels.contender import How, Question
 from fattn_probe.lab.kernels.extras import Arrays, Attended, device_for, load, seconds_of, sizes_of
@@ -17,6 +17,7 @@ from fattn_probe.lab.kernels.names import Package, arrays_of, contenders_of
 from fattn_probe.lab.kernels.torch_attention import attend, backends, visible
 from fattn_probe.verdict.measure.verdict import Status
 from tests.lab.kernels.attention_case import AttentionCase, case, needs
+from tests.made import target
 
 from .test_contenders import case_of, rows
 
@@ -103,14 +104,12 @@ def stand_in(cuda) -> Any:
     ("name", "device"), [("sim:h200", "cpu"), ("cpu", "cpu"), ("gpu", "cuda:0"), ("gpu:1", "cuda:1")]
 )
 def test_only_a_real_gpu_is_pytorchs(name, device):
-    (target,) = parse_targets(name, load_devices(None))
-    assert device_for(stand_in(Gpu(2)), target) == device
+    assert device_for(stand_in(Gpu(2)), target(name)) == device
 
 
 def test_a_gpu_that_pytorch_does_not_see():
-    (target,) = parse_targets("gpu:2", load_devices(None))
     with pytest.raises(InputError, match="PyTorch sees 2 GPUs, so it has no gpu:2"):
-        device_for(stand_in(Gpu(2)), target)
+        device_for(stand_in(Gpu(2)), target("gpu:2"))
 
 
 def test_replays_are_timed_after_those_that_warm_up():

@@ -9,17 +9,9 @@ from hypothesis import given, settings
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Params
 from fattn_probe.daily.inspect.facts import Facts
-from fattn_probe.lab.study import formulas
+from fattn_probe.lab.study import formulas, papers
 from fattn_probe.lab.study.command import ALGORITHMS, Agreement, agreement, difference, formula, run
 from fattn_probe.lab.study.formulas import FormulaSizes
-from fattn_probe.lab.study.papers import (
-    A100_SRAM,
-    backward,
-    block_sizes,
-    flash_attention_2,
-    split_ranges,
-    standard_backward,
-)
 from fattn_probe.lab.study.problem import RowState, StudyStep, rows_of, summary_of
 from fattn_probe.lab.study.stream_k import divide, launch_of, pieces_of, stream_k
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, tiles_in_turn, tiles_of
@@ -97,10 +89,10 @@ def test_O_is_finished_after_every_tile_in_flash_attention_1_but_not_in_2():
 
 
 def test_block_sizes_are_the_papers():
-    assert block_sizes(A100_SRAM, 64, 64) == (64, 192)  # d rows of Q at most
-    assert block_sizes(A100_SRAM, 128, 128) == (96, 96)
-    assert block_sizes(100, 10, 10) == (3, 3)  # ceil(100 / 40)
-    assert block_sizes(4 * 576, 576, 512) == (2, 2)
+    assert papers.block_sizes(papers.A100_SRAM, 64, 64) == (64, 192)  # d rows of Q at most
+    assert papers.block_sizes(papers.A100_SRAM, 128, 128) == (96, 96)
+    assert papers.block_sizes(100, 10, 10) == (3, 3)  # ceil(100 / 40)
+    assert papers.block_sizes(4 * 576, 576, 512) == (2, 2)
 
 
 def test_flash_attention_3_reads_a_tile_of_V_one_step_after_its_K():
@@ -112,8 +104,8 @@ def test_flash_attention_3_reads_a_tile_of_V_one_step_after_its_K():
 
 
 def test_splits_are_whole_tiles_and_cover_everything():
-    assert split_ranges(100, 16, 3) == [slice(0, 48), slice(48, 96), slice(96, 100)]
-    assert split_ranges(10, 16, 3) == [slice(0, 10)]
+    assert papers.split_ranges(100, 16, 3) == [slice(0, 48), slice(48, 96), slice(96, 100)]
+    assert papers.split_ranges(10, 16, 3) == [slice(0, 10)]
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 10, 16, 1000])
@@ -231,7 +223,7 @@ def test_every_head_of_a_stream_k_tile_has_the_maximum_it_has_alone():
 
 
 def gradients(head, dO, B_r=3, B_c=4):
-    return backward(head, flash_attention_2(head, B_r, B_c), dO, B_r, B_c)
+    return papers.backward(head, papers.flash_attention_2(head, B_r, B_c), dO, B_r, B_c)
 
 
 @given(subjects())
@@ -239,8 +231,8 @@ def gradients(head, dO, B_r=3, B_c=4):
 def test_recomputed_gradients_are_those_of_the_standard_backward(subject):
     head = subject.tensors
     dO = np.random.default_rng(1).normal(size=(head.n_q, head.hsv))
-    found = backward(head, run("fa2", subject), dO, subject.tiling.B_r, subject.tiling.B_c)
-    for one, other in zip(map(found.array, ("dQ", "dK", "dV")), standard_backward(head, dO), strict=True):
+    found = papers.backward(head, run("fa2", subject), dO, subject.tiling.B_r, subject.tiling.B_c)
+    for one, other in zip(map(found.array, ("dQ", "dK", "dV")), papers.standard_backward(head, dO), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-12 * max(1.0, np.abs(other).max()))
 
 
@@ -266,7 +258,7 @@ def by_differences(head, name, dO, step=1e-5):
         for sign in (1, -1):
             moved = array.copy()
             moved[index] += sign * step
-            losses.append((dO * flash_attention_2(replace(head, **{name: moved}), 4, 4).out).sum())
+            losses.append((dO * papers.flash_attention_2(replace(head, **{name: moved}), 4, 4).out).sum())
         found[index] = (losses[0] - losses[1]) / (2 * step)
     return found
 
@@ -275,7 +267,7 @@ def by_differences(head, name, dO, step=1e-5):
 @settings(max_examples=50)
 def test_counted_traffic_of_the_backward_pass_is_the_closed_form(subject):
     head, tiling = subject.tensors, subject.tiling
-    found = backward(head, run("fa2", subject), np.ones((head.n_q, head.hsv)), tiling.B_r, tiling.B_c)
+    found = papers.backward(head, run("fa2", subject), np.ones((head.n_q, head.hsv)), tiling.B_r, tiling.B_c)
     expected = formulas.backward(FormulaSizes.of(head), tiling.B_c)
     assert found.reads.total() == expected.total_reads
     assert found.writes.total() == expected.total_writes

@@ -1,6 +1,5 @@
 """The `study` command: text, JSON, and rejected input."""
 
-import io
 import json
 from dataclasses import replace
 from functools import cache
@@ -8,7 +7,6 @@ from functools import cache
 import numpy as np
 import pytest
 import typer
-from rich.console import Console
 from typer.testing import CliRunner
 
 from fattn_probe.base.errors import ComparisonError, InputError
@@ -19,20 +17,13 @@ from fattn_probe.cli.commands import with_flags
 from fattn_probe.cli.study import study
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.view.show import facts_json
-from fattn_probe.lab.study.command import (
-    ALGORITHMS,
-    StudyOptions,
-    of_head,
-    op_of_case,
-    raise_if_different,
-    run,
-    study_case,
-)
+from fattn_probe.lab.study import command
+from fattn_probe.lab.study.command import ALGORITHMS, StudyOptions, op_of_case, raise_if_different, study_case
 from fattn_probe.lab.study.precisions import VARIANTS, errors
 from fattn_probe.lab.study.show import render, study_json
 from fattn_probe.lab.study.stream_k import divide, read_launch
 from fattn_probe.verdict.truth.reference.adapter import reference_of
-from tests.made import SCENARIOS
+from tests.made import SCENARIOS, shown
 
 
 def case_of(name, place=0):
@@ -45,9 +36,7 @@ def studied(name):
 
 
 def rendered(done, width, steps=16):
-    text = io.StringIO()
-    Console(file=text, width=width, highlight=False).print(render(done, steps))
-    return text.getvalue()
+    return shown(render(done, steps), width)
 
 
 @pytest.fixture
@@ -78,13 +67,13 @@ def test_nothing_is_cut_off_in_a_terminal_of_common_width(name, algorithm, width
 
 def test_the_schedule_numbers_the_tiles_in_the_order_of_the_algorithm():
     case = case_of("gqa")
-    shown = {
+    drawn = {
         name: rendered(study_case(case, name, StudyOptions(tile_q=4, tile_kv=64)), 80).splitlines()
         for name in ("fa1", "fa2")
     }
     rows = {
         name: [line.replace("↑", " ").split() for line in lines if line[:3] in ("0-3", "4-6")]
-        for name, lines in shown.items()
+        for name, lines in drawn.items()
     }
     assert rows["fa1"] == [["0-3", "1", "3", "5", "7"], ["4-6", "2", "4", "6", "8"]]
     assert rows["fa2"] == [["0-3", "1", "2", "3", "4"], ["4-6", "5", "6", "7", "8"]]
@@ -134,7 +123,7 @@ def test_every_kind_of_scenario_equals_the_reference_of_compare(name):
     done = study_case(case, "fa2", StudyOptions(head=case.op.sizes.n_head - 1))
     raise_if_different(done)
     expected = reference_of(case.op, make_inputs(case))[0, :, case.op.sizes.n_head - 1]
-    np.testing.assert_allclose(of_head(done.result, done.subject)[0], expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(command.of_head(done.result, done.subject)[0], expected, rtol=0, atol=1e-12)
 
 
 def test_all_invalid_options_are_reported_in_one_message():
@@ -192,9 +181,9 @@ def test_the_arrays_of_a_case_are_float64():
 def test_an_overflow_of_f16_is_null_in_JSON():
     op = op_of_case(case_of("gqa"))
     subject = replace(studied("gqa").subject, op=replace(op, V=op.V * 1e6))
-    found = errors(subject.tensors, run("standard", subject).out, subject.tiling.B_r, subject.tiling.B_c)
-    shown = study_json(replace(studied("gqa"), precisions=found))["precisions"]
-    (standard,) = [one for one in shown if one["variant"] == "f16-standard"]
+    found = errors(subject.tensors, command.run("standard", subject).out, subject.tiling.B_r, subject.tiling.B_c)
+    listed = study_json(replace(studied("gqa"), precisions=found))["precisions"]
+    (standard,) = [one for one in listed if one["variant"] == "f16-standard"]
     assert standard["rmse"] is None
 
 

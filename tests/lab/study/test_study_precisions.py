@@ -8,22 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fattn_probe.cases.op import Params
+from fattn_probe.lab.study import precisions
 from fattn_probe.lab.study.papers import standard
-from fattn_probe.lab.study.precisions import (
-    LARGEST,
-    PAPER,
-    TILE,
-    VARIANTS,
-    drawn,
-    e4m3,
-    errors,
-    measure,
-    on_hopper,
-    output,
-    quantised,
-    rotation,
-    row_of,
-)
+from fattn_probe.lab.study.precisions import LARGEST, PAPER, TILE, VARIANTS, drawn, e4m3, errors, measure, output
 from fattn_probe.lab.study.problem import MaskRule, StudyHead
 from fattn_probe.llama.launch.architecture import generation_of
 from fattn_probe.verdict.truth.rounding_model.tensor_core import E4M3_LEAST, HOPPER_FP8, Factors, matrix_sum
@@ -54,7 +41,7 @@ def test_each_block_has_a_scale_of_its_own(seed, rows, size):
     random = np.random.default_rng(seed)
     matrix = (size * random.normal(size=(20, 8)) * 10.0 ** random.integers(-3, 3, (20, 1))).astype(np.float32)
     matrix[:rows] = 0
-    blocks = quantised(matrix, rows)
+    blocks = precisions.quantised(matrix, rows)
     for first in range(0, 20, rows):
         part = slice(first, first + rows)
         largest = np.abs(matrix[part]).max()
@@ -66,10 +53,10 @@ def test_each_block_has_a_scale_of_its_own(seed, rows, size):
 
 @pytest.mark.parametrize("d", [1, 2, 64, 72, 80, 128, 576])
 def test_the_rotation_is_orthogonal_and_spreads_an_outlier(d):
-    M = rotation(d, 3)
+    M = precisions.rotation(d, 3)
     np.testing.assert_allclose(M @ M.T, np.eye(d), atol=1e-12)
     assert np.count_nonzero(M[0]) == d & -d
-    assert d == 1 or (rotation(d, 4) != M).any()
+    assert d == 1 or (precisions.rotation(d, 4) != M).any()
 
 
 def one_sum(a, b, c, group, bits):
@@ -97,7 +84,7 @@ def test_the_sums_are_those_of_the_published_models(seed, depth, size):
     random = np.random.default_rng(seed)
     a, b = (e4m3((size * random.normal(size=(depth,)) ** 3).astype(np.float32)) for _ in range(2))
     c = np.float32(one_sum(b[:32], a[:32], 0.0, 32, 13))  # a number that an accumulator can hold
-    found = on_hopper(a[None], b[:, None], np.array([[c]], np.float32))
+    found = precisions.on_hopper(a[None], b[:, None], np.array([[c]], np.float32))
     assert found[0, 0] == one_sum(a, b, c, 32, 13)
 
 
@@ -174,11 +161,11 @@ def test_heads_of_table_3_have_the_papers_distribution():
 
 
 def test_a_row_has_the_root_of_the_mean_square_and_its_standard_error():
-    row = row_of("f16-flash", [1.0, 3.0])
+    row = precisions.row_of("f16-flash", [1.0, 3.0])
     assert row["rmse"] == np.sqrt(2.0)
     assert row["spread"] == pytest.approx(np.sqrt(2.0) / np.sqrt(2) / (2 * np.sqrt(2.0)))
     assert row["paper"] == PAPER["f16-flash"]
-    assert row_of("f16-flash", [1.0])["spread"] == 0
+    assert precisions.row_of("f16-flash", [1.0])["spread"] == 0
 
 
 def test_table_3_on_small_heads():

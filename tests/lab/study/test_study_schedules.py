@@ -6,24 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fattn_probe.lab.study import warpgroups
 from fattn_probe.lab.study.schedules import broken_rules, schedule_head, table_of
-from fattn_probe.lab.study.warpgroups import (
-    EXPONENTIALS,
-    RINGS,
-    SCHEDULES,
-    TENSOR_CORES,
-    TMA,
-    Registers,
-    Tell,
-    Wait,
-    WarpgroupPlan,
-    Work,
-    programs,
-    registers_of,
-    run,
-    simulate,
-    slots_of,
-)
+from fattn_probe.lab.study.warpgroups import RINGS, SCHEDULES, Tell, Wait, WarpgroupPlan, Work, run
 from tests.lab.study.drawn_ops import made_op
 
 plans = st.builds(
@@ -66,7 +51,7 @@ def test_two_stages_are_enough_with_a_producer_and_one_without_overlap(plan):
 @settings(max_examples=100)
 def test_a_unit_never_does_more_than_a_slot_of_work_in_a_slot(plan):
     events = run(plan).events
-    work = {TMA: plan.load, TENSOR_CORES: plan.product, EXPONENTIALS: plan.softmax}
+    work = {warpgroups.TMA: plan.load, warpgroups.TENSOR_CORES: plan.product, warpgroups.EXPONENTIALS: plan.softmax}
     for unit, slots in work.items():
         ends = sorted(event.end for event in events if event.unit == unit)
         first = min((event.start for event in events if event.unit == unit), default=0)
@@ -147,32 +132,38 @@ def test_missing_repeated_and_misplaced_work_is_refused():
 def test_a_ring_that_does_not_wait_for_the_release_is_refused():
     eager = {
         name: tuple(step for step in program if not (name == "producer" and isinstance(step, Wait)))
-        for name, program in programs(PLAN).items()
+        for name, program in warpgroups.programs(PLAN).items()
     }
-    assert any("overwrites" in rule for rule in broken_rules(simulate(eager).events, PLAN))
+    assert any("overwrites" in rule for rule in broken_rules(warpgroups.simulate(eager).events, PLAN))
 
 
 def test_two_actors_share_a_unit_and_one_that_waits_for_nothing_is_a_deadlock():
     def work(name, slots):
         return Work("unit", name, None, None, slots, name)
 
-    found = simulate({"A": (work("a", 1), Wait(("a",)), Tell("go"), work("b", 2)), "B": (work("c", 2), Wait(("go",)))})
+    found = warpgroups.simulate(
+        {"A": (work("a", 1), Wait(("a",)), Tell("go"), work("b", 2)), "B": (work("c", 2), Wait(("go",)))}
+    )
     assert [(event.what, event.start, event.end) for event in found.events] == [("a", 0, 2), ("c", 0, 4), ("b", 2, 5)]
     assert not found.deadlock
-    assert simulate({"A": (Wait(("never",)),), "B": ()}).deadlock == {"A": ("never",)}
+    assert warpgroups.simulate({"A": (Wait(("never",)),), "B": ()}).deadlock == {"A": ("never",)}
 
 
 def test_slots_follow_from_the_sizes():
-    assert slots_of(64, 128) == (1, 1)
-    assert slots_of(64, 64) == (1, 2)  # half the products' work for each exponential
-    assert slots_of(16, 128) == (5, 1)  # few queries share a load
+    assert warpgroups.slots_of(64, 128) == (1, 1)
+    assert warpgroups.slots_of(64, 64) == (1, 2)  # half the products' work for each exponential
+    assert warpgroups.slots_of(16, 128) == (5, 1)  # few queries share a load
 
 
 def test_setmaxnreg_moves_registers_from_the_producer_to_the_consumers():
-    assert registers_of(WarpgroupPlan(4, 2, "both"), 64, 128, 128) == Registers(168, 24, 240, 192)
-    assert registers_of(WarpgroupPlan(4, 2, "ping-pong"), 64, 128, 128).accumulators == 128
-    assert registers_of(WarpgroupPlan(4, 2, "none", consumers=1), 64, 64, 64) == Registers(256, 56, 256, 64)
-    assert registers_of(WarpgroupPlan(4, 2, "none", producer=False), 64, 64, 64) == Registers(256, 0, 256, 64)
+    assert warpgroups.registers_of(WarpgroupPlan(4, 2, "both"), 64, 128, 128) == warpgroups.Registers(168, 24, 240, 192)
+    assert warpgroups.registers_of(WarpgroupPlan(4, 2, "ping-pong"), 64, 128, 128).accumulators == 128
+    assert warpgroups.registers_of(WarpgroupPlan(4, 2, "none", consumers=1), 64, 64, 64) == warpgroups.Registers(
+        256, 56, 256, 64
+    )
+    assert warpgroups.registers_of(WarpgroupPlan(4, 2, "none", producer=False), 64, 64, 64) == warpgroups.Registers(
+        256, 0, 256, 64
+    )
 
 
 def test_the_table_has_every_schedule_and_says_which_deadlock():

@@ -10,7 +10,8 @@ from fattn_probe.base.fingerprint import Fingerprint
 from fattn_probe.llama.build.ensure import export, is_complete, open_build
 from fattn_probe.llama.build.key import MANIFESTS, Build, BuildRequest, Contents, Manifest, folder_of, key_of
 from fattn_probe.llama.build.toolchain import Toolchain, version_line
-from tests.llama.build.tree import add_libllama, make_tree
+from tests.llama.build.tree import LIBLLAMA, make_tree
+from tests.llama.source.fake_index import write_tree
 
 GXX = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/include"))
 CONTENTS = Contents(("mma 64,64,8,8", "tile 64,64"), (), ("fattn-runner",))
@@ -177,7 +178,7 @@ def test_a_build_has_the_libllama_of_its_tree(tmp_path):
     tree = make_tree(tmp_path)
     wanted = Contents(programs=("fattn-runner", "fattn-capture"), architectures=("qwen2.cpp",))
     assert wanted.for_tree(tree) == Contents(programs=("fattn-runner",))
-    add_libllama(tmp_path)
+    write_tree(tmp_path, LIBLLAMA)
     first = wanted.for_tree(tree)
     assert (first.programs, first.architectures) == (wanted.programs, wanted.architectures)
     (tmp_path / "src/llama.cpp").write_text("int other;\n")

@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from fattn_probe.base.errors import BuildError
 from fattn_probe.base.workers import threads
 from fattn_probe.llama.build.ninja import JobSlots, failed_step, first_errors, parse_status, run_ninja, steps_to_do
 from fattn_probe.llama.build.steps import BuildStep, Plan
+from tests.base.test_signals import nothing_left
 from tests.made import executable
 
 FAILED = """\
@@ -178,16 +178,10 @@ with spawned(["sh", "-c", "echo $$; exec sleep 60"], {}) as (child, terminal):
 
 
 @pytest.mark.parametrize("prefix", [[], ["nohup"]])
-def test_a_killed_build_leaves_no_compilers_behind(prefix):
-    builder = subprocess.Popen([*prefix, sys.executable, "-c", BUILDER], stdout=subprocess.PIPE, text=True)
-    child = int(builder.stdout.readline())
-    os.kill(child, 0)
+def test_a_killed_build_leaves_no_compilers_behind(prefix, tmp_path):
+    env = os.environ | {"MARK": str(tmp_path)}
+    builder = subprocess.Popen([*prefix, sys.executable, "-c", BUILDER], stdout=subprocess.PIPE, env=env)
+    os.kill(int(builder.stdout.readline()), 0)
     builder.kill()
     builder.communicate()
-    for _ in range(100):
-        try:
-            os.kill(child, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    pytest.fail(f"process {child} outlived its builder")
+    assert nothing_left(str(tmp_path))

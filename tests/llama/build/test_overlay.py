@@ -16,7 +16,8 @@ from fattn_probe.llama.build.sources import CUDA, launches_file, read_sources
 from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.tree import digest_tree
-from tests.llama.build.tree import FILES, add_libllama, make_tree
+from tests.llama.build.tree import FILES, LIBLLAMA, make_tree
+from tests.llama.source.fake_index import write_tree
 
 DIFF = """\
 --- a/ggml/src/ggml-cuda/convert.cu
@@ -72,7 +73,7 @@ def test_libllama_is_copied_for_the_programs_that_have_it(tmp_path):
         prepared(tmp_path / "tree", tmp_path / "build", **contents)
         return (tmp_path / "build/overlay/src/models/qwen2.cpp").is_file()
 
-    add_libllama(tmp_path / "tree")
+    write_tree(tmp_path / "tree", LIBLLAMA)
     assert not copied(programs=("fattn-runner",))
     assert copied(programs=("fattn-runner", "fattn-capture"), libllama="1")
     assert '#define LLAMA_VERSION "11549"' in (tmp_path / "build/overlay/src/llama-version.h").read_text()
@@ -85,7 +86,7 @@ def test_libllama_is_copied_for_the_programs_that_have_it(tmp_path):
 
 def test_files_of_libllama_that_do_not_compile_together_are_compiled_apart(tmp_path, monkeypatch):
     tree, plans = make_tree(tmp_path / "tree"), list[str]()
-    add_libllama(tmp_path / "tree")
+    write_tree(tmp_path / "tree", LIBLLAMA)
     contents = Contents((), (), ("fattn-capture",), libllama="1")
 
     def ninja(growth, targets=(), **_):

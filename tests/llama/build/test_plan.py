@@ -1,27 +1,26 @@
+"""The files that a build compiles, its steps and their flags, and the trees that cannot be built."""
+
+import platform
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fattn_probe.llama.build.flags import Flags
-from fattn_probe.llama.build.key import (
-    CAPTURE,
-    CPU_RUNNER,
-    DEVICE_CAPTURE,
-    RUNNER,
-    TEST_BACKEND_OPS,
-    BuildRequest,
-    Contents,
-)
+from fattn_probe.base.errors import InputError
+from fattn_probe.llama.build import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, BuildRequest, simulator_flags
+from fattn_probe.llama.build.flags import SIM_QUICK, Flags
+from fattn_probe.llama.build.key import CAPTURE, DEVICE_CAPTURE, Contents
+from fattn_probe.llama.build.make import check_contents
 from fattn_probe.llama.build.plan import CUDA_LIBRARY, Planner, case_file, case_text, common_text, launches_text
 from fattn_probe.llama.build.simulator_flags import (
+    ARITHMETIC,
     DEBUGGED,
     SIM_HOST,
     SIM_KERNELS,
     SIMULATOR,
-    TENSOR_CORE_GENERATIONS,
-    TENSOR_CORES,
+    X86_V3,
     SimulatorFlags,
 )
 from fattn_probe.llama.build.sources import CONVERSIONS_TO_F16, common_files, launching_files, read_sources
@@ -30,7 +29,8 @@ from fattn_probe.llama.build.stamp import NATIVE
 from fattn_probe.llama.build.toolchain import Toolchain
 from fattn_probe.llama.source import KernelCase
 from fattn_probe.llama.source.patches import Patch
-from tests.llama.build.tree import add_libllama, make_tree
+from tests.llama.build.tree import LIBLLAMA, make_tree
+from tests.llama.source.fake_index import write_tree
 
 SIM = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/cuda/include"))
 CUDA = Toolchain(
@@ -82,7 +82,7 @@ def test_the_runner_is_built_without_what_it_does_not_call(tmp_path):
 
 
 def test_capture_has_libllama_with_the_wanted_architectures_and_stubs_for_the_others(tmp_path):
-    add_libllama(tmp_path)
+    write_tree(tmp_path, LIBLLAMA)
     plan = plan_of(tmp_path, Contents((), (), (CAPTURE,), architectures=("qwen2.cpp",)))
     assert links(plan) == ["lib/libggml-cpu.so", "lib/libggml-base.so", "bin/fattn-capture"]
     compiled = {source for source in sources(plan) if source.startswith("overlay/src/")}
@@ -103,7 +103,7 @@ def test_capture_has_libllama_with_the_wanted_architectures_and_stubs_for_the_ot
 
 
 def test_a_program_for_whole_models_on_a_device_has_both_backends(tmp_path):
-    add_libllama(tmp_path)
+    write_tree(tmp_path, LIBLLAMA)
     contents = Contents((), ("rope.cu", "template-instances/mmf-instance-ncols_1.cu"), (CAPTURE, DEVICE_CAPTURE))
     assert contents.has_libllama
     plan = plan_of(tmp_path, contents, "cuda")
@@ -345,11 +345,11 @@ def test_other_conversions_than_those_to_f16_are_added_when_a_run_misses_one(tmp
 
 
 def test_tensor_cores_are_compiled_for_each_generation_and_not_for_amd(tmp_path):
-    for name in TENSOR_CORES:
+    for name in simulator_flags.TENSOR_CORES:
         firsts = re.findall(r"SIMT_ARCH >= (\d+)", (NATIVE / name).read_text())
-        assert firsts == [str(first) for first in TENSOR_CORE_GENERATIONS if first]
+        assert firsts == [str(first) for first in simulator_flags.TENSOR_CORE_GENERATIONS if first]
     found = sources(plan_of(tmp_path, Contents((), (), (RUNNER,)), arch="gfx942"))
-    assert not {f"native/{name}" for name in TENSOR_CORES}.intersection(found)
+    assert not {f"native/{name}" for name in simulator_flags.TENSOR_CORES}.intersection(found)
 
 
 def test_a_build_with_a_file_that_launches_its_kernels_has_no_other_for_that(tmp_path):
@@ -457,3 +457,85 @@ def test_only_a_build_with_mutants_has_their_switches(tmp_path):
     )
     assert "native/sim/mutant.h" not in plain
     assert "-include native/sim/mutant.h" in " ".join(switched)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "macro"),
+    [
+        (f"{CUDA_FOLDER}/fattn-tile.cuh", None, r"DECL_FATTN_TILE_CASE\(DKQ, DV\)"),
+        # March 2025: one head size
+        (
+            f"{CUDA_FOLDER}/fattn-mma-f16.cuh",
+            "#define DECL_FATTN_MMA_F16_CASE(D, ncols1, ncols2) void mma()",
+            "DECL_FATTN_MMA_F16",
+        ),
+        (
+            f"{CUDA_FOLDER}/fattn-vec.cuh",
+            "// #define DECL_FATTN_VEC_CASE(D, type_K, type_V) void vec()",
+            "DECL_FATTN_VEC_CASE",
+        ),
+    ],
+)
+def test_a_tree_with_other_attention_kernels_is_refused_in_one_sentence(tmp_path, file, text, macro):
+    tree = make_tree(tmp_path)
+    (tmp_path / file).unlink()
+    if text:
+        (tmp_path / file).write_text(text)
+    with pytest.raises(
+        InputError, match=rf"\A.*does not know this tree's attention kernels: .* does not define {macro}.*\Z"
+    ):
+        read_sources(tree, (), "x86_64")
+
+
+def test_a_tree_of_2024_is_refused_for_its_kernels_although_files_are_elsewhere(tmp_path):
+    tree = make_tree(tmp_path)
+    for name in (f"{CUDA_FOLDER}/fattn-tile.cuh", f"{CUDA_FOLDER}/ggml-cuda.cu", "ggml/src/ggml-cpu/CMakeLists.txt"):
+        (tmp_path / name).unlink()
+    with pytest.raises(InputError, match="does not know this tree's attention kernels"):
+        read_sources(tree, (), "x86_64")
+
+
+def test_upstreams_test_of_a_tree_without_it_is_one_sentence(tmp_path):
+    tree = make_tree(tmp_path)
+    sources, contents = read_sources(tree, (), "x86_64"), Contents((), (), (TEST_BACKEND_OPS,))
+    check_contents(tree, contents, sources)
+    (tmp_path / "tests/test-backend-ops.cpp").unlink()
+    with pytest.raises(InputError, match=r"'path:small': this tree has no tests/test-backend-ops\.cpp"):
+        check_contents(tree, contents, sources)
+
+
+def test_the_cpu_backend_has_what_attention_and_models_call(tmp_path):
+    files = read_sources(make_tree(tmp_path), (), "x86_64").cpu
+    assert files == ("ggml-cpu/ggml-cpu.c", "ggml-cpu/amx/amx.cpp", "ggml-cpu/arch/x86/quants.c")
+
+
+def test_a_cpu_backend_without_a_list_of_its_files_is_one_sentence_where_it_is_needed(tmp_path):
+    tree = make_tree(tmp_path)
+    (tmp_path / "ggml/src/ggml-cpu/CMakeLists.txt").write_text("add_library(ggml-cpu ggml-cpu.c)\n")
+    sources = read_sources(tree, (), "x86_64")
+    check_contents(tree, Contents((), (), (RUNNER,)), sources)
+    for program in (CPU_RUNNER, TEST_BACKEND_OPS):
+        with pytest.raises(InputError, match=r"'path:small': .*CMakeLists\.txt has no list GGML_CPU_SOURCES"):
+            check_contents(tree, Contents((), (), (program,)), sources)
+
+
+LOOP = """
+float dot(const float * values, const int * columns, const float * x, int n) {
+    float sum = 0.0f;
+    for (int i = 0; i < n; i++) {
+        sum += values[i] * x[columns[i]];
+    }
+    return sum;
+}
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="fused multiply-adds have other names here")
+@pytest.mark.parametrize("tuning", ["-mtune=generic", "-mtune=znver3"])
+@pytest.mark.parametrize("flavour", ["release", "check", "count"])
+def test_a_sum_of_products_in_a_loop_is_fused_whatever_the_processor(tuning, flavour):
+    """g++ 13 tunes `generic` as older ones tune `znver3`: it would keep the product and the sum apart."""
+    flags = (*simulator_flags.SIM_OPTIMISATION[flavour], *(SIM_QUICK if flavour == "release" else ()))
+    words = ["g++", *flags, *X86_V3, *ARITHMETIC, tuning, "-S", "-x", "c++", "-", "-o-"]
+    made = subprocess.run(words, input=LOOP, capture_output=True, text=True, check=True).stdout
+    assert "vfmadd" in made and "vmulss" not in made

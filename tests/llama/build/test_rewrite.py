@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fattn_probe.llama.build.rewrite import Style, rewrite
 from fattn_probe.llama.build.rewrite_checker import without_conversions
 from fattn_probe.llama.build.rewrite_kernels import KernelInfo
+from tests.llama.build.rewriting import squeezed
 
 PTX = frozenset(
     (
@@ -25,10 +26,6 @@ def device(body: str) -> str:
     """A body as that of a device function, rewritten."""
     head, tail = "static __device__ void f() { ", " }"
     return rewritten(head + body + tail).removeprefix(head).removesuffix(tail)
-
-
-def squeezed(text: str) -> str:
-    return re.sub(r"\s+", " ", text)
 
 
 def test_a_trap_of_hip_ends_in_the_simulator():

@@ -1,19 +1,14 @@
-"""Which loops of shuffles become one warp instruction, and which of products the lanes may pass one after the other."""
+"""Loops of shuffles, loops that lanes may run ahead in, and what the checker is told: copies, the pool, variables."""
 
 import re
 
 import pytest
 
-from fattn_probe.llama.build.rewrite import rewrite
+from fattn_probe.llama.build.rewrite import Style, rewrite
+from tests.llama.build.rewriting import device, one_line
 
 SHUFFLES = "for (int offset = width/2; offset > 0; offset >>= 1)"
 LOOP = "for (int k = 0; k < n; k += 8) { tile A; load_ldmatrix(A, x + k, stride); mma(C[k/8], A, B[k/8]); }"
-
-
-def device(body):
-    """A body as that of a device function, rewritten, on one line."""
-    text = rewrite(f"static __device__ void f() {{ {body} }}", "file.cu", frozenset()).text
-    return re.sub(r"\s+", " ", text)
 
 
 def brackets(body):
@@ -79,19 +74,19 @@ def test_a_loop_is_bracketed_unless_it_does_something_else(inside, calls):
     ],
 )
 def test_other_functions_stay_as_they_are(function):
-    assert not re.search("ahead|butterfly", rewrite(function, "file.cu", frozenset()).text)
+    assert not re.search("ahead|butterfly", one_line(function))
 
 
 @pytest.mark.parametrize("name", ["mma", "load_ldmatrix", "load_ldmatrix_trans_swizzled", "load_generic"])
 @pytest.mark.parametrize("ordinary", ["t.x[0] = xs[0];", "ggml_cuda_memcpy_1<16>(t.x, xs);"])
 def test_lanes_catch_up_where_a_fragment_is_handled_element_by_element(name, ordinary):
     text = f"static __device__ void {name}(tile & t, const int * xs) {{\n#ifdef VOLTA\n{ordinary}\n#endif\n}}"
-    assert f"simt::end_ahead(); {ordinary}" in rewrite(text, "file.cu", frozenset()).text
+    assert f"simt::end_ahead(); {ordinary}" in one_line(text)
 
 
 def test_lanes_catch_up_before_a_loop_without_braces():
     text = "static __device__ void load_generic(tile & t) { for (int l = 0; l < t.ne; ++l) t.x[l] = 0; }"
-    assert "{ simt::end_ahead(); for (int l" in rewrite(text, "file.cu", frozenset()).text
+    assert "{ simt::end_ahead(); for (int l" in one_line(text)
 
 
 @pytest.mark.parametrize(
@@ -132,3 +127,85 @@ def test_lines_of_shuffles_stay_where_they_are():
 )
 def test_other_loops_of_shuffles_stay_as_they_are(loop):
     assert "butterfly" not in device(loop)
+
+
+def test_both_sides_of_a_vector_s_copy_are_marked():
+    text = device("((int4 *) dst)[i + 1] = ((const int4 *) src)[i];")
+    assert "SIMT_WHOLE(((int4 *) dst)[i + 1]) = SIMT_WHOLE(((const int4 *) src)[i]);" in text
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "((int *) dst)[i] = ((const int *) src)[i];",  # no vector
+        "((int4 *) dst)[i] = zero;",
+        "dst[i] = ((const int4 *) src)[i];",
+        "((int4 *) dst)[i] = ((const int4 *) src)[i].x;",
+        "((float4 *) dst)[i] += ((const float4 *) src)[i];",
+    ],
+)
+def test_other_statements_are_no_copies(statement):
+    assert "SIMT_WHOLE" not in device(statement)
+
+
+POOL = """struct ggml_cuda_pool_leg : public ggml_cuda_pool {
+    void clear_pool() { CUDA_CHECK(cudaFree(b.ptr)); }
+    void * alloc(size_t size, size_t * actual_size) override {
+        if (b.size >= size) {
+            return b.ptr ? 0 : ptr;
+        }
+        return ptr;
+    }
+    void free(void * buffer, size_t size) override {
+        b.ptr = buffer;
+    }
+};
+"""
+
+
+def test_the_pool_says_what_it_has_back_and_what_it_hands_out():
+    made = rewrite(POOL, "ggml-cuda.cu", frozenset()).text
+    assert made.splitlines()[2].endswith("override { void *simt_hand_out(void *);")
+    assert made.splitlines()[6].strip() == "return simt_hand_out(ptr);"
+    assert made.splitlines()[8].endswith("override { void simt_give_back(void *); simt_give_back(buffer);")
+    assert made.count("\n") == POOL.count("\n")
+
+
+def test_other_classes_with_such_members_are_left_alone():
+    text = POOL.replace("ggml_cuda_pool_leg", "another_pool")
+    assert rewrite(text, "ggml-cuda.cu", frozenset()).text == text
+
+
+def guarded(text):
+    made = rewrite(text, "a.cu", frozenset(), Style(whole=True)).text
+    assert made.count("\n") == text.count("\n")
+    return re.findall(r"SIMT_GUARD\w*\(.*?\)", made)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("__device__ float g[4];", ["SIMT_GUARD(, g)"]),
+        ("static __device__ int a, b[2][3];", ["SIMT_GUARD(static, a)", "SIMT_GUARD(static, b)"]),
+        ("__constant__ float c[2] = {1, 2}, d;", ["SIMT_GUARD_INITIALISED(, c)", "SIMT_GUARD(, d)"]),
+        ("__device__ int n{f(3, 4)};", ["SIMT_GUARD_INITIALISED(, n)"]),
+        ("__device__ __managed__ int total;", ["SIMT_GUARD(, total)"]),
+        ("__device__ std::pair<int, float> pair[2];", ["SIMT_GUARD(, pair)"]),
+        ("__constant__ struct { int x; } s;", ["SIMT_GUARD(, s)"]),
+        ("__align__(16) __device__ char bytes[16];", ["SIMT_GUARD(, bytes)"]),
+        ("__device__ __align__(16) char bytes[16];", ["SIMT_GUARD(, bytes)"]),
+        ("namespace a::b { namespace { __device__ int x; } }", ["SIMT_GUARD(, x)"]),
+        ('extern "C" { __device__ int x; }', ["SIMT_GUARD(, x)"]),
+        ("extern __device__ float g[];", []),
+        ("__device__ float f(float x);", []),
+        ("__device__ float f(float x) { int y = 2; return x * y; }", []),
+        ("__device__ const float table[2] = {1, 2};", []),
+        ("template <typename T> __device__ T value;", []),
+        ("struct S { __device__ int f(); static __device__ int x; };", []),
+        ("__global__ void k() { __shared__ int x; static __device__ int y; }", []),
+        ("__device__ float (*pointer)(float) = f;", []),
+        ("__device__ S::S() : x(1), y{2} {}", []),
+    ],
+)
+def test_variables_outside_of_functions_are_guarded_and_other_declarations_stay(text, names):
+    assert guarded(text) == names

@@ -1,18 +1,18 @@
 """Bool template parameters that only conditions read become arguments of one copy of a function."""
 
+import functools
 import re
 import subprocess
 
 import pytest
 
-from fattn_probe.llama.build.rewrite import Style, rewrite
+from fattn_probe.llama.build.rewrite import Style
+from tests.llama.build.rewriting import one_line
 
 LOAD = "template<int n, bool oob> static __device__ int load(const int i) { return !oob || i < n ? i : -1; } "
 
 
-def rewritten(text, name="fattn-x.cuh", style=Style()):  # noqa: B008
-    """A file's text, rewritten, on one line."""
-    return re.sub(r"\s+", " ", rewrite(text, name, frozenset(), style).text)
+rewritten = functools.partial(one_line, name="fattn-x.cuh")
 
 
 def flags(text):
@@ -88,7 +88,7 @@ def test_one_function_of_two_that_must_stay_keeps_the_other():
 
 
 def test_only_attention_kernels_compiled_apart():
-    assert "simt_once" not in rewritten(LOAD, "common.cuh")
+    assert "simt_once" not in rewritten(LOAD, name="common.cuh")
     assert "simt_once" not in rewritten(LOAD, style=Style(apart=False))
     assert "simt_once" not in rewritten(LOAD, style=Style(bodies="none"))
 

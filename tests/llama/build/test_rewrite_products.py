@@ -1,22 +1,22 @@
-"""Which product a sum is fused with, as nvcc does it (docs/measurements/agreement.md)."""
+"""Which product a sum is fused with, as nvcc does it (docs/measurements/agreement.md); what divisions compute."""
 
+import random
 import re
+import shutil
 import subprocess
 
 import pytest
 
 from fattn_probe.llama.build.rewrite import Style, rewrite
 from fattn_probe.llama.build.stamp import NATIVE
+from tests.llama.build.rewriting import one_line
 
 SOFTCAP = "if (capped) { X = softcap*tanhf(X); }"
 
 
-def device(body, parameters=""):
+def device(body):
     """A body as that of a device function template, rewritten, on one line."""
-    text = rewrite(
-        f"template<bool capped, int n> __device__ void f({parameters}) {{ {body} }}", "f.cu", frozenset()
-    ).text
-    return re.sub(r"\s+", " ", text)
+    return one_line(f"template<bool capped, int n> __device__ void f() {{ {body} }}")
 
 
 def conditions(body):
@@ -97,7 +97,7 @@ def test_each_element_has_one_sum_that_is_fused():
 
 
 def for_amd(body):
-    return " ".join(rewrite(f"__device__ void f() {{ {body} }}", "f.cu", frozenset(), Style(hip=True)).text.split())
+    return one_line(f"__device__ void f() {{ {body} }}", style=Style(hip=True))
 
 
 REDUCED = "float X[n]; X[0] *= f; X[0] = warp_reduce_sum(X[0]);"
@@ -136,8 +136,7 @@ LOAD = "__device__ void load(int n) { if (n == 1 || j < n) { g(!n || j < 3 ? a :
 def test_the_branches_of_a_function_between_the_two_are_counted():
     """As in the tile kernel: nvcc inlines `load`, and a branch in it ends the product's basic block."""
     head = "template<typename T_X> __device__ void f(T_X * const X)"
-    text = f"{LOAD} {head} {{ X[i] *= s; for (int k = 0; k < 4; ++k) {{ load(k); X[i] += a*b; }} }}"
-    text = re.sub(r"\s+", " ", rewrite(text, "f.cu", frozenset()).text)
+    text = one_line(f"{LOAD} {head} {{ X[i] *= s; for (int k = 0; k < 4; ++k) {{ load(k); X[i] += a*b; }} }}")
     factors = "T_X simt_left_X[255], simt_right_X[255]; bool simt_is_product_X = false; unsigned simt_branches_X = 0;"
     assert f"{{ {factors} simt_left_X[ i ] = X [ i ]" in text
     assert "simt_is_product_X = true, simt_branches_X = simt::branches();" in text
@@ -156,7 +155,7 @@ def test_the_branches_of_a_function_between_the_two_are_counted():
 )
 def test_no_other_branch_is_counted(text):
     log = "__device__ void log(int n) { if (n) { g(); } }"
-    assert "simt::branch" not in rewrite(f"{LOAD} {log} {text}", "f.cu", frozenset()).text
+    assert "simt::branch" not in one_line(f"{LOAD} {log} {text}")
 
 
 PROGRAM = """
@@ -205,3 +204,65 @@ def test_a_test_may_choose_the_product():
     assert f"X[0] = mask ? SIMT_IS_CONSTANT(mask) ? {earlier} : {one_of}: X [ 0 ] + 0.0f;" in text
     text = device("float X[n]; X[0] += mask ? slope*m : 0.0f;")  # no earlier product
     assert "SIMT_IS_CONSTANT(mask) ? simt::add(X [ 0 ], slope, m) : simt::add_one_of(" in text
+
+
+HEADER = """
+#include <cstdio>
+#define __device__
+#define SIMT_INTO(type)
+namespace simt {
+struct divided_by_t {};
+inline constexpr divided_by_t divided_by{};
+template <typename A> struct numerator { A a; };
+template <typename A> constexpr numerator<A> operator*(A a, divided_by_t) { return {a}; }
+template <typename A, typename B> constexpr auto operator*(numerator<A> n, B b) { return n.a / b; }
+template <typename B> struct reciprocal { B b; };
+struct remainder_by_t {};
+inline constexpr remainder_by_t remainder_by{};
+template <typename A> struct remainder { A a; };
+template <typename A> constexpr remainder<A> operator*(A a, remainder_by_t) { return {a}; }
+template <typename A, typename B> constexpr auto operator*(remainder<A> n, B b) { return n.a % b; }
+struct reciprocal_of_t { template <typename B> constexpr reciprocal<B> operator=(B b) const { return {b}; } };
+inline constexpr reciprocal_of_t reciprocal_of{};
+template <typename A, typename B> constexpr A & operator*=(A & a, reciprocal<B> r) { return a = a / r.b; }
+}
+static const int i = 17, j = -5, k = 3, t[2] = {7, 2};
+static const float x = 2.75f, y = -0.625f;
+static const double z = 9.5;
+static int f(int n) { return n + 1; }
+"""
+LEAVES = ["i", "j", "k", "x", "y", "z", "t[0]", "t[k/3]", "f(i)", "-k", "(float) i", "7", "2.5f", "(int) sizeof(x)"]
+OPERATORS = ["/", "/", "/", "*", "+", " - ", " / ", " * ", " < "]
+STATEMENTS = """
+    int n = 100; n /= k + 1; n /= n / 9 / 2;
+    n += 1000 % i * 3 / k % 7 + n % (k + 2) / 1 - i % k % 2;
+    float a = 3.5f; a /= 2*x; a = a / y / 2 > 1 ? a/x : x/a;
+    constexpr int c = 64/8; int array[c/2 + 6/4]; array[1/2] = c;
+    switch (n) { case 256/c/8: n = 3; break; default: n = 4; }
+    for (int o = 32/c; o > 0; o /= 2) { n += o; }
+    return n + a + sizeof(array) + array[0];
+"""
+
+
+def expression(source: random.Random, depth: int) -> str:
+    if depth == 0:
+        return source.choice(LEAVES)
+    text = expression(source, depth - 1) + source.choice(OPERATORS) + expression(source, source.randrange(depth))
+    return f"(x + ({text}))" if source.random() < 0.3 else text  # a float, for no integer divisor may be 0
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_division_keeps_its_meaning(tmp_path):
+    source = random.Random(0)
+    expressions = [expression(source, 1 + number % 4) for number in range(150)]
+    prints = "".join(f'std::printf("%a\\n", (double) ({text}));\n' for text in expressions)
+    body = f'{{ {prints} }} {{ auto g = [] {{ {STATEMENTS} }}; std::printf("%a\\n", (double) g()); }}'
+    plain, device = f"void plain() {{ {body} }}\n", f"__device__ void device() {{ {body} }}\n"
+    rewritten = rewrite(device, "file.cu", frozenset()).text
+    assert rewritten.count("divided_by") > 100
+    (tmp_path / "main.cpp").write_text(HEADER + plain + rewritten + "int main() { plain(); device(); }\n")
+    options = ["-std=c++17", "-O0", "-fwrapv", "-w", "main.cpp", "-o", "main"]
+    subprocess.run(["g++", *options], cwd=tmp_path, check=True)
+    lines = subprocess.run([tmp_path / "main"], check=True, capture_output=True, text=True).stdout.split("\n")[:-1]
+    assert len(lines) == 2 * len(expressions) + 2
+    assert lines[: len(lines) // 2] == lines[len(lines) // 2 :]

@@ -1,15 +1,6 @@
 import pytest
 
-from fattn_probe.llama.build.symbols import (
-    case_of,
-    class_name,
-    defines,
-    defining_class,
-    defining_source,
-    demangle,
-    function_name,
-    product_of,
-)
+from fattn_probe.llama.build import symbols
 from fattn_probe.llama.source import KernelCase
 
 TYPES = {0: "f32", 1: "f16", 2: "q4_0", 8: "q8_0", 30: "bf16"}
@@ -51,13 +42,13 @@ ARGS = "(ggml_backend_cuda_context&, ggml_tensor*)"
     ],
 )
 def test_case_of_a_symbol(name, case):
-    found = case_of(name + ARGS, {case.name: case for case in CASES}, TYPES)
+    found = symbols.case_of(name + ARGS, {case.name: case for case in CASES}, TYPES)
     assert (found.name if found else None) == case
 
 
 def test_symbols_are_demangled_and_others_left():
-    assert demangle("_Z14ggml_cuda_infov") == "ggml_cuda_info()"
-    assert demangle("ggml_abort") == "ggml_abort"
+    assert symbols.demangle("_Z14ggml_cuda_infov") == "ggml_cuda_info()"
+    assert symbols.demangle("ggml_abort") == "ggml_abort"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +61,7 @@ def test_symbols_are_demangled_and_others_left():
     ],
 )
 def test_bare_name_of_a_function(name, function):
-    assert function_name(name) == function
+    assert symbols.function_name(name) == function
 
 
 BINBCAST = """
@@ -104,15 +95,15 @@ bool ggml_cuda_should_use_topk_moe(const ggml_tensor * softmax,
     ],
 )
 def test_definitions_are_told_from_declarations(function, defined):
-    assert defines(BINBCAST, function) is defined
+    assert symbols.defines(BINBCAST, function) is defined
 
 
 def test_the_file_that_defines_a_function(tmp_path):
     (tmp_path / "acc.cu").write_text("void ggml_cuda_op_acc(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {\n}\n")
     (tmp_path / "binbcast.cu").write_text(BINBCAST)
     files = sorted(tmp_path.iterdir())
-    assert defining_source("ggml_cuda_op_add" + ARGS, files) == "binbcast.cu"
-    assert defining_source("ggml_cuda_op_nothing" + ARGS, files) is None
+    assert symbols.defining_source("ggml_cuda_op_add" + ARGS, files) == "binbcast.cu"
+    assert symbols.defining_source("ggml_cuda_op_nothing" + ARGS, files) is None
 
 
 MODELS = {
@@ -144,12 +135,12 @@ MODELS = {
 def test_the_file_of_a_class(tmp_path, name, file):
     for path, text in MODELS.items():
         (tmp_path / path).write_text(text)
-    assert defining_class(name, sorted(tmp_path.iterdir())) == file
+    assert symbols.defining_class(name, sorted(tmp_path.iterdir())) == file
 
 
 def test_the_class_of_a_function():
-    assert class_name("void a::b<c::d>::e(f::g)") == "void a::b"
-    assert class_name("free_function(int)") == ""
+    assert symbols.class_name("void a::b<c::d>::e(f::g)") == "void a::b"
+    assert symbols.class_name("free_function(int)") == ""
 
 
 @pytest.mark.parametrize(
@@ -170,4 +161,4 @@ def test_the_file_of_an_instance_of_matrix_products(tmp_path, name, file):
         (folder / instance).write_text(f'#include "../{header}.cuh"\n\nDECL_{family}_CASE({argument});\n')
     (tmp_path / "mmf.cuh").write_text("template <typename T, int rows, int cols> void mul_mat_f_cuda(const T * x) {")
     (tmp_path / "mmq.cuh").write_text("template <ggml_type type> void mul_mat_q_case(context & ctx) {")
-    assert product_of(name, sorted(folder.iterdir()), TYPES) == file
+    assert symbols.product_of(name, sorted(folder.iterdir()), TYPES) == file

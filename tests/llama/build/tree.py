@@ -1,9 +1,10 @@
 """A small tree with the parts of llama.cpp that a build reads."""
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from fattn_probe.llama.source.features import Features
 from fattn_probe.llama.source.tree import Tree, digest_tree
+from tests.llama.source.fake_index import write_tree
 
 FILES = {
     "ggml/CMakeLists.txt": "set(GGML_VERSION_MAJOR 0)\nset(GGML_VERSION_MINOR 26)\nset(GGML_VERSION_PATCH 1)\n",
@@ -71,15 +72,7 @@ LIBLLAMA = {
 }
 
 
-def add_libllama(root: Path) -> None:
-    for path, text in LIBLLAMA.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-
-
-def make_tree(root: Path, quants_option: str = "GGML_CUDA_FA_QUANTS") -> Tree:
-    for path, text in FILES.items():
-        (root / PurePosixPath(path)).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-    features = Features("C", "ntiles_dst", None, "", True, (), False, quants_option, True, "type_K,type_V")
+def make_tree(root: Path) -> Tree:
+    write_tree(root, FILES)
+    features = Features("C", "ntiles_dst", None, "", True, (), False, "GGML_CUDA_FA_QUANTS", True, "type_K,type_V")
     return Tree("path:small", root, "11549", digest_tree(root), features)

@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import io
 import json
+import subprocess
 import tarfile
 import threading
 from pathlib import Path
@@ -63,6 +64,13 @@ def make_sdist(path: Path, prefix="thirdparty/llama.cpp", files=TREE, extra=()) 
             info.size = len(content) if info.isfile() else 0
             tar.addfile(info, io.BytesIO(content))
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def git(folder: Path, *words) -> str:
+    """What git says in a folder, to a user with a name."""
+    settings = ("user.name=n", "user.email=e@e", "init.defaultBranch=master", "commit.gpgsign=false")
+    command = ["git", *(word for setting in settings for word in ("-c", setting)), "-C", folder, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 class FakeIndex:

@@ -10,6 +10,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.shipped import find
 from fattn_probe.cli import app, hook
 from fattn_probe.llama.source.git import changed_files, commit_source, merge_base, upstream_commit
+from tests.llama.source.fake_index import git
 
 CUDA = "ggml/src/ggml-cuda"
 FILES = {
@@ -21,13 +22,6 @@ FILES = {
 }
 
 
-def run(folder, *words):
-    own = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
-    return subprocess.run(
-        ["git", *own, "-C", folder, *words], check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
 def write(folder, name, text):
     (folder / CUDA / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / CUDA / name).write_text(text)
@@ -35,9 +29,9 @@ def write(folder, name, text):
 
 def commit(folder, name="softmax.cu", text="// another\n"):
     write(folder, name, text)
-    run(folder, "add", "--all")
-    run(folder, "commit", "--quiet", "--message=x")
-    return run(folder, "rev-parse", "HEAD")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message=x")
+    return git(folder, "rev-parse", "HEAD")
 
 
 @pytest.fixture
@@ -46,10 +40,10 @@ def fork(tmp_path):
     upstream, folder = tmp_path / "upstream", tmp_path / "a fork @ home"
     for name, text in FILES.items():
         write(upstream, name, text)
-    run(tmp_path, "init", "--quiet", "--initial-branch=master", upstream)
+    git(tmp_path, "init", "--quiet", upstream)
     commit(upstream)
-    run(tmp_path, "clone", "--quiet", upstream, folder)
-    run(folder, "switch", "--quiet", "--create=own")
+    git(tmp_path, "clone", "--quiet", upstream, folder)
+    git(folder, "switch", "--quiet", "--create=own")
     return folder
 
 
@@ -63,25 +57,25 @@ def test_attention_files_are_those_of_the_kernels_and_what_they_include(fork):
     assert changed_files(fork, base) == expected, "in the working tree, with new files and deleted ones"
     assert changed_files(fork, base, commit(fork)) == expected
     commit(fork, "softmax.cu", "// more\n")
-    assert changed_files(fork, run(fork, "rev-parse", "HEAD~1"), "HEAD") == []
+    assert changed_files(fork, git(fork, "rev-parse", "HEAD~1"), "HEAD") == []
 
 
 def test_upstreams_own_commits_are_no_changes_of_a_fork(fork, tmp_path):
-    base = run(fork, "rev-parse", "HEAD")
+    base = git(fork, "rev-parse", "HEAD")
     assert upstream_commit(fork) == base, "the branch follows none: origin's"
     commit(tmp_path / "upstream", "fattn-vec.cuh", "// upstream\n")
     commit(fork, "fattn.cu", "// own\n")
-    run(fork, "fetch", "--quiet")
+    git(fork, "fetch", "--quiet")
     assert merge_base(fork, "origin/master") == upstream_commit(fork) == base
     assert changed_files(fork, base) == ["fattn.cu"]
-    run(fork, "branch", "--set-upstream-to=origin/master", "--quiet")
+    git(fork, "branch", "--set-upstream-to=origin/master", "--quiet")
     assert upstream_commit(fork) == base
-    run(fork, "remote", "remove", "origin")
+    git(fork, "remote", "remove", "origin")
     assert upstream_commit(fork) is None and upstream_commit(tmp_path) is None
 
 
 def test_a_commit_is_a_source_whatever_the_folder_is_called(fork):
-    head = run(fork, "rev-parse", "HEAD")
+    head = git(fork, "rev-parse", "HEAD")
     source = commit_source(fork / CUDA, head)
     assert source.startswith("git+file:///") and "%40" in source and source.endswith(f"@{head}")
     url = source.removeprefix("git+").removesuffix(f"@{head}")
@@ -93,7 +87,7 @@ def test_what_is_missing_is_said(fork, tmp_path):
         merge_base(fork, "origin/main")
     with pytest.raises(InputError, match=r"is not a git checkout with a commit HEAD"):
         merge_base(tmp_path, "origin/master")
-    run(fork, "switch", "--quiet", "--orphan", "alone")
+    git(fork, "switch", "--quiet", "--orphan", "alone")
     commit(fork)
     with pytest.raises(InputError, match=r"no commit in common here; .* fetch-depth: 0"):
         merge_base(fork, "origin/master")
@@ -120,7 +114,7 @@ def push(monkeypatch, folder, *lines, **env):
 
 
 def test_a_push_runs_the_suite_on_the_pushed_commit_if_it_changes_attention(fork, monkeypatch, ran):
-    base, new = run(fork, "rev-parse", "HEAD"), "0" * 40
+    base, new = git(fork, "rev-parse", "HEAD"), "0" * 40
     other = commit(fork, "softmax.cu", "// own\n")
     for old in (base, new):
         assert push(monkeypatch, fork, f"refs/heads/own {other} refs/heads/own {old}").exit_code == 0
@@ -136,7 +130,7 @@ def test_a_push_runs_the_suite_on_the_pushed_commit_if_it_changes_attention(fork
     env = {"PRE_COMMIT_FROM_REF": base, "PRE_COMMIT_TO_REF": own}
     assert push(monkeypatch, fork, **env).exit_code == 6
     assert ran == [words] * 3
-    run(fork, "remote", "remove", "origin")
+    git(fork, "remote", "remove", "origin")
     assert "all, since no upstream is known" in push(monkeypatch, fork, f"x {own} x {new}").stderr
 
 

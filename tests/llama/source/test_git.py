@@ -1,13 +1,13 @@
 """Commits from git, whatever the user's configuration says."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from fattn_probe.base.process import run
 from fattn_probe.llama.source import git, resolve
+from tests.llama.source import fake_index
 from tests.llama.source.fake_index import TREE, write_tree
 from tests.made import executable
 
@@ -19,8 +19,7 @@ def repository(folder, text, tag="b4242"):
     write_tree(folder)
     (folder / FATTN).write_text(f"{text}\n{TREE[FATTN]}")
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"], ["tag", tag]):
-        identity = ["-c", "user.name=x", "-c", "user.email=x@y", "-c", "init.defaultBranch=master"]
-        subprocess.run(["git", *identity, *words], cwd=folder, check=True, env={**os.environ, "HOME": "/nowhere"})
+        fake_index.git(folder, *words)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""`resolve` and the `source` commands: releases from an index, the cache, folders and git."""
+"""`resolve` and the `source` commands: releases from an index, the cache, folders and git; what a tree's text says."""
 
 import io
 import json
@@ -13,13 +13,22 @@ from rich.console import Console
 from fattn_probe.base.digest import seal
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.base.files import remove_tree
-from fattn_probe.llama.source import command, digest_models, kept_files, kernel_cases, model_files, resolve, store
+from fattn_probe.llama import source
+from fattn_probe.llama.source import command, digest_models, kept_files, model_files, resolve, store
+from fattn_probe.llama.source.features import era_of
 from fattn_probe.llama.source.spec import DEFAULT_SOURCE, PypiSpec
-from tests.llama.source.fake_index import TREE, write_tree
+from tests.llama.source.fake_index import TREE, git, write_tree
 from tests.made import shown
 
 RELEASE = "pypi:xllamacpp==2026.1.77"
 SDIST = "xllamacpp-2026.1.77.tar.gz"
+
+
+@pytest.fixture
+def published(index):
+    """The index, which has the release."""
+    index.publish(SDIST)
+    return index
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["html", "json"])
@@ -38,8 +47,7 @@ def test_release_is_fetched_once_and_holds_only_what_is_built(index, as_json, pr
     assert len(index.requests) == asked
 
 
-def test_a_folder_may_be_a_tree_or_a_whole_sdist(index, tree_folder, tmp_path):
-    index.publish(SDIST)
+def test_a_folder_may_be_a_tree_or_a_whole_sdist(published, tree_folder, tmp_path):
     assert resolve(str(tree_folder)).digest == resolve(RELEASE).digest
     (tree_folder / "models/large.gguf").write_text("another model")
     assert resolve(str(tree_folder)).digest == resolve(RELEASE).digest
@@ -95,37 +103,34 @@ def test_pin_counts_more_than_the_digest_of_the_index(index):
         resolve("pypi:xllamacpp==2026.10.11549")
 
 
-def test_interrupted_download_is_tried_again(index):
-    index.publish(SDIST)
-    index.broken, seen = 2, []
+def test_interrupted_download_is_tried_again(published):
+    published.broken, seen = 2, []
     assert resolve(RELEASE, lambda *step: seen.append(step)).build_number == "77"
-    assert index.downloads() == 3
-    size = (index.folder / SDIST).stat().st_size
+    assert published.downloads() == 3
+    size = (published.folder / SDIST).stat().st_size
     assert seen[-1] == (SDIST, size, size)
 
 
-def test_download_that_stays_broken_is_lost_and_leaves_nothing(index, cache):
-    index.publish(SDIST)
-    index.broken = 99
+def test_download_that_stays_broken_is_lost_and_leaves_nothing(published, cache):
+    published.broken = 99
     with pytest.raises(LostError, match="broke off 3 times"):
         resolve(RELEASE)
     assert store.entries() == {}
-    index.broken = 0
+    published.broken = 0
     assert resolve(RELEASE).build_number == "77"
 
 
-def test_changed_cache_is_fetched_again(index):
-    index.publish(SDIST)
+def test_changed_cache_is_fetched_again(published):
     tree = resolve(RELEASE)
     assert (tree.root / "ggml/src/ggml.c").stat().st_mode & 0o222 == 0
     (tree.root / "ggml/src/ggml.c").chmod(0o644)
     (tree.root / "ggml/src/ggml.c").write_text("int edited;\n")
     assert resolve(RELEASE) == tree
     assert (tree.root / "ggml/src/ggml.c").read_text() == TREE["ggml/src/ggml.c"]
-    assert index.downloads() == 2
+    assert published.downloads() == 2
     (tree.root.parent / "source.json").write_text("{")
     assert resolve(RELEASE) == tree
-    assert index.downloads() == 3
+    assert published.downloads() == 3
 
 
 LIBLLAMA = {"include/llama.h": "int api;\n", "src/llama.cpp": "int llama;\n", "src/models/qwen2.cpp": "int graph;\n"}
@@ -160,10 +165,10 @@ def test_a_source_without_libllama_is_fetched_again_for_models(index, cache):
 
 def test_a_tree_that_has_no_libllama_is_no_source_for_models(index, tree_folder):
     index.publish(SDIST, prefix="", files=ggml_layout())
-    for source in (RELEASE, str(tree_folder)):
-        assert resolve(source)
+    for name in (RELEASE, str(tree_folder)):
+        assert resolve(name)
         with pytest.raises(InputError, match=r"this tree has no src/llama\.cpp: models need llama\.cpp's whole source"):
-            resolve(source, models=True)
+            resolve(name, models=True)
 
 
 KILLED = """
@@ -178,8 +183,7 @@ resolve(sys.argv[1])
 """
 
 
-def test_killed_run_leaves_the_cache_usable(index, cache):
-    index.publish(SDIST)
+def test_killed_run_leaves_the_cache_usable(published, cache):
     done = subprocess.run([sys.executable, "-c", KILLED, RELEASE], check=False)
     assert done.returncode == -signal.SIGKILL
     assert list(cache.rglob("ggml.c"))
@@ -187,16 +191,14 @@ def test_killed_run_leaves_the_cache_usable(index, cache):
     assert list((cache / "parts").iterdir()) == []
 
 
-def test_concurrent_runs_download_once(index):
-    index.publish(SDIST)
+def test_concurrent_runs_download_once(published):
     with ThreadPoolExecutor(4) as pool:
         trees = list(pool.map(resolve, [RELEASE] * 4))
     assert len({tree.digest for tree in trees}) == 1
-    assert index.downloads() == 1
+    assert published.downloads() == 1
 
 
-def test_unknown_version_names_the_nearest_and_an_unreachable_index_is_lost(index, monkeypatch):
-    index.publish(SDIST)
+def test_unknown_version_names_the_nearest_and_an_unreachable_index_is_lost(published, monkeypatch):
     with pytest.raises(InputError, match=r"no sdist of version 2026\.1\.7 .*2026\.1\.77"):
         resolve("pypi:xllamacpp==2026.1.7")
     with pytest.raises(InputError, match=r"no such project: .*/nothing/"):
@@ -214,47 +216,39 @@ def test_a_release_without_a_tree(index):
 
 @pytest.fixture
 def repository(tree_folder):
-    def git(*words):
-        settings = ("user.name=n", "user.email=e@e", "init.defaultBranch=master", "commit.gpgsign=false")
-        command = ["git", *(word for setting in settings for word in ("-c", setting)), *words]
-        return subprocess.run(command, cwd=tree_folder, check=True, capture_output=True, text=True).stdout
-
-    git("init", "-q")
-    git("add", "-A")
-    git("commit", "-qm", "first")
-    git("tag", "-am", "release", "b4242")
+    git(tree_folder, "init", "-q")
+    git(tree_folder, "add", "-A")
+    git(tree_folder, "commit", "-qm", "first")
+    git(tree_folder, "tag", "-am", "release", "b4242")
     (tree_folder / "ggml/src/ggml.c").write_text("int second;\n")
-    git("commit", "-qam", "second")
-    return tree_folder, git
+    git(tree_folder, "commit", "-qam", "second")
+    return tree_folder
 
 
 def test_git_tag_branch_and_commit(repository):
-    folder, git = repository
-    tag = resolve(f"git+file://{folder}@b4242")
-    branch = resolve(f"git+file://{folder}@master")
-    commit = resolve(f"git+file://{folder}@{git('rev-parse', 'b4242^{}').strip()}")
+    tag = resolve(f"git+file://{repository}@b4242")
+    branch = resolve(f"git+file://{repository}@master")
+    commit = resolve(f"git+file://{repository}@{git(repository, 'rev-parse', 'b4242^{}')}")
     assert (tag.build_number, branch.build_number) == ("4242", "?")
     assert tag.digest == commit.digest != branch.digest
     assert (branch.root / "ggml/src/ggml.c").read_text() == "int second;\n"
     assert not (branch.root / "models").exists()
     with pytest.raises(InputError, match="no tag or branch 'b9'"):
-        resolve(f"git+file://{folder}@b9")
+        resolve(f"git+file://{repository}@b9")
 
 
 def test_git_branch_is_followed_and_checkout_is_counted(repository):
-    folder, git = repository
-    before = resolve(f"git+file://{folder}@master")
-    (folder / "ggml/src/ggml.c").write_text("int third;\n")
-    git("commit", "-qam", "third")
-    assert resolve(f"git+file://{folder}@master").digest != before.digest
-    assert resolve(str(folder)).build_number == "3"
+    before = resolve(f"git+file://{repository}@master")
+    (repository / "ggml/src/ggml.c").write_text("int third;\n")
+    git(repository, "commit", "-qam", "third")
+    assert resolve(f"git+file://{repository}@master").digest != before.digest
+    assert resolve(str(repository)).build_number == "3"
 
 
 def test_a_shallow_clone_of_a_tag_has_its_number(repository, tmp_path):
-    folder, git = repository
     for ref, number in (("b4242", "4242"), ("master", "?")):
         clone = tmp_path / ref
-        git("clone", "-q", "--depth=1", f"--branch={ref}", f"file://{folder}", str(clone))
+        git(repository, "clone", "-q", "--depth=1", f"--branch={ref}", f"file://{repository}", clone)
         assert resolve(str(clone)).build_number == number
 
 
@@ -282,22 +276,20 @@ def test_the_build_number_of_a_release(release, number):
 def test_real_releases(pypi, version, features, cases):
     tree = resolve(f"pypi:xllamacpp=={version}")
     assert (tree.build_number, tree.features.era, tree.features.view_parameter) == features
-    assert len(kernel_cases(tree)) == cases
+    assert len(source.kernel_cases(tree)) == cases
 
 
-def test_list_has_pinned_and_cached_sources_the_default_first(index):
-    index.publish("xllamacpp-2026.1.77.tar.gz")
-    resolve("pypi:xllamacpp==2026.1.77")
+def test_list_has_pinned_and_cached_sources_the_default_first(published):
+    resolve(RELEASE)
     rows = command.list_sources()
     assert rows[0]["spec"] == DEFAULT_SOURCE and rows[0]["root"] is None and rows[0]["pinned"]
-    cached = next(row for row in rows if row["spec"] == "pypi:xllamacpp==2026.1.77")
+    cached = next(row for row in rows if row["spec"] == RELEASE)
     assert (cached["build_number"], cached["pinned"], cached["default"]) == ("77", False, False)
     assert cached["root"] in shown(command.render_list(rows))
 
 
-def test_show_names_build_features_and_kernels(index):
-    index.publish("xllamacpp-2026.1.77.tar.gz")
-    details = json.loads(json.dumps(command.details_of(resolve("pypi:xllamacpp==2026.1.77"))))
+def test_show_names_build_features_and_kernels(published):
+    details = json.loads(json.dumps(command.details_of(resolve(RELEASE))))
     assert details["features"]["era"] == "C"
     assert details["kernels"][0] == "mma 64,64,8,8" and details["patches"] == []
     text = shown(command.render_details(details))
@@ -305,9 +297,75 @@ def test_show_names_build_features_and_kernels(index):
         assert word in text
 
 
-def test_download_bar_takes_progress(index):
-    index.publish("xllamacpp-2026.1.77.tar.gz")
+def test_download_bar_takes_progress(published):
     console = Console(file=(out := io.StringIO()), force_terminal=True, width=120)
     with command.download_bar(console) as progress:
-        resolve("pypi:xllamacpp==2026.1.77", progress)
-    assert "xllamacpp-2026.1.77.tar.gz" in out.getvalue()
+        resolve(RELEASE, progress)
+    assert SDIST in out.getvalue()
+
+
+@pytest.fixture
+def tree(tree_folder):
+    return resolve(str(tree_folder))
+
+
+def test_features(tree):
+    features = tree.features
+    assert (features.era, features.ntiles, features.view_parameter) == ("C", "ntiles_dst", "V_is_K_view")
+    assert features.fixup_kernels == ("flash_attn_stream_k_fixup_uniform",)
+    assert (features.kernel_launch, features.quants_option) == ("ggml_cuda_kernel_launch", "GGML_CUDA_FA_ALL_QUANTS")
+    assert (features.sparse_gather, features.wmma, features.test_file_option) == (True, False, True)
+    assert features.test_types == "type_K,type_V"
+    assert source.ggml_types(tree) == {0: "f32", 1: "f16", 12: "q4_K"}
+
+
+@pytest.mark.parametrize(
+    ("ntiles", "z_gqa", "view", "era"),
+    [
+        ("ntiles_total", False, "mla", "A"),
+        ("ntiles_total", True, "V_is_K_view", "B"),
+        ("ntiles_dst", True, "V_is_K_view", "C"),
+        ("ntiles_total", False, None, "?"),
+        (None, False, None, "?"),
+    ],
+)
+def test_era(ntiles, z_gqa, view, era):
+    assert era_of(ntiles, z_gqa, view) == era
+
+
+def test_word_in_a_comment_is_no_feature(tmp_path):
+    common = {
+        "ggml/src/ggml-cuda/fattn-common.cuh": "// ntiles_dst, ggml_cuda_kernel_launch: later\nint ntiles_total;\n"
+    }
+    mma = {"ggml/src/ggml-cuda/fattn-mma-f16.cuh": "template<bool mla> __global__ void flash_attn_ext_f16();\n"}
+    features = resolve(str(write_tree(tmp_path / "old", TREE | common | mma))).features
+    assert (features.era, features.kernel_launch) == ("A", "fattn_kernel<<<...>>>")
+
+
+def test_kernel_cases_are_the_declared_ones_in_order(tree):
+    cases = source.kernel_cases(tree)
+    assert [case.name for case in cases] == [
+        "mma 64,64,8,8",
+        "mma 128,128,8,8",
+        "tile 576,512",
+        "vec 64,GGML_TYPE_F16,GGML_TYPE_Q4_0",
+    ]
+    assert cases[0].declaration == "DECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);"
+    assert cases[0].file == "fattn-mma-f16-instance-ncols1_8-ncols2_8.cu"
+    assert [case.header for case in cases[1:]] == ["fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh"]
+
+
+def test_template_parameters_lose_types_and_defaults(tree):
+    assert source.kernel_parameters(tree.root) == {
+        "flash_attn_stream_k_fixup_uniform": ["D", "ncols1"],
+        "flash_attn_ext_f16": ["DKQ", "DV", "V_is_K_view", "T"],
+    }
+
+
+def test_wmma_kernel_does_not_hide_the_mma_kernel(tmp_path):
+    wmma = {
+        "ggml/src/ggml-cuda/fattn-wmma-f16.cu": "template<int D, int ncols>\n__global__ void flash_attn_ext_f16(int);\n"
+    }
+    parameters = source.kernel_parameters(resolve(str(write_tree(tmp_path / "old", TREE | wmma))).root)
+    assert parameters["flash_attn_ext_f16"][0] == "DKQ"
+    assert parameters["fattn-wmma-f16:flash_attn_ext_f16"] == ["D", "ncols"]

@@ -7,7 +7,6 @@ import tempfile
 import threading
 import time
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -15,29 +14,9 @@ from fattn_probe.base.errors import BuildError, InputError, LostError
 from fattn_probe.machine.debug.procedure import OverMI
 from fattn_probe.machine.debug.protocol import DebuggerError
 from fattn_probe.machine.debug.session import DebugSession, require_debug_info
+from tests.base.test_signals import marked, nothing_left
 
 WITHOUT_PYTHON = "set confirm off\ndefine python\nthis-gdb-has-no-python\nend\n"
-
-
-def processes_of(program):
-    """The live processes that were started with this file, by /proc."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if state not in "ZX" and any(os.fsencode(program) == word for word in words):
-            found.append(int(folder.name))
-    return found
-
-
-def none_left(program):
-    limit = time.monotonic() + 30
-    while processes_of(program) and time.monotonic() < limit:
-        time.sleep(0.02)
-    return processes_of(program) == []
 
 
 @pytest.fixture
@@ -45,7 +24,7 @@ def program(probe, tmp_path):
     """The program under a name of the test's own, to see whether it is still alive."""
     program = tmp_path / "probe"
     os.link(probe, program)
-    return program
+    return str(program)
 
 
 def test_a_missing_debugger_says_what_to_install(monkeypatch, tmp_path):
@@ -68,7 +47,7 @@ def test_a_silent_debugger_times_out(tmp_path):
     with pytest.raises(LostError, match=r"its start timed out after 0\.2 s"):
         DebugSession(silent, tmp_path / "program", deadline=0.2, grace=0.5).__enter__()
     assert time.monotonic() - start < 20
-    assert none_left(marker)
+    assert nothing_left(marker)
 
 
 @pytest.mark.gdb
@@ -140,7 +119,7 @@ def test_a_hung_program_is_lost_and_says_where_it_was(gdb, program):
     assert message.startswith("`run` timed out after 0.5 s; the program was in main at ")
     assert "the program's last output:\n[hang]\n" in message
     assert "SIGINT" not in message
-    assert none_left(program)
+    assert nothing_left(program)
     with pytest.raises(LostError, match="`run` timed out"):
         session.execute("print 1")
 
@@ -158,7 +137,7 @@ def test_a_killed_debugger_is_lost_and_takes_the_program_with_it(gdb, program, d
         os.kill(pid, signal.SIGKILL)
         session.execute("print 1")
     assert re.match(r"gdb ended during `(run|print 1)`: killed by SIGKILL", str(caught.value))
-    assert none_left(program)
+    assert nothing_left(program)
 
 
 @pytest.mark.gdb
@@ -169,7 +148,7 @@ def test_a_debugger_that_ignores_interrupts_is_killed(gdb, program):
         session.execute("break work")
         session.execute("run")
         session.python(stubborn, deadline=0.3)
-    assert none_left(program)
+    assert nothing_left(program)
 
 
 FORBIDDING = '#include <cerrno>\nextern "C" long ptrace(int, ...) { errno = EPERM; return -1; }\n'
@@ -196,9 +175,9 @@ def test_an_error_of_the_caller_ends_the_program_too(gdb, program):
     with pytest.raises(KeyError), DebugSession(gdb, program) as session:
         session.execute("break work")
         session.execute("run")
-        assert len(processes_of(program)) == 1
+        assert len(list(marked(program))) == 1
         raise KeyError
-    assert none_left(program)
+    assert nothing_left(program)
     with pytest.raises(LostError, match="the session with gdb has ended"):
         session.execute("print 1")
 
@@ -275,7 +254,7 @@ def test_a_user_who_gives_up_leaves_no_program_running(gdb, program):
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         OverMI(session).resume("run")
     assert time.monotonic() - start < 60
-    assert none_left(program)
+    assert nothing_left(program)
 
 
 @pytest.mark.gdb

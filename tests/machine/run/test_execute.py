@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import replace
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from fattn_probe.machine.run.frames import kernel_frames, parse_addr2line, short
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Ran, Unsupported
 from fattn_probe.machine.run.runner import SIGPROF, Command, RunFiles, RunnerEndedError, forked_runner
 from fattn_probe.machine.run.simulator import FRACTIONS, Simulation, ex2_bounds, pack_corrections
+from tests.base.test_signals import marked, nothing_left
 from tests.made import H200, executable
 
 LAUNCH = '{"order":0,"kernel":"void f<2>(int)","grid":[1,1,1],"block":[32,1,1],"shared":0}'
@@ -219,23 +219,12 @@ def test_a_function_that_the_build_left_out_is_named(batch, tmp_path):
 
 
 def test_the_runner_and_what_it_started_end_with_the_block(batch, tmp_path):
-    with batch(f"{READY}sleep 600 & echo $! > {tmp_path}/child; wait") as runner:
-        while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
+    mark = f"MARK={tmp_path}"
+    with batch(f"{READY}{mark} sleep 600 & wait") as runner:
+        while not list(marked(mark)):
             time.sleep(0.01)
     assert not runner.running.alive
-    child = int((tmp_path / "child").read_text())
-    for _ in range(100):
-        if not is_running(child):
-            return
-        time.sleep(0.05)
-    raise AssertionError("its child goes on")
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert nothing_left(mark)
 
 
 def test_launches_are_numbered_from_the_case(batch, tmp_path):

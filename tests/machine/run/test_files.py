@@ -1,7 +1,6 @@
 """Case files and captures, written and read back."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,17 +14,11 @@ from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.machine.run import capture as run_inputs
-from fattn_probe.machine.run.capture import (
-    FiledInputs,
-    capture_of,
-    inputs_of,
-    make_case_file,
-    read_capture,
-    write_capture,
-)
+from fattn_probe.machine.run.capture import capture_of, inputs_of, make_case_file, read_capture, write_capture
 from fattn_probe.machine.run.outcome import Ran, RunResult
 from fattn_probe.machine.run.provenance import driver, versions
 from tests.machine.run import toy
+from tests.made import SCENARIOS, shipped
 
 LAUNCH = '{"order":0,"kernel":"void f<(bool)1>(int)","grid":[1,2,3],"block":[32,1,1],"shared":16,"regs":40}'
 
@@ -83,7 +76,7 @@ def test_a_capture_survives_a_round_trip(case_and_inputs, tmp_path):
 
 
 def test_a_capture_with_shared_inputs_is_read_as_one_without(tmp_path):
-    (case,) = expand(load(Path(__file__).parents[3] / "scenarios/gqa.yaml"))
+    case = shipped("gqa")
     capture, blocks = make_capture(case, make_inputs(case)), QuantBlocks(tmp_path)
     for name, own in (("one", None), ("two", blocks), ("three", blocks)):
         write_capture(capture, tmp_path / name, own)
@@ -154,7 +147,7 @@ def test_types_of_array_elements_are_as_requested(tmp_path):
 
 
 def test_inputs_made_in_their_file_are_those_made_in_memory(tmp_path):
-    for path in sorted((Path(__file__).parents[3] / "scenarios").glob("*.yaml")):
+    for path in sorted(SCENARIOS.glob("*.yaml")):
         case = min(expand(load(path)), key=lambda case: case.op.sizes.flop)
         made = make_case_file(case, tmp_path / f"{case.name}.gguf")
         assert made.file == tmp_path / f"{case.name}.gguf"
@@ -166,12 +159,12 @@ def test_inputs_made_in_their_file_are_those_made_in_memory(tmp_path):
 
 
 def test_small_inputs_stay_in_memory_and_large_ones_in_a_file(monkeypatch):
-    case = expand(load(Path(__file__).parents[3] / "scenarios/gqa.yaml"))[0]
+    case = shipped("gqa")
     with inputs_of(case) as inputs:
-        assert not isinstance(inputs, FiledInputs)
+        assert not isinstance(inputs, run_inputs.FiledInputs)
     monkeypatch.setattr(run_inputs, "LARGE", 1)
     with inputs_of(case) as inputs:
-        assert isinstance(inputs, FiledInputs)
+        assert isinstance(inputs, run_inputs.FiledInputs)
         assert inputs.file.exists()
     assert not inputs.file.exists()
 

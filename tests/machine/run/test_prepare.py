@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from fattn_probe.base.errors import BuildError, InputError
-from fattn_probe.cases.device import Target, load_devices, parse_target, parse_targets
+from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.build import RUNNER, Build, BuildRequest, make
 from fattn_probe.llama.build.key import Contents, new_manifest
@@ -22,9 +22,9 @@ from fattn_probe.machine.run.session import MOST_RETRIES, RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 from tests.llama.build.test_key import MANIFEST
 from tests.llama.build.tree import make_tree
+from tests.made import CPU, H200, target
 
-H200, A100, ADA = (parse_target(f"sim:{name}", load_devices()) for name in ("h200", "a100", "l40s"))
-GPU = Target("cuda")
+A100, ADA, GPU = target("sim:a100"), target("sim:l40s"), Target("cuda")
 OP = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\n"
 CASES = expand(loads(OP + "matrix: {seed: [1, 2], n_q: [1, 8]}\n", "c.yaml"))
 (Q8_V,) = expand(loads(OP + "type_V: q8_0\n", "c.yaml"))
@@ -130,7 +130,7 @@ def test_a_build_made_elsewhere_and_the_cpu_need_no_kernels(cache, tree, built, 
     manifest = new_manifest(request, request.fingerprint, Contents())
     prepare(Session(RunOptions(tree, build=Build(cache, manifest))), [(CASES[0], [H200])])
     prepare(Session(RunOptions(None)), [(CASES[0], [H200])])
-    prepare(Session(RunOptions(tree)), [(CASES[0], [Target("cpu")])])
+    prepare(Session(RunOptions(tree)), [(CASES[0], [CPU])])
     assert (built, planned) == ([], [])
 
 
@@ -206,15 +206,12 @@ def test_the_kernels_of_an_op_have_the_names_by_which_a_build_has_them(tree):
     apart = {"one": ("mma 80,80,8,8,false", "mma 64,64,8,8"), "two": ("mma 80,80,8,8,true", "mma 80,80,8,8,false")}
     whole = {"one": ("mma 80,80,8,8", "mma 64,64,8,8"), "two": ("mma 80,80,8,8",)}
     debug = RunOptions(tree, flavour="debug")
-    for target, options, expected in (
+    for on, options, expected in (
         (H200, RunOptions(tree), apart),
         (H200, debug, whole),
         (GPU, RunOptions(tree), whole),
     ):
-        assert required.compiled_names(Session(options), target, names) == expected
-
-
-CPU = Target("cpu")
+        assert required.compiled_names(Session(options), on, names) == expected
 
 
 @pytest.fixture
@@ -238,13 +235,13 @@ def test_each_missing_kernel_is_compiled_in_once_and_kept(session):
 
 
 @pytest.mark.parametrize(
-    ("target", "needs"),
+    ("name", "needs"),
     [("sim:rtx4090", "a build for sim, sm_89"), ("gpu", "a build for cuda"), ("sim:h200", ""), ("cpu", "")],
 )
-def test_a_given_build_is_for_one_engine_and_one_architecture(tmp_path, target, needs):
+def test_a_given_build_is_for_one_engine_and_one_architecture(tmp_path, name, needs):
     """On another GPU, llama.cpp chose other kernels than such a GPU runs."""
     session = Session(RunOptions(None, build=Build(tmp_path, MANIFEST)))
-    (chosen,) = parse_targets(target, load_devices())
+    chosen = target(name)
     if needs:
         with pytest.raises(InputError, match=f"is a build for sim, sm_90, and {chosen} needs {needs}"):
             session.build_for(chosen)

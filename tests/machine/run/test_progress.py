@@ -18,16 +18,7 @@ from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.machine.run import progress
 from fattn_probe.machine.run.outcome import Lost, Ran
-from fattn_probe.machine.run.progress import (
-    BLOCKS_ENV,
-    RATES,
-    LaunchProgress,
-    RunProgress,
-    Watch,
-    progress_line,
-    rate_of,
-    smaller_case,
-)
+from fattn_probe.machine.run.progress import LaunchProgress, RunProgress, Watch, rate_of
 from tests.made import H200
 
 SIZES = Sizes(n_seq=1, n_head=32, n_head_kv=8, n_q=1, n_kv=40960, hsk=128, hsv=128)
@@ -47,7 +38,7 @@ def test_a_watched_run_reports_its_blocks(cache, monkeypatch):
     watch = Watch(reports.append)
 
     def execute():
-        with Path(watch.env[BLOCKS_ENV]).open("r+b", buffering=0) as file:
+        with Path(watch.env[progress.BLOCKS_ENV]).open("r+b", buffering=0) as file:
             file.write(struct.pack("=QQ", 3, 7))
         while not any(report.done for report in reports):
             pass
@@ -71,14 +62,14 @@ def test_the_rate_of_a_long_run_is_for_the_next_one(cache):
 
 @pytest.mark.parametrize("text", ["", "x", "nan", "-1", "inf", "0"])
 def test_a_damaged_rate_is_none(text, cache):
-    write_document(RATES, "sim", text.encode())
+    write_document(progress.RATES, "sim", text.encode())
     assert rate_of("sim") is None
 
 
 def shown(seconds, *, terminal, **fields):
     """The line's text for a run that is reported at these times."""
     notes = Console(file=(out := io.StringIO()), force_terminal=terminal, width=200, color_system=None)
-    report = progress_line(notes)
+    report = progress.progress_line(notes)
     for second in seconds:
         report(RunProgress("decode on sim:h200", SIZES, float(second), **fields))
     return out.getvalue()
@@ -108,7 +99,7 @@ def test_a_run_of_minutes_is_announced_once_with_a_smaller_case_and_not_by_its_f
     assert shown([1, 2, 3], terminal=False, left=600.0) == ""
     assert "will take about 10:06" in shown([6], terminal=False, left=600.0)
     one = Sizes(n_seq=1, n_head=8, n_head_kv=1, n_q=1, n_kv=64, hsk=64, hsv=64)
-    assert smaller_case(one) == ""
+    assert progress.smaller_case(one) == ""
 
 
 @pytest.mark.build

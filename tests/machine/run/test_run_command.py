@@ -4,19 +4,17 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
-from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.launch.record import parse_launch
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.command import Done, raise_if_failed, render_plan, render_run, run_json
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Unsupported
 from fattn_probe.machine.run.prepare import device_of, kernel_key
-from tests.made import shown
+from tests.made import H200, case_of, shown, target
 
-(CASE,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n", "case.yaml"))
+CASE = case_of("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n")
 NAMES = {"flash_attn_ext_f16": ["DKQ", "DV", "ncols1", "ncols2", "softcap"]}
 FRAMES = ("f<3>(int) at a.cu:7",)
-H200, MI50, RX = (parse_target(f"sim:{name}", load_devices()) for name in ("h200", "mi50", "rx7900xtx"))
+MI50, RX = target("sim:mi50"), target("sim:rx7900xtx")
 FAULT = Finding("race", "two warps write it", "void f<3>(int)", "a.cu", 7, (1, 2, 3), (4, 5, 6), FRAMES)
 
 
@@ -27,13 +25,8 @@ def launch(kernel="flash_attn_ext_f16<64, 64, 8, 2, false>"):
 
 def captured(target=H200):
     dst = np.zeros((1, 3, 2, 64), np.float32)
-    return Done(
-        CASE,
-        target,
-        Capture(
-            CASE.name, CASE.digest, CASE.op, {}, dst, (launch(),), "wall", (0.004, 0.002, 0.003), "CUDA0", "H200", {}
-        ),
-    )
+    timed = ("wall", (0.004, 0.002, 0.003), "CUDA0", "H200")
+    return Done(CASE, target, Capture(CASE.name, CASE.digest, CASE.op, {}, dst, (launch(),), *timed, {}))
 
 
 def test_a_run_shows_kernel_geometry_and_median_and_a_plan_registers():

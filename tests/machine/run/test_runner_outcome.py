@@ -6,15 +6,8 @@ import pytest
 
 from fattn_probe.base.errors import MachineError
 from fattn_probe.base.process import Completed
-from fattn_probe.machine.run.frames import (
-    brief_frames,
-    describe_finding,
-    place_of,
-    short_frame,
-    short_frames,
-    short_kernel,
-    whole_kernels,
-)
+from fattn_probe.machine.run import frames
+from fattn_probe.machine.run.frames import short_frame, short_frames
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, parse_ending
 
 GGML_ASSERT = "/src/ggml/src/ggml.c:5519: GGML_ASSERT(q->ne[3] == k->ne[3]) failed\n"
@@ -188,7 +181,7 @@ def test_a_function_loses_its_parameters_and_the_machine_s_path(frame, short):
 
 
 def test_places_and_frames_are_named_once_and_only_the_innermost():
-    assert place_of("void f(int) at /tmp/my programs/a b.cu:7") == ("/tmp/my programs/a b.cu", 7)
+    assert frames.place_of("void f(int) at /tmp/my programs/a b.cu:7") == ("/tmp/my programs/a b.cu", 7)
     assert short_frames([LOAD, LAMBDA, LAMBDA, LAMBDA, LOAD]) == (
         short_frame(LOAD),
         "lambda at ggml/src/ggml-cuda/common.cuh:442",
@@ -199,9 +192,9 @@ def test_places_and_frames_are_named_once_and_only_the_innermost():
 
 def test_kernels_of_both_engines_read_alike():
     sim = "void flash_attn_ext_f16(const char*, int) [with int DKQ = 64; bool use_sparse = false; float2 = float2]"
-    assert short_kernel(sim) == "flash_attn_ext_f16<64,false>"
-    assert short_kernel("void flash_attn_ext_f16<64, false>(char const*, int)") == "flash_attn_ext_f16<64,false>"
-    assert short_kernel("void no_template(int)") == "no_template"
+    assert frames.short_kernel(sim) == "flash_attn_ext_f16<64,false>"
+    assert frames.short_kernel("void flash_attn_ext_f16<64, false>(char const*, int)") == "flash_attn_ext_f16<64,false>"
+    assert frames.short_kernel("void no_template(int)") == "no_template"
 
 
 TILE = "ggml_cuda_mma::tile<16, 8, __half2, (ggml_cuda_mma::data_layout)0>"
@@ -212,18 +205,18 @@ ITERATION = f"void flash_attn_ext_f16_iter<64, 64, 8, 8, false, {TILES}>(int, {T
 def test_people_see_no_long_template_arguments():
     place = "ggml/src/ggml-cuda/a.cuh:9"
     brief = (f"flash_attn_ext_f16_iter<...> at {place}", "flash_attn_ext_f16<64, 64, 8, 8, false> at b.cuh:3")
-    frames = (ITERATION, "void flash_attn_ext_f16<64, 64, 8, 8, false>(char const*) at b.cuh:3")
-    assert brief_frames(frames) == brief
-    assert describe_finding(Finding("race", "two writes", frames=frames)).splitlines()[1:] == [
+    stack = (ITERATION, "void flash_attn_ext_f16<64, 64, 8, 8, false>(char const*) at b.cuh:3")
+    assert frames.brief_frames(stack) == brief
+    assert frames.describe_finding(Finding("race", "two writes", frames=stack)).splitlines()[1:] == [
         f"  {line}" for line in brief
     ]
-    assert short_frames(frames)[0].count(TILE) == 6
-    assert brief_frames(["/lib/libc.so.6+0x12"]) == ("/lib/libc.so.6+0x12",)
+    assert short_frames(stack)[0].count(TILE) == 6
+    assert frames.brief_frames(["/lib/libc.so.6+0x12"]) == ("/lib/libc.so.6+0x12",)
 
 
 def test_a_kernel_and_its_body_are_one_frame_with_the_body_s_line():
     body = "void simt_body::flash_attn_tile<72, 72>(char const*) at /o/overlay/ggml/src/ggml-cuda/fattn-tile.cuh:900"
     caller = "void flash_attn_tile<72, 72>(char const*) at /o/overlay/ggml/src/ggml-cuda/fattn-tile.cuh:814"
     other = "void flash_attn_tile<64, 64>(char const*) at /o/overlay/ggml/src/ggml-cuda/fattn-tile.cuh:814"
-    assert list(whole_kernels([body, caller, other])) == [body.replace("simt_body::", ""), other]
-    assert list(whole_kernels([caller, body])) == [caller, body.replace("simt_body::", "")]
+    assert list(frames.whole_kernels([body, caller, other])) == [body.replace("simt_body::", ""), other]
+    assert list(frames.whole_kernels([caller, body])) == [caller, body.replace("simt_body::", "")]
