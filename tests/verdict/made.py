@@ -33,7 +33,7 @@ class Prediction(StandIn):
     why: str = "mma-f16 sums P.V in f16"
     lost: str = "increments below half an ulp of the f16 accumulator are lost"
     assumed: str = ""
-    common: float = 0.0
+    common: float | np.ndarray = 0.0
     row_flips: float = 0.0
     known, row_mean_error = property(vars(RealPrediction)["known"].func), 0.0
 
@@ -50,7 +50,7 @@ class Prediction(StandIn):
 
     @property
     def row_common(self):
-        return self.common * self.row_rmse**2 if self.common else np.zeros_like(self.row_rmse)
+        return self.common * self.row_rmse**2 if np.any(self.common) else np.zeros_like(self.row_rmse)
 
 
 def predicted(shape, rmse=1e-3, bound=None, sampled=True, **more):

@@ -6,7 +6,7 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.shipped import find
 from fattn_probe.daily.regress.entries import own_cases
 from fattn_probe.daily.regress.suite import load_suite
-from fattn_probe.llama.launch.architecture import AMD, arch_number, fast_f16, generation_of
+from fattn_probe.llama.launch.architecture import arch_number, fast_f16, generation_of
 from fattn_probe.llama.launch.constants import constants_of
 from fattn_probe.llama.launch.families import MMA_F16, TILE
 from fattn_probe.machine.run.base import Base
@@ -23,15 +23,17 @@ def targets_of(entry):
     return [parse_target(word, load_devices()) for word in entry.on if word.startswith("sim:")]
 
 
-def suite_parts():
-    path = find("suite", "nightly")
+def suite_parts(name="nightly"):
+    path = find("suite", name)
     suite = load_suite(path)
     parts = [part for part in suite.parts if part.flavour == "release" and not (part.quants or part.sanitize)]
     return [(part, target) for part in parts if not part.devices for target in targets_of(part)], path.parent
 
 
-EVERY = sorted({arch_number(target.device.arch) for _, target in suite_parts()[0]})
-ARCHITECTURES = [arch for arch in EVERY if arch < AMD]
+ARCHITECTURES, OF_AMD = (
+    sorted({arch_number(target.device.arch) for _, target in suite_parts(suite)[0]})
+    for suite in ("nightly", "nightly-amd")
+)
 
 
 def mma_rows(constants, arch):
@@ -77,11 +79,11 @@ def launched(tree, arch):
 
 
 def test_the_suite_names_an_architecture_of_each_table():
-    configurations = {generation_of(arch).configuration for arch in EVERY if arch >= VOLTA}
+    configurations = {generation_of(arch).configuration for arch in (*ARCHITECTURES, *OF_AMD) if arch >= VOLTA}
     assert configurations == {"ampere", "turing", "volta", "rdna", "cdna"}
     assert {fast_f16(arch) for arch in ARCHITECTURES} == {True, False}
     assert {61, 70, 75, 80, 86, 89, 90, 100, 120, 121} == set(ARCHITECTURES)
-    assert {arch_number(device.arch) for device in load_devices().values() if device.gfx} <= {*EVERY}
+    assert {arch_number(device.arch) for device in load_devices().values() if device.gfx} <= {*OF_AMD}
 
 
 @pytest.mark.build

@@ -10,6 +10,7 @@ import pytest
 
 from fattn_probe.cases.scenario import Scenario, expand
 from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.llama.launch.architecture import CDNA3
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.selection import LaunchBlocks, Selection, rows_of_tiles
@@ -323,6 +324,13 @@ def test_an_output_that_is_correct_for_another_op_is_known_as_that(subject, made
     monkeypatch.setattr(judge_module, "supporting", lambda *_: 11549)
     judged(one, one.run())
     assert not known_defect.call_args.args[0].right_for(CASE.op, {})
+
+
+@pytest.mark.parametrize(("arch", "gpu"), [(90, "compute capability 9.0"), (CDNA3, "gfx942")])
+def test_a_loss_of_support_names_the_gpu(subject, arch, gpu, monkeypatch):
+    monkeypatch.setattr(judge_module, "supporting", lambda *_: 11549)
+    one = replace(subject(Unsupported("refused")), arch=arch)
+    assert f"b11549 supports this op on {gpu}: refused" in judged(one, one.run()).reason
 
 
 @pytest.mark.parametrize(("target", "last", "is_made"), [(CPU, None, []), (H200, None, [False]), (H200, 11549, [])])

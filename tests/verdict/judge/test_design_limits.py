@@ -131,6 +131,12 @@ def test_a_row_whose_elements_all_have_the_same_error_is_one_draw(rows, share):
         assert hold(dst, reference, Expected(lambda: prediction)).design.passes == passes
 
 
+def test_rows_that_are_one_draw_each_count_by_their_own_variance():
+    prediction = made.predicted((1, 2, 1, 4), R, 1.0, common=np.array([1.0, 0.25]).reshape(1, 2, 1))
+    limit = rmse_limit(prediction, np.ones((1, 2, 1), bool))
+    assert limit == pytest.approx(np.sqrt(4 + np.sqrt(X * (1 + 1 / 16)) + X))
+
+
 X = -np.log(1e-7)
 
 
