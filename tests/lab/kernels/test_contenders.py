@@ -118,8 +118,13 @@ SIZES = st.fixed_dictionaries(
 
 
 @pytest.mark.build
-@pytest.mark.parametrize("on", ["sim:h200", "sim:mi300x"])
-@pytest.mark.parametrize("kernel", ["naive", "tiled"])
+@pytest.mark.parametrize(
+    ("kernel", "on"),
+    [
+        *(("naive", "sim:h200"), ("tiled", "sim:h200"), ("tiled", "sim:mi300x")),
+        pytest.param("naive", "sim:mi300x", marks=pytest.mark.night),
+    ],
+)
 @settings(max_examples=8, derandomize=True)
 @given(fields=SIZES)
 def test_ours_are_right_for_every_shape(kernel, on, fields):
