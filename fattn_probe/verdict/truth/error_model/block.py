@@ -26,6 +26,10 @@ ADDED = (2, 4, 6, 7)
 ROWS = (slice(None), *[None] * 7)
 
 
+EQUAL = 2.0**-20
+"""Row sums of blocks whose relative difference is at most this count as equal: an f32 sum has such roundings."""
+
+
 @dataclass(frozen=True)
 class RowLogits:
     """Logits of rows, float32 (rows, n_kv).
@@ -138,8 +142,11 @@ class Block:
         blocks = len(self.steps)
         combined = step * ((blocks + self.kernel.split.accumulators / blocks) / 3 + 1) * mean
         combined = combined + (step * (self._parts / 2 + 6) + EXP_ERROR) * spread
-        # the row sum, in all lanes and blocks, and its reciprocal: an error that all channels share
-        row_sum = step * (blocks / 3 + 3) * (mean + spread)
+        # The row sum, in all lanes and blocks, and its reciprocal: an error that all channels share. When n equal sums
+        # are added, all are rounded the same way while the exponent stays: that is the variance of n**2 / 8 roundings.
+        parts = self.share.sum(axis=ALL[1:], dtype=np.float64)
+        equal = (parts >= (1 - EQUAL) * parts.max(axis=1, keepdims=True)).sum(axis=1)
+        row_sum = step * (np.maximum(blocks / 3, equal**2 / 8) + 3) * (mean + spread)
         converts = self.kv.error_V.any() or self.kv.mean_square_error_V > 0
         converted, coarse = HALF.half_ulp * converts, max(HALF.half_step, self.kernel.least_factor) * converts
         part = self.share * seen.astype(np.float32)[ROWS]

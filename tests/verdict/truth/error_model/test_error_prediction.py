@@ -22,7 +22,7 @@ from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, operand_values, reference_of
 from maintain.agreement import stride_of
 from tests.made import case_of, case_with, launch_of, shape
-from tests.verdict.truth.models import kernel_of, of_scenario, predicted
+from tests.verdict.truth.models import kernel_of, model_of, of_scenario, predicted
 
 ROOT = Path(__file__).parents[4]
 SAMPLES = ROOT / "tests/data/h200"  # of a real H200's outputs, see tests/test_agreement_h200.py
@@ -68,6 +68,19 @@ def test_the_h200_is_as_wrong_as_predicted(case):
     ratio = np.sqrt(np.mean(error[live] ** 2) / np.mean(expected[live] ** 2))
     assert 0.75 < ratio < 1.25
     assert (np.abs(error) <= prediction.bound.ravel()[::stride])[live].all()
+
+
+@pytest.mark.parametrize(("blocks", "ratio"), [(16, 1.05), (40, 0.86), (64, 0.58), (100, 1.06), (128, 1.07)])
+def test_equal_row_sums_of_many_blocks_are_rounded_the_same_way(blocks, ratio):
+    """A correct output failed without the rounding model (`fuzz --seed 144`): 5 times the error of independent sums."""
+    keys = "data: {K: {kind: constant, value: 0.44975}, V: {kind: uniform}}"
+    case, launches = case_of(shape(64, 1, 1, 1, 128 * blocks, keys)), [launch_of(VEC, (1, blocks, 1))]
+    inputs = make_inputs(case)
+    prediction = predicted(case.op, values_of(case), launches, 90)
+    error = model_of(case, inputs, launches, 90) - reference_of(case.op, inputs)
+    assert np.sqrt(np.mean(error**2)) / prediction.row_rmse.item() == pytest.approx(ratio, rel=0.02)
+    assert (np.abs(error) <= prediction.bound).all()
+    assert (prediction.row_common > 0.8 * prediction.row_rmse**2).all() == (blocks >= 40)
 
 
 @pytest.mark.parametrize("n_kv", [1024, 4096, 16384])
