@@ -110,13 +110,13 @@ def test_elements_lie_where_amd_says(cores, instruction):
     assert_right_of_small_integers(cores[instruction.split("/")[0]], instruction)
 
 
-# A third of the architectures and one of them checked: each compiles the simulator again.
+# Each compiles the simulator again.
 @pytest.mark.parametrize(
     ("gfx", "flavour"),
     [
         ("gfx942", "release"),
         ("gfx1100", "check"),
-        *(pytest.param(gfx, "release", marks=pytest.mark.slow) for gfx in ("gfx908", "gfx90a", "gfx1201")),
+        *(pytest.param(gfx, "release", marks=pytest.mark.night) for gfx in ("gfx908", "gfx90a", "gfx1201")),
     ],
 )
 def test_kernels_execute_them_by_clang_s_names(gfx, flavour):

@@ -183,6 +183,7 @@ def test_without_flash_attention_and_without_a_gpu(session, tmp_path):
 
 
 @on_a_model
+@pytest.mark.night  # CI records them in test_real_capture.py
 def test_several_sequences_with_a_quantised_cache(session, tmp_path):
     request = request_of(tmp_path, type_K="q8_0", type_V="q8_0", sequences=3, batch=64, generate=2, every=True)
     nodes = walk(session, request, [H200])

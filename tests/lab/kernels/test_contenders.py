@@ -121,8 +121,8 @@ SIZES = st.fixed_dictionaries(
 @pytest.mark.parametrize(
     ("kernel", "on"),
     [
-        *(("naive", "sim:h200"), ("tiled", "sim:h200"), ("tiled", "sim:mi300x")),
-        pytest.param("naive", "sim:mi300x", marks=pytest.mark.night),
+        *(("tiled", "sim:h200"), ("tiled", "sim:mi300x")),
+        *(pytest.param("naive", on, marks=pytest.mark.night) for on in ("sim:h200", "sim:mi300x")),
     ],
 )
 @settings(max_examples=8, derandomize=True)

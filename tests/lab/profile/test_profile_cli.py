@@ -1,7 +1,5 @@
 """What `profile` makes of its words and flags."""
 
-import json
-
 import pytest
 
 from fattn_probe.base.errors import MachineError
@@ -54,8 +52,6 @@ def test_a_program_has_its_arguments_and_threads(program):
 
 @pytest.mark.build
 def test_all_scenarios_are_profiled():
-    done = fattn_probe("profile", "gqa", "decode", "--on", "sim:h200", "--json")
-    assert [profile["name"] for profile in json.loads(done.stdout)["profiles"]] == ["gqa", "decode"]
     said = fattn_probe("profile", "gqa", "decode", "--on", "sim:h200").stdout
     assert "gqa: flash_attn_ext_f16<" in said and "decode: flash_attn_ext_vec<" in said
 

@@ -14,7 +14,8 @@ from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.kernel import attention_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
-from fattn_probe.llama.source.features import CUDA, kernel_parameters
+from fattn_probe.llama.source.features import CUDA, kernel_parameters, probe
+from fattn_probe.llama.source.tree import Tree
 from fattn_probe.verdict.truth.rounding_model.mma_plan import mma_plan_of
 from fattn_probe.verdict.truth.rounding_model.tile import tile_plan_of
 from fattn_probe.verdict.truth.rounding_model.vec import vec_plan_of
@@ -115,12 +116,30 @@ def test_the_shipped_constants_are_those_of_the_default_source_and_the_first_era
 
 
 @pytest.mark.network
+@pytest.mark.night  # five releases are downloaded
 def test_the_vec_kernel_added_in_f16_until_the_end_of_2025_and_mma_on_cdna_until_september_2026():
     older, newer = resolve("pypi:pywhispercpp==1.4.1"), resolve("pypi:xllamacpp==0.2.8")
     assert vec_adds_in_f16(older, 90) and not vec_adds_in_f16(older, 61)
     assert not vec_adds_in_f16(newer, 90) and not vec_adds_in_f16(resolve(DEFAULT_SOURCE), 90)
     releases = ("0.2.14", "2026.8.10566", "2026.9.11063")
     assert [constants_of(resolve(f"pypi:xllamacpp=={one}")).cdna_in_f32 for one in releases] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("declared", "adds_in_f16"),
+    [
+        ("#ifdef FAST_FP16_AVAILABLE\n    half2  VKQ[ncols][16] = {{0.0f}};\n#else\n", True),
+        ("#ifdef V_DOT2_F32_F16_AVAILABLE\n    half2  VKQ[ncols][16] = {{0.0f}};\n#else\n", False),
+        ("    float2 VKQ[ncols][16] = {{0.0f}};\n", False),
+    ],
+)
+def test_in_which_type_the_vec_kernel_adds_is_in_the_source(declared, adds_in_f16, tmp_path):
+    file = tmp_path / CUDA / "fattn-vec.cuh"
+    file.parent.mkdir(parents=True)
+    file.write_text(declared)
+    tree = Tree("here", tmp_path, "?", declared, probe(tmp_path))
+    assert vec_adds_in_f16(tree, 90) is adds_in_f16
+    assert not vec_adds_in_f16(tree, 61)
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,10 @@ def test_an_op_whose_kernels_the_table_lacks_is_not_judged(monkeypatch):
 
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.parametrize(("patch", "code"), [([], 0), (["--patch", "faults/27109-silent-conversion"], 5)])
+@pytest.mark.parametrize(
+    ("patch", "code"),
+    [([], 0), pytest.param(["--patch", "faults/27109-silent-conversion"], 5, marks=pytest.mark.night)],
+)
 def test_a_fault_that_only_changes_the_kernel_fails_if_it_is_asked_for(patch, code):
     case = Path(__file__).parents[3] / "patches/faults/27109-silent-conversion.yaml"
     done = fattn_probe("compare", case, "--on", "sim:h200", "--kernels", "--json", *patch, code=code)
