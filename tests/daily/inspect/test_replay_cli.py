@@ -24,6 +24,7 @@ def test_study_writes_its_algorithm_as_a_page(tmp_path):
 @pytest.mark.build
 @pytest.mark.gdb
 @pytest.mark.network
+@pytest.mark.night  # CI finds a planted fault by `inspect --trace` (step 10 of test_tour.py) and draws recorded runs
 def test_view_shows_a_patch_beside_its_base_and_marks_the_first_deviation(tmp_path):
     """The planted line leaves out the first block of a tile; it is among the lines of the step."""
     words = ("--on", "sim:h200", "--patch", "faults/21159-fixup-first-block")

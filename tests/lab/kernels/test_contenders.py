@@ -194,13 +194,8 @@ def test_a_kernel_says_what_it_cannot_do():
 
 
 @pytest.mark.build
-@pytest.mark.parametrize(
-    ("file", "on"),
-    [
-        pytest.param("naive_and_tiled.cu", "sim:h200", marks=pytest.mark.slow),
-        pytest.param("naive_and_tiled.hip", "sim:mi300x", marks=pytest.mark.night),
-    ],
-)
+@pytest.mark.night
+@pytest.mark.parametrize(("file", "on"), [("naive_and_tiled.cu", "sim:h200"), ("naive_and_tiled.hip", "sim:mi300x")])
 def test_naive_and_tiled_are_a_program_too(file, on):
     words = ("bf16", "causal", "100", "40", "65", "256")
     said = fattn_probe("program", CUDA / file, "--on", on, "--", *words).stdout
