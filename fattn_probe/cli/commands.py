@@ -6,6 +6,7 @@ A parameter that is an object of flags (`setup.py`) is expanded into these flags
 import copy
 import csv
 import functools
+import gc
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -189,7 +190,10 @@ class LazyCommand(Single):
 
     def make_context(self, *args: Any, **rest: Any) -> Any:  # noqa: ANN401
         """The context in which click runs the command itself, shows its help, or completes its words."""
-        return self.loaded.make_context(*args, **rest)
+        loaded = self.loaded
+        gc.freeze()  # what is imported stays
+        gc.enable()
+        return loaded.make_context(*args, **rest)
 
 
 class Commands(Group):

@@ -105,6 +105,13 @@ def test_a_light_command_imports_only_what_it_uses(words, needed, tmp_path):
     assert not HEAVY & set(found)
 
 
+@pytest.mark.parametrize(("words", "collects"), [(["device", "list"], True), (["--version"], False)])
+def test_memory_is_collected_once_a_command_is_imported(words, collects):
+    code = "import atexit, gc; atexit.register(lambda: print(gc.isenabled()))\n" + START.replace("cli", "__main__")
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(f"{collects}\n")
+
+
 def test_the_pytest_plugin_imports_nothing_heavy():
     code = "import sys, pytest; a = set(sys.modules); import fattn_probe.pytest_plugin; print(*set(sys.modules) - a)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
