@@ -24,7 +24,7 @@ HEADERS, QUICK_HEADERS = "fattn-probe-headers.h", "fattn-probe-headers-quick.h"
 """In ggml-cuda/ of an overlay, one for each set of flags, because g++ does not check all flags."""
 TEXT = '#include "prelude.h"\n#include "fattn-common.cuh"\n'
 FEW = 4
-"""With fewer kernels, no header is precompiled: it takes 2.4 s, and saves 0.65 s of the 1.7 to 3 s of each."""
+"""For fewer kernels, no header is precompiled: it takes 2.4 s, and saves 0.65 s of the 1.7 to 3 s of each."""
 MOST = 16
 """The number of precompiled headers that the cache keeps, the newest ones; each takes 80 MB."""
 
@@ -40,10 +40,11 @@ def digest_line(folder: Path, state: str) -> str:
 
 @contextlib.contextmanager
 def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Sequence[str]) -> Iterator[None]:
-    """In the block, a build's folder has precompiled headers for the plan's kernels, if more than a few are missing.
+    """In the block, a build's folder has precompiled headers for the plan's kernels.
 
-    A header that does not compile is left out: compiling the kernels then shows what is wrong with it. The cache may be
-    read-only, and a header may be in use when it is removed: g++ then reads the headers themselves.
+    They are from earlier builds, or made now if more than a few kernels are missing. A header that does not compile is
+    left out: compiling the kernels then shows what is wrong with it. The cache may be read-only, and a header may be in
+    use when it is removed: g++ then reads the headers themselves.
     """
     missing: dict[str, list[BuildStep]] = {}
     for step in plan.steps:
@@ -53,10 +54,13 @@ def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Seq
     links = []
     try:
         for name, steps in missing.items():
-            if len(steps) >= FEW:
-                link = folder / "overlay" / CUDA / f"{name}.gch"
+            link = folder / "overlay" / CUDA / f"{name}.gch"
+            words = command_of(name, steps[0].command)
+            line = (folder / steps[0].inputs[0]).read_text().partition("\n")[0]
+            key = hexdigest("\0".join((*words, line, *compilers)))
+            if len(steps) >= FEW or PRECOMPILED.place(key).is_dir():
                 with contextlib.suppress(BuildError):
-                    made = header(folder, name, steps[0].command, env, compilers)
+                    made = get_or_make(PRECOMPILED, key, functools.partial(make, folder, words, env))
                     link.unlink(missing_ok=True)
                     link.symlink_to(made / link.name)
                     links.append(link)
@@ -66,18 +70,16 @@ def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Seq
             link.unlink(missing_ok=True)
 
 
-def header(folder: Path, name: str, kernel: Sequence[str], env: Mapping[str, str], compilers: Sequence[str]) -> Path:
-    """The cache's folder with a header of a build precompiled for the compile command of a kernel."""
+def command_of(name: str, kernel: Sequence[str]) -> list[str]:
+    """The command that precompiles a header of ours, from the compile command of a kernel; its output is missing."""
     words = [word for word in kernel[: kernel.index("-MD")] if word != "ccache"]
     words[(at := words.index(name)) - 1 : at + 1] = []
-    words[-1] = "c++-header"
-    line = (folder / kernel[kernel.index("-c") + 1]).read_text().partition("\n")[0]
+    return [*words[:-1], "c++-header", f"overlay/{CUDA}/{name}", "-o"]
 
-    def make(made: Path) -> None:
-        source = f"overlay/{CUDA}/{name}"
-        run([*words, source, "-o", made / f"{name}.gch", f"-fdebug-prefix-map={folder}=."], cwd=folder, env=env)
-        others = sorted(PRECOMPILED.root.glob("*/"), key=lambda path: path.stat().st_mtime)
-        for path in others[: -MOST + 1]:
-            remove_tree(path)
 
-    return get_or_make(PRECOMPILED, hexdigest("\0".join((*words, line, *compilers))), make)
+def make(folder: Path, command: Sequence[str], env: Mapping[str, str], made: Path) -> None:
+    """Precompile a header of a build for the cache, and remove the oldest others."""
+    run([*command, made / f"{Path(command[-2]).name}.gch", f"-fdebug-prefix-map={folder}=."], cwd=folder, env=env)
+    others = sorted(PRECOMPILED.root.glob("*/"), key=lambda path: path.stat().st_mtime)
+    for path in others[: -MOST + 1]:
+        remove_tree(path)
