@@ -1,5 +1,6 @@
 """The files of a llama.cpp tree that a build compiles, read from its CMakeLists and folders."""
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,7 @@ class Sources:
         return [case for case in self.dispatched if launches_file(*case.sizes) == file]
 
 
+@functools.lru_cache(maxsize=8)
 def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
     """Read the lists of a tree; `machine` is the processor that ggml-cpu is compiled for."""
     # InputError if a tree's attention kernels are older than those that fattn-probe knows, or others.
