@@ -233,7 +233,7 @@ class SuiteRunner:
 
         After an interruption the results so far are in the history, and the run can be resumed.
         """
-        prepare_workers(__name__)
+        prepare_workers(__name__, "fattn_probe.llama.build.overlay")  # which only compiling needs
         runs = [self._begun(one) for one in planned]
         self.standing.statuses.clear()
         self.standing.cases = sum(len(one.selection.names) for one in planned)
