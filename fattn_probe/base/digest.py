@@ -118,6 +118,6 @@ def files_of(folder: Path) -> Iterator[str]:
     """The files below a folder that a seal records: no links, and not the seal's own files."""
     for parent, _, names in os.walk(folder):
         for name in names:
-            path = os.path.relpath(os.path.join(parent, name), folder)  # noqa: PTH118
+            path = f"{parent}/{name}"[len(str(folder)) + 1 :]
             if path not in (SEAL, SEEN) and not os.path.islink(f"{folder}/{path}"):  # noqa: PTH114
                 yield path

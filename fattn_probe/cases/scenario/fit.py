@@ -242,11 +242,6 @@ def rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def layout_of(view: TensorView) -> Settings | None:
-    """A layout that gives an operand's strides and offset; None if there is none."""
-    return next((settings for settings in layouts(view) if lies(view, settings)), None)
-
-
 def layouts(view: TensorView) -> Iterator[Settings]:
     """Contiguous memory, and views in the order of the strides."""
     yield {"kind": "contiguous"}

@@ -22,7 +22,8 @@ from fattn_probe.cases.scenario.fit import (
     Settings,
     Statistics,
     data_of,
-    layout_of,
+    layouts,
+    lies,
     mask_layout_of,
     mask_like,
     offset_in_K,
@@ -108,7 +109,7 @@ def layout_settings(op: Op, V_in_K: int | None, missing: list[str]) -> dict[str,
     """The layouts of the operands that are not contiguous."""
     found: dict[str, Settings] = {}
     for name in "QK" if V_in_K is not None else "QKV":
-        settings = layout_of(op.tensors[name])
+        settings = next((it for it in layouts(op.tensors[name]) if lies(op.tensors[name], it)), None)
         if settings is None:
             missing.append(f"the layout of {name}: its strides {op.tensors[name].nb} or its offset")
         elif settings["kind"] != "contiguous":

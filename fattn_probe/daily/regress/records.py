@@ -1,5 +1,6 @@
 """The records of the history: runs, their parts, their results with error maps, and the cases."""
 
+import functools
 import json
 import re
 import statistics
@@ -164,7 +165,7 @@ class Result:
     @property
     def kernels(self) -> tuple[LaunchRecord, ...]:
         """The launch records."""
-        return parse_launches(self.launches)
+        return LAUNCHES_IN(self.launches)
 
     @property
     def explained(self) -> str:
@@ -180,6 +181,7 @@ class Result:
 
 
 RESULT = Document("a result", Result)
+LAUNCHES_IN = functools.lru_cache(maxsize=1 << 12)(parse_launches)  # many results have equal ones, and need them often
 
 
 class Cell(NamedTuple):

@@ -233,7 +233,7 @@ class SuiteRunner:
 
         After an interruption the results so far are in the history, and the run can be resumed.
         """
-        prepare_workers(__name__)
+        prepare_workers(__name__, "fattn_probe.llama.build.overlay")  # which only compiling needs
         runs = [self._begun(one) for one in planned]
         self.standing.statuses.clear()
         self.standing.cases = sum(len(one.selection.names) for one in planned)
@@ -318,8 +318,8 @@ class SuiteRunner:
         run.stored[result.name] = now
         self.history.add(run.run, now)
         fails = run.fails(now) and not (before is not None and run.fails(before))
-        same = [one for one in run.stored.values() if (one.status, one.reason) == ("lost", now.reason)]
-        if fails or (now.status == "lost" and len(same) == 1):  # a file that does not compile loses many cases
+        lost = [one.reason for one in run.stored.values() if one.status == "lost"] if now.status == "lost" else []
+        if fails or lost.count(now.reason) == 1:  # a file that does not compile loses many cases
             self.say(f"{now.status} {now.name} on {run.run.place}: {now.explained}{now.place}", now.status)
         return fails
 

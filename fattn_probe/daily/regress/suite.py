@@ -98,11 +98,6 @@ class Entry(Spec):
         """Whether the entry names any."""
         return bool(self.scenarios) or self.upstream
 
-    @property
-    def needs_simulator(self) -> bool:
-        """Whether a real GPU cannot run it, because it needs a different build."""
-        return self.flavour == "check" or bool(self.sanitize)
-
 
 class Suite(Entry):
     """The contents of a regression run: an entry of its own, and others with their own cases, targets and checks."""

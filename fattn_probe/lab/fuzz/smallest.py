@@ -286,5 +286,5 @@ def is_built(job: Job, case: Case) -> bool:
     simulation = Simulation(dry=True, skip_kernels=True, threads=1)
     dry = Session(replace(job.options, simulation=simulation), builds=dict(job.builds))
     (done,) = plan_cases(dry, [(case, [job.target])])
-    names = KernelReader(tree).names(done)
+    names = KernelReader(tree)(done)
     return names is None or set(names) <= set(build.manifest.contents.kernels)

@@ -4,13 +4,16 @@ import functools
 import re
 import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from fattn_probe.base.cache import Growth, Kind, part, read_document, write_document
 from fattn_probe.base.digest import files_of, hexdigest, status_of
 from fattn_probe.base.errors import BuildError
+from fattn_probe.base.host import cores
+from fattn_probe.base.workers import Died, Tell, Workers
 from fattn_probe.cases.device import is_amd
 from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents, kernels_apart
 from fattn_probe.llama.build.plan import (
@@ -48,20 +51,23 @@ from fattn_probe.llama.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.llama.cxx.includes import INCLUDE, included
 from fattn_probe.llama.source import KernelCase, kept_files, model_files, patches
 from fattn_probe.llama.source.features import kernel_parameters
-from fattn_probe.llama.source.tree import digest_tree
+from fattn_probe.llama.source.tree import digest_files
 
 ERRORS = "surrogateescape"  # comments of a tree need not be UTF-8
 OVERLAY_STAMP = "overlay.stamp"  # in a build folder: the state of the overlay when it was made
-OWN_CASES = "fattn-probe-*"  # generated files in the overlay
+OWN_CASES = "/fattn-probe-"  # in the paths of generated files in the overlay
 CUDA_SUFFIXES = (".cu", ".cuh", ".h")
 ATTENTION = "fattn"
 REWRITTEN = Kind("rewritten", "the rewritten file")
+Task = tuple[str, str, Style]  # a file to rewrite: its text, its name and the style
+FEW = 16  # files, which take less time than it takes to start processes
 VENDOR = "hip.h"
 """In vendors/: CUDA's names, for hipcc."""
 NAME = re.compile(r"^#define (\w+)[ \t]+(\w+)$", re.MULTILINE)
 CALLED = re.compile(r"\b(\w+)\s*\(")
 
 
+@functools.cache
 def known_ptx() -> frozenset[str]:
     """The names in `simt::ptx`: everything that the simulator's headers declare or call in this namespace."""
     names: set[str] = set()
@@ -122,36 +128,37 @@ def renew_overlay(growth: Growth, request: BuildRequest, sources: Sources, conte
     # What is compiled; but generated files only include others of these, and the overlay does not depend on them.
     compiled = {case.header for case in sources.cases.values()}
     compiled |= {CONVERSIONS, *(sources.full if contents.full else (*sources.cuda, *contents.sources))}
-    files = sorted(file for file in compiled if not PurePosixPath(file).match(OWN_CASES))
+    files = sorted(file for file in compiled if OWN_CASES not in f"/{file}")
     if stamp.is_file() and stamp.read_text() == overlay_state(overlay, [*files, contents.libllama]):
         return
-    copied = [*kept_files(request.tree.root), *(model_files(request.tree.root) if contents.has_libllama else ())]
+    models = model_files(request.tree.root) if contents.has_libllama else ()
     with part() as made:
         fresh = made / OVERLAY
-        make_overlay(fresh, request, sources, files, copied)
+        make_overlay(fresh, request, sources, files, models)
         settle(growth, fresh)
     growth.write(OVERLAY_STAMP, overlay_state(overlay, [*files, contents.libllama]))
 
 
 def overlay_state(overlay: Path, compiled: list[str]) -> str:
     """A digest of the files of an overlay, by size and time, of what is compiled, and of fattn-probe."""
-    files = sorted(path for path in files_of(overlay) if not PurePosixPath(path).match(OWN_CASES))
+    files = sorted(path for path in files_of(overlay) if OWN_CASES not in f"/{path}")
     found = ("{} {} {}".format(path, *status_of(f"{overlay}/{path}")[:2]) for path in files)
     return hexdigest("\0".join((own_stamp(), *compiled, *found)))
 
 
 def make_overlay(
-    overlay: Path, request: BuildRequest, sources: Sources, compiled: Iterable[str], copied: Iterable[PurePosixPath]
+    overlay: Path, request: BuildRequest, sources: Sources, compiled: Iterable[str], models: Iterable[PurePosixPath]
 ) -> None:
     """Copy the files of a tree that are built, apply the patches, and for the simulator rewrite what is compiled.
 
     BuildError if the tree is no longer the one whose digest the request has: a build would have parts of both.
     """
-    for path in copied:
+    kept = list(kept_files(request.tree.root))
+    for path in (*kept, *models):
         target = overlay / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(request.tree.root / path, target)
-    if digest_tree(overlay) != request.tree.digest:
+    if digest_files(overlay, kept) != request.tree.digest:
         raise BuildError(f"source {request.tree.spec!r}: its files changed during this command; run it again")
     for patch in request.applied:
         patches.apply(patch, overlay)
@@ -199,54 +206,61 @@ def rewrite_files(paths: Iterable[Path], style: Style) -> None:
     which run beside other kernels, only have bodies in a third file. Further files have the name and the lines of the
     first for debuggers and compilers.
     """
-    known = known_ptx()
+    tasks = dict[Path, Task]()
     for path in paths:
         if path.suffix in CUDA_SUFFIXES:
             text, is_common = path.read_text(errors=ERRORS), style.apart and path.name == COMMON
-            own = replace(style, bodies="device") if is_common else style
-            path.write_text(rewritten(text, path.name, known, own), errors=ERRORS)
-            further = dict[str, Bodies]()
+            made: dict[str, Bodies] = {"": "device" if is_common else style.bodies}
             if style.apart and path.name.startswith(ATTENTION):
-                further[LAUNCHES] = "none" if path.suffix == ".cuh" else "all"
+                made[LAUNCHES] = "none" if path.suffix == ".cuh" else "all"
             if is_common:
-                further[KERNELS] = "kernels"
-            for folder, bodies in further.items():
-                made = rewritten(text, path.name, known, replace(style, bodies=bodies))
-                (path.parent / folder).mkdir(exist_ok=True)
-                line = f'#line 1 "{OVERLAY}/{CUDA}/{path.name}"\n'
-                (path.parent / folder / path.name).write_text(line + made, errors=ERRORS)
+                made[KERNELS] = "kernels"
+            for folder, bodies in made.items():
+                tasks[path.parent / folder / path.name] = text, path.name, replace(style, bodies=bodies)
+    for path, text in zip(tasks, rewritten(tuple(tasks.values())), strict=True):
+        line = f'#line 1 "{OVERLAY}/{CUDA}/{path.name}"\n' if path.parent.name in (LAUNCHES, KERNELS) else ""
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(line + text, errors=ERRORS)
 
 
-@functools.cache
-def hip_names() -> dict[str, str]:
-    """The name in CUDA of each name in HIP, as the simulator's HIP headers define it."""
-    texts = (path.read_text() for path in (NATIVE / HIP_HEADERS).rglob("*.h"))
-    return {hip: cuda for text in texts for hip, cuda in NAME.findall(text)}
+@functools.lru_cache(maxsize=4)
+def rewritten(tasks: tuple[Task, ...]) -> list[str]:
+    """The texts of files for the simulator.
 
-
-@functools.lru_cache(maxsize=1000)
-def rewritten(text: str, name: str, known_ptx: frozenset[str], style: Style) -> str:
-    """The text of one file for the simulator.
-
-    Rewriting all files takes a second, so the unchanged files of a patched or edited tree are read from the cache.
+    Rewriting all files takes two seconds, so the unchanged files of a patched or edited tree are read from the cache.
     """
-    key = hexdigest((f"{own_stamp()}\0{name}\0{style}\0", text))
-    if (kept := read_document(REWRITTEN, key)) is not None:
-        return zlib.decompress(kept).decode(errors=ERRORS)
+    keys = {task: hexdigest((f"{own_stamp()}\0{task[1]}\0{task[2]}\0", task[0])) for task in tasks}
+    found = {task: kept for task, key in keys.items() if (kept := read_document(REWRITTEN, key)) is not None}
+    missing = [task for task in tasks if task not in found]
+    with Workers[Task, bytes](packing, cores()) as pool:
+        for task, made in pool.answers(missing) if len(missing) > FEW else ((task, packed(task)) for task in missing):
+            found[task] = packed(task) if isinstance(made, Died) else made
+            write_document(REWRITTEN, keys[task], found[task])
+    return [zlib.decompress(found[task]).decode(errors=ERRORS) for task in tasks]
+
+
+def packing(tell: Tell) -> AbstractContextManager[Callable[[Task], bytes]]:
+    """A worker's function."""
+    return nullcontext(packed)
+
+
+def packed(task: Task) -> bytes:
+    """The text of one file for the simulator, compressed."""
+    text, name, style = task
     if name == VENDOR:
         # It defines CUDA's names as HIP's names, which the simulator's HIP headers in turn define as CUDA's names. A
         # macro does not expand within itself, so HIP's name would remain.
-        names = hip_names()
+        headers = (path.read_text() for path in (NATIVE / HIP_HEADERS).rglob("*.h"))
+        names = {hip: cuda for header in headers for hip, cuda in NAME.findall(header)}
         text = NAME.sub(lambda match: "" if names.get(match[2]) == match[1] else match[0], text)
-    made = rewrite(text, name, known_ptx, style).text
-    write_document(REWRITTEN, key, zlib.compress(made.encode(errors=ERRORS)))
-    return made
+    return zlib.compress(rewrite(text, name, known_ptx(), style).text.encode(errors=ERRORS))
 
 
 def settle(growth: Growth, fresh: Path) -> None:
     """Make the overlay equal to `fresh`; leaves equal files and generated ones untouched."""
-    target = growth.folder / OVERLAY
-    wanted = {path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file()}
+    target, wanted = growth.folder / OVERLAY, set(files_of(fresh))
+    if not target.exists():
+        fresh = fresh.rename(target)
     for path in wanted:
         equal = (target / path).is_file() and (target / path).read_bytes() == (fresh / path).read_bytes()
         if not equal:
@@ -254,6 +268,6 @@ def settle(growth: Growth, fresh: Path) -> None:
             (fresh / path).replace(target / path)
         if not equal or f"{OVERLAY}/{path}" not in growth.recorded:
             growth.changed.add(f"{OVERLAY}/{path}")
-    for path in [path for path in target.rglob("*") if path.is_file() and not path.match(OWN_CASES)]:
-        if path.relative_to(target) not in wanted:
-            growth.remove(str(path.relative_to(growth.folder)))
+    for path in {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()} - wanted:
+        if OWN_CASES not in f"/{path}":
+            growth.remove(f"{OVERLAY}/{path}")

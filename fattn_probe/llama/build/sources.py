@@ -1,5 +1,6 @@
 """The files of a llama.cpp tree that a build compiles, read from its CMakeLists and folders."""
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,7 @@ class Sources:
         return [case for case in self.dispatched if launches_file(*case.sizes) == file]
 
 
+@functools.lru_cache(maxsize=8)
 def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
     """Read the lists of a tree; `machine` is the processor that ggml-cpu is compiled for."""
     # InputError if a tree's attention kernels are older than those that fattn-probe knows, or others.
@@ -201,16 +203,6 @@ def addable(tree: Tree) -> list[Path]:
     """The files that a build leaves out, except those of libllama, until a run calls a function of one."""
     base = (tree.root / GGML / name for name in UNUSED)
     return [*sorted((tree.root / CUDA).glob("*.cu")), *(path for path in base if path.is_file())]
-
-
-def seldom_files(tree: Tree) -> list[Path]:
-    """The files of libllama, without src/models/, that a build leaves out until a run calls a function of one."""
-    return [path for path in sorted((tree.root / LIBLLAMA).glob("*.cpp")) if SELDOM.fullmatch(path.name)]
-
-
-def product_instances(tree: Tree) -> list[Path]:
-    """The files with the instances of matrix products' templates."""
-    return [path for family in PRODUCTS for path in sorted((tree.root / CUDA / INSTANCES).glob(f"{family}-*.cu"))]
 
 
 def full_sources(cuda: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:

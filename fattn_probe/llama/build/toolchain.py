@@ -93,7 +93,7 @@ def find_toolchain(engine: str) -> Toolchain:
     cxx, cc = shutil.which("g++"), shutil.which("gcc")
     if cxx is None or cc is None:
         raise BuildError(f"g++ is not installed; {INSTALL_GXX}")
-    gxx = version_line(run([cxx, "--version"]).stdout)
+    gxx = version_of(cxx)
     if not gxx:
         raise BuildError(f"{cxx} does not report its version: it is not g++; {INSTALL_GXX}")
     if engine == "cuda":
@@ -101,7 +101,7 @@ def find_toolchain(engine: str) -> Toolchain:
         for root in cuda_roots():
             nvcc, cudart = root / "bin/nvcc", find_library(root, CUDART)
             if nvcc.is_file() and cudart:
-                version = version_line(run([nvcc, "--version"]).stdout)
+                version = version_of(nvcc)
                 wheels = wheel_headers() if root == wheel_root() else None
                 include = cached_headers(wheels) if wheels else root / "include"
                 return Toolchain(cc, cxx, (gxx, version), machine, include, nvcc, cudart, find_ccache())
@@ -126,7 +126,9 @@ def _headers_in(_cache: Path, headers: Headers) -> Path:
     return get_or_make(HEADERS, headers.version, functools.partial(copy_tree, headers.include))
 
 
-def version_line(text: str) -> str:
+@functools.cache
+def version_of(compiler: str | Path) -> str:
     """The line of `--version` with the version: the release line of nvcc, the first line of g++."""
+    text = run([compiler, "--version"]).stdout
     release = re.search(r"release \S+ (V[\d.]+)", text)
     return f"nvcc {release.group(1)}" if release else text.partition("\n")[0]

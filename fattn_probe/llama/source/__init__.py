@@ -1,5 +1,7 @@
 """Sources: a llama.cpp tree from a package index, a git repository or a folder, and patches for it."""
 
+import functools
+
 from fattn_probe.llama.source.features import Features, KernelCase, instance_cases, kernel_parameters, type_values
 from fattn_probe.llama.source.spec import DEFAULT_SOURCE
 from fattn_probe.llama.source.store import resolve
@@ -21,10 +23,11 @@ __all__ = [
 ]
 
 
-def kernel_cases(tree: Tree) -> list[KernelCase]:
+@functools.lru_cache(maxsize=8)
+def kernel_cases(tree: Tree) -> tuple[KernelCase, ...]:
     """The flash-attention kernel instances that a tree compiles, sorted."""
     cases = instance_cases(tree.root)
-    return sorted(cases, key=lambda case: (case.family, [int(arg) for arg in case.args if arg.isdigit()], case.args))
+    return tuple(sorted(cases, key=lambda it: (it.family, [int(arg) for arg in it.args if arg.isdigit()], it.args)))
 
 
 def ggml_types(tree: Tree) -> dict[int, str]:

@@ -10,7 +10,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from fattn_probe.base.digest import short
@@ -96,17 +96,17 @@ class ObjectReader:
 
     def code(self) -> ObjectCode:
         """The sections in memory, and the symbols that they define."""
-        relocations = defaultdict[int, list[tuple[int, ...]]](list)
+        relocations = defaultdict[int, list[bytes]](list)
         for header in self.headers:
             if header[1] == RELOCATIONS and self.headers[header[7]][2] & ALLOCATED:
-                relocations[header[7]] += RELOCATION.iter_unpack(self.contents(header))
+                relocations[header[7]].append(self.contents(header))
         numbers, sections = {name: number for number, name in enumerate(self.names)}, dict[int, Section]()
         for number, (header, name) in enumerate(zip(self.headers, self.names, strict=True)):
             if header[2] & ALLOCATED and not name.startswith(UNWINDING):
-                words, targets = self.described(relocations[number])
+                words, targets = self.described(RELOCATION.iter_unpack(b"".join(relocations[number])))
                 handlers = numbers.get(name.replace(".text", HANDLERS, 1), number)
                 more = [handlers] if handlers != number else []
-                sections[number] = Section(short([self.contents(header), *words]), (*targets, *more))
+                sections[number] = Section(short([self.contents(header), "".join(words)]), (*targets, *more))
         defined = [symbol for symbol in self.symbols if symbol[1] != LOCAL and symbol[2] in sections]
         symbols = {name: (section, binding != GLOBAL) for name, binding, section, _ in defined}
         return ObjectCode(sections, symbols, any(header[1] in AT_LOAD for header in self.headers))
@@ -132,10 +132,14 @@ class ObjectReader:
         return words, targets
 
 
+CODE_IN = lru_cache(maxsize=128)(lambda data: ObjectReader(data).code())
+"""The code in an object's bytes, read once for all builds that have the same one, as they have of most host code."""
+
+
 def read_object(path: Path) -> ObjectCode:
     """The code in an object file; ValueError if it is not one, or damaged."""
     try:
-        return ObjectReader(path.read_bytes()).code()
+        return CODE_IN(path.read_bytes())
     except (struct.error, LookupError, StopIteration, OSError) as error:
         raise ValueError(f"{path}: not an object: {error}") from None
 
@@ -143,12 +147,6 @@ def read_object(path: Path) -> ObjectCode:
 def is_added(path: str) -> bool:
     """Whether only some runs execute an object's code: the bodies of kernels, and the functions that launch them."""
     return CASE_PREFIX in path
-
-
-def demangled(symbols: Sequence[str]) -> dict[str, str]:
-    """The demangled names of symbols."""
-    lines = run(["c++filt", *symbols]).stdout.splitlines() if symbols else []
-    return dict(zip(symbols, lines, strict=True))
 
 
 @dataclass(frozen=True)
@@ -189,7 +187,8 @@ class ExecutedCode:
         symbols = dict.fromkeys(name for code in libraries[0].values() for name in code.symbols if is_boundary(name))
         cases, types = known_cases(tree), ggml_types(tree)
         launchers, bodies = dict[str, str](), dict[tuple[str, tuple[str, ...]], str]()
-        for symbol, name in demangled(list(symbols)).items():
+        demangled = run(["c++filt", *symbols]).stdout.splitlines() if symbols else []
+        for symbol, name in zip(symbols, demangled, strict=True):
             if body := body_of(name, types):
                 bodies[body] = symbol
             elif case := case_of(name, cases, types):
@@ -199,17 +198,17 @@ class ExecutedCode:
     def digest(self, launches: Sequence[LaunchRecord]) -> str | None:
         """The digest of the code of a run with these launches; None if that is not known."""
         # the symbols of the kernels that are launched, and of their host functions; none if one is missing
-        wanted, names = list[str | None](), {kernel for kernel, _ in self.bodies}
+        wanted = list[str | None]()
         for launch in launches:
             if family := BY_KERNEL.get(launch.kernel):
                 case = instance_of(family, launch.values, self.cases)
                 wanted.append(self.launchers.get(case.whole.name) if case else None)
-            if family or launch.kernel in names:  # any other kernel is in the host's objects
+            if family or any(launch.kernel == kernel for kernel, _ in self.bodies):  # else it is in the host's objects
                 wanted.append(self.bodies.get((launch.kernel, launch.values)))
         roots = () if None in wanted else tuple(sorted({name for name in wanted if name}))
         if roots and roots not in self._digests and self._is_told_apart:
             places = [self._places[0][name] for name in roots]
-            self._digests[roots] = short([self._host, *self._followed(places, roots)])
+            self._digests[roots] = short("".join([self._host, *self._followed(places, roots)]))
         return self._digests.get(roots)
 
     def kernels(self, launches: Sequence[LaunchRecord]) -> set[str]:
@@ -225,21 +224,18 @@ class ExecutedCode:
 
     @cached_property
     def _places(self) -> list[dict[str, tuple[int, int]]]:
-        """For each library, the object and section, by number, of a symbol's first strong definition in it, or weak."""
+        """Each library's object and section, by number, of a symbol: its own first strong definition, or weak one.
+
+        For what it does not define, those of the first library that does.
+        """
         found = [dict[str, tuple[int, int]]() for _ in self.libraries]
         for wanted in (False, True):
             for number, (library, _, code) in enumerate(self._objects):
                 for name, (at, weak) in code.symbols.items():
                     if weak == wanted:
                         found[library].setdefault(name, (number, at))
-        return found
-
-    def _place(self, number: int, target: str | int) -> tuple[int, int] | None:
-        """The place of an object's target: in its own library if that has it."""
-        if isinstance(target, int):
-            return number, target
-        own = self._objects[number][0]
-        return next((places[target] for places in (self._places[own], *self._places) if target in places), None)
+        others = {name: place for places in reversed(found) for name, place in places.items()}
+        return [others | own for own in found]
 
     @cached_property
     def _is_told_apart(self) -> bool:
@@ -262,7 +258,7 @@ class ExecutedCode:
     def _host(self) -> str:
         """The digest of the code that every run has."""
         found = [(number, code) for number, (_, path, code) in enumerate(self._objects) if not is_added(path)]
-        return short(self._followed([(number, at) for number, code in found for at in code.sections], ()))
+        return short("".join(self._followed([(number, at) for number, code in found for at in code.sections], ())))
 
     def _followed(self, start: Iterable[tuple[int, int]], roots: Sequence[str]) -> Iterator[str]:
         """The digests of sections and of all that they refer to, and how they refer to one another.
@@ -272,12 +268,12 @@ class ExecutedCode:
         places = list(dict.fromkeys(start))
         numbers = {place: number for number, place in enumerate(places)}
         for number, at in places:  # grows
-            section = self._objects[number][2].sections[at]
-            yield f"{section.digest}\n"
-            for target in section.targets:
+            library, _, code = self._objects[number]
+            yield f"{code.sections[at].digest}\n"
+            for target in code.sections[at].targets:
                 if isinstance(target, str) and is_boundary(target) and target not in roots:
                     continue
-                place = self._place(number, target)
+                place = (number, target) if isinstance(target, int) else self._places[library].get(target)
                 if place is None or (place not in numbers and not is_added(self._objects[place[0]][1])):
                     continue
                 if place not in numbers:
@@ -286,6 +282,7 @@ class ExecutedCode:
                 yield f"{numbers[place]} "
 
 
+@lru_cache(maxsize=1 << 16)
 def is_boundary(symbol: str) -> bool:
     """Whether a symbol is a kernel's body, or the host function of a kernel case, which launches kernels."""
     return symbol.startswith(BODY) or KERNEL_CASE.match(symbol) is not None

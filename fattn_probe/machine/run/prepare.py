@@ -184,13 +184,13 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
         assert options.tree is not None
         every, known = known_cases(options.tree), KernelsByOp.of(session.options, target).read()
         names = {digest: known[digest] for digest in cases.keys() & known.keys()}
-        names |= _read_runs(dry, [item for item in items if item[0] not in names], target, names_of)
+        names |= _read_runs(dry, [item for item in items if item[0] not in names], target, KernelReader)
         called = (kernel_named(name, every) for words in names.values() for name in words)
         files = missing_files(launching_files, dry, filter(None, called), target)
         if not files and read is None:
             return names
         dry.add_kernels(target, (), sources=files)
-    return _read_runs(dry, items, target, read or names_of)
+    return _read_runs(dry, items, target, read or KernelReader)
 
 
 def _read_runs(dry: Session, items: Items, target: Target, read: Read) -> Names:
@@ -239,7 +239,7 @@ class KernelReader:
         self.types = ggml_types(tree)
         self.of_symbol = functools.cache(lambda symbol: case_of(demangle(symbol), self.cases, self.types))
 
-    def names(self, done: Done) -> tuple[str, ...] | None:
+    def __call__(self, done: Done) -> tuple[str, ...] | None:
         """The names of the kernels that were launched, and of the cases that were skipped; None if the run failed."""
         if not isinstance(done.result, Ran | Unsupported):
             return None
@@ -250,11 +250,6 @@ class KernelReader:
         known = ((BY_KERNEL.get(launch.kernel), launch.values) for launch in ran.launches)
         yield from (instance_of(family, values, self.cases) for family, values in known if family)
         yield from (self.of_symbol(symbol) for symbol in missing_kernels(ran.warnings))
-
-
-def names_of(tree: Tree) -> Callable[[Done], tuple[str, ...] | None]:
-    """A reader of the names of kernel cases."""
-    return KernelReader(tree).names
 
 
 def device_of(arch: str) -> Device:

@@ -9,7 +9,7 @@ from fattn_probe.base.errors import InputError, MachineError
 from fattn_probe.base.fingerprint import Fingerprint
 from fattn_probe.llama.build.ensure import export, is_complete, open_build
 from fattn_probe.llama.build.key import MANIFESTS, Build, BuildRequest, Contents, Manifest, folder_of, key_of
-from fattn_probe.llama.build.toolchain import Toolchain, version_line
+from fattn_probe.llama.build.toolchain import Toolchain, version_of
 from tests.llama.build.tree import LIBLLAMA, make_tree
 from tests.llama.source.fake_index import write_tree
 
@@ -170,8 +170,9 @@ def test_a_folder_without_a_manifest_is_not_a_build(tmp_path):
         ("g++ (Debian 12.2.0-14) 12.2.0\nCopyright\n", "g++ (Debian 12.2.0-14) 12.2.0"),
     ],
 )
-def test_compiler_versions(text, version):
-    assert version_line(text) == version
+def test_compiler_versions(text, version, monkeypatch):
+    monkeypatch.setattr("fattn_probe.llama.build.toolchain.run", lambda words: type("Ran", (), {"stdout": text}))
+    assert version_of(text) == version
 
 
 def test_a_build_has_the_libllama_of_its_tree(tmp_path):

@@ -148,9 +148,9 @@ def test_a_dry_run_tells_what_it_launched_and_what_it_skipped(tree):
     read = KernelReader(tree)
     said = f"ggml: a warning\nfattn-probe: missing symbol: {SKIPPED}\n"
     launch = parse_launch(LAUNCHED, names={"flash_attn_ext_f16": ["DKQ", "DV", "ncols1", "ncols2", "softcap"]})
-    assert read.names(Done(CASES[0], H200, ran(launch, said=said))) == ("mma 80,80,8,8,false", "mma 64,64,8,8")
-    assert read.names(Done(CASES[0], H200, Unsupported("no"))) == ()
-    assert read.names(Done(CASES[0], H200, Lost("exit status 1"))) is None
+    assert read(Done(CASES[0], H200, ran(launch, said=said))) == ("mma 80,80,8,8,false", "mma 64,64,8,8")
+    assert read(Done(CASES[0], H200, Unsupported("no"))) == ()
+    assert read(Done(CASES[0], H200, Lost("exit status 1"))) is None
 
 
 @pytest.mark.parametrize(("cases", "processes"), [(1, 1), (99, 1), (100, 2), (5000, 4)])
