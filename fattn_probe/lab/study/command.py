@@ -32,15 +32,14 @@ from fattn_probe.lab.study.problem import OpArrays, StudyHead, StudyResult
 from fattn_probe.lab.study.schedules import Scheduled, schedule_head
 from fattn_probe.lab.study.stream_k import (
     StudyLaunch,
-    StudyPiece,
     divide,
     heads_of_tile,
-    pieces_of,
     read_launch,
     stream_k,
 )
 from fattn_probe.lab.study.warpgroups import Ring, Schedule
-from fattn_probe.llama.launch.tiles import Tile
+from fattn_probe.llama.launch.geometry import tile_rows
+from fattn_probe.llama.launch.tiles import BlockPart, Tile
 from fattn_probe.verdict.truth.reference.attention import attention
 
 Algorithm = Literal["standard", "fa1", "fa2", "fa3", "split-kv", "stream-k"]
@@ -79,9 +78,10 @@ class Subject:
         kv_head, place = divmod(self.head, self.op.shape.group)
         return (sequence, z_KV, zt_gqa) == (self.sequence, kv_head, place // self.launch.ncols2)
 
-    def pieces(self) -> tuple[StudyPiece, ...]:
-        """The parts of this head's tiles that the launch's blocks compute."""
-        return tuple(piece for piece in pieces_of(self.launch, self.op.shape) if self.covers(piece.work.tile))
+    @property
+    def parts(self) -> tuple[BlockPart, ...]:
+        """The work of the launch's blocks on this head's tiles."""
+        return tuple((block, work) for block, work in self.launch.parts if self.covers(work.tile))
 
 
 def run(name: Algorithm, subject: Subject) -> StudyResult:
@@ -99,7 +99,7 @@ def run(name: Algorithm, subject: Subject) -> StudyResult:
         case "split-kv":
             return split_kv(head, tiling.B_r, tiling.B_c, tiling.splits)
         case "stream-k":
-            return stream_k(subject.op, subject.launch, subject.covers)
+            return stream_k(subject.op, subject.launch, subject.parts)
 
 
 def formula(name: Algorithm, subject: Subject) -> Formula:
@@ -117,7 +117,7 @@ def formula(name: Algorithm, subject: Subject) -> Formula:
             return formulas.split_kv(sizes, tiling.B_r, len(split_ranges(head.n_kv, tiling.B_c, tiling.splits)))
         case "stream-k":
             planes = 0 if subject.op.mask is None else min(2, subject.op.mask.shape[1])
-            return formulas.stream_k(subject.pieces(), head.hsk, head.hsv, planes)
+            return formulas.stream_k(subject.launch, [work for _, work in subject.parts], planes)
 
 
 def of_head(result: StudyResult, subject: Subject) -> tuple[F64, F64]:
@@ -236,8 +236,11 @@ class Study:
 
     def heads(self, algorithm: Algorithm) -> int:
         """The number of heads that the algorithm's traffic covers; a stream-K tile can have several."""
-        pieces = self.subject.pieces()
-        return pieces[0].heads.stop - pieces[0].heads.start if algorithm == "stream-k" else 1
+        if algorithm != "stream-k":
+            return 1
+        launch, (_, work) = self.subject.launch, self.subject.parts[0]
+        _, heads = tile_rows(work.tile, launch.shape, launch.ncols1, launch.ncols2)
+        return len(heads)
 
 
 def study_case(case: Case, algorithm: Algorithm, options: StudyOptions, step: Step = quiet) -> Study:
