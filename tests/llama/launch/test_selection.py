@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
+from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
 from fattn_probe.llama.launch.selection import chosen_tiles, flop_of, rows_of_tiles, select
 from fattn_probe.llama.launch.tiles import (
     Grid,
@@ -34,7 +34,7 @@ sizes_of = st.builds(
 
 def launch(name: str, grid: tuple[int, int, int], order: int = 0) -> LaunchRecord:
     line = {"order": order, "kernel": f"void {name}()", "grid": grid, "block": [32, 4, 1], "shared": 0}
-    return parse_launch(json.dumps(line))
+    return parse_launches(json.dumps(line))[0]
 
 
 def op_of(sizes: Sizes) -> Op:
