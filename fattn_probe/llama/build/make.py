@@ -37,15 +37,18 @@ from fattn_probe.llama.build.plan import BACKENDS, Planner, case_file
 from fattn_probe.llama.build.precompiled import precompiled
 from fattn_probe.llama.build.sources import (
     ARCHITECTURES,
+    CUDA,
+    GGML,
     INSTANCES,
+    LIBLLAMA,
+    PRODUCTS,
+    SELDOM,
     UNIT_PREFIX,
+    UNUSED,
     Sources,
-    addable,
     body_file,
     launches_file,
-    product_instances,
     read_sources,
-    seldom_files,
 )
 from fattn_probe.llama.build.steps import Plan
 from fattn_probe.llama.build.symbols import body_of, case_of, defining_class, defining_source, demangle, product_of
@@ -225,10 +228,13 @@ def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
         return Contents(kernels=tuple(kernel.name for kernel in as_compiled([case], request.engine, request.flavour)))
     if body := body_of(name, types):
         return Contents(sources=(body_file(*body),))
-    seldom = seldom_files(tree)
+    seldom = [path for path in sorted((tree.root / LIBLLAMA).glob("*.cpp")) if SELDOM.fullmatch(path.name)]
     models = [*sorted((tree.root / ARCHITECTURES).glob("*.cpp")), *seldom]
     if model := defining_class(name, models) or defining_source(name, seldom):
         return Contents(architectures=(model,))
-    instance = product_of(name, product_instances(tree), types)
-    file = f"{INSTANCES}/{instance}" if instance else defining_source(name, addable(tree))
+    products = [path for family in PRODUCTS for path in sorted((tree.root / CUDA / INSTANCES).glob(f"{family}-*.cu"))]
+    if instance := product_of(name, products, types):
+        return Contents(sources=(f"{INSTANCES}/{instance}",))
+    base = (path for unused in UNUSED if (path := tree.root / GGML / unused).is_file())
+    file = defining_source(name, [*sorted((tree.root / CUDA).glob("*.cu")), *base])
     return Contents(sources=(file,)) if file else Contents()

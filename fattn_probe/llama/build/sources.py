@@ -197,22 +197,6 @@ def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
     return tuple(name for name in every if not name.endswith("/repack.cpp"))
 
 
-def addable(tree: Tree) -> list[Path]:
-    """The files that a build leaves out, except those of libllama, until a run calls a function of one."""
-    base = (tree.root / GGML / name for name in UNUSED)
-    return [*sorted((tree.root / CUDA).glob("*.cu")), *(path for path in base if path.is_file())]
-
-
-def seldom_files(tree: Tree) -> list[Path]:
-    """The files of libllama, without src/models/, that a build leaves out until a run calls a function of one."""
-    return [path for path in sorted((tree.root / LIBLLAMA).glob("*.cpp")) if SELDOM.fullmatch(path.name)]
-
-
-def product_instances(tree: Tree) -> list[Path]:
-    """The files with the instances of matrix products' templates."""
-    return [path for family in PRODUCTS for path in sorted((tree.root / CUDA / INSTANCES).glob(f"{family}-*.cu"))]
-
-
 def full_sources(cuda: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
     """The files that ggml-cuda's CMakeLists compiles, with the vec instances of these K-V type pairs."""
     patterns = ("*.cu", *(f"{INSTANCES}/{family}*.cu" for family in ("fattn-tile", "fattn-mma", *PRODUCTS)))
