@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import Scenario, expand, load, loads
-from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.llama.launch.record import parse_launches
 
 ROOT = Path(__file__).resolve().parents[1]
 SCENARIOS = ROOT / "scenarios"
@@ -49,7 +49,7 @@ def shipped(name):
 def launch_of(kernel, grid=(1, 1, 1), block=(32, 4, 1), **more):
     """The launch of a kernel, which has its template arguments: `flash_attn_tile<64, 64, 2, 1, false>`."""
     line = {"order": 0, "kernel": f"void {kernel}(char)", "grid": grid, "block": block, "shared": 0}
-    return parse_launch(json.dumps(line | more))
+    return parse_launches(json.dumps(line | more))[0]
 
 
 def shown(renderable, width=200):

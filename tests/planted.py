@@ -38,8 +38,8 @@ def rows_swapped(row, geometry, place):
 
 def share_rescaled(row, geometry, place):
     """The first block's part of a shared tile is rescaled; in an undivided tile, the first half."""
-    part = geometry.parts_of(geometry.tile_of(*place))[0]
-    stop = part.stop if part.stop < geometry.grid.iter_k else geometry.grid.iter_k // 2
+    part, *_ = geometry.parts_of(geometry.tile_of(*place)).values()
+    stop = part.kb0_stop if part.kb0_stop < geometry.grid.iter_k else geometry.grid.iter_k // 2
     logits = row.logits
     logits[: stop * geometry.rows] += np.log(0.95)
     return row.output(logits)

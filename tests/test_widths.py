@@ -35,7 +35,7 @@ from fattn_probe.lab.study.show import render as render_study
 from fattn_probe.lab.study.show import render_table3
 from fattn_probe.llama.build.command import build_table
 from fattn_probe.llama.build.key import Build
-from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.llama.source.command import render_list as render_sources
 from fattn_probe.machine.run.command import Done, render_plan, render_run
 from fattn_probe.machine.run.outcome import Ran
@@ -70,7 +70,7 @@ OP = "FLASH_ATTN_EXT(hsk=128,hsv=128,nh=4,nr23=[4,1],kv=4096,nb=1,mask=1,sinks=0
 
 
 def plan():
-    return [Done(CASE, target("sim:rtx4070"), Ran(None, (parse_launch(LAUNCH),), "", 0.1))]
+    return [Done(CASE, target("sim:rtx4070"), Ran(None, parse_launches(LAUNCH), "", 0.1))]
 
 
 def diff():
@@ -135,7 +135,7 @@ SHOWN = {
     "run": (lambda: render_run(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "sim:rtx4070"]),
     "plan": (lambda: render_plan(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "168", "sim:rtx4070"]),
     "compare": (
-        lambda: render_compare([Judgement("decode", "sim:h200", Tolerance(), VERDICT, (parse_launch(LAUNCH),))]),
+        lambda: render_compare([Judgement("decode", "sim:h200", Tolerance(), VERDICT, parse_launches(LAUNCH))]),
         [*KERNEL.replace("<", " <").split(), "fail", "decode", "sim:h200", "wrong: 32 of 96 rows"],
     ),
     "triage": (

@@ -86,7 +86,7 @@ def capture(
         session = setup.session_of(options, activity)
         place = place_of_model(target)
         index = ModelCapture(session, request, target, out, activity.note, activity.step, place).run()
-        values = described(index, out, activity.step) if stats else []
+        values = described(index, out, activity.step) if stats else {}
     if stats:
         write_page(values, index, out)
     found = {"statistics": document(values)} if stats else {}

@@ -132,12 +132,13 @@ def study(
         replay = replay_of_study(done, lines)
         write_text(shown.html, replay_page([replay], replay.title))
         NOTES.print(f"wrote {shown.html}")
-    document = study_json(done) | {"lines": plain(lines), "against": plain(beside)}
+    listed = [{"step": step, "places": places} for step, places in lines.items()]
+    document = study_json(done) | {"lines": listed, "against": plain(beside)}
     show(document, lambda: render(done, shown.steps, lines, beside), shown.as_json)
     raise_if_different(done)
 
 
-def step_lines(build: BuildFlags) -> tuple[StepLines, ...]:
+def step_lines(build: BuildFlags) -> StepLines:
     """The lines of llama.cpp for each step; none, with a note, if the default source cannot be fetched."""
     try:
         return step_lines_of(setup.tree_of(build))
@@ -145,7 +146,7 @@ def step_lines(build: BuildFlags) -> tuple[StepLines, ...]:
         if build.source is not None:
             raise
         NOTES.print(f"without the lines of llama.cpp: {error}", style="yellow")
-        return ()
+        return {}
 
 
 def beside_kernel(

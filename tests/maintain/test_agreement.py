@@ -3,14 +3,14 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.verdict.measure.metrics import digest_of
 from maintain.agreement import agreement, exported, read_recording, stride_of, write_recording
 from tests.made import case_of
 
-LAUNCH = parse_launch('{"order":0,"kernel":"void f<64, true>(int)","grid":[2,1,1],"block":[32,4,1],"shared":16}')
-OTHER = parse_launch('{"order":0,"kernel":"void f<64, true>(int)","grid":[3,1,1],"block":[32,4,1],"shared":16}')
+(LAUNCH,) = parse_launches('{"order":0,"kernel":"void f<64, true>(int)","grid":[2,1,1],"block":[32,4,1],"shared":16}')
+(OTHER,) = parse_launches('{"order":0,"kernel":"void f<64, true>(int)","grid":[3,1,1],"block":[32,4,1],"shared":16}')
 
 
 @pytest.fixture

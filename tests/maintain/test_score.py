@@ -9,7 +9,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.lab.detect.counts import Equivalent
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.verdicts import MutantVerdict
-from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.llama.source.faults import corpus
 from fattn_probe.verdict.diagnose.faults import KINDS
 from fattn_probe.verdict.judge.bitwise import Check
@@ -129,7 +129,7 @@ def test_equivalent_mutants_do_not_count_unless_one_is_killed():
     assert list(counted(BY_DIGEST, [quick], (), sample=2)) == sorted(BY_DIGEST)[:2]
 
 
-LAUNCH = parse_launch(
+(LAUNCH,) = parse_launches(
     '{"order":0,"kernel":"void flash_attn_ext_f16<64, 64, 8, 1, false, false, false>(char)",'
     '"grid":[2,1,1],"block":[32,2,1],"shared":0}'
 )

@@ -13,7 +13,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import is_folder
 from fattn_probe.cases.op import Op, Params, Root, TensorView
 from fattn_probe.cases.op.op import PREC, default_scale, float32
-from fattn_probe.cases.scenario.check import check, load
+from fattn_probe.cases.scenario.check import checked, load
 from fattn_probe.cases.scenario.data import AnyData, Data
 from fattn_probe.cases.scenario.layout import Layout, ViewOfK, place, place_mask, repeating, view_of_K
 from fattn_probe.cases.scenario.mask import AnyMask, MaskShape, NoMask
@@ -116,10 +116,8 @@ def expand(scenario: Scenario) -> list[Case]:
     Scenarios from `load` and `from_ops` are already checked.
     """
     if not scenario.cases:
-        checked = check(scenario.model_dump(mode="json", exclude_unset=True))
-        if checked.scenario is None:
-            raise InputError("\n".join(f"{scenario.name}: {problem}" for problem in checked.problems))
-        scenario = checked.scenario.named(scenario.name)
+        settings = scenario.model_dump(mode="json", exclude_unset=True)
+        scenario = checked(settings, scenario.name, scenario.name)
     names = case_names(scenario.name, [variation for variation, _ in scenario.cases])
     return [resolve(case, name, scenario.name) for (_, case), name in zip(scenario.cases, names, strict=True)]
 

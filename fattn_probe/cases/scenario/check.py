@@ -4,7 +4,6 @@ Pydantic's errors become messages: what was found, what is allowed, and the near
 """
 
 import difflib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from pydantic_core import ErrorDetails
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import read_text
 from fattn_probe.base.yaml_lines import parse
-from fattn_probe.cases.scenario.refuse import refusals
+from fattn_probe.cases.scenario.refuse import Refusal, refusals
 from fattn_probe.cases.scenario.schema import (
     DEVICE,
     FACT_NAME,
@@ -145,41 +144,24 @@ def _show(value: object) -> str:
 NO_VARIATION = Variation({}, {})
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A mistake in a scenario: its key (path in the document), what was found, and what is allowed."""
+def check(settings: object) -> tuple[Scenario | None, list[Refusal]]:
+    """Check a scenario's settings, as plain data, and every case of its matrix.
 
-    key: Key
-    text: str
-
-    def __str__(self) -> str:
-        return f"{'.'.join(map(str, self.key)) or 'the file'}: {self.text}"
-
-
-@dataclass(frozen=True)
-class CheckedFile:
-    """A scenario with its checked variations, or its mistakes: first the file's own, then those of a case."""
-
-    scenario: Scenario | None
-    problems: tuple[Problem, ...]
-
-
-def check(settings: object) -> CheckedFile:
-    """Check a scenario's settings, as plain data, and every case of its matrix."""
+    Returns the scenario with its checked variations, or its mistakes: first the file's own, then those of a case.
+    """
     if not isinstance(settings, dict):
         found = "nothing" if settings is None else repr(settings)[:60]
-        return CheckedFile(None, (Problem((), f"found {found}, allowed: keys such as `version: 1`"),))
+        return None, [Refusal((), f"found {found}, allowed: keys such as `version: 1`")]
     if "hsk" not in settings and settings.keys() & {"scenarios", "entries", "upstream"}:
-        said = "this is a suite, which `fattn-probe regress` runs, allowed: a scenario"
-        return CheckedFile(None, (Problem((), said),))
+        return None, [Refusal((), "this is a suite, which `fattn-probe regress` runs, allowed: a scenario")]
     matrix = settings.get("matrix") or {}
     base, problems = _checked(settings, NO_VARIATION, refuse=not matrix)
     cases = [(NO_VARIATION, base)]
-    if matrix and (not isinstance(matrix, dict) or any(problem.key[:1] == ("matrix",) for problem in problems)):
-        return CheckedFile(None, tuple(problems))
+    if matrix and (not isinstance(matrix, dict) or any(problem.path[:1] == ("matrix",) for problem in problems)):
+        return None, problems
     if matrix and count_cases(matrix) > MAX_CASES:
         many = f"makes {count_cases(matrix)} cases, allowed: at most {MAX_CASES}"
-        return CheckedFile(None, (*problems, Problem(("matrix",), many)))
+        return None, [*problems, Refusal(("matrix",), many)]
     if matrix:
         cases = []
         for variation in variations(matrix):
@@ -187,18 +169,18 @@ def check(settings: object) -> CheckedFile:
             cases.append((variation, case))
             problems += [problem for problem in mistakes if problem not in problems]
     good = [(variation, case) for variation, case in cases if case is not None]
-    return CheckedFile(None if problems or base is None else base.with_cases(good), tuple(problems))
+    return None if problems or base is None else base.with_cases(good), problems
 
 
-def _checked(settings: dict[str, Any], variation: Variation, *, refuse: bool) -> tuple[Scenario | None, list[Problem]]:
+def _checked(settings: dict[str, Any], variation: Variation, *, refuse: bool) -> tuple[Scenario | None, list[Refusal]]:
     """The scenario from some settings, or the schema's objections; `refuse`: and why ggml or the op would reject it."""
     try:
         scenario = Scenario.model_validate(settings)
     except ValidationError as error:
         found = [explain(details, settings) for details in error.errors(include_url=False)]
-        return None, [Problem(_place(key, variation), text) for key, text in found]
+        return None, [Refusal(_place(key, variation), text) for key, text in found]
     refused = refusals(scenario) if refuse else []
-    return scenario, [Problem(_place(refusal.path, variation), refusal.reason) for refusal in refused]
+    return scenario, [Refusal(_place(refusal.path, variation), refusal.reason) for refusal in refused]
 
 
 def _place(key: Key, case: Variation) -> Key:
@@ -212,6 +194,14 @@ def _place(key: Key, case: Variation) -> Key:
     return key
 
 
+def checked(settings: object, name: str, prefix: str) -> Scenario:
+    """The scenario of some settings, under a name; InputError names every mistake, each after the prefix."""
+    scenario, problems = check(settings)
+    if scenario is None:
+        raise InputError("\n".join(f"{prefix}: {problem}" for problem in problems))
+    return scenario.named(name)
+
+
 def load(path: Path | str) -> Scenario:
     """Read and check a scenario file; InputError names every mistake as `path:line: key: found, allowed`."""
     path = Path(path)
@@ -222,9 +212,9 @@ def loads(text: str, name: str = "scenario") -> Scenario:
     """`load` for text; `name` stands for the path in messages."""
     document = parse(text, name)
     found = [(mistake.line, mistake.text) for mistake in document.mistakes]
-    checked = check(document.value)
-    found += [(document.line(problem.key), str(problem)) for problem in checked.problems]
-    if found or checked.scenario is None:
+    scenario, problems = check(document.value)
+    found += [(document.line(problem.path), str(problem)) for problem in problems]
+    if found or scenario is None:
         found.sort(key=lambda mistake: mistake[0])
         raise InputError("\n".join(dict.fromkeys(f"{name}:{line}: {said}" for line, said in found)))
-    return checked.scenario
+    return scenario

@@ -16,7 +16,7 @@ from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.cases.op.op import PREC, default_scale, type_size
 from fattn_probe.cases.scenario.cases import resolve
-from fattn_probe.cases.scenario.check import check
+from fattn_probe.cases.scenario.check import checked
 from fattn_probe.cases.scenario.fit import (
     CHANCE,
     Settings,
@@ -132,7 +132,7 @@ def fitted(settings: Settings, name: str, recorded: Statistics) -> tuple[Scenari
         case = resolve(scenario, name, name)
         return statistics_of(case.op, make_inputs(case))
 
-    scenario = checked(settings, name)
+    scenario = checked(settings, name, f"{name}: no scenario can express this op")
     for _ in range(ROUNDS):
         made = made_of(scenario)
         factor = recorded.logit_std / made.logit_std if made.logit_std and recorded.logit_std else 1.0
@@ -142,16 +142,8 @@ def fitted(settings: Settings, name: str, recorded: Statistics) -> tuple[Scenari
             key: rounded(value * factor) if key in ("scale", "mean") else value
             for key, value in settings["data"]["Q"].items()
         }
-        scenario = checked(settings, name)
+        scenario = checked(settings, name, f"{name}: no scenario can express this op")
     return scenario, made_of(scenario)
-
-
-def checked(settings: Settings, name: str) -> Scenario:
-    """The scenario from some settings; InputError if a scenario may not describe this op."""
-    found = check(settings)
-    if found.scenario is None:
-        raise InputError("\n".join(f"{name}: no scenario can express this op: {problem}" for problem in found.problems))
-    return found.scenario.named(name)
 
 
 def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op.op import TYPE_NAMES, block_size, default_scale
-from fattn_probe.cases.scenario.check import check, nearest
+from fattn_probe.cases.scenario.check import checked, nearest
 from fattn_probe.cases.scenario.schema import Scenario
 
 # test_flash_attn_ext::vars(): until April 2026 one type_KV; then type_K, type_V, kv_view, v_is_view_of_k and n_kv_max.
@@ -126,10 +126,7 @@ def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
         **({"layout": layout} if layout else {}),
         **({"data": {"Q": {"kind": "uniform", "scale": float(case.q_range)}}} if case.q_range != 1 else {}),
     }
-    checked = check(settings)
-    if checked.scenario is None:
-        raise InputError("\n".join(f"FLASH_ATTN_EXT(...): {problem}" for problem in checked.problems))
-    return checked.scenario.named("ops")
+    return checked(settings, "ops", "FLASH_ATTN_EXT(...)")
 
 
 def parse_ops(text: str, *, separate_V: bool = False) -> OpsCase:

@@ -8,7 +8,7 @@ from fattn_probe.cases.op.op import block_size
 from fattn_probe.cases.scenario.data import Constant, Extreme, FarBelowZero, Uniform
 from fattn_probe.cases.scenario.layout import View, ViewOfK, place, repeating
 from fattn_probe.cases.scenario.mask import AnyMask, MaskShape, NoMask, Sparse, Sum, max_finite
-from fattn_probe.cases.scenario.schema import Scenario
+from fattn_probe.cases.scenario.schema import Key, Scenario
 
 MAX_BYTES = 2**40
 F16_MAX = 65504
@@ -16,10 +16,13 @@ F16_MAX = 65504
 
 @dataclass(frozen=True)
 class Refusal:
-    """One reason, and the key (path in the document) to change."""
+    """A mistake in a scenario: the key (path in the document) to change, what was found, and what is allowed."""
 
-    path: tuple[str, ...]
+    path: Key
     reason: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.path)) or 'the file'}: {self.reason}"
 
 
 def refusals(op: Scenario) -> list[Refusal]:

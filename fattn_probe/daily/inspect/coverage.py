@@ -6,6 +6,7 @@ from itertools import groupby, pairwise
 
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.llama.launch.tiles import (
+    BlockPart,
     BlockWork,
     Grid,
     Tile,
@@ -50,10 +51,6 @@ class Coverage:
     def passes(self) -> bool:
         """Whether there are no findings."""
         return not self.findings
-
-
-BlockPart = tuple[int, TileWork]
-"""A block, and its work on a tile."""
 
 
 def check(facts: Facts) -> Coverage | None:

@@ -1,6 +1,7 @@
 """The table of captured ops: equal ops of several layers and steps in one row."""
 
 from collections.abc import Iterable, Sequence
+from types import MappingProxyType
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -9,13 +10,13 @@ from fattn_probe.base.tables import Table
 from fattn_probe.cases.op import Op
 from fattn_probe.daily.models.program import size_text
 from fattn_probe.daily.models.recorded_op import Index, IndexEntry
-from fattn_probe.daily.models.statistics import PAGE, Described
+from fattn_probe.daily.models.statistics import PAGE, Statistics
 from fattn_probe.daily.models.statistics import table as table_of
 
 COLUMNS = ("layers", "steps", "Q", "K", "V", "types", "params", "size")
 
 
-def render(index: Index, folder: str, values: Sequence[Described] = ()) -> RenderableType:
+def render(index: Index, folder: str, values: Statistics = MappingProxyType({})) -> RenderableType:
     """The ops with their properties, statistics of their values if requested, and their folder."""
     groups: dict[tuple[str, ...], list[IndexEntry]] = {}
     for entry in index.entries:

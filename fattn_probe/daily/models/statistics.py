@@ -23,7 +23,7 @@ from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.cases.op.values import logits_of
 from fattn_probe.daily.inspect.view.page import environment
-from fattn_probe.daily.models.recorded_op import Index, Offer
+from fattn_probe.daily.models.recorded_op import Index
 from fattn_probe.verdict.truth.reference.adapter import operand_values
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 
@@ -212,43 +212,40 @@ NEAR = 0.1
 """Sums above this share of the largest f16 are highlighted."""
 
 
-@dataclass(frozen=True)
-class Described:
-    """A captured op and its statistics."""
-
-    offer: Offer
-    statistics: OpStatistics
+Statistics = Mapping[str, OpStatistics]
+"""The statistics of captured ops by name."""
 
 
-def described(index: Index, folder: Path, step: Step) -> list[Described]:
-    """The captured ops of a folder with their statistics."""
-    found = []
+def described(index: Index, folder: Path, step: Step) -> Statistics:
+    """The statistics of the captured ops of a folder."""
+    found = {}
     for entry in index.entries:
         step(f"looking at the values of {entry.offer.name}")
         file = read_case(folder / entry.file)
-        found.append(Described(entry.offer, statistics_of(file.op, file.inputs)))
+        found[entry.offer.name] = statistics_of(file.op, file.inputs)
     return found
 
 
-def write_page(ops: Sequence[Described], index: Index, folder: Path) -> None:
+def write_page(ops: Statistics, index: Index, folder: Path) -> None:
     """Write the page into the folder of the captured ops."""
     write_text(folder / PAGE, page(ops, f"{index.run['model']['description']}: {len(ops)} captured ops."))
 
 
-def table(ops: Sequence[Described]) -> Table:
+def table(ops: Statistics) -> Table:
     """A row for each op: its widest logits, and the head whose sums are closest to the largest f16."""
-    return Table(COLUMNS, tuple(tuple(cells(one)) for one in ops), frozenset(COLUMNS[2:]), heading=("op",))
+    return Table(
+        COLUMNS, tuple((name, *cells(found)) for name, found in ops.items()), frozenset(COLUMNS[2:]), heading=("op",)
+    )
 
 
-def cells(one: Described) -> Iterator[str]:
-    """An op's cells."""
-    heads, nearest = one.statistics.heads, one.statistics.nearest
-    yield one.offer.name
+def cells(found: OpStatistics) -> Iterator[str]:
+    """An op's cells after its name."""
+    heads, nearest = found.heads, found.nearest
     yield f"{min(head.logits.least for head in heads):.3g} to {max(head.logits.greatest for head in heads):.3g}"
     yield f"{max(head.row_sums.greatest for head in heads):.4g}"
     yield f"{nearest.largest_sum:.3g}\n{percent(nearest.largest_sum / LARGEST)}"
     yield percent(sum(head.zero for head in heads) / len(heads))
-    yield percent(one.statistics.hidden)
+    yield percent(found.hidden)
 
 
 def percent(share: float) -> str:
@@ -256,17 +253,17 @@ def percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share else "0"
 
 
-def page(ops: Sequence[Described], about: str) -> str:
+def page(ops: Statistics, about: str) -> str:
     """The page: a section for each op, with the ranges of each head and the sizes of its numbers."""
     words: dict[str, Any] = {"title": "Values of captured attention ops", "about": about, "ops": []}
-    for one in ops:
-        hidden, partly, clean = (percent(getattr(one.statistics, kind)) for kind in KINDS)
+    for name, found in ops.items():
+        hidden, partly, clean = (percent(getattr(found, kind)) for kind in KINDS)
         tiles = f"{hidden} of the mask's tiles hide all, {partly} hide some, {clean} hide nothing."
-        words["ops"].append({"name": one.offer.name, "about": tiles, "heads": rows(one)})
+        words["ops"].append({"name": name, "about": tiles, "heads": rows(found.heads)})
     return environment("fattn_probe.daily.models").get_template("statistics.html.j2").render(words)
 
 
-def rows(one: Described) -> list[dict[str, Any]]:
+def rows(heads: Sequence[HeadStatistics]) -> list[dict[str, Any]]:
     """The heads of an op, in the form that the template needs."""
     return [
         {
@@ -277,7 +274,7 @@ def rows(one: Described) -> list[dict[str, Any]]:
             "near": head.largest_sum > NEAR * LARGEST,
             "P": f"{percent(head.subnormal)}, {percent(head.zero)}",
         }
-        for head in one.statistics.heads
+        for head in heads
     ]
 
 
@@ -291,14 +288,14 @@ def range_of(found: Range) -> dict[str, str]:
     return {"text": f"{first} to {last}", "std": f"{found.mean:.2g} ± {found.std:.3g}", "bars": drawn}
 
 
-def document(ops: Sequence[Described]) -> list[dict[str, Any]]:
+def document(ops: Statistics) -> list[dict[str, Any]]:
     """The statistics for JSON: of each op its name, the shares of tiles, and its heads; null for a sum of infinity."""
     return [
         {
-            "op": one.offer.name,
-            "tiles": {kind: getattr(one.statistics, kind) for kind in KINDS},
+            "op": name,
+            "tiles": {kind: getattr(found, kind) for kind in KINDS},
             "first_bin": FIRST_BIN,
-            "heads": plain(one.statistics.heads),
+            "heads": plain(found.heads),
         }
-        for one in ops
+        for name, found in ops.items()
     ]

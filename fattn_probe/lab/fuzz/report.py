@@ -70,7 +70,7 @@ def division(op: Op, geometry: Geometry) -> Iterator[str]:
     """Features of the division of tiles among blocks, and of partial tiles."""
     tiles = [tile_at(index, geometry.grid) for index in range(min(ntiles(geometry.grid), MOST_TILES))]
     parts = [geometry.parts_of(tile) for tile in tiles]
-    steps = max(len(range(part.start, part.stop, part.every)) for tile in parts for part in tile)
+    steps = max(len(work.steps) for tile in parts for work in tile.values())
     yield f"{rough(steps)} KV steps in a block"
     yield f"{rough(max(map(len, parts)))} parts in a tile"
     if geometry.kernel.family.stream_k:

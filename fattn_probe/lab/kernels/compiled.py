@@ -2,6 +2,7 @@
 
 import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,8 +18,7 @@ from fattn_probe.lab.kernels.contender import How, Outcome, Output, Question, re
 from fattn_probe.lab.program.build import Executable, Program, maker, written
 from fattn_probe.lab.program.execute import ProgramSettings, execute
 from fattn_probe.llama.build.ninja import Report, silent
-from fattn_probe.llama.launch.geometry import TilePart
-from fattn_probe.llama.launch.tiles import Tile
+from fattn_probe.llama.launch.tiles import Tile, TileWork
 from fattn_probe.machine.run.outcome import Lost, Unsupported, lost_message
 from fattn_probe.verdict.truth.error_model.kernel import Kernel, Split
 from fattn_probe.verdict.truth.error_model.rounding import SINGLE
@@ -74,9 +74,9 @@ class OneBlock:
         z_KV, within = divmod(head, self.group)
         return sequence, z_KV, within, query
 
-    def parts_of(self, tile: Tile) -> tuple[TilePart, ...]:
+    def parts_of(self, tile: Tile) -> Mapping[int, TileWork]:
         """All steps."""
-        return (TilePart(0, 0, self.steps, 1, True),)
+        return {0: TileWork(*tile, 0, self.steps)}
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def read_against(tracer: Tracer, head: StudyHead, row: Row, most: int) -> Agains
     if model is None:
         raise InputError(f"{label}: {missing}")
     kernel, stored = model[0].kernel, StoredRow(*model, row)
-    warps = [(part.block, warp) for part in stored.parts for warp in stored.warps]
+    warps = [(block, warp) for block in stored.parts for warp in stored.warps]
     states: list[Beside] = []
     read = 0
     while read < len(warps) and len(states) < most:
@@ -87,11 +87,10 @@ def read_against(tracer: Tracer, head: StudyHead, row: Row, most: int) -> Agains
     found = {(stage.where, stage.quantity): stage.found for stage in stages}
     if stopped or ("dst", "output") not in found:
         raise LostError(f"{label} ended before its output was written: {' '.join(stopped)}")
-    for part in stored.parts if np.isneginf(head.rule.sink) else ():  # else one part has the sink too
-        where = f"stored by block {part.block}"
+    for block, work in stored.parts.items() if np.isneginf(head.rule.sink) else ():  # else one part has the sink too
+        where = f"stored by block {block}"
         if (where, "KQ_max") in found:
-            steps = np.arange(part.start, part.stop, part.every)
-            own = (steps[:, None] * kernel.nbatch_fa + np.arange(kernel.nbatch_fa)).ravel()
+            own = (np.array(work.steps)[:, None] * kernel.nbatch_fa + np.arange(kernel.nbatch_fa)).ravel()
             m, l = exact(head, query, own[own < head.n_kv])
             maximum, total = (float(found[where, name][0]) for name in ("KQ_max", "row sum"))
             numbers = m, maximum - kernel.max_offset, l, total * np.exp(kernel.max_offset)

@@ -1,7 +1,7 @@
 """Run a study: all algorithms on one head of a case, with one of them shown in detail, and their results compared."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -27,20 +27,19 @@ from fattn_probe.lab.study.papers import (
     standard,
     standard_backward,
 )
-from fattn_probe.lab.study.precisions import Rounded, errors
+from fattn_probe.lab.study.precisions import errors
 from fattn_probe.lab.study.problem import OpArrays, StudyHead, StudyResult
 from fattn_probe.lab.study.schedules import Scheduled, schedule_head
 from fattn_probe.lab.study.stream_k import (
     StudyLaunch,
-    StudyPiece,
     divide,
     heads_of_tile,
-    pieces_of,
     read_launch,
     stream_k,
 )
 from fattn_probe.lab.study.warpgroups import Ring, Schedule
-from fattn_probe.llama.launch.tiles import Tile
+from fattn_probe.llama.launch.geometry import tile_rows
+from fattn_probe.llama.launch.tiles import BlockPart, Tile
 from fattn_probe.verdict.truth.reference.attention import attention
 
 Algorithm = Literal["standard", "fa1", "fa2", "fa3", "split-kv", "stream-k"]
@@ -79,9 +78,10 @@ class Subject:
         kv_head, place = divmod(self.head, self.op.shape.group)
         return (sequence, z_KV, zt_gqa) == (self.sequence, kv_head, place // self.launch.ncols2)
 
-    def pieces(self) -> tuple[StudyPiece, ...]:
-        """The parts of this head's tiles that the launch's blocks compute."""
-        return tuple(piece for piece in pieces_of(self.launch, self.op.shape) if self.covers(piece.work.tile))
+    @property
+    def parts(self) -> tuple[BlockPart, ...]:
+        """The work of the launch's blocks on this head's tiles."""
+        return tuple((block, work) for block, work in self.launch.parts if self.covers(work.tile))
 
 
 def run(name: Algorithm, subject: Subject) -> StudyResult:
@@ -99,7 +99,7 @@ def run(name: Algorithm, subject: Subject) -> StudyResult:
         case "split-kv":
             return split_kv(head, tiling.B_r, tiling.B_c, tiling.splits)
         case "stream-k":
-            return stream_k(subject.op, subject.launch, subject.covers)
+            return stream_k(subject.op, subject.launch, subject.parts)
 
 
 def formula(name: Algorithm, subject: Subject) -> Formula:
@@ -117,7 +117,7 @@ def formula(name: Algorithm, subject: Subject) -> Formula:
             return formulas.split_kv(sizes, tiling.B_r, len(split_ranges(head.n_kv, tiling.B_c, tiling.splits)))
         case "stream-k":
             planes = 0 if subject.op.mask is None else min(2, subject.op.mask.shape[1])
-            return formulas.stream_k(subject.pieces(), head.hsk, head.hsv, planes)
+            return formulas.stream_k(subject.launch, [work for _, work in subject.parts], planes)
 
 
 def of_head(result: StudyResult, subject: Subject) -> tuple[F64, F64]:
@@ -216,7 +216,10 @@ class Backward:
 
 @dataclass(frozen=True)
 class Study:
-    """All algorithms on one head of a case; `algorithm` is the one to show."""
+    """All algorithms on one head of a case; `algorithm` is the one to show.
+
+    `precisions` are the mean square errors of attention in f16 and FP8, by variant.
+    """
 
     case: str
     algorithm: Algorithm
@@ -227,7 +230,7 @@ class Study:
     agreement: Mapping[str, Agreement]
     backward: Backward | None = None
     scheduled: Scheduled | None = None
-    precisions: tuple[Rounded, ...] = ()
+    precisions: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def result(self) -> StudyResult:
@@ -236,8 +239,11 @@ class Study:
 
     def heads(self, algorithm: Algorithm) -> int:
         """The number of heads that the algorithm's traffic covers; a stream-K tile can have several."""
-        pieces = self.subject.pieces()
-        return pieces[0].heads.stop - pieces[0].heads.start if algorithm == "stream-k" else 1
+        if algorithm != "stream-k":
+            return 1
+        launch, (_, work) = self.subject.launch, self.subject.parts[0]
+        _, heads = tile_rows(work.tile, launch.shape, launch.ncols1, launch.ncols2)
+        return len(heads)
 
 
 def study_case(case: Case, algorithm: Algorithm, options: StudyOptions, step: Step = quiet) -> Study:
@@ -277,7 +283,7 @@ def study_case(case: Case, algorithm: Algorithm, options: StudyOptions, step: St
         schedule_head(head, B_r, B_c, schedule=options.schedule, stages=options.stages, ring=options.ring)
         if algorithm == "fa3"
         else None,
-        errors(head, exact, B_r, B_c, step=step) if options.fp8 else (),
+        errors(head, exact, B_r, B_c, step=step) if options.fp8 else {},
     )
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fattn_probe.lab.study.problem import StudyHead, count
-from fattn_probe.lab.study.stream_k import StudyPiece
+from fattn_probe.lab.study.stream_k import StudyLaunch
+from fattn_probe.llama.launch.tiles import TileWork
 
 
 @dataclass(frozen=True)
@@ -124,17 +125,18 @@ def split_kv(s: FormulaSizes, B_r: int, splits: int) -> Formula:
     )
 
 
-def stream_k(pieces: Sequence[StudyPiece], d_k: int, d_v: int, mask_planes: int) -> Formula:
+def stream_k(launch: StudyLaunch, works: Sequence[TileWork], mask_planes: int) -> Formula:
     """Stream-K: FlashAttention-2 in parts; R rows (queries x heads) in all parts, F of them in parts at a seam.
 
     `mask_planes` is 0 without a mask, 1 if all heads of a tile read the same plane, 2 if each has its own. An undivided
     tile writes O only. A divided tile is written in parts with m and l, read by the fixup, and written again.
     """
-    kv = [piece.kv.stop - piece.kv.start for piece in pieces]
-    queries = [piece.queries.stop - piece.queries.start for piece in pieces]
-    rows = [(piece.heads.stop - piece.heads.start) * n for piece, n in zip(pieces, queries, strict=True)]
-    seamed = [n for n, piece in zip(rows, pieces, strict=True) if piece.work.needs_fixup or piece.work.is_fixup]
-    joined = [n for n, piece in zip(rows, pieces, strict=True) if piece.work.needs_fixup]
+    d_k, d_v = launch.shape.hsk, launch.shape.hsv
+    sizes = ([rows.stop - rows.start for rows in launch.rows(work)] for work in works)
+    heads, queries, kv = zip(*sizes, strict=True)
+    rows = [n * m for n, m in zip(heads, queries, strict=True)]
+    seamed = [n for n, work in zip(rows, works, strict=True) if work.needs_fixup or work.is_fixup]
+    joined = [n for n, work in zip(rows, works, strict=True) if work.needs_fixup]
     reads = [
         FormulaTerm("Q", "R d_k", sum(rows) * d_k),
         FormulaTerm("K, V", "Σ N_kv (d_k + d_v)", sum(kv) * (d_k + d_v)),

@@ -111,30 +111,15 @@ SCHEMES: Mapping[str, Scheme] = {
 VARIANTS = ("f16-standard", "f16-flash", "fp8-standard", *SCHEMES)
 
 
-@dataclass(frozen=True)
-class Rounded:
-    """The mean square error of one variant's output, against float64 from the operands as given."""
-
-    variant: str
-    mean_square: float
-
-    @property
-    def rmse(self) -> float:
-        """Its root."""
-        return float(np.sqrt(self.mean_square))
-
-
-def errors(
-    head: StudyHead, exact: F64, B_r: int, B_c: int, *, seed: int = 0, step: Step = quiet
-) -> tuple[Rounded, ...]:
-    """The error of every variant on a head whose exact output is given, (n_q, hsv)."""
-    found = []
+def errors(head: StudyHead, exact: F64, B_r: int, B_c: int, *, seed: int = 0, step: Step = quiet) -> dict[str, float]:
+    """The mean square error of every variant on a head whose exact output is given, (n_q, hsv), in float64."""
+    found = {}
     for variant in VARIANTS:
         step(variant)
         with np.errstate(over="ignore", invalid="ignore"):
             out = output(variant, head, B_r, B_c, seed)
-            found.append(Rounded(variant, float(np.mean((out - exact) ** 2))))
-    return tuple(found)
+            found[variant] = float(np.mean((out - exact) ** 2))
+    return found
 
 
 def output(variant: str, head: StudyHead, B_r: int, B_c: int, seed: int = 0) -> F64:
@@ -259,7 +244,7 @@ Figures = dict[str, Any]
 def measure(heads: int, step: Step = quiet, *, rows: int = ROWS, queries: int = QUERIES, d: int = HEAD_SIZE) -> Figures:
     """Measure every variant on a number of heads: the sizes, and the `table`."""
     found = [_measured(number, heads, step, (rows, queries, d)) for number in range(heads)]
-    table = [row_of(name, [head[place].mean_square for head in found]) for place, name in enumerate(VARIANTS)]
+    table = [row_of(name, [head[name] for head in found]) for name in VARIANTS]
     return {"heads": heads, "queries": queries, "rows": rows, "head_size": d, "table": table}
 
 
@@ -273,7 +258,7 @@ def row_of(variant: str, squares: list[float]) -> Figures:
     return {"variant": variant, "rmse": float(np.sqrt(mean)), "spread": spread, "paper": PAPER.get(variant)}
 
 
-def _measured(number: int, heads: int, step: Step, sizes: tuple[int, int, int]) -> tuple[Rounded, ...]:
+def _measured(number: int, heads: int, step: Step, sizes: tuple[int, int, int]) -> dict[str, float]:
     words = f"head {number + 1} of {heads}"
     step(f"{words}: float64")
     head = drawn(number, *sizes)

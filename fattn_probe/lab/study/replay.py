@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import groupby
+from types import MappingProxyType
 
 import numpy as np
 
@@ -32,7 +33,7 @@ PARALLEL = ("fa2", "fa3")
 """Algorithms whose query tiles are independent blocks."""
 
 
-def replay_of_study(study: Study, lines: tuple[StepLines, ...] = ()) -> Replay:
+def replay_of_study(study: Study, lines: StepLines = MappingProxyType({})) -> Replay:
     """The steps of the algorithm to show: a lane for each worker, then one for each tile whose parts are combined.
 
     `lines` are the lines of llama.cpp: of the vec kernel for split-KV, else of the mma kernel.
@@ -44,7 +45,7 @@ def replay_of_study(study: Study, lines: tuple[StepLines, ...] = ()) -> Replay:
     kernels = ("vec", "combine") if study.algorithm == "split-kv" else ("mma", "fixup")
     found_lines: dict[str, tuple[SourceLine, ...]] = {}
     for what in dict.fromkeys(step.what for step in steps):
-        places = [(one.step, place) for one in lines for name in kernels if (place := one.places.get(name))]
+        places = [(step, place) for step, found in lines.items() for name in kernels if (place := found.get(name))]
         found_lines[what] = tuple(SourceLine(*one, "") for one in places if one[0] in LINES.get(what, ()))
     kinds = {what: StepKind(what, SIGNS.get(what, "·"), lines=some) for what, some in found_lines.items()}
     numbers = {what: number for number, what in enumerate(kinds)}

@@ -1,8 +1,8 @@
 """A study as text (rich) and as JSON, and the lines of llama.cpp that implement each step."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ from fattn_probe.lab.study.draw import (
 )
 from fattn_probe.lab.study.formulas import Formula, FormulaSizes, FormulaTerm
 from fattn_probe.lab.study.papers import split_ranges
-from fattn_probe.lab.study.precisions import Rounded
 from fattn_probe.lab.study.problem import JOINS, StepRow, count, rows_of, summary_of
 from fattn_probe.llama.launch.families import MMA_F16, TILE, VEC
 from fattn_probe.llama.launch.tiles import ntiles
@@ -60,15 +59,11 @@ KERNELS: Mapping[str, tuple[str, str]] = {
 """The family of a kernel, or of those that it runs after, and its file in ggml-cuda/."""
 
 
-@dataclass(frozen=True)
-class StepLines:
-    """A step, and its line (`fattn-vec.cuh:284`) by kernel; None where the tree has no such line."""
-
-    step: str
-    places: Mapping[str, str | None]
+StepLines = Mapping[str, Mapping[str, str | None]]
+"""The line (`fattn-vec.cuh:284`) of each step by kernel; None where the tree has no such line."""
 
 
-def step_lines_of(tree: Tree) -> tuple[StepLines, ...]:
+def step_lines_of(tree: Tree) -> StepLines:
     """Find each step in a tree."""
     patterns = {(what, family, file): pattern for family, _, what, file, pattern in line_patterns()}
     of_step = {step: [name for name, where in KERNELS.items() if (step, *where) in patterns] for step in STEPS}
@@ -78,18 +73,17 @@ def step_lines_of(tree: Tree) -> tuple[StepLines, ...]:
         for name in names
     )
     found = locate(tree.root / CUDA, anchors).locations
-    return tuple(
-        StepLines(step, {name: next(iter(found[f"{step}: {name}"]), None) for name in names})
-        for step, names in of_step.items()
-    )
+    return {
+        step: {name: next(iter(found[f"{step}: {name}"]), None) for name in names} for step, names in of_step.items()
+    }
 
 
-def lines_table(steps: tuple[StepLines, ...]) -> Table:
+def lines_table(steps: StepLines) -> Table:
     """The steps, each with its lines; parts of mma blocks are added by the fixup kernel, the others by combine."""
     columns = {"mma": "fixup", "tile": "combine", "vec": "combine"}
     rows = (
-        (one.step, *(one.places.get(name, one.places.get(after)) or "-" for name, after in columns.items()))
-        for one in steps
+        (step, *(places.get(name, places.get(after)) or "-" for name, after in columns.items()))
+        for step, places in steps.items()
     )
     return Table(("step", *columns), tuple(rows))
 
@@ -111,7 +105,7 @@ RULES = (
 
 
 def render(
-    study: Study, most_steps: int, lines: tuple[StepLines, ...] = (), against: Against | None = None
+    study: Study, most_steps: int, lines: StepLines = MappingProxyType({}), against: Against | None = None
 ) -> RenderableType:
     """The whole report, with at most `most_steps` steps; with the lines of llama.cpp, and a kernel's row, if given."""
     about = about_of(study.algorithm)
@@ -310,7 +304,7 @@ def study_json(study: Study) -> dict[str, Any]:
                 "events": scheduled.timeline.events,
                 "table": scheduled.table,
             },
-            "precisions": [{"variant": one.variant, "rmse": one.rmse} for one in study.precisions],
+            "precisions": [{"variant": name, "rmse": rmse} for name, rmse in rmse_of(study.precisions)],
             "backward": backward
             and plain(backward) | {"equal": backward.equal, "formula": formula_json(backward.formula)},
             "reference": {"out": study.agreement["reference"].out},
@@ -324,11 +318,16 @@ def formula_json(formula: Formula) -> dict[str, Any]:
     return {**plain(formula), "total_reads": formula.total_reads, "total_writes": formula.total_writes}
 
 
-def precision_lines(found: Sequence[Rounded], exact: F64) -> Iterator[RenderableType]:
+def rmse_of(squares: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """The variants with the roots of their mean square errors."""
+    return ((name, float(np.sqrt(square))) for name, square in squares.items())
+
+
+def precision_lines(squares: Mapping[str, float], exact: F64) -> Iterator[RenderableType]:
     """The variants' errors on a scenario's head."""
     size = float(np.sqrt(np.mean(exact**2)))
-    shares = (f"{one.rmse / size:.3%}" if size else "" for one in found)
-    rows = ((TITLES[one.variant], f"{one.rmse:.2e}", share) for one, share in zip(found, shares, strict=True))
+    found = rmse_of(squares)
+    rows = ((TITLES[name], f"{rmse:.2e}", f"{rmse / size:.3%}" if size else "") for name, rmse in found)
     yield Table(("attention", "RMSE", "of RMS(O)"), tuple(rows), frozenset({"RMSE", "of RMS(O)"}))
     yield Text(RULES, "dim")
 

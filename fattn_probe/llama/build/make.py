@@ -38,13 +38,14 @@ from fattn_probe.llama.build.precompiled import precompiled
 from fattn_probe.llama.build.sources import (
     ARCHITECTURES,
     CUDA,
+    GGML,
     INSTANCES,
     LIBLLAMA,
     PRODUCTS,
     SELDOM,
     UNIT_PREFIX,
+    UNUSED,
     Sources,
-    addable,
     body_file,
     launches_file,
     read_sources,
@@ -231,7 +232,9 @@ def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
     models = [*sorted((tree.root / ARCHITECTURES).glob("*.cpp")), *seldom]
     if model := defining_class(name, models) or defining_source(name, seldom):
         return Contents(architectures=(model,))
-    instances = [path for kind in PRODUCTS for path in sorted((tree.root / CUDA / INSTANCES).glob(f"{kind}-*.cu"))]
-    instance = product_of(name, instances, types)
-    file = f"{INSTANCES}/{instance}" if instance else defining_source(name, addable(tree))
+    products = [path for family in PRODUCTS for path in sorted((tree.root / CUDA / INSTANCES).glob(f"{family}-*.cu"))]
+    if instance := product_of(name, products, types):
+        return Contents(sources=(f"{INSTANCES}/{instance}",))
+    base = (path for unused in UNUSED if (path := tree.root / GGML / unused).is_file())
+    file = defining_source(name, [*sorted((tree.root / CUDA).glob("*.cu")), *base])
     return Contents(sources=(file,)) if file else Contents()

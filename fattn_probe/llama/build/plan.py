@@ -140,7 +140,11 @@ class Planner:
         names = self.kernel_sources()
         compiles = [self.compile(f"{CUDA}/{name}", self.flags.kernel(name), log=not sim) for name in names]
         if sim:
-            compiles += [self.compile(f"native/{name}", self.flags.simulator.native(name)) for name in self.simulator()]
+            dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # whose kernels call hooks
+            unused = SIM_KERNELS if dry else TENSOR_CORES if is_amd(self.flags.request.arch) else ()  # NVIDIA's
+            counters = (COUNTERS,) if self.flags.request.flavour == "coverage" else ()
+            files = (SIM_HOST, DEBUGGED, *counters, *(name for name in SIM_KERNELS if name not in unused))
+            compiles += [self.compile(f"native/{name}", self.flags.simulator.native(name)) for name in files]
         lazy = "native/cublas/cublas_lazy.cpp"
         compiles.append(self.compile(lazy, self.flags.cuda_host(lazy)))
         objects = [step.output for step in compiles]
@@ -151,13 +155,6 @@ class Planner:
         objects.sort(key=lambda path: places.get(path.rpartition("/")[2], int(CASE_PREFIX in path)))
         link = self.link(CUDA_LIBRARY, [*objects, stubs[-1].output], [BASE, *self.cuda_runtime()])
         return [*compiles, *stubs, link]
-
-    def simulator(self) -> tuple[str, ...]:
-        """The simulator's files, relative to native/."""
-        dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # their kernels call the hooks
-        counters = (COUNTERS,) if self.flags.request.flavour == "coverage" else ()
-        unused = TENSOR_CORES if is_amd(self.flags.request.arch) else ()  # NVIDIA's
-        return (SIM_HOST, DEBUGGED, *counters, *(name for name in SIM_KERNELS if not dry and name not in unused))
 
     def cuda_runtime(self) -> list[str]:
         """The CUDA runtime library of the cuda engine; the simulator has its own."""
@@ -204,16 +201,13 @@ class Planner:
             # Without optimisation it compiles in half the time, but each list of upstream's cases takes 20 s longer.
             return [*self.registry(uses), self.compile(source, self.flags.host(source))]
         if name in WITH_LIBLLAMA:
-            own = self.compile(CAPTURE_SOURCE, self.flags.libllama(CAPTURE_SOURCE))
-            return [own, *self.registry(uses, f"{'-'.join(backends)}/"), *self.libllama()]
+            # libllama with the requested architectures; the program has stubs for the others
+            added = (name if SELDOM.fullmatch(name) else f"models/{name}" for name in self.contents.architectures)
+            files = [f"overlay/src/{name}" for name in (*self.flags.sources.libllama, *added)]
+            own, *libllama = (self.compile(name, self.flags.libllama(name)) for name in (CAPTURE_SOURCE, *files))
+            return [own, *self.registry(uses, f"{'-'.join(backends)}/"), *libllama]
         command = (*self.flags.host(RUNNER_SOURCE, UNOPTIMISED), *uses)
         return [self.compile(RUNNER_SOURCE, command, f"{'-'.join(backends)}/")]
-
-    def libllama(self) -> list[BuildStep]:
-        """libllama with the requested architectures; the program has stubs for the others."""
-        added = (name if SELDOM.fullmatch(name) else f"models/{name}" for name in self.contents.architectures)
-        files = [*self.flags.sources.libllama, *added]
-        return [self.compile(f"overlay/src/{name}", self.flags.libllama(name)) for name in files]
 
     def registry(self, uses: tuple[str, ...], folder: str = "") -> list[BuildStep]:
         """ggml's list of all backends, made at compile time. The runner has one backend and does not need it."""

@@ -199,12 +199,6 @@ def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
     return tuple(name for name in every if not name.endswith("/repack.cpp"))
 
 
-def addable(tree: Tree) -> list[Path]:
-    """The files that a build leaves out, except those of libllama, until a run calls a function of one."""
-    base = (tree.root / GGML / name for name in UNUSED)
-    return [*sorted((tree.root / CUDA).glob("*.cu")), *(path for path in base if path.is_file())]
-
-
 def full_sources(cuda: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
     """The files that ggml-cuda's CMakeLists compiles, with the vec instances of these K-V type pairs."""
     patterns = ("*.cu", *(f"{INSTANCES}/{family}*.cu" for family in ("fattn-tile", "fattn-mma", *PRODUCTS)))

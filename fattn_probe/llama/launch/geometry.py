@@ -1,7 +1,7 @@
 """How a launch divides the output: the output tile of each row, and the CUDA blocks that compute it."""
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +19,7 @@ from fattn_probe.llama.launch.tiles import (
     BlockWork,
     Grid,
     Tile,
+    TileWork,
     blocks_in_turn,
     cuts,
     index_of,
@@ -26,23 +27,11 @@ from fattn_probe.llama.launch.tiles import (
     stream_k_blocks,
     tile_index,
     tiles_in,
+    tiles_in_turn,
+    tiles_of,
 )
 
 ADA, DGX_SPARK = 89, 121
-
-
-@dataclass(frozen=True)
-class TilePart:
-    """A CUDA block's share of an output tile: KV steps `range(start, stop, every)`.
-
-    `writes`: the block writes dst; otherwise a second kernel adds its part.
-    """
-
-    block: int
-    start: int
-    stop: int
-    every: int
-    writes: bool
 
 
 @dataclass(frozen=True)
@@ -64,8 +53,8 @@ class Geometry:
         return self.kernel.nbatch_fa
 
     @cached_property
-    def parts(self) -> tuple[tuple[TilePart, ...], ...]:
-        """The blocks' shares of each output tile, indexed by the tile's number."""
+    def parts(self) -> tuple[Mapping[int, TileWork], ...]:
+        """The work of blocks on each output tile, indexed by the tile's number."""
         return tuple(map(self.parts_of, tiles_in(self.grid)))
 
     @cached_property
@@ -84,22 +73,18 @@ class Geometry:
         z_KV, within = divmod(head, self.group)
         return sequence, z_KV, within // self.kernel.ncols2, query // self.kernel.ncols1
 
-    def parts_of(self, tile: Tile) -> tuple[TilePart, ...]:
-        """The blocks' shares of one tile, ordered by their first KV step."""
+    def parts_of(self, tile: Tile) -> Mapping[int, TileWork]:
+        """The work of each block that shares a tile, in the order of their first KV steps."""
         index, iter_k = index_of(tile, self.grid), self.grid.iter_k
         if not self.kernel.family.stream_k:
             x, turns, _ = self.kernel.blocks
             zt, jt = divmod(index, self.grid.iter_j)
-            blocks = ((zt * turns + turn) * x + jt for turn in range(turns))
-            return tuple(TilePart(block, turn, iter_k, turns, turns == 1) for turn, block in enumerate(blocks))
-        first, found = index * iter_k, []
-        for block in range(bisect_right(self.cuts, first) - 1, len(self.cuts) - 1):
-            start, stop = (min(max(cut - first, 0), iter_k) for cut in self.cuts[block : block + 2])
-            if start < stop:
-                found.append(TilePart(block, start, stop, 1, stop == iter_k))
-            if stop == iter_k:
-                break
-        return tuple(found)
+            places = {(zt * turns + turn) * x + jt: (jt, turn, zt) for turn in range(turns)}
+            return {block: tiles_in_turn(place, turns, self.grid)[0] for block, place in places.items()}
+        first, stop = index * iter_k, (index + 1) * iter_k
+        blocks = range(bisect_right(self.cuts, first) - 1, bisect_left(self.cuts, stop))
+        shares = {block: (max(first, self.cuts[block]), min(stop, self.cuts[block + 1])) for block in blocks}
+        return {block: work for block, share in shares.items() for work in tiles_of(*share, self.grid)}
 
     def indices(self, shape: tuple[int, int, int]) -> Indices:
         """The tile number of each output row, (n_seq, n_q, n_head)."""
@@ -142,6 +127,14 @@ def grid_of(sizes: Sizes, ncols1: int, ncols2: int, nbatch_fa: int, n_kv: int | 
         ne12=sizes.n_head_kv,
         ne03=sizes.n_seq,
     )
+
+
+def tile_rows(tile: Tile, sizes: Sizes, ncols1: int, ncols2: int) -> tuple[range, range]:
+    """The queries and the heads of an output tile, without padding."""
+    _, z_KV, zt_gqa, jt = tile
+    first = z_KV * sizes.group + zt_gqa * ncols2
+    queries = range(jt * ncols1, min((jt + 1) * ncols1, sizes.n_q))
+    return queries, range(first, min(first + ncols2, (z_KV + 1) * sizes.group))
 
 
 def gathered(n_kv: int, n_kv_max: int, ncols1: int) -> int:

@@ -64,7 +64,7 @@ class LaunchRecord:
         return hash(self.key)
 
     def document(self) -> dict[str, Any]:
-        """The launch for a JSON document, template arguments keyed by name; `parse_launch` reads it back."""
+        """The launch for a JSON document, template arguments keyed by name; `parse_launches` reads it back."""
         return {
             "order": self.order,
             "kernel": self.kernel,
@@ -126,9 +126,3 @@ def parse_launches(text: str, *, types: Types | None = None, names: Names | None
         )
         found.append(record)
     return tuple(found)
-
-
-def parse_launch(line: str, *, types: Types | None = None, names: Names | None = None) -> LaunchRecord:
-    """The launch in one JSON line of an engine."""
-    (record,) = parse_launches(line, types=types, names=names)
-    return record

@@ -55,9 +55,23 @@ class TileWork:
     read: bool = field(default=True, compare=False)
 
     @property
-    def tile(self) -> tuple[int, int, int, int]:
+    def tile(self) -> Tile:
         """The output tile, (sequence, z_KV, zt_gqa, jt)."""
         return self.sequence, self.z_KV, self.zt_gqa, self.jt
+
+    @property
+    def steps(self) -> range:
+        """The KV steps; empty for a block without a turn."""
+        return range(self.kb0_start, self.kb0_stop, self.kb0_step)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the block writes dst; otherwise a second kernel adds its part."""
+        return not self.is_fixup and self.kb0_step == 1
+
+
+BlockPart = tuple[int, TileWork]
+"""A block, and its work on a tile."""
 
 
 @dataclass(frozen=True)

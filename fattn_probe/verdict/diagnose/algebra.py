@@ -145,7 +145,7 @@ def _divisions(wrong: WrongRow) -> Iterator[tuple[str, str, str, Indices]]:
 def _blocks(wrong: WrongRow) -> Indices:
     """The block of each KV row, as an index among the blocks of the tile."""
     block = np.zeros(len(wrong.row.V), np.intp)
-    for number, (_, rows) in enumerate(wrong.shares):
+    for number, (_, _, rows) in enumerate(wrong.shares):
         block[rows] = number
     return block
 

@@ -10,8 +10,8 @@ from fattn_probe.base.arrays import F32, F64, I64, Bools, Bytes
 from fattn_probe.cases.op.op import is_quantized
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.layout import View
-from fattn_probe.llama.launch.geometry import Geometry, TilePart
-from fattn_probe.llama.launch.tiles import Tile
+from fattn_probe.llama.launch.geometry import Geometry
+from fattn_probe.llama.launch.tiles import Tile, TileWork
 from fattn_probe.verdict.diagnose.constants import (
     AGREED,
     F16_ULP,
@@ -117,9 +117,9 @@ class Evidence:
         chosen = np.random.default_rng(0).permutation(len(rows))[:number]
         return [(int(sequence), int(query), int(head)) for sequence, query, head in rows[np.sort(chosen)]]
 
-    def parts(self, row: RowIndex) -> Sequence[TilePart]:
-        """The CUDA blocks' shares of a row's tile."""
-        return () if self.geometry is None else self.geometry.parts_of(self.geometry.tile_of(*self.place(row)))
+    def parts(self, row: RowIndex) -> Mapping[int, TileWork]:
+        """The work of the CUDA blocks that share a row's tile."""
+        return {} if self.geometry is None else self.geometry.parts_of(self.geometry.tile_of(*self.place(row)))
 
     def row(self, row: RowIndex, heads: dict[tuple[int, int], tuple[F64, F64]] | None = None) -> WrongRow:
         """A row with everything that is known about it; `heads` keeps K and V for other rows."""
@@ -136,7 +136,7 @@ class Evidence:
             self.base[row],
             self.wrong[row],
             step,
-            self.parts(row) if step else (),
+            self.parts(row) if step else {},
             self._others(row) if heads is None else (),
             float(self.deviation.unit[row]),
             0.0 if geometry is None else geometry.kernel.max_offset,
@@ -198,9 +198,10 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         with np.errstate(invalid="ignore"):
             off = np.where(np.isfinite(dst), np.abs(dst - base), np.inf)
         d, parts = int(np.where(wrong[row], off, -1.0).argmax()), evidence.parts(row)
+        blocks = tuple(parts)
         if cause is not None and cause.step is not None:  # only the blocks that did the wrong KV step
-            parts = [part for part in parts if cause.step in range(part.start, part.stop, part.every)] or parts
-        at, blocks = Coordinate(*evidence.place(row), d), tuple(part.block for part in parts)
+            blocks = tuple(block for block, work in parts.items() if cause.step in work.steps) or blocks
+        at = Coordinate(*evidence.place(row), d)
         tile = None if geometry is None else geometry.tile_of(*evidence.place(row))
         worst.append(Element(at, float(dst[d]), float(base[d]), tile, blocks, cause))
     patterns = tuple(find_patterns(wrong, evidence.labellings()))
@@ -273,7 +274,7 @@ def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Ite
             yield Said(values, len(rows), len(rows), share)
     number = int(wrong.sum())
     if geometry is not None and evidence.rows is None and number >= 4:
-        several = np.array([sum(part.start < part.stop for part in parts) > 1 for parts in geometry.parts])
+        several = np.array([sum(bool(work.steps) for work in parts.values()) > 1 for parts in geometry.parts])
         shared = several[geometry.indices(wrong.shape)]
         # All wrong rows are in tiles that several blocks share, many of these are wrong, and there are other tiles.
         if shared.mean() <= LEAST and not (wrong & ~shared).any() and number >= LEFT * shared.sum():

@@ -110,7 +110,7 @@ def _cut(wrong: Bools, geometry: Geometry | None) -> DifferenceCut | None:
     if geometry is None or not wrong.any():
         return None
     found = np.unique(geometry.indices(wrong.shape[:3])[wrong.any(axis=3)])
-    blocks = {part.block for index in found for part in geometry.parts[index]}
+    blocks = {block for index in found for block in geometry.parts[index]}
     tiles = tuple(tile_at(int(index), geometry.grid) for index in found)
     return DifferenceCut(tiles, len(geometry.parts), tuple(sorted(blocks)))
 
@@ -127,6 +127,6 @@ def _worst(a: F32, b: F32, wrong: Bools, cut: Sequence[Geometry | None]) -> Iter
         d, sides = int(off[sequence, query, head].argmax()), []
         for dst, geometry in zip((a, b), cut, strict=True):
             tile = None if geometry is None else geometry.tile_of(sequence, query, head)
-            parts = () if geometry is None or tile is None else geometry.parts_of(tile)
-            sides.append(Side(float(dst[sequence, query, head, d]), tile, tuple(part.block for part in parts)))
+            blocks = () if geometry is None or tile is None else tuple(geometry.parts_of(tile))
+            sides.append(Side(float(dst[sequence, query, head, d]), tile, blocks))
         yield Apart(Coordinate(sequence, query, head, d), *sides)

@@ -129,11 +129,11 @@ def some_steps(wrong: WrongRow) -> Iterator[Moves]:
         stops = range(first + 1, min(last, first + 16) + 1)
         sets += [(f"KV steps {first}..{stop}", (steps >= first) & (steps <= stop)) for stop in stops]
     masked = wrong.by_step(~np.isneginf(row.mask) * 1.0) == 0
-    for part in wrong.parts:
-        unseen = steps[masked & np.isin(steps, range(part.start, part.stop, part.every))]
+    for block, work in wrong.parts.items():
+        own = np.isin(steps, work.steps)
+        unseen = steps[masked & own]
         if len(unseen):
-            own = np.isin(steps, range(int(unseen[0]), part.stop, part.every))
-            sets.append((f"those of block {part.block} from its masked step {unseen[0]} on", own))
+            sets.append((f"those of block {block} from its masked step {unseen[0]} on", own & (steps >= unseen[0])))
     if sets:
         member = np.array([which for _, which in sets], np.float64)
         pulls, weights = member @ wrong.by_step(row.pulls), member @ wrong.by_step(row.p)
@@ -177,32 +177,33 @@ def one_share(wrong: WrongRow) -> Iterator[Moves]:
     shares = wrong.shares
 
     def name(index: int) -> Cause:
-        part = shares[index][0]
-        where = f"block {part.block}, KV steps {span(part.start, part.stop - 1)}"
+        block, work, _ = shares[index]
+        where = f"block {block}, KV steps {span(work.kb0_start, work.kb0_stop - 1)}"
         return Cause("share", "one block's share of the tile", where)
 
     if len(shares) > 1:
-        member = np.array([rows for _, rows in shares])
+        member = np.array([rows for _, _, rows in shares])
         yield _weighted(member @ wrong.row.pulls, member @ wrong.row.p, name)
 
 
 def seams(wrong: WrongRow) -> Iterator[Moves]:
     """KV rows next to the seams between shares have wrong weights."""
-    parts, steps, row = [part for part, _ in wrong.shares], wrong.steps, wrong.row
-    if len(parts) < 2:
+    shares, steps, row = wrong.shares, wrong.steps, wrong.row
+    if len(shares) < 2:
         return
-    ends = [range(part.start, part.stop, part.every)[-1] for part in parts]
-    longer = {end + 1 for end, part in zip(ends, parts, strict=True) if end > part.start} & {e + 1 for e in ends[:-1]}
+    own = [work.steps for _, work, _ in shares]
+    ends = [some[-1] for some in own[:-1]]
+    longer = {some[-1] + 1 for some in own if len(some) > 1} & {end + 1 for end in ends}
     sets = {
-        "the KV step before each seam of blocks": np.isin(steps, ends[:-1]),
+        "the KV step before each seam of blocks": np.isin(steps, ends),
         "the KV step before each seam, of blocks with several": np.isin(steps + 1, [*longer]),
-        "the KV step after each seam of blocks": np.isin(steps, [part.start for part in parts[1:]]),
-        "all but the last block's share": ~wrong.shares[-1][1],
+        "the KV step after each seam of blocks": np.isin(steps, [some[0] for some in own[1:]]),
+        "all but the last block's share": ~shares[-1][2],
     }
     if tail := len(row.V) % wrong.step:  # the bounds of the last KV step, taken for those of another
-        after = np.isin(steps, ends[:-1]) & (np.arange(len(row.V)) % wrong.step >= tail)
+        after = np.isin(steps, ends) & (np.arange(len(row.V)) % wrong.step >= tail)
         sets["the end of the KV step before each seam, from where the last KV step ends,"] = after
-    where = f"blocks {parts[0].block}..{parts[-1].block}"
+    where = f"blocks {shares[0][0]}..{shares[-1][0]}"
     sums, weights = (np.array([part @ of for part in sets.values()]) for of in (row.pulls, row.p))
     yield _weighted(sums, weights, lambda index: Cause("share", [*sets][index], where), rarity=SEARCHED)
 

@@ -288,7 +288,7 @@ def _tiles(shape: Shape, geometry: Geometry) -> Iterator[Labelling]:
         group, count = head % geometry.group // ncols2, geometry.grid.iter_z_gqa
         yield _rows(group, shape, partial(along, "head group", "head groups", count), count, 4.0)
     index, shares = geometry.indices(shape[:3]), geometry.parts
-    last = np.array([parts[-1].block if parts else 0 for parts in shares])
+    last = np.array([[*parts][-1] if parts else 0 for parts in shares])
     if len(np.unique(last)) > 1:
         size = int(last.max()) + 1
         yield _rows(last[index], shape, partial(along, "block", "blocks", size), size, 5.0)
@@ -298,7 +298,7 @@ def _tiles(shape: Shape, geometry: Geometry) -> Iterator[Labelling]:
     if not shared.all():
         words = partial(either, "tiles that several blocks share", "tiles that one block does alone")
         yield _rows(shared[index], shape, words, 2, 4.0, ordered=False)
-    seams = [_seam([part.block for part in parts]) for parts in shares]
+    seams = [_seam(list(parts)) for parts in shares]
     names = ["tiles without a seam", *dict.fromkeys(seam for seam in seams if seam)]
     place = np.array([names.index(seam) if seam else 0 for seam in seams])
     yield _rows(place[index], shape, partial(named, tuple(names)), len(names), 5.0)

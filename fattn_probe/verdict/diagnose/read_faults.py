@@ -43,10 +43,10 @@ def next_steps(wrong: WrongRow) -> Iterator[Moves]:
     """Blocks that advance by several KV steps read consecutive steps for the mask, K or V."""
     row, step = wrong.row, wrong.step
     index = np.arange(len(row.V))
-    for part in wrong.parts:
-        for turn, number in enumerate(range(part.start, part.stop, part.every)):
+    for work in wrong.parts.values():
+        for turn, number in enumerate(work.steps):
             rows = index[number * step : (number + 1) * step]
-            index[number * step : (number + 1) * step] = rows - (number - part.start - turn) * step
+            index[number * step : (number + 1) * step] = rows - (number - work.kb0_start - turn) * step
     if wrong.affords(64) and (index != np.arange(len(index))).any():
         read = {
             "mask-elsewhere": ("the mask", row.answer(mask=row.mask[index])),

@@ -6,7 +6,7 @@ leaves the smallest error, given the number of alternatives (Schwarz' criterion,
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from fattn_probe.base.arrays import F64, Bools, Bytes, Floats, Indices
 from fattn_probe.cases.op import TensorView
 from fattn_probe.cases.scenario import Case
-from fattn_probe.llama.launch.geometry import TilePart
+from fattn_probe.llama.launch.tiles import TileWork
 from fattn_probe.verdict.diagnose.constants import EXPLAINED, LEAST, LEFT, LEFT_OF_MANY, NEAR, ROUNDING, WORK
 from fattn_probe.verdict.truth.reference.adapter import stored_rows
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
@@ -214,9 +214,9 @@ class Around:
 class WrongRow:
     """A wrong row: its output `out`, the correct output `base`, and the data for the search.
 
-    `step` is the number of KV rows of a KV step, 0 if unknown; `parts` are the CUDA blocks' shares of the row's tile;
-    `others` are the answers of other rows, which may have been written to this row. `unit` is the predicted error of an
-    element, `max_offset` the kernel's offset of the maximum of the logits, `wrong` the wrong columns.
+    `step` is the number of KV rows of a KV step, 0 if unknown; `parts` is the work of the CUDA blocks that share the
+    row's tile; `others` are the answers of other rows, which may have been written to this row. `unit` is the predicted
+    error of an element, `max_offset` the kernel's offset of the maximum of the logits, `wrong` the wrong columns.
     """
 
     row: AttentionRow
@@ -225,7 +225,7 @@ class WrongRow:
     base: F64
     wrong: Bools
     step: int = 0
-    parts: Sequence[TilePart] = ()
+    parts: Mapping[int, TileWork] = field(default_factory=dict)
     others: Sequence[Named] = ()
     unit: float = 0.0
     max_offset: float = 0.0
@@ -277,10 +277,9 @@ class WrongRow:
         return np.asarray(np.add.reduceat(of, np.arange(0, len(of), self.step)), np.float64)
 
     @cached_property
-    def shares(self) -> list[tuple[TilePart, Bools]]:
+    def shares(self) -> list[tuple[int, TileWork, Bools]]:
         """The CUDA blocks that do KV steps of the tile, and their KV rows; a launch may have more blocks."""
-        parts = [part for part in self.parts if part.start < part.stop]
-        return [(part, np.isin(self.steps, range(part.start, part.stop, part.every))) for part in parts]
+        return [(block, work, np.isin(self.steps, work.steps)) for block, work in self.parts.items() if work.steps]
 
 
 @dataclass(frozen=True)

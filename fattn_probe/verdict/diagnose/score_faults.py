@@ -122,7 +122,7 @@ def factors(wrong: WrongRow) -> Iterator[Factor]:
 def in_shares(factor: Factor, wrong: WrongRow) -> Iterator[Factor]:
     """The factor only in the shares of CUDA blocks that write dst, or only in those that a second kernel adds."""
     for writes, whose in ((True, "the blocks that write dst"), (False, "blocks that another kernel adds")):
-        own = [rows for part, rows in wrong.shares if part.writes == writes]
+        own = [rows for _, work, rows in wrong.shares if work.writes == writes]
         if own and len(own) < len(wrong.shares):
             yield replace(factor, words=f"{factor.words} in the shares of {whose}", within=np.any(own, axis=0))
 
@@ -185,7 +185,7 @@ def rounded(wrong: WrongRow) -> Iterator[Named]:
     if wrong.step and row.sink is None and np.isfinite(top):
         # The weights are rounded below the maximum of the KV steps so far, block by block.
         logits, steps, offset, weights = row.logits, wrong.steps, wrong.max_offset, np.zeros_like(row.raw)
-        for block in [range(part.start, part.stop, part.every) for part in wrong.parts] or [range(int(steps[-1]) + 1)]:
+        for block in [work.steps for work in wrong.parts.values()] or [range(int(steps[-1]) + 1)]:
             highest = -np.inf
             for step in block:
                 rows = steps == step
@@ -218,10 +218,10 @@ def masked_step(wrong: WrongRow) -> Iterator[Cause]:
     if wrong.step and wrong.around.case.op.has_mask:
         hidden = np.isneginf(wrong.row.mask)
         steps = np.logical_and.reduceat(hidden, np.arange(0, len(hidden), wrong.step))
-        first = [part for part, _ in wrong.shares if steps[part.start]]
+        first = [work.steps for _, work, _ in wrong.shares if steps[work.kb0_start]]
         if first:
             yield Cause("", "", "")
-        if any(not steps[part.start : part.stop : part.every].all() for part in first):
+        if any(not steps[own].all() for own in first):
             yield Cause("", "", "followed by a visible step")
 
 
@@ -233,7 +233,7 @@ def overflows(wrong: WrongRow) -> Iterator[Cause]:
     if np.abs(row.raw[seen]).max(initial=0.0) > LARGEST_F16:
         yield Cause("", "logits exceed f16", "")
     largest = 0.0
-    for rows in [rows for _, rows in wrong.shares] if wrong.step else [np.ones(len(row.V), np.bool_)]:
+    for rows in [rows for _, _, rows in wrong.shares] if wrong.step else [np.ones(len(row.V), np.bool_)]:
         top = row.logits[rows].max(initial=-np.inf)
         if not np.isneginf(top):
             largest = max(largest, float(np.abs(np.exp(row.logits[rows] - top) @ row.V[rows]).max()))

@@ -9,7 +9,7 @@ from fattn_probe.base.arrays import F32, F64, I64, Bools
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.schema import Tolerance
-from fattn_probe.llama.launch.geometry import Geometry
+from fattn_probe.llama.launch.geometry import Geometry, tile_rows
 from fattn_probe.llama.launch.selection import Selection, rows_of_tiles
 from fattn_probe.llama.launch.tiles import tile_at
 from fattn_probe.machine.run.capture import Part
@@ -115,11 +115,10 @@ def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int
     kernel = geometry.kernel
     shared = np.array([index for index, parts in enumerate(geometry.parts) if len(parts) > 1], np.intp)
     for index in spaced(shared):
-        sequence, z_KV, zt_gqa, jt = tile_at(int(index), geometry.grid)
-        head, query = z_KV * geometry.group + zt_gqa * kernel.ncols2, jt * kernel.ncols1
-        last = min(head + kernel.ncols2, (z_KV + 1) * geometry.group) - 1
-        yield sequence, query, head
-        yield sequence, min(query + kernel.ncols1, case.op.sizes.n_q) - 1, last
+        tile = tile_at(int(index), geometry.grid)
+        queries, heads = tile_rows(tile, case.op.sizes, kernel.ncols1, kernel.ncols2)
+        yield tile[0], queries[0], heads[0]
+        yield tile[0], queries[-1], heads[-1]
 
 
 def judge_sample(

@@ -174,7 +174,7 @@ def test_the_parts_of_a_row_give_the_models_output(rows):
     assert [stage.deviation for stage in stored.stages({"parts": [*texts, dst]}, places)] == [None] * 7
     texts[2] = np.zeros(rows.kernel.DV, "<f4").tobytes().hex()  # VKQ of the second block
     found = [stage.deviation for stage in stored.stages({"parts": [*texts, dst]}, places)]
-    assert (found[5].where, found[5].quantity) == ("stored by block " + str(stored.parts[1].block), "VKQ")
+    assert (found[5].where, found[5].quantity) == ("stored by block " + str([*stored.parts][1]), "VKQ")
     assert found[6] is not None  # dst is not the sum of these parts
 
 

@@ -7,11 +7,9 @@ import pytest
 
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.daily.models import statistics
-from fattn_probe.daily.models.recorded_op import Offer
 from fattn_probe.daily.models.statistics import (
     FIRST_BIN,
     LAST_BIN,
-    Described,
     Range,
     bins_of,
     document,
@@ -29,7 +27,7 @@ def op_of(**fields):
 
 
 def described(op, inputs):
-    return Described(Offer(0, 0, 0, "prompt", 100, 100), statistics_of(op, inputs))
+    return {"layer-00-step-0000": statistics_of(op, inputs)}
 
 
 def test_bins_are_by_powers_of_two_with_all_that_f16_cannot_hold_at_the_ends():
@@ -114,14 +112,14 @@ def test_a_query_that_sees_nothing_has_no_weights():
 def test_large_values_come_near_the_end_of_f16():
     op, inputs = op_of(data={"V": {"kind": "normal", "scale": 500.0}, "Q": {"kind": "normal", "scale": 0.01}})
     one = described(op, inputs)
-    assert one.statistics.nearest.largest_sum > 65504
-    text = page([one], "A test.")
+    assert one["layer-00-step-0000"].nearest.largest_sum > 65504
+    text = page(one, "A test.")
     assert text.count('class="near"') == 4 and "layer-00-step-0000" in text and "<script" not in text
-    assert "%" in table([one]).rows[0][3]
+    assert "%" in table(one).rows[0][3]
 
 
 def test_the_document_has_each_head():
-    (one,) = document([described(*op_of())])
+    (one,) = document(described(*op_of()))
     assert [head["head"] for head in one["heads"]] == [0, 1, 2, 3] and one["tiles"]["clean"] == 1.0
     assert sum(one["heads"][0]["Q"]["bins"]) == one["heads"][0]["Q"]["count"] == 5 * 64
     json.dumps(one)

@@ -291,7 +291,8 @@ def test_runs_are_not_called_nights_and_nothing_wrong_is_not_red(empty):
 
 def test_an_error_map_outlines_the_output_tiles_and_those_that_blocks_share():
     kept = packed(np.full((4, 8), 9.0), 4, 8)
-    tiles = [OutputTile(query, head, 4, 2, 2 if head else 1) for head in (0, 2) for query in (0, 4)]
+    queries, heads = (range(4), range(4, 8)), (range(2), range(2, 4))
+    tiles = [OutputTile(some, head, head[-1] // 2 + 1) for head in heads for some in queries]
     drawn = picture_of(kept, "x", tiles)
     assert drawn.tiles
     assert drawn.seams

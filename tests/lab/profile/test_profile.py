@@ -18,13 +18,13 @@ from fattn_probe.lab.profile.command import check_targets, formula_traffic, know
 from fattn_probe.lab.profile.counts import Counts, Profile, Traffic, counts_of, measure, parse, ratio, values_of
 from fattn_probe.lab.profile.roofline import Point, Roof, occupancy, peaks, roof_of
 from fattn_probe.lab.profile.show import RooflinePicture, document, render
-from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
+from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
 from fattn_probe.machine.run.outcome import Finding, Lost, Unsupported
 from tests.made import executable, shown
 
 KERNEL = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 NAMES = {"flash_attn_ext_f16": ("DKQ", "DV", "ncols1", "ncols2", "use_logit_softcap", "V_is_K_view", "use_sparse")}
-LAUNCH = parse_launch(
+(LAUNCH,) = parse_launches(
     json.dumps(
         {"order": 0, "kernel": KERNEL, "grid": [8, 1, 1], "block": [32, 4, 1], "shared": 17536, "regs": 255,
          "static_shared": 0, "max_blocks_per_sm": 2}

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fattn_probe.base.errors import InputError
 from fattn_probe.cases.op import Params
-from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.lab.study import formulas, papers
 from fattn_probe.lab.study.command import ALGORITHMS, Agreement, agreement, difference, formula, run
 from fattn_probe.lab.study.formulas import FormulaSizes
 from fattn_probe.lab.study.problem import RowState, StudyStep, rows_of, summary_of
-from fattn_probe.lab.study.stream_k import divide, launch_of, pieces_of, stream_k
-from fattn_probe.llama.launch.tiles import BlockWork, Grid, tiles_in_turn, tiles_of
+from fattn_probe.lab.study.stream_k import divide, stream_k
+from fattn_probe.llama.launch.tiles import tiles_of
 from fattn_probe.verdict.truth.reference.attention import attention
 from tests.lab.study.drawn_ops import made_op, subject_of, subjects
 
@@ -152,17 +150,11 @@ def test_there_are_at_most_as_many_blocks_as_steps_and_ncols2_is_upstreams():
     assert groups == {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 7: 8, 16: 8}
 
 
-def test_facts_of_a_kernel_without_stream_k_are_refused():
-    grid = Grid(4, 1, 1, 2, 1)
-    blocks = (BlockWork(0, (0, 0, 0), None, None, tiles_in_turn((0, 0, 0), 1, grid)),)
-    with pytest.raises(InputError, match="no stream-K shares"):
-        launch_of(Facts({}, grid=grid, blocks=blocks))
-
-
 def test_a_piece_excludes_padding():
     op = made_op(0, group=7, n_q=5, n_kv=50)
-    (piece,) = pieces_of(divide(op.shape, 8, 64, 1), op.shape)
-    assert (piece.heads, piece.queries, piece.kv) == (slice(0, 7), slice(0, 5), slice(0, 50))
+    launch = divide(op.shape, 8, 64, 1)
+    ((_, work),) = launch.parts
+    assert launch.rows(work) == (slice(0, 7), slice(0, 5), slice(0, 50))
 
 
 def test_equal_infinities_agree_and_NaN_never_does():

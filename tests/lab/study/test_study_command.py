@@ -22,6 +22,7 @@ from fattn_probe.lab.study.command import ALGORITHMS, StudyOptions, op_of_case, 
 from fattn_probe.lab.study.precisions import VARIANTS, errors
 from fattn_probe.lab.study.show import render, study_json
 from fattn_probe.lab.study.stream_k import divide, read_launch
+from fattn_probe.llama.launch.tiles import blocks_in_turn
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 from tests.made import SCENARIOS, shown
 
@@ -230,6 +231,7 @@ def test_the_blocks_of_an_inspected_launch_are_used(invoke, tmp_path):
 def test_files_that_hold_no_launch_of_the_case_are_refused(tmp_path):
     shape = op_of_case(case_of("gqa")).shape
     launch = divide(shape, 4, 32, 13)
+    in_turn = replace(launch, blocks=blocks_in_turn((4, 1, 8), launch.grid))
     file = tmp_path / "facts.json"
     with pytest.raises(InputError, match="No such file"):
         read_launch(file, "gqa", shape)
@@ -239,6 +241,7 @@ def test_files_that_hold_no_launch_of_the_case_are_refused(tmp_path):
         (json.dumps(inspection(launch, "other"), default=str), "has no facts of case gqa; it has other"),
         (json.dumps(inspection(launch, use_sparse=True), default=str), "gathers its KV rows"),
         (json.dumps(inspection(divide(replace(shape, n_kv=64), 4, 32, 2)), default=str), "does not fit gqa"),
+        (json.dumps(inspection(in_turn), default=str), "flash_attn_ext_f16 has no stream-K shares"),
     ):
         file.write_text(text)
         with pytest.raises(InputError, match=message):

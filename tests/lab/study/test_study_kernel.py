@@ -24,11 +24,11 @@ def test_every_step_has_a_line_in_every_kernel(tree):
     files = {file for _, file in KERNELS.values()}
     texts = {name: (tree.root / CUDA / name).read_text().splitlines() for name in files}
     said = {}
-    for step in steps:
-        for kernel, place in step.places.items():
+    for step, places in steps.items():
+        for kernel, place in places.items():
             name, _, line = place.partition(":")
             assert name == KERNELS[kernel][1]
-            said[step.step, kernel] = texts[name][int(line) - 1]
+            said[step, kernel] = texts[name][int(line) - 1]
     assert "mma(VKQ_C" in said["O = O + P V", "mma"]
     assert "KQ_sum[j]*KQ_max_scale + KQ_reg[j]" in said["l = rescale l + sum of P", "vec"]
     assert "scale_add*dst_add" in said["add parts", "fixup"]
@@ -40,7 +40,7 @@ def test_a_line_is_found_by_what_it_says(tree, tmp_path):
     path = tmp_path / CUDA / KERNELS["vec"][1]
     path.chmod(0o644)
     path.write_text("// one line more\n" + path.read_text().replace("dst_val /= KQ_sum", "dst_val = dst_val / KQ_sum"))
-    before, after = ({one.step: one.places for one in step_lines_of(of)} for of in (tree, replace(tree, root=tmp_path)))
+    before, after = (step_lines_of(of) for of in (tree, replace(tree, root=tmp_path)))
     number = int(before["S = Q K^T"]["vec"].partition(":")[2])
     assert after["S = Q K^T"]["vec"] == f"fattn-vec.cuh:{number + 1}"
     assert after["S = Q K^T"]["mma"] == before["S = Q K^T"]["mma"]

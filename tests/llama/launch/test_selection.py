@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
+from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
 from fattn_probe.llama.launch.selection import chosen_tiles, flop_of, rows_of_tiles, select
 from fattn_probe.llama.launch.tiles import (
     Grid,
@@ -34,7 +34,7 @@ sizes_of = st.builds(
 
 def launch(name: str, grid: tuple[int, int, int], order: int = 0) -> LaunchRecord:
     line = {"order": order, "kernel": f"void {name}()", "grid": grid, "block": [32, 4, 1], "shared": 0}
-    return parse_launch(json.dumps(line))
+    return parse_launches(json.dumps(line))[0]
 
 
 def op_of(sizes: Sizes) -> Op:
@@ -79,7 +79,7 @@ def test_stream_k_runs_the_blocks_of_the_tiles_the_mask_scans_of_these_and_the_f
     geometry, launches = mma(sizes, blocks)
     tiles = some_tiles(data, geometry)
     found = select(geometry, launches, sizes, tiles)
-    wanted = {part.block for tile in tiles for part in geometry.parts[tile]}
+    wanted = {block for tile in tiles for block in geometry.parts[tile]}
     ran = blocks_of(found.launches[found.attention])
     idle = {
         block
@@ -87,12 +87,10 @@ def test_stream_k_runs_the_blocks_of_the_tiles_the_mask_scans_of_these_and_the_f
         if first == stop
     }
     assert wanted <= ran <= wanted | idle
-    complete = [tile for tile, parts in enumerate(geometry.parts) if {part.block for part in parts} <= ran]
+    complete = [tile for tile, parts in enumerate(geometry.parts) if parts.keys() <= ran]
     assert found.complete.tolist() == complete
     assert set(tiles) <= set(complete)
-    touched = [
-        tile_at(tile, geometry.grid) for tile, parts in enumerate(geometry.parts) if ran & {p.block for p in parts}
-    ]
+    touched = [tile_at(tile, geometry.grid) for tile, parts in enumerate(geometry.parts) if ran & parts.keys()]
     assert blocks_of(found.launches[0]) == {tile[0] * geometry.grid.iter_j + tile[3] for tile in touched}
     if len(launches) < 3:
         return
@@ -101,7 +99,7 @@ def test_stream_k_runs_the_blocks_of_the_tiles_the_mask_scans_of_these_and_the_f
     assert fixed == {place + x * plane for place in places for plane in range(32)}
     divided = [tile for tile in complete if len(geometry.parts[tile]) > 1]
     uniform = "uniform" in launches[2].kernel
-    assert places == (set(complete) if uniform else {geometry.parts[tile][-1].block for tile in divided})
+    assert places == (set(complete) if uniform else {max(geometry.parts[tile]) for tile in divided})
 
 
 @given(sizes_of, st.integers(1, 4), st.data())
@@ -109,7 +107,7 @@ def test_blocks_that_take_turns_run_together_and_their_rows_are_combined(sizes, 
     geometry, launches = in_turn(sizes, turns)
     tiles = some_tiles(data, geometry)
     found = select(geometry, launches, sizes, tiles)
-    assert blocks_of(found.launches[0]) == {part.block for tile in tiles for part in geometry.parts[tile]}
+    assert blocks_of(found.launches[0]) == {block for tile in tiles for block in geometry.parts[tile]}
     rows = {(query, head, seq) for seq, query, head in rows_of_tiles(geometry, sizes, tiles).tolist()}
     assert blocks_of(found.launches[1]) == {
         (seq * sizes.n_head + head) * sizes.n_q + query for query, head, seq in rows

@@ -10,7 +10,7 @@ from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.build.sources import launching_files
 from fattn_probe.llama.launch.families import BY_CASE
-from fattn_probe.llama.launch.record import LaunchRecord, parse_launch
+from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
 from fattn_probe.llama.source import KernelCase
 from fattn_probe.machine.run import executed
 from fattn_probe.machine.run.executed import ExecutedCode, is_added, is_boundary
@@ -59,11 +59,9 @@ def case(size):
 
 
 def launch(size):
-    arguments = f"{size}, 1, (ggml_type)1, (ggml_type)1, false"
-    return parse_launch(
-        f'{{"order":0,"kernel":"void flash_attn_ext_vec<{arguments}>(int)","grid":[1,1,1],"block":[1,1,1],"shared":0}}',
-        types={1: "GGML_TYPE_F16"},
-    )
+    kernel = f"void flash_attn_ext_vec<{size}, 1, (ggml_type)1, (ggml_type)1, false>(int)"
+    line = f'{{"order":0,"kernel":"{kernel}","grid":[1,1,1],"block":[1,1,1],"shared":0}}'
+    return parse_launches(line, types={1: "GGML_TYPE_F16"})[0]
 
 
 class Tree:

@@ -12,7 +12,7 @@ from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.build import RUNNER, Build, BuildRequest, make
 from fattn_probe.llama.build.key import Contents, new_manifest
-from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.machine.run import prepare as required
 from fattn_probe.machine.run import session as sessions
 from fattn_probe.machine.run.command import Done, plan_cases
@@ -147,7 +147,7 @@ def test_patches_and_quants_have_kernels_of_their_own(tree):
 def test_a_dry_run_tells_what_it_launched_and_what_it_skipped(tree):
     read = KernelReader(tree)
     said = f"ggml: a warning\nfattn-probe: missing symbol: {SKIPPED}\n"
-    launch = parse_launch(LAUNCHED, names={"flash_attn_ext_f16": ["DKQ", "DV", "ncols1", "ncols2", "softcap"]})
+    (launch,) = parse_launches(LAUNCHED, names={"flash_attn_ext_f16": ["DKQ", "DV", "ncols1", "ncols2", "softcap"]})
     assert read(Done(CASES[0], H200, ran(launch, said=said))) == ("mma 80,80,8,8,false", "mma 64,64,8,8")
     assert read(Done(CASES[0], H200, Unsupported("no"))) == ()
     assert read(Done(CASES[0], H200, Lost("exit status 1"))) is None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
-from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.command import Done, raise_if_failed, render_plan, render_run, run_json
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Unsupported
@@ -20,7 +20,7 @@ FAULT = Finding("race", "two warps write it", "void f<3>(int)", "a.cu", 7, (1, 2
 
 def launch(kernel="flash_attn_ext_f16<64, 64, 8, 2, false>"):
     line = f'{{"order":0,"kernel":"void {kernel}(int)","grid":[8,1,1],"block":[32,4,1],"shared":512,"regs":168}}'
-    return parse_launch(line, names=NAMES)
+    return parse_launches(line, names=NAMES)[0]
 
 
 def captured(target=H200):

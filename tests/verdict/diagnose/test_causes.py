@@ -11,7 +11,8 @@ import pytest
 
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.layout import Layout, View
-from fattn_probe.llama.launch.geometry import TilePart, geometry_of
+from fattn_probe.llama.launch.geometry import geometry_of
+from fattn_probe.llama.launch.tiles import TileWork
 from fattn_probe.verdict.diagnose.algebra import is_outside
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis, Evidence, diagnose, lean, needs_another, with_another
 from fattn_probe.verdict.diagnose.faults import Said, candidates_of, causes_by_algebra
@@ -68,8 +69,8 @@ def test_place_tile_block_and_step_of_the_worst(run):
     assert worst.tile == (0, 1, 0, 0)
     assert worst.cause.step == 2
     (block,) = worst.blocks
-    part = next(part for part in geometry.parts_of(worst.tile) if part.block == block)
-    assert 2 in range(part.start, part.stop)
+    part = geometry.parts_of(worst.tile)[block]
+    assert 2 in part.steps
     assert found.patterns[0].words.startswith("head 3")
 
 
@@ -118,6 +119,12 @@ def wrong_row(case, place, answer=lambda row: row.out, inputs=None, **known):
     row = AttentionRow.of(around)
     out = answer(row)
     return WrongRow(row, around, out, row.out, out != row.out, **known)
+
+
+def divided(seam, stop):
+    """The work of two blocks that share a tile of `stop` KV steps; the second writes dst."""
+    first, last = TileWork(0, 0, 0, 0, 0, seam, is_fixup=True), TileWork(0, 0, 0, 0, seam, stop, needs_fixup=True)
+    return {0: first, 1: last}
 
 
 @pytest.mark.parametrize(("heads", "leans"), [(8, True), (5, False)])
@@ -326,27 +333,27 @@ SHARED = shape(64, 2, 2, 4, 64, "max_bias: 8", "mask: {kind: alibi}")
 def test_a_slope_that_is_wrong_in_the_shares_of_some_blocks(writes):
     """Kernels have code of their own for the blocks that leave their share of a tile to another kernel."""
     case = case_of(SHARED)
-    parts = (TilePart(0, 0, 2, 1, False), TilePart(1, 2, 4, 1, True))
 
     def answer(row):
         return row.output(np.where((np.arange(64) >= 32) == writes, row.raw + 3 * row.mask, row.logits))
 
-    first = candidates_of(wrong_row(case, (0, 3, 1), answer, step=16, parts=parts))[0].cause
+    first = candidates_of(wrong_row(case, (0, 3, 1), answer, step=16, parts=divided(2, 4)))[0].cause
     whose = "the blocks that write dst" if writes else "blocks that another kernel adds"
     assert (first.kind, first.words) == ("alibi", f"the slope of ALiBi is wrong in the shares of {whose}")
 
 
 def test_each_block_ends_as_if_its_last_kv_step_were_the_last_of_all():
     case = case_of(SHARED.replace("n_kv: 64", "n_kv: 60"))
-    parts = (TilePart(0, 0, 2, 1, False), TilePart(1, 2, 4, 1, True))
     lost = np.isin(np.arange(60), range(28, 32))  # the last step has 12 of 16 rows
-    one = wrong_row(case, (0, 3, 1), lambda row: row.output(np.where(lost, -np.inf, row.logits)), step=16, parts=parts)
+    one = wrong_row(
+        case, (0, 3, 1), lambda row: row.output(np.where(lost, -np.inf, row.logits)), step=16, parts=divided(2, 4)
+    )
     assert candidates_of(one)[0].cause.words.startswith("the end of the KV step before each seam")
 
 
 def test_blocks_without_a_kv_step_have_no_share():
     """The vec kernel is launched with a block for each D rows, but a step of it has 128."""
-    parts = tuple(TilePart(turn, turn, 2, 4, False) for turn in range(4))
+    parts = {turn: TileWork(0, 0, 0, 0, turn, 2, 4) for turn in range(4)}
     wrong = wrong_row(IGNORED, (0, 3, 1), lambda row: 1.01 * row.out, step=32, parts=parts)
     assert candidates_of(wrong)[0].cause.words == "the output is scaled"
 
@@ -390,8 +397,7 @@ def test_extreme_rows_are_searched_without_a_warning(what):
     for memory in (inputs[name].view(np.float16) for name in "KV" if what.startswith("infinities")):
         memory[np.isnan(memory)] = np.resize([np.inf, -np.inf], np.isnan(memory).sum())
     noise = np.random.default_rng(0).standard_normal(64)
-    parts = (TilePart(0, 0, 2, 1, False), TilePart(1, 2, 3, 1, False))
-    wrong = wrong_row(case, (1, 1, 1), inputs=inputs, step=32, parts=parts)
+    wrong = wrong_row(case, (1, 1, 1), inputs=inputs, step=32, parts=divided(2, 3))
     assert candidates_of(replace(wrong, base=np.zeros(64), out=noise)) == []
 
 
@@ -514,7 +520,7 @@ def rows_of(n_kv):
     return [(AttentionRow.of(around), around) for around in places]
 
 
-def causes(rows, wrong, step=64, parts=()):
+def causes(rows, wrong, step=64, **known):
     """What is said of rows with other answers, each by `wrong(row, around)`."""
     examined = []
     for row, around in rows:
@@ -522,7 +528,7 @@ def causes(rows, wrong, step=64, parts=()):
         out = wrong(row, around)
         noise = UNIT * np.random.default_rng(0).standard_normal(out.shape) / 2
         which = np.abs(out - base) > 10 * UNIT
-        examined.append(WrongRow(row, around, out + noise, base, which, step, parts, unit=UNIT))
+        examined.append(WrongRow(row, around, out + noise, base, which, step, unit=UNIT, **known))
     return [(said.cause.kind, said.cause.detail) for said in causes_by_algebra(examined, 1.0)]
 
 
@@ -538,20 +544,18 @@ def test_weights_by_kv_steps_slices_rows_and_shares(rows):
     assert found == [("kv-parts", "slice n % 4 = 2: 0.5 times, slice n % 4 = 0..1, 3: 1 times")]
     found = causes(rows, weighted(lambda i: 1.0 + i % 2))
     assert found == [("weights", "KV row n % 2 = 1: 2 times, KV row n % 2 = 0: 1 times")]
-    parts = (TilePart(0, 0, 3, 1, False), TilePart(1, 3, 4, 1, True))
-    found = causes(rows, weighted(lambda i: np.where(i < 192, 1.0, 3.0)), parts=parts)
+    found = causes(rows, weighted(lambda i: np.where(i < 192, 1.0, 3.0)), parts=divided(3, 4))
     assert found == [("share", "share 1: 3 times, share 0: 1 times")]
 
 
 def test_another_rows_share(rows):
-    parts = (TilePart(0, 0, 2, 1, False), TilePart(1, 2, 4, 1, True))
     other = rows[0][0]
 
     def wrong(row, around):
         first = np.arange(256) < 128
         return (row.weights(row.logits) * first) @ row.V + (other.weights(other.logits) * ~first) @ other.V
 
-    found = causes(rows[1:], wrong, parts=parts)
+    found = causes(rows[1:], wrong, parts=divided(2, 4))
     assert found == [("share", "that of query 0")]
 
 

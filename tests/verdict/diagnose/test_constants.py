@@ -168,7 +168,7 @@ def axis(number):
 
 SEQUENCE, QUERY, HEAD, D = map(axis, range(4))
 SEAM = next(i for i, parts in enumerate(GEOMETRY.parts) if len(parts) == 2)
-BLOCKS = [part.block for part in GEOMETRY.parts[SEAM]]
+BLOCKS = list(GEOMETRY.parts[SEAM])
 PLANTED = {
     "head 3": HEAD == 3,
     "heads >= 6": HEAD >= 6,

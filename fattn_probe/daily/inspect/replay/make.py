@@ -188,4 +188,4 @@ def _end_of(geometry: Geometry, row: Row) -> StepPlace:
     """Where a row is written to dst."""
     tile = geometry.tile_of(*row)
     parts = geometry.parts_of(tile)
-    return StepPlace(f"tile={index_of(tile, geometry.grid)}" if len(parts) > 1 else f"block={parts[0].block}")
+    return StepPlace(f"tile={index_of(tile, geometry.grid)}" if len(parts) > 1 else f"block={next(iter(parts))}")

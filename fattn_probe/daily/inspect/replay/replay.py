@@ -20,9 +20,8 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.anchors import matching
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.replay.row_numbers import RowNumbers, visible_shares
-from fattn_probe.daily.inspect.view.error_tiles import output_tile
 from fattn_probe.llama.launch.families import Family
-from fattn_probe.llama.launch.geometry import Geometry
+from fattn_probe.llama.launch.geometry import Geometry, tile_rows
 from fattn_probe.llama.launch.tiles import Tile, TileWork, in_grid, index_of, tiles_in
 from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA
@@ -186,8 +185,7 @@ def lanes_of(facts: Facts, case: Case, geometry: Geometry) -> tuple[Lane, ...]:
             if in_grid(work.tile, grid):
                 index = index_of(work.tile, grid)
                 parts[index].append(block.block)
-                divided = work.is_fixup or geometry.kernel.blocks[1] > 1
-                last = PART if divided else UNDIVIDED if work.needs_fixup else STORE
+                last = PART if not work.writes else UNDIVIDED if work.needs_fixup else STORE
                 stretches += [
                     Stretch(Q, index, block.block, traffic=moved[index][Q]),
                     *_KV_stretches(work, index, case, geometry),
@@ -206,12 +204,13 @@ def lanes_of(facts: Facts, case: Case, geometry: Geometry) -> tuple[Lane, ...]:
 
 def _traffic(case: Case, geometry: Geometry, at: Tile) -> Mapping[int, Traffic]:
     """The bytes of a tile's steps by kind, each element that exists once: computed, not measured."""
-    tile = output_tile(case.op.sizes, geometry, at)
-    rows = tile.queries * tile.heads
-    out, pairs = rows * geometry.kernel.DV * F32_BYTES, ("maximum, row sum", rows * PAIR_BYTES)
-    taken = "dst" if geometry.kernel.family.stream_k else "part"
+    kernel = geometry.kernel
+    queries, heads = tile_rows(at, case.op.sizes, kernel.ncols1, kernel.ncols2)
+    rows = len(queries) * len(heads)
+    out, pairs = rows * kernel.DV * F32_BYTES, ("maximum, row sum", rows * PAIR_BYTES)
+    taken = "dst" if kernel.family.stream_k else "part"
     return {
-        Q: (("Q", rows * geometry.kernel.DKQ * F32_BYTES, 0),),
+        Q: (("Q", rows * kernel.DKQ * F32_BYTES, 0),),
         STORE: (("dst", 0, out),),
         PART: (("part", 0, out), (pairs[0], 0, pairs[1])),
         UNDIVIDED: (("dst", 0, out), (pairs[0], 0, pairs[1])),
@@ -229,11 +228,11 @@ def _KV_stretches(work: TileWork, index: int, case: Case, geometry: Geometry) ->
     if (V.root, V.offset) == (K.root, K.offset):
         del sizes["V"]  # a part of K's rows
     if case.op.has_mask:
-        sizes["mask"] = output_tile(case.op.sizes, geometry, work.tile).queries * F16_BYTES
-    steps = range(work.kb0_start, work.kb0_stop, work.kb0_step)
+        queries, _ = tile_rows(work.tile, case.op.sizes, kernel.ncols1, kernel.ncols2)
+        sizes["mask"] = len(queries) * F16_BYTES
     for some, rows in (
-        ([step for step in steps if step < last or not short], geometry.rows),
-        ([step for step in steps if step == last and short], short),
+        ([step for step in work.steps if step < last or not short], geometry.rows),
+        ([step for step in work.steps if step == last and short], short),
     ):
         if some:
             traffic = tuple((name, rows * size, 0) for name, size in sizes.items())
@@ -242,11 +241,10 @@ def _KV_stretches(work: TileWork, index: int, case: Case, geometry: Geometry) ->
 
 def names_of_tiles(case: Case, geometry: Geometry) -> tuple[str, ...]:
     """The queries and heads of each tile in words."""
-    found = []
+    found, kernel = [], geometry.kernel
     for tile in tiles_in(geometry.grid):
-        there = output_tile(case.op.sizes, geometry, tile)
-        places = ((there.head, there.heads), (there.query, there.queries))
-        heads, queries = (f"{first}-{first + count - 1}" if count > 1 else first for first, count in places)
+        rows = tile_rows(tile, case.op.sizes, kernel.ncols1, kernel.ncols2)
+        queries, heads = (f"{some[0]}-{some[-1]}" if len(some) > 1 else some[0] for some in rows)
         at = f"sequence {tile[0]}, " if case.op.sizes.n_seq > 1 else ""
         found.append(f"{at}K/V head {tile[1]}, head {heads}, query {queries}")
     return tuple(found)

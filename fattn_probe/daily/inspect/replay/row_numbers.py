@@ -91,17 +91,19 @@ def combined(maximum: F32, sums: F32, VKQ: F32) -> tuple[RowState, F64]:
 def numbers_of(rows: ModelledRows, geometry: Geometry, row: Row) -> RowNumbers:
     """The numbers of a row at all KV steps of all of its blocks."""
     parts = geometry.parts_of(geometry.tile_of(*row))
-    due = [range(part.start, part.stop, part.every) for part in parts]
     found = rows.parts(row)
     if rows.kernel.family is MMA_F16:
         plain = rows.mma(row)
         machine = _Recorder(plain.plan, plain.columns)
         with np.errstate(over="ignore", invalid="ignore"):
             machine.run()
-        kernel = [[machine.seen[step] for step in steps] for steps in due]
+        kernel = [[machine.seen[step] for step in work.steps] for work in parts.values()]
     else:
         turns = rows.turns(row)
-        kernel = [[_of_turn(turns[turn], block) for turn in range(len(steps))] for block, steps in enumerate(due)]
+        kernel = [
+            [_of_turn(turns[turn], number) for turn in range(len(work.steps))]
+            for number, work in enumerate(parts.values())
+        ]
     sequence, query, head = row
     operands, op = rows.operands, rows.case.op
     own = sequence, head // operands.group
@@ -113,19 +115,19 @@ def numbers_of(rows: ModelledRows, geometry: Geometry, row: Row) -> RowNumbers:
     S = logits_of(K @ Q, op.params.stored, bias)
     sink = None if operands.sinks is None else operands.sinks[head : head + 1].astype(np.float64)
     made, offset = list[RowInBlock](), rows.kernel.max_offset
-    for number, (part, steps) in enumerate(zip(parts, due, strict=True)):
+    for number, (block, work) in enumerate(parts.items()):
         exact, ours, right = RunningSoftmax.empty(1, rows.kernel.DV), list[RowState](), list[RowState]()
-        for kb0, state in zip(steps, kernel[number], strict=True):
+        for kb0, state in zip(work.steps, kernel[number], strict=True):
             at = slice(kb0 * geometry.rows, (kb0 + 1) * geometry.rows)
             weights = np.exp(S[at] - exact.raise_maximum(S[None, at].max(axis=1) + offset))
             exact.total += weights.sum()
             exact.weighted += weights @ V[at]
             ours.append(replace(state, P=state.P[: len(weights)]))
             right.append(_state_of(exact, weights))
-        if sink is not None and (part.writes if rows.kernel.family is MMA_F16 else number == 0):
+        if sink is not None and (work.writes if rows.kernel.family is MMA_F16 else number == 0):
             exact.add_sink(sink)
         handed, _ = combined(found.maximum[0, number, None], found.rowsum[0, number, None], found.VKQ[0, number, None])
-        made.append(RowInBlock(part.block, tuple(steps), (*ours, handed), (*right, _state_of(exact, NO_ROWS))))
+        made.append(RowInBlock(block, tuple(work.steps), (*ours, handed), (*right, _state_of(exact, NO_ROWS))))
     whole = RunningSoftmax.empty(1, rows.kernel.DV)
     whole.add(S[None].copy(), V)
     if sink is not None:

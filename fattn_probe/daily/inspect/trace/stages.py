@@ -4,7 +4,7 @@ A stage is a quantity at a place of the kernel: in the registers of a warp (tile
 attention kernel stores it for the kernel that combines the blocks, or as dst.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,8 +17,9 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.trace.checks import ULP_F32, distance, half_ulp
 from fattn_probe.llama.launch.constants import Constants
 from fattn_probe.llama.launch.families import MMA_F16, TILE, VEC
-from fattn_probe.llama.launch.geometry import Geometry, TilePart
+from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.kernel import AttentionKernel
+from fattn_probe.llama.launch.tiles import TileWork
 from fattn_probe.verdict.measure.expected import LEAST_ULPS
 from fattn_probe.verdict.truth.error_model.kernel import kernel_of
 from fattn_probe.verdict.truth.reference.adapter import Inputs
@@ -237,8 +238,8 @@ class StoredRow:
     row: Row
 
     @property
-    def parts(self) -> Sequence[TilePart]:
-        """The blocks that work on the row."""
+    def parts(self) -> Mapping[int, TileWork]:
+        """The blocks that work on the row, and what they do."""
         return self.geometry.parts_of(self.geometry.tile_of(*self.row))
 
     @property
@@ -261,14 +262,14 @@ class StoredRow:
         dst, found, parts = (DST, at * DV), [], self.parts
         in_group = head % sizes.group
         column = query % kernel.ncols1 * kernel.ncols2 + in_group % kernel.ncols2
-        for number, part in enumerate(parts if len(parts) > 1 else ()):
+        for number, (block, work) in enumerate(parts.items() if len(parts) > 1 else ()):
             if kernel.family is not MMA_F16:
                 index = at * len(parts) + number
                 VKQ, meta = (PARTS, index * DV), 2 * index
             else:  # dst_fixup: pairs of the last blocks of tiles, pairs of the others, then VKQ of the others
-                index = part.block * kernel.ncols + column
-                VKQ = dst if part.writes else (META, 4 * blocks * kernel.ncols + index * DV)
-                meta = 2 * (index if part.writes else blocks * kernel.ncols + index)
+                index = block * kernel.ncols + column
+                VKQ = dst if work.writes else (META, 4 * blocks * kernel.ncols + index * DV)
+                meta = 2 * (index if work.writes else blocks * kernel.ncols + index)
             found += [(LAUNCHED, *VKQ, DV), (LAUNCHED, META, meta, 2)]
         return [(a, buffer, FLOAT * i, FLOAT * n) for a, buffer, i, n in [*found, (FINISHED, *dst, DV)]]
 
@@ -282,15 +283,15 @@ class StoredRow:
         d = labels | {"d": np.arange(self.geometry.kernel.DV)}
         found = Parts(expected.VKQ.copy(), expected.maximum.copy(), expected.rowsum.copy())
         kernel, logits = self.geometry.kernel, self.rows.KQ_error(self.row)
-        KV_rows = max(len(range(part.start, part.stop, part.every)) for part in parts) * kernel.nbatch_fa
+        KV_rows = max(len(work.steps) for work in parts.values()) * kernel.nbatch_fa
         bounds = self.rows.VKQ_error(self.row, expected, KV_rows)
         sums = np.abs(expected.rowsum[0]) * (2 * logits + KV_rows * ULP_F32)
-        for number, part in enumerate(parts if len(parts) > 1 else ()):
+        for number, block in enumerate(parts if len(parts) > 1 else ()):
             VKQ, meta = stored[2 * number], stored[2 * number + 1]
             if VKQ is None or meta is None:
                 continue
             found.VKQ[0, number], found.maximum[0, number], found.rowsum[0, number] = VKQ, *meta
-            where = f"stored by block {part.block}"
+            where = f"stored by block {block}"
             at, place = slice(number, number + 1), places[LAUNCHED]
             yield Stage(
                 where, "KQ_max", meta[:1], expected.maximum[0, at], np.array([logits]), labels, place, stored=True

@@ -26,7 +26,7 @@ from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.launch.architecture import CDNA2, arch_number
 from fattn_probe.llama.launch.constants import known_constants, max_offset
 from fattn_probe.llama.launch.families import MMA_F16
-from fattn_probe.llama.launch.geometry import Geometry, geometry_of
+from fattn_probe.llama.launch.geometry import Geometry, geometry_of, tile_rows
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.tiles import BlockWork
 from fattn_probe.llama.source.features import CUDA
@@ -89,7 +89,7 @@ class Tracer:
             candidates = [(place.block, place.warp)]
         else:
             first = next((number for number, stage in enumerate(stages) if stage.stored and stage.deviation), 0)
-            block = stored.parts[first // STAGES_A_PART].block
+            block = [*stored.parts][first // STAGES_A_PART]
             fails = output.status is Status.FAIL or any(stage.deviation for stage in stages)
             candidates = [(block, warp) for warp in (stored.warps if fails else stored.warps[:1])]
         for block, warp in candidates:
@@ -152,8 +152,8 @@ class Tracer:
         work = self._block(place.block, place.warp, place.kb0)
         tiles = [tile.tile for tile in work.tiles]
         kernel = geometry.kernel
-        sequence, z_KV, zt_gqa, jt = tiles[0]
-        first = (sequence, jt * kernel.ncols1, z_KV * geometry.group + zt_gqa * kernel.ncols2)
+        queries, heads = tile_rows(tiles[0], self.case.op.sizes, kernel.ncols1, kernel.ncols2)
+        first = (tiles[0][0], queries.start, heads.start)
         return next((row for row in rows if geometry.tile_of(*row) in tiles and worst), first)
 
     @property
@@ -194,9 +194,9 @@ class Tracer:
         model, why = self.model()
         if model is not None:
             stored = StoredRow(*model, row)
-            for part in stored.parts:
+            for block in stored.parts:
                 for warp in stored.warps:
-                    found = in_stages(self.warp(model, part.block, warp).stages, row, part.block, warp)
+                    found = in_stages(self.warp(model, block, warp).stages, row, block, warp)
                     if found is not None:
                         return found
             why = "everything before it is finite"
@@ -235,7 +235,7 @@ class Tracer:
         """The block to trace; InputError if the block, warp or step does not exist."""
         where = f"case {self.case.name} on {self.target}: inspect.trace"
         work = block_at(self.facts, block, warp, where)
-        steps = [step for tile in work.tiles for step in range(tile.kb0_start, tile.kb0_stop, tile.kb0_step)]
+        steps = [step for tile in work.tiles for step in tile.steps]
         if not steps:
             at_work = [item.block for item in self.facts.blocks if item.tiles]
             nearest = min(at_work, key=lambda other: abs(other - block), default=None)

@@ -20,8 +20,8 @@ from fattn_probe.llama.launch.architecture import (
     generation_of,
     has_dot2,
 )
-from fattn_probe.llama.launch.geometry import Geometry, TilePart
-from fattn_probe.llama.launch.tiles import Tile
+from fattn_probe.llama.launch.geometry import Geometry
+from fattn_probe.llama.launch.tiles import Tile, TileWork
 from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE, Format
 
 EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
@@ -34,7 +34,7 @@ Joining = Literal["f32", "f16", "f32 from f16"]
 """How the sums of a block's accumulators are added: in f32, in f16, or in f32 after they are rounded to f16."""
 ASSUMED_DOT2 = "the rounding of v_dot2_f32_f16 on this GPU is not published: assumed to be after each product"
 ASSUMED_WMMA = "the rounding of WMMA on this GPU is not published: assumed to be as on a gfx1201"
-Pieces = tuple[tuple[int, ...], ...]
+Pieces = tuple[range, ...]
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class Cut(Protocol):
     def tile_of(self, sequence: int, query: int, head: int) -> Tile:
         """The output tile of a row."""
 
-    def parts_of(self, tile: Tile) -> tuple[TilePart, ...]:
-        """The blocks' shares of the tile's KV steps."""
+    def parts_of(self, tile: Tile) -> Mapping[int, TileWork]:
+        """The work of each block that shares the tile."""
 
 
 @dataclass(frozen=True)
@@ -240,8 +240,7 @@ def _lanes_chain(length: int, lanes: int) -> tuple[float, float]:
 
 def pieces_of(cut: Cut, tile: Tile) -> Pieces:
     """The KV steps that each CUDA block does in an output tile, in order; blocks that do none are left out."""
-    shares = (range(part.start, part.stop, part.every) for part in cut.parts_of(tile))
-    return tuple(tuple(share) for share in shares if share)
+    return tuple(work.steps for work in cut.parts_of(tile).values() if work.steps)
 
 
 def steps_of(pieces: Pieces, absent: int) -> npt.NDArray[np.intp]:

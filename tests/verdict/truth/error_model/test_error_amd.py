@@ -17,7 +17,7 @@ from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.launch.record import parse_launch
+from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.llama.launch.tiles import ntiles
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.capture import Capture
@@ -161,7 +161,7 @@ def recorded():
     """The output and the launches of each case."""
     with np.load(RECORDED) as kept:
         launches = json.loads(str(kept["launches"]))
-        return {name: (kept[name], tuple(map(parse_launch, launches[name]))) for name in launches}
+        return {name: (kept[name], parse_launches("\n".join(launches[name]))) for name in launches}
 
 
 @pytest.mark.parametrize("name", CASES)
