@@ -2,7 +2,6 @@
 
 import re
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from fattn_probe.lab.kernels.contender import How, Outcome, Output, Question, re
 from fattn_probe.lab.program.build import Executable, Program, maker, written
 from fattn_probe.lab.program.execute import ProgramSettings, execute
 from fattn_probe.llama.build.ninja import Report, silent
-from fattn_probe.llama.launch.tiles import Tile, TileWork
 from fattn_probe.machine.run.outcome import Lost, Unsupported, lost_message
 from fattn_probe.verdict.truth.error_model.kernel import Kernel, Split
 from fattn_probe.verdict.truth.error_model.rounding import SINGLE
@@ -63,23 +61,6 @@ def place_of(view: TensorView | None, roots: list[str]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class OneBlock:
-    """A division of work in which one block does all KV steps of a row."""
-
-    steps: int
-    group: int
-
-    def tile_of(self, sequence: int, query: int, head: int) -> Tile:
-        """The row itself."""
-        z_KV, within = divmod(head, self.group)
-        return sequence, z_KV, within, query
-
-    def parts_of(self, tile: Tile) -> Mapping[int, TileWork]:
-        """All steps."""
-        return {0: TileWork(*tile, 0, self.steps)}
-
-
-@dataclass(frozen=True)
 class CompiledContender:
     """A function in a file that launches an attention kernel, as described in `attention.h`.
 
@@ -100,7 +81,7 @@ class CompiledContender:
         s = op.sizes
         return Kernel(
             name=self.name,
-            cut=OneBlock(-(-s.n_kv // self.keys), s.group),
+            geometry=None,
             split=Split(1, self.keys, 1, 1, 1),
             accumulator=SINGLE,
             weights=SINGLE,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from fattn_probe.llama.launch.architecture import (
     has_dot2,
 )
 from fattn_probe.llama.launch.geometry import Geometry
-from fattn_probe.llama.launch.tiles import Tile, TileWork
+from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE, Format
 
 EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
@@ -78,33 +78,23 @@ class Sinking:
     to_maximum: bool = False
 
 
-class Cut(Protocol):
-    """How a launch divides the KV rows of an output row among CUDA blocks: `launch.geometry.Geometry` is one."""
-
-    def tile_of(self, sequence: int, query: int, head: int) -> Tile:
-        """The output tile of a row."""
-
-    def parts_of(self, tile: Tile) -> Mapping[int, TileWork]:
-        """The work of each block that shares the tile."""
-
-
 @dataclass(frozen=True)
 class Kernel:
     """The arithmetic of one launch.
 
-    `name` is its name in sentences; `cut` divides the KV steps of a tile among blocks. `max_offset` is added to a row's
-    maximum. `sparse`: only KV rows that are visible to some query of a tile are read. `products_f16`: each q*k is
-    rounded to f16 before it is summed. `chain` is the sum of the mean squares of a logit's partial sums in f32, in two
-    units: of the logit's square, for partial sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their scatter.
-    `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a running maximum. `sinking`: how
-    f16 sums are scaled to a sink, None for f32. `joining`: how a block's sums are added. `least_factor` is the smallest
-    Q, K, P or V in f16 that a matrix instruction does not treat as 0. `fast_math`: compiled with nvcc's
-    -use_fast_math, as upstream compiles for NVIDIA, but not for AMD: tanh is an approximation, and subnormal float32
-    are 0. `assumed` names the parts that are assumptions; empty if there are none.
+    `name` is its name in sentences; `geometry` divides the KV steps of a tile among blocks, None if one block does them
+    all. `max_offset` is added to a row's maximum. `sparse`: only KV rows that are visible to some query of a tile are
+    read. `products_f16`: each q*k is rounded to f16 before it is summed. `chain` is the sum of the mean squares of a
+    logit's partial sums in f32, in two units: of the logit's square, for partial sums that grow evenly, and of |q|^2
+    |k|^2 / hsk, for their scatter. `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a
+    running maximum. `sinking`: how f16 sums are scaled to a sink, None for f32. `joining`: how a block's sums are
+    added. `least_factor` is the smallest Q, K, P or V in f16 that a matrix instruction does not treat as 0.
+    `fast_math`: compiled with nvcc's -use_fast_math, as upstream compiles for NVIDIA, but not for AMD: tanh is an
+    approximation, and subnormal float32 are 0. `assumed` names the parts that are assumptions; empty if there are none.
     """
 
     name: str
-    cut: Cut
+    geometry: Geometry | None
     split: Split
     accumulator: Format
     weights: Format
@@ -150,7 +140,7 @@ def _mma_f16(op: Op, geometry: Geometry, arch: int) -> Kernel:
     truncated = 4 if arch < AMD else 1  # times the mean square of rounding to nearest
     return Kernel(
         name=launched.family.name.replace("_", "-"),
-        cut=geometry,
+        geometry=geometry,
         split=Split(1, launched.nbatch_fa // (np_ * generation.chunk), np_, generation.chunk // group, group),
         accumulator=HALF if in_f16 else SINGLE,
         weights=HALF,
@@ -176,7 +166,7 @@ def _tile(op: Op, geometry: Geometry, arch: int) -> Kernel:
     additions = launched.DKQ / (2 if arch >= RDNA3 else 1)
     return Kernel(
         name=launched.family.name.replace("_", "-"),
-        cut=geometry,
+        geometry=geometry,
         split=Split(1, launched.nbatch_fa // np_, np_, 1, 1),
         accumulator=number,
         weights=number,
@@ -206,7 +196,7 @@ def _vec(op: Op, geometry: Geometry, arch: int) -> Kernel:
     additions = D // 4 if not own_K else D // 2 if arch >= RDNA3 and launched.type_K == "f16" else D
     return Kernel(
         name=launched.family.name.replace("_", "-"),
-        cut=geometry,
+        geometry=geometry,
         split=Split(launched.warps, 32 // lanes, lanes, 1, 1),
         accumulator=HALF if dot2 else SINGLE,
         weights=HALF if dot2 else SINGLE,
@@ -238,9 +228,9 @@ def _lanes_chain(length: int, lanes: int) -> tuple[float, float]:
     return along, each / 6 + each / 3 * (1 - 1 / lanes) + sum(1 - 1 / number for number in pairs)
 
 
-def pieces_of(cut: Cut, tile: Tile) -> Pieces:
+def pieces_of(geometry: Geometry, tile: Tile) -> Pieces:
     """The KV steps that each CUDA block does in an output tile, in order; blocks that do none are left out."""
-    return tuple(work.steps for work in cut.parts_of(tile).values() if work.steps)
+    return tuple(work.steps for work in geometry.parts_of(tile).values() if work.steps)
 
 
 def steps_of(pieces: Pieces, absent: int) -> npt.NDArray[np.intp]:

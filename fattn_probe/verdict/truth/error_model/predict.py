@@ -191,10 +191,14 @@ class _Head:
         """The expected errors of rows and their `shift`, in groups whose KV rows the kernel divides in the same way."""
         alike: dict[tuple[Pieces, int | None], list[tuple[int, int]]] = {}
         tiles: dict[Tile, Pieces] = {}
+        geometry, whole = self.kernel.geometry, range(-(-self.op.sizes.n_kv // self.kernel.split.rows))
         for within, query in rows:
-            tile = self.kernel.cut.tile_of(self.seq, query, self.first + within)
+            if geometry is None:
+                alike.setdefault(((whole,), None), []).append((within, query))
+                continue
+            tile = geometry.tile_of(self.seq, query, self.first + within)
             if tile not in tiles:
-                tiles[tile] = pieces_of(self.kernel.cut, tile)
+                tiles[tile] = pieces_of(geometry, tile)
             alike.setdefault((tiles[tile], tile[3] if self.kernel.sparse else None), []).append((within, query))
         most = max(1, BLOCK // self.op.sizes.n_kv)
         for (pieces, _), group in alike.items():

@@ -94,24 +94,24 @@ def test_no_prediction_for_a_kernel_that_is_not_known(monkeypatch):
 def test_stream_k_seams_are_those_of_the_inspected_arithmetic():
     op = op_of(n_q=40, n_kv=1000)
     kernel = kernel_of(op, [launch("flash_attn_ext_f16<128, 128, 8, 4, false, false, false>", 128, (23, 1, 1))], 90)
-    cut, grid = kernel.cut, Grid(iter_k=16, iter_j=5, iter_z_gqa=1, ne12=2, ne03=1)
-    assert isinstance(cut, Geometry) and cut.grid == grid
+    geometry, grid = kernel.geometry, Grid(iter_k=16, iter_j=5, iter_z_gqa=1, ne12=2, ne03=1)
+    assert isinstance(geometry, Geometry) and geometry.grid == grid
     found: dict = {}
     for block in range(23):
         for tile in tiles_of(block * 160 // 23, (block + 1) * 160 // 23, grid):
             found.setdefault(tile.tile, []).append(tile.steps)
     for index in range(10):
         _, z_KV, _, jt = tile_at(index, grid)
-        place = cut.tile_of(0, 8 * jt + 5, 4 * z_KV + 3)
+        place = geometry.tile_of(0, 8 * jt + 5, 4 * z_KV + 3)
         assert place == tile_at(index, grid)
-        assert pieces_of(cut, place) == tuple(found[place])
+        assert pieces_of(geometry, place) == tuple(found[place])
 
 
 def test_other_kernels_take_turns():
     op = op_of(n_q=1, n_kv=1024)
     kernel = kernel_of(op, [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128, (1, 3, 8))], 90)
-    cut = kernel.cut
-    pieces = pieces_of(cut, cut.tile_of(0, 0, 0))
+    geometry = kernel.geometry
+    pieces = pieces_of(geometry, geometry.tile_of(0, 0, 0))
     assert [list(piece) for piece in pieces] == [[0, 3, 6], [1, 4, 7], [2, 5]]
     assert steps_of(pieces, 8).tolist() == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
 
