@@ -173,7 +173,7 @@ def regress(
         if base is not None and not any(outcome.stopped == "interrupted" for outcome in found):
             found = list(base.compared(found, pairs, suite_file.parent, runner, given))
     ci.write(found, base.places() if base else "")
-    show(regressing.as_json(found), lambda: regressing.render(found), as_json)
+    show(regressing.as_json(found) if as_json else None, lambda: regressing.render(found), as_json)
     if first := [outcome for outcome in found if outcome.stopped == "at the first failure"]:
         left = number_of(sum(outcome.counts["not run"] for outcome in first), "case")
         NOTES.print(f"stopped at the first failure: {left} not run; --resume continues with the rest")
