@@ -16,6 +16,7 @@ HEEDING_HANGUPS = ("env", "--default-signal=HUP")
 SERVER = """
 import atexit, gc, importlib, json, os, runpy, signal, sys, threading
 import fattn_probe.__main__
+from fattn_probe.base import console
 from fattn_probe.cli.commands import commands
 for _, _, place, _ in commands():
     importlib.import_module("fattn_probe.cli." + place.partition(":")[0])
@@ -34,6 +35,7 @@ for number, name in enumerate(("in", "out", "err")):
     os.dup2(os.open(os.path.join(call["folder"], name), os.O_RDWR), number)
 os.environ.clear()
 os.environ.update(call["env"])
+console.OUT.width, console.NOTES.width = map(console.width_for, (console.STDOUT, console.STDERR))
 os.chdir(call["cwd"])
 program = call["script"] or fattn_probe.__main__.__file__
 sys.argv = [program, *call["words"]]

@@ -4,6 +4,7 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from fattn_probe.cases.device import load_devices, parse_target
@@ -56,6 +57,11 @@ def shown(renderable, width=200):
     """What a terminal without colours shows."""
     Console(file=(out := io.StringIO()), width=width).print(renderable)
     return out.getvalue()
+
+
+def at_night(*values):
+    """Parameters of a test that CI leaves out: `["gqa", *at_night("mha", "prefill")]`."""
+    return [pytest.param(value, marks=pytest.mark.night) for value in values]
 
 
 def executable(path, text):

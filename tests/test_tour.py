@@ -2,12 +2,14 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 
 import pytest
 
+from tests.as_user import completed
 from tests.made import ROOT, executable
 
 PAGE = ROOT / "docs/guide/tour.md"
@@ -66,19 +68,22 @@ def test_what_a_page_shows_is_found_in_order(lines, printed, wrong):
 
 
 @pytest.mark.parametrize("text", STEPS)
-def test_a_step_prints_what_the_page_shows(text, tmp_path):
+def test_a_step_prints_what_the_page_shows(text, tmp_path, monkeypatch):
     clone, programs = tmp_path / "clone", tmp_path / "bin"
     shutil.copytree(ROOT / "docs/guide/tour", clone / "docs/guide/tour")
     (clone / "fattn_probe").symlink_to(ROOT / "fattn_probe")
     executable(programs / "fattn-probe", f'#!/bin/sh\nexec "{sys.executable}" -P -m fattn_probe "$@"\n')
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
+    for name, value in (("PATH", path), ("COLUMNS", "100"), ("PYTHONPATH", str(ROOT))):
+        monkeypatch.setenv(name, value)
     commands = [*shown(text)]
     assert commands
     for command, lines in commands:
-        done = subprocess.run(
-            ["bash", "-c", command], cwd=clone, env=environment, capture_output=True, text=True, check=False
-        )
+        program, *words = shlex.split(command)
+        if program == "fattn-probe":
+            done = completed(*words, cwd=clone)
+        else:
+            done = subprocess.run(["bash", "-c", command], cwd=clone, capture_output=True, text=True, check=False)
         printed = [line.rstrip() for line in done.stdout.splitlines()]
         assert (command, missing(lines, printed)) == (command, []), done.stdout + done.stderr
         assert done.returncode == (5 if FAILS.search("\n".join(lines)) else 0), done.stderr

@@ -1,10 +1,7 @@
 """Tables in terminals of 60, 80 and 120 columns and in a pipe: verdict, kernel and numbers, and nothing is cut."""
 
 import io
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +39,7 @@ from fattn_probe.machine.run.outcome import Ran
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status, Verdict
 from fattn_probe.verdict.present.tables import render as render_compare
+from tests.as_user import completed, fattn_probe
 from tests.daily.inspect.made_facts import gqa
 from tests.daily.inspect.test_view import on_rtx4070
 from tests.daily.triage.test_verdict import FLAGS, SAID
@@ -193,26 +191,15 @@ def test_a_verdict_comes_first_where_the_terminal_is_narrow(command, first):
     assert "fail" in "".join(lines[:3])
 
 
-def piped(words, columns=""):
-    """A command whose stdout and stderr are pipes; with COLUMNS if it is given."""
-    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
-    return subprocess.run(
-        [sys.executable, "-m", "fattn_probe", *words.split()],
-        env=env | ({"COLUMNS": columns} if columns else {}),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("columns", ["", "60"])
 @pytest.mark.parametrize(
     "words",
     ["scenario list", "device list", "patch list --faults", "study gqa --algorithm fa2", "compare no-such-scenario"],
 )
-def test_the_command_itself_in_a_pipe(words, columns):
-    done = piped(words, columns)
+def test_the_command_itself_without_a_terminal(words, columns, monkeypatch):
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    done = completed(*words.split())
     assert done.returncode == (2 if "no-such" in words else 0), done.stderr
     assert has(done.stdout + done.stderr, [])
     assert (done.stdout + done.stderr).splitlines()[0]
@@ -229,9 +216,9 @@ def test_the_command_itself_in_a_pipe(words, columns):
         ("inspect", [MMA, "coverage: pass", "Division of work"]),
     ],
 )
-def test_a_command_that_runs_kernels_in_a_narrow_pipe(command, wanted):
-    done = piped(f"{command} gqa --on sim:h200", "60")
-    assert done.returncode == 0, done.stderr
+def test_a_command_that_runs_kernels_where_columns_are_few(command, wanted, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    done = fattn_probe(command, "gqa", "--on", "sim:h200")
     assert has(done.stdout, [words.replace("8,2", "8,8") for words in wanted])
     assert has(done.stderr, [])
     assert max(map(len, done.stdout.splitlines())) <= 60

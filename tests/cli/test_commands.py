@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 import subprocess
 import sys
 from itertools import groupby
@@ -18,7 +17,6 @@ from fattn_probe.cli.compare import JudgeFlags
 from tests.made import ROOT
 
 HEAVY = {"gguf", "jinja2", "matplotlib", "multiprocessing", "numpy", "pexpect", "pygdbmi", "sqlite3", "urllib.request"}
-START = "import sys; sys.argv[0] = 'fattn-probe'; from fattn_probe.cli import main; main()"
 LIST_MODULES = """\
 import json, sys
 from fattn_probe.cli import main
@@ -44,17 +42,19 @@ def rooms(names):
     return {place[1] for place in places if len(place) == 2 and place[0] not in {"base", "cli"}}
 
 
-def completed(*words):
-    """The words that bash offers for the last of `words`, which may be empty."""
-    env = {
-        "_FATTN_PROBE_COMPLETE": "complete_bash",
-        "COMP_WORDS": " ".join(["fattn-probe", *words]),
-        "COMP_CWORD": str(len(words)),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", START], cwd=ROOT, env=os.environ | env, capture_output=True, text=True, check=True
-    )
-    return done.stdout.split()
+@pytest.fixture
+def printed(monkeypatch, capsys):
+    """What fattn-probe prints, in an environment with these variables."""
+
+    def printing(*words, **variables):
+        monkeypatch.setattr(sys, "argv", ["fattn-probe", *words])
+        for name, value in variables.items():
+            monkeypatch.setenv(name, str(value))
+        with pytest.raises(SystemExit):
+            cli.main()
+        return capsys.readouterr().out
+
+    return printing
 
 
 @pytest.mark.parametrize("name", [name for _, name, *_ in commands()])
@@ -76,11 +76,9 @@ def test_help_has_every_command_in_one_group():
 
 
 @pytest.mark.parametrize("width", [60, 80])
-def test_a_commands_flags_stand_under_their_headings(width):
+def test_a_commands_flags_stand_under_their_headings(width, printed):
     """A heading for each object, after the command's own options; no line is wider than the terminal."""
-    env = os.environ | {"COLUMNS": str(width)}
-    words = [sys.executable, "-c", START, "compare", "--help"]
-    text = subprocess.run(words, env=env, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    text = printed("compare", "--help", COLUMNS=width)
     headings = [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     shared = [setup.Where, JudgeFlags, setup.BuildFlags, setup.Simulate]
     assert headings == ["Arguments", "Options", *(kind.__doc__ for kind in shared)]
@@ -118,7 +116,12 @@ def test_the_pytest_plugin_imports_nothing_heavy():
     assert set(done.stdout.split()) == {"fattn_probe", "fattn_probe.pytest_plugin"}
 
 
-def test_commands_options_and_values_are_completed():
+def test_commands_options_and_values_are_completed(printed):
+    def completed(*words):
+        """The words that bash offers for the last of `words`, which may be empty."""
+        line = {"COMP_WORDS": " ".join(["fattn-probe", *words]), "COMP_CWORD": len(words)}
+        return printed(_FATTN_PROBE_COMPLETE="complete_bash", **line).split()
+
     assert completed("d") == ["demo", "doctor", "debug", "diff", "device"]
     assert completed("scenario", "") == ["list", "show", "check", "new", "from-ops", "from-capture"]
     assert {"--on", "--repeat"} <= set(completed("compare", "--"))

@@ -9,7 +9,6 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.lab.detect.counts import Equivalent
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.verdicts import MutantVerdict
-from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.llama.source.faults import corpus
 from fattn_probe.verdict.diagnose.faults import KINDS
 from fattn_probe.verdict.judge.bitwise import Check
@@ -19,7 +18,7 @@ from maintain.corpus_page import grade, score
 from maintain.faults import first_cause
 from maintain.mutants_table import Column, counted, page
 from maintain.outputs import MOST, Keep, cases_by_digest, devices_of, diagnosed_again, read
-from tests.made import ROOT, case_of
+from tests.made import ROOT, case_of, launch_of
 
 RECORDED = sorted((ROOT / "tests/data/corpus").glob("*.npz"))
 """Made by `scripts/detection faults shows quick --keep`, without the largest."""
@@ -27,6 +26,8 @@ KNOWN = {fault.patch.name: fault for fault in corpus()}
 SUITES = [ROOT / "suites/quick.yaml"]
 SILENT = {"7465-tail-writes.quick"}
 """Every number of a row is replaced by one that is none."""
+NIGHT = {"13469-barrier-for-some-warps", "14628-fixup-layout-general", "15157-sinks-twice"}
+"""CI has smaller outputs with the same causes."""
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +36,9 @@ def cases():
 
 
 def at_night(path):
-    """Whether CI has another output of a fault than that of `quick`."""
+    """Whether CI has another output of the fault, or of one with the same cause."""
     fault, suite, *_ = path.name.split(".")
-    return suite == "quick" and any(RECORDED[0].parent.glob(f"{fault}.shows.*"))
+    return fault in NIGHT or (suite == "quick" and any(RECORDED[0].parent.glob(f"{fault}.shows.*")))
 
 
 @pytest.mark.parametrize(
@@ -129,10 +130,7 @@ def test_equivalent_mutants_do_not_count_unless_one_is_killed():
     assert list(counted(BY_DIGEST, [quick], (), sample=2)) == sorted(BY_DIGEST)[:2]
 
 
-(LAUNCH,) = parse_launches(
-    '{"order":0,"kernel":"void flash_attn_ext_f16<64, 64, 8, 1, false, false, false>(char)",'
-    '"grid":[2,1,1],"block":[32,2,1],"shared":0}'
-)
+LAUNCH = launch_of("flash_attn_ext_f16<64, 64, 8, 1, false, false, false>", (2, 1, 1), (32, 2, 1))
 
 
 @pytest.fixture

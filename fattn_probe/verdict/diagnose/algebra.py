@@ -311,24 +311,26 @@ def _fitted(wrong: WrongRow, fixed: F64, parts: F64, steps: int) -> F64:
     """
     row, target = wrong.row, wrong.out
 
-    def linear(gains: F64) -> tuple[F64, F64, float]:
-        """The output for some gains, its derivative (hsv, parts), and its distance."""
+    def at(gains: F64) -> tuple[AttentionRow, float]:
+        """The row for some gains, and the distance of its output."""
         other = replace(row, raw=fixed + parts @ gains)
-        slope = 1 - np.tanh(other.raw / row.softcap) ** 2 if row.softcap else np.ones_like(other.raw)
-        return other.out, other.pulls.T @ (slope[:, None] * parts), float(np.linalg.norm(target - other.out))
+        return other, float(np.linalg.norm(target - other.out))
 
     gains, damping = np.ones(parts.shape[1]), 1e-3
-    answer, slopes, off = linear(gains)
+    best, off = at(gains)
     for _ in range(steps):
         if off <= 1e-6 * np.linalg.norm(target):
             break
+        slope = 1 - np.tanh(best.raw / row.softcap) ** 2 if row.softcap else np.ones_like(best.raw)
+        slopes = best.pulls.T @ (slope[:, None] * parts)  # the derivative (hsv, parts)
         square = slopes.T @ slopes
         diagonal = np.diag(np.diag(square) + 1e-12)
-        tried = gains + np.linalg.solve(square + damping * diagonal, slopes.T @ (target - answer))
-        linearised = linear(tried)
-        if linearised[2] < off:
-            gains, damping = tried, damping / 5
-            answer, slopes, off = linearised
+        tried = gains + np.linalg.solve(square + damping * diagonal, slopes.T @ (target - best.out))
+        other, distance = at(tried)
+        if abs(off - distance) <= 1e-9 * off:  # at the minimum
+            break
+        if distance < off:
+            gains, damping, best, off = tried, damping / 5, other, distance
         elif (damping := damping * 5) > 1e6:
             break
     return gains

@@ -169,11 +169,10 @@ def _inside(region: Region, wrong: Bools, considered: Bools, labellings: Sequenc
 
 def code_length(wrong: Numbers, size: Numbers) -> Numbers:
     """Bits to list the wrong elements of a set: their entropy, plus half the logarithm of their number."""
-    wrong, size = np.asarray(wrong, np.float64), np.asarray(size, np.float64)
-    share = wrong / np.maximum(size, 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        entropy = -(share * np.log2(share) + (1 - share) * np.log2(1 - share))
-    return np.asarray(size * np.nan_to_num(entropy) + 0.5 * np.log2(size + 1))
+    mixed = (wrong > 0) & (wrong < size)
+    share = np.where(mixed, wrong, 0.5) / np.where(mixed, size, 1.0)
+    entropy = -(share * np.log2(share) + (1 - share) * np.log2(1 - share))
+    return np.asarray(np.where(mixed, size * entropy, 0.0) + 0.5 * np.log2(size + 1))
 
 
 def label_sets(
@@ -219,10 +218,10 @@ def label_sets(
         most_runs = 6 if labels <= FEW or 2 * len(chosen) <= labels else 1
         if best > 0 and 1 + int((np.diff(chosen) > 1).sum()) <= most_runs:
             sets.append((chosen, float(bits[best])))
-    for chosen, cost in sets:
-        total = cost + float(cost_of(wrong[chosen].sum(), size[chosen].sum()))
-        if np.isfinite(total):
-            yield chosen, cost, total
+    costs = cost_of(*(np.array([of[chosen].sum() for chosen, _ in sets]) for of in (wrong, size)))
+    for (chosen, naming), cost in zip(sets, costs.tolist(), strict=True):
+        if math.isfinite(cost):
+            yield chosen, naming, naming + cost
 
 
 def _log2_choices(n: int, k: int) -> float:

@@ -67,13 +67,12 @@ class AttentionRow:
     def logits(self) -> F64:
         """The logits that enter the softmax: -inf where hidden, even if `raw` is infinite or NaN."""
         raw = self.softcap * np.tanh(self.raw / self.softcap) if self.softcap else self.raw
-        hidden = np.isneginf(self.mask)
-        return np.where(hidden, -np.inf, raw + np.where(hidden, 0.0, self.mask))
+        return np.add(raw, self.mask, out=np.full_like(raw, -np.inf), where=self.mask != -np.inf)
 
     def weights(self, logits: F64) -> F64:
         """The softmax; all 0 if the mask hides everything, and NaN where a visible logit is +inf, as in a kernel."""
         top = logits.max() if self.sink is None else max(logits.max(), self.sink)
-        if np.isneginf(top):
+        if top == -np.inf:
             return np.zeros_like(logits)
         with np.errstate(invalid="ignore"):  # inf - inf
             p = np.exp(logits - top)

@@ -565,7 +565,7 @@ def test_maps_of_one_page_share_no_ids():
         (stream_k, (Grid(128, 256, 1, 8, 2), 4097)),
         (stream_k, (Grid(64, 1000, 1, 1, 1), 9973)),
         (in_turn, (Grid(512, 1, 4, 8, 4), 38, {(sequence, 0): 200 + 30 * sequence for sequence in range(4)})),
-        (in_turn, (Grid(256, 4, 8, 8, 4), 60)),
+        (in_turn, (Grid(256, 1, 8, 8, 4), 60)),
     ],
 )
 def test_thousands_of_blocks_make_a_small_file(made, words):

@@ -14,6 +14,7 @@ import pytest
 
 from fattn_probe.llama.source import DEFAULT_SOURCE, kept_files, resolve
 from tests.as_user import fattn_probe
+from tests.made import at_night
 
 SCENARIO = """
 version: 1
@@ -192,9 +193,7 @@ def another_compiler(place, tree):
 AT_NIGHT = (a_patch_with_other_text, cases_of_another_size, another_fattn_probe, another_compiler)
 
 
-@pytest.mark.parametrize(
-    "change", [an_edited_source, other_checks, *(pytest.param(change, marks=pytest.mark.night) for change in AT_NIGHT)]
-)
+@pytest.mark.parametrize("change", [an_edited_source, other_checks, *at_night(*AT_NIGHT)])
 def test_results_of_something_else_are_made_again(place, tree, change):
     changing = change(place, tree)
     why, both, *words = next(changing)

@@ -1,14 +1,11 @@
 """Output tiles, and the blocks that some of them need."""
 
-import json
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
 from fattn_probe.llama.launch.selection import chosen_tiles, flop_of, rows_of_tiles, select
 from fattn_probe.llama.launch.tiles import (
     Grid,
@@ -21,6 +18,7 @@ from fattn_probe.llama.launch.tiles import (
     tiles_in_turn,
     tiles_of,
 )
+from tests.made import launch_of
 
 sizes_of = st.builds(
     lambda n_seq, heads, group, n_q, n_kv: Sizes(n_seq, heads * group, heads, n_q, n_kv, 64, 64),
@@ -32,35 +30,31 @@ sizes_of = st.builds(
 )
 
 
-def launch(name: str, grid: tuple[int, int, int], order: int = 0) -> LaunchRecord:
-    line = {"order": order, "kernel": f"void {name}()", "grid": grid, "block": [32, 4, 1], "shared": 0}
-    return parse_launches(json.dumps(line))[0]
-
-
 def op_of(sizes: Sizes) -> Op:
     return Op.contiguous(sizes, Params(scale=1.0), ("f16", "f16"), mask=True)
 
 
 def mma(sizes, blocks):
     """A stream-K run with a scanned mask, of 8 queries x 4 heads a tile, with the fixup that upstream launches."""
-    attention = launch("flash_attn_ext_f16<64, 64, 8, 4, false, false, false>", (blocks, 1, 1), 1)
+    attention = launch_of("flash_attn_ext_f16<64, 64, 8, 4, false, false, false>", (blocks, 1, 1), order=1)
     geometry = geometry_of(op_of(sizes), [attention], 90)
     tiles = ntiles(geometry.grid)
-    scan = launch("flash_attn_mask_to_KV_max<8>", (geometry.grid.iter_j, sizes.n_seq, 1))
+    scan = launch_of("flash_attn_mask_to_KV_max<8>", (geometry.grid.iter_j, sizes.n_seq, 1))
     launches = [scan, attention]
     if blocks % tiles == 0 and blocks > tiles:
-        launches.append(launch("flash_attn_stream_k_fixup_uniform<64, 8, 4>", (tiles, 8, 4), 2))
+        launches.append(launch_of("flash_attn_stream_k_fixup_uniform<64, 8, 4>", (tiles, 8, 4), order=2))
     elif tiles % blocks != 0:
-        launches.append(launch("flash_attn_stream_k_fixup_general<64, 8, 4>", (blocks, 8, 4), 2))
+        launches.append(launch_of("flash_attn_stream_k_fixup_general<64, 8, 4>", (blocks, 8, 4), order=2))
     return geometry, launches
 
 
 def in_turn(sizes, turns):
     """A vec run, of 2 queries a tile, whose parts are combined."""
     grid = (-(-sizes.n_q // 2), turns, sizes.n_head * sizes.n_seq)
-    attention = launch("flash_attn_ext_vec<64, 2, (ggml_type)1, (ggml_type)1, false>", grid)
+    attention = launch_of("flash_attn_ext_vec<64, 2, (ggml_type)1, (ggml_type)1, false>", grid)
     geometry = geometry_of(op_of(sizes), [attention], 90)
-    return geometry, [attention, launch("flash_attn_combine_results<64>", (sizes.n_q, sizes.n_head, sizes.n_seq), 1)]
+    rows = (sizes.n_q, sizes.n_head, sizes.n_seq)
+    return geometry, [attention, launch_of("flash_attn_combine_results<64>", rows, order=1)]
 
 
 def blocks_of(chosen):
@@ -128,8 +122,8 @@ def test_rows_of_tiles_are_those_that_the_geometry_puts_there(sizes, data):
 def test_other_kernels_and_other_grids_run_whole():
     sizes = Sizes(2, 8, 2, 20, 512, 64, 64)
     geometry, launches = mma(sizes, 5)
-    other = launch("dequantize_block_q8_0_f16<false>", (77, 1, 1))
-    odd = launch("flash_attn_mask_to_KV_max<8>", (geometry.grid.iter_j + 1, 2, 1))
+    other = launch_of("dequantize_block_q8_0_f16<false>", (77, 1, 1))
+    odd = launch_of("flash_attn_mask_to_KV_max<8>", (geometry.grid.iter_j + 1, 2, 1))
     found = select(geometry, [other, odd, *launches], sizes, np.array([0]))
     assert [one.ranges for one in found.launches[:2]] == [((0, 77),), ((0, odd.grid[0] * 2),)]
     assert found.attention == 3
@@ -148,7 +142,7 @@ def test_the_first_and_the_last_tile_are_always_chosen(sizes, blocks, most):
 
 def test_the_budget_limits_the_tiles():
     sizes = Sizes(1, 32, 4, 4096, 40960, 128, 128)
-    attention = launch("flash_attn_ext_f16<128, 128, 8, 8, false, false, false>", (256, 1, 1))
+    attention = launch_of("flash_attn_ext_f16<128, 128, 8, 8, false, false, false>", (256, 1, 1))
     geometry = geometry_of(op_of(sizes), [attention], 90)
     assert flop_of(geometry) == op_of(sizes).sizes.flop
     few, more = (chosen_tiles(geometry, flop, 100) for flop in (flop_of(geometry) / 100, flop_of(geometry) / 10))

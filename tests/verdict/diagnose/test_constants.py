@@ -207,7 +207,7 @@ def named(pattern):
 
 
 @pytest.mark.parametrize("words", PLANTED)
-@settings(max_examples=3, phases=[Phase.generate])
+@settings(max_examples=2, phases=[Phase.generate])
 @given(hit=st.floats(0.5, 1.0), noise=st.floats(0.0, 0.01), seed=st.integers(0, 1000))
 def test_a_planted_pattern_comes_first(words, hit, noise, seed):
     first = find_patterns(noisy(PLANTED[words], hit, noise, seed), LABELLINGS)[0]
@@ -215,7 +215,7 @@ def test_a_planted_pattern_comes_first(words, hit, noise, seed):
     assert first.precision == pytest.approx(hit, abs=0.15)
 
 
-@settings(max_examples=20, phases=[Phase.generate])
+@settings(max_examples=8, phases=[Phase.generate])
 @given(
     row=st.sampled_from(["head 3", "sequence 1", "queries >= 64", "the last query of each tile of 8"]),
     column=st.sampled_from(["d >= 32", "every 8th column (d % 8 = 5)"]),

@@ -27,6 +27,13 @@ SILENT = {
     "tile-slope-half",  # an error as small as the kernel's own
     "combine-transposed",  # more KV rows than columns, inside the hull of V's rows
 }
+NIGHT = {
+    "vec-mask-step",  # 64 heads of 3,072 rows take 15 s
+    # CI has another output with the same cause, or with none for the same reason.
+    *("alibi-exponent", "alibi-kv-heads-log2", "alibi-m0-m1", "conv-k-head-stride", "conv-v-head-bytes"),
+    *("fixup-other-row", "mma-rowsum-no-rescale", "mma-small-weights", "mma-softcap-ignored-mask-cap"),
+    *("mma-tail-even", "mma-v-head-stride", "mma-v-row-stride"),
+}
 
 
 def labels_of(name):
@@ -38,9 +45,8 @@ def case_of(name):
     return case
 
 
-# 64 heads of 3,072 rows take 15 s
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.night if name == "vec-mask-step" else ()) for name in RECORDED]
+    "name", [pytest.param(name, marks=pytest.mark.night if name in NIGHT else ()) for name in RECORDED]
 )
 def test_the_first_cause_is_the_true_one(name):
     recorded, case = read(FOLDER / f"{name}.npz"), case_of(name)
