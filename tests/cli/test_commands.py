@@ -105,7 +105,7 @@ def test_a_light_command_imports_only_what_it_uses(words, needed, tmp_path):
 
 @pytest.mark.parametrize(("words", "collects"), [(["device", "list"], True), (["--version"], False)])
 def test_memory_is_collected_once_a_command_is_imported(words, collects):
-    code = "import atexit, gc; atexit.register(lambda: print(gc.isenabled()))\n" + START.replace("cli", "__main__")
+    code = "import atexit, gc, fattn_probe.__main__ as f; atexit.register(lambda: print(gc.isenabled())); f.main()"
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith(f"{collects}\n")
 

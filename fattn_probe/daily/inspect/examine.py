@@ -80,8 +80,9 @@ class Watched:
 
     @property
     def place(self) -> str:
-        """`flash_attn_ext_f16_iter at fattn-mma-f16.cuh:671`."""
-        return f"{self.function.partition('<')[0]} at {PurePosixPath(self.file).name}:{self.line}"
+        """`flash_attn_ext_f16_iter at fattn-mma-f16.cuh:671`, without nvcc's namespace for the functions of a file."""
+        name = self.function.partition("<")[0].rpartition("::")[2]
+        return f"{name} at {PurePosixPath(self.file).name}:{self.line}"
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,13 @@ def test_the_path_shows_which_conditions_held_and_values_which_part_failed(dispa
     assert masked.terms == (Term("mask", "true"), Term("mask->ne[2] != 1", "false"), Term("mask->ne[2]", "1"))
 
 
+def test_the_statement_of_a_switch_is_named_once(dispatch):
+    """Host code that g++ 13 makes for nvcc jumps without a second visit of the line (an H200's host, 2026-11-28)."""
+    stops = [*path("if (mask &&", "return BEST_KERNEL_T"), at(ENTRY, "ggml_cuda_flash_attn_ext_tile(ctx, dst)")]
+    (found,) = [one for one in decided(dispatch, stops, VALUES) if one.function == ENTRY and one.held]
+    assert found.condition == "switch (get_best_kernel(ctx, dst)) case BEST_KERNEL_TILE"
+
+
 def test_lines_of_one_condition_in_any_order(dispatch):
     first = line_of(SOURCE, "const bool can_use_vec")
     lines = [

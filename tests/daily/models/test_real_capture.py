@@ -30,7 +30,7 @@ from fattn_probe.machine.run.outcome import Ran
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, reference_of
 from tests.as_user import fattn_probe
 from tests.daily.models.make import MODELS, make_model
-from tests.made import H200
+from tests.made import H200, at_night
 
 pytestmark = [pytest.mark.build, pytest.mark.slow]
 CPU = Target("cpu")
@@ -81,9 +81,7 @@ def check_output(session, found):
     assert np.array_equal(again.result.dst.view(np.uint32), found.dst.view(np.uint32))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in IN_CI else pytest.mark.night) for name in MODELS]
-)
+@pytest.mark.parametrize("name", [*IN_CI, *at_night(*sorted(MODELS.keys() - {*IN_CI}))])
 def test_the_ops_of_a_model(session, recorded, name):
     index, found_ops = recorded(name)
     model = MODELS[name]

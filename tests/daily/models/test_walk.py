@@ -28,6 +28,7 @@ from fattn_probe.machine.run.outcome import Failed, Finding
 from fattn_probe.machine.run.session import RunOptions, Session
 from tests.daily.models.fault import ROPE, SET_ROWS, fault_in
 from tests.daily.models.make import MODELS, make_model
+from tests.made import at_night
 
 H200, V100 = parse_targets("sim:h200,sim:v100", load_devices(None))
 NOWHERE = parse_targets("cpu", load_devices(None))[0]
@@ -155,9 +156,7 @@ OF_ONE = {
 
 
 @on_a_model
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "qwen2" else pytest.mark.night) for name in MODELS]
-)
+@pytest.mark.parametrize("name", ["qwen2", *at_night(*sorted(MODELS.keys() - {"qwen2"}))])
 def test_each_op_around_attention_runs_on_a_simulated_gpu(session, name, tmp_path):
     nodes = walk(session, request_of(tmp_path, name), [H200])
     check_order(nodes)

@@ -27,7 +27,7 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.verdict import Status
 from tests.as_user import fattn_probe
-from tests.made import shown, target
+from tests.made import at_night, shown, target
 
 MASKS = ({"kind": "none"}, {"kind": "causal"}, {"kind": "random"})
 EARLY = Path(__file__).with_name("early.cu")
@@ -118,13 +118,8 @@ SIZES = st.fixed_dictionaries(
 
 
 @pytest.mark.build
-@pytest.mark.parametrize(
-    ("kernel", "on"),
-    [
-        *(("tiled", "sim:h200"), ("tiled", "sim:mi300x")),
-        *(pytest.param("naive", on, marks=pytest.mark.night) for on in ("sim:h200", "sim:mi300x")),
-    ],
-)
+@pytest.mark.parametrize("kernel", ["tiled", *at_night("naive")])
+@pytest.mark.parametrize("on", ["sim:h200", "sim:mi300x"])
 @settings(max_examples=8, derandomize=True)
 @given(fields=SIZES)
 def test_ours_are_right_for_every_shape(kernel, on, fields):

@@ -125,21 +125,12 @@ def test_the_vec_kernel_added_in_f16_until_the_end_of_2025_and_mma_on_cdna_until
     assert [constants_of(resolve(f"pypi:xllamacpp=={one}")).cdna_in_f32 for one in releases] == [False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("declared", "adds_in_f16"),
-    [
-        ("#ifdef FAST_FP16_AVAILABLE\n    half2  VKQ[ncols][16] = {{0.0f}};\n#else\n", True),
-        ("#ifdef V_DOT2_F32_F16_AVAILABLE\n    half2  VKQ[ncols][16] = {{0.0f}};\n#else\n", False),
-        ("    float2 VKQ[ncols][16] = {{0.0f}};\n", False),
-    ],
-)
-def test_in_which_type_the_vec_kernel_adds_is_in_the_source(declared, adds_in_f16, tmp_path):
-    file = tmp_path / CUDA / "fattn-vec.cuh"
-    file.parent.mkdir(parents=True)
-    file.write_text(declared)
-    tree = Tree("here", tmp_path, "?", declared, probe(tmp_path))
-    assert vec_adds_in_f16(tree, 90) is adds_in_f16
-    assert not vec_adds_in_f16(tree, 61)
+@pytest.mark.parametrize(("guard", "adds_in_f16"), [("FAST_FP16_AVAILABLE", True), ("V_DOT2_F32_F16_AVAILABLE", False)])
+def test_in_which_type_the_vec_kernel_adds_is_in_the_source(guard, adds_in_f16, tmp_path):
+    (tmp_path / CUDA).mkdir(parents=True)
+    (tmp_path / CUDA / "fattn-vec.cuh").write_text(f"#ifdef {guard}\n    half2  VKQ[ncols][16];\n#endif\n")
+    tree = Tree("here", tmp_path, "?", guard, probe(tmp_path))
+    assert (vec_adds_in_f16(tree, 90), vec_adds_in_f16(tree, 61)) == (adds_in_f16, False)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 from itertools import chain
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +38,7 @@ from fattn_probe.verdict.judge.support import (
 from fattn_probe.verdict.measure.verdict import Status
 from maintain.tables import kernels_as_text, support_as_text
 from tests.as_user import fattn_probe
-from tests.made import H200, launch_of
+from tests.made import H200, ROOT, at_night, launch_of
 from tests.made import shipped as shipped_case
 from tests.verdict.made import OneBuild
 
@@ -237,13 +236,10 @@ def test_an_op_whose_kernels_the_table_lacks_is_not_judged(monkeypatch):
 
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.parametrize(
-    ("patch", "code"),
-    [([], 0), pytest.param(["--patch", "faults/27109-silent-conversion"], 5, marks=pytest.mark.night)],
-)
-def test_a_fault_that_only_changes_the_kernel_fails_if_it_is_asked_for(patch, code):
-    case = Path(__file__).parents[3] / "patches/faults/27109-silent-conversion.yaml"
-    done = fattn_probe("compare", case, "--on", "sim:h200", "--kernels", "--json", *patch, code=code)
+@pytest.mark.parametrize("patch", [(), *at_night(("--patch", "faults/27109-silent-conversion"))])
+def test_a_fault_that_only_changes_the_kernel_fails_if_it_is_asked_for(patch):
+    case = ROOT / "patches/faults/27109-silent-conversion.yaml"
+    done = fattn_probe("compare", case, "--on", "sim:h200", "--kernels", "--json", *patch, code=5 if patch else 0)
     (row,) = json.loads(done.stdout)["rows"]
     (check,) = row["checks"]
     assert (row["status"], check["name"], check["fails"]) == ("fail" if patch else "pass", "kernels", bool(patch))
