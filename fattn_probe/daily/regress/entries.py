@@ -6,12 +6,15 @@ from pathlib import Path
 
 from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.errors import InputError
+from fattn_probe.base.workers import threads
 from fattn_probe.cases.device import Target, load_devices, parse_targets
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.runner import Outcome, Planned, SuiteRunner
 from fattn_probe.daily.regress.selection import CaseSelection, select
 from fattn_probe.daily.regress.suite import Entry, Suite, called, cases_of, only_of
+from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.machine.run.session import Session, has_gpu
+from fattn_probe.machine.run.simulator import unpacked_tables
 from fattn_probe.verdict.judge.checks import Checks, Sample, UseModel
 
 
@@ -92,15 +95,19 @@ def run_suite(pairs: Sequence[tuple[Entry, Target]], folder: Path, runner: Suite
     `runner` has the suite's name and a session of its source; `folder` is that of the suite's file.
     """
     sessions, planned = dict[str, Session](), list[Planned]()
-    for entry, target in pairs:
-        session = sessions.setdefault(entry.name, session_for(entry, runner.session))
-        found = select(entry, folder, session, target, only=given.only)
-        if found.names:  # its shard may be empty
-            part = found.of(runner.part.shard)
-            planned.append(Planned(run_name(runner.suite, entry), session, target, part, given.checks(entry)))
-    if not planned:
-        raise InputError(f"no case name matches {given.only!r}" if given.only else "the suite has no cases here")
-    return runner.outcomes(planned)
+    with threads(2) as beside:
+        if any(target.engine == "sim" for _, target in pairs):  # an empty cache gets both while the cases are read
+            beside.submit(unpacked_tables)
+            beside.submit(find_toolchain, "sim")
+        for entry, target in pairs:
+            session = sessions.setdefault(entry.name, session_for(entry, runner.session))
+            found = select(entry, folder, session, target, only=given.only)
+            if found.names:  # its shard may be empty
+                part = found.of(runner.part.shard)
+                planned.append(Planned(run_name(runner.suite, entry), session, target, part, given.checks(entry)))
+        if not planned:
+            raise InputError(f"no case name matches {given.only!r}" if given.only else "the suite has no cases here")
+        return runner.outcomes(planned)
 
 
 def run_name(suite: str, entry: Entry) -> str:
