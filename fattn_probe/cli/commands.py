@@ -191,8 +191,9 @@ class LazyCommand(Single):
     def make_context(self, *args: Any, **rest: Any) -> Any:  # noqa: ANN401
         """The context in which click runs the command itself, shows its help, or completes its words."""
         loaded = self.loaded
-        gc.freeze()  # what is imported stays
-        gc.enable()
+        if not gc.isenabled():  # as `main` left it; what is imported stays, and is not looked at again
+            gc.freeze()
+            gc.enable()
         return loaded.make_context(*args, **rest)
 
 

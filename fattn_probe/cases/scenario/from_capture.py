@@ -132,7 +132,8 @@ def fitted(settings: Settings, name: str, recorded: Statistics) -> tuple[Scenari
         case = resolve(scenario, name, name)
         return statistics_of(case.op, make_inputs(case))
 
-    scenario = checked(settings, name, f"{name}: no scenario can express this op")
+    refused = f"{name}: no scenario can express this op"
+    scenario = checked(settings, name, refused)
     for _ in range(ROUNDS):
         made = made_of(scenario)
         factor = recorded.logit_std / made.logit_std if made.logit_std and recorded.logit_std else 1.0
@@ -142,7 +143,7 @@ def fitted(settings: Settings, name: str, recorded: Statistics) -> tuple[Scenari
             key: rounded(value * factor) if key in ("scale", "mean") else value
             for key, value in settings["data"]["Q"].items()
         }
-        scenario = checked(settings, name, f"{name}: no scenario can express this op")
+        scenario = checked(settings, name, refused)
     return scenario, made_of(scenario)
 
 

@@ -16,7 +16,7 @@ from fattn_probe.verdict.judge.expectation import expected_of
 from fattn_probe.verdict.measure.metrics import nmse
 from fattn_probe.verdict.measure.verdict import Status, judge, upstream_says
 from fattn_probe.verdict.truth.reference.adapter import reference_of
-from tests.made import CPU, H200, SCENARIOS
+from tests.made import CPU, H200, SCENARIOS, at_night
 from tests.planted import FAULTS, case_of, planted
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
@@ -61,7 +61,7 @@ def test_a_correct_kernel_is_deterministic_and_batches_differ_by_their_kernels(s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_kv", [4096, *(pytest.param(n_kv, marks=pytest.mark.night) for n_kv in (512, 2048, 16384))])
+@pytest.mark.parametrize("n_kv", [4096, *at_night(512, 2048, 16384)])
 def test_all_planted_faults_are_caught(session, n_kv):
     case = case_of(n_kv)
     inputs = make_inputs(case)
