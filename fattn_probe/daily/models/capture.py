@@ -11,6 +11,7 @@ import numpy as np
 from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.base.files import make_folder, scratch
+from fattn_probe.base.signals import deferred
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op.case_file import CaseFile, QuantBlocks
 from fattn_probe.daily.models.on_device import OnDevice, prepared
@@ -126,9 +127,10 @@ class Recorder:
         own = capture_of_op(case, described, raw, provenance)
         found = self.kept(replace(own, launches=self.launches.launched(), device=self.model["device"]))
         path = self.folder / f"{self.offer.name}.gguf"
-        write_capture(found, path, self.blocks)
-        self.written += path.stat().st_size
-        self.entries.append(IndexEntry(path.name, found.digest, self.offer, found.op))
+        with deferred():  # an interrupt between the two would leave a file that the index does not name
+            write_capture(found, path, self.blocks)
+            self.written += path.stat().st_size
+            self.entries.append(IndexEntry(path.name, found.digest, self.offer, found.op))
 
 
 def words_of(ran_on: Mapping[str, Mapping[str, int]]) -> str:

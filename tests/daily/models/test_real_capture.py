@@ -25,7 +25,7 @@ from fattn_probe.daily.models import capture, program
 from fattn_probe.daily.models.capture import ModelCapture
 from fattn_probe.daily.models.program import Prompt, Request
 from fattn_probe.daily.models.recorded_op import INDEX
-from fattn_probe.machine.run.capture import read_capture
+from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.machine.run.outcome import Ran
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, reference_of
 from tests.as_user import fattn_probe
@@ -259,6 +259,17 @@ def test_an_interrupted_capture_stays_usable(session, models, tmp_path):
     running.send_signal(signal.SIGINT)
     assert running.wait(60) == 130
     assert_is_whole(tmp_path / "out", 5)
+
+
+def test_an_interrupt_waits_until_an_op_is_in_the_index(session, models, tmp_path, monkeypatch):
+    def interrupted(found, path, blocks):
+        write_capture(found, path, blocks)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(capture, "write_capture", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        record(session, models["llama"], tmp_path)
+    assert_is_whole(tmp_path, 1)
 
 
 def test_the_command_prints_one_document(session, models, tmp_path):
