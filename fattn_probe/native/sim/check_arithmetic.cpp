@@ -8,8 +8,6 @@
 #include <cstdint>
 #include <string>
 
-#if defined(SIMT_CHECK)
-
 namespace {
 
 // The layout is that of compiler-rt's ubsan_handlers.h.
@@ -81,5 +79,3 @@ void __ubsan_handle_divrem_overflow(OverflowData *data, uintptr_t left, uintptr_
     overflow(*data, "/", left, right);
 }
 }
-
-#endif

@@ -21,8 +21,6 @@
 #include <utility>
 #include <vector>
 
-#if defined(SIMT_CHECK)
-
 namespace simt {
 
 // 16 bytes of global memory. Most are only read in a launch, by the whole word: then this is all there is to know.
@@ -330,11 +328,11 @@ void check_transferred(const Transfer &transfer) {
     check_transfer(transfer, written_at(transfer.to, transfer.bytes), written_at(transfer.from, transfer.bytes));
 }
 
-const CheckerOfHost host_side = {check_new_launch,  check_undo_launch, check_launch_done,     check_allocated,
-                                 check_released,    check_host_write,  check_written_before,  check_transferred,
-                                 record_event,      wait_for_event,    host_waits_for_stream, host_waits_for_event,
-                                 host_waits_for_all};
-const bool registered = (checker = &host_side) != nullptr;
+[[gnu::constructor]] void register_checker() {
+    checker = {true,           check_new_launch,      check_undo_launch,    check_launch_done, check_allocated,
+               check_released, check_host_write,      check_written_before, check_transferred, record_event,
+               wait_for_event, host_waits_for_stream, host_waits_for_event, host_waits_for_all};
+}
 
 } // namespace
 
@@ -359,5 +357,3 @@ void note_fence() {
 }
 
 } // namespace simt
-
-#endif

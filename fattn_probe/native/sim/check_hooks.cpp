@@ -7,8 +7,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#if defined(SIMT_CHECK) || defined(SIMT_COUNT)
-
 namespace {
 
 // In the hook itself: its return address is the place of the access.
@@ -108,5 +106,3 @@ SIMT_TSAN_ATOMIC(16, uint16_t)
 SIMT_TSAN_ATOMIC(32, uint32_t)
 SIMT_TSAN_ATOMIC(64, uint64_t)
 }
-
-#endif

@@ -1,5 +1,5 @@
 // What the host tells the checker. The host's half of the simulator is the same whether the checker is compiled in or
-// not, and a dry run has nothing else, so these are pointers: null without a checker.
+// not, and a dry run has nothing else, so these are pointers: to a function that does nothing, without a checker.
 #pragma once
 
 #include "streams.h"
@@ -11,7 +11,8 @@ namespace simt {
 
 struct Launch;
 
-// A copy or a fill on a stream. `host_waits`: the host goes on when it is done.
+// A copy or a fill on a stream. `host_waits`: the host goes on when it is done, as also after a copy to memory of its
+// own that is not pinned.
 struct Transfer {
     const char *call; // the function of the runtime
     Stream stream;
@@ -21,21 +22,28 @@ struct Transfer {
     bool host_waits;
 };
 
+template <class... Told> void ignore(Told...) {}
+
 struct CheckerOfHost {
-    void (*new_launch)(const Launch &launch);
-    void (*undo_launch)();           // its blocks have stopped, and will run again
-    void (*launch_done)(bool whole); // whether all its blocks ran
-    void (*allocated)(char *start, size_t bytes);
-    void (*released)(const char *start);
-    void (*written)(const void *to, const void *from, size_t bytes); // by the host; from: nullptr if it has no source
-    void (*written_before)(const void *memory, size_t bytes); // as by a kernel that comes before the next operation
-    void (*transferred)(const Transfer &transfer);
-    void (*recorded)(uint32_t event, Stream stream);
-    void (*waits)(Stream stream, uint32_t event);
-    void (*host_waits)(Stream stream);
-    void (*host_waits_for_event)(uint32_t event);
-    void (*host_waits_for_all)();
+    bool watches = false;
+    void (*new_launch)(const Launch &launch) = ignore;
+    void (*undo_launch)() = ignore;           // its blocks have stopped, and will run again
+    void (*launch_done)(bool whole) = ignore; // whether all its blocks ran
+    void (*allocated)(char *start, size_t bytes) = ignore;
+    void (*released)(const char *start) = ignore;
+    // By the host; from: nullptr if it has no source.
+    void (*written)(const void *to, const void *from, size_t bytes) = ignore;
+    // As by a kernel that comes before the next operation.
+    void (*written_before)(const void *memory, size_t bytes) = ignore;
+    void (*transferred)(const Transfer &transfer) = ignore;
+    void (*recorded)(uint32_t event, Stream stream) = ignore;
+    void (*waits)(Stream stream, uint32_t event) = ignore;
+    void (*host_waits)(Stream stream) = ignore;
+    void (*host_waits_for_event)(uint32_t event) = ignore;
+    void (*host_waits_for_all)() = ignore;
 };
-extern const CheckerOfHost *checker;
+extern CheckerOfHost checker;
+// What the host tells the counters: all blocks of a launch have run.
+extern void (*count_launch)(unsigned order);
 
 } // namespace simt

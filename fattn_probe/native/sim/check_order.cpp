@@ -10,8 +10,6 @@
 #include <mutex>
 #include <vector>
 
-#if defined(SIMT_CHECK)
-
 namespace simt {
 namespace {
 
@@ -252,5 +250,3 @@ cudaError_t trigger_dependents() noexcept {
 }
 
 } // namespace simt
-
-#endif

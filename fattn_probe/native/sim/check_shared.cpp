@@ -10,8 +10,6 @@
 #include <string>
 #include <vector>
 
-#if defined(SIMT_CHECK)
-
 namespace simt {
 namespace {
 
@@ -87,9 +85,8 @@ std::string name_place(size_t offset) {
 }
 
 Finding race(const char *what, Access earlier, size_t offset) {
-    const uint3 thread = worker->thread(earlier.thread()).thread_idx;
-    return {"race", name_place(offset) + " is " + what + " thread (" + std::to_string(thread.x) + "," +
-                        std::to_string(thread.y) + "," + std::to_string(thread.z) + ") of warp " +
+    return {"race", name_place(offset) + " is " + what + " thread (" +
+                        text_of(worker->thread(earlier.thread()).thread_idx, ",") + ") of warp " +
                         std::to_string(earlier.warp())};
 }
 
@@ -249,5 +246,3 @@ void check_copy_ends(const void *to, size_t bytes) {
 }
 
 } // namespace simt
-
-#endif

@@ -6,8 +6,6 @@
 #include <unordered_map>
 #include <vector>
 
-#if defined(SIMT_CHECK)
-
 namespace simt {
 namespace {
 
@@ -99,5 +97,3 @@ void forget_writes() {
 }
 
 } // namespace simt
-
-#endif

@@ -6,8 +6,6 @@
 #include <string>
 #include <unordered_map>
 
-#if defined(SIMT_CHECK)
-
 namespace simt {
 
 SIMT_THREAD_LOCAL uint32_t this_block = 0;
@@ -16,12 +14,7 @@ namespace {
 
 std::string name_block(uint32_t cell) {
     const uint32_t number = cell >> 5;
-    if (number == several) {
-        return "other blocks";
-    }
-    const uint64_t index = number - 1;
-    return "block (" + std::to_string(index % gridDim.x) + "," + std::to_string(index / gridDim.x % gridDim.y) + "," +
-           std::to_string(index / gridDim.x / gridDim.y) + ")";
+    return number == several ? "other blocks" : "block (" + text_of(place_in(gridDim, number - 1), ",") + ")";
 }
 
 // Who has accessed a word, when this block has too: the block, or `several`.
@@ -129,5 +122,3 @@ void join_reader(WordCell &cell, uint32_t reader) {
 }
 
 } // namespace simt
-
-#endif

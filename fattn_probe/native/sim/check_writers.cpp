@@ -17,8 +17,6 @@
 #include <string>
 #include <vector>
 
-#if defined(SIMT_CHECK)
-
 namespace simt {
 namespace {
 
@@ -37,11 +35,6 @@ std::mutex transfers_mutex;
 std::vector<PendingTransfer> transfers;
 constexpr uint16_t not_queued = 0;
 
-std::string index(uint64_t linear, dim3 size) {
-    return "(" + std::to_string(linear % size.x) + "," + std::to_string(linear / size.x % size.y) + "," +
-           std::to_string(linear / size.x / size.y) + ")";
-}
-
 // "is read before cudaGridDependencySynchronize(), while f may still run, whose block (0,0,0), thread (3,1,0) writes
 // it".
 [[gnu::noinline, gnu::cold, noreturn]] void report_order(const char *address, bool write, uint16_t number,
@@ -59,8 +52,9 @@ std::string index(uint64_t linear, dim3 size) {
         finding.message += ", which writes it, may still run";
         finding.earlier = other.stack;
     } else {
-        finding.message += " may still run, whose block " + index(writer->thread.block, other.grid) + ", thread " +
-                           index(writer->thread.number & thread_bits, other.block) + " writes it";
+        finding.message += " may still run, whose block (" + text_of(place_in(other.grid, writer->thread.block), ",") +
+                           "), thread (" + text_of(place_in(other.block, writer->thread.number & thread_bits), ",") +
+                           ") writes it";
         finding.earlier = {reinterpret_cast<void *>((writer->place_and_kernel >> 16) - 1)};
     }
     report(finding);
@@ -155,7 +149,8 @@ void check_order(Writer *writers, const char *allocation, size_t start, size_t b
 }
 
 void check_transfer(const Transfer &transfer, Written to, Written from) {
-    const Begun begun = simt::transfer(transfer.call, transfer.stream, transfer.host_waits);
+    const bool host_waits = transfer.host_waits || is_host_memory(transfer.to);
+    const Begun begun = simt::transfer(transfer.call, transfer.stream, host_waits);
     const auto check = [&](const Written &side, const void *memory, AccessKind kind) {
         const char *const address = static_cast<const char *>(memory);
         if (side.writers != nullptr && !begun.done.all) {
@@ -171,7 +166,7 @@ void check_transfer(const Transfer &transfer, Written to, Written from) {
                                        return other.number != not_queued && host_knows(other.number);
                                    }),
                     transfers.end());
-    if (to.writers != nullptr && !transfer.host_waits) {
+    if (to.writers != nullptr && !host_waits) {
         transfers.push_back({static_cast<const char *>(transfer.to), transfer.bytes, begun.number});
     }
 }
@@ -197,5 +192,3 @@ void forget_transfers(const char *start, size_t bytes) {
 }
 
 } // namespace simt
-
-#endif

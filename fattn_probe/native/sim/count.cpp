@@ -1,6 +1,6 @@
 #include "count.h"
 
-#include "count_host.h"
+#include "check_host.h"
 #include "count_join.h"
 #include "count_tally.h"
 #include "environment.h"
@@ -15,8 +15,6 @@
 #include <mutex>
 #include <unordered_map>
 #include <vector>
-
-#if defined(SIMT_COUNT)
 
 namespace simt {
 namespace {
@@ -222,8 +220,7 @@ void end_launch(unsigned order) {
     }
 }
 
-const CountersOfHost host_side = {end_launch};
-const bool registered = (counters = &host_side) != nullptr;
+[[gnu::constructor]] void register_counters() { count_launch = end_launch; }
 
 } // namespace
 
@@ -306,5 +303,3 @@ void count_barrier() {
 }
 
 } // namespace simt
-
-#endif

@@ -5,8 +5,6 @@
 #include <unordered_map>
 #include <utility>
 
-#if defined(SIMT_COUNT)
-
 namespace simt {
 namespace {
 
@@ -258,5 +256,3 @@ void join(Instructions &instructions) {
 }
 
 } // namespace simt
-
-#endif

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#if defined(SIMT_COUNT)
-
 namespace simt {
 namespace {
 
@@ -149,5 +147,3 @@ Wavefronts atomic_wavefronts_of(const WarpAccess &access) {
 }
 
 } // namespace simt
-
-#endif

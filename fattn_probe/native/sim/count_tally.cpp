@@ -5,8 +5,6 @@
 
 #include <utility>
 
-#if defined(SIMT_COUNT)
-
 namespace simt {
 namespace {
 
@@ -89,5 +87,3 @@ std::string json_of(const Tally &tally, unsigned order) {
 }
 
 } // namespace simt
-
-#endif

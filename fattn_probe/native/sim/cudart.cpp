@@ -58,12 +58,6 @@ const Error &error_of(cudaError_t code) {
     return found != std::end(errors) ? *found : unknown;
 }
 
-void note_write(const void *to, const void *from, size_t bytes) {
-    if (simt::checker != nullptr) {
-        simt::checker->written(to, from, bytes);
-    }
-}
-
 using simt::success_if;
 cudaError_t returned(cudaError_t error) { return success_if(error == cudaSuccess, error); }
 
@@ -99,18 +93,15 @@ cudaError_t stream_exists(cudaStream_t stream) {
     return success_if(simt::is_stream(stream), cudaErrorInvalidResourceHandle);
 }
 
-// A copy on a stream. The host waits for a copy to memory of its own that is not pinned.
+// A copy on a stream.
 cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream,
                  bool host_waits) {
     const cudaError_t refused = simt::check_copy({to, bytes}, {from, bytes}, kind);
     if (refused != cudaSuccess || bytes == 0) {
         return returned(refused);
     }
-    if (simt::checker != nullptr) {
-        simt::checker->transferred(
-            {call, simt::stream_of(stream), to, from, bytes, host_waits || simt::is_host_memory(to)});
-        simt::checker->written(to, from, bytes);
-    }
+    simt::checker.transferred({call, simt::stream_of(stream), to, from, bytes, host_waits});
+    simt::checker.written(to, from, bytes);
     memmove(to, from, bytes);
     return cudaSuccess;
 }
@@ -128,9 +119,7 @@ cudaError_t cudaSetDeviceFlags(unsigned flags) {
     return success_if((flags & ~unsigned{cudaDeviceMask}) == 0, cudaErrorInvalidValue);
 }
 cudaError_t cudaDeviceSynchronize() {
-    if (simt::checker != nullptr) {
-        simt::checker->host_waits_for_all();
-    }
+    simt::checker.host_waits_for_all();
     return cudaSuccess;
 }
 cudaError_t cudaDeviceReset() { return cudaSuccess; }
@@ -186,7 +175,7 @@ cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned flags) {
     const cudaError_t error = cudaMalloc(pointer, bytes);
     if (error == cudaSuccess && bytes != 0) {
         simt::make_managed(*pointer);
-        note_write(*pointer, nullptr, bytes); // the host writes it unseen
+        simt::checker.written(*pointer, nullptr, bytes); // the host writes it unseen
     }
     return error;
 }
@@ -270,10 +259,8 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     if (refused != cudaSuccess || bytes == 0) {
         return returned(refused);
     }
-    if (simt::checker != nullptr) {
-        simt::checker->transferred({"cudaMemset", simt::stream_of(stream), to, nullptr, bytes, false});
-        simt::checker->written(to, nullptr, bytes);
-    }
+    simt::checker.transferred({"cudaMemset", simt::stream_of(stream), to, nullptr, bytes, false});
+    simt::checker.written(to, nullptr, bytes);
     memset(to, value, bytes);
     return cudaSuccess;
 }
@@ -289,8 +276,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return success_if(simt::streams().destroy(stream), cudaErrorInvalidResourceHandle);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    if (simt::checker != nullptr && simt::is_stream(stream)) {
-        simt::checker->host_waits(simt::stream_of(stream));
+    if (simt::is_stream(stream)) {
+        simt::checker.host_waits(simt::stream_of(stream));
     }
     return stream_exists(stream);
 }
@@ -302,9 +289,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (found == nullptr || !simt::is_stream(stream)) {
         return returned(cudaErrorInvalidResourceHandle);
     }
-    if (simt::checker != nullptr) {
-        simt::checker->waits(simt::stream_of(stream), found->number);
-    }
+    simt::checker.waits(simt::stream_of(stream), found->number);
     return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
@@ -333,15 +318,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     }
     found->recorded = true;
     found->time = std::chrono::steady_clock::now();
-    if (simt::checker != nullptr) {
-        simt::checker->recorded(found->number, simt::stream_of(stream));
-    }
+    simt::checker.recorded(found->number, simt::stream_of(stream));
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     const simt::Event *const found = simt::events().find(event);
-    if (found != nullptr && simt::checker != nullptr) {
-        simt::checker->host_waits_for_event(found->number);
+    if (found != nullptr) {
+        simt::checker.host_waits_for_event(found->number);
     }
     return success_if(found != nullptr, cudaErrorInvalidResourceHandle);
 }

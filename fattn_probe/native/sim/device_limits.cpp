@@ -32,13 +32,8 @@ bool fits(dim3 size, const int (&limits)[3]) {
     return true;
 }
 
-std::string sizes(dim3 size) {
-    return std::to_string(size.x) + "x" + std::to_string(size.y) + "x" + std::to_string(size.z);
-}
-
 std::string limited(const int (&limits)[3]) {
-    return ", where the GPU allows 1x1x1 to " + std::to_string(limits[0]) + "x" + std::to_string(limits[1]) + "x" +
-           std::to_string(limits[2]);
+    return ", where the GPU allows 1x1x1 to " + text_of(dim3(limits[0], limits[1], limits[2]), "x");
 }
 
 } // namespace
@@ -79,7 +74,7 @@ Refusal check_limits(const Launch &launch) {
     const auto most = static_cast<uint64_t>(device.maxThreadsPerBlock);
     const DynamicLimit dynamic = dynamic_limit(launch.kernel);
     if (!fits(grid, device.maxGridSize)) {
-        return {cudaErrorInvalidValue, "a grid of " + sizes(grid) + " blocks" + limited(device.maxGridSize)};
+        return {cudaErrorInvalidValue, "a grid of " + text_of(grid, "x") + " blocks" + limited(device.maxGridSize)};
     }
     if (threads > most || (bound != 0 && threads > bound)) {
         const bool by_bound = bound != 0 && bound < most;
@@ -88,7 +83,8 @@ Refusal check_limits(const Launch &launch) {
                                            std::to_string(by_bound ? bound : most)};
     }
     if (!fits(block, device.maxThreadsDim)) {
-        return {cudaErrorInvalidValue, "a block of " + sizes(block) + " threads" + limited(device.maxThreadsDim)};
+        return {cudaErrorInvalidValue,
+                "a block of " + text_of(block, "x") + " threads" + limited(device.maxThreadsDim)};
     }
     if (launch.shared > dynamic.bytes) {
         const char *const allowed =

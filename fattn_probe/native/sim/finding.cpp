@@ -20,10 +20,6 @@ extern "C" __attribute__((weak)) void __ubsan_get_current_report_data(const char
 namespace simt {
 namespace {
 
-std::string json_triple(uint32_t x, uint32_t y, uint32_t z) {
-    return "[" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + "]";
-}
-
 std::string json_frames(const Stack &stack) {
     std::string frames;
     for (void *address : stack) {
@@ -63,6 +59,14 @@ std::string json_string(const std::string &text) {
     return quoted + "\"";
 }
 
+std::string text_of(dim3 numbers, const char *between) {
+    return std::to_string(numbers.x) + between + std::to_string(numbers.y) + between + std::to_string(numbers.z);
+}
+
+dim3 place_in(dim3 size, uint64_t number) {
+    return dim3(number % size.x, number / size.x % size.y, number / size.x / size.y);
+}
+
 Stack call_stack() {
     void *addresses[64];
     const int count = backtrace(addresses, 64);
@@ -80,10 +84,8 @@ std::string json_of(const Finding &finding) {
     std::string text =
         "{\"kind\":" + json_string(finding.kind) + ",\"message\":" + json_string(named_for_gpu(finding.message));
     if (finding.fiber != nullptr) {
-        const uint3 thread = finding.fiber->thread_idx;
-        text += ",\"kernel\":" + json_string(worker->launch->kernel.signature) +
-                ",\"block\":" + json_triple(blockIdx.x, blockIdx.y, blockIdx.z) +
-                ",\"thread\":" + json_triple(thread.x, thread.y, thread.z);
+        text += ",\"kernel\":" + json_string(worker->launch->kernel.signature) + ",\"block\":[" +
+                text_of(blockIdx, ",") + "],\"thread\":[" + text_of(finding.fiber->thread_idx, ",") + "]";
     } else if (*finding.kernel != '\0') {
         text += ",\"kernel\":" + json_string(finding.kernel);
     }

@@ -52,6 +52,11 @@ std::string json_of(const Finding &finding);
 
 std::string json_string(const std::string &text);
 
+// Three numbers: "4x2x1", "0,3,1".
+std::string text_of(dim3 numbers, const char *between);
+// The place of one of `size` blocks or threads, which are counted x fastest.
+dim3 place_in(dim3 size, uint64_t number);
+
 // From now on a SIGSEGV, a SIGBUS or a sanitizer's report in a kernel becomes a finding.
 void catch_signals();
 void catch_signals_on_this_thread();

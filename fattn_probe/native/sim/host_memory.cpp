@@ -22,7 +22,7 @@
 
 namespace simt {
 
-const CheckerOfHost *checker = nullptr;
+CheckerOfHost checker;
 
 namespace {
 
@@ -158,9 +158,7 @@ void *allocate(size_t bytes) {
     }
     char *const start = memory + (usable - round_up(bytes, alignment));
     Allocation allocation{start, bytes, static_cast<char *>(reserve), reserved};
-    if (checker != nullptr) {
-        checker->allocated(start, bytes);
-    }
+    checker.allocated(start, bytes);
     const std::lock_guard<std::mutex> lock(registry().mutex);
     allocation.number = registry().count++;
     registry().by_reserve[allocation.reserve] = allocation;
@@ -175,9 +173,7 @@ bool release(void *pointer) {
     }
     // Its addresses stay reserved, so that a use after free is found too, unless another allocation takes them.
     allocation->live = false;
-    if (checker != nullptr) {
-        checker->released(allocation->start);
-    }
+    checker.released(allocation->start);
     mmap(allocation->reserve, allocation->reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
          -1, 0);
     return true;
@@ -216,10 +212,8 @@ void hand_out(void *pointer) {
     if (mprotect(pages, usable, PROT_READ | PROT_WRITE) != 0 || !fill_with_nan(pages, usable)) {
         fail("no memory for what a memory pool hands out again");
     }
-    if (checker != nullptr) {
-        checker->released(allocation->start);
-        checker->allocated(allocation->start, allocation->bytes);
-    }
+    checker.released(allocation->start);
+    checker.allocated(allocation->start, allocation->bytes);
 }
 
 void make_managed(void *start) {
@@ -378,17 +372,13 @@ extern "C" void fattn_probe_name_allocation(const void *start, const char *name)
 
 // Memory that holds the results of earlier kernels in a model's graph, which may still run when the next kernel begins.
 extern "C" void fattn_probe_written_before(const void *start, size_t bytes) {
-    if (simt::checker != nullptr) {
-        simt::checker->written_before(start, bytes);
-    }
+    simt::checker.written_before(start, bytes);
 }
 
 // Fills the beginning of an allocation with `period` bytes, again and again, at the cost of one period: pages repeat,
 // until a kernel writes them. Returns false if the pages cannot repeat: then nothing is filled, or a part.
 extern "C" bool fattn_probe_repeat(void *start, size_t bytes, const void *data, size_t period) {
-    if (simt::checker != nullptr) {
-        simt::checker->written(start, nullptr, bytes);
-    }
+    simt::checker.written(start, nullptr, bytes);
     return simt::repeat(static_cast<char *>(start), bytes, static_cast<const char *>(data), period);
 }
 

@@ -2,7 +2,6 @@
 
 #include "attempt.h"
 #include "check_host.h"
-#include "count_host.h"
 #include "device.h"
 #include "device_limits.h"
 #include "environment.h"
@@ -30,7 +29,7 @@ namespace simt {
 SIMT_THREAD_LOCAL Description *describing = nullptr;
 SIMT_THREAD_LOCAL Worker *worker = nullptr;
 Attempt attempt;
-const CountersOfHost *counters = nullptr;
+void (*count_launch)(unsigned order) = ignore;
 
 namespace {
 
@@ -86,10 +85,10 @@ class Pool {
     // All blocks of a launch, or those of a selection; returns the bytes of its static shared variables.
     size_t run(const Launch &launch, const Selection *selection) {
         selection_ = selection;
-        attempt.begin(checker != nullptr && running_.size() > 1 && turns_of(launch) > 1);
+        attempt.begin(checker.watches && running_.size() > 1 && turns_of(launch) > 1);
         run_on_all(launch);
         if (attempt.doubtful) {
-            checker->undo_launch();
+            checker.undo_launch();
             forget_prints();
             attempt.begin(false);
             begin(launch);
@@ -166,7 +165,6 @@ class Pool {
         static thread_local const std::unique_ptr<Worker> own = std::make_unique<Worker>();
         catch_signals_on_this_thread();
         own->begin(launch);
-        const dim3 grid = launch.grid;
         const uint64_t total = turns_of(launch);
         const bool backwards = blocks_run_backwards(environment().schedule_seed);
         for (uint64_t turn = take(running); turn < total && !attempt.doubtful; turn = take(running)) {
@@ -175,9 +173,7 @@ class Pool {
             if (focus.block >= 0 && i != static_cast<uint64_t>(focus.block)) {
                 continue;
             }
-            const auto x = static_cast<uint32_t>(i % grid.x);
-            const auto y = static_cast<uint32_t>(i / grid.x % grid.y);
-            own->run_block({x, y, static_cast<uint32_t>(i / grid.x / grid.y)});
+            own->run_block(place_in(launch.grid, i));
             progress_.block_done();
         }
         running = no_turn;
@@ -225,10 +221,6 @@ Pool &pool() {
     return once;
 }
 
-std::string json_dim(dim3 d) {
-    return "[" + std::to_string(d.x) + "," + std::to_string(d.y) + "," + std::to_string(d.z) + "]";
-}
-
 // Appends a line to the launch records.
 void append_record(const std::string &line) {
     FILE *file = fopen(environment().launches.c_str(), "a");
@@ -243,8 +235,8 @@ void record(const Launch &launch, unsigned order) {
     occupancy_of(&blocks, launch.kernel, static_cast<int>(launch.block.x * launch.block.y * launch.block.z),
                  launch.shared);
     append_record("{\"order\":" + std::to_string(order) + ",\"kernel\":" + json_string(launch.kernel.signature) +
-                  ",\"grid\":" + json_dim(launch.grid) + ",\"block\":" + json_dim(launch.block) +
-                  ",\"shared\":" + std::to_string(launch.shared) +
+                  ",\"grid\":[" + text_of(launch.grid, ",") + "],\"block\":[" + text_of(launch.block, ",") +
+                  "],\"shared\":" + std::to_string(launch.shared) +
                   (resources.registers_known ? ",\"regs\":" + std::to_string(resources.registers) : "") +
                   (resources.shared_known ? ",\"static_shared\":" + std::to_string(resources.shared) : "") +
                   (resources.origin.empty() ? "" : ",\"origin\":" + json_string(resources.origin)) +
@@ -307,17 +299,11 @@ cudaError_t execute(const Launch &launch) {
     }
     if (!environment().dry && !focus.skip) {
         catch_signals();
-        if (checker != nullptr) {
-            checker->new_launch(launch);
-        }
+        checker.new_launch(launch);
         const Selection *const selection = next_selection(launch.grid);
         const size_t static_shared = pool().run(launch, selection);
-        if (checker != nullptr) {
-            checker->launch_done(selection == nullptr && focus.block < 0);
-        }
-        if (counters != nullptr) {
-            counters->launch_done(order);
-        }
+        checker.launch_done(selection == nullptr && focus.block < 0);
+        count_launch(order);
         if (environment().program && learn_static(launch.kernel, static_shared) && records) {
             record(launch, order); // again, now that it is known
         }

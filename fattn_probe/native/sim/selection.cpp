@@ -12,10 +12,6 @@ namespace {
 std::vector<Selection> selections;
 size_t launched = 0;
 
-std::string text(dim3 grid) {
-    return std::to_string(grid.x) + "x" + std::to_string(grid.y) + "x" + std::to_string(grid.z);
-}
-
 } // namespace
 
 Selection::Selection(dim3 grid, const uint64_t *ranges, size_t count) : grid_(grid), before_{0} {
@@ -42,8 +38,8 @@ const Selection *next_selection(dim3 grid) {
     const size_t number = launched++ % selections.size();
     const Selection &found = selections[number];
     if (grid.x != found.grid().x || grid.y != found.grid().y || grid.z != found.grid().z) {
-        fail("launch " + std::to_string(number) + " has a grid of " + text(grid) +
-             " blocks, and blocks were chosen from " + text(found.grid()));
+        fail("launch " + std::to_string(number) + " has a grid of " + text_of(grid, "x") +
+             " blocks, and blocks were chosen from " + text_of(found.grid(), "x"));
     }
     return &found;
 }

@@ -7,7 +7,6 @@
 #include "intrinsics.h"
 #include "worker.h"
 
-#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -16,11 +15,8 @@ namespace simt {
 bool needs_all_lanes(const char *instruction) { return strstr(instruction, ".sync") == nullptr; }
 
 std::string returned(const Fiber &fiber, const char *instruction) {
-    const uint3 thread = fiber.thread_idx;
-    char text[200];
-    snprintf(text, sizeof(text), "thread (%u,%u,%u) returned while other lanes of its warp wait for it in %s", thread.x,
-             thread.y, thread.z, instruction);
-    return text;
+    return "thread (" + text_of(fiber.thread_idx, ",") + ") returned while other lanes of its warp wait for it in " +
+           instruction;
 }
 
 namespace {

@@ -106,7 +106,7 @@ void Worker::prepare_fiber(Fiber &fiber, uint32_t thread) {
     pending_copies[thread].clear();
 }
 
-void Worker::run_block(uint3 index) {
+void Worker::run_block(dim3 index) {
     worker = this;
     blockIdx = index;
     blockDim = launch->block;

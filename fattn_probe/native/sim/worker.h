@@ -55,7 +55,7 @@ class Worker {
 
     // Forget the last launch's shared variables; then any number of its blocks can be run.
     void begin(const Launch &launch);
-    void run_block(uint3 index);
+    void run_block(dim3 index);
 
     void release_block(); // all threads have reached the barrier
 
