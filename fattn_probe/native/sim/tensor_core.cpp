@@ -1,8 +1,8 @@
 #include "tensor_core.h"
 
 #include "environment.h"
-#include "half_bits.h"
 #include "tensor_core_avx512.h"
+#include "vectors.h"
 
 #include <cmath>
 #include <cstring>
@@ -10,59 +10,19 @@
 namespace simt {
 namespace {
 
-// How many products are added at once, and how many bits beyond 24 take part, by generation.
-#if SIMT_ARCH >= 900
-constexpr int group = 16, extra = 2;
-#elif SIMT_ARCH >= 800
-constexpr int group = 8, extra = 1;
-#else
-constexpr int group = 4, extra = 0; // Volta; Turing is taken to be the same
-#endif
-
-constexpr int columns = 8; // of every result here, and lanes of an AVX2 register
-
-typedef float Floats __attribute__((vector_size(32)));
-typedef int32_t Ints __attribute__((vector_size(32)));
-typedef int32_t QuadInts __attribute__((vector_size(16)));
-typedef float QuadFloats __attribute__((vector_size(16)));
-typedef double Doubles __attribute__((vector_size(32)));
-typedef int64_t Longs __attribute__((vector_size(32)));
-
-template <class To, class From> To as(From value) {
-    static_assert(sizeof(To) == sizeof(From), "the same bits");
-    To result;
-    memcpy(&result, &value, sizeof(To));
-    return result;
-}
-
 // A factor's value, and the power of two by which its products are aligned: that of its exponent field, 0 for a zero.
 struct Factors {
     Floats value;
     Floats power;
 };
 
-Floats floats_of_halves(const uint16_t *halves) {
-    Floats values;
-#if defined(__F16C__) && defined(__AVX__)
-    HalfBits bits;
-    memcpy(&bits, halves, sizeof(bits));
-    values = __builtin_ia32_vcvtph2ps256(bits);
-#else
-    for (int i = 0; i < columns; i++) {
-        values[i] = float_of_half(halves[i]);
-    }
-#endif
-    return values;
-}
-
 Factors factors_of_halves(const uint16_t *halves) {
-    typedef uint16_t Halves __attribute__((vector_size(16)));
     Halves packed;
     memcpy(&packed, halves, sizeof(packed));
-    const Ints bits = __builtin_convertvector(packed, Ints);
+    const Ints bits = convert<Ints>(packed);
     const Ints exponent = bits & 0x7C00;
     const Ints field = ((exponent == 0 ? Ints{} + 0x400 : exponent) << 13) + (112 << 23);
-    return {floats_of_halves(halves), as<Floats>((bits & 0x7FFF) == 0 ? Ints{} : field)};
+    return {floats_of(packed), as<Floats>((bits & 0x7FFF) == 0 ? Ints{} : field)};
 }
 
 // The operands of `rows` x 8 results: a[row][k], and b[k][column] in one vector a k.
@@ -123,37 +83,31 @@ Aligned align(const Operands &operands, int row, int first, Floats c) {
     // The largest exponent becomes 23 + extra: 24 bits and `extra` before the point.
     const Ints shift = (no_product ? Ints{} + (127 << 23) : as<Ints>(largest)) - ((23 + extra) << 23);
     const Floats scale = as<Floats>((254 << 23) - shift);
-    Aligned aligned{{__builtin_convertvector(c * scale, Ints), Ints{}}, as<Floats>(shift), no_product};
+    Aligned aligned{{convert<Ints>(c * scale), Ints{}}, as<Floats>(shift), no_product};
 #pragma GCC unroll 16
     for (int k = first; k < first + group; k++) {
-        aligned.sum[k & 1] += __builtin_convertvector(a[k] * operands.b[k] * scale, Ints);
+        aligned.sum[k & 1] += convert<Ints>(a[k] * operands.b[k] * scale);
     }
     return aligned;
 }
 
 // Toward zero to 24 bits. `sticky` keeps a trace of what was cut in the last bit, so that rounding to f16 afterwards
 // comes out as one rounding of the exact sum.
-QuadFloats truncate(Doubles exact, bool sticky) {
+HalfOfFloats truncate(Doubles exact, bool sticky) {
     Longs bits = as<Longs>(exact);
     if (sticky) {
         bits |= (bits & 0x1FFFFFFF) != 0 ? Longs{} + 0x20000000 : Longs{};
     }
-    return __builtin_convertvector(as<Doubles>(bits & ~0x1FFFFFFFll), QuadFloats);
+    return convert<HalfOfFloats>(as<Doubles>(bits & ~0x1FFFFFFFll));
 }
 
 Floats sum_of(const Aligned &aligned, Floats c, bool sticky) {
     Floats result;
     for (int half = 0; half < 2; half++) {
-        QuadInts sum[2];
-        QuadFloats unit;
-        for (int i = 0; i < 2; i++) {
-            memcpy(&sum[i], reinterpret_cast<const char *>(&aligned.sum[i]) + 16 * half, 16);
-        }
-        memcpy(&unit, reinterpret_cast<const char *>(&aligned.unit) + 16 * half, 16);
-        const Doubles exact = (__builtin_convertvector(sum[0], Doubles) + __builtin_convertvector(sum[1], Doubles)) *
-                              __builtin_convertvector(unit, Doubles);
-        const QuadFloats part = truncate(exact, sticky);
-        memcpy(reinterpret_cast<char *>(&result) + 16 * half, &part, 16);
+        const auto even = convert<Doubles>(part_of<HalfOfInts>(aligned.sum[0], half));
+        const auto odd = convert<Doubles>(part_of<HalfOfInts>(aligned.sum[1], half));
+        const auto unit = convert<Doubles>(part_of<HalfOfFloats>(aligned.unit, half));
+        set_part(result, half, truncate((even + odd) * unit, sticky));
     }
     return aligned.no_product ? c : result;
 }
@@ -167,8 +121,7 @@ Floats plain_row(const Operands &operands, int row, int K, Floats c) {
 }
 
 bool any(Ints lanes) {
-    typedef int64_t Pairs __attribute__((vector_size(32)));
-    const Pairs pairs = as<Pairs>(lanes);
+    const Longs pairs = as<Longs>(lanes);
     return (pairs[0] | pairs[1] | pairs[2] | pairs[3]) != 0;
 }
 
@@ -207,7 +160,48 @@ bool use_avx512() {
     return use;
 }
 
-uint32_t pack(float low, float high) { return half_of_float(low) | static_cast<uint32_t>(half_of_float(high)) << 16; }
+// Where an element of C and D lies.
+struct Place {
+    int number, lane;
+};
+
+// D of `rows` rows, in f32: `place(row, column)`.
+template <class Places>
+void multiply_f32(const Operands &operands, int rows, int K, const LaneWords *c, LaneWords *d, Places place) {
+    const bool finite = operands.finite();
+    for (int row = 0; row < rows; row++) {
+        Floats sum;
+        for (int column = 0; column < columns; column++) {
+            const auto [number, lane] = place(row, column);
+            sum[column] = float_of_bits(c[number][lane]);
+        }
+        sum = multiply_row(operands, row, K, sum, finite, false);
+        for (int column = 0; column < columns; column++) {
+            const auto [number, lane] = place(row, column);
+            d[number][lane] = bits_of_float(sum[column]);
+        }
+    }
+}
+
+// In f16: `place(row, pair)` of two columns.
+template <class Places>
+void multiply_f16(const Operands &operands, int rows, int K, const LaneWords *c, LaneWords *d, Places place) {
+    const bool finite = operands.finite();
+    for (int row = 0; row < rows; row++) {
+        Floats sum;
+        for (int pair = 0; pair < columns / 2; pair++) {
+            const auto [number, lane] = place(row, pair);
+            const FloatPair both = floats_of_pair(c[number][lane]);
+            sum[2 * pair] = both[0];
+            sum[2 * pair + 1] = both[1];
+        }
+        sum = multiply_row(operands, row, K, sum, finite, true);
+        for (int pair = 0; pair < columns / 2; pair++) {
+            const auto [number, lane] = place(row, pair);
+            d[number][lane] = pair_of_floats(FloatPair{sum[2 * pair], sum[2 * pair + 1], 0, 0});
+        }
+    }
+}
 
 } // namespace
 
@@ -215,39 +209,17 @@ void mma_f16_accumulate_f32(int K, const LaneWords *a, const LaneWords *b, const
     if (use_avx512() && mma_f16_accumulate_f32_avx512(K, a, b, c, d)) {
         return;
     }
-    const Operands operands = operands_m16n8(K, a, b);
-    const bool finite = operands.finite();
-    for (int row = 0; row < 16; row++) {
-        // c0, c1: row lane/4, columns 2*(lane%4) and the next; c2, c3: the row eight below.
-        const int pair = row / 8 * 2, lane = row % 8 * 4;
-        Floats accumulator;
-        for (int column = 0; column < columns; column++) {
-            accumulator[column] = float_of_bits(c[pair + column % 2][lane + column / 2]);
-        }
-        accumulator = multiply_row(operands, row, K, accumulator, finite, false);
-        for (int column = 0; column < columns; column++) {
-            d[pair + column % 2][lane + column / 2] = bits_of_float(accumulator[column]);
-        }
-    }
+    // c0, c1: row lane/4, columns 2*(lane%4) and the next; c2, c3: the row eight below.
+    multiply_f32(operands_m16n8(K, a, b), 16, K, c, d,
+                 [](int row, int column) { return Place{row / 8 * 2 + column % 2, row % 8 * 4 + column / 2}; });
 }
 
 void mma_f16_accumulate_f16(int K, const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     if (use_avx512() && mma_f16_accumulate_f16_avx512(K, a, b, c, d)) {
         return;
     }
-    const Operands operands = operands_m16n8(K, a, b);
-    const bool finite = operands.finite();
-    for (int row = 0; row < 16; row++) {
-        const auto *halves = reinterpret_cast<const uint16_t *>(&c[row / 8][row % 8 * 4]);
-        Floats accumulator;
-        for (int column = 0; column < columns; column++) {
-            accumulator[column] = float_of_half(halves[column]);
-        }
-        accumulator = multiply_row(operands, row, K, accumulator, finite, true);
-        for (int pair = 0; pair < 4; pair++) {
-            d[row / 8][row % 8 * 4 + pair] = pack(accumulator[2 * pair], accumulator[2 * pair + 1]);
-        }
-    }
+    multiply_f16(operands_m16n8(K, a, b), 16, K, c, d,
+                 [](int row, int pair) { return Place{row / 8, row % 8 * 4 + pair}; });
 }
 
 void mma_bf16_accumulate_f32(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
@@ -321,44 +293,18 @@ Operands operands_m8n8k4(int quad, const LaneWords *a, const LaneWords *b, bool 
 
 void mma_m8n8k4_f32(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     for (int quad = 0; quad < 4; quad++) {
-        const Operands operands = operands_m8n8k4(quad, a, b, false);
-        const bool finite = operands.finite();
-        for (int row = 0; row < 8; row++) {
-            // Element i of a lane: row (lane & 1) + (i & 2), column (i & 4) + (lane & 2) + (i & 1).
-            const auto place = [&](int column, int &reg, int &lane) {
-                reg = (column & 4) | (row & 2) | (column & 1);
-                lane = quad_lane(quad, (row & 4) | (column & 2) | (row & 1));
-            };
-            Floats accumulator;
-            int reg, lane;
-            for (int column = 0; column < columns; column++) {
-                place(column, reg, lane);
-                accumulator[column] = float_of_bits(c[reg][lane]);
-            }
-            accumulator = multiply_row(operands, row, 4, accumulator, finite, false);
-            for (int column = 0; column < columns; column++) {
-                place(column, reg, lane);
-                d[reg][lane] = bits_of_float(accumulator[column]);
-            }
-        }
+        // Element i of a lane: row (lane & 1) + (i & 2), column (i & 4) + (lane & 2) + (i & 1).
+        multiply_f32(operands_m8n8k4(quad, a, b, false), 8, 4, c, d, [quad](int row, int column) {
+            return Place{(column & 4) | (row & 2) | (column & 1),
+                         quad_lane(quad, (row & 4) | (column & 2) | (row & 1))};
+        });
     }
 }
 
 void mma_m8n8k4_f16(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     for (int quad = 0; quad < 4; quad++) {
-        const Operands operands = operands_m8n8k4(quad, a, b, true);
-        const bool finite = operands.finite();
-        for (int row = 0; row < 8; row++) {
-            const int lane = quad_lane(quad, row);
-            Floats accumulator;
-            for (int column = 0; column < columns; column++) {
-                accumulator[column] = float_of_half(static_cast<uint16_t>(c[column / 2][lane] >> (16 * (column % 2))));
-            }
-            accumulator = multiply_row(operands, row, 4, accumulator, finite, true);
-            for (int pair = 0; pair < 4; pair++) {
-                d[pair][lane] = pack(accumulator[2 * pair], accumulator[2 * pair + 1]);
-            }
-        }
+        multiply_f16(operands_m8n8k4(quad, a, b, true), 8, 4, c, d,
+                     [quad](int row, int pair) { return Place{pair, quad_lane(quad, row)}; });
     }
 }
 

@@ -66,6 +66,8 @@ SIMT_AVX512_INLINE __m512i last_columns(__m512i above, __m512i below) {
 
 // The operands of 16 x 8 results, ready for `column`.
 template <int K> struct Operands {
+    static constexpr int step = group < K ? group : K; // products that are added at once
+
     __m512 a[K];                      // the k-th elements of all rows
     alignas(64) float b[K / 8][8][8]; // [k / 8][column][k % 8]
     alignas(64) char a_exponents[K][16];
@@ -105,13 +107,13 @@ template <int K> SIMT_AVX512_INLINE void prepare(Operands<K> &operands, const La
 }
 
 // The largest sum of two exponents among the products of a group, [column][row]; negative where all products are zero.
-template <int K, int group>
+template <int K>
 SIMT_AVX512_INLINE void largest_exponents(const Operands<K> &operands, int first, __m512i (&largest)[2]) {
     for (int half = 0; half < 2; half++) {
         const __m512i b = load(operands.b_exponents[4 * half]);
         __m512i most = _mm512_set1_epi8(-128);
 #pragma GCC unroll 16
-        for (int k = first; k < first + group; k++) {
+        for (int k = first; k < first + operands.step; k++) {
             const __m512i row =
                 _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i *>(operands.a_exponents[k])));
             const __m512i column = _mm512_shuffle_epi8(b, _mm512_set1_epi8(static_cast<char>(k)));
@@ -132,7 +134,7 @@ template <bool sticky> SIMT_AVX512_INLINE __m256 truncate(__m512d exact) {
 }
 
 // One group of products of a column added to c, in all rows. `largest`: see `largest_exponents`.
-template <int K, int group, int extra, bool sticky>
+template <int K, bool sticky>
 SIMT_AVX512_INLINE __m512 add_group(const Operands<K> &operands, int column, int first, __m128i largest, __m512 c) {
     const __m512i sums = _mm512_cvtepi8_epi32(largest);
     const __mmask16 no_product = _mm512_cmplt_epi32_mask(sums, _mm512_setzero_si512());
@@ -145,7 +147,7 @@ SIMT_AVX512_INLINE __m512 add_group(const Operands<K> &operands, int column, int
     const __m512 scale = _mm512_castsi512_ps(_mm512_sub_epi32(_mm512_set1_epi32(254 << 23), shift));
     __m512i sum[2] = {_mm512_cvttps_epi32(_mm512_mul_ps(c, scale)), _mm512_setzero_si512()};
 #pragma GCC unroll 16
-    for (int k = first; k < first + group; k++) {
+    for (int k = first; k < first + operands.step; k++) {
         const __m512 b = _mm512_set1_ps(operands.b[k / 8][column][k % 8]);
         sum[k & 1] =
             _mm512_add_epi32(sum[k & 1], _mm512_cvttps_epi32(_mm512_mul_ps(_mm512_mul_ps(operands.a[k], b), scale)));
@@ -163,21 +165,18 @@ SIMT_AVX512_INLINE __m512 add_group(const Operands<K> &operands, int column, int
 }
 
 // c += A*B for eight columns of 16 rows.
-template <int K, int group, int extra, bool sticky>
-SIMT_AVX512_INLINE void multiply(const Operands<K> &operands, __m512 (&c)[8]) {
+template <int K, bool sticky> SIMT_AVX512_INLINE void multiply(const Operands<K> &operands, __m512 (&c)[8]) {
     for (int first = 0; first < K; first += group) {
         __m512i largest[2];
-        largest_exponents<K, (group < K ? group : K)>(operands, first, largest);
+        largest_exponents(operands, first, largest);
         alignas(64) char bytes[8][16];
         _mm512_store_si512(bytes[0], largest[0]);
         _mm512_store_si512(bytes[4], largest[1]);
         const bool last = first + group >= K;
         for (int column = 0; column < 8; column++) {
             const __m128i most = _mm_load_si128(reinterpret_cast<const __m128i *>(bytes[column]));
-            c[column] =
-                sticky && last
-                    ? add_group<K, (group < K ? group : K), extra, true>(operands, column, first, most, c[column])
-                    : add_group<K, (group < K ? group : K), extra, false>(operands, column, first, most, c[column]);
+            c[column] = sticky && last ? add_group<K, true>(operands, column, first, most, c[column])
+                                       : add_group<K, false>(operands, column, first, most, c[column]);
         }
     }
 }
@@ -195,7 +194,7 @@ SIMT_AVX512_INLINE __m512 both(__m512 x, __m512 y, bool high) {
     return high ? _mm512_shuffle_f32x4(x, y, 0xEE) : _mm512_shuffle_f32x4(x, y, 0x44);
 }
 
-template <int K, int group, int extra>
+template <int K>
 SIMT_AVX512 bool accumulate_f32(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     Operands<K> operands;
     prepare(operands, a, b);
@@ -214,7 +213,7 @@ SIMT_AVX512 bool accumulate_f32(const LaneWords *a, const LaneWords *b, const La
     if (__builtin_expect(!operands.finite || !finite(sum), 0)) {
         return false;
     }
-    multiply<K, group, extra, false>(operands, sum);
+    multiply<K, false>(operands, sum);
     for (int odd = 0; odd < 2; odd++) {
         for (int low = 0; low < 2; low++) {
             const __m512i first = _mm512_castps_si512(both(sum[odd], sum[odd + 2], low));
@@ -228,7 +227,7 @@ SIMT_AVX512 bool accumulate_f32(const LaneWords *a, const LaneWords *b, const La
     return true;
 }
 
-template <int K, int group, int extra>
+template <int K>
 SIMT_AVX512 bool accumulate_f16(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     Operands<K> operands;
     prepare(operands, a, b);
@@ -243,7 +242,7 @@ SIMT_AVX512 bool accumulate_f16(const LaneWords *a, const LaneWords *b, const La
     if (__builtin_expect(!operands.finite || !finite(sum), 0)) {
         return false;
     }
-    multiply<K, group, extra, true>(operands, sum);
+    multiply<K, true>(operands, sum);
     for (int i = 0; i < 4; i++) {
         const __m256i first = _mm512_cvtps_ph(sum[2 * i], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         const __m256i second = _mm512_cvtps_ph(sum[2 * i + 1], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -260,14 +259,6 @@ SIMT_AVX512 bool accumulate_f16(const LaneWords *a, const LaneWords *b, const La
     return true;
 }
 
-#if SIMT_ARCH >= 900
-constexpr int group = 16, extra = 2;
-#elif SIMT_ARCH >= 800
-constexpr int group = 8, extra = 1;
-#else
-constexpr int group = 4, extra = 0;
-#endif
-
 } // namespace
 
 bool has_avx512() {
@@ -277,11 +268,11 @@ bool has_avx512() {
 }
 
 bool mma_f16_accumulate_f32_avx512(int K, const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
-    return K == 16 ? accumulate_f32<16, group, extra>(a, b, c, d) : accumulate_f32<8, group, extra>(a, b, c, d);
+    return K == 16 ? accumulate_f32<16>(a, b, c, d) : accumulate_f32<8>(a, b, c, d);
 }
 
 bool mma_f16_accumulate_f16_avx512(int K, const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
-    return K == 16 ? accumulate_f16<16, group, extra>(a, b, c, d) : accumulate_f16<8, group, extra>(a, b, c, d);
+    return K == 16 ? accumulate_f16<16>(a, b, c, d) : accumulate_f16<8>(a, b, c, d);
 }
 
 } // namespace simt

@@ -7,6 +7,15 @@
 
 namespace simt {
 
+// How many products are added at once, and how many bits beyond 24 take part, by generation.
+#if SIMT_ARCH >= 900
+constexpr int group = 16, extra = 2;
+#elif SIMT_ARCH >= 800
+constexpr int group = 8, extra = 1;
+#else
+constexpr int group = 4, extra = 0; // Volta; Turing is taken to be the same
+#endif
+
 // Whether this processor has what the functions below need (AVX-512 F, BW, VL, DQ).
 bool has_avx512();
 

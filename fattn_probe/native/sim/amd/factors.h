@@ -1,27 +1,14 @@
 // Factors of matrix instructions: their bits as numbers.
 #pragma once
 
-#include "../half_bits.h"
-#include "vectors.h"
+#include "../vectors.h"
 
 namespace simt::amd {
 
 // `smallest` is the exponent of the smallest normal number.
 struct Half {
-    typedef uint16_t Halves __attribute__((vector_size(2 * columns)));
     static constexpr int bits = 16, smallest = -14;
-    static Floats decode(Words words) {
-        const auto halves = convert<Halves>(words);
-#if defined(__F16C__)
-        return __builtin_ia32_vcvtph2ps256(as<HalfBits>(halves));
-#else
-        Floats values;
-        for (int i = 0; i < columns; i++) {
-            values[i] = float_of_half(halves[i]);
-        }
-        return values;
-#endif
-    }
+    static Floats decode(Words words) { return floats_of(convert<Halves>(words)); }
     static Words encode(Floats values) { // rounded to nearest even
 #if defined(__F16C__)
         return convert<Words>(as<Halves>(__builtin_ia32_vcvtps2ph256(values, 0)));

@@ -2,13 +2,15 @@
 // between the elements of wider ones one by one.
 #pragma once
 
+#include "half_bits.h"
+
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
 #pragma GCC diagnostic ignored "-Wpsabi" // these vectors are passed only between functions of one file
 
-namespace simt::amd {
+namespace simt {
 
 constexpr int columns = 8; // of a matrix, computed at once
 
@@ -19,6 +21,7 @@ typedef double Doubles __attribute__((vector_size(4 * columns)));
 typedef int64_t Longs __attribute__((vector_size(4 * columns)));
 typedef float HalfOfFloats __attribute__((vector_size(2 * columns)));
 typedef int32_t HalfOfInts __attribute__((vector_size(2 * columns)));
+typedef uint16_t Halves __attribute__((vector_size(2 * columns)));
 
 template <class To, class From> inline To as(From value) {
     static_assert(sizeof(To) == sizeof(From), "the same bits");
@@ -41,6 +44,18 @@ template <class To, class From> inline To convert(From value) {
     } else {
         return __builtin_convertvector(value, To);
     }
+}
+
+inline Floats floats_of(Halves halves) {
+#if defined(__F16C__)
+    return __builtin_ia32_vcvtph2ps256(as<HalfBits>(halves));
+#else
+    Floats values;
+    for (int i = 0; i < columns; i++) {
+        values[i] = float_of_half(halves[i]);
+    }
+    return values;
+#endif
 }
 
 inline float power_of_two(int32_t exponent) { return as<float>((exponent + 127) << 23); }
@@ -67,4 +82,4 @@ template <class Number> inline Number larger(Number a, Number b) { return a > b 
 template <class Number> inline Number smaller(Number a, Number b) { return a < b ? a : b; }
 template <class Reals> inline Reals magnitude(Reals value) { return value < 0 ? -value : value; }
 
-} // namespace simt::amd
+} // namespace simt
