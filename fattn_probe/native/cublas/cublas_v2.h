@@ -1,6 +1,5 @@
 // The part of cuBLAS's C interface that ggml-cuda uses, so that it compiles without cuBLAS (421 MB).
-// Values and signatures are the library's ABI (CUDA 12 and 13). The functions are defined in cublas_lazy.cpp, and
-// hidden, because the library that it opens defines the same names.
+// Values and signatures are the library's ABI (CUDA 12 and 13).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -39,42 +38,60 @@ typedef enum { CUBLAS_COMPUTE_16F = 64, CUBLAS_COMPUTE_32F = 68 } cublasComputeT
 #define cublasSetWorkspace cublasSetWorkspace_v2
 #define cublasSgemm cublasSgemm_v2
 
-#pragma GCC visibility push(hidden)
-extern "C" {
-const char *cublasGetStatusString(cublasStatus_t status);
-cublasStatus_t cublasCreate_v2(cublasHandle_t *handle);
-cublasStatus_t cublasDestroy_v2(cublasHandle_t handle);
-cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream);
-cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t size);
-cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode);
-cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
-                              int k, const float *alpha, const float *A, int lda, const float *B, int ldb,
-                              const float *beta, float *C, int ldc);
-cublasStatus_t cublasSgemmBatched(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m,
-                                  int n, int k, const float *alpha, const float *const A[], int lda,
-                                  const float *const B[], int ldb, const float *beta, float *const C[], int ldc,
-                                  int batchCount);
-cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
-                                         int m, int n, int k, const float *alpha, const float *A, int lda,
-                                         long long strideA, const float *B, int ldb, long long strideB,
-                                         const float *beta, float *C, int ldc, long long strideC, int batchCount);
-cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
-                            int k, const void *alpha, const void *A, cudaDataType Atype, int lda, const void *B,
-                            cudaDataType Btype, int ldb, const void *beta, void *C, cudaDataType Ctype, int ldc,
-                            cublasComputeType_t computeType, cublasGemmAlgo_t algo);
-cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m,
-                                   int n, int k, const void *alpha, const void *const A[], cudaDataType Atype, int lda,
-                                   const void *const B[], cudaDataType Btype, int ldb, const void *beta,
-                                   void *const C[], cudaDataType Ctype, int ldc, int batchCount,
-                                   cublasComputeType_t computeType, cublasGemmAlgo_t algo);
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
-                                          int m, int n, int k, const void *alpha, const void *A, cudaDataType Atype,
-                                          int lda, long long strideA, const void *B, cudaDataType Btype, int ldb,
-                                          long long strideB, const void *beta, void *C, cudaDataType Ctype, int ldc,
-                                          long long strideC, int batchCount, cublasComputeType_t computeType,
-                                          cublasGemmAlgo_t algo);
-cublasStatus_t cublasStrsmBatched(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo,
-                                  cublasOperation_t trans, cublasDiagType_t diag, int m, int n, const float *alpha,
-                                  const float *const A[], int lda, float *const B[], int ldb, int batchCount);
-}
-#pragma GCC visibility pop
+namespace lazy_cublas {
+
+// The library's function of this name: attention never calls one, so cuBLAS is opened at the first call.
+__attribute__((visibility("hidden"))) void *find(const char *name);
+
+template <class Signature> struct Function;
+template <class Result, class... P> struct Function<Result(P...)> {
+    const char *name;
+    Result operator()(P... arguments) const { return reinterpret_cast<Result (*)(P...)>(find(name))(arguments...); }
+};
+
+} // namespace lazy_cublas
+
+constexpr lazy_cublas::Function<const char *(cublasStatus_t status)> cublasGetStatusString = {"cublasGetStatusString"};
+constexpr lazy_cublas::Function<cublasStatus_t(cublasHandle_t *handle)> cublasCreate_v2 = {"cublasCreate_v2"};
+constexpr lazy_cublas::Function<cublasStatus_t(cublasHandle_t handle)> cublasDestroy_v2 = {"cublasDestroy_v2"};
+constexpr lazy_cublas::Function<cublasStatus_t(cublasHandle_t handle, cudaStream_t stream)> cublasSetStream_v2 = {
+    "cublasSetStream_v2"};
+constexpr lazy_cublas::Function<cublasStatus_t(cublasHandle_t handle, void *workspace, size_t size)>
+    cublasSetWorkspace_v2 = {"cublasSetWorkspace_v2"};
+constexpr lazy_cublas::Function<cublasStatus_t(cublasHandle_t handle, cublasMath_t mode)> cublasSetMathMode = {
+    "cublasSetMathMode"};
+constexpr lazy_cublas::Function<cublasStatus_t(
+    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const float *alpha,
+    const float *A, int lda, const float *B, int ldb, const float *beta, float *C, int ldc)>
+    cublasSgemm_v2 = {"cublasSgemm_v2"};
+constexpr lazy_cublas::Function<cublasStatus_t(cublasHandle_t handle, cublasOperation_t transa,
+                                               cublasOperation_t transb, int m, int n, int k, const float *alpha,
+                                               const float *const A[], int lda, const float *const B[], int ldb,
+                                               const float *beta, float *const C[], int ldc, int batchCount)>
+    cublasSgemmBatched = {"cublasSgemmBatched"};
+constexpr lazy_cublas::Function<cublasStatus_t(
+    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const float *alpha,
+    const float *A, int lda, long long strideA, const float *B, int ldb, long long strideB, const float *beta, float *C,
+    int ldc, long long strideC, int batchCount)>
+    cublasSgemmStridedBatched = {"cublasSgemmStridedBatched"};
+constexpr lazy_cublas::Function<cublasStatus_t(
+    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const void *alpha,
+    const void *A, cudaDataType Atype, int lda, const void *B, cudaDataType Btype, int ldb, const void *beta, void *C,
+    cudaDataType Ctype, int ldc, cublasComputeType_t computeType, cublasGemmAlgo_t algo)>
+    cublasGemmEx = {"cublasGemmEx"};
+constexpr lazy_cublas::Function<cublasStatus_t(
+    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const void *alpha,
+    const void *const A[], cudaDataType Atype, int lda, const void *const B[], cudaDataType Btype, int ldb,
+    const void *beta, void *const C[], cudaDataType Ctype, int ldc, int batchCount, cublasComputeType_t computeType,
+    cublasGemmAlgo_t algo)>
+    cublasGemmBatchedEx = {"cublasGemmBatchedEx"};
+constexpr lazy_cublas::Function<cublasStatus_t(
+    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const void *alpha,
+    const void *A, cudaDataType Atype, int lda, long long strideA, const void *B, cudaDataType Btype, int ldb,
+    long long strideB, const void *beta, void *C, cudaDataType Ctype, int ldc, long long strideC, int batchCount,
+    cublasComputeType_t computeType, cublasGemmAlgo_t algo)>
+    cublasGemmStridedBatchedEx = {"cublasGemmStridedBatchedEx"};
+constexpr lazy_cublas::Function<cublasStatus_t(
+    cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo, cublasOperation_t trans, cublasDiagType_t diag,
+    int m, int n, const float *alpha, const float *const A[], int lda, float *const B[], int ldb, int batchCount)>
+    cublasStrsmBatched = {"cublasStrsmBatched"};
