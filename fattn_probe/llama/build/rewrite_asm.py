@@ -8,6 +8,13 @@ from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft
 
 KEYWORDS = ("asm", "__asm__", "__asm")
 QUALIFIERS = frozenset({"volatile", "__volatile__", "goto", "inline"})
+ALIKE = (
+    (r"\.L2::\d+B", ""),  # how much of a line the L2 cache fetches is of no importance here
+    (r"\.(x\d(?:\.trans)?)\.m8n8", r".m8n8.\1"),
+    (r"^(ldmatrix\.\S*)\.shared", r"\1"),  # C++ knows the type of an address
+    (r"\.approx\.ftz", ".approx"),
+)
+"""Instructions that are one to the simulator: a pattern, and what to write for it."""
 ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\"}
 
 
@@ -122,13 +129,16 @@ def _function(text: str, operands: int | None, known_ptx: frozenset[str]) -> str
     """The function for PTX text, with its immediates and special registers in the name (`_16`, `_laneid`), or without.
 
     None for PTX that the simulator lacks or would get wrong: anything but a single instruction with its operands in
-    order, %0 first. `cp.async.cg.shared.global.L2::64B` is `cp_async_cg_shared_global_L2_64B`.
+    order, %0 first. `cp.async.cg.shared.global.L2::64B [%0], [%1], 16;` is `cp_async_cg_shared_global_16`.
     """
     used = dict.fromkeys(re.findall(r"%(\d+)", text.replace("%%", "")))
     instructions = [line for line in re.split(r"[;\n]", text) if line.strip()]
     if operands is None or len(instructions) != 1 or list(map(int, used)) != list(range(operands)):
         return None
-    name = _mnemonic(text).replace("::", "_").replace(".", "_")
+    name = _mnemonic(text)
+    for pattern, replacement in ALIKE:
+        name = re.sub(pattern, replacement, name)
+    name = name.replace("::", "_").replace(".", "_")
     _, written = (*text.replace("%%", "%").split(None, 1), "")[:2]
     named = re.findall(r"(?<![%\w.])(?:%([a-z]\w*)|(\d+))(?![\w.])", written)
     longer = name + "".join(f"_{register or number}" for register, number in named)

@@ -90,17 +90,28 @@ template <int tiles, bool transposed, class... Ts> SIMT_UNCHECKED void ldmatrix(
     int i = 0;
     (set_word(results, registers.out[i++][self->lane]), ...);
 }
-template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x2_b16(T &a, T &b, const void *address) {
-    ldmatrix<2, false>(address, a, b);
+// Of an address: a pointer, or one in shared memory.
+SIMT_PART inline const void *pointer_of(const void *address) { return address; }
+SIMT_PART inline const void *pointer_of(uint32_t address) { return shared_pointer(address); }
+template <class T, class Address> SIMT_PART void ldmatrix_sync_aligned_m8n8_x1_b16(T &a, Address address) {
+    ldmatrix<1, false>(pointer_of(address), a);
 }
-template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x4_b16(T &a, T &b, T &c, T &d, const void *address) {
-    ldmatrix<4, false>(address, a, b, c, d);
+template <class T, class Address> SIMT_PART void ldmatrix_sync_aligned_m8n8_x1_trans_b16(T &a, Address address) {
+    ldmatrix<1, true>(pointer_of(address), a);
 }
-template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x2_trans_b16(T &a, T &b, const void *address) {
-    ldmatrix<2, true>(address, a, b);
+template <class T, class Address> SIMT_PART void ldmatrix_sync_aligned_m8n8_x2_b16(T &a, T &b, Address address) {
+    ldmatrix<2, false>(pointer_of(address), a, b);
 }
-template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x4_trans_b16(T &a, T &b, T &c, T &d, const void *address) {
-    ldmatrix<4, true>(address, a, b, c, d);
+template <class T, class Address> SIMT_PART void ldmatrix_sync_aligned_m8n8_x2_trans_b16(T &a, T &b, Address address) {
+    ldmatrix<2, true>(pointer_of(address), a, b);
+}
+template <class T, class Address>
+SIMT_PART void ldmatrix_sync_aligned_m8n8_x4_b16(T &a, T &b, T &c, T &d, Address address) {
+    ldmatrix<4, false>(pointer_of(address), a, b, c, d);
+}
+template <class T, class Address>
+SIMT_PART void ldmatrix_sync_aligned_m8n8_x4_trans_b16(T &a, T &b, T &c, T &d, Address address) {
+    ldmatrix<4, true>(pointer_of(address), a, b, c, d);
 }
 
 // The `i`-th operand of a matrix instruction, if it is one of the results.
@@ -190,11 +201,9 @@ SIMT_PART void mma_sync_aligned_m8n8k4_row_row_f16_f16_f16_f16(D &d0, D &d1, D &
     matrix_instruction<2, 2>("mma.m8n8k4.f16.f16", mma_m8n8k4_f16, d0, d1, d2, d3, a0, a1, b0, b1);
 }
 
-inline void cp_async(uint32_t shared, const void *global) { copy_async(shared_pointer(shared), global); }
-inline void cp_async_cg_shared_global(uint32_t shared, const void *global) { cp_async(shared, global); }
-inline void cp_async_cg_shared_global_L2_64B(uint32_t shared, const void *global) { cp_async(shared, global); }
-inline void cp_async_cg_shared_global_L2_128B(uint32_t shared, const void *global) { cp_async(shared, global); }
-inline void cp_async_cg_shared_global_L2_256B(uint32_t shared, const void *global) { cp_async(shared, global); }
+inline void cp_async_cg_shared_global_16(uint32_t shared, const void *global) {
+    copy_async(shared_pointer(shared), global);
+}
 inline void cp_async_wait_all() { wait_for_copies(); }
 inline void prefetch_global_L2(const void *) {}
 

@@ -8,48 +8,6 @@
 namespace simt {
 namespace ptx {
 
-// With a state space: addresses in shared memory.
-template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x1_shared_b16(T &a, uint32_t address) {
-    ldmatrix<1, false>(shared_pointer(address), a);
-}
-template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x2_shared_b16(T &a, T &b, uint32_t address) {
-    ldmatrix<2, false>(shared_pointer(address), a, b);
-}
-template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x4_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
-    ldmatrix<4, false>(shared_pointer(address), a, b, c, d);
-}
-template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x1_trans_shared_b16(T &a, uint32_t address) {
-    ldmatrix<1, true>(shared_pointer(address), a);
-}
-template <class T> SIMT_PART void ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(T &a, T &b, uint32_t address) {
-    ldmatrix<2, true>(shared_pointer(address), a, b);
-}
-template <class T>
-SIMT_PART void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
-    ldmatrix<4, true>(shared_pointer(address), a, b, c, d);
-}
-
-// The same with the number of matrices first.
-template <class T> SIMT_PART void ldmatrix_sync_aligned_x1_m8n8_shared_b16(T &a, uint32_t address) {
-    ldmatrix_sync_aligned_m8n8_x1_shared_b16(a, address);
-}
-template <class T> SIMT_PART void ldmatrix_sync_aligned_x2_m8n8_shared_b16(T &a, T &b, uint32_t address) {
-    ldmatrix_sync_aligned_m8n8_x2_shared_b16(a, b, address);
-}
-template <class T> SIMT_PART void ldmatrix_sync_aligned_x4_m8n8_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
-    ldmatrix_sync_aligned_m8n8_x4_shared_b16(a, b, c, d, address);
-}
-template <class T> SIMT_PART void ldmatrix_sync_aligned_x1_trans_m8n8_shared_b16(T &a, uint32_t address) {
-    ldmatrix_sync_aligned_m8n8_x1_trans_shared_b16(a, address);
-}
-template <class T> SIMT_PART void ldmatrix_sync_aligned_x2_trans_m8n8_shared_b16(T &a, T &b, uint32_t address) {
-    ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(a, b, address);
-}
-template <class T>
-SIMT_PART void ldmatrix_sync_aligned_x4_trans_m8n8_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
-    ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(a, b, c, d, address);
-}
-
 // C and D in registers of their own: the instruction that has one set of registers for both, on a copy.
 template <class D, class A, class B, class C>
 SIMT_PART void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
@@ -106,36 +64,18 @@ template <class... Sizes>
 void cp_async_ca_shared_global(uint32_t shared, const void *global, int bytes, Sizes... read) {
     copy_some(shared, global, bytes, read...);
 }
-// How much of a line the L2 cache fetches is of no importance here.
-template <class... Sizes> void cp_async_cg_shared_global_L2_64B(uint32_t shared, const void *global, Sizes... sizes) {
-    copy_some(shared, global, sizes...);
-}
-template <class... Sizes> void cp_async_cg_shared_global_L2_128B(uint32_t shared, const void *global, Sizes... sizes) {
-    copy_some(shared, global, sizes...);
-}
-template <class... Sizes> void cp_async_cg_shared_global_L2_256B(uint32_t shared, const void *global, Sizes... sizes) {
-    copy_some(shared, global, sizes...);
-}
-template <class... Sizes> void cp_async_ca_shared_global_L2_64B(uint32_t shared, const void *global, Sizes... sizes) {
-    copy_some(shared, global, sizes...);
-}
-template <class... Sizes> void cp_async_ca_shared_global_L2_128B(uint32_t shared, const void *global, Sizes... sizes) {
-    copy_some(shared, global, sizes...);
-}
-template <class... Sizes> void cp_async_ca_shared_global_L2_256B(uint32_t shared, const void *global, Sizes... sizes) {
-    copy_some(shared, global, sizes...);
-}
-inline void cp_async_cg_shared_global_16(uint32_t shared, const void *global) { cp_async(shared, global); }
 inline void cp_async_cg_shared_global_16(uint32_t shared, const void *global, int read) {
     copy_some(shared, global, 16, read);
 }
-inline void cp_async_ca_shared_global_4(uint32_t shared, const void *global) {
-    cp_async_cg_shared_global(shared, global, 4);
+template <class... Read> void cp_async_ca_shared_global_4(uint32_t shared, const void *global, Read... read) {
+    copy_some(shared, global, 4, read...);
 }
-inline void cp_async_ca_shared_global_8(uint32_t shared, const void *global) {
-    cp_async_cg_shared_global(shared, global, 8);
+template <class... Read> void cp_async_ca_shared_global_8(uint32_t shared, const void *global, Read... read) {
+    copy_some(shared, global, 8, read...);
 }
-inline void cp_async_ca_shared_global_16(uint32_t shared, const void *global) { cp_async(shared, global); }
+template <class... Read> void cp_async_ca_shared_global_16(uint32_t shared, const void *global, Read... read) {
+    copy_some(shared, global, 16, read...);
+}
 inline void griddepcontrol_wait() { wait_for_kernels(); }
 inline void griddepcontrol_launch_dependents() { trigger_dependents(); }
 inline void cp_async_commit_group() { commit_copies(); }
@@ -150,11 +90,8 @@ template <class T> void mov_u32_warpid(T &warp) { warp = static_cast<T>(self->wa
 
 template <class T> void cvt_rn_bf16_f32(T &result, float x) { result = static_cast<T>(bfloat_of_float(x)); }
 inline void ex2_approx_f32(float &result, float x) { result = ex2_approx(x); }
-inline void ex2_approx_ftz_f32(float &result, float x) { result = ex2_approx(x); }
 inline void lg2_approx_f32(float &result, float x) { result = lg2_approx(x); }
-inline void lg2_approx_ftz_f32(float &result, float x) { result = lg2_approx(x); }
 inline void rcp_approx_f32(float &result, float x) { result = rcp_approx(x); }
-inline void rcp_approx_ftz_f32(float &result, float x) { result = rcp_approx(x); }
 inline void tanh_approx_f32(float &result, float x) { result = tanh_approx(x); }
 template <class T> void prmt_b32(T &result, uint32_t a, uint32_t b, uint32_t selector) {
     result = static_cast<T>(__byte_perm(a, b, selector));

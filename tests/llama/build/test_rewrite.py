@@ -12,7 +12,7 @@ from tests.llama.build.rewriting import squeezed
 
 PTX = frozenset(
     (
-        *("movmatrix_sync_aligned_m8n8_trans_b16", "cp_async_wait_all", "cp_async_cg_shared_global_L2_256B"),
+        *("movmatrix_sync_aligned_m8n8_trans_b16", "cp_async_wait_all", "cp_async_cg_shared_global_16"),
         *("ldmatrix_sync_aligned_m8n8_x2_b16", "mma_sync_aligned_m8n8k16_row_col_s32_s8_s8_s32"),
     )
 )
@@ -225,7 +225,7 @@ def test_lanes_of_an_amd_wave_wait_where_upstream_relies_on_their_lockstep(hip):
         ('asm volatile("cp.async.wait_all;");', "simt::ptx::cp_async_wait_all();"),
         (
             'asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" : : "r"(dst), "l"(src));',
-            "simt::ptx::cp_async_cg_shared_global_L2_256B( (dst), (src));",
+            "simt::ptx::cp_async_cg_shared_global_16( (dst), (src));",
         ),
         (
             'asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(ret) : "r"(x));',
@@ -258,25 +258,25 @@ CHOSEN = """asm volatile(
 #if WIDE
     "cp.async.cg.shared.global.L2::256B [%0], [%1], 16;"
 #else
-    "cp.async.cg.shared.global "
+    "cp.async.ca.shared.global "
     "[%0], [%1], 16;"
 #endif
     ::"r"(to), "l"(from));"""
 
 
 def test_a_text_that_the_preprocessor_chooses_is_a_call_in_each_branch():
-    result = rewrite(CHOSEN, "file.cu", PTX | {"cp_async_cg_shared_global"})
+    result = rewrite(CHOSEN, "file.cu", PTX | {"cp_async_ca_shared_global"})
     assert [line.replace("  ", " ").strip() for line in result.text.split("\n")] == [
         "",
         "#if WIDE",
-        "simt::ptx::cp_async_cg_shared_global_L2_256B",
+        "simt::ptx::cp_async_cg_shared_global_16",
         "#else",
-        "simt::ptx::cp_async_cg_shared_global",
+        "simt::ptx::cp_async_ca_shared_global",
         "",
         "#endif",
         "((to), (from));",
     ]
-    assert rewrite(CHOSEN, "file.cu", PTX).unknown_ptx == (("cp.async.cg.shared.global", 1),)
+    assert rewrite(CHOSEN, "file.cu", PTX).unknown_ptx == (("cp.async.ca.shared.global", 1),)
 
 
 @pytest.mark.parametrize(
