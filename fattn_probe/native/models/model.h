@@ -159,7 +159,8 @@ class Model {
         params.n_batch = params.n_ubatch = std::max(1, std::min(options_.batch, needed * options_.sequences));
         params.n_seq_max = options_.sequences;
         params.n_threads = params.n_threads_batch = options_.threads;
-        params.flash_attn_type = options_.flash_attn ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        params.flash_attn_type =
+            options_.without_flash_attn ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_ENABLED;
         params.type_k = options_.type_k;
         params.type_v = options_.type_v;
         params.swa_full = false;

@@ -9,20 +9,12 @@
 #include <stdexcept>
 #include <string>
 
-// The model or the command line is wrong: exit status 2.
-struct InputError : std::runtime_error {
+template <int exit_status> struct Error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
-
-// The machine cannot do it, for lack of memory or of room on the disk: exit status 3.
-struct MachineError : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
-
-// The run is lost: exit status 4.
-struct LostError : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
+using InputError = Error<2>;   // the model or the command line is wrong
+using MachineError = Error<3>; // for lack of memory or of room on the disk
+using LostError = Error<4>;    // the run is lost
 
 struct Options {
     std::string model_path;
@@ -40,7 +32,7 @@ struct Options {
     ggml_type type_v = GGML_TYPE_F16;
     std::set<int> layers; // empty: all
     bool every = false;   // every evaluation, not only the last of the prompt and the last of all
-    bool flash_attn = true;
+    bool without_flash_attn = false;
     bool walk = false;                // say what each tensor holds, instead of writing the attention ops
     bool on_device = false;           // the model runs on a CUDA device
     std::set<std::string> device_ops; // ggml's names of the ops that run on it; with walk: on it too
@@ -88,22 +80,6 @@ inline bool parse_numbers(Options &options, const std::string &flag, const std::
     return true;
 }
 
-// Sets the option of a flag without a value; false if there is none.
-inline bool parse_switch(Options &options, const std::string &flag) {
-    if (flag == "--every") {
-        options.every = true;
-    } else if (flag == "--no-flash-attn") {
-        options.flash_attn = false;
-    } else if (flag == "--walk") {
-        options.walk = true;
-    } else if (flag == "--on-device") {
-        options.on_device = true;
-    } else {
-        return false;
-    }
-    return true;
-}
-
 inline Options parse_options(int argc, char **argv) {
     if (argc < 3) {
         throw InputError("usage: fattn-capture model.gguf raw.bin [--prompt FILE | --tokens N] ...");
@@ -113,7 +89,12 @@ inline Options parse_options(int argc, char **argv) {
     options.raw_path = argv[2];
     for (int i = 3; i < argc; i++) {
         const std::string flag = argv[i];
-        if (parse_switch(options, flag)) {
+        if (bool *const set = flag == "--every"           ? &options.every
+                              : flag == "--no-flash-attn" ? &options.without_flash_attn
+                              : flag == "--walk"          ? &options.walk
+                              : flag == "--on-device"     ? &options.on_device
+                                                          : nullptr) {
+            *set = true;
             continue;
         }
         if (i + 1 == argc) {

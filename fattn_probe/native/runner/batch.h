@@ -13,33 +13,25 @@
 #include <csignal>
 #include <cstdio>
 #include <iostream>
+#include <sstream>
 #include <string>
-#include <vector>
-
-#if defined(__linux__)
 #include <sys/prctl.h>
-#endif
+#include <vector>
 
 inline void answer(const std::string &word) {
     std::printf("fattn-runner: %s\n", word.c_str());
     std::fflush(stdout);
 }
 
-inline void end_with_parent() {
-#if defined(__linux__)
-    prctl(PR_SET_PDEATHSIG, SIGKILL); // a case that hangs ends with the parent process
-#endif
-}
+// A case that hangs ends with the parent process.
+inline void end_with_parent() { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 
 // The fields of a line; missing ones are empty.
 inline std::vector<std::string> fields_of(const std::string &line, size_t count) {
-    std::vector<std::string> fields(1);
-    for (const char letter : line) {
-        if (letter == '\t') {
-            fields.emplace_back();
-        } else {
-            fields.back() += letter;
-        }
+    std::vector<std::string> fields;
+    std::istringstream text(line);
+    for (std::string field; std::getline(text, field, '\t');) {
+        fields.push_back(field);
     }
     fields.resize(std::max(count, fields.size()));
     return fields;

@@ -8,7 +8,7 @@
 #include <execinfo.h>
 #include <unistd.h>
 
-#if defined(SIGSTKSZ) && !defined(__SANITIZE_ADDRESS__) // AddressSanitizer reports crashes itself
+#if !defined(__SANITIZE_ADDRESS__) // AddressSanitizer reports crashes itself
 
 // Prints `fattn-runner: frame MODULE+0xOFFSET`, innermost first, and has the signal end the process.
 inline void report_crash(int number) {

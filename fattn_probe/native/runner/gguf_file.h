@@ -15,6 +15,7 @@
 #include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <type_traits>
 #include <unistd.h>
 #include <vector>
 
@@ -51,26 +52,13 @@ class MappedFile {
     size_t size_ = 0;
 };
 
-// The GGUF type of a C++ type.
-template <typename T> struct GgufType;
-template <> struct GgufType<uint32_t> {
-    static constexpr gguf_type value = GGUF_TYPE_UINT32;
-};
-template <> struct GgufType<int32_t> {
-    static constexpr gguf_type value = GGUF_TYPE_INT32;
-};
-template <> struct GgufType<float> {
-    static constexpr gguf_type value = GGUF_TYPE_FLOAT32;
-};
-template <> struct GgufType<uint64_t> {
-    static constexpr gguf_type value = GGUF_TYPE_UINT64;
-};
-template <> struct GgufType<int64_t> {
-    static constexpr gguf_type value = GGUF_TYPE_INT64;
-};
-template <> struct GgufType<double> {
-    static constexpr gguf_type value = GGUF_TYPE_FLOAT64;
-};
+// The GGUF type of a C++ type of 4 or 8 bytes.
+template <typename T>
+constexpr gguf_type gguf_type_of = std::is_same_v<T, float>    ? GGUF_TYPE_FLOAT32
+                                   : std::is_same_v<T, double> ? GGUF_TYPE_FLOAT64
+                                   : std::is_signed_v<T>       ? sizeof(T) == 4 ? GGUF_TYPE_INT32 : GGUF_TYPE_INT64
+                                   : sizeof(T) == 4            ? GGUF_TYPE_UINT32
+                                                               : GGUF_TYPE_UINT64;
 
 class GgufFile {
   public:
@@ -109,13 +97,13 @@ class GgufFile {
 
     template <typename T> T value(const std::string &key) const {
         T value;
-        std::memcpy(&value, find(key, GgufType<T>::value, 1).data, sizeof(T));
+        std::memcpy(&value, find(key, gguf_type_of<T>, 1).data, sizeof(T));
         return value;
     }
 
     template <typename T> std::array<T, 4> array4(const std::string &key) const {
         std::array<T, 4> values;
-        std::memcpy(values.data(), find(key, GgufType<T>::value, 4).data, sizeof(values));
+        std::memcpy(values.data(), find(key, gguf_type_of<T>, 4).data, sizeof(values));
         return values;
     }
 
@@ -126,7 +114,7 @@ class GgufFile {
             return {};
         }
         std::vector<T> values(found->second.count);
-        std::memcpy(values.data(), find(key, GgufType<T>::value, values.size()).data, values.size() * sizeof(T));
+        std::memcpy(values.data(), find(key, gguf_type_of<T>, values.size()).data, values.size() * sizeof(T));
         return values;
     }
 

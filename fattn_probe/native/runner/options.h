@@ -53,16 +53,11 @@ inline Options parse_options(int argc, char **argv) {
             paths.push_back(word);
             continue;
         }
-        if (word == "--support-only") {
-            options.support_only = true;
-            continue;
-        }
-        if (word == "--dry") {
-            options.dry = true;
-            continue;
-        }
-        if (word == "--keep") {
-            options.keep = true;
+        if (bool *const set = word == "--support-only" ? &options.support_only
+                              : word == "--dry"        ? &options.dry
+                              : word == "--keep"       ? &options.keep
+                                                       : nullptr) {
+            *set = true;
             continue;
         }
         if (word == "--batch" || word == "--fork") {

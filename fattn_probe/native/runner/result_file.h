@@ -17,7 +17,7 @@ class ResultFile {
 
     template <typename T> void set(const char *key, const T *values, size_t count) {
         add_key(key, GGUF_TYPE_ARRAY);
-        add<uint32_t>(fields_, GgufType<T>::value);
+        add<uint32_t>(fields_, gguf_type_of<T>);
         add<uint64_t>(fields_, count);
         fields_.append(reinterpret_cast<const char *>(values), count * sizeof(T));
     }

@@ -1,4 +1,4 @@
-#include "check_global.h"
+#include "check_memory.h"
 
 #include "attempt.h"
 #include "check_host.h"
@@ -8,7 +8,6 @@
 #include "check_writers.h"
 #include "finding.h"
 #include "host_memory.h"
-#include "overwrite.h"
 #include "worker.h"
 
 #include <algorithm>

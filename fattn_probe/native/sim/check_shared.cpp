@@ -1,8 +1,7 @@
-#include "check_shared.h"
+#include "check_memory.h"
 
 #include "finding.h"
 #include "host_memory.h"
-#include "overwrite.h"
 #include "worker.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 #include "check_writers.h"
 
 #include "attempt.h"
-#include "check_global.h"
 #include "check_host.h"
+#include "check_memory.h"
 #include "check_order.h"
 #include "check_words.h"
 #include "environment.h"

@@ -250,9 +250,7 @@ void count_ldmatrix(const void *const *rows, int tiles) {
         for (uint32_t row = 0; row < 8; row++) {
             add_lane(access, row, static_cast<const char *>(rows[8 * tile + static_cast<int>(row)]), 16);
         }
-        const Wavefronts wavefronts = store_wavefronts_of(access);
-        tally.wavefronts += wavefronts.all;
-        tally.conflicts += wavefronts.conflicts;
+        tally.add(store_wavefronts_of(access));
     }
 }
 

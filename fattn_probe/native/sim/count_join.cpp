@@ -38,41 +38,33 @@ bool are_of_one_loop(const Instructions &all, const Turn &turn, const Turn &othe
     return turn.size() == other.size() && begins_with(all, turn, other);
 }
 
-class Turns {
-  public:
-    explicit Turns(const Instructions &all) : all_(all) {
-        std::unordered_map<const void *, size_t> last;
-        size_t first = 0;
-        for (size_t i = 0; i < all.size(); i++) {
-            const auto [found, is_new] = last.try_emplace(all[i].place, i);
-            if (!is_new && found->second >= first) {
-                add({first, found->second});
-                add({found->second, i});
-                first = i;
-            }
-            found->second = i;
-        }
-        add({first, all.size()});
-    }
-
-    const std::vector<Turn> &get() const { return turns_; }
-
-  private:
-    // The last turn of a loop ends where the first one did; what follows is no part of it.
-    void add(Turn turn) {
-        if (!turns_.empty() && turns_.back().size() < turn.size() && begins_with(all_, turn, turns_.back())) {
-            const size_t end = turn.first + turns_.back().size();
-            turns_.push_back({turn.first, end});
+std::vector<Turn> turns_of(const Instructions &all) {
+    std::vector<Turn> turns;
+    const auto add = [&](Turn turn) {
+        // The last turn of a loop ends where the first one did; what follows is no part of it.
+        if (!turns.empty() && turns.back().size() < turn.size() && begins_with(all, turn, turns.back())) {
+            const size_t end = turn.first + turns.back().size();
+            turns.push_back({turn.first, end});
             turn.first = end;
         }
         if (turn.size() != 0) {
-            turns_.push_back(turn);
+            turns.push_back(turn);
         }
+    };
+    std::unordered_map<const void *, size_t> last;
+    size_t first = 0;
+    for (size_t i = 0; i < all.size(); i++) {
+        const auto [found, is_new] = last.try_emplace(all[i].place, i);
+        if (!is_new && found->second >= first) {
+            add({first, found->second});
+            add({found->second, i});
+            first = i;
+        }
+        found->second = i;
     }
-
-    const Instructions &all_;
-    std::vector<Turn> turns_;
-};
+    add({first, all.size()});
+    return turns;
+}
 
 size_t unrolled_turns(size_t accesses) {
     const size_t turns = accesses_of_an_unrolled_body / accesses;
@@ -207,8 +199,7 @@ void split(Instructions &instructions) {
 }
 
 std::vector<uint32_t> blocks_of(const Instructions &instructions) {
-    const Turns found(instructions);
-    const std::vector<Turn> &turns = found.get();
+    const std::vector<Turn> turns = turns_of(instructions);
     std::vector<uint32_t> blocks(instructions.size());
     uint32_t block = 0;
     bool unrolled_before = false; // a loop of as many turns as are unrolled

@@ -36,8 +36,7 @@ void Tally::add_shared(MemoryOperation kind, const WarpAccess &access) {
                                                                   : store_wavefronts_of(access);
     SharedTally &tally = shared[static_cast<size_t>(kind)];
     tally.instructions++;
-    tally.wavefronts += wavefronts.all;
-    tally.conflicts += wavefronts.conflicts;
+    tally.add(wavefronts);
 }
 
 void Tally::add_global(const Allocation *allocation, MemoryOperation kind, const WarpAccess &access, uint32_t sectors) {

@@ -20,6 +20,11 @@ struct SharedTally {
     uint64_t instructions = 0;
     uint64_t wavefronts = 0;
     uint64_t conflicts = 0;
+
+    void add(const Wavefronts &more) {
+        wavefronts += more.all;
+        conflicts += more.conflicts;
+    }
 };
 struct GlobalTally {
     uint64_t instructions = 0;

@@ -188,57 +188,34 @@ Resources resources_of(const Description &kernel) {
 
 int device_attribute(cudaDeviceAttr attribute) {
     const cudaDeviceProp &p = device_properties();
-    switch (attribute) {
-    case cudaDevAttrMultiProcessorCount:
-        return p.multiProcessorCount;
-    case cudaDevAttrComputeCapabilityMajor:
-        return p.major;
-    case cudaDevAttrComputeCapabilityMinor:
-        return p.minor;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-        return static_cast<int>(p.sharedMemPerBlock);
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-        return static_cast<int>(p.sharedMemPerBlockOptin);
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-        return static_cast<int>(p.sharedMemPerMultiprocessor);
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-        return p.maxThreadsPerMultiProcessor;
-    case cudaDevAttrWarpSize:
-        return p.warpSize;
-    case cudaDevAttrL2CacheSize:
-        return p.l2CacheSize;
-    case cudaDevAttrIntegrated:
-        return p.integrated;
-    case cudaDevAttrMaxThreadsPerBlock:
-        return p.maxThreadsPerBlock;
-    case cudaDevAttrMaxBlockDimX:
-        return p.maxThreadsDim[0];
-    case cudaDevAttrMaxBlockDimY:
-        return p.maxThreadsDim[1];
-    case cudaDevAttrMaxBlockDimZ:
-        return p.maxThreadsDim[2];
-    case cudaDevAttrMaxGridDimX:
-        return p.maxGridSize[0];
-    case cudaDevAttrMaxGridDimY:
-        return p.maxGridSize[1];
-    case cudaDevAttrMaxGridDimZ:
-        return p.maxGridSize[2];
-    case cudaDevAttrMaxRegistersPerBlock:
-        return p.regsPerBlock;
-    case cudaDevAttrMaxRegistersPerMultiprocessor:
-        return p.regsPerMultiprocessor;
-    case cudaDevAttrMaxBlocksPerMultiprocessor:
-        return p.maxBlocksPerMultiProcessor;
-    case cudaDevAttrReservedSharedMemoryPerBlock:
-        return static_cast<int>(p.reservedSharedMemPerBlock);
-    case cudaDevAttrClockRate:
-        return static_cast<int>(number("clockRate"));
-    case cudaDevAttrManagedMemory:
-    case cudaDevAttrConcurrentManagedAccess:
-        return 1;
-    default:
-        return 0; // no other feature is simulated
-    }
+    static const std::map<cudaDeviceAttr, long long> known = {
+        {cudaDevAttrMultiProcessorCount, p.multiProcessorCount},
+        {cudaDevAttrComputeCapabilityMajor, p.major},
+        {cudaDevAttrComputeCapabilityMinor, p.minor},
+        {cudaDevAttrMaxSharedMemoryPerBlock, p.sharedMemPerBlock},
+        {cudaDevAttrMaxSharedMemoryPerBlockOptin, p.sharedMemPerBlockOptin},
+        {cudaDevAttrMaxSharedMemoryPerMultiprocessor, p.sharedMemPerMultiprocessor},
+        {cudaDevAttrMaxThreadsPerMultiProcessor, p.maxThreadsPerMultiProcessor},
+        {cudaDevAttrWarpSize, p.warpSize},
+        {cudaDevAttrL2CacheSize, p.l2CacheSize},
+        {cudaDevAttrIntegrated, p.integrated},
+        {cudaDevAttrMaxThreadsPerBlock, p.maxThreadsPerBlock},
+        {cudaDevAttrMaxBlockDimX, p.maxThreadsDim[0]},
+        {cudaDevAttrMaxBlockDimY, p.maxThreadsDim[1]},
+        {cudaDevAttrMaxBlockDimZ, p.maxThreadsDim[2]},
+        {cudaDevAttrMaxGridDimX, p.maxGridSize[0]},
+        {cudaDevAttrMaxGridDimY, p.maxGridSize[1]},
+        {cudaDevAttrMaxGridDimZ, p.maxGridSize[2]},
+        {cudaDevAttrMaxRegistersPerBlock, p.regsPerBlock},
+        {cudaDevAttrMaxRegistersPerMultiprocessor, p.regsPerMultiprocessor},
+        {cudaDevAttrMaxBlocksPerMultiprocessor, p.maxBlocksPerMultiProcessor},
+        {cudaDevAttrReservedSharedMemoryPerBlock, p.reservedSharedMemPerBlock},
+        {cudaDevAttrManagedMemory, 1},
+        {cudaDevAttrConcurrentManagedAccess, 1},
+        {cudaDevAttrClockRate, number("clockRate")},
+    };
+    const auto found = known.find(attribute);
+    return found != known.end() ? static_cast<int>(found->second) : 0; // no other feature is simulated
 }
 
 namespace {

@@ -22,16 +22,14 @@ SymbolAccess check_symbols(const char *address, size_t bytes);
 // The rewriter puts SIMT_GUARD behind the declaration of a variable. g++ places those that are static, and those with
 // an initial value, apart from the others, each in the order of their declarations or backwards.
 #if defined(SIMT_CHECK)
-#define SIMT_GUARD_MEMORY(storage, name)                                                                               \
-    [[gnu::used, gnu::aligned(1)]] storage char simt_guard_##name[simt::symbol_guard_bytes];                           \
+#define SIMT_GUARD_OF(storage, name, bytes, ...)                                                                       \
+    [[gnu::used, gnu::aligned(1)]] storage char simt_guard_##name[bytes] __VA_ARGS__;                                  \
     [[gnu::constructor]] static void simt_add_guard_##name() {                                                         \
         simt::add_guard(simt_guard_##name, sizeof(simt_guard_##name));                                                 \
     }
+#define SIMT_GUARD_MEMORY(storage, name) SIMT_GUARD_OF(storage, name, simt::symbol_guard_bytes)
 #define SIMT_INITIALISED_GUARD_MEMORY(storage, name)                                                                   \
-    [[gnu::used, gnu::aligned(1)]] storage char simt_initialised_##name[simt::initialised_guard_bytes] = {1};          \
-    [[gnu::constructor]] static void simt_add_initialised_##name() {                                                   \
-        simt::add_guard(simt_initialised_##name, sizeof(simt_initialised_##name));                                     \
-    }
+    SIMT_GUARD_OF(storage, initialised_##name, simt::initialised_guard_bytes, = {1})
 #define SIMT_GUARD(storage, name)                                                                                      \
     SIMT_GUARD_MEMORY(storage, name)                                                                                   \
     [[gnu::constructor]] static void simt_add_##name() { simt::add_symbol(#name, &name, sizeof(name)); }

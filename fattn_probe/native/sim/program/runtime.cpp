@@ -88,8 +88,7 @@ cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, s
     if (!simt::is_stream(stream)) {
         return simt::set_last_error(cudaErrorInvalidResourceHandle);
     }
-    const bool fits = pitch >= width && simt::check_fill(simt::rows(to, pitch, width, height)) == cudaSuccess;
-    if (!fits) {
+    if (pitch < width || simt::check_fill(simt::rows(to, pitch, width, height)) != cudaSuccess) {
         return simt::set_last_error(cudaErrorInvalidValue);
     }
     for (size_t row = 0; row < height; row++) {
@@ -127,10 +126,7 @@ cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit) {
-    if (value == nullptr) {
-        return simt::set_last_error(cudaErrorInvalidValue);
-    }
-    if (limit < 0 || limit >= sizeof(limits) / sizeof(*limits)) {
+    if (value == nullptr || limit < 0 || limit >= sizeof(limits) / sizeof(*limits)) {
         return simt::set_last_error(cudaErrorInvalidValue);
     }
     *value = limits[limit];

@@ -1,0 +1,25 @@
+// The checker's shadows of memory: what has been written, and by whom in this launch.
+#pragma once
+
+#include "check.h"
+#include "finding.h"
+
+namespace simt {
+
+struct GlobalShadow;
+
+// That of the allocation that holds all of an access; nullptr if none does.
+GlobalShadow *global_shadow(const char *address, size_t bytes);
+
+void check_new_block_of_launch();
+void check_global(GlobalShadow &shadow, const char *address, size_t bytes, AccessKind kind, const void *place);
+// Who has accessed each byte of a block's shared memory, and when.
+void check_shared(const char *address, size_t bytes, AccessKind kind);
+
+// A write over another thread's or block's write is a race unless the values are equal: the running thread is about to
+// overwrite `bytes` bytes at `address`; if their values change, that is `finding`. This is known only after the write,
+// so it is checked when this thread writes next, or when another thread accesses memory.
+void note_overwrite(Finding finding, const char *address, size_t bytes);
+void settle_overwrite(bool write);
+
+} // namespace simt
