@@ -38,7 +38,8 @@ from fattn_probe.machine.run.simulator import unpacked_tables
 NICE = 3
 """Compilers leave the cores to the cases that are ready, any of which may be the first failure."""
 
-MOST_IN_A_WAVE = 32
+MOST_IN_A_WAVE, WHOLE = 32, 40
+"""The most kernels of a wave while more than `WHOLE` are left: the few others would take another link."""
 HOST, UNKNOWN = 4, 64
 """The costs of a build's host code and of a build whose kernels are not known yet, as numbers of kernels."""
 LINKS = 3
@@ -155,7 +156,8 @@ class GrowingBuild:
             places |= {name: min(first, places.get(name, LAST)) for name in kernels}
         ordered = sorted(self.pending, key=lambda name: (places.get(name, LAST), -used[name], name))
         soon = not self.growth.times or places.get(next(iter(ordered), ""), LAST) < LAST - 1
-        wave = ordered[: min(jobs << self.growth.times, MOST_IN_A_WAVE) if soon else MOST_IN_A_WAVE]
+        most = len(ordered) if len(ordered) <= WHOLE else MOST_IN_A_WAVE
+        wave = ordered[: min(jobs << self.growth.times, MOST_IN_A_WAVE) if soon else most]
         return min((places.get(name, LAST) for name in wave), default=LAST), wave
 
     def worth(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, float]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.errors import InputError
-from fattn_probe.base.workers import threads
+from fattn_probe.base.workers import prepare_workers, threads
 from fattn_probe.cases.device import Target, load_devices, parse_targets
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.runner import Outcome, Planned, SuiteRunner
@@ -95,6 +95,7 @@ def run_suite(pairs: Sequence[tuple[Entry, Target]], folder: Path, runner: Suite
     `runner` has the suite's name and a session of its source; `folder` is that of the suite's file.
     """
     sessions, planned = dict[str, Session](), list[Planned]()
+    prepare_workers(SuiteRunner.__module__, "fattn_probe.llama.build.overlay")  # which only compiling needs
     with threads(2) as beside:
         if any(target.engine == "sim" for _, target in pairs):  # an empty cache gets both while the cases are read
             beside.submit(unpacked_tables)

@@ -12,7 +12,6 @@ from typing import Literal
 from fattn_probe.base.figures import clock, number_of
 from fattn_probe.base.fingerprint import Fingerprint
 from fattn_probe.base.host import cores
-from fattn_probe.base.workers import prepare_workers
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.ops.render import short
@@ -233,7 +232,6 @@ class SuiteRunner:
 
         After an interruption the results so far are in the history, and the run can be resumed.
         """
-        prepare_workers(__name__, "fattn_probe.llama.build.overlay")  # which only compiling needs
         runs = [self._begun(one) for one in planned]
         self.standing.statuses.clear()
         self.standing.cases = sum(len(one.selection.names) for one in planned)
