@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.build, pytest.mark.network]
 
 @pytest.fixture(scope="module")
 def recorded(tree):
-    return read_recording(RECORDING, ggml_types(tree), kernel_parameters(tree.root))[1]
+    return read_recording(RECORDING, ggml_types(tree.root), kernel_parameters(tree.root))[1]
 
 
 def upstream_case(hsk, nr23, kv, queries, max_bias, softcap, kind):

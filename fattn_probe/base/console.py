@@ -10,7 +10,6 @@ import json
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterable
 from typing import IO, Any, Literal, TextIO, cast
 
@@ -232,8 +231,3 @@ def show_error(error: FattnProbeError, as_json: bool) -> None:
     if as_json and not OUT.answered:
         found = {"kind": type(error).__name__, "exit_code": error.exit_code, "message": str(error)}
         show({"error": found}, str, as_json)
-
-
-def show_bug(error: BaseException) -> None:
-    """Print the traceback of an unexpected exception."""
-    NOTES.print("".join(traceback.format_exception(error)), end="", soft_wrap=True)

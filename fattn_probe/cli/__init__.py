@@ -6,13 +6,14 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
 
 from fattn_probe.base import signals
-from fattn_probe.base.console import NOTES, OUT, STDOUT, open_streams, show_bug, show_error
+from fattn_probe.base.console import NOTES, OUT, STDOUT, open_streams, show_error
 from fattn_probe.base.errors import FattnProbeError, InputError, MachineError, machine_error
 from fattn_probe.base.host import check_start
 from fattn_probe.cli.commands import Commands, wants_json
@@ -69,7 +70,7 @@ def exit_codes(as_json: bool = False) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - the process boundary
         problem = problem_of(error)
         if problem is None:
-            show_bug(error)
+            NOTES.print("".join(traceback.format_exception(error)), end="", soft_wrap=True)
             problem = FattnProbeError("This is a bug in fattn-probe, not in your input.")
         try:
             show_error(problem, as_json)

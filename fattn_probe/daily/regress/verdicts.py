@@ -67,7 +67,7 @@ class Verdicts:
         del env["FATTN_PROBE_RESOURCES"]  # the file of these figures, with their origins
         read = (known_constants(tree), vec_adds_in_f16(tree, arch_number(arch_of(target))))  # from the source's text
         build = number if checks.kernels else ""
-        words = (kernel_parameters(tree.root), ggml_types(tree), build, figures, options.repeat, options.warmup)
+        words = (kernel_parameters(tree.root), ggml_types(tree.root), build, figures, options.repeat, options.warmup)
         flags = sorted(cpu_flags(Path("/proc/cpuinfo").read_text(errors="replace")))
         machine = (platform.machine(), platform.libc_ver(), flags, cores(), versions())
         told = (FINGERPRINT.text(judged), sorted((env | given).items()), repr(read), words, machine)

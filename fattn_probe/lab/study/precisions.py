@@ -131,8 +131,8 @@ def output(variant: str, head: StudyHead, B_r: int, B_c: int, seed: int = 0) -> 
     if variant == "fp8-standard":
         return in_f16(standard_rounded(head, eights(head, Scheme(False, False), B_r, B_c, seed), B_r, per_tensor))
     scheme = SCHEMES[variant]
-    operands = eights(head, scheme, B_r, B_c, seed)
-    return in_f16(flash(head, operands, (B_r, B_c), offset_e4m3, scheme.sums) / P_OFFSET)
+    operands, rounded = eights(head, scheme, B_r, B_c, seed), lambda P: e4m3(_f32(P * P_OFFSET)).astype(np.float64)
+    return in_f16(flash(head, operands, (B_r, B_c), rounded, scheme.sums) / P_OFFSET)
 
 
 def halves(head: StudyHead) -> Operands:
@@ -208,11 +208,6 @@ def mask_of(head: StudyHead, i: slice, j: slice) -> F64 | None:
 def in_f16(x: F64) -> F64:
     """Round to f16."""
     return x.astype(np.float16).astype(np.float64)
-
-
-def offset_e4m3(P: F64) -> F64:
-    """Round 2^8 P to e4m3; the output is then 2^8 O."""
-    return e4m3(_f32(P * P_OFFSET)).astype(np.float64)
 
 
 def per_tensor(P: F64) -> F64:

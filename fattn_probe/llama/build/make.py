@@ -220,7 +220,7 @@ def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
 
     A host function that launches kernels is in a separate file if the kernels are compiled separately.
     """
-    tree, types = request.tree, ggml_types(request.tree)
+    tree, types = request.tree, ggml_types(request.tree.root)
     if case := case_of(name, sources.cases, types):
         launches = launches_file(*case.sizes)
         if kernels_apart(request.engine, request.flavour) and not case.instance and sources.launched_by(launches):

@@ -107,11 +107,6 @@ def is_cdna(arch: int) -> bool:
     return CDNA1 <= arch < RDNA1
 
 
-def has_wmma(arch: int) -> bool:
-    """Whether an architecture has AMD's matrix instructions WMMA (`amd_wmma_available`)."""
-    return arch >= RDNA3
-
-
 def has_dot2(arch: int) -> bool:
     """Whether an architecture has AMD's dot product of two f16 in f32 (`V_DOT2_F32_F16_AVAILABLE`)."""
     return arch == GFX906 or is_cdna(arch) or arch >= RDNA2

@@ -10,7 +10,7 @@ import numpy as np
 from fattn_probe.base.arrays import Indices
 from fattn_probe.cases.device import Device, Origin
 from fattn_probe.cases.op import Op, Sizes
-from fattn_probe.llama.launch.architecture import AMD, arch_number, has_wmma
+from fattn_probe.llama.launch.architecture import AMD, RDNA3, arch_number
 from fattn_probe.llama.launch.constants import Constants, default_constants
 from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.kernel import AttentionKernel, attention_of
@@ -111,7 +111,7 @@ def division_origin(launches: Sequence[LaunchRecord], device: Device, found: Geo
     if found is None:
         return launch.origin
     arch, steps = arch_number(device.arch), ntiles(found.grid) * found.grid.iter_k
-    divides = has_wmma(arch) and found.kernel.DKQ == 64 if arch >= AMD else arch >= ADA and arch != DGX_SPARK
+    divides = arch >= RDNA3 and found.kernel.DKQ == 64 if arch >= AMD else arch >= ADA and arch != DGX_SPARK
     always_divides = found.kernel.family.stream_k and divides
     if found.grid.iter_k == 1 or (always_divides and launch.grid[0] == steps <= device.multiProcessorCount):
         return None

@@ -2,7 +2,7 @@
 
 import functools
 
-from fattn_probe.llama.source.features import Features, KernelCase, instance_cases, kernel_parameters, type_values
+from fattn_probe.llama.source.features import Features, KernelCase, ggml_types, instance_cases, kernel_parameters
 from fattn_probe.llama.source.spec import DEFAULT_SOURCE
 from fattn_probe.llama.source.store import resolve
 from fattn_probe.llama.source.tree import Tree, digest_models, has_models, kept_files, model_files
@@ -28,8 +28,3 @@ def kernel_cases(tree: Tree) -> tuple[KernelCase, ...]:
     """The flash-attention kernel instances that a tree compiles, sorted."""
     cases = instance_cases(tree.root)
     return tuple(sorted(cases, key=lambda it: (it.family, [int(arg) for arg in it.args if arg.isdigit()], it.args)))
-
-
-def ggml_types(tree: Tree) -> dict[int, str]:
-    """ggml_type's values with their names, so that `(ggml_type)1` can be read as f16."""
-    return type_values(tree.root)

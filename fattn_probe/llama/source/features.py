@@ -172,7 +172,7 @@ def case_parameters(root: Path) -> dict[str, list[str]]:
     return {family_of_macro(match["macro"]): match["names"].replace(" ", "").split(",") for match in defined}
 
 
-def type_values(root: Path) -> dict[int, str]:
+def ggml_types(root: Path) -> dict[int, str]:
     """The values of ggml_type with their names as ggml_type_name gives them (f16, q8_0, q4_K ...)."""
     match = _ENUM.search(read_code(root / "ggml/include/ggml.h"))
     pairs = _ENUM_VALUE.findall(match["body"]) if match else []

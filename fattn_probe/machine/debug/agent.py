@@ -143,7 +143,7 @@ class InProcess(Debugger):
             return hits, self.resume("continue")
         finally:
             for number in readings:
-                self._points[number].stop_again()
+                del self._points[number].stop
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """The values of expressions in frame `level`, as gdb prints them; None for those that cannot be evaluated."""

@@ -16,15 +16,11 @@ class StopPoint(gdb.Breakpoint):
         super().__init__(location, internal=True)
 
     def pass_if(self, act: Callable[[], bool]) -> None:
-        """At a hit, call `act`, which may read but not resume; the program continues if it returns True.
+        """At a hit, call `act`, which may read but not resume. The program continues if it returns True.
 
-        This takes a fifth of the time of a stop, which gdb reports in words and over MI.
+        This takes a fifth of the time of a stop, which gdb reports in words and over MI. `del stop` ends it.
         """
         self.stop = lambda: not act()  # type: ignore[method-assign]  # gdb calls it if there is one
-
-    def stop_again(self) -> None:
-        """Stop at each hit."""
-        del self.stop
 
 
 def function_block(pc: int) -> gdb.Block | None:

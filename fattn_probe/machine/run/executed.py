@@ -185,7 +185,7 @@ class ExecutedCode:
         old = {path: code for library in before.libraries for path, code in library.items()} if before else {}
         libraries = [{path: old.get(path) or read_object(folder / path) for path in paths} for paths in linked]
         symbols = dict.fromkeys(name for code in libraries[0].values() for name in code.symbols if is_boundary(name))
-        cases, types = known_cases(tree), ggml_types(tree)
+        cases, types = known_cases(tree), ggml_types(tree.root)
         launchers, bodies = dict[str, str](), dict[tuple[str, tuple[str, ...]], str]()
         demangled = run(["c++filt", *symbols]).stdout.splitlines() if symbols else []
         for symbol, name in zip(symbols, demangled, strict=True):

@@ -236,7 +236,7 @@ class KernelReader:
 
     def __init__(self, tree: Tree) -> None:
         self.cases = known_cases(tree)
-        self.types = ggml_types(tree)
+        self.types = ggml_types(tree.root)
         self.of_symbol = functools.cache(lambda symbol: case_of(demangle(symbol), self.cases, self.types))
 
     def __call__(self, done: Done) -> tuple[str, ...] | None:

@@ -261,7 +261,7 @@ class Session:
     def kernel_words(self) -> tuple[Types | None, Names | None]:
         """The source's names for ggml's types and for its kernels' template parameters."""
         tree = self.options.tree
-        return (ggml_types(tree), kernel_parameters(tree.root)) if tree else (None, None)
+        return (ggml_types(tree.root), kernel_parameters(tree.root)) if tree else (None, None)
 
     def capture(
         self, case: Case, inputs: Mapping[str, Bytes], target: Target, part: Part | None = None

@@ -111,7 +111,7 @@ def test_every_shipped_case_was_inspected_on_the_h200():
 
 @pytest.fixture(scope="module")
 def recorded(tree):
-    return read_recording(RECORDING, ggml_types(tree), kernel_parameters(tree.root))[1]
+    return read_recording(RECORDING, ggml_types(tree.root), kernel_parameters(tree.root))[1]
 
 
 @every_shipped_case()

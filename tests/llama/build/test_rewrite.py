@@ -228,6 +228,10 @@ def test_lanes_of_an_amd_wave_wait_where_upstream_relies_on_their_lockstep(hip):
             "simt::ptx::cp_async_cg_shared_global_16( (dst), (src));",
         ),
         (
+            'asm("ldmatrix.sync.aligned.x2.m8n8.shared.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(c));',
+            "simt::ptx::ldmatrix_sync_aligned_m8n8_x2_b16( (a), (b), (c));",
+        ),
+        (
             'asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(ret) : "r"(x));',
             "simt::ptx::movmatrix_sync_aligned_m8n8_trans_b16( (ret), (x));",
         ),

@@ -78,15 +78,12 @@ def test_other_functions_stay_as_they_are(function):
 
 
 @pytest.mark.parametrize("name", ["mma", "load_ldmatrix", "load_ldmatrix_trans_swizzled", "load_generic"])
-@pytest.mark.parametrize("ordinary", ["t.x[0] = xs[0];", "ggml_cuda_memcpy_1<16>(t.x, xs);"])
+@pytest.mark.parametrize(
+    "ordinary", ["t.x[0] = xs[0];", "ggml_cuda_memcpy_1<16>(t.x, xs);", "for (int l = 0; l < t.ne; ++l) t.x[l] = 0;"]
+)
 def test_lanes_catch_up_where_a_fragment_is_handled_element_by_element(name, ordinary):
     text = f"static __device__ void {name}(tile & t, const int * xs) {{\n#ifdef VOLTA\n{ordinary}\n#endif\n}}"
     assert f"simt::end_ahead(); {ordinary}" in one_line(text)
-
-
-def test_lanes_catch_up_before_a_loop_without_braces():
-    text = "static __device__ void load_generic(tile & t) { for (int l = 0; l < t.ne; ++l) t.x[l] = 0; }"
-    assert "{ simt::end_ahead(); for (int l" in one_line(text)
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,15 @@ def test_a_product_keeps_its_factors_beside_the_variable():
     assert re.search(r"X = simt::add\(.*, simt_left_X, simt_right_X, X, slope,m\);", text)
 
 
-def test_factors_of_an_array_have_its_dimensions_and_indices():
+def test_factors_of_an_array_have_its_dimensions_indices_and_members():
     text = device(
         "T_C C[n]; for (int i = 0; i < n; ++i) { C[i].x[1] *= s; } for (int i = 0; i < n; ++i) { C[i].x[1] += a*b; }"
     )
     assert "T_C simt_left_C[ n ], simt_right_C[ n ];" in text
     assert "simt_left_C[ i ] . x [ 1 ] = C [ i ] . x [ 1 ], C[i].x[1] *= (simt_right_C[ i ] . x [ 1 ] = s)," in text
+    text = device("float2 X[n]; X[0].x *= s; X[0].y *= t; X[0].y += a*b;")
+    assert "float2 simt_left_X[ n ], simt_right_X[ n ];" in text
+    assert "simt_left_X[ 0 ] . y, simt_right_X[ 0 ] . y, X [ 0 ] . y, a,b)" in text
 
 
 @pytest.mark.parametrize(
@@ -83,12 +86,6 @@ def test_when_product_and_sum_meet(body, condition):
         assert conditions(body) == [condition]
     else:
         assert "simt::add" not in device(body)
-
-
-def test_the_numbers_of_a_float2_have_factors_of_their_own():
-    text = device("float2 X[n]; X[0].x *= s; X[0].y *= t; X[0].y += a*b;")
-    assert "float2 simt_left_X[ n ], simt_right_X[ n ];" in text
-    assert "simt_left_X[ 0 ] . y, simt_right_X[ 0 ] . y, X [ 0 ] . y, a,b)" in text
 
 
 def test_each_element_has_one_sum_that_is_fused():

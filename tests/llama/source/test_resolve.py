@@ -316,7 +316,7 @@ def test_features(tree):
     assert (features.kernel_launch, features.quants_option) == ("ggml_cuda_kernel_launch", "GGML_CUDA_FA_ALL_QUANTS")
     assert (features.sparse_gather, features.wmma, features.test_file_option) == (True, False, True)
     assert features.test_types == "type_K,type_V"
-    assert source.ggml_types(tree) == {0: "f32", 1: "f16", 12: "q4_K"}
+    assert source.ggml_types(tree.root) == {0: "f32", 1: "f16", 12: "q4_K"}
 
 
 @pytest.mark.parametrize(

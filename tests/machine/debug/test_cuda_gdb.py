@@ -43,7 +43,7 @@ def found(tree, dispatch, tmp_path_factory):
 
 def test_the_kernel_and_why(found, tree, dispatch):
     asked = decisions(dispatch.conditions, visits_of(found["visits"]))
-    choice = assemble.choice_of(found, asked, ggml_types(tree), kernel_parameters(tree.root))
+    choice = assemble.choice_of(found, asked, ggml_types(tree.root), kernel_parameters(tree.root))
     assert choice.kernel == H200["choice"]["kernel"] == "flash_attn_ext_f16<64,64,8,8,false,false,false>"
     assert choice.config == H200["choice"]["config"]
     assert [item.condition for item in choice.decisions] == [item["condition"] for item in H200["choice"]["decisions"]]

@@ -13,17 +13,19 @@
 #include "warp.cpp"
 #include "worker.cpp"
 
+#if defined(SIMT_CHECK) || defined(SIMT_COUNT)
+#include "check_hooks.cpp"
+#endif
 #if defined(SIMT_CHECK)
 #include "check_arithmetic.cpp"
 #include "check_global.cpp"
-#include "check_hooks.cpp"
 #include "check_order.cpp"
 #include "check_shared.cpp"
 #include "check_undo.cpp"
 #include "check_words.cpp"
 #include "check_writers.cpp"
-#elif defined(SIMT_COUNT)
-#include "check_hooks.cpp"
+#endif
+#if defined(SIMT_COUNT)
 #include "count.cpp"
 #include "count_join.cpp"
 #include "count_rules.cpp"
