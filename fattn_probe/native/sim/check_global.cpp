@@ -90,14 +90,6 @@ void mark_written(Granule &granule, uint32_t bytes) {
     });
 }
 
-// Calls `visit(granule, offset, bytes)` for the parts of a range in each granule; `bytes` has a bit for each.
-template <class Visit> void visit_granules(GlobalShadow &shadow, size_t start, size_t stop, Visit visit) {
-    for (size_t offset = start; offset < stop; offset = offset / 16 * 16 + 16) {
-        const size_t end = std::min(stop, offset / 16 * 16 + 16);
-        visit(shadow.granules[offset / 16], offset, (1u << (end - offset)) - 1u << offset % 16);
-    }
-}
-
 [[gnu::noinline, gnu::cold, noreturn]] void report_unwritten(const char *address) {
     report({"uninitialized-global", name_byte(address) + " is read, and nobody has ever written it"});
 }
@@ -205,14 +197,14 @@ void check_global(GlobalShadow &shadow, const char *address, size_t bytes, Acces
             read_granule(shadow, shadow.granules[start / 16], start, ((1u << bytes) - 1) << first, races);
             return;
         }
-        visit_granules(shadow, start, start + bytes, [&](Granule &granule, size_t offset, uint32_t mask) {
+        visit_range<16>(shadow.granules, start, start + bytes, [&](Granule &granule, size_t offset, uint32_t mask) {
             read_granule(shadow, granule, offset, mask, races);
         });
         return;
     }
     size_t first = 0, last = 0; // the bytes that another block wrote
     uint32_t other = 0;
-    visit_granules(shadow, start, start + bytes, [&](Granule &granule, size_t offset, uint32_t mask) {
+    visit_range<16>(shadow.granules, start, start + bytes, [&](Granule &granule, size_t offset, uint32_t mask) {
         mark_written(granule, mask);
         if (!races) {
             return;
@@ -281,7 +273,7 @@ void check_host_write(const void *to, const void *from, size_t bytes) {
     const size_t source_start =
         source != nullptr ? static_cast<size_t>(static_cast<const char *>(from) - source->start) : 0;
     const bool in_step = (start - source_start) % 16 == 0; // otherwise all of it counts as written
-    visit_granules(*target, start, start + bytes, [&](Granule &granule, size_t offset, uint32_t mask) {
+    visit_range<16>(target->granules, start, start + bytes, [&](Granule &granule, size_t offset, uint32_t mask) {
         const uint32_t written = in_step ? written_in(source, source_start + (offset - start)) : 0xFFFF;
         granule.written = static_cast<uint16_t>((granule.written & ~mask) | (written & mask));
     });

@@ -5,6 +5,7 @@
 #include "finding.h"
 #include "thread.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -36,6 +37,15 @@ template <class T, class Change> T update(T &cell, Change change) {
         }
     } while (!__atomic_compare_exchange(&cell, &before, &after, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
     return before;
+}
+
+// Calls `visit(cell, offset, bytes)` for the cells of `size` bytes in a range; `bytes` has a bit for each that is in
+// it.
+template <size_t size, class Cell, class Visit> void visit_range(Cell *cells, size_t start, size_t stop, Visit visit) {
+    for (size_t offset = start; offset < stop; offset = offset / size * size + size) {
+        const size_t end = std::min(stop, offset / size * size + size);
+        visit(cells[offset / size], offset, (1u << (end - offset)) - 1u << offset % size);
+    }
 }
 
 // An access to the bytes of a word that `mask` has.

@@ -70,14 +70,6 @@ void check_pending_transfers(const Done &done, const char *address, size_t bytes
     }
 }
 
-// Calls `visit(writer, offset, mask)` for each word.
-template <class Visit> void visit_writers(Writer *writers, size_t start, size_t stop, Visit visit) {
-    for (size_t offset = start; offset < stop; offset = offset / 4 * 4 + 4) {
-        const size_t end = std::min(stop, offset / 4 * 4 + 4);
-        visit(writers[offset / 4], offset, (1u << (end - offset)) - 1u << offset % 4);
-    }
-}
-
 // A writer that other host threads may change meanwhile.
 Writer copy_of(const Writer &writer) {
     Writer copy;
@@ -91,7 +83,7 @@ Writer copy_of(const Writer &writer) {
 }
 
 void check_writers(const Done &done, const Written &memory, size_t start, size_t bytes, AccessKind kind) {
-    visit_writers(memory.writers, start, start + bytes, [&](const Writer &cell, size_t offset, uint32_t mask) {
+    visit_range<4>(memory.writers, start, start + bytes, [&](const Writer &cell, size_t offset, uint32_t mask) {
         const Writer writer = copy_of(cell);
         const uint32_t shared = writer.thread.bytes & mask;
         const bool both_atomic = kind == AccessKind::atomic && (writer.thread.number & atomic_write) != 0;
@@ -118,7 +110,7 @@ void note_writers(Writer *writers, size_t start, size_t bytes, AccessKind kind, 
     const auto number =
         static_cast<uint16_t>(self->thread_number() | (kind == AccessKind::atomic ? atomic_write : uint16_t{0}));
     const uint64_t written = reinterpret_cast<uint64_t>(place) << 16 | running_kernel();
-    visit_writers(writers, start, start + bytes, [&](Writer &writer, size_t, uint32_t mask) {
+    visit_range<4>(writers, start, start + bytes, [&](Writer &writer, size_t, uint32_t mask) {
         Writer::Thread before;
         do { // the mark is in the writer: a lock elsewhere is more memory that the host's cores take from each other
             before = !attempt.shared ? writer.thread : update(writer.thread, [](Writer::Thread now) {

@@ -90,15 +90,6 @@ inline __nv_bfloat16 __hfma(const __nv_bfloat16 &a, const __nv_bfloat16 &b, cons
 }
 inline __nv_bfloat16 __hmax(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { return std::fmax(float(a), float(b)); }
 inline __nv_bfloat16 __hmin(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { return std::fmin(float(a), float(b)); }
-inline __nv_bfloat162 __hsub2(const __nv_bfloat162 &a, const __nv_bfloat162 &b) {
-    return {__hsub(a.x, b.x), __hsub(a.y, b.y)};
-}
-inline __nv_bfloat162 __hmax2(const __nv_bfloat162 &a, const __nv_bfloat162 &b) {
-    return {__hmax(a.x, b.x), __hmax(a.y, b.y)};
-}
-inline __nv_bfloat162 __hmin2(const __nv_bfloat162 &a, const __nv_bfloat162 &b) {
-    return {__hmin(a.x, b.x), __hmin(a.y, b.y)};
-}
 inline __nv_bfloat16 hexp(const __nv_bfloat16 &a) { return std::exp(float(a)); }
 inline __nv_bfloat16 hsqrt(const __nv_bfloat16 &a) { return std::sqrt(float(a)); }
 inline __nv_bfloat16 __double2bfloat16(double value) { return __nv_bfloat16(value); }
@@ -107,12 +98,16 @@ inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) { return {__n
 inline __nv_bfloat162 __float2bfloat162_rn(float value) { return {__nv_bfloat16(value), __nv_bfloat16(value)}; }
 inline __nv_bfloat162 __bfloat162bfloat162(const __nv_bfloat16 &value) { return {value, value}; }
 inline __nv_bfloat162 __halves2bfloat162(const __nv_bfloat16 &low, const __nv_bfloat16 &high) { return {low, high}; }
-inline __nv_bfloat162 __hadd2(const __nv_bfloat162 &a, const __nv_bfloat162 &b) {
-    return {__hadd(a.x, b.x), __hadd(a.y, b.y)};
-}
-inline __nv_bfloat162 __hmul2(const __nv_bfloat162 &a, const __nv_bfloat162 &b) {
-    return {__hmul(a.x, b.x), __hmul(a.y, b.y)};
-}
+#define SIMT_BOTH(name)                                                                                                \
+    inline __nv_bfloat162 name##2(const __nv_bfloat162 &a, const __nv_bfloat162 &b) {                                  \
+        return {name(a.x, b.x), name(a.y, b.y)};                                                                       \
+    }
+SIMT_BOTH(__hadd)
+SIMT_BOTH(__hsub)
+SIMT_BOTH(__hmul)
+SIMT_BOTH(__hmax)
+SIMT_BOTH(__hmin)
+#undef SIMT_BOTH
 inline __nv_bfloat162 __hfma2(const __nv_bfloat162 &a, const __nv_bfloat162 &b, const __nv_bfloat162 &c) {
     return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
 }

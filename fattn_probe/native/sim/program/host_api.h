@@ -51,6 +51,10 @@ cudaError_t best_block_size(int *blocks, int *block_size, void (*kernel)(Paramet
     return cudaSuccess;
 }
 
+// A symbol is the variable itself.
+template <class T> char *memory_of(T &symbol) {
+    return static_cast<char *>(const_cast<void *>(static_cast<const void *>(&symbol)));
+}
 // What a driver refuses of a copy to or from a variable.
 template <class T> cudaError_t check_symbol(const T &, size_t bytes, size_t offset, bool direction) {
     const bool within = bytes == 0 || (offset <= sizeof(T) && bytes <= sizeof(T) - offset);
@@ -58,34 +62,22 @@ template <class T> cudaError_t check_symbol(const T &, size_t bytes, size_t offs
 }
 template <class T>
 cudaError_t to_symbol(T &symbol, const void *from, size_t bytes, size_t offset = 0,
-                      cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
+                      cudaMemcpyKind kind = cudaMemcpyHostToDevice, cudaStream_t = nullptr) {
     const cudaError_t refused = check_symbol(symbol, bytes, offset, kind != cudaMemcpyDeviceToHost);
-    if (refused != cudaSuccess) {
-        return set_last_error(refused);
-    }
-    return ::cudaMemcpyToSymbol(static_cast<const void *>(&symbol), from, bytes, offset, kind);
+    return refused != cudaSuccess ? set_last_error(refused) : cudaMemcpy(memory_of(symbol) + offset, from, bytes, kind);
 }
 template <class T>
 cudaError_t from_symbol(void *to, const T &symbol, size_t bytes, size_t offset = 0,
-                        cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
+                        cudaMemcpyKind kind = cudaMemcpyDeviceToHost, cudaStream_t = nullptr) {
     const cudaError_t refused = check_symbol(symbol, bytes, offset, kind != cudaMemcpyHostToDevice);
-    if (refused != cudaSuccess) {
-        return set_last_error(refused);
-    }
-    return ::cudaMemcpyFromSymbol(to, static_cast<const void *>(&symbol), bytes, offset, kind);
-}
-template <class T>
-cudaError_t to_symbol_async(T &symbol, const void *from, size_t bytes, size_t offset = 0,
-                            cudaMemcpyKind kind = cudaMemcpyHostToDevice, cudaStream_t = nullptr) {
-    return to_symbol(symbol, from, bytes, offset, kind);
-}
-template <class T>
-cudaError_t from_symbol_async(void *to, const T &symbol, size_t bytes, size_t offset = 0,
-                              cudaMemcpyKind kind = cudaMemcpyDeviceToHost, cudaStream_t = nullptr) {
-    return from_symbol(to, symbol, bytes, offset, kind);
+    return refused != cudaSuccess ? set_last_error(refused) : cudaMemcpy(to, memory_of(symbol) + offset, bytes, kind);
 }
 template <class P, class T> cudaError_t symbol_address(P **address, T &symbol) {
-    return ::cudaGetSymbolAddress(reinterpret_cast<void **>(address), static_cast<const void *>(&symbol));
+    if (address == nullptr) {
+        return set_last_error(cudaErrorInvalidValue);
+    }
+    *address = reinterpret_cast<P *>(memory_of(symbol));
+    return cudaSuccess;
 }
 template <class T> cudaError_t symbol_size(size_t *bytes, const T &) {
     if (bytes == nullptr) {
@@ -104,8 +96,8 @@ template <class Kernel, class Configuration> cudaError_t set_cache_configuration
 #define cudaOccupancyMaxPotentialBlockSize simt::best_block_size
 #define cudaMemcpyToSymbol simt::to_symbol
 #define cudaMemcpyFromSymbol simt::from_symbol
-#define cudaMemcpyToSymbolAsync simt::to_symbol_async
-#define cudaMemcpyFromSymbolAsync simt::from_symbol_async
+#define cudaMemcpyToSymbolAsync simt::to_symbol
+#define cudaMemcpyFromSymbolAsync simt::from_symbol
 #define cudaGetSymbolAddress simt::symbol_address
 #define cudaGetSymbolSize simt::symbol_size
 #define cudaFuncSetCacheConfig simt::set_cache_configuration

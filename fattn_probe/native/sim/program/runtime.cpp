@@ -103,21 +103,6 @@ cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, cudaMemLocat
     return simt::success_if(flags == 0 && simt::is_managed(pointer, bytes), cudaErrorInvalidValue);
 }
 
-// A symbol is the variable itself.
-cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes, size_t offset, cudaMemcpyKind kind) {
-    return cudaMemcpy(static_cast<char *>(const_cast<void *>(symbol)) + offset, from, bytes, kind);
-}
-cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t bytes, size_t offset, cudaMemcpyKind kind) {
-    return cudaMemcpy(to, static_cast<const char *>(symbol) + offset, bytes, kind);
-}
-cudaError_t cudaGetSymbolAddress(void **address, const void *symbol) {
-    if (address == nullptr) {
-        return simt::set_last_error(cudaErrorInvalidValue);
-    }
-    *address = const_cast<void *>(symbol);
-    return cudaSuccess;
-}
-
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
     if (limit < 0 || limit >= sizeof(limits) / sizeof(*limits)) {
         return simt::set_last_error(cudaErrorInvalidValue);

@@ -18,9 +18,13 @@ namespace cub {
 namespace stand_in {
 
 // A call without memory asks how much it needs.
-inline bool asks(const void *storage, size_t &bytes) {
-    bytes = storage == nullptr ? 1 : bytes;
-    return storage == nullptr;
+template <typename Work> cudaError_t compute(const void *storage, size_t &bytes, Work work) {
+    if (storage == nullptr) {
+        bytes = 1;
+    } else {
+        work();
+    }
+    return cudaSuccess;
 }
 
 // A float's place in the order of a radix sort: -0 is 0, and NaN is larger than infinity, or less with a sign.
@@ -62,18 +66,14 @@ struct DeviceRadixSort {
     template <typename Key, typename Value, typename... More>
     static cudaError_t SortPairs(void *storage, size_t &bytes, const Key *keys, Key *keys_out, const Value *values,
                                  Value *values_out, int64_t count, More...) {
-        if (!stand_in::asks(storage, bytes)) {
-            stand_in::sort(keys, keys_out, values, values_out, count, false);
-        }
-        return cudaSuccess;
+        return stand_in::compute(storage, bytes,
+                                 [&] { stand_in::sort(keys, keys_out, values, values_out, count, false); });
     }
     template <typename Key, typename Value, typename... More>
     static cudaError_t SortPairsDescending(void *storage, size_t &bytes, const Key *keys, Key *keys_out,
                                            const Value *values, Value *values_out, int64_t count, More...) {
-        if (!stand_in::asks(storage, bytes)) {
-            stand_in::sort(keys, keys_out, values, values_out, count, true);
-        }
-        return cudaSuccess;
+        return stand_in::compute(storage, bytes,
+                                 [&] { stand_in::sort(keys, keys_out, values, values_out, count, true); });
     }
 };
 
@@ -81,19 +81,17 @@ struct DeviceSegmentedSort {
     template <typename Key, typename Value, typename Begin, typename End, typename... More>
     static cudaError_t SortPairs(void *storage, size_t &bytes, const Key *keys, Key *keys_out, const Value *values,
                                  Value *values_out, int64_t, int64_t segments, Begin begin, End end, More...) {
-        if (!stand_in::asks(storage, bytes)) {
+        return stand_in::compute(storage, bytes, [&] {
             stand_in::sort_segments(keys, keys_out, values, values_out, segments, begin, end, false);
-        }
-        return cudaSuccess;
+        });
     }
     template <typename Key, typename Value, typename Begin, typename End, typename... More>
     static cudaError_t SortPairsDescending(void *storage, size_t &bytes, const Key *keys, Key *keys_out,
                                            const Value *values, Value *values_out, int64_t, int64_t segments,
                                            Begin begin, End end, More...) {
-        if (!stand_in::asks(storage, bytes)) {
+        return stand_in::compute(storage, bytes, [&] {
             stand_in::sort_segments(keys, keys_out, values, values_out, segments, begin, end, true);
-        }
-        return cudaSuccess;
+        });
     }
 };
 
@@ -102,20 +100,14 @@ using DeviceSegmentedRadixSort = DeviceSegmentedSort;
 struct DeviceReduce {
     template <typename In, typename Out>
     static cudaError_t Sum(void *storage, size_t &bytes, const In *in, Out *out, int64_t count, cudaStream_t) {
-        if (!stand_in::asks(storage, bytes)) {
-            *out = std::accumulate(in, in + count, Out(0));
-        }
-        return cudaSuccess;
+        return stand_in::compute(storage, bytes, [&] { *out = std::accumulate(in, in + count, Out(0)); });
     }
 };
 
 struct DeviceScan {
     template <typename In, typename Out>
     static cudaError_t InclusiveSum(void *storage, size_t &bytes, const In *in, Out *out, int64_t count, cudaStream_t) {
-        if (!stand_in::asks(storage, bytes)) {
-            std::partial_sum(in, in + count, out);
-        }
-        return cudaSuccess;
+        return stand_in::compute(storage, bytes, [&] { std::partial_sum(in, in + count, out); });
     }
 };
 
