@@ -1,29 +1,47 @@
 // What fattn-probe tells the simulator through environment variables, read once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
+#include <thread>
 
 namespace simt {
 
-struct Environment {
-    std::string device;     // FATTN_PROBE_DEVICE: "major=9 minor=0 multiProcessorCount=132 ... name=NVIDIA H200"
-    std::string launches;   // FATTN_PROBE_LAUNCHES: the file that launch records are appended to
-    std::string resources;  // FATTN_PROBE_RESOURCES: a file of registers and memory of kernels, by origin
-    std::string tables;     // FATTN_PROBE_SIM_DATA: the folder of the special functions' tables
-    unsigned threads;       // FATTN_PROBE_SIM_THREADS: host threads; 1 runs every block in the caller's own thread
-    uint64_t schedule_seed; // FATTN_PROBE_SCHEDULE: 0 is the fixed order
-    std::string findings;   // FATTN_PROBE_FINDINGS: the file for a finding, instead of stderr
-    std::string gfx;        // FATTN_PROBE_GFX: the architecture of an AMD GPU, such as gfx942
-    std::string counts;     // FATTN_PROBE_COUNTS: the file that a build with counters appends its counts to
-    bool dry;               // FATTN_PROBE_DRY=1: record launches, run no kernel
-    bool in_step;           // FATTN_PROBE_SIM_IN_STEP=1: lanes wait for each other at every warp instruction
-    // FATTN_PROBE_SIM_DENORMALS=1: kernels keep denormal float32, as without -use_fast_math. On AMD they always do,
-    // unless it is 0: that is clang's default for HIP.
-    bool denormals;
-    bool program;  // FATTN_PROBE_PROGRAM=1: a whole program, whose kernels' registers nobody has measured
-    bool reuse;    // FATTN_PROBE_SIM_REUSE=1: a released address is allocated again, as on a GPU
-    bool portable; // FATTN_PROBE_SIM_PORTABLE=1: no instructions that only some processors have
+class Environment {
+    static std::string text(const char *name) {
+        const char *value = getenv(name);
+        return value != nullptr ? value : "";
+    }
+    static uint64_t number(const char *name, uint64_t otherwise = 0) {
+        const std::string value = text(name);
+        return value.empty() ? otherwise : strtoull(value.c_str(), nullptr, 10);
+    }
+
+  public:
+    // "major=9 minor=0 multiProcessorCount=132 ... name=NVIDIA H200"
+    std::string device = text("FATTN_PROBE_DEVICE");
+    // The file that launch records are appended to; the one for a finding, instead of stderr; the one that a build with
+    // counters appends its counts to.
+    std::string launches = text("FATTN_PROBE_LAUNCHES");
+    std::string findings = text("FATTN_PROBE_FINDINGS");
+    std::string counts = text("FATTN_PROBE_COUNTS");
+    // A file of registers and memory of kernels, by origin; the folder of the special functions' tables.
+    std::string resources = text("FATTN_PROBE_RESOURCES");
+    std::string tables = text("FATTN_PROBE_SIM_DATA");
+    // Host threads; 1 runs every block in the caller's own thread.
+    unsigned threads = number("FATTN_PROBE_SIM_THREADS", std::max(1u, std::thread::hardware_concurrency()));
+    uint64_t schedule_seed = number("FATTN_PROBE_SCHEDULE"); // 0 is the fixed order
+    std::string gfx = text("FATTN_PROBE_GFX");               // the architecture of an AMD GPU, such as gfx942
+    bool dry = number("FATTN_PROBE_DRY") != 0;               // record launches, run no kernel
+    bool in_step = number("FATTN_PROBE_SIM_IN_STEP") != 0;   // lanes wait for each other at every warp instruction
+    // Kernels keep denormal float32, as without -use_fast_math. On AMD they always do, unless it is 0: that is clang's
+    // default for HIP.
+    bool denormals = number("FATTN_PROBE_SIM_DENORMALS", gfx.empty() ? 0 : 1) != 0;
+    bool program = number("FATTN_PROBE_PROGRAM") != 0; // a whole one, whose kernels' registers nobody has measured
+    bool reuse = number("FATTN_PROBE_SIM_REUSE") != 0; // a released address is allocated again, as on a GPU
+    bool portable = number("FATTN_PROBE_SIM_PORTABLE") != 0; // no instructions that only some processors have
 };
 
 const Environment &environment();

@@ -64,11 +64,11 @@ def launch(size):
     return parse_launches(line, types={1: "GGML_TYPE_F16"})[0]
 
 
-class Tree:
+class Tree(StandIn):
     """A build's folder with a host's object, objects of launching code, and one for each kernel."""
 
     def __init__(self, folder):
-        self.folder, self.paths = folder, []
+        self.folder, self.root, self.paths = folder, folder, []
 
     def add(self, path, text):
         kind = path.rpartition("/")[2].removeprefix("fattn-probe-").partition("-")[0].removesuffix(".o")
@@ -83,7 +83,7 @@ class Tree:
         lines = [f"build lib/libggml-cuda.so: link {' '.join(paths)} obj/generated/stubs.c.o lib/libggml-base.so"]
         lines += ["build lib/libggml-base.so: link ", "build bin/fattn-runner: link lib/libggml-cuda.so"]
         (self.folder / "build.ninja").write_text("\n".join(lines) + "\n")
-        return ExecutedCode.of(self.folder, StandIn())
+        return ExecutedCode.of(self.folder, self)
 
     def digests(self, order=()):
         code = self.code(order)
@@ -109,7 +109,7 @@ def launches(*sizes):
 @pytest.fixture
 def build(tmp_path, monkeypatch):
     monkeypatch.setattr(executed, "known_cases", lambda tree: {case(size).name: case(size) for size in ("64", "128")})
-    monkeypatch.setattr(executed, "ggml_types", lambda tree: {1: "f16"})
+    monkeypatch.setattr(executed, "ggml_types", lambda root: {1: "f16"})
     made = Tree(tmp_path)
     made.add("obj/host.o", HOST)
     made.add(f"{FOLDER}-launches-all.cu.o", launches(64, 128))
