@@ -8,6 +8,8 @@
 //
 // Compiled by the host compiler with CUDA's headers, linked with -lcudart -ldl.
 
+#include "../models/json.h"
+
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -63,17 +65,6 @@ std::string demangled(const std::string &name) {
     return result;
 }
 
-std::string escaped(const std::string &text) {
-    std::string result;
-    for (const char c : text) {
-        if (c == '"' || c == '\\') {
-            result += '\\';
-        }
-        result += c;
-    }
-    return result;
-}
-
 // The driver's figures for a kernel; empty if it has none, as for a kernel without code for this GPU. ggml checks the
 // last error after its launches, so a failure here must leave none, and an earlier error must stay.
 std::string resources(const void *function, dim3 block, size_t shared) {
@@ -105,8 +96,8 @@ void record(const void *function, dim3 grid, dim3 block, size_t shared) {
     const std::lock_guard<std::mutex> lock(known.mutex);
     const auto name = known.names.find(function);
     const std::string kernel = name != known.names.end() ? demangled(name->second) : "?";
-    std::fprintf(file, "{\"order\":%d,\"kernel\":\"%s\",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu%s}\n",
-                 known.order++, escaped(kernel).c_str(), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared,
+    std::fprintf(file, "{\"order\":%d,\"kernel\":%s,\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu%s}\n",
+                 known.order++, json::text(kernel).c_str(), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared,
                  numbers.c_str());
     std::fflush(file);
 }

@@ -54,10 +54,9 @@ template <typename Run> void each_of_batch(Options options, const Run &run) {
             answer("done");
             continue;
         }
-        const Child child = run_in_child(std::atoi(fields[3].c_str()), std::atof(fields[4].c_str()), [&] {
+        answer(run_in_child(std::atoi(fields[3].c_str()), std::atof(fields[4].c_str()), [&] {
             end_with_parent();
             run(options);
-        });
-        answer(child.words());
+        }));
     }
 }

@@ -13,18 +13,6 @@
 // Of a library with faults behind switches (native/sim/mutant.h); null in others.
 extern "C" __attribute__((weak)) void fattn_probe_switch_on(int mutant);
 
-// How a child process ended: `code` is negative for a signal, `seconds` is its processor time.
-struct Child {
-    int code;
-    double seconds;
-
-    std::string words() const {
-        char text[64];
-        std::snprintf(text, sizeof(text), "ended %d %.6f", code, seconds);
-        return text;
-    }
-};
-
 inline double seconds_of(const timeval &time) { return double(time.tv_sec) + 1e-6 * double(time.tv_usec); }
 
 // A child that takes longer than `limit` seconds of processor time (0: any) ends by SIGPROF.
@@ -36,8 +24,9 @@ inline void limit_seconds(double limit) {
 }
 
 // Run something in a child process with a mutant switched on (0: none). The child's output goes to standard error:
-// this process's answers are on standard output.
-template <typename Run> Child run_in_child(int mutant, double limit, const Run &run) {
+// this process's answers are on standard output. Returns how it ended: `ended`, its exit code, which is negative for a
+// signal, and its processor time in seconds.
+template <typename Run> std::string run_in_child(int mutant, double limit, const Run &run) {
     if (mutant != 0 && fattn_probe_switch_on == nullptr) {
         throw Error("--fork: this build has no switches for mutants");
     }
@@ -65,5 +54,6 @@ template <typename Run> Child run_in_child(int mutant, double limit, const Run &
     rusage used = {};
     wait4(pid, &status, 0, &used);
     const int code = WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
-    return {code, seconds_of(used.ru_utime) + seconds_of(used.ru_stime)};
+    return "ended " + std::to_string(code) + " " +
+           std::to_string(seconds_of(used.ru_utime) + seconds_of(used.ru_stime));
 }

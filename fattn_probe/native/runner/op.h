@@ -29,9 +29,9 @@ class Op {
                                   /*mem_buffer =*/nullptr, /*no_alloc =*/true}));
         ggml_tensor *mask = padded_mask(tensor("mask"));
         ggml_tensor *sinks = tensor("sinks");
-        dst_ =
-            ggml_flash_attn_ext(context_.get(), required("Q"), required("K"), required("V"), mask,
-                                file.f32("fattn.scale"), file.f32("fattn.max_bias"), file.f32("fattn.logit_softcap"));
+        dst_ = ggml_flash_attn_ext(context_.get(), required("Q"), required("K"), required("V"), mask,
+                                   file.value<float>("fattn.scale"), file.value<float>("fattn.max_bias"),
+                                   file.value<float>("fattn.logit_softcap"));
         ggml_set_name(dst_, "dst");
         set_params(sinks);
         graph_ = ggml_new_graph(context_.get());
@@ -72,8 +72,6 @@ class Op {
     }
 
     const ggml_tensor *dst() const { return dst_; }
-
-    std::vector<Range> whole_dst() const { return {{0, ggml_nbytes(dst_)}}; }
 
     std::vector<uint8_t> dst_bytes(const Range &range) const {
         if (range.offset > ggml_nbytes(dst_) || range.size > ggml_nbytes(dst_) - range.offset) {
@@ -125,7 +123,7 @@ class Op {
     ggml_tensor *root(const std::string &name) {
         ggml_tensor *&tensor = roots_[name];
         if (tensor == nullptr) {
-            const CaseFile::Root host = file_.root(name);
+            const CaseFile::Tensor host = file_.root(name);
             tensor = ggml_new_tensor(context_.get(), host.type, 4, host.ne.data());
             ggml_set_name(tensor, name.c_str());
             allocate(tensor);
@@ -223,11 +221,11 @@ class Op {
     }
 
     void set_params(ggml_tensor *sinks) {
-        const int32_t prec = file_.i32("fattn.prec");
+        const int32_t prec = file_.value<int32_t>("fattn.prec");
         if (prec != GGML_PREC_DEFAULT && !absent::set_prec(dst_, ggml_prec(prec))) {
             missing_ = "ggml_flash_attn_ext_set_prec";
         }
-        const int32_t n_kv_max = file_.i32("fattn.n_kv_max");
+        const int32_t n_kv_max = file_.value<int32_t>("fattn.n_kv_max");
         if (n_kv_max != 0 && !absent::set_n_kv_max(dst_, n_kv_max)) {
             missing_ = "ggml_flash_attn_ext_set_n_kv_max";
         }

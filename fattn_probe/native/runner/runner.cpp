@@ -68,7 +68,7 @@ void run(const Options &options, ggml_backend_dev_t device, ggml_backend_t kept 
             op.poison_dst();
         }
         SelectionFile::run_all_blocks();
-        std::vector<Range> ranges = op.whole_dst();
+        std::vector<Range> ranges = {{0, ggml_nbytes(op.dst())}};
         if (!options.selection_path.empty()) {
             const SelectionFile selection(options.selection_path);
             selection.select_blocks();
