@@ -91,15 +91,12 @@ def compute(run, instruction, a, b, c, variant=""):
     return out[:, register, lane] >> first & np.uint32(2 ** BITS[of_sums] - 1)
 
 
-def shapes(instruction):
-    return [LAYOUTS[f"{instruction}/{matrix}"].shape[1:3] for matrix in "ABC"]
-
-
 def assert_right_of_small_integers(run, instruction):
     of_factors, of_sums = types(instruction)
     rng = np.random.default_rng(1)
     least = 0 if of_sums.startswith("f") else -9  # RDNA3's sums of different signs are not exact
-    a, b, c = (rng.integers(least, 10, (3, *shape)) for shape in shapes(instruction))
+    shapes = (LAYOUTS[f"{instruction}/{matrix}"].shape[1:3] for matrix in "ABC")
+    a, b, c = (rng.integers(least, 10, (3, *shape)) for shape in shapes)
     bits = (encode(a, of_factors), encode(b, of_factors), encode(c, of_sums))
     out = decode(compute(run, instruction, *bits, variant="/110" if of_factors == "iu8" else ""), of_sums)
     np.testing.assert_array_equal(out, a @ b + c)
@@ -168,18 +165,15 @@ def words(text):
     return np.array([int(word, 16) for word in text.split()], np.uint32)
 
 
-def assert_same(out, expected, is_number):
-    np.testing.assert_array_equal(out[is_number], expected[is_number])
-    assert np.isnan(out[~is_number].view(np.float32)).all()
-
-
 @pytest.mark.parametrize("gfx", RDNA)
 def test_dot_products_on_rdna_have_the_bits_of_the_hardware(cores, gfx):
     rows = [row for row in HARDWARE if (row["instruction"], row["gfx"]) == ("v_dot2_f32_f16", gfx)]
     a, b, c, d = (words(" ".join(row[name] for row in rows)) for name in "abcd")
     operands = np.stack([np.resize(operand, (2, 32)) for operand in (c, a, b)], axis=1)
     out = cores[gfx]("v_dot2_f32_f16", operands)[: len(rows)]
-    assert_same(out, d, ~np.isnan(d.view(np.float32)))
+    is_number = ~np.isnan(d.view(np.float32))
+    np.testing.assert_array_equal(out[is_number], d[is_number])
+    assert np.isnan(out[~is_number].view(np.float32)).all()
 
 
 def measured_products(gfx):

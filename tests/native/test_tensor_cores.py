@@ -182,12 +182,7 @@ CASES = {
     "16 bytes side by side": ("store", 16, strided(16), (16, 4, 0)),
     "16 bytes with gaps": ("store", 16, strided(32), (32, 8, 4)),
     "8 bytes, the same for neighbours": ("load", 8, [lane // 2 * 8 for lane in range(32)], (4, 1, 0)),
-    "8 bytes, the same for lanes 2 apart": (
-        "load",
-        8,
-        [(lane // 4 * 2 + lane % 2) * 8 for lane in range(32)],
-        (4, 1, 0),
-    ),
+    "8 bytes, the same 2 lanes apart": ("load", 8, [(lane // 4 * 2 + lane % 2) * 8 for lane in range(32)], (4, 1, 0)),
     "a store is not packed": ("store", 8, [lane // 2 * 8 for lane in range(32)], (4, 2, 0)),
     "16 bytes, the same for all": ("load", 16, strided(0), (1, 2, 0)),
     "one lane": ("load", 16, [64] + [OFF] * 31, (1, 1, 0)),

@@ -139,10 +139,6 @@ def test_a_mask_of_which_anything_is_visible_is_not_shown_as_hidden():
     assert visible_shares(mask, 12, 4, 2, 3) == ["900", "017"]
 
 
-def arrays(texts):
-    return [np.frombuffer(base64.b64decode(text), "<f4") for text in texts]
-
-
 def test_the_page_has_the_numbers_as_they_are_and_cannot_be_broken_by_a_name():
     replay = made(mma(), marked=Marked("first deviation: </script><b>", StepPlace("block=2", 0, 3)), verdict="<i>")
     text = replay_page([replay], "<title>")
@@ -154,7 +150,7 @@ def test_the_page_has_the_numbers_as_they_are_and_cannot_be_broken_by_a_name():
     row, (kept,) = replay.rows[0], data["rows"]
     part, kernel, exact = kept["parts"][2], row.parts[2].kernel[1], row.parts[2].exact[1]
     assert (part["block"], part["kb0"]) == (2, [2, 3])
-    P, error = arrays(part["P"])
+    P, error = (np.frombuffer(base64.b64decode(text), "<f4") for text in part["P"])
     np.testing.assert_array_equal(P[64:], kernel.P.astype(np.float32))
     np.testing.assert_array_equal(error[64:], (kernel.P - exact.P).astype(np.float32))
     assert part["m"][1] == [kernel.m, exact.m]

@@ -116,10 +116,7 @@ def both():
     op = Op.contiguous(SIZES, Params(0.125), ("f16", "f16"), mask=True)
     gpu = Counts(LAUNCH, {"tensor": 2, "ldmatrix": 8, "wavefronts": 100, "nanoseconds": 5000})
     formula = formula_traffic(op, [LAUNCH])
-    profiles = (
-        Profile("gpu:0", (gpu,), flops=10**6),
-        Profile("sim:h200", (counted(),), flops=10**6, formula=formula),
-    )
+    profiles = (Profile("gpu:0", (gpu,), flops=10**6), Profile("sim:h200", (counted(),), flops=10**6, formula=formula))
     devices = {"gpu:0": None, "sim:h200": DEVICES["h200"]}
     return [("case", profiles)], devices
 
@@ -388,8 +385,4 @@ def test_ratios_of_what_is_unknown_are_unknown():
 def test_launches_of_two_targets_are_matched_by_kernel_and_place():
     a, b, c = (Counts(launch(name), {}) for name in ("a", "b", "a"))
     only_b = Counts(launch("b"), {})
-    assert counts.matched([Profile("x", (a, b, c)), Profile("y", (only_b,))]) == [
-        (a, None),
-        (b, only_b),
-        (c, None),
-    ]
+    assert counts.matched([Profile("x", (a, b, c)), Profile("y", (only_b,))]) == [(a, None), (b, only_b), (c, None)]
