@@ -146,8 +146,8 @@ class Growth:
 def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterator[Growth]:
     """Let the `with` block change a folder; its changes are recorded at the end, except in excluded files.
 
-    Damaged files are removed first; without a record, all files are. The record of a file that the block does not
-    change stays: MachineError if that file is damaged meanwhile. After an error or a kill, only new files that were
+    Damaged files are removed first; without a record, all files are. Files that the block does not change keep their
+    records: MachineError if one of them is damaged meanwhile. After an error or a kill, only new files that were
     recorded and unchanged ones are trusted. The caller holds the folder's lock.
     """
     make_folder(folder.parent, "the cache")
@@ -190,7 +190,7 @@ def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[s
 
 
 def tended(kind: Kind) -> Path:
-    """The folder of a kind that another program fills with files `*.FOLDER`.
+    """Verify the folder of a kind that another program fills with files `*.FOLDER`; returns the folder.
 
     Damaged files are removed and new files recorded; files with other names are not yet finished.
     """

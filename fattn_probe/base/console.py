@@ -22,7 +22,7 @@ from fattn_probe.base.errors import FattnProbeError, MachineError
 
 PIPE_WIDTH = 120
 MOST_WIDTH = 10_000
-"""Widest line for $COLUMNS: a table pads its lines."""
+"""The largest $COLUMNS that is used, because a table pads its lines to the full width."""
 SHOWN_AFTER = 2.0
 """Seconds after which a live line appears."""
 ERASED = Control((ControlType.ERASE_IN_LINE, 2))

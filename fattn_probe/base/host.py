@@ -15,7 +15,7 @@ MOUNT = Path("/sys/fs/cgroup")
 SHARE = "FATTN_PROBE_CORES"
 """The variable with the number of cores that a worker process may use."""
 HIERARCHIES = ("", "unified", "cpu", "cpu,cpuacct")
-"""Folders of the mount: version 2, version 2 beside 1, version 1."""
+"""Subfolders of the cgroup mount: version 2, version 2 beside 1, version 1."""
 
 
 def cores() -> int:

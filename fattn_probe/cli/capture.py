@@ -67,7 +67,7 @@ def capture(
     simulate: Annotated[Simulate, offered("threads")],
     out: Annotated[Path, typer.Option("--out", file_okay=False, help="The folder for the captures.")],
     every: Annotated[
-        bool, typer.Option("--every", help="Record every evaluation; default: the prompt's last, and the very last.")
+        bool, typer.Option("--every", help="Record every evaluation, not only the prompt's last and the very last.")
     ] = False,
     stats: Annotated[
         bool, typer.Option("--stats", help=f"Show ranges of the values by layer, and write {PAGE}, by head.")

@@ -131,7 +131,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture: marks, the later over the earlier. `name` is its class in SVG, `about` says what it shows.
+    """A picture: marks, drawn in order. `name` is its class in SVG, `about` says what it shows.
 
     `axes` are the horizontal and the vertical axis; marks use their units.
     """

@@ -173,7 +173,7 @@ class Named(Protocol):
 
     @property
     def op(self) -> Op:
-        """Its op."""
+        """The op of the case."""
 
 
 def write_case(case: Named, inputs: Mapping[str, Bytes], path: Path) -> None:

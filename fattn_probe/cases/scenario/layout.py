@@ -56,7 +56,7 @@ class MaskLayout(Spec):
     """Padding of the mask: rows after those of the queries, all -inf, and columns; ggml requires a contiguous mask."""
 
     columns: int | None = Field(default=None, ge=1, lt=MOST)
-    """Entries of a row; n_kv unless given. Those after K's rows are 0, so a scan of them finds them visible."""
+    """Entries of a row; n_kv unless given. Those after K's rows are 0, so the mask scan takes them for visible."""
     pad: int = Field(default=1, ge=1, lt=MOST)
     """Rows are padded to a multiple of this; llama.cpp formerly used 64 (GGML_KQ_MASK_PAD), now 1."""
     offset: int = Field(default=0, ge=0, lt=MOST)

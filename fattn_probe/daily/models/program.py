@@ -41,7 +41,7 @@ class Prompt:
         if self.text == "" or (self.text is None and self.tokens < 1):
             raise InputError("the prompt has 0 tokens: give it by --prompt TEXT or --tokens N")
         if self.text is not None and self.tokens:
-            raise InputError("--prompt and --tokens are both a prompt: choose one")
+            raise InputError("--prompt and --tokens each give a prompt: choose one")
 
 
 @dataclass(frozen=True)

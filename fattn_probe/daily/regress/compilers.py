@@ -49,7 +49,7 @@ LAST = 10**9
 
 
 class StoppedError(Exception):
-    """The run ended while something compiled."""
+    """The run ended while kernels were being compiled."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,10 @@ An error ends the run, and None is the end of a thread.
 
 @dataclass(frozen=True)
 class Likely:
-    """The cases in the order in which they are likely to show a change, and the kernel families that it concerns.
+    """The cases, those most likely to show a change first, and the kernel families that the change affects.
 
-    A case is identified by its entry with its target (`few-sms on sim:h200-5`) and its name. Without families, the
-    change concerns all. Until there are dry runs, ops are assumed to launch the same kernels as with the tree of the
-    `base`.
+    A case is identified by its entry with its target (`few-sms on sim:h200-5`) and its name. No families means
+    all of them. Until there are dry runs, ops are assumed to launch the same kernels as with the tree of the `base`.
     """
 
     places: Mapping[tuple[str, str], int] = field(default_factory=dict)

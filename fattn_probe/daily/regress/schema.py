@@ -22,10 +22,10 @@ MIGRATIONS = (
     CREATE TABLE runs (
         id INTEGER PRIMARY KEY,
         uid TEXT NOT NULL UNIQUE,      -- the same run in every database that it was merged into
-        line TEXT NOT NULL,            -- what one run of it is compared with the next by
+        line TEXT NOT NULL,            -- runs with the same line are compared with each other
         suite TEXT NOT NULL,
         started TEXT NOT NULL,         -- UTC, ISO 8601
-        ended TEXT,                    -- null while it goes on, and of a run that was killed
+        ended TEXT,                    -- null during the run, or if it was killed
         machine TEXT NOT NULL,
         device TEXT NOT NULL,
         cc TEXT NOT NULL,
@@ -54,7 +54,7 @@ MIGRATIONS = (
         metrics TEXT NOT NULL,         -- JSON
         output TEXT,                   -- sha256 of dst's bytes
         launches INTEGER REFERENCES launches (id),
-        seconds TEXT NOT NULL,         -- JSON: one time a repeat; empty where time means nothing
+        seconds TEXT NOT NULL,         -- JSON: one time for each repeat; empty where times mean nothing
         failure TEXT NOT NULL,
         UNIQUE (run, name)
     );
@@ -81,13 +81,13 @@ MIGRATIONS = (
         queries INTEGER NOT NULL,
         rows INTEGER NOT NULL,         -- of the map, at most 64, as are the columns
         columns INTEGER NOT NULL,
-        packed BLOB NOT NULL           -- zlib, a byte a place
+        packed BLOB NOT NULL           -- zlib, one byte for each place
     );
     CREATE TABLE parts (
         run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
-        number INTEGER NOT NULL,       -- of a run that is cut into shards; 1 of 1 is a whole run
+        number INTEGER NOT NULL,       -- of a run divided into shards; 1 of 1 is a complete run
         of INTEGER NOT NULL,
-        planned INTEGER NOT NULL,      -- cases; 0 where that was not kept
+        planned INTEGER NOT NULL,      -- cases; 0 if unknown
         started TEXT NOT NULL,
         ended TEXT,
         PRIMARY KEY (run, number, of)
@@ -112,7 +112,7 @@ MIGRATIONS = (
     ALTER TABLE shades RENAME TO error_maps;
     -- details: JSON with warning, missing, sampled, checks, finding, and since then known, diagnosis and unlike_base
     ALTER TABLE results ADD COLUMN details TEXT NOT NULL DEFAULT '{}';
-    -- checks: JSON, how cases were judged, null where that was not kept; only: the run's own filter of names
+    -- checks: JSON, how cases were judged, null if unknown; only: the run's own filter of names
     ALTER TABLE runs ADD COLUMN checks TEXT;
     ALTER TABLE runs ADD COLUMN only TEXT NOT NULL DEFAULT '';
     """

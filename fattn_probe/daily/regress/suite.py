@@ -100,7 +100,7 @@ class Entry(Spec):
 
 
 class Suite(Entry):
-    """The contents of a regression run: an entry of its own, and others with their own cases, targets and checks."""
+    """A regression suite: an entry itself, with further entries that have their own cases, targets and checks."""
 
     version: Literal[1]
     """Version of this schema."""

@@ -1,7 +1,7 @@
 """The cases of the shipped suite that are most likely to show what a changed source does.
 
-`killers.csv` says which cases of `quick` noticed the faults that were planted in each function of the default release,
-and so reach these lines. `scripts/detection killers` makes it from the verdicts on mutants.
+`killers.csv` lists, for each function of the default release, the cases of `quick` that detected faults planted in it,
+and so reach it. `scripts/detection killers` makes the file from the verdicts on mutants.
 """
 
 import csv
@@ -182,6 +182,6 @@ def concerns(file: str, family: str) -> bool:
 
 @cache
 def killers() -> list[Killer]:
-    """The table of this package."""
+    """The rows of the shipped `killers.csv`."""
     rows = csv.reader((files(__package__) / TABLE).read_text(encoding="utf-8").splitlines()[1:])
     return [Killer(file, function, int(line), on, case, int(faults)) for file, function, line, on, case, faults in rows]

@@ -196,9 +196,9 @@ def try_mutants(
     *,
     last: bool = False,
 ) -> tuple[list[tuple[int, Trial]], dict[int, str]]:
-    """Try mutants; returns by part the trials that need a kernel missing from the build, and those without a verdict.
+    """Try mutants; returns trials by part whose kernel is missing from the build, and by mutant why it has no verdict.
 
-    In the `last` round, a missing kernel counts as a kill. A mutant without a verdict has the reason for that.
+    In the `last` round, a missing kernel counts as a kill.
     """
     by_mutant, known = baseline.cases_by_mutant(built.plan.most), {mutant.id: mutant for mutant in mutants}
     trials: dict[int, list[Trial]] = {}

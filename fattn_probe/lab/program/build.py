@@ -304,7 +304,7 @@ class Maker:
         return [own, recorder, BuildStep("link", target, objects, link)]
 
     def compile_step(self, source: str, target: str, command: Iterable[str]) -> BuildStep:
-        """One compile."""
+        """The step that compiles one file, with ccache if there is one."""
         return compile_step(source, target, command, ccache=bool(self.toolchain.ccache))
 
 

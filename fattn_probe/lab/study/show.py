@@ -99,8 +99,8 @@ TITLES: Mapping[str, str] = {
     "fp8-float32-sums": "  if sums were float32",
 }
 RULES = (
-    "RMSE against float64 from Q, K and V as they were given. FP8 is e4m3; FlashAttention-3 adds its products as"
-    " Hopper's tensor cores do, with 13 bits after the leading one, the others in float32."
+    "RMSE against float64 with the original Q, K and V. FP8 is e4m3; FlashAttention-3 adds its FP8 products as"
+    " Hopper's tensor cores do, with 13 bits after the leading one; all other sums are in float32."
 )
 
 

@@ -29,8 +29,8 @@ def _is_literal(draft: Draft, index: int) -> bool:
 def rewrite_divisions(draft: Draft, device: Spans) -> None:
     """Turn `a / b` into `a *simt::divided_by* b`, `a % b` likewise, and `a /= b` into `a *= simt::reciprocal_of = b`.
 
-    The operand types then select the kind of division. Precedence and associativity do not change, because `*` and `/`
-    have the same. Divisions in which both operands are `sizeof` or integer literals stay.
+    The operand types then select the kind of division. Precedence and associativity do not change, because those of
+    `*` and `/` are equal. Divisions in which both operands are `sizeof` or integer literals stay.
     """
     for index in draft.where.get("/", ()):
         left, right = index - 1, index + 1

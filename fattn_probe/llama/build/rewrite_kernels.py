@@ -15,7 +15,7 @@ NEEDED = frozenset({"__host__", "constexpr", "auto"})
 Bodies = Literal["all", "device", "kernels", "none"]
 """Which functions of a header keep their bodies: those that a kernel may call, the kernels, or none.
 
-Device functions and host functions that are compiled for themselves see no change in the others.
+An object compiled without some bodies is not compiled again if only those bodies change.
 """
 VOID_POINTERS = (["void", "*"], ["const", "void", "*"], ["void", "const", "*"])
 

@@ -124,7 +124,7 @@ def needed(tree: Tree, engine: str, flavour: str) -> tuple[Patch, ...]:
 
 
 def named(name: str) -> list[Patch]:
-    """The shipped patches of a name; a fault of the corpus is `faults/NAME`."""
+    """The shipped patches with this name; a fault of the corpus is `faults/NAME`."""
     if name in names("fault"):
         return [load(folder("fault") / f"{name}.patch")]
     patches = shipped()
@@ -223,7 +223,7 @@ def parse(patch: Patch) -> list[FileDiff]:
     # Compare each hunk with the line counts in its own header: an editor that strips blanks damages a patch.
     hunks = [(diff, hunk) for diff in diffs for hunk in diff.hunks]
     if not hunks or len(hunks) != len(sizes):
-        raise InputError(f"patch {patch.path} is not a whole unified diff: {len(sizes)} hunks, {len(hunks)} readable")
+        raise InputError(f"patch {patch.path} is an incomplete unified diff: {len(sizes)} hunks, {len(hunks)} readable")
     for (diff, hunk), size in zip(hunks, sizes, strict=True):
         if (len(hunk.old), len(hunk.new)) != size:
             raise InputError(

@@ -1,9 +1,9 @@
 """The code that a run executes, as a digest of sections of a build's objects, each as the linker resolves it.
 
-A case's output cannot change while this digest is the same, whatever was edited. A section is followed to what its
-relocations name: in the same object, or in the first object of the link that defines it, because copies of an inline
-function differ with the flags of their objects. Debug information is left out; lines are code where a call has them,
-such as `__syncthreads()`.
+A case's output cannot change while this digest is the same, whatever was edited. The relocations of each section are
+followed: to the same object, or to the first object of the link that defines the symbol, because copies of an inline
+function differ with the flags of their objects. Debug information is left out; a line number counts only if a call
+passes it, as `__syncthreads()` does.
 """
 
 import struct
@@ -224,9 +224,9 @@ class ExecutedCode:
 
     @cached_property
     def _places(self) -> list[dict[str, tuple[int, int]]]:
-        """Each library's object and section, by number, of a symbol: its own first strong definition, or weak one.
+        """For each library, the object and section of a symbol: its first strong definition, else its first weak one.
 
-        For what it does not define, those of the first library that does.
+        A symbol that the library does not define is that of the first library that defines it.
         """
         found = [dict[str, tuple[int, int]]() for _ in self.libraries]
         for wanted in (False, True):

@@ -302,7 +302,7 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
 
 
 def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:
-    """The kernel cases that a build uses for cases; without a GPU of its architecture, on a simulated one."""
+    """The kernel cases that these cases launch; without a GPU of the build's architecture, on a simulated one."""
     options = RunOptions(request.tree, patches=request.patches, quants=request.quants)
     if request.engine == "sim":
         options = replace(options, flavour=request.flavour, sanitize=request.sanitize)

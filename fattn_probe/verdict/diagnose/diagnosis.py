@@ -310,8 +310,8 @@ def _is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
 def lean(wrong: Iterable[WrongRow]) -> bool:
     """Whether errors point in the direction in which some factor changes the output, more than by chance.
 
-    Uses Student's t, because the spread is estimated from the rows. Its quantile, where a normal variable has SIGMAS,
-    comes from the Cornish-Fisher expansion, which is accurate from 5 degrees of freedom on.
+    Uses Student's t, because the spread is estimated from the rows. The quantile of t that corresponds to
+    SIGMAS of a normal variable comes from the Cornish-Fisher expansion, which is accurate from 5 degrees of freedom on.
     """
     cosines: dict[str, list[float]] = {}
     for row in wrong:

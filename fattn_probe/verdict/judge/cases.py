@@ -337,7 +337,7 @@ def known_of(
         if capture is None:
             return False
         answers = Answers(replace(subject.case, op=op), {**subject.inputs, **memory}, subject.answers.step)
-        other = replace(subject, answers=answers, baseline=None)  # a correct run has the answer to the case's own op
+        other = replace(subject, answers=answers, baseline=None)  # the baseline answers the case's own op
         return verdict_of(other.launched(capture.launches), capture)[0].status is Status.PASS
 
     kernel = attention_kernel(launch.spelling for launch in capture.launches) if capture is not None else ""

@@ -1,7 +1,7 @@
 """The origin of the code that ran: what was built, and the release that it comes from.
 
 A defect in the tree does not excuse a failure, because a change may have introduced it: the release must have it too.
-A defect is known by fragments of C++ in the patched CUDA files of a tree.
+A defect is recognised by fragments of C++ in the patched CUDA files of a tree.
 """
 
 import functools

@@ -61,7 +61,7 @@ class Design:
     `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is the share of
     elements that equal the model in every bit. Unknown values are None. `lost` gives the origin of the predicted mean
     error, `assumed` the parts of the kernel's arithmetic that are assumptions, if the prediction depends on any.
-    ValueError for a pass with a NaN.
+    Raises ValueError if an output passes although one of its figures is NaN.
     """
 
     passes: bool

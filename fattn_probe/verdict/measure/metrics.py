@@ -35,7 +35,7 @@ class Metrics:
     `nmse` is sum((dst-ref)^2)/sum(ref^2) over all elements, NaN if one is not finite; the other errors cover the finite
     elements, and are NaN if there are none. `rmse` is their root mean square. `mean_error` is the mean of dst-ref,
     `bias` the same as a share of the mean |ref|: noise averages out, a lost term does not. `max_rel` is the largest
-    error relative to its element's answer, if that is not 0. `f16_ulps` (largest) and `mean_f16_ulps` are errors in
+    error relative to the exact value, where that is not 0. `f16_ulps` (largest) and `mean_f16_ulps` are errors in
     units of the f16 spacing at the answer. `nan` does not include `unwritten`. `worst` has the largest absolute error;
     `first_bad` is the first element, in memory order, that is NaN, infinite or unwritten.
     """

@@ -99,7 +99,7 @@ def test_the_limits_say_what_the_judge_says(with_model):
             "file",
             ["built with\n`-DGGML_HIP=ON -DGPU_TARGETS=gfx906`", "`hipcc` takes", "a HIP error ends it"],
         ),
-        ("90", "file", ["built with\n`-DGGML_CUDA=ON`", "`nvcc` takes the same words, but", "a CUDA error ends it"]),
+        ("90", "file", ["built with\n`-DGGML_CUDA=ON`", "`nvcc` takes the same flags, but", "a CUDA error ends it"]),
         ("gfx1100", "line", ["cmake -B build -DGGML_HIP=ON -DGPU_TARGETS=gfx1100 &&", "test -b ROCm0 -o FLASH"]),
         ("89", "line", ["cmake -B build -DGGML_CUDA=ON &&", "test -b CUDA0 -o FLASH"]),
     ],

@@ -98,7 +98,7 @@ def test_linked_file_of_a_shared_tree_is_replaced_not_written(tmp_path, overlay)
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("nothing here", "not a whole unified diff"),
+        ("nothing here", "an incomplete unified diff"),
         (change(19, "line 20", "x") + "@@ -9,3 +9,3 @@\n line 9\n-line 10\n+x\n line 11\n", "hunk 2"),  # not in order
         (change(9, "line 10", "x", "a/z.cu"), r"a/z\.cu, but the source has no such file"),
         (change(9, "line 10", "x").replace(",3 +", ",4 +"), "is damaged"),

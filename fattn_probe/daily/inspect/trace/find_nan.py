@@ -239,7 +239,7 @@ class InWarp:
         if quantity == "KQ" and F16_MAX < Q:
             why = f"; |Q| reaches {Q:.4g} in this row, more than f16 holds"
         elif quantity == "KQ" and not np.isfinite(K).all():
-            why = "; K has values that are more than f16 holds"
+            why = "; K has values that f16 cannot hold"
         elif quantity == "VKQ" and "d" in at:
             why = f"; the accumulator is f16, up to {F16_MAX:g}, and |V| reaches {np.abs(V[:, at['d']]).max():.4g}"
         words = (

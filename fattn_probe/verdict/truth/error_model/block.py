@@ -54,11 +54,11 @@ class RowLogits:
 class RowErrors:
     """The expected errors of rows, arrays (rows,).
 
-    The first are mean squares of the error, by cause. Losses are signed shares of V's mean.
+    The fields before the losses are mean squares of the error, by cause. Losses are signed shares of V's mean.
     """
 
     logits: F64  # rounding of KQ
-    weights: F64  # rounding of P, as far as it is random
+    weights: F64  # the random part of the rounding of P
     guess: F64  # what the square of `loss_rounding` would be on average
     sums: F64  # rounding of the sums of P*V
     values: F64  # conversion of V
@@ -325,8 +325,8 @@ class Block:
     def _joined(self) -> tuple[F64, F64, F64]:
         """The error of adding a block's sums in f16: mean square, the largest of one rounding, the largest possible.
 
-        The sums are added to the first one after another, where adding 0 is exact; or each is rounded, and added in
-        f32.
+        Either the sums are added to the first in f16, one after another, where adding 0 is exact; or each is rounded to
+        f16, and added in f32.
         """
         if self.kernel.joining == "f32":
             return (np.zeros(len(self.p)),) * 3

@@ -75,14 +75,14 @@ class Prediction:
 
     @property
     def row_uncertainty(self) -> F64:
-        """`row_rmse` without what is too small for the kernel's numbers: answers below them are 0 by design.
+        """`row_rmse` without the error of answers that are too small for the kernel's numbers, and 0 by design.
 
-        So a prediction that allows zeros there is no sign that it allows everything.
+        A prediction that allows zeros there does not therefore allow any output.
         """
         return np.sqrt(np.maximum(self._mean_square - self.rows.sunk, 0.0))
 
     def follow(self, dst: F32, reference: F64, rows: npt.NDArray[np.bool_]) -> bool:
-        """Whether these rows are as the kernel's own weights make them, so closely that no output of zeros could be."""
+        """Whether these rows match the kernel's own weights so closely that an output of zeros would not."""
         expected = reference + self.shift
         off, size = (np.sqrt(np.square(part).mean(axis=3))[rows] for part in (dst - expected, expected))
         limit = RMSE_LIMIT * np.sqrt(self.rows.rest[rows])

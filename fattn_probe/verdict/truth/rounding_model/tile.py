@@ -74,7 +74,8 @@ def scanned_ends(mask: F32, ncols1: int) -> Indices:
 def _loads_V_without_branch(kernel: AttentionKernel, nbatch_K: int, arch: int) -> bool:
     """Whether all threads of a block load the same number of rows of V (flash_attn_tile_load_tile).
 
-    A row is copied in pieces of 16 bytes (8 before Volta), the last ones by the most lanes that divide their number.
+    A row is copied in pieces of 16 bytes (8 before Volta). The last ones are copied by as many lanes as the largest
+    power of two that divides the number of pieces.
     """
     nbatch_V = (nbatch_K if kernel.DV % nbatch_K == 0 else nbatch_K * 2 // 3) * kernel.nbatch_fa // kernel.DV
     pieces = kernel.DV * (2 if fast_f16(arch) else 4) // (16 if arch >= 70 else 8)
