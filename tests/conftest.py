@@ -9,14 +9,15 @@ import pytest
 # A busy machine is not a bug: an example may take as long as it takes.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
+# What a test prints is as wide as in a pipe, whatever the terminal of the run: at once, because the next conftest may
+# import the console, and pytest-xdist gives its workers 80 columns.
+os.environ.pop("COLUMNS", None)
 
 
 def pytest_configure(config):
     """Tests interrupt programs, and a shell starts its background jobs, as a CI's may be, with interrupts ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # What a test prints is as wide as in a pipe, whatever the terminal of the run.
-    os.environ.pop("COLUMNS", None)
 
 
 @pytest.hookimpl(trylast=True)
