@@ -319,7 +319,7 @@ def render_results(results: Iterable[Result]) -> RenderableType:
         (
             Text(result.status, STYLES.get(result.status, "")),
             result.name,
-            result.kernels[0].spelling if result.kernels else "",
+            attention_kernel(record.spelling for record in result.kernels),
             result.explained,
         )
         for result in results
