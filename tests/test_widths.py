@@ -57,6 +57,8 @@ RUN = Run(1, "0123456789abcdef", SIM, "nightly", "2026-11-22T01:13:00", None)
 SCANNED = f"{LAUNCH.replace(KERNEL, 'flash_attn_mask_to_KV_max<1>')}\n{LAUNCH}"
 RESULT = Result("decode-hsk=128-n_kv=4096", "d", "fail", "NMSE 1.2e-3 is over 1e-5", launches=SCANNED)
 VERDICT = Verdict(Status.FAIL, "wrong: 32 of 96 rows")
+JUDGED = Judgement("decode", "sim:h200", Tolerance(), VERDICT, parse_launches(LAUNCH))
+STOPPED = Judgement("gqa", "sim:h200", Tolerance(), VERDICT, finding=Finding("race", "a byte is read", MMA))
 BUILT = replace(MANIFEST, contents=replace(MANIFEST.contents, programs=()))
 ROOT = "/home/me/.cache/" + "x" * 60
 CACHED = {"spec": SIM.source, "build_number": "11549", "pinned": True, "default": True, "root": ROOT}
@@ -134,12 +136,7 @@ SHOWN = {
     "run": (lambda: render_run(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "sim:rtx4070"]),
     "plan": (lambda: render_plan(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "168", "sim:rtx4070"]),
     "compare": (
-        lambda: render_compare(
-            [
-                Judgement("decode", "sim:h200", Tolerance(), VERDICT, parse_launches(LAUNCH)),
-                Judgement("gqa", "sim:h200", Tolerance(), VERDICT, finding=Finding("race", "a byte is read", MMA)),
-            ]
-        ),
+        lambda: render_compare([JUDGED, STOPPED]),
         [*f"{KERNEL} {MMA}".replace("<", " <").split(), "fail", "decode", "sim:h200", "wrong: 32 of 96 rows"],
     ),
     "triage": (

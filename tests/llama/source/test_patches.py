@@ -35,9 +35,8 @@ def change(start, old, new, path="a/x.cu"):
 @pytest.mark.parametrize(
     ("start", "old", "new"),
     [(9, "a/a/x.cu", "b/a/x.cu"), (3, "a/a/x.cu\t11:59", "b/a/x.cu\t12:00"), (25, "it/a/x.cu", "edited/a/x.cu")],
-    ids=["in place", "moved down, by diff -u", "moved up, of two folders"],
 )
-def test_hunk_finds_its_exact_place(tmp_path, overlay, start, old, new):
+def test_hunk_finds_its_exact_place(tmp_path, overlay, start, old, new):  # as `git diff`, `diff -u`, `diff -ru` name it
     body = change(start, "line 10", "LINE 10").replace("- a/a/x.cu", f"- {old}").replace("+ b/a/x.cu", f"+ {new}")
     changed = patches.apply(patch_of(tmp_path, body), overlay)
     assert changed == [overlay / "a/x.cu"]
