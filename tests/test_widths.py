@@ -35,7 +35,7 @@ from fattn_probe.llama.build.key import Build
 from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.llama.source.command import render_list as render_sources
 from fattn_probe.machine.run.command import Done, render_plan, render_run
-from fattn_probe.machine.run.outcome import Ran
+from fattn_probe.machine.run.outcome import Finding, Ran
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status, Verdict
 from fattn_probe.verdict.present.tables import render as render_compare
@@ -54,8 +54,11 @@ LAUNCH = f'{{"order":0,"kernel":"{KERNEL}",{SIZES}}}'
 CASE = case_of("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n")
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:xllamacpp==2026.10.11549", "11549", "", "0.1.0")
 RUN = Run(1, "0123456789abcdef", SIM, "nightly", "2026-11-22T01:13:00", None)
-RESULT = Result("decode-hsk=128-n_kv=4096", "d", "fail", "NMSE 1.2e-3 is over 1e-5", launches=LAUNCH)
+SCANNED = f"{LAUNCH.replace(KERNEL, 'flash_attn_mask_to_KV_max<1>')}\n{LAUNCH}"
+RESULT = Result("decode-hsk=128-n_kv=4096", "d", "fail", "NMSE 1.2e-3 is over 1e-5", launches=SCANNED)
 VERDICT = Verdict(Status.FAIL, "wrong: 32 of 96 rows")
+JUDGED = Judgement("decode", "sim:h200", Tolerance(), VERDICT, parse_launches(LAUNCH))
+STOPPED = Judgement("gqa", "sim:h200", Tolerance(), VERDICT, finding=Finding("race", "a byte is read", MMA))
 BUILT = replace(MANIFEST, contents=replace(MANIFEST.contents, programs=()))
 ROOT = "/home/me/.cache/" + "x" * 60
 CACHED = {"spec": SIM.source, "build_number": "11549", "pinned": True, "default": True, "root": ROOT}
@@ -133,8 +136,8 @@ SHOWN = {
     "run": (lambda: render_run(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "sim:rtx4070"]),
     "plan": (lambda: render_plan(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "168", "sim:rtx4070"]),
     "compare": (
-        lambda: render_compare([Judgement("decode", "sim:h200", Tolerance(), VERDICT, parse_launches(LAUNCH))]),
-        [*KERNEL.replace("<", " <").split(), "fail", "decode", "sim:h200", "wrong: 32 of 96 rows"],
+        lambda: render_compare([JUDGED, STOPPED]),
+        [*f"{KERNEL} {MMA}".replace("<", " <").split(), "fail", "decode", "sim:h200", "wrong: 32 of 96 rows"],
     ),
     "triage": (
         lambda: render_triage(SAID["attention"][0], advice_of(SAID["attention"][0], *FLAGS), "out"),

@@ -94,7 +94,7 @@ def problem_of(error: Exception) -> FattnProbeError | None:
         return machine_error(error)
     if hasattr(error, "format_message") and hasattr(error, "ctx"):  # from click, which typer includes or imports
         command = error.ctx.command_path if error.ctx else "fattn-probe"
-        said = error.format_message()
+        said = error.format_message().replace(": Value error, ", ": ")  # pydantic's words
         if said.startswith("Usage: "):  # from a group without a command
             return InputError(f"{command}: a command is missing\n\n{said}")
         return InputError(f"{command}: {said} (see `{command} --help`)")

@@ -112,14 +112,17 @@ def show_help(ctx: typer.Context, option: object, wanted: bool) -> None:
         raise typer.Exit
 
 
-def with_our_help(option: Any) -> Any:  # noqa: ANN401 - the classes of options are click's
-    """The option `--help`, whose output goes to the same place as all results."""
-    if option is not None:
-        option.callback = show_help
-    return option
+class Helped:
+    """A command whose help goes to the same place as all results."""
+
+    def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401 - the classes of options are click's
+        """The option `--help`."""
+        if (option := super().get_help_option(ctx)) is not None:  # type: ignore[misc]
+            option.callback = show_help
+        return option
 
 
-class Single(TyperCommand):
+class Single(Helped, TyperCommand):
     """A command, with its flags grouped by the objects that they make (`setup.py`)."""
 
     def parse_args(self, ctx: Any, args: Any) -> Any:  # noqa: ANN401
@@ -135,10 +138,6 @@ class Single(TyperCommand):
                 )
         return rest
 
-    def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401
-        """The option `--help`."""
-        return with_our_help(super().get_help_option(ctx))
-
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
         """List arguments, the command's own options, and shared options, each under its heading."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
@@ -153,12 +152,8 @@ class Single(TyperCommand):
                     formatter.write_dl(rows)
 
 
-class Group(TyperGroup):
+class Group(Helped, TyperGroup):
     """A command with subcommands."""
-
-    def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401
-        """The option `--help`."""
-        return with_our_help(super().get_help_option(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
         """List the commands with their full help; click would show only its beginning."""

@@ -74,7 +74,6 @@ def compare(
         flags.scenario_argument(
             "Shipped scenarios by name, or files; or, without --on, two captures; "
             "default for a changed source: the shipped cases most likely to show the change.",
-            "[SCENARIO...]",
         ),
     ] = None,
     *,

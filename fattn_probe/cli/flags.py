@@ -104,4 +104,5 @@ CaseName = Annotated[str, typer.Option("--case", help="The case, if there are se
 Devices = Annotated[
     Path | None, typer.Option("--devices", help="A YAML file that defines your own GPUs (docs/guide/devices.md).")
 ]
+Check = Annotated[bool, typer.Option("--check", help="Simulator: check every memory access of the kernels.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -13,8 +13,7 @@ from fattn_probe.base.console import NOTES, OUT, show
 from fattn_probe.base.errors import ComparisonError, InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.cli import flags, setup
-from fattn_probe.cli.commands import offered
-from fattn_probe.cli.setup import BuildFlags, Simulate, Where
+from fattn_probe.cli.setup import Simulate, Where
 from fattn_probe.lab.kernels.compiled import CUDA
 from fattn_probe.lab.program.build import Executable, Program, maker
 from fattn_probe.lab.program.execute import ProgramSettings, document, environment, execute, render
@@ -40,6 +39,7 @@ class Compiling:
     fast_math: Annotated[
         bool, typer.Option("--use_fast_math", help="Compile as nvcc -use_fast_math does: fast division, expf, ...")
     ] = False
+    check: flags.Check = False
 
 
 def program(
@@ -50,7 +50,6 @@ def program(
     *,
     where: Where,
     compiling: Compiling,
-    build: Annotated[BuildFlags, offered("check")],
     simulate: Simulate,
     gdb: Annotated[bool, typer.Option("--gdb", help="Open gdb or cuda-gdb at the first line of a kernel.")] = False,
     as_json: flags.Json = False,
@@ -61,13 +60,13 @@ def program(
     for target in targets:
         if target.engine == "cpu":
             raise InputError("program --on cpu: a CUDA program needs a GPU, simulated (sim:ID) or real (gpu)")
-        if build.check and target.engine == "cuda":
+        if compiling.check and target.engine == "cuda":
             raise InputError("--check is for simulated GPUs; on a GPU, run the program under compute-sanitizer")
-    if gdb and build.check:
+    if gdb and compiling.check:
         raise InputError("--gdb and --check need different builds: choose one")
     if gdb and len(targets) > 1:
         raise InputError("--gdb runs on one GPU: choose it with --on")
-    flavour: Flavour = "debug" if gdb else "check" if build.check else "release"
+    flavour: Flavour = "debug" if gdb else "check" if compiling.check else "release"
     settings = ProgramSettings(tuple(arguments or ()), where.timeout, as_json)
     runs = []
     for target in targets:
@@ -77,7 +76,7 @@ def program(
             sys.exit(debug(made, target, settings.arguments))
         runs.append(execute(made, target, settings, setup.simulation_of(simulate)))
         if not as_json:
-            OUT.print(render(runs[-1], target, checked=build.check))
+            OUT.print(render(runs[-1], target, checked=compiling.check))
     if as_json:
         show({"program": str(file), "runs": [document(run) for run in runs]}, str, as_json)
     for run in runs:  # the first failure: 5 for a finding, otherwise the program's code, 128 + n for a signal

@@ -54,7 +54,9 @@ def reproduce(
     as_json: flags.Json = False,
 ) -> None:
     """Write a reproduction without fattn-probe: a line for upstream's test, a patch to it, or a C++ file."""
-    subject, known = subject_of(what, case, history_file), load_devices(where.devices)
+    subject = subject_of(what, case, history_file)
+    devices = where.devices or subject.devices
+    known = load_devices(devices)
     folder = out or Path(f"reproduce-{file_name(subject.case.name)}")
     check_folder(folder)
     source = build.source or subject.source or setup.source_in(Path.cwd())
@@ -63,14 +65,16 @@ def reproduce(
     target, *more = parse_targets(words, known) if words else (None,)
     if more:
         raise InputError("reproduce runs on one target at a time")
-    patches = [word for name in build.patch for word in ("--patch", name)]
+    told = [word for name in build.patch for word in ("--patch", name)]
+    told += [] if source == DEFAULT_SOURCE else ["--source", source]
+    told += [] if devices is None else ["--devices", str(devices)]
     request = ReproduceRequest(
         case=subject.case,
         out=folder,
         target=target,
         listed_on=target if target and target.engine != "cpu" else parse_target(SIMULATED, known),
         wanted=wanted,
-        told=(subject.file, *patches, *([] if source == DEFAULT_SOURCE else ["--source", source])),
+        told=(subject.file, *told),
         timeout=where.timeout,
     )
     options = setup.run_options(build, where, simulate)

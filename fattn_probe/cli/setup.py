@@ -71,7 +71,7 @@ class BuildFlags:
     debug: Annotated[bool, typer.Option("--debug", help="Debug build: -G -g for a GPU, -O0 -g for the simulator.")] = (
         False
     )
-    check: Annotated[bool, typer.Option("--check", help="Simulator: check every memory access of the kernels.")] = False
+    check: flags.Check = False
     sanitize: Annotated[
         str, typer.Option("--sanitize", help="Simulator: sanitizers, address,undefined or one of them.")
     ] = ""

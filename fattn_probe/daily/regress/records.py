@@ -23,7 +23,7 @@ from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
 from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
-from fattn_probe.verdict.judge.judgement import Judgement
+from fattn_probe.verdict.judge.judgement import Judgement, attention_kernel
 from fattn_probe.verdict.judge.known import named
 from fattn_probe.verdict.measure.sampled import Sampled
 from fattn_probe.verdict.present.error_map import error_maps, shrunk
@@ -166,6 +166,12 @@ class Result:
     def kernels(self) -> tuple[LaunchRecord, ...]:
         """The launch records."""
         return LAUNCHES_IN(self.launches)
+
+    @property
+    def kernel(self) -> str:
+        """The attention kernel that was launched, or the kernel that a fault stopped; empty for neither."""
+        launched = attention_kernel(record.spelling for record in self.kernels)
+        return launched or (self.finding.kernel if self.finding else "")
 
     @property
     def explained(self) -> str:

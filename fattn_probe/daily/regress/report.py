@@ -17,7 +17,6 @@ from fattn_probe.daily.regress.night import Night, shown, worst
 from fattn_probe.daily.regress.plots import ERRORS, Square, log10, picture_of, plot, strip, swatch, tiles_of, work_facts
 from fattn_probe.daily.regress.records import Cell, Identity, Result, Run
 from fattn_probe.machine.run.frames import brief_frame
-from fattn_probe.verdict.judge.judgement import attention_kernel
 from fattn_probe.verdict.judge.known import by_defect
 
 WHY = {
@@ -150,15 +149,11 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
     return {
         "name": result.name,
         "reason": result.explained,
-        "kernel": _kernel(result),
+        "kernel": result.kernel,
         "map": picture,
         "crash": crash,
         "size": size,
     }
-
-
-def _kernel(result: Result) -> str:
-    return attention_kernel(record.spelling for record in result.kernels)
 
 
 def _maps(night: Night) -> Iterator[dict[str, Any]]:
@@ -176,7 +171,7 @@ def _maps(night: Night) -> Iterator[dict[str, Any]]:
 def _map(night: Night, result: Result, identity: Identity, name: str) -> dict[str, Any] | None:
     facts = work_facts(night.cases[result.name], result, identity)
     drawn = map_of(facts, name) if facts else None
-    return {"kernel": _kernel(result)} | drawn if drawn else None
+    return {"kernel": result.kernel} | drawn if drawn else None
 
 
 def _scenario(night: Night, name: str, cases: Sequence[str]) -> dict[str, Any]:
@@ -236,7 +231,7 @@ def _case(history: History, night: Night, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "status": result.status,
-        "kernel": _kernel(result),
+        "kernel": result.kernel,
         "nmse": "" if nmse is None else f"{nmse:.2e}",
         "ratio": _ratio(result.metrics.get("error_by_bound")) or _bits(result.metrics.get("equal_bits")),
         "strip": strip(marks),

@@ -15,7 +15,6 @@ from fattn_probe.daily.regress.changes import Change, ChangeKind
 from fattn_probe.daily.regress.records import Result, Run
 from fattn_probe.daily.regress.runner import Outcome
 from fattn_probe.daily.regress.versions import VERDICTS, Bisection, Versions, ended
-from fattn_probe.verdict.judge.judgement import attention_kernel
 from fattn_probe.verdict.judge.known import by_defect
 
 STYLES = {"pass": "green", "fail": "bold red", "unjudged": "bold yellow", "unsupported": "dim", "lost": "magenta"}
@@ -209,7 +208,7 @@ def render_versions(found: Sequence[Versions]) -> RenderableType:
             kinds[change.case].append(change)
         for name, result in item.a.items():
             other, changes = item.b[name], kinds[name]
-            first, second = _kernel(result), _kernel(other)
+            first, second = result.kernel or result.status, other.kernel or other.status
             # Launches and bits include the numbers, which no other column shows.
             numbers = (ChangeKind.LAUNCH, ChangeKind.BITS)
             words = (f"{one.kind}: {one.words}" if one.kind in numbers else one.kind for one in changes)
@@ -220,10 +219,6 @@ def render_versions(found: Sequence[Versions]) -> RenderableType:
         table = Table(columns, tuple(rows), frozenset(columns[4:]), frozenset({"changed"}), columns[:2])
         parts += [Text(f"{item.on}, old: {old}, new: {new}", "bold"), table]
     return Group(*parts)
-
-
-def _kernel(result: Result) -> str:
-    return attention_kernel(record.spelling for record in result.kernels) or result.status
 
 
 def _nmse(result: Result) -> str:
@@ -319,7 +314,7 @@ def render_results(results: Iterable[Result]) -> RenderableType:
         (
             Text(result.status, STYLES.get(result.status, "")),
             result.name,
-            result.kernels[0].spelling if result.kernels else "",
+            result.kernel,
             result.explained,
         )
         for result in results

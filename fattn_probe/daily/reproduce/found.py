@@ -4,6 +4,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from fattn_probe.cases.scenario.from_ops import from_ops
 from fattn_probe.daily.ops.parse import OP
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.records import Identity, StoredCase
-from fattn_probe.daily.regress.suite import cases_of, load_suite
+from fattn_probe.daily.regress.suite import Entry, cases_of, load_suite
 from fattn_probe.llama.launch.architecture import arch_number, is_arch
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
@@ -135,7 +136,7 @@ MOST_NAMES = 20
 
 @dataclass(frozen=True)
 class PastResult:
-    """A case of a run, and the values of `--on`, `--source` and `--patch` that repeat it.
+    """A case of a run, and the values of `--on`, `--source`, `--patch` and `--devices` that repeat it.
 
     `file` is the scenario's name on a command line; empty for a case that is known only from a run.
     """
@@ -145,6 +146,7 @@ class PastResult:
     on: str
     source: str
     patches: tuple[str, ...]
+    devices: Path | None = None
 
 
 def is_uid(word: str) -> bool:
@@ -162,7 +164,10 @@ def past_result(history: History, uid: str, name: str) -> PastResult:
         raise InputError(f"run {run.uid[:8]} has no case {name!r}; choose with --case, of those that failed: {said}")
     identity = run.identity
     on = "gpu" if identity.engine == "cuda" else identity.device
-    return PastResult(case_of(stored[name], run.suite), "", on, identity.source, patches_of(identity))
+    suite, _, part = run.suite.partition("/")
+    defined = (folder / entry.devices for entry, folder in parts_of(suite) if entry.name == part and entry.devices)
+    case, patches = case_of(stored[name], suite), patches_of(identity)
+    return PastResult(case, "", on, identity.source, patches, next(defined, None))
 
 
 def case_of(stored: StoredCase, suite: str) -> Case:
@@ -182,12 +187,19 @@ def candidates(stored: StoredCase, suite: str) -> Iterator[Case]:
         for separate_V in (False, True):
             yield resolve(from_ops(stored.name, separate_V=separate_V), stored.name, "upstream")
     with contextlib.suppress(InputError):
-        path = shipped.find("suite", suite.partition("/")[0])
-        for entry in load_suite(path).parts:
-            yield from cases_of(entry, path.parent)
+        for entry, folder in parts_of(suite):
+            yield from cases_of(entry, folder)
     for path in shipped.files("scenario"):
         if path.stem == stored.scenario:
             yield from read_cases(path)
+
+
+def parts_of(suite: str) -> list[tuple[Entry, Path]]:
+    """The entries of a suite that is found by its name, each with the suite's folder."""
+    with contextlib.suppress(InputError):
+        path = shipped.find("suite", suite)
+        return [(entry, path.parent) for entry in load_suite(path).parts]
+    return []
 
 
 def patches_of(identity: Identity) -> tuple[str, ...]:

@@ -26,7 +26,6 @@ from fattn_probe.machine.run.command import plan_cases
 from fattn_probe.machine.run.prepare import KernelReader
 from fattn_probe.machine.run.session import Session
 from fattn_probe.machine.run.simulator import Simulation
-from fattn_probe.verdict.judge.judgement import attention_kernel
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 NOT_FINITE = {"unwritten": "elements are never written", "nan": "NaN", "inf": "infinities"}
@@ -74,10 +73,7 @@ def kind_of(result: Result) -> FindingKind | None:
 
 def family_of(result: Result) -> str:
     """The family of the attention kernel that was launched or stopped; `other` for none."""
-    kernel = attention_kernel(launch.spelling for launch in result.kernels)
-    if not kernel and result.finding is not None:
-        kernel = result.finding.kernel
-    family = BY_KERNEL.get(kernel.partition("<")[0])
+    family = BY_KERNEL.get(result.kernel.partition("<")[0])
     return family.name if family else "other"
 
 

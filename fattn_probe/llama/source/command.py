@@ -13,7 +13,7 @@ from rich.text import Text
 from fattn_probe.base.tables import Table
 from fattn_probe.llama.source import Tree, kernel_cases, kernel_parameters, patches, store
 from fattn_probe.llama.source.features import case_parameters
-from fattn_probe.llama.source.spec import DEFAULT_SOURCE, PINS
+from fattn_probe.llama.source.spec import DEFAULT_SOURCE, PINS, PypiSpec
 
 if TYPE_CHECKING:
     from fattn_probe.llama.source.download import Progress as Callback
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 def list_sources() -> list[dict[str, Any]]:
     """Every cached or pinned source, the default first; `root` and `digest` are None while it is not in the cache."""
     from_cache, rows = {entry.spec: (name, entry) for name, entry in store.entries().items()}, list[dict[str, Any]]()
-    pinned = {f"pypi:{name}=={version}" for name, version in PINS}
-    for spec in sorted(pinned | set(from_cache), key=lambda spec: (spec != DEFAULT_SOURCE, spec)):
+    pinned = {f"pypi:{name}=={version}": PypiSpec(name, version).build_number for name, version in PINS}
+    for spec in sorted({*pinned, *from_cache}, key=lambda spec: (spec != DEFAULT_SOURCE, spec)):
         name, entry = from_cache.get(spec, ("", None))
-        row: dict[str, Any] = {"spec": spec, "build_number": entry.build_number if entry else "?"}
+        row: dict[str, Any] = {"spec": spec, "build_number": entry.build_number if entry else pinned[spec]}
         row |= {"pinned": spec in pinned, "default": spec == DEFAULT_SOURCE}
         rows.append(row | {"root": str(store.tree_root(name)) if entry else None, "digest": entry and entry.digest})
     return rows

@@ -238,6 +238,8 @@ def file_diff(
 ) -> FileDiff:
     """One file's diff from whatthepatch's records."""
     old, new = (header.old_path, header.new_path) if header else ("", "")
+    if old != new and (rest := old.partition("/")[2]) == new.partition("/")[2]:  # of two folders, by `diff -ru`
+        old = new = rest
     if (NO_FILE not in (old, new) and old != new) or not new:
         raise InputError(f"patch {patch.path} renames {old} to {new}; renames are not supported")
     path = PurePosixPath(old if new == NO_FILE else new)

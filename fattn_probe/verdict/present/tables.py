@@ -102,7 +102,8 @@ def render_difference(difference: Difference) -> RenderableType:
 
 def _cells(row: Judgement) -> tuple[Text, ...]:
     """A row's cells; a kernel's name breaks before its template arguments, so that the table fits 100 columns."""
-    kernel = row.kernel.replace("<", "\n<", 1) or ("-" if row.verdict.metrics is None else "no attention kernel")
+    ran = row.kernel or (row.finding.kernel if row.finding else "")
+    kernel = ran.replace("<", "\n<", 1) or ("-" if row.verdict.metrics is None else "no attention kernel")
     metrics, design, nmse, largest = row.verdict.metrics, row.verdict.design, "-", "-"
     if metrics is not None:
         allowed = f"{row.tolerance.nmse:.0e}" if design is None or given(row.tolerance) else "-"

@@ -32,9 +32,13 @@ def change(start, old, new, path="a/x.cu"):
     )
 
 
-@pytest.mark.parametrize("start", [9, 3, 25], ids=["in place", "moved down", "moved up"])
-def test_hunk_finds_its_exact_place(tmp_path, overlay, start):
-    changed = patches.apply(patch_of(tmp_path, change(start, "line 10", "LINE 10")), overlay)
+@pytest.mark.parametrize(
+    ("start", "old", "new"),
+    [(9, "a/a/x.cu", "b/a/x.cu"), (3, "a/a/x.cu\t11:59", "b/a/x.cu\t12:00"), (25, "it/a/x.cu", "edited/a/x.cu")],
+)
+def test_hunk_finds_its_exact_place(tmp_path, overlay, start, old, new):  # as `git diff`, `diff -u`, `diff -ru` name it
+    body = change(start, "line 10", "LINE 10").replace("- a/a/x.cu", f"- {old}").replace("+ b/a/x.cu", f"+ {new}")
+    changed = patches.apply(patch_of(tmp_path, body), overlay)
     assert changed == [overlay / "a/x.cu"]
     assert (overlay / "a/x.cu").read_text() == TEXT.replace("line 10\n", "LINE 10\n")
 

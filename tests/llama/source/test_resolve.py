@@ -283,6 +283,7 @@ def test_list_has_pinned_and_cached_sources_the_default_first(published):
     resolve(RELEASE)
     rows = command.list_sources()
     assert rows[0]["spec"] == DEFAULT_SOURCE and rows[0]["root"] is None and rows[0]["pinned"]
+    assert {"7551", "8672"} < {row["build_number"] for row in rows}
     cached = next(row for row in rows if row["spec"] == RELEASE)
     assert (cached["build_number"], cached["pinned"], cached["default"]) == ("77", False, False)
     assert cached["root"] in shown(command.render_list(rows))

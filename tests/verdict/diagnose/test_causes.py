@@ -101,15 +101,10 @@ def test_a_rounding_is_as_large_as_the_kernels_own(run, size, kinds):
 
 
 def test_small_errors_that_lean_to_one_side_are_no_rounding(run):
-    case, inputs, dst, _, geometry = run
-
-    def a_little_scaled(row, geometry, place):
-        return row.output(1.001 * row.raw + row.mask)
-
-    _, _, model, reference, _ = run
-    own = np.sqrt(np.mean((model - reference) ** 2, axis=3, keepdims=True))
-    noise = own * np.random.default_rng(0).standard_normal(model.shape)
-    wrong = planted(a_little_scaled, case, inputs, dst, geometry) + noise
+    case, inputs, dst, reference, geometry = run
+    own = np.sqrt(np.mean((dst - reference) ** 2, axis=3, keepdims=True))
+    noise = own * np.random.default_rng(0).standard_normal(dst.shape)
+    wrong = planted(lambda row, *_: row.output(1.001 * row.raw + row.mask), case, inputs, dst, geometry) + noise
     assert diagnosis_of(run, wrong.astype(np.float32)).causes == ()
 
 
