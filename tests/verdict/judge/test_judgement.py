@@ -229,13 +229,10 @@ def test_as_designed_and_accurate_are_reported_separately():
     assert document["accuracy"]["passes"] is False
 
 
-def test_the_reason_for_missing_expectations_is_given_once():
+def test_the_reason_for_missing_expectations_and_what_a_prediction_assumes_are_said_once():
     found = [row_of(Case(), on, good(), expected=Expected(missing="no model of it")) for on in ("a", "b")]
     assert [row.missing for row in found] == ["no model of it"] * 2
     assert shown(render(found)).count("gqa on a and 1 more: no model of it") == 1
-
-
-def test_an_assumption_on_which_a_prediction_rests_is_said_once():
     expected = Expected(lambda: predicted(REFERENCE.shape, 1e-2, assumed="how it rounds is not published"))
     found = [row_of(Case(), on, good(), expected=expected) for on in ("a", "b")]
     assert shown(render(found)).count("gqa on a and 1 more: how it rounds is not published") == 1
@@ -251,12 +248,9 @@ def test_a_repeat_with_other_bits_fails_a_passing_case():
         raise_if_failed([row])
 
 
-def test_captures_of_different_shapes_are_refused():
+def test_captures_of_different_shapes_or_ops_are_refused():
     with pytest.raises(InputError, match="different shapes"):
         compare_captures(good(), capture(np.zeros((1, 7, 14, 4), np.float32)))
-
-
-def test_captures_of_different_ops_are_refused():
     dst = good().dst
     with pytest.raises(InputError, match=r"x.gguf and y.gguf are of different ops .* aaaa and bbbb"):
         compare_captures(capture(dst, digest="aaaa"), capture(dst, digest="bbbb"), ("x.gguf", "y.gguf"))
