@@ -204,10 +204,10 @@ LARGE_OUTPUT = Seen(masked(1, 128, 16, 65536, 512, 128, 128), "6.1", COMBINE128,
 DIFFERENT_BITS = replace(Q8_RACE, finding=None, checks=("deterministic",))
 
 
-def wide_mask(sequences, masks):
+def wide_mask(sequences, masks, heads=1):
     """An op with a mask of 640 columns for 512 KV rows and two queries."""
     op = masked(sequences, 4, 4, 2, 512, 128, 128, type="q8_0")
-    root = Root("mask", "f16", (640, 2, 1, masks))
+    root = Root("mask", "f16", (640, 2, heads, masks))
     view = replace(op.tensors["mask"], ne=root.ne, nb=root.nb)
     return replace(op, tensors={**op.tensors, "mask": view}, roots={**op.roots, "mask": root})
 
@@ -373,7 +373,7 @@ OTHERS = [
     replace(MASK_STRIDE, op=LARGE_K, right_for=lambda op, memory: True),
     replace(MASK_STRIDE, kernel=VEC128),
     replace(MASK_STRIDE, kernel=MMA16),
-    replace(MASK_STRIDE, op=wide_mask(2, 1), scanned=True, right_for=lambda op, memory: True),
+    replace(MASK_STRIDE, op=wide_mask(2, 1, heads=2), scanned=True, right_for=lambda op, memory: True),
     # mask-scan: enough rows of the mask, another tensor, another kernel
     replace(SCANNED, op=padded(16)),
     replace(SCANNED, finding=replace(PAST_MASK, message="out-of-bounds: global memory is accessed at byte 9 of K")),
@@ -572,16 +572,18 @@ def test_an_output_is_right_for_no_other_op_unless_it_was_held_against_it():
 
 
 def test_the_scan_of_a_wider_mask_hides_what_the_wrong_rows_show():
-    """The scan reads the rows where they are, in steps of 256 KV rows, both queries and each sequence alone."""
-    mask = np.full((2, 1, 2, 640), -np.inf, np.float16)
+    """It reads the rows of the first head where they are: two queries, 256 KV rows at a time, each sequence alone."""
+    mask = np.full((2, 2, 2, 640), -np.inf, np.float16)
+    mask[0, 1, 0, 300] = 1
     mask[0, 0, 1, 255] = mask[0, 0, 0, 513] = 1  # shown: one of the first 256 KV rows, and one that K does not have
     mask[1, 0, 0, :257] = mask[1, 0, 1, :] = 2  # shown in the second sequence: all
     right_for = Mock(return_value=True)
     for scanned in (False, True):
         inputs = {"mask": mask.view(np.uint8).ravel()}
-        failure = Failure(wide_mask(2, 2), "gfx906", inputs=inputs, scanned=scanned, right_for=right_for)
+        failure = Failure(wide_mask(2, 2, heads=2), "gfx906", inputs=inputs, scanned=scanned, right_for=right_for)
         assert right_with_narrow_mask(failure)
     rows, ended = (view_values(op.tensors["mask"], memory) for (op, memory), _ in right_for.call_args_list)
-    assert np.isfinite(rows[0, 0]).sum(axis=-1).tolist() == [0, 2] and (rows[0, 0, 1, [1, 128 + 255]] == 1).all()
-    assert np.isfinite(ended[0, 0]).sum(axis=-1).tolist() == [0, 1] and ended[0, 0, 1, 1] == 1
+    assert all(op.tensors["mask"].offset == 0 for (op, _), _ in right_for.call_args_list)
+    assert (rows[0, 0] > -np.inf).sum(axis=-1).tolist() == [0, 2] and (rows[0, 0, 1, [1, 128 + 255]] == 1).all()
+    assert (ended[0, 0] > -np.inf).sum(axis=-1).tolist() == [0, 1] and ended[0, 0, 1, 1] == 1
     assert (ended[1] == rows[1]).all() and np.isfinite(rows[1, 0]).sum(axis=-1).tolist() == [257, 384]
