@@ -491,13 +491,10 @@ def test_an_answer_to_another_op_is_not_compared_with_a_correct_run_of_the_case(
     assert (judged.case.op, judged.baseline) == ("another op", None)
 
 
-def test_a_failure_whose_bits_differ_from_run_to_run_is_not_explained():
+def test_a_failure_whose_bits_differ_is_not_explained_and_other_bits_are_on_a_simulated_gpu_only():
     verdict = Verdict(Status.FAIL, "NaN", only_masked_nan=True)
     assert known_on("sim:h200", OneOp(), MMA16, verdict) == Known("masked-rows")
     assert known_on("sim:h200", OneOp(), MMA16, verdict, UNSTABLE) == Known()
-
-
-def test_other_bits_are_explained_on_a_simulated_gpu_only():
     for on, found in (("sim:h200", Known("q8-race")), ("gpu", Known())):
         assert known_on(on, OneOp(quantised(64)), VEC64, Verdict(Status.PASS, ""), UNSTABLE) == found
 

@@ -93,7 +93,7 @@ def test_likeness_counts_bits_and_finds_the_largest_difference():
     assert like.nmse == pytest.approx(1.0 / (a.astype(np.float64) ** 2).sum(), rel=1e-5)
 
 
-def test_equal_nan_are_equal_and_one_sided_nan_is_the_worst():
+def test_equal_nan_are_equal_one_sided_nan_is_the_worst_and_zeros_of_both_signs_differ_in_bits_only():
     a = np.ones(SHAPE, np.float32)
     a[0, 0, 0, 1] = np.nan
     assert liken(a, a).identical
@@ -102,9 +102,6 @@ def test_equal_nan_are_equal_and_one_sided_nan_is_the_worst():
     b[1, 2, 3, 4] = np.nan
     assert liken(a, b).worst == Coordinate(1, 2, 3, 4)
     assert np.isnan(liken(a, b).nmse)
-
-
-def test_zeros_of_both_signs_differ_in_bits_but_nowhere_in_value():
     like = liken(np.zeros(SHAPE, np.float32), -np.zeros(SHAPE, np.float32))
     assert (like.equal_bits, like.max_abs, like.worst) == (0, 0.0, None)
     assert not like.identical

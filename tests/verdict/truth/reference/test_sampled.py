@@ -104,12 +104,9 @@ def test_heads_have_random_rows_of_their_own():
     np.testing.assert_array_equal(rows, choose_rows(case_of(""), random=3))
 
 
-def test_a_row_that_is_not_there_is_the_callers_mistake():
+def test_a_row_that_is_not_there_and_data_without_an_answer_are_refused():
     with pytest.raises(InputError, match=r"of \(1, 70, 4\) \(sequences, queries, heads\) has no row \(0, 70, 0\)"):
         choose_rows(case_of(""), rows=[(0, 70, 0)])
-
-
-def test_data_without_an_answer_are_refused():
     case = case_of("data: {K: {kind: normal, scale: 1.0e+6}}\n")
     with pytest.raises(InputError, match="its data hold values that are NaN or infinite"):
         sample(case, choose_rows(case))
