@@ -121,12 +121,9 @@ def test_a_cause_of_rows_that_are_not_finite_explains_no_error():
     assert "5 of 5 rows examined, 100 % of the first one's error" in said(explained=1.0)
 
 
-def test_a_single_wrong_row_is_not_all_rows():
+def test_a_single_wrong_row_is_not_all_rows_and_markup_in_a_name_is_shown_as_it_is():
     assert describe_rows(np.ones((1, 1, 1), bool)) == "the only row is wrong"
     assert describe_rows(np.ones((1, 2, 1), bool)) == "all 2 rows are wrong"
-
-
-def test_markup_in_a_name_is_shown_as_it_is():
     assert "case[bold]" in shown(render([row_of(Case("case[bold]"), "cpu", good())]))
 
 

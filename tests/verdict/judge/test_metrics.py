@@ -49,14 +49,11 @@ def test_nan_infinite_and_unwritten_are_counted_apart(reference):
     assert not found.all_finite
 
 
-def test_nothing_finite_at_all(reference):
+def test_nothing_finite_at_all_and_an_answer_of_zeros_or_near_the_smallest_float64(reference):
     found = measure(np.full(SHAPE, np.nan, np.float32), reference)
     assert (found.nan, found.worst) == (reference.size, None)
     errors = ("max_abs", "rmse", "mean_error", "bias", "max_rel", "f16_ulps", "mean_f16_ulps")
     assert np.isnan([getattr(found, name) for name in errors]).all()
-
-
-def test_an_answer_of_zeros_or_near_the_smallest_float64():
     zeros = np.zeros(SHAPE)
     assert measure(zeros.astype(np.float32), zeros).nmse == 0.0
     assert measure(np.full(SHAPE, 1e-30, np.float32), zeros).nmse == np.inf

@@ -111,15 +111,12 @@ def test_the_last_release_before_a_source_decides(monkeypatch, build_number, cc,
     assert supporting(CASE.op, cc, build_number) == found
 
 
-def test_an_op_that_the_table_lacks_is_not_judged(monkeypatch):
+def test_an_op_that_the_table_lacks_and_a_gpu_that_a_release_was_not_asked_about_are_not_judged(monkeypatch):
     ship(monkeypatch, {})
     assert supporting(CASE.op, "9.0", "11549") is last_known(CASE.op, "9.0", "11549") is None
     refused = {CASE.op.digest: Supported("x", {8156: frozenset()}), "another": Supported("y", {8156: EVERY})}
     ship(monkeypatch, refused)
     assert [last_known(CASE.op, "9.0", number) for number in ("7551", "11549")] == [None, 8156]
-
-
-def test_a_release_that_was_not_asked_about_a_gpu_says_nothing_about_it(monkeypatch):
     ship(monkeypatch, {CASE.op.digest: Supported("x", {8156: EVERY, 11549: EVERY | AMD})})
     assert [last_known(CASE.op, "gfx906", number) for number in ("9000", "11549")] == [None, 11549]
 

@@ -96,14 +96,11 @@ def test_a_mean_error_is_foretold_within_a_factor_of_two(factor, explained):
     assert ("mean error" in quiet.reason) == explained  # chance may explain it, but it was foretold
 
 
-def test_a_model_explains_a_mean_error_if_the_output_is_its():
+def test_a_model_explains_a_mean_error_if_the_output_is_its_and_one_that_is_not_finite_is_not_accurate():
     dst = (0.75 * ONES).astype(np.float32)
     assert "follows from the kernel's own arithmetic" in said(dst, design=Design(True, "model", "")).reason
     for design in (Design(False, "model", ""), Design(True, "prediction", ""), None):
         assert "does not explain it" in said(dst, design=design).reason
-
-
-def test_an_output_that_is_not_finite_is_not_accurate():
     found = judge(output(np.nan, (0, 3)), REFERENCE, Tolerance()).accuracy
     assert not found.passes and found.reason == "not finite everywhere"
 

@@ -15,7 +15,6 @@ from tests.verdict.truth.models import kernel_of
 
 F16_TYPES = "(ggml_type)1, (ggml_type)1"
 NO = "false, false, false"
-BF16_TYPES = "(ggml_type)30, (ggml_type)30"
 Q8_TYPES = "(ggml_type)8, (ggml_type)8"
 
 
@@ -92,27 +91,24 @@ def test_what_is_rounded_to_what():
     assert [k.converts_K for k in (mma, vec, pascal, q8, fallback)] == [True, False, True, False, True]
 
 
-@pytest.mark.parametrize(
-    ("kernel", "arch", "additions", "lanes"),
-    [
-        ("flash_attn_tile<256, 256, 4, 1, false>", RDNA2, 256, 1),
-        ("flash_attn_tile<256, 256, 4, 1, false>", RDNA3, 128, 1),
-        (f"flash_attn_ext_f16<128, 128, 8, 2, {NO}>", RDNA4, 32, 1),
-        (f"flash_attn_ext_f16<128, 128, 8, 2, {NO}>", RDNA3, 64, 1),
-        (f"flash_attn_ext_vec<256, 1, {F16_TYPES}, false>", 61, 256, 16),
-        (f"flash_attn_ext_vec<256, 1, {F16_TYPES}, false>", RDNA2, 256, 8),
-        (f"flash_attn_ext_vec<256, 1, {F16_TYPES}, false>", RDNA3, 128, 8),
-        (f"flash_attn_ext_vec<256, 1, {BF16_TYPES}, false>", RDNA3, 256, 8),
-        (f"flash_attn_ext_vec<256, 1, {Q8_TYPES}, false>", CDNA1, 64, 4),
-        (f"flash_attn_ext_vec<256, 1, {Q8_TYPES}, false>", RDNA1, 64, 2),
-    ],
-)
-def test_partial_sums_of_a_logit_are_a_walk_to_it_on_each_lane_and_then_pairwise(kernel, arch, additions, lanes):
+MMA_128, TILE_256 = f"f16<128, 128, 8, 2, {NO}>", "tile<256, 256, 4, 1, false>"
+F16, BF16, Q8 = (f"vec<256, 1, {types}, false>" for types in (F16_TYPES, "(ggml_type)30, (ggml_type)30", Q8_TYPES))
+LANES = {
+    MMA_128: [(RDNA4, 32, 1), (RDNA3, 64, 1)],
+    TILE_256: [(RDNA2, 256, 1), (RDNA3, 128, 1)],
+    BF16: [(RDNA3, 256, 8)],
+}
+LANES |= {F16: [(61, 256, 16), (RDNA2, 256, 8), (RDNA3, 128, 8)], Q8: [(CDNA1, 64, 4), (RDNA1, 64, 2)]}
+
+
+@pytest.mark.parametrize(("kernel", "case"), [(kernel, case) for kernel, found in LANES.items() for case in found])
+def test_partial_sums_of_a_logit_are_a_walk_to_it_on_each_lane_and_then_pairwise(kernel, case):
     """Products are added one after another or, by a dot product, two or four at once (fattn-*.cuh)."""
+    (arch, additions, lanes), name = case, f"flash_attn_{'' if kernel == TILE_256 else 'ext_'}{kernel}"
     each, rounds = additions // lanes, range(lanes.bit_length() - 1)
     shares = [(at + 1) / additions for at in range(each)] * lanes + [2.0**-n for n in rounds for _ in range(2**n)]
     expected = np.square(shares).sum(), np.multiply(shares, 1 - np.array(shares)).sum()
-    assert kernel_of(op_of(hsk=256), [launch(kernel, 128)], arch).chain == pytest.approx(expected, rel=0.07)
+    assert kernel_of(op_of(hsk=256), [launch(name, 128)], arch).chain == pytest.approx(expected, rel=0.07)
 
 
 def test_no_prediction_for_a_kernel_that_is_not_known(monkeypatch):

@@ -65,11 +65,15 @@ def test_the_hull_is_of_the_rows_that_some_query_sees(mask, rows, seen):
     np.testing.assert_array_equal(found.high[0], V.max(axis=1))
 
 
-def test_a_sink_draws_towards_zero():
+def test_a_sink_draws_towards_zero_and_fully_masked_everywhere_is_an_answer_of_zeros():
     case = case_of("sinks: true\ndata: {V: {kind: uniform, mean: 1, scale: 0.1}}\n")
     found = sample(case, choose_rows(case))
     assert (found.low == 0).all()
     assert (found.high > 1).all()
+    case = case_of("mask: {kind: masked_rows, every: 1}\n")
+    found = sample(case, choose_rows(case))
+    assert (found.reference == 0).all()
+    assert np.isneginf(found.lse).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.2, 0.8])
@@ -110,13 +114,6 @@ def test_a_row_that_is_not_there_and_data_without_an_answer_are_refused():
     case = case_of("data: {K: {kind: normal, scale: 1.0e+6}}\n")
     with pytest.raises(InputError, match="its data hold values that are NaN or infinite"):
         sample(case, choose_rows(case))
-
-
-def test_fully_masked_everywhere_is_an_answer_of_zeros():
-    case = case_of("mask: {kind: masked_rows, every: 1}\n")
-    found = sample(case, choose_rows(case))
-    assert (found.reference == 0).all()
-    assert np.isneginf(found.lse).all()
 
 
 @settings(max_examples=25)

@@ -157,14 +157,11 @@ def test_warps_share_a_column_where_there_are_fewer_columns_than_they_can_hold()
     assert mma(1, 8).kernel.columns == 8
 
 
-def test_k_is_multiplied_last_batch_first():
+def test_k_is_multiplied_last_batch_first_and_every_row_of_a_chunk_is_summed_once():
     order = mma(1, 16, head=(576, 512)).k_order
     assert order.tolist() == list(range(576))
     order = mma(4, 16, head=(576, 512), block=(32, 8, 1)).k_order
     assert order.tolist() == [*range(320, 576), *range(320)]
-
-
-def test_every_row_of_a_chunk_is_summed_once():
     for plan in (mma(1, 8), mma(8, 8), mma(8, 8, 70)):
         assert sorted(plan.thread_rows.ravel().tolist()) == list(range(plan.chunk))
 
