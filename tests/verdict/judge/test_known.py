@@ -499,10 +499,11 @@ def test_a_failure_whose_bits_differ_is_not_explained_and_other_bits_are_on_a_si
         assert known_on(on, OneOp(quantised(64)), VEC64, Verdict(Status.PASS, ""), UNSTABLE) == found
 
 
-def test_a_known_defect_comes_before_a_doubt():
+def test_a_known_defect_comes_before_a_doubt_and_no_other_op_is_right_unless_it_was_held_against_it():
     doubt, certain = Known(doubt="maybe"), Known("id")
     assert best([doubt, certain]) is certain is best([certain, doubt])
     assert best([doubt]) is doubt and best([]) is None
+    assert not Failure(OP, "9.0").right_for(OP, {})
 
 
 @pytest.mark.parametrize(("columns", "few"), [((31, 1), True), ((8, 4), False), ((4, 4), True), ((16, 2), False)])
@@ -562,10 +563,6 @@ def test_two_gibibytes_are_not_more_than_two(nbytes, large):
     roots = {name: SimpleNamespace(nbytes=size) for name, size in zip("KV", nbytes, strict=True)}
     op: Any = SimpleNamespace(tensors=views, roots=roots)
     assert is_large(op, "KV") == large
-
-
-def test_an_output_is_right_for_no_other_op_unless_it_was_held_against_it():
-    assert not Failure(OP, "9.0").right_for(OP, {})
 
 
 def test_the_scan_of_a_wider_mask_hides_what_the_wrong_rows_show():

@@ -183,12 +183,9 @@ def test_what_a_release_has_follows_from_those_beside_it():
     assert between.of("?", known) is None
 
 
-def test_sources():
+def test_sources_and_every_range_ends_at_a_release():
     assert all(map(is_upstream, (DEFAULT_SOURCE, "git:b11549", "git:master")))
     assert not any(map(is_upstream, ("/home/me/llama.cpp", "git+https://github.com/me/llama.cpp@b11549")))
-
-
-def test_every_range_ends_at_a_release():
     ends = {end for defect in defects().values() for end in (defect.since, defect.until) if end is not None}
     assert ends <= set(builds())
     assert len({release.source for release in releases()}) == len(releases())

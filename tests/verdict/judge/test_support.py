@@ -133,10 +133,14 @@ def test_the_shipped_tables_have_every_op_of_the_shipped_cases():
     assert not [name for op, name in cases.items() if not every <= launched.get(op, {}).keys()]
 
 
-def test_the_default_source_supports_nearly_all_shipped_cases():
+def test_the_default_source_supports_nearly_all_shipped_cases_and_its_table_has_whole_kernel_cases():
     on = [known.on[11549] for known in shipped().values()]
     for named in capabilities().values():
         assert sum(named <= cc for cc in on) > 0.95 * len(on)
+    cells = {cell for row in shipped_choices().values() for column, cell in row.items() if "." in column}
+    for name in {name for cell in cells for name in cell.split(BETWEEN) if name}:
+        family, _, values = name.partition(" ")
+        assert len(values.split(",")) == len(BY_CASE[family].case_parameters), name
 
 
 def test_a_case_that_is_refused_now_is_a_loss_of_support():
@@ -203,13 +207,6 @@ def test_a_patch_that_refuses_an_op_of_a_release_of_unknown_age_fails(tmp_path):
     words = ("compare", "gqa", "--on", "sim:h200", "--source", "pypi:llama-cpp-python==0.3.30", "--patch", str(refuse))
     (row,) = json.loads(fattn_probe(*words, "--json", code=5).stdout)["rows"]
     assert row["reason"].startswith("support lost: without the patches the source supports this op")
-
-
-def test_the_shipped_table_has_whole_kernel_cases():
-    cells = {cell for row in shipped_choices().values() for column, cell in row.items() if "." in column}
-    for name in {name for cell in cells for name in cell.split(BETWEEN) if name}:
-        family, _, values = name.partition(" ")
-        assert len(values.split(",")) == len(BY_CASE[family].case_parameters), name
 
 
 @pytest.mark.parametrize(
