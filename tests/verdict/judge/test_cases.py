@@ -190,12 +190,9 @@ def test_a_sample_of_rows_decides_alone(subject, made, part, checked, monkeypatc
     assert f"({', '.join(map(str, map(int, first)))})" in row.reason
 
 
-def test_rows_of_an_unknown_kernel_are_sampled_from_all(subject, made):
+def test_rows_of_an_unknown_kernel_are_sampled_from_all_and_one_outside_the_hull_is_not_diagnosed(subject, made):
     one = subject(part=PART, sample=8)
     assert judged(one, replace(one.run(), launches=(launch_of("mine<1>"),))).sampled.rows >= 8
-
-
-def test_a_row_outside_the_hull_is_not_diagnosed_by_the_sampled_ones(subject, made):
     row = judgement(subject(spoilt(made[1], [(0, 9, 1)], by=90), sample=8))
     assert row.status is Status.FAIL and row.diagnosis is None
 

@@ -56,22 +56,22 @@ def test_rows_of_nan_count_neither_as_measured_nor_as_predicted(of_nan_rows):
     assert "the RMSE is 2.1 times" in design(wrong, prediction).reason
 
 
-def test_a_row_may_have_its_rare_roundings_beside_16_times_its_predicted_error():
+def test_one_row_may_have_16_times_its_predicted_error_and_its_rare_roundings_beside():
+    at, beyond = design(off(16 * R, (0, 7)), predicted()), design(off(16.1 * R, (0, 7)), predicted())
+    assert at.passes and at.row_rmse_by_predicted == 16 and at.rmse_by_predicted == 1.6
+    assert not beyond.passes and beyond.reason == "a row's RMSE is 16.1 times its predicted RMSE"
     at, beyond = (design(off(size * R, (0, 7)), made.predicted(SHAPE, R, 2.0**-3, row_flips=R)) for size in (17, 17.1))
     assert at.passes and at.row_rmse_by_predicted == 16 and not beyond.passes
 
 
-def test_one_row_may_have_16_times_its_predicted_error():
-    at, beyond = design(off(16 * R, (0, 7)), predicted()), design(off(16.1 * R, (0, 7)), predicted())
-    assert at.passes and at.row_rmse_by_predicted == 16 and at.rmse_by_predicted == 1.6
-    assert not beyond.passes and beyond.reason == "a row's RMSE is 16.1 times its predicted RMSE"
-
-
-def test_one_element_may_be_at_its_bound():
+def test_one_element_may_be_at_its_bound_and_without_error_at_a_bound_of_zero():
     prediction = predicted(bound=8 * R)
     at, beyond = design(off(8 * R, (0, 7, 0, 1)), prediction), design(off(8.01 * R, (0, 7, 0, 1)), prediction)
     assert at.passes and at.error_by_bound == 1.0
     assert not beyond.passes and beyond.reason == "an error is 1.001 times its bound"
+    prediction = predicted(bound=0.0)
+    assert design(off(0.0), prediction).passes
+    assert not design(off(R, (0, 7, 0, 1)), prediction).passes
 
 
 def test_a_row_that_was_not_sampled_is_held_by_its_bound_only():
@@ -81,12 +81,6 @@ def test_a_row_that_was_not_sampled_is_held_by_its_bound_only():
     assert not design(off(17 * R, (0, 8)), prediction).passes
     prediction.bound[0, 7] = 16 * R
     assert not design(off(17 * R, (0, 7)), prediction).passes
-
-
-def test_an_element_without_error_is_within_a_bound_of_zero():
-    prediction = predicted(bound=0.0)
-    assert design(off(0.0), prediction).passes
-    assert not design(off(R, (0, 7, 0, 1)), prediction).passes
 
 
 def test_rows_of_their_own_have_their_own_rmse():
@@ -368,14 +362,11 @@ def test_a_row_is_small_beside_the_root_mean_square_of_the_rows():
     assert not hold(zeros.astype(np.float32), zeros, Expected(predicted)).too_wide.any()
 
 
-def test_an_error_below_the_answer_is_one_too():
+def test_wrong_are_errors_below_the_answer_too_and_of_a_wrong_row_those_beyond_twice_its_rmse():
     dst = off(-8.1 * R, (0, 7, 0, 1))
     dst[0, 7, 0, 2] += np.float32(7.9 * R)  # within its bound
     found = hold(dst, REFERENCE, Expected(lambda: predicted(bound=8 * R)))
     assert not found.design.passes and np.argwhere(found.deviation.wrong).tolist() == [[0, 7, 0, 1]]
-
-
-def test_of_a_wrong_row_the_elements_beyond_twice_its_rmse_are_wrong():
     dst = off(0.0)
     dst[0, 7, 0] += np.array([40 * R, 2 * R, 2.5 * R, -3.5 * R], np.float32)
     wrong = hold(dst, REFERENCE, Expected(predicted)).deviation.wrong

@@ -58,10 +58,15 @@ def expected(model="auto", **more):
     return expected_of(CASE, {}, GEOMETRY, 90, model, **{"constants": default_constants()} | more)
 
 
-def test_both_models_are_there(models):
-    found = expected()
-    assert found.prediction is models["prediction"] and found.model is MODEL and found.missing == ""
-    assert models["constants"] is default_constants() and models["wanted"] is None
+def test_both_models_are_there_but_that_of_an_amd_gpus_roundings_decides_nothing(models):
+    mine: Any = object()
+    for constants in (default_constants(), mine):
+        found = expected(constants=constants)
+        assert found.prediction is models["prediction"] and found.model is MODEL and found.missing == ""
+        assert models["constants"] is constants and models["wanted"] is None
+    found = expected_of(CASE, {}, GEOMETRY, CDNA3, "always", constants=default_constants())
+    assert found.prediction is models["prediction"] and found.model is None
+    assert found.missing == "the rounding model does not decide on an AMD GPU, whose arithmetic is partly assumed"
 
 
 @pytest.mark.parametrize(
@@ -78,18 +83,6 @@ def test_what_is_missing_is_named(models, change, how, missing):
     found = expected(**how)
     assert found.missing.startswith(missing) and found.model is None
     assert (found.prediction is None) == ("prediction" in change)
-
-
-def test_the_rounding_model_of_an_amd_gpu_decides_nothing(models):
-    found = expected_of(CASE, {}, GEOMETRY, CDNA3, "always", constants=default_constants())
-    assert found.prediction is models["prediction"] and found.model is None
-    assert found.missing == "the rounding model does not decide on an AMD GPU, whose arithmetic is partly assumed"
-
-
-def test_constants_of_the_source_are_used(models):
-    mine: Any = object()
-    expected(constants=mine)
-    assert models["constants"] is mine
 
 
 def test_of_some_rows_the_model_computes_and_gives_these(models):

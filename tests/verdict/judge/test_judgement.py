@@ -103,12 +103,6 @@ def test_the_table_explains_what_failed_and_only_that():
     assert text.rstrip().endswith("1 pass, 1 fail, 1 lost")
 
 
-def test_a_check_that_could_not_be_made_is_a_sentence():
-    (row,) = rows(h200=good())
-    said = shown(render([replace(row, checks=(not_made("kernels", "they are not known"),))]))
-    assert "kernels not checked: gqa on h200: they are not known" in said
-
-
 def test_a_cause_of_rows_that_are_not_finite_explains_no_error():
     def said(**explained):
         cause = Said(Cause("unwritten", "elements are never written", "", **explained), 5, 5, 1.0)
@@ -121,12 +115,9 @@ def test_a_cause_of_rows_that_are_not_finite_explains_no_error():
     assert "5 of 5 rows examined, 100 % of the first one's error" in said(explained=1.0)
 
 
-def test_a_single_wrong_row_is_not_all_rows():
+def test_a_single_wrong_row_is_not_all_rows_and_markup_in_a_name_is_shown_as_it_is():
     assert describe_rows(np.ones((1, 1, 1), bool)) == "the only row is wrong"
     assert describe_rows(np.ones((1, 2, 1), bool)) == "all 2 rows are wrong"
-
-
-def test_markup_in_a_name_is_shown_as_it_is():
     assert "case[bold]" in shown(render([row_of(Case("case[bold]"), "cpu", good())]))
 
 
@@ -229,17 +220,17 @@ def test_as_designed_and_accurate_are_reported_separately():
     assert document["accuracy"]["passes"] is False
 
 
-def test_the_reason_for_missing_expectations_is_given_once():
+def test_what_is_missing_or_assumed_is_said_once_and_a_check_that_could_not_be_made_is_a_sentence():
     found = [row_of(Case(), on, good(), expected=Expected(missing="no model of it")) for on in ("a", "b")]
     assert [row.missing for row in found] == ["no model of it"] * 2
     assert shown(render(found)).count("gqa on a and 1 more: no model of it") == 1
-
-
-def test_an_assumption_on_which_a_prediction_rests_is_said_once():
     expected = Expected(lambda: predicted(REFERENCE.shape, 1e-2, assumed="how it rounds is not published"))
     found = [row_of(Case(), on, good(), expected=expected) for on in ("a", "b")]
     assert shown(render(found)).count("gqa on a and 1 more: how it rounds is not published") == 1
     assert rows_as_json(found)["rows"][1]["design"]["assumed"] == "how it rounds is not published"
+    (row,) = rows(h200=good())
+    said = shown(render([replace(row, checks=(not_made("kernels", "they are not known"),))]))
+    assert "kernels not checked: gqa on h200: they are not known" in said
 
 
 def test_a_repeat_with_other_bits_fails_a_passing_case():
@@ -251,12 +242,9 @@ def test_a_repeat_with_other_bits_fails_a_passing_case():
         raise_if_failed([row])
 
 
-def test_captures_of_different_shapes_are_refused():
+def test_captures_of_different_shapes_or_ops_are_refused():
     with pytest.raises(InputError, match="different shapes"):
         compare_captures(good(), capture(np.zeros((1, 7, 14, 4), np.float32)))
-
-
-def test_captures_of_different_ops_are_refused():
     dst = good().dst
     with pytest.raises(InputError, match=r"x.gguf and y.gguf are of different ops .* aaaa and bbbb"):
         compare_captures(capture(dst, digest="aaaa"), capture(dst, digest="bbbb"), ("x.gguf", "y.gguf"))

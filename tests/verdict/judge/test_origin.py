@@ -102,11 +102,12 @@ def test_a_function_or_a_file_that_is_not_there_cannot_be_probed(tree):
     assert all_hold([here], code) is True
 
 
-def test_a_release_that_no_table_knows_is_judged_by_its_code(tree):
+def test_a_release_that_no_table_knows_is_judged_by_its_code_and_a_tree_without_a_number_by_it_too(tree):
     assert known_defect(BARRIERS, origin_of(tree(PAIRED), ())) == Known("paired-barriers")
     assert known_defect(BARRIERS, origin_of(tree(MENDED), ())) == Known()
     unknown = tree(PAIRED, "pypi:llama-cpp-python==0.3.17", "?")
     assert known_defect(BARRIERS, origin_of(unknown, ())) == Known("paired-barriers")
+    assert known_defect(MASKED, origin_of(tree(PAIRED, "/home/me/llama.cpp", "?"), ())) == Known("masked-rows")
 
 
 def test_a_patch_that_brings_a_defect_in_is_no_excuse(tree, bring_in):
@@ -138,10 +139,6 @@ def test_a_patch_that_mends_a_defect_leaves_no_excuse(tree, bring_in, tmp_path):
 def test_a_tree_of_the_users_own_is_judged_by_the_release_that_it_is_from(tree, number, said):
     known = known_defect(BARRIERS, origin_of(tree(PAIRED, "/home/me/llama.cpp", number), ()))
     assert known == said if isinstance(said, Known) else known.doubt.startswith(said) and not known.id
-
-
-def test_without_a_number_a_defect_that_was_never_mended_is_known(tree):
-    assert known_defect(MASKED, origin_of(tree(PAIRED, "/home/me/llama.cpp", "?"), ())) == Known("masked-rows")
 
 
 def test_code_that_cannot_be_probed_is_a_doubt(tree):
@@ -186,12 +183,9 @@ def test_what_a_release_has_follows_from_those_beside_it():
     assert between.of("?", known) is None
 
 
-def test_sources():
+def test_sources_and_every_range_ends_at_a_release():
     assert all(map(is_upstream, (DEFAULT_SOURCE, "git:b11549", "git:master")))
     assert not any(map(is_upstream, ("/home/me/llama.cpp", "git+https://github.com/me/llama.cpp@b11549")))
-
-
-def test_every_range_ends_at_a_release():
     ends = {end for defect in defects().values() for end in (defect.since, defect.until) if end is not None}
     assert ends <= set(builds())
     assert len({release.source for release in releases()}) == len(releases())

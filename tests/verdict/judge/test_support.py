@@ -111,15 +111,12 @@ def test_the_last_release_before_a_source_decides(monkeypatch, build_number, cc,
     assert supporting(CASE.op, cc, build_number) == found
 
 
-def test_an_op_that_the_table_lacks_is_not_judged(monkeypatch):
+def test_an_op_that_the_table_lacks_and_a_gpu_that_a_release_was_not_asked_about_are_not_judged(monkeypatch):
     ship(monkeypatch, {})
     assert supporting(CASE.op, "9.0", "11549") is last_known(CASE.op, "9.0", "11549") is None
     refused = {CASE.op.digest: Supported("x", {8156: frozenset()}), "another": Supported("y", {8156: EVERY})}
     ship(monkeypatch, refused)
     assert [last_known(CASE.op, "9.0", number) for number in ("7551", "11549")] == [None, 8156]
-
-
-def test_a_release_that_was_not_asked_about_a_gpu_says_nothing_about_it(monkeypatch):
     ship(monkeypatch, {CASE.op.digest: Supported("x", {8156: EVERY, 11549: EVERY | AMD})})
     assert [last_known(CASE.op, "gfx906", number) for number in ("9000", "11549")] == [None, 11549]
 
@@ -136,10 +133,14 @@ def test_the_shipped_tables_have_every_op_of_the_shipped_cases():
     assert not [name for op, name in cases.items() if not every <= launched.get(op, {}).keys()]
 
 
-def test_the_default_source_supports_nearly_all_shipped_cases():
+def test_the_default_source_supports_nearly_all_shipped_cases_and_its_table_has_whole_kernel_cases():
     on = [known.on[11549] for known in shipped().values()]
     for named in capabilities().values():
         assert sum(named <= cc for cc in on) > 0.95 * len(on)
+    cells = {cell for row in shipped_choices().values() for column, cell in row.items() if "." in column}
+    for name in {name for cell in cells for name in cell.split(BETWEEN) if name}:
+        family, _, values = name.partition(" ")
+        assert len(values.split(",")) == len(BY_CASE[family].case_parameters), name
 
 
 def test_a_case_that_is_refused_now_is_a_loss_of_support():
@@ -206,13 +207,6 @@ def test_a_patch_that_refuses_an_op_of_a_release_of_unknown_age_fails(tmp_path):
     words = ("compare", "gqa", "--on", "sim:h200", "--source", "pypi:llama-cpp-python==0.3.30", "--patch", str(refuse))
     (row,) = json.loads(fattn_probe(*words, "--json", code=5).stdout)["rows"]
     assert row["reason"].startswith("support lost: without the patches the source supports this op")
-
-
-def test_the_shipped_table_has_whole_kernel_cases():
-    cells = {cell for row in shipped_choices().values() for column, cell in row.items() if "." in column}
-    for name in {name for cell in cells for name in cell.split(BETWEEN) if name}:
-        family, _, values = name.partition(" ")
-        assert len(values.split(",")) == len(BY_CASE[family].case_parameters), name
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_the_legend_names_each_character():
     assert shown(legend(), 100).count("[") == 6
 
 
-def test_pictures_are_small_and_show_errors(output, tmp_path):
+def test_pictures_are_small_and_show_errors_and_there_is_none_without_an_output(output, tmp_path):
     dst, deviation = output
     dst[:, :, 3] = np.nan
     row = Judgement("case/1", "sim:h200", Tolerance(), Verdict(Status.FAIL, "x", deviation=deviation), dst=dst)
@@ -82,6 +82,8 @@ def test_pictures_are_small_and_show_errors(output, tmp_path):
     assert (pixels == (0xD5, 0x5E, 0x00)).all(axis=1).mean() > 0.02
     assert (pixels == 255).all(axis=1).mean() > 0.2
     assert "not finite" in svg.read_text()
+    row = Judgement("case", "cpu", Tolerance(), Verdict(Status.LOST, "gone"))
+    assert list(plot_row(row, tmp_path)) == []
 
 
 def test_without_matplotlib_the_package_to_install_is_named(monkeypatch, capsys):
@@ -92,8 +94,3 @@ def test_without_matplotlib_the_package_to_install_is_named(monkeypatch, capsys)
         main()
     assert ended.value.code == 3
     assert capsys.readouterr().err == "--plot needs matplotlib: pip install 'fattn-probe[plot]'\n"
-
-
-def test_no_output_no_picture(tmp_path):
-    row = Judgement("case", "cpu", Tolerance(), Verdict(Status.LOST, "gone"))
-    assert list(plot_row(row, tmp_path)) == []

@@ -250,6 +250,15 @@ def test_of_equal_weights_the_rounded_sum_of_a_warp_has_the_largest_error():
     assert found.rows.single == pytest.approx(HALF.half_ulp / 4, rel=2e-4)  # P is 1/8, not exp(-2.0793)
 
 
+def test_each_sum_of_a_warp_that_is_not_zero_may_be_rounded_to_a_subnormal_number():
+    """A warp does 16 of 40 KV rows, so one of four has none. Each of the weights is 1/8, and their sum is 5."""
+    case = made.case_of(shape(64, 2, 1, 3, 40, "data: {Q: {kind: uniform, scale: 1.0e-9}}"))
+    launch = made.launch_of("flash_attn_ext_f16<64, 64, 2, 8, false, false, false>", block=(64, 4, 1))
+    rows = predicted(case.op, operand_values(case.op, make_inputs(case)), [launch], arch_number("gfx942")).rows
+    assert rows.steps_worst == pytest.approx(3 * 2.0**-25 / 5, rel=1e-3, abs=0)
+    assert rows.steps == pytest.approx(3 * (2.0**-25 / 5) ** 2, rel=1e-3, abs=0)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_launch_has_the_grid_that_its_geometry_says(name):
     (_, launches), device = recorded()[name], load_devices()[CASES[name][1]]

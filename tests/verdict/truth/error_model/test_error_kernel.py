@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fattn_probe.llama.launch.architecture import CDNA1, CDNA2, CDNA3, GFX906, RDNA2, RDNA3, RDNA4
+from fattn_probe.llama.launch.architecture import CDNA1, CDNA2, CDNA3, GFX906, RDNA1, RDNA2, RDNA3, RDNA4
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.tiles import Grid, tile_at, tiles_of
 from fattn_probe.verdict.truth.error_model import kernel
-from fattn_probe.verdict.truth.error_model.kernel import Split, pieces_of, steps_of
+from fattn_probe.verdict.truth.error_model.kernel import Sinking, Split, pieces_of, steps_of
 from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
 from tests.made import case_with, launch_of
 from tests.verdict.truth.models import kernel_of
@@ -60,11 +60,16 @@ def test_what_is_rounded_to_what_on_amd():
     q8 = kernel_of(op_of(type_V="q8_0"), [launch(f"flash_attn_ext_vec<128, 1, {Q8_TYPES}, false>", 128)], RDNA2)
     assert [k.accumulator for k in (tile, vec, q8)] == [HALF, HALF, HALF]
     assert [k.q for k in (tile, vec, q8)] == ["f16", "f16 twice", "q8_1"]
-    assert not tile.products_f16 and q8.converts_V and vec.sinking.to_maximum
+    assert not tile.products_f16 and q8.converts_V
+    scaled = Sinking(block=0, warps=slice(None), flushes=False, factor=HALF)  # all sums of the block that has the sink
+    assert (tile.sinking, vec.sinking) == (scaled, replace(scaled, to_maximum=True))
     kernels = [mma(128, RDNA3), mma(80, RDNA3), mma(80, RDNA4), mma(128, CDNA2, 64)]
     assert [k.accumulator for k in kernels] == [HALF, SINGLE, HALF, SINGLE]
+    assert not any(k.fast_math for k in (tile, vec, *kernels))
     assert [k.joining for k in kernels] == ["f32", "f32 from f16", "f32", "f32 from f16"]
     assert tile.assumed == vec.assumed == kernel.ASSUMED_DOT2 and not q8.assumed
+    for name in ("tile<128, 128, 4, 1, false>", f"ext_vec<128, 1, {F16_TYPES}, false>"):
+        assert not any(kernel_of(op_of(), [launch(f"flash_attn_{name}", 128)], arch).assumed for arch in (90, RDNA3))
     assert [bool(k.assumed) for k in kernels] == [False, False, True, False]  # RDNA4 is a gfx1200
     assert [k.least_factor for k in kernels] == [0, 0, 0, 2.0**-14]
     one = launch(f"flash_attn_ext_f16<128, 128, 8, 2, {NO}>", 128, wave=64)
@@ -80,9 +85,30 @@ def test_what_is_rounded_to_what():
     quantised = op_of(type_K="q8_0")
     q8 = kernel_of(quantised, [launch(f"flash_attn_ext_vec<128, 1, {Q8_TYPES}, false>", 128)], 90)
     fallback = kernel_of(quantised, [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128)], 90)
+    assert all(k.fast_math for k in (mma, vec, pascal))
     assert [k.accumulator for k in (mma, vec, pascal, volta)] == [HALF, SINGLE, SINGLE, HALF]
     assert [k.q for k in (mma, vec, pascal, volta, q8)] == ["f16 twice", "f32", "f32", "f16", "q8_1"]
     assert [k.converts_K for k in (mma, vec, pascal, q8, fallback)] == [True, False, True, False, True]
+
+
+MMA_128, TILE_256 = f"f16<128, 128, 8, 2, {NO}>", "tile<256, 256, 4, 1, false>"
+F16, BF16, Q8 = (f"vec<256, 1, {types}, false>" for types in (F16_TYPES, "(ggml_type)30, (ggml_type)30", Q8_TYPES))
+LANES = {
+    MMA_128: [(RDNA4, 32, 1), (RDNA3, 64, 1)],
+    TILE_256: [(RDNA2, 256, 1), (RDNA3, 128, 1)],
+    BF16: [(RDNA3, 256, 8)],
+}
+LANES |= {F16: [(61, 256, 16), (RDNA2, 256, 8), (RDNA3, 128, 8)], Q8: [(CDNA1, 64, 4), (RDNA1, 64, 2)]}
+
+
+@pytest.mark.parametrize(("kernel", "case"), [(kernel, case) for kernel, found in LANES.items() for case in found])
+def test_partial_sums_of_a_logit_are_a_walk_to_it_on_each_lane_and_then_pairwise(kernel, case):
+    """Products are added one after another or, by a dot product, two or four at once (fattn-*.cuh)."""
+    (arch, additions, lanes), name = case, f"flash_attn_{'' if kernel == TILE_256 else 'ext_'}{kernel}"
+    each, rounds = additions // lanes, range(lanes.bit_length() - 1)
+    shares = [(at + 1) / additions for at in range(each)] * lanes + [2.0**-n for n in rounds for _ in range(2**n)]
+    expected = np.square(shares).sum(), np.multiply(shares, 1 - np.array(shares)).sum()
+    assert kernel_of(op_of(hsk=256), [launch(name, 128)], arch).chain == pytest.approx(expected, rel=0.07)
 
 
 def test_no_prediction_for_a_kernel_that_is_not_known(monkeypatch):

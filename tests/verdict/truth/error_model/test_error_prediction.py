@@ -1,6 +1,7 @@
 """Predictions compared with measurements on an H200 and on the simulator."""
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,11 +18,13 @@ from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.error_model import predict
-from fattn_probe.verdict.truth.error_model.prediction import Prediction, why
+from fattn_probe.verdict.truth.error_model.prediction import Prediction, _most, why
 from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, operand_values, reference_of
 from maintain.agreement import stride_of
 from tests.made import case_of, case_with, launch_of, shape
+from tests.verdict.judge.test_no_prediction import SHAPE as PLAIN
+from tests.verdict.judge.test_no_prediction import real_prediction
 from tests.verdict.truth.models import kernel_of, model_of, of_scenario, predicted
 
 ROOT = Path(__file__).parents[4]
@@ -83,12 +86,25 @@ def test_equal_row_sums_of_many_blocks_are_rounded_the_same_way(blocks, ratio):
     assert (prediction.row_common > 0.8 * prediction.row_rmse**2).all() == (blocks >= 40)
 
 
+def test_the_largest_row_sums_of_a_row_that_are_equal_are_rounded_the_same_way():
+    """Of 16 blocks, those of query 0 are all equal, and the last 12 of query 1. Half an ulp has the square 2^-48."""
+    case = case_of(shape(64, 1, 1, 2, 128 * 16, "data: {V: {kind: uniform, mean: 3, scale: 0.1}}"))
+    values = values_of(case)
+    blocks = np.minimum(np.arange(16) / 8, 0.5).repeat(128)
+    k, q = np.zeros_like(values["K"]), np.zeros_like(values["Q"])
+    k[..., 0], q[:, :, 1, 0] = blocks, 8
+    found = predicted(case.op, values | {"Q": q, "K": k}, [launch_of(VEC, (2, 16, 1))], 90)
+    assert found.rows.common[0, :, 0] / (9 * SINGLE.relative) == pytest.approx([16**2 / 8 + 3, 12**2 / 8 + 3], rel=0.02)
+
+
 @pytest.mark.parametrize("n_kv", [1024, 4096, 16384])
 def test_what_f16_accumulators_lose(n_kv):
     measured = next(case for case in KEPT["biased"]["cases"] if case["n_kv"] == n_kv)
     prediction = predicted(biased(n_kv).op, values_of(biased(n_kv)), RTX3060, 86)
     assert prediction.mean_error == pytest.approx(measured["mean_error"], rel=0.1, abs=3e-4)
     assert prediction.rmse == pytest.approx(measured["rmse"], rel=0.1)
+    words = f"mma-f16 sums P.V in f16, 16 products a rounding: {n_kv // 16} roundings in each of 1 acc"
+    assert prediction.why.startswith(words)
 
 
 def test_v_near_the_end_of_f16_may_overflow():
@@ -166,17 +182,57 @@ def test_why_names_converted_operands_and_the_largest_cause():
     assert said.endswith(
         "Q in f32, P in f32, K (q8_0) converted to f16; 75 % of the expected square error is P rounded to f16"
     )
-    rows.loss_weights, rows.loss_sums = np.array([-3.0, np.nan]), np.array([2.0, np.nan])
-    assert why(op, kernel, rows, {"loss": 1.0}).endswith("error is small weights that are zero in f16")
-    rows.loss_sums = np.array([4.0, np.nan])
-    assert why(op, kernel, rows, {"loss": 1.0}).endswith("error is increments lost below half an ulp")
+    small, lost = "small weights that are zero in f16", "increments lost below half an ulp"
+    for weights, sums, cause in (([-2, -2], [3, 0], small), ([3, 0], [-2, -2], lost), ([2, 2], [2, 2], lost)):
+        rows.loss_weights, rows.loss_sums = np.array([*weights, np.nan]), np.array([*sums, np.nan])
+        assert why(op, kernel, rows, {"loss": 1.0}).endswith(f"error is {cause}")
     kernel.converts_K = False
     assert "converted to f16;" not in why(op, kernel, rows, {"logits": 0.0})
 
 
-def test_why_names_kernel_accumulator_and_roundings():
-    prediction = predicted(biased(4096).op, values_of(biased(4096)), RTX3060, 86)
-    assert prediction.why.startswith("mma-f16 sums P.V in f16, 16 products a rounding: 256 roundings in each of 1 acc")
+def of_rows(**rows):
+    """A prediction of rows with these errors alone, the same in each."""
+    plain = real_prediction()
+    everywhere = {name: np.full(PLAIN[:3], rows.get(name, 0.0)) for name in vars(plain.rows)}
+    return replace(plain, rows=replace(plain.rows, **everywhere))
+
+
+@pytest.mark.parametrize(
+    ("each", "number", "bound"),
+    [(1e-3, 9, 9e-3), (1e-3, 400, 1e-3 * math.sqrt(2 * 400 * math.log(2 * math.prod(PLAIN) / 1e-7))), (1, 9, 2 * 3)],
+)
+def test_roundings_to_subnormal_numbers_add_up_or_are_as_unlikely_as_hoeffding_says_or_are_all(each, number, bound):
+    found = of_rows(steps=number * each**2, steps_worst=number * each)
+    found = replace(found, heads=replace(found.heads, largest=3 * found.heads.largest))
+    assert found.bound == pytest.approx(np.full(PLAIN, bound))
+    assert found.unsampled_bound == pytest.approx(np.full(PLAIN, min(1.5 * bound, 2 * 3)))
+
+
+def more_events(mean, number):
+    """The probability of more than a number of rare events, `mean` on average (Poisson)."""
+    return math.fsum(math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(number + 1, number + 999))
+
+
+@pytest.mark.parametrize("odds", [17.0, 30.0, 45.0])
+@pytest.mark.parametrize("mean", [1e-9, 1e-4, 0.02, 0.7, 3.0, 9.0, 20.0, 100.0, 500.0])
+def test_more_rare_events_than_allowed_are_as_improbable_as_said_and_far_fewer_are_not(mean, odds):
+    allowed = _most(np.array([0.0, mean]), odds)[1]
+    over, most = allowed - mean, math.floor(allowed)
+    fewer = most - 2 if mean < 1 else most / 1.7 if mean < 500 else mean + 0.85 * over
+    assert more_events(mean, most) <= math.exp(-odds) < more_events(mean, max(-1, math.floor(fewer)))
+    assert mean < 10 or over**2 >= 2 * odds * (mean + over / 3)  # Bernstein, if events are not rare
+
+
+@pytest.mark.parametrize(
+    ("off", "size", "follow"), [(2, 4, True), (-2, 4, True), (2.25, 4, False), (2, 2, False), (2, 2.25, True)]
+)
+def test_rows_follow_from_their_weights_if_each_is_near_and_no_output_of_zeros_would_be(off, size, follow):
+    found, rows = replace(of_rows(rest=25.0), shift=0.5), np.zeros(PLAIN[:3], bool)
+    channels = np.tile([1.0, 7.0], PLAIN[3] // 2)  # their root mean square is 5
+    expected = 4 * np.ones(PLAIN) * channels
+    dst, rows[0, 1], expected[0, 1, 1] = expected.astype(np.float32), True, size * channels
+    dst[0, 1, 1], dst[1, 0] = (size + off) * channels, 99  # two rows are exact, and others do not count
+    assert found.follow(dst, expected - 0.5, rows) == follow
 
 
 def test_of_the_kept_random_cases_nearly_all_are_as_wrong_as_predicted():

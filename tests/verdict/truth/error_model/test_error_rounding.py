@@ -11,14 +11,11 @@ from fattn_probe.verdict.truth.error_model.hyperbolic import tanh_error
 from fattn_probe.verdict.truth.error_model.rounding import HALF, NARROW, SINGLE, added_error, own_error
 
 
-def test_one_rounding_has_the_mean_square_of_numbers_spread_over_a_binade():
+def test_one_rounding_has_the_mean_square_of_a_binade_and_ulp_is_the_distance_of_neighbours():
     values = 2 ** np.random.default_rng(0).uniform(0, 1, 200_000)
     for number, rounded in ((HALF, values.astype(np.float16)), (SINGLE, values.astype(np.float32))):
         measured = np.mean((rounded / values - 1) ** 2)
         assert number.relative == pytest.approx(measured, rel=0.01)
-
-
-def test_ulp_is_the_distance_of_neighbours_and_that_of_subnormals_below_the_least_normal():
     values = np.array([1.0, 1.999, 2.0, -0.125, 65504.0, 6.2e-5, 6.0e-5, 1e-7, 0.0], np.float32)
     spacing = [2**-10, 2**-10, 2**-9, 2**-13, 2**5, 2**-24, 2**-24, 2**-24, 2**-24]
     assert HALF.ulp(values).tolist() == spacing
@@ -77,17 +74,11 @@ def test_each_part_of_a_binade_has_its_mean_error(binade, part):
     assert tanh_error(np.array([x, -x])) == pytest.approx([expected, -expected])
 
 
-def test_of_a_small_argument_the_result_is_the_argument():
-    x = np.array([2.0**-9, -(2.0**-9), np.nextafter(np.float32(2.0**-8), np.float32(0)), 0.0], np.float32)
-    assert tanh_error(x) == pytest.approx(x - np.tanh(x.astype(np.float64)), rel=1e-4)
-
-
-def test_the_ends_of_a_binade_belong_to_the_one_that_begins_there():
+def test_ends_of_a_binade_belong_to_the_one_that_begins_there_a_small_argument_is_the_result_a_large_one_has_no_error():
     at, below = np.float32(2.0**-7), np.nextafter(np.float32(2.0**-7), np.float32(0))
     assert tanh_error(np.array([at, below])) == pytest.approx([TABLE[1][0] * 1e-10, TABLE[0][63] * 1e-10])
     first = np.float32(2.0**-8)
     assert tanh_error(np.array([first])) == pytest.approx([TABLE[0][0] * 1e-10])
-
-
-def test_a_large_argument_has_no_error():
     assert tanh_error(np.array([2.0 ** (len(TABLE) - 8), 1e6, -1e6], np.float32)).tolist() == [0, 0, 0]
+    x = np.array([2.0**-9, -(2.0**-9), np.nextafter(np.float32(2.0**-8), np.float32(0)), 0.0], np.float32)
+    assert tanh_error(x) == pytest.approx(x - np.tanh(x.astype(np.float64)), rel=1e-4)

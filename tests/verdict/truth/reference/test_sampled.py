@@ -65,11 +65,15 @@ def test_the_hull_is_of_the_rows_that_some_query_sees(mask, rows, seen):
     np.testing.assert_array_equal(found.high[0], V.max(axis=1))
 
 
-def test_a_sink_draws_towards_zero():
+def test_a_sink_draws_towards_zero_and_fully_masked_everywhere_is_an_answer_of_zeros():
     case = case_of("sinks: true\ndata: {V: {kind: uniform, mean: 1, scale: 0.1}}\n")
     found = sample(case, choose_rows(case))
     assert (found.low == 0).all()
     assert (found.high > 1).all()
+    case = case_of("mask: {kind: masked_rows, every: 1}\n")
+    found = sample(case, choose_rows(case))
+    assert (found.reference == 0).all()
+    assert np.isneginf(found.lse).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.2, 0.8])
@@ -97,29 +101,16 @@ def test_the_sample_has_what_it_must():
     assert {34, 35} <= set(several[:, 1].tolist())
 
 
-def test_heads_have_random_rows_of_their_own():
+def test_heads_have_random_rows_of_their_own_and_rows_that_are_not_there_or_without_an_answer_are_refused():
     rows = choose_rows(case_of(""), random=3)
     sets = [tuple(rows[rows[:, 2] == head][:, 1]) for head in range(4)]
     assert len(set(sets)) > 1
     np.testing.assert_array_equal(rows, choose_rows(case_of(""), random=3))
-
-
-def test_a_row_that_is_not_there_is_the_callers_mistake():
     with pytest.raises(InputError, match=r"of \(1, 70, 4\) \(sequences, queries, heads\) has no row \(0, 70, 0\)"):
         choose_rows(case_of(""), rows=[(0, 70, 0)])
-
-
-def test_data_without_an_answer_are_refused():
     case = case_of("data: {K: {kind: normal, scale: 1.0e+6}}\n")
     with pytest.raises(InputError, match="its data hold values that are NaN or infinite"):
         sample(case, choose_rows(case))
-
-
-def test_fully_masked_everywhere_is_an_answer_of_zeros():
-    case = case_of("mask: {kind: masked_rows, every: 1}\n")
-    found = sample(case, choose_rows(case))
-    assert (found.reference == 0).all()
-    assert np.isneginf(found.lse).all()
 
 
 @settings(max_examples=25)

@@ -151,20 +151,14 @@ def test_blocks_begin_where_inspection_says(blocks):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_warps_share_a_column_where_there_are_fewer_columns_than_they_can_hold():
+def test_warps_share_columns_if_there_are_few_k_is_multiplied_last_batch_first_and_each_row_of_a_chunk_summed_once():
     assert [mma(*ncols).kernel.warps_per_column for ncols in ((1, 8), (4, 4), (4, 8), (8, 8))] == [4, 4, 2, 1]
     assert [mma(8, 8, arch).kernel.columns for arch in (70, 75, 90)] == [32, 16, 16]
     assert mma(1, 8).kernel.columns == 8
-
-
-def test_k_is_multiplied_last_batch_first():
     order = mma(1, 16, head=(576, 512)).k_order
     assert order.tolist() == list(range(576))
     order = mma(4, 16, head=(576, 512), block=(32, 8, 1)).k_order
     assert order.tolist() == [*range(320, 576), *range(320)]
-
-
-def test_every_row_of_a_chunk_is_summed_once():
     for plan in (mma(1, 8), mma(8, 8), mma(8, 8, 70)):
         assert sorted(plan.thread_rows.ravel().tolist()) == list(range(plan.chunk))
 
