@@ -9,8 +9,7 @@ import pytest
 # A busy machine is not a bug: an example may take as long as it takes.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
-# What a test prints is as wide as in a pipe, whatever the terminal of the run: at once, because the next conftest may
-# import the console, and pytest-xdist gives its workers 80 columns.
+# A test prints as to a pipe. At once: the next conftest may import the console, and xdist's workers have 80 columns.
 os.environ.pop("COLUMNS", None)
 
 

@@ -128,7 +128,11 @@ class Single(Helped, TyperCommand):
     def parse_args(self, ctx: Any, args: Any) -> Any:  # noqa: ANN401
         """Parse the arguments; InputError for an empty path, which Python would read as the current folder."""
         words = "\0".join(("", *args, ""))
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except Exception as error:  # click's parser does not know its command
+            vars(error)["ctx"] = getattr(error, "ctx", None) or ctx
+            raise
         for param in self.get_params(ctx):
             names = [""] if param.param_type_name == "argument" else [f"\0{name}" for name in param.opts]
             given, empty = ctx.params.get(param.name), any(f"{name}{sep}\0" in words for name in names for sep in "\0=")

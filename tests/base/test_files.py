@@ -145,12 +145,11 @@ def test_a_tree_is_linked_and_copied_where_no_link_can_be_made(tmp_path, monkeyp
     header.parent.mkdir(parents=True)
     header.write_text("a")
     other.symlink_to("a.h")
-    files.link_tree(tmp_path / "in", tmp_path / "linked")
-    monkeypatch.setattr(Path, "hardlink_to", lambda *_: Path("/nowhere").stat())  # an OSError
-    files.link_tree(tmp_path / "in", tmp_path / "copied")
-    for name, linked in (("linked/sub/a.h", True), ("linked/sub/b.h", False), ("copied/sub/a.h", False)):
-        found = tmp_path / name
-        assert (found.read_text(), found.samefile(header), found.is_symlink()) == ("a", linked, False)
+    for to, linked in ((tmp_path / "linked", True), (tmp_path / "copied", False)):
+        files.link_tree(tmp_path / "in", to)
+        for found, same in ((to / "sub/a.h", linked), (to / "sub/b.h", False)):
+            assert (found.read_text(), found.samefile(header), found.is_symlink()) == ("a", same, False)
+        monkeypatch.setattr(Path, "hardlink_to", lambda *_: Path("/nowhere").stat())  # an OSError
 
 
 def test_a_folder_with_files_is_not_replaced_unasked(tmp_path):

@@ -69,6 +69,7 @@ WORDS = {
     "run op.yaml --on sim:h200;true": "h200;true",
     "run op.yaml --on cpu,cuda": "--on 'cuda'",
     "plan op.yaml --build .": "No such option",
+    "compare op.yaml --on": "(see `fattn-probe compare --help`)",
     "plan op.yaml --on a,b,c": "--on 'c'",
     "compare op.yaml --on tpu": "--on",
     "inspect op.yaml --on tpu": "--on",

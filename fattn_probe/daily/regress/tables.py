@@ -31,14 +31,15 @@ def render(outcomes: Sequence[Outcome]) -> RenderableType:
 
 def _render(outcome: Outcome) -> Iterable[RenderableType]:
     yield Text(f"{outcome.run.place}, {outcome.run.identity.tree}: {_counted(outcome.counts)}", "bold")
+    if outcome.stopped == "at the first failure" and not outcome.results:
+        return
     if outcome.baseline is not None:
         yield Text(f"compared with {_named(outcome.baseline)}: {_said(outcome.changes)}")
     # Say whether this run was accepted, or that the line has no baseline.
     run, device, why = outcome.run.uid[:8], outcome.run.place, outcome.accepted
-    if why and outcome.baseline is None:
-        yield Text(f"accepted {run} as the first baseline of {device} ({why})", "green")
-    elif why:
-        yield Text(f"accepted {run} as the new baseline of {device} ({why})", "green")
+    if why:
+        kind = "new" if outcome.baseline else "first"
+        yield Text(f"accepted {run} as the {kind} baseline of {device} ({why})", "green")
     elif outcome.baseline is None:
         yield Text(f"{device} has no baseline yet: --accept WHY makes a run the baseline", "yellow")
     if outcome.run.settings.checks:

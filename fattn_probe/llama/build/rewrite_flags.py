@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fattn_probe.llama.build.rewrite_kernels import argument_names
-from fattn_probe.llama.cxx.functions import Function, functions_with, template_of
+from fattn_probe.llama.cxx.functions import ONCE, Function, functions_with, template_of
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
-ONCE = "simt_once_"
-"""The prefix of the function that gets the body."""
 BEFORE, AFTER = frozenset({"(", "!", "&&", "||", "=", ","}), frozenset({")", "&&", "||"})
 """The tokens before and after a flag in a condition."""
 CONSTANT = frozenset({"constexpr", "static_assert", "case", "template", "using", "static"})

@@ -8,6 +8,8 @@ from fattn_probe.llama.cxx.tokens import CONDITIONAL, UNMATCHED, Draft, Span, Sp
 
 BODIES = "simt_body"
 """The simulator's namespace for the bodies of attention kernels. A kernel describes itself, and calls its body."""
+ONCE = "simt_once_"
+"""The prefix of a function with the body of a template, which only calls it (`llama/build/rewrite_flags`)."""
 NOT_FUNCTIONS = frozenset({"if", "for", "while", "switch", "catch", "alignas", "decltype"})
 BEHIND_PARAMETERS = frozenset({"const", "noexcept", "override"})
 NOT_A_NAME = frozenset({"__launch_bounds__", "__attribute__", "__align__", "alignas", "decltype", "noexcept"})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fattn_probe.base.errors import BuildError, TimedOutError
 from fattn_probe.base.process import run
-from fattn_probe.llama.cxx.functions import BODIES, functions
+from fattn_probe.llama.cxx.functions import BODIES, ONCE, functions
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.launch.name import parse_kernel_name
 from fattn_probe.machine.run.outcome import Finding
@@ -169,12 +169,12 @@ def lines_of(path: Path) -> tuple[tuple[int, int, str], ...]:
 
 
 def whole_kernels(frames: Iterable[str]) -> Iterator[str]:
-    """The frames with the name of a kernel for its body, without that of the kernel that only calls it."""
+    """The frames with the source's own name for a body, without the frame of the function that only calls it."""
     inner = ""
     for frame in frames:
-        function = short_function(frame.partition(" at ")[0])
-        if inner != f"{BODIES}::{function}":
-            yield frame.replace(f"{BODIES}::", "")
+        function = short_function(frame.partition(" at ")[0]).partition("<")[0]
+        if inner not in (f"{BODIES}::{function}", f"{ONCE}{function}"):
+            yield frame.replace(f"{BODIES}::", "").replace(ONCE, "")
         inner = function
 
 

@@ -150,11 +150,11 @@ def judge_sample(
         return Coordinate(sequence, query, head, at.d)
 
     found = judge(rows, reference, tolerance, masked, expected, describe=describe, place=place)
-    odd = _odd(case, dst, sample, _slack(sample, expected, tolerance), among)
+    odd, least = _odd(case, dst, sample, _slack(sample, expected, tolerance), among)
     if not len(odd):
         return replace(found, reason=f"{found.reason}; sampled: {rows.shape[1]} of {dst[..., 0].size} rows")
     unwritten = int(unwritten_elements(dst if among is None else dst[tuple(odd.T)]).sum())
-    words = f"{_listed(odd)} are not finite, or outside V's convex hull"
+    words = f"{least}{_listed(odd)} are not finite, or outside V's convex hull"
     words += f"; {unwritten} elements never written" if unwritten else ""
     reason = f"{words}; {found.reason}" if found.status is Status.FAIL else words
     return replace(found, status=Status.FAIL, reason=reason, only_masked_nan=False)
@@ -174,16 +174,18 @@ def _slack(sample: Sample, expected: Expected | None, tolerance: Tolerance) -> F
     return np.where(np.isfinite(slack), slack, allowed)
 
 
-def _odd(case: Case, dst: F32, sample: Sample, slack: F64, among: I64 | None) -> I64:
-    """The implausible rows; zeros are plausible in a fully masked row."""
+def _odd(case: Case, dst: F32, sample: Sample, slack: F64, among: I64 | None) -> tuple[I64, str]:
+    """The implausible rows, and "at least " if there may be more; zeros are plausible in a fully masked row."""
     odd = sample.implausible(dst, slack, among)
     zero = np.flatnonzero((dst[tuple(odd.T)] == 0).all(axis=1))
     for first in range(0, len(zero), ZERO_AT_ONCE):
         some = zero[first : first + ZERO_AT_ONCE]
         masked = fully_masked(case, odd[some])
         if not masked.all():  # the output is wrong anyway; checking the masks of more rows would only take time
-            return np.delete(odd, np.concatenate([zero[:first], some[masked]]), axis=0)
-    return np.delete(odd, zero, axis=0)
+            rest = zero[first + ZERO_AT_ONCE :]
+            found = np.delete(odd, np.concatenate([zero[:first], some[masked], rest]), axis=0)
+            return found, "at least " if len(rest) else ""
+    return np.delete(odd, zero, axis=0), ""
 
 
 def _listed(rows: I64) -> str:

@@ -72,8 +72,11 @@ def beside_base(base: Base, work: Work, rows: Sequence[Judgement], progress: Rep
             found[name] = base.launches(cases, target, progress)
     except (BuildError, LostError) as error:
         return BesideBase(base.words, 0, (), str(error))
-    ran = [row for row in rows if row.launches and ops[row.case] in found.get(row.on, {})]
+    known = [row for row in rows if row.on in found]
+    ran = [row for row in known if row.launches and ops[row.case] in found[row.on]]
     pairs = ((row, found[row.on][ops[row.case]]) for row in ran)
-    on_gpu = any(target.engine == "cuda" for _, targets in work for target in targets)
+    why = [ON_A_GPU] if any(target.engine == "cuda" for _, targets in work for target in targets) else []
+    if early := len(known) - len(ran):
+        why.append(f"{number_of(early, 'case')} ended early")
     different = tuple((row, before) for row, before in pairs if changed(before, row.launches))
-    return BesideBase(base.words, len(ran), different, ON_A_GPU if on_gpu else "")
+    return BesideBase(base.words, len(ran), different, "; ".join(why))

@@ -262,11 +262,7 @@ def test_an_interrupted_capture_stays_usable(session, models, tmp_path):
 
 
 def test_an_interrupt_waits_until_an_op_is_in_the_index(session, models, tmp_path, monkeypatch):
-    def interrupted(found, path, blocks):
-        write_capture(found, path, blocks)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(capture, "write_capture", interrupted)
+    monkeypatch.setattr(capture, "write_capture", lambda *op: (write_capture(*op), signal.raise_signal(signal.SIGINT)))
     with pytest.raises(KeyboardInterrupt):
         record(session, models["llama"], tmp_path)
     assert_is_whole(tmp_path, 1)

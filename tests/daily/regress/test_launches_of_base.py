@@ -1,5 +1,9 @@
 """`compare` and `regress` name the launches that differ from those of the base."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from fattn_probe.cases.scenario.schema import Tolerance
@@ -9,9 +13,9 @@ from fattn_probe.daily.regress.records import Result
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.verdict import Status, Verdict
-from fattn_probe.verdict.present.base import BesideBase
+from fattn_probe.verdict.present.base import BesideBase, beside_base
 from tests.cli.test_cli import answer
-from tests.made import ROOT
+from tests.made import H200, ROOT, case_of
 
 PATCH = "fault-one-block"
 BASE = "pypi:xllamacpp==2026.10.11549 without its patches"
@@ -38,6 +42,14 @@ def test_what_is_said_of_a_base():
     (missing,) = BesideBase("BASE", 0, (), "no network").lines()
     assert str(missing) == "launches not compared with those of BASE: no network"
     assert BesideBase("BASE", 0, (), "no network").document()["missing"] == "no network"
+
+
+def test_a_case_that_ended_early_is_not_compared_and_counted():
+    case = case_of("version: 1\nabout: x\nhsk: 64\nn_head: 1\nn_q: 1\nn_kv: 64\n")
+    base: Any = SimpleNamespace(words="BASE", launches=lambda *_: {case.op.digest: (VEC,)})
+    ran = Judgement(case.name, str(H200), Tolerance(), Verdict(Status.PASS, ""), (VEC,))
+    found = beside_base(base, [(case, [H200])], [ran, replace(ran, launches=())], lambda progress: None)
+    assert (found.compared, found.differ, found.missing) == (1, (), "1 case ended early")
 
 
 @pytest.mark.build

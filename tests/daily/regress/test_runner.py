@@ -153,6 +153,7 @@ def test_the_first_failure_ends_the_run_with_the_exit_code_of_a_whole_one(histor
         raise_if_regressed([outcome], MOST_LOST)
     assert history.runs()[-1].ended is None, "--resume continues with it"
     assert len(history.results(outcome.run)) == 5
+    assert said(replace(outcome, results={})) == f"sim:h200, pypi:x==1: {len(CASES)} not run"
 
 
 def test_a_failure_of_the_baseline_is_neither_said_nor_an_end(history):

@@ -220,3 +220,6 @@ def test_a_kernel_and_its_body_are_one_frame_with_the_body_s_line():
     other = "void flash_attn_tile<64, 64>(char const*) at /o/overlay/ggml/src/ggml-cuda/fattn-tile.cuh:814"
     assert list(frames.whole_kernels([body, caller, other])) == [body.replace("simt_body::", ""), other]
     assert list(frames.whole_kernels([caller, body])) == [caller, body.replace("simt_body::", "")]
+    once = body.replace("simt_body::flash_attn_tile<72, 72>", "simt_once_flash_attn_tile_iter<72>")
+    iteration = caller.replace("flash_attn_tile<72, 72>", "flash_attn_tile_iter<72, true>")
+    assert list(frames.whole_kernels([once, iteration, other])) == [once.replace("simt_once_", ""), other]
