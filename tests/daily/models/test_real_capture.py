@@ -262,7 +262,11 @@ def test_an_interrupted_capture_stays_usable(session, models, tmp_path):
 
 
 def test_an_interrupt_waits_until_an_op_is_in_the_index(session, models, tmp_path, monkeypatch):
-    monkeypatch.setattr(capture, "write_capture", lambda *op: (write_capture(*op), signal.raise_signal(signal.SIGINT)))
+    def interrupted(*op):
+        write_capture(*op)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(capture, "write_capture", interrupted)
     with pytest.raises(KeyboardInterrupt):
         record(session, models["llama"], tmp_path)
     assert_is_whole(tmp_path, 1)
@@ -279,7 +283,6 @@ def test_the_command_prints_one_document(session, models, tmp_path):
 
 
 def test_a_simulated_gpu_runs_the_ops_of_a_model(session, models, tmp_path):
-
     asked = Request(models["qwen2"], Prompt(tokens=20))
     index = ModelCapture(session, asked, H200, tmp_path, lambda note: None).run()
     kernels = [found.launches[0].kernel for found in captures(index, tmp_path)]

@@ -117,14 +117,11 @@ def test_a_wrong_row_shows_whatever_the_size_of_the_others(reference):
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (2, 3, 4), (0, 3, 4, 5)])
 def test_outputs_of_different_shapes_or_without_an_element_or_an_axis_are_refused(reference, shape):
     dst = np.zeros(shape, np.float32)
-    others = (np.zeros(shape),) * (shape != (2, 3, 5, 4))
-    for function, *outputs in (
-        (measure, dst, reference),
-        (liken, 0 * reference, dst),
-        *((measure, dst, o) for o in others),
-    ):
+    with pytest.raises(InputError, match="different shapes"):
+        liken(np.zeros(SHAPE, np.float32), dst)
+    for answer in (reference, *[np.zeros(shape)] * (shape != (2, 3, 5, 4))):
         with pytest.raises(InputError, match="different shapes"):
-            function(*outputs)
+            measure(dst, answer)
 
 
 def test_an_error_below_the_answer_counts_as_one_above_it():

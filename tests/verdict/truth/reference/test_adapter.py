@@ -189,8 +189,8 @@ def test_a_capture_or_a_case_read_from_a_file_has_the_answer_of_its_case(capture
     np.testing.assert_array_equal(reference_of(read.op, read.inputs).astype(np.float32), read.dst)
     case, inputs = case_of("n_head: 4\nn_head_kv: 2\nsinks: true\nmask: {kind: causal}\ntype_V: q5_1\n")
     write_case(case, inputs, tmp_path / "case.gguf")
-    read = read_case(tmp_path / "case.gguf")
-    np.testing.assert_array_equal(reference_of(read.op, read.inputs), reference_of(case.op, inputs))
+    again = read_case(tmp_path / "case.gguf")
+    np.testing.assert_array_equal(reference_of(again.op, again.inputs), reference_of(case.op, inputs))
 
 
 def test_an_output_of_another_op_is_named(capture):
