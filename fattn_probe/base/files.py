@@ -190,25 +190,15 @@ def make_folder(path: Path, what: str) -> None:
         raise MachineError(f"{path}: {what} cannot be made here: {error.strerror}") from error
 
 
-def link_tree(source: Path, target: Path) -> None:
-    """Link the files below a folder, or copy them with their times where no link can be made.
-
-    Stops at the first error, and names the file to be written.
-    """
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy the files below a folder with their times; stops at the first error, and names the file to be written."""
     for name, _, files in os.walk(source):
         folder = target / Path(name).relative_to(source)
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         for file in files:
             with writing(folder / file):
-                _link_or_copy(Path(name) / file, folder / file)
-
-
-def _link_or_copy(file: Path, to: Path) -> None:
-    with suppress(OSError):  # on another file system, or of another user
-        if not file.is_symlink():
-            return to.hardlink_to(file)
-    shutil.copy2(file, to)
+                shutil.copy2(Path(name) / file, folder / file)
 
 
 def remove_tree(folder: Path) -> None:

@@ -140,18 +140,6 @@ def test_a_folder_takes_its_place_whole(tmp_path, before, over):
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "new"]
 
 
-def test_a_tree_is_linked_and_copied_where_no_link_can_be_made(tmp_path, monkeypatch):
-    header, other = tmp_path / "in/sub/a.h", tmp_path / "in/sub/b.h"
-    header.parent.mkdir(parents=True)
-    header.write_text("a")
-    other.symlink_to("a.h")
-    for to, linked in ((tmp_path / "linked", True), (tmp_path / "copied", False)):
-        files.link_tree(tmp_path / "in", to)
-        for found, same in ((to / "sub/a.h", linked), (to / "sub/b.h", False)):
-            assert (found.read_text(), found.samefile(header), found.is_symlink()) == ("a", same, False)
-        monkeypatch.setattr(Path, "hardlink_to", lambda *_: Path("/nowhere").stat())  # an OSError
-
-
 def test_a_folder_with_files_is_not_replaced_unasked(tmp_path):
     files.write_text(tmp_path / "out/old", "x")
     with pytest.raises(MachineError, match="out: cannot be written"), files.whole_folder(tmp_path / "out") as made:

@@ -11,7 +11,7 @@ from pathlib import Path
 from fattn_probe.base.cache import growing, lock_beside, named
 from fattn_probe.base.digest import SEAL, Seal, damage, read_seal, write_seal
 from fattn_probe.base.errors import BuildError, InputError, MachineError
-from fattn_probe.base.files import link_tree, lock_of_file, scratch, whole_folder, writing
+from fattn_probe.base.files import lock_of_file, scratch, whole_folder, writing
 from fattn_probe.llama.build.ccache import STATS_LOG
 from fattn_probe.llama.build.key import (
     MANIFEST,
@@ -139,10 +139,18 @@ def at_rest(build: Build) -> Iterator[Build]:
     would be in wrong places, or the debugger would refuse the file. The linker writes a new file, so links are enough.
     """
     with scratch() as folder:
-        with replacing_lock(build.folder):
+        with replacing_lock(build.folder), writing(folder):
             for name in ("bin", "lib"):
-                link_tree(build.folder / name, folder / name)
+                shutil.copytree(build.folder / name, folder / name, copy_function=link_or_copy)
         yield replace(build, folder=folder)
+
+
+def link_or_copy(file: str, to: str) -> None:
+    """Copies a file only if the file system cannot link it there."""
+    try:
+        os.link(file, to)
+    except OSError:
+        shutil.copy2(file, to)
 
 
 def existing(folder: Path, request: BuildRequest | None) -> Build | None:

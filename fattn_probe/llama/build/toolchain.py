@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fattn_probe.base.cache import Kind, cache_dir, get_or_make
 from fattn_probe.base.errors import BuildError
-from fattn_probe.base.files import link_tree
+from fattn_probe.base.files import copy_tree
 from fattn_probe.base.process import run
 from fattn_probe.llama.build.ccache import find_ccache
 from fattn_probe.llama.build.headers import (
@@ -113,7 +113,7 @@ def find_toolchain(engine: str) -> Toolchain:
 
 
 def cached_headers(headers: Headers) -> Path:
-    """CUDA's headers in the cache, linked or copied once for each version.
+    """A copy of CUDA's headers in the cache, made once for each version.
 
     Its path is in every command line of a build. With a path inside an environment, two environments that share the
     cache would recompile each other's objects.
@@ -123,7 +123,7 @@ def cached_headers(headers: Headers) -> Path:
 
 @functools.cache
 def _headers_in(_cache: Path, headers: Headers) -> Path:
-    return get_or_make(HEADERS, headers.version, functools.partial(link_tree, headers.include))
+    return get_or_make(HEADERS, headers.version, functools.partial(copy_tree, headers.include))
 
 
 @functools.cache
