@@ -155,8 +155,8 @@ class GrowingBuild:
             places |= {name: min(first, places.get(name, LAST)) for name in kernels}
         ordered = sorted(self.pending, key=lambda name: (places.get(name, LAST), -used[name], name))
         soon = not self.growth.times or places.get(next(iter(ordered), ""), LAST) < LAST - 1
-        most = min(jobs << self.growth.times, MOST_IN_A_WAVE) if soon else MOST_IN_A_WAVE
-        wave = ordered[: most if soon or len(ordered) > WHOLE else WHOLE]
+        large = MOST_IN_A_WAVE if len(ordered) > WHOLE else WHOLE
+        wave = ordered[: min(jobs << self.growth.times, MOST_IN_A_WAVE) if soon else large]
         return min((places.get(name, LAST) for name in wave), default=LAST), wave
 
     def worth(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, float]:

@@ -170,8 +170,7 @@ class Result:
     @property
     def kernel(self) -> str:
         """The attention kernel that was launched, or the kernel that a fault stopped; empty for neither."""
-        launched = attention_kernel(record.spelling for record in self.kernels)
-        return launched or (self.finding.kernel if self.finding else "")
+        return attention_kernel((record.spelling for record in self.kernels), self.finding)
 
     @property
     def explained(self) -> str:

@@ -88,9 +88,10 @@ def status_of(verdict: Verdict, checks: Iterable[Check]) -> Status:
     return Status.FAIL if fails else verdict.status
 
 
-def attention_kernel(spellings: Iterable[str]) -> str:
-    """The launched kernel that computes attention; empty if there is none."""
-    return next((spelling for spelling in spellings if ATTENTION_KERNEL.search(spelling)), "")
+def attention_kernel(spellings: Iterable[str], finding: Finding | None = None) -> str:
+    """The launched kernel that computes attention, or else the kernel that a fault stopped; empty without either."""
+    launched = next((spelling for spelling in spellings if ATTENTION_KERNEL.search(spelling)), "")
+    return launched or (finding.kernel if finding else "")
 
 
 def count(found: Iterable[Judgement]) -> dict[Status, int]:

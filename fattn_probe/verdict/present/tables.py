@@ -16,7 +16,7 @@ from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis, Element
 from fattn_probe.verdict.diagnose.difference import Difference, Side
 from fattn_probe.verdict.diagnose.patterns import Pattern
-from fattn_probe.verdict.judge.judgement import Judgement, count
+from fattn_probe.verdict.judge.judgement import Judgement, attention_kernel, count
 from fattn_probe.verdict.judge.known import by_defect
 from fattn_probe.verdict.measure.expected import Design
 from fattn_probe.verdict.measure.metrics import Metrics
@@ -102,8 +102,9 @@ def render_difference(difference: Difference) -> RenderableType:
 
 def _cells(row: Judgement) -> tuple[Text, ...]:
     """A row's cells; a kernel's name breaks before its template arguments, so that the table fits 100 columns."""
-    ran = row.kernel or (row.finding.kernel if row.finding else "")
-    kernel = ran.replace("<", "\n<", 1) or ("-" if row.verdict.metrics is None else "no attention kernel")
+    kernel = attention_kernel(row.kernels, row.finding).replace("<", "\n<", 1) or (
+        "-" if row.verdict.metrics is None else "no attention kernel"
+    )
     metrics, design, nmse, largest = row.verdict.metrics, row.verdict.design, "-", "-"
     if metrics is not None:
         allowed = f"{row.tolerance.nmse:.0e}" if design is None or given(row.tolerance) else "-"
