@@ -1,7 +1,4 @@
-"""The simulator compared with a real H200: launches and bits of every shipped scenario, bits of upstream's own list.
-
-With a real H100 and an H200: launches of many scenarios of scripts/random-scenarios, and bits of some.
-"""
+"""The simulator compared with a real H200: launches and bits of shipped scenarios, upstream's list, random ones."""
 
 import subprocess
 import sys
@@ -121,7 +118,7 @@ def test_upstreams_whole_list_has_the_h200_s_bits(tmp_path):
 
 
 HOPPER = read_hashes(RECORDING.with_name("hopper-random.csv.gz"))
-"""Hashes of 300 cases on an H100 (2026-11-25) and of 90 on an H200 (2026-11-28), with llama.cpp b11549 and nvcc 13.0."""
+"""Hashes of 300 cases on an H100 (2026-11-25) and of 90 on an H200 (2026-11-28); llama.cpp b11549, nvcc 13.0."""
 SCRIPT = ROOT / "scripts/random-scenarios"
 # Head sizes 80 and 96, whose blocks on an SM, and so their bits, follow from ptxas's figures; 64 with q8_0; 72, and the
 # one that rescales VKQ by the multiply-add of a step's first row.
