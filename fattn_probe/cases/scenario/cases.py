@@ -1,4 +1,4 @@
-"""The cases of scenario files, of recorded cases, and of folders, each one fully resolved op."""
+"""The cases of scenario files, of recordings and of folders; each case is one fully resolved op."""
 
 import json
 from collections import Counter
@@ -24,7 +24,7 @@ INPUTS_VERSION = 1  # part of every digest; increase it when the bytes of a case
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a case's inputs are made."""
+    """The rules that generate a case's inputs."""
 
     mask: AnyMask
     layout: Layout
@@ -39,7 +39,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Recording:
-    """The case file or capture with a case's inputs; `digest` is the digest in the file."""
+    """The case file or capture that contains a case's inputs; `digest` is the digest in the file."""
 
     path: Path
     digest: str
@@ -64,10 +64,10 @@ class Case:
 
     @property
     def recipe(self) -> Recipe:
-        """How the inputs are made; InputError for a recorded case."""
+        """The rules that generate the inputs; InputError for a recorded case."""
         if isinstance(self.source, Recipe):
             return self.source
-        raise InputError(f"{self.source.path}: a recorded case has its inputs, and no rule that makes them")
+        raise InputError(f"{self.source.path}: a recorded case contains its inputs, not the rules that generate them")
 
     @property
     def recorded(self) -> bool:
@@ -93,7 +93,7 @@ class Case:
             return self.source.digest
         op = self.op
         told: dict[str, Any] = {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
-        told |= asdict(op.sizes) | asdict(op.params)  # a field that is renamed needs its old key here
+        told |= asdict(op.sizes) | asdict(op.params)  # a renamed field must keep its old key here
         told |= {key: getattr(self.source, key).model_dump(mode="json") for key in ("mask", "layout", "data")}
         periods = {name: root.period for name, root in op.roots.items() if root.period}
         told |= {"periods": periods} if periods else {}
@@ -102,7 +102,7 @@ class Case:
 
     @property
     def mask_shape(self) -> MaskShape:
-        """The sizes and the seed that the mask depends on."""
+        """The sizes and the seed on which the mask depends."""
         sizes, sequences = self.op.sizes, self.op.tensors["mask"].ne[3] if self.op.has_mask else 1
         return MaskShape(sizes.n_kv, sizes.n_q, sequences, self.recipe.seed, self.op.params.n_kv_max)
 
@@ -171,8 +171,8 @@ def read_cases(file: Path) -> list[Case]:
 
 
 def recorded_case(path: Path) -> Case:
-    """The case in a case file or a capture, named after the file; its inputs stay in the file."""
-    from fattn_probe.cases.op.case_file import read_case  # imports gguf, for which a list of scenarios should not wait
+    """The case in a case file or a capture, named after the file; its inputs are read later."""
+    from fattn_probe.cases.op.case_file import read_case  # imports gguf, which listing scenarios does not need
 
     file = read_case(path)
     return Case(
@@ -208,7 +208,7 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """The cases; if files have the same name, as in two captures of models, their folder is added to the name."""
+    """The cases; the names of recordings with equal file names, as for two models, get their folder as a prefix."""
     files = {case.source.path for case in cases if isinstance(case.source, Recording)}
     times = Counter(path.stem for path in files)
     return [
@@ -220,7 +220,7 @@ def told_apart(cases: Sequence[Case]) -> list[Case]:
 
 
 def one_case(path: Path, name: str) -> Case:
-    """The case named `name`, or the only case; else InputError."""
+    """The case named `name`, or the only case if `name` is empty; else InputError."""
     cases = cases_of([path])
     found = [case for case in cases if case.name == name or not name]
     if len(found) != 1:

@@ -1,4 +1,4 @@
-"""Scenarios, suites, patches and the corpus of faults that come with fattn-probe, by name; paths have priority.
+"""The scenarios, suites, patches and faults shipped with fattn-probe, found by name; a path takes precedence.
 
 The files are in `scenarios/`, `suites/` and `patches/` at the top of the repository. Links in this folder make them
 package data; a wheel has copies instead.
@@ -22,7 +22,7 @@ def folder(kind: Kind) -> Path:
 
 
 def files(kind: Kind) -> list[Path]:
-    """The shipped files of a kind, those of subfolders last."""
+    """The shipped files of a kind, those in subfolders last."""
     found = folder(kind).glob(PATTERNS[kind])
     return sorted(found, key=lambda path: (len(path.parts), path))
 
@@ -42,7 +42,7 @@ def find(kind: Kind, word: str | Path) -> Path:
 
     Raises InputError with the nearest names if there is neither. A word with a suffix other than .yaml is a path.
     """
-    if word == "":  # from an unset variable; Path would read it as the current folder
+    if word == "":  # perhaps an unset variable; Path would read it as the current folder
         raise InputError(f"the name is empty: name a shipped {kind}, or a path")
     path, root = Path(word), folder(kind)
     try:

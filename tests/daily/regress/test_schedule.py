@@ -392,5 +392,5 @@ def test_a_case_that_raises_costs_itself(job):
 def test_a_case_that_kills_its_workers_is_lost(job):
     found = {result.name: result for result in judged(job, [case("die:"), case("x"), case("y")], 1)}
     assert found["die:"].status == "lost"
-    assert found["die:"].reason == "it ended 2 workers, the last one killed by SIGKILL"
+    assert found["die:"].reason == "it crashed 2 workers, the last one killed by SIGKILL"
     assert found["x"].status == found["y"].status == "pass"
