@@ -12,8 +12,10 @@ FAULTS = "faults/"
 
 
 def scenario_path(word: str | Path) -> Path:
-    """The scenario file or folder that a command-line word names."""
-    return shipped.find("scenario", word)
+    """The scenario file or folder that a command-line word names, or a case of a file, as `FILE/CASE`."""
+    from fattn_probe.cases.scenario.cases import cases_like  # imports the scenario room, for a given word only
+
+    return shipped.find("scenario", word, cases_like)
 
 
 def suite_path(word: str | Path) -> Path:
@@ -58,12 +60,12 @@ def scenario_argument(text: str, metavar: str = "SCENARIO...") -> ArgumentInfo:
     return found
 
 
-Scenarios = Annotated[list[Path], scenario_argument("Shipped scenarios by name, files, or folders of files.")]
-MaybeScenarios = Annotated[
-    list[Path] | None, scenario_argument("Shipped scenarios by name, files, or folders of files.")
-]
-OneScenario = Annotated[Path, scenario_argument("A shipped scenario by name, or a file.", "SCENARIO")]
-MaybeScenario = Annotated[Path | None, scenario_argument("A shipped scenario by name, or a file.", "SCENARIO")]
+SEVERAL = scenario_argument("Shipped scenarios or cases by name, files, FILE/CASE, or folders.")
+ONE = scenario_argument("A shipped scenario or case by name, a file, or FILE/CASE.", "SCENARIO")
+Scenarios = Annotated[list[Path], SEVERAL]
+MaybeScenarios = Annotated[list[Path] | None, SEVERAL]
+OneScenario = Annotated[Path, ONE]
+MaybeScenario = Annotated[Path | None, ONE]
 SuiteFile = Annotated[
     Path,
     typer.Argument(
