@@ -168,8 +168,7 @@ def of_suites() -> Mapping[str, Device]:
 
 def find_device(devices: Mapping[str, Device], identifier: str) -> Device:
     """One device by its id, or one of the shipped suites; InputError with the nearest ids if it is unknown."""
-    found = devices.get(identifier) or of_suites().get(identifier)
-    if found is not None:
+    if found := devices.get(identifier) or of_suites().get(identifier):
         return found
     raise InputError(f"no device {identifier!r}{nearest(identifier, devices)}; devices: {', '.join(devices)}")
 
