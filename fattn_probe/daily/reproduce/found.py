@@ -167,8 +167,7 @@ def past_result(history: History, uid: str, name: str) -> PastResult:
 
 def case_of(stored: StoredCase) -> tuple[Case, str]:
     """The case with the inputs of a stored one, and `PastResult.file`; InputError if none still has them."""
-    found = ((case, word) for case, word in candidates(stored) if case.digest == stored.digest)
-    case, word = next(found, (None, ""))
+    case, word = next((found for found in candidates(stored) if found[0].digest == stored.digest), (None, ""))
     if case is None:
         raise InputError(
             f"{stored.name}: no shipped scenario or suite gives this case with the same inputs "
