@@ -60,6 +60,12 @@ def find(kind: Kind, word: str | Path, others: Callable[[Path], Mapping[str, Pat
     raise unknown(kind, str(word), path.stem, [*names(kind), *more])
 
 
+def page(name: str) -> Path:
+    """A page of the documentation, such as `guide/tour.md`: relative to the current folder, if it is in there."""
+    path = (Path(__file__).parent / "docs" / name).resolve()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def unknown(kind: Kind, word: str, name: str, known: Sequence[str]) -> InputError:
     """The error for an unknown name, with the most similar of the `known` names, or all of them."""
     last = {shipped.rpartition("/")[2]: shipped for shipped in known}
