@@ -27,7 +27,7 @@ app = typer.Typer(cls=Commands, help=HELP, no_args_is_help=True, pretty_exceptio
 def show_version(wanted: bool) -> None:
     """Print the version, and exit."""
     if wanted:
-        from fattn_probe.machine.run.provenance import version  # reads the metadata of packages, for this option only
+        from fattn_probe.machine.run.provenance import version  # reads package metadata, for this option only
 
         OUT.print(f"fattn-probe {version('fattn-probe')}")
         raise typer.Exit
@@ -51,7 +51,7 @@ def everything(
         bool, typer.Option("-v", "--verbose", callback=show_programs, help="Print each program that fattn-probe runs.")
     ] = False,
 ) -> None:
-    """The options before the command."""
+    """Options that precede the command."""
 
 
 @contextlib.contextmanager
@@ -60,7 +60,7 @@ def exit_codes(as_json: bool = False) -> Iterator[None]:
     OUT.answered = False
     try:
         yield
-        STDOUT.flush()  # a full disk must be noticed here, before the exit code is chosen
+        STDOUT.flush()  # a full disk must show up here, before the exit code is chosen
     except (KeyboardInterrupt, typer.Abort):
         NOTES.print(signals.NAMES[signals.terminated() or signal.SIGINT])
         sys.exit(code_after_signal() or INTERRUPTED)
@@ -81,7 +81,7 @@ def exit_codes(as_json: bool = False) -> Iterator[None]:
 
 
 def code_after_signal() -> int:
-    """The exit code if SIGTERM or SIGHUP stops this command, whatever its output; otherwise 0."""
+    """The exit code if SIGTERM or SIGHUP has stopped this command, whatever its result; otherwise 0."""
     number = signals.terminated()
     return 0 if number is None else 128 + number
 
@@ -104,7 +104,7 @@ def problem_of(error: Exception) -> FattnProbeError | None:
 def run_command(words: Sequence[str]) -> int:
     """Run a command of this program; returns its exit code."""
     code = app(list(words), standalone_mode=False)
-    if code == INTERRUPTED or signals.terminated():  # the first is how typer reports an interrupt of a command
+    if code == INTERRUPTED or signals.terminated():  # typer reports an interrupt by the first
         raise KeyboardInterrupt
     return int(code or 0)
 

@@ -26,9 +26,9 @@ class BuildContents:
 
     kernel: Annotated[list[str] | None, typer.Option(help='A kernel such as "mma 64,64,8,8"; repeatable.')] = None
     full: Annotated[bool, typer.Option("--full", help="Compile every kernel that upstream compiles.")] = False
-    ops: Annotated[bool, typer.Option("--ops", help="Build test-backend-ops too.")] = False
+    ops: Annotated[bool, typer.Option("--ops", help="Also build test-backend-ops.")] = False
     again: Annotated[
-        bool, typer.Option("--no-ccache", help="Compile everything again, and replace the shared objects.")
+        bool, typer.Option("--no-ccache", help="Recompile everything, and replace the objects in ccache.")
     ] = False
 
 
@@ -53,7 +53,7 @@ def build(
     chosen: Annotated[BuildFlags, offered("source", "patch", "debug", "check", "sanitize", "quants")],
     as_json: flags.Json = False,
 ) -> None:
-    """Build llama.cpp's CUDA backend with the kernels that scenarios need; without scenarios, runs add kernels."""
+    """Build llama.cpp's CUDA backend with the kernels that scenarios need; without any, runs add kernels later."""
     tree = setup.tree_of(chosen)
     engine = engine or ("cuda" if arch or has_gpu() else "sim")
     request = BuildRequest(
@@ -71,7 +71,7 @@ def build(
     programs = (RUNNER, TEST_BACKEND_OPS) if compiled.ops or engine == "cuda" else (RUNNER,)
     sources = required_sources(cases)
     if dry_run:
-        from fattn_probe.llama.build.make import plan_build  # what only compiling needs
+        from fattn_probe.llama.build.make import plan_build  # imports for compiling only
 
         folder, plan = plan_build(request, kernels, programs, full=compiled.full, sources=sources)
         lines = [f"in {folder}:", *plan.commands]

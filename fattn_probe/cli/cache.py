@@ -14,12 +14,12 @@ from fattn_probe.cli import flags
 from fattn_probe.llama.build.storage import CacheEntry, Storage, prune, read_storage
 
 MEGABYTE = 1e6
-cache_app = typer.Typer(help="The folder of sources, builds and shared objects.", no_args_is_help=True)
+cache_app = typer.Typer(help="The cache of sources, builds and compiled objects.", no_args_is_help=True)
 
 
 @cache_app.command("show")
 def cache_show(as_json: flags.Json = False) -> None:
-    """Show the contents of the cache folder, and their size."""
+    """Show the contents of the cache folder and their sizes."""
     storage = read_storage()
     show({**asdict(storage), "size": storage.size}, lambda: render(storage), as_json)
 
@@ -32,14 +32,14 @@ def cache_prune(
     ] = 30.0,
     as_json: flags.Json = False,
 ) -> None:
-    """Remove builds and shared objects that have not been used recently; later runs make them again."""
+    """Remove builds and compiled objects that have not been used recently; later runs make them again."""
     gone = prune(days)
     said = Group(builds_table(gone), f"removed {len(gone)} builds, {megabytes(total(gone))}")
     show([asdict(entry) for entry in gone], lambda: said if gone else "nothing to remove", as_json)
 
 
 def render(storage: Storage) -> RenderableType:
-    """The cache as a list of its parts, then its builds."""
+    """The cache's parts as a list, then a table of its builds."""
     shared = storage.ccache
     tried = shared.hits + shared.misses if shared else 0
     words = {
@@ -57,13 +57,13 @@ def render(storage: Storage) -> RenderableType:
 
 
 def builds_table(builds: Iterable[CacheEntry]) -> Table:
-    """Builds with size and age."""
+    """A table of builds with size and age."""
     rows = ((entry.name, megabytes(entry.size), age(entry.days)) for entry in builds)
     return Table(("build", "size", "last used"), tuple(rows))
 
 
 def total(entries: Iterable[CacheEntry]) -> int:
-    """The total size in bytes."""
+    """The total size of the entries in bytes."""
     return sum(entry.size for entry in entries)
 
 
@@ -73,7 +73,7 @@ def megabytes(size: int) -> str:
 
 
 def age(days: float | None) -> str:
-    """An age in words: `today`, or `12 days ago`."""
+    """An age as text: `today`, or `12 days ago`."""
     if days is None:
         return "never finished"
     return "today" if days < 1 else f"{days:.0f} day{'s' if days >= 1.5 else ''} ago"

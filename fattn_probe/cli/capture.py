@@ -28,22 +28,22 @@ class Model:
     """The run of the model, and the ops to record"""
 
     model: Annotated[Path, typer.Argument(help="A model file for llama.cpp.", metavar="MODEL.gguf")]
-    prompt: Annotated[str | None, typer.Option("--prompt", help="The text to run.", metavar="TEXT")] = None
+    prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt's text.", metavar="TEXT")] = None
     tokens: Annotated[
-        int | None, typer.Option(min=0, max=MOST_TOKENS, help="A number of random tokens, instead of a text.")
+        int | None, typer.Option(min=0, max=MOST_TOKENS, help="Number of random tokens, instead of a text.")
     ] = None
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The seed of the random tokens.")] = 0
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the random tokens.")] = 0
     generate: Annotated[int, typer.Option(min=0, max=MOST_TOKENS, help="Tokens to generate after the prompt.")] = 1
-    ctx: Annotated[int, typer.Option(min=0, max=1 << 30, help="Positions of each sequence; 0: as many as needed.")] = 0
-    batch: Annotated[int, typer.Option(min=1, max=MOST_TOKENS, help="Tokens of one evaluation.")] = 512
+    ctx: Annotated[int, typer.Option(min=0, max=1 << 30, help="Context size of a sequence, in tokens; 0: auto.")] = 0
+    batch: Annotated[int, typer.Option(min=1, max=MOST_TOKENS, help="Tokens per evaluation.")] = 512
     type_k: Annotated[TypeName, typer.Option(help="The type of the K cache.")] = "f16"
     type_v: Annotated[TypeName, typer.Option(help="The type of the V cache.")] = "f16"
     parallel: Annotated[int, typer.Option(min=1, max=MOST_SEQUENCES, help="Number of parallel sequences.")] = 1
     layers: Annotated[str, typer.Option(help="Layers to record, such as 0,5-7; default: all.")] = ""
-    budget: Annotated[str, typer.Option(help="Limit for the recorded data, such as 500M.", metavar="SIZE")] = "1G"
+    budget: Annotated[str, typer.Option(help="Limit on the recorded data, such as 500M.", metavar="SIZE")] = "1G"
 
     def request(self, *, every: bool) -> Request:
-        """The parsed request; `every`: record every evaluation."""
+        """The parsed request; with `every`, it records every evaluation."""
         return Request(
             model=self.model,
             prompt=Prompt(self.prompt, self.tokens or 0, self.seed),
@@ -67,14 +67,14 @@ def capture(
     simulate: Annotated[Simulate, offered("threads")],
     out: Annotated[Path, typer.Option("--out", file_okay=False, help="The folder for the captures.")],
     every: Annotated[
-        bool, typer.Option("--every", help="Record every evaluation, not only the prompt's last and the very last.")
+        bool, typer.Option("--every", help="Record every evaluation, not only the prompt's last one and the final one.")
     ] = False,
     stats: Annotated[
-        bool, typer.Option("--stats", help=f"Show ranges of the values by layer, and write {PAGE}, by head.")
+        bool, typer.Option("--stats", help=f"Show the range of values in each layer, and write {PAGE}, with each head.")
     ] = False,
     on: Annotated[
         str,
-        typer.Option("--on", help="cpu or gpu: where the model runs; sim:ID: on the CPU, each op also on that GPU."),
+        typer.Option("--on", help="Where the model runs: cpu or gpu; sim:ID: on the CPU, each op also on that GPU."),
     ] = "cpu",
     as_json: flags.Json = False,
 ) -> None:

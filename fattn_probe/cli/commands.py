@@ -1,6 +1,6 @@
-"""The table of commands; the module of a command is imported when the command is used.
+"""The table of commands; a command's module is imported only when the command is used.
 
-A parameter that is an object of flags (`setup.py`) is expanded into these flags for typer.
+A command's parameter can be an object of flags (`setup.py`), which is expanded into its flags for typer.
 """
 
 import copy
@@ -29,19 +29,19 @@ from fattn_probe.base.signals import interruptible
 
 @dataclass(frozen=True)
 class Offered:
-    """The flags of an object that a command offers, and its own defaults for these."""
+    """The flags of a flags object that a command offers, and the command's own defaults for them."""
 
     names: tuple[str, ...]
     defaults: Mapping[str, object]
 
 
 def offered(*names: str, **defaults: object) -> Offered:
-    """For `Annotated[Where, offered("on", "devices", on="cpu")]`: only these flags; without names, all of them."""
+    """For `Annotated[Where, offered("on", "devices", on="cpu")]`: offers only these flags; without names, all flags."""
     return Offered(names, defaults)
 
 
 def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command as typer reads it, with one parameter for each flag of the objects among its parameters."""
+    """The command in typer's form: each flags object among its parameters becomes one parameter per flag."""
     parameters: dict[str, inspect.Parameter] = {}
     objects: dict[str, tuple[Callable[..., Any], list[str]]] = {}
     hints = get_type_hints(command, include_extras=True)
@@ -70,7 +70,7 @@ def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parameters(kind: type, offer: Offered) -> dict[str, inspect.Parameter]:
-    """A parameter for each flag of an object that a command offers, under the object's heading."""
+    """A parameter for each flag that a command offers of a flags object, under the object's heading."""
     hints, found = get_type_hints(kind, include_extras=True), {}
     for one in fields(kind):
         if offer.names and one.name not in offer.names:
@@ -94,18 +94,18 @@ def _parameters(kind: type, offer: Offered) -> dict[str, inspect.Parameter]:
 
 @functools.cache
 def commands() -> tuple[tuple[str, str, str, str], ...]:
-    """For each command its group in `--help`, its name, its function as `module:attribute` of `cli`, and its help."""
+    """Each command's group in `--help`, its name, its function as `module:attribute` of `cli`, and its help."""
     lines = (files("fattn_probe.cli") / "commands.csv").read_text(encoding="utf-8").splitlines()
     return tuple((group, name, place, about) for group, name, place, about in csv.reader(lines[1:]))
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether these words of a command line ask for JSON; words after `--` belong to the program."""
+    """Whether a command line's words ask for JSON; words after `--` belong to the user's program."""
     return "--json" in words[: words.index("--") if "--" in words else None]
 
 
 def show_help(ctx: typer.Context, option: object, wanted: bool) -> None:
-    """Print a command's help, with --json as a document, and exit."""
+    """Print a command's help (with --json, as a document), and exit."""
     if wanted and not ctx.resilient_parsing:
         text = ctx.get_help()
         show({"help": text}, lambda: Text(text, overflow="fold"), wants_json(sys.argv[1:]))
@@ -113,24 +113,24 @@ def show_help(ctx: typer.Context, option: object, wanted: bool) -> None:
 
 
 class Helped:
-    """A command whose help goes to the same place as all results."""
+    """Mixin: a command whose help is printed in the same way as results."""
 
     def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401 - the classes of options are click's
-        """The option `--help`."""
+        """The `--help` option."""
         if (option := super().get_help_option(ctx)) is not None:  # type: ignore[misc]
             option.callback = show_help
         return option
 
 
 class Single(Helped, TyperCommand):
-    """A command, with its flags grouped by the objects that they make (`setup.py`)."""
+    """A command whose help groups the flags by their flags objects (`setup.py`)."""
 
     def parse_args(self, ctx: Any, args: Any) -> Any:  # noqa: ANN401
         """Parse the arguments; InputError for an empty path, which Python would read as the current folder."""
         words = "\0".join(("", *args, ""))
         try:
             rest = super().parse_args(ctx, args)
-        except Exception as error:  # click's parser does not know its command
+        except Exception as error:  # click's parser leaves out the command
             vars(error)["ctx"] = getattr(error, "ctx", None) or ctx
             raise
         for param in self.get_params(ctx):
@@ -143,7 +143,7 @@ class Single(Helped, TyperCommand):
         return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """List arguments, the command's own options, and shared options, each under its heading."""
+        """List arguments, the command's own options, and shared options, each group under its heading."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             own = "Arguments" if param.param_type_name == "argument" else "Options"
@@ -167,7 +167,7 @@ class Group(Helped, TyperGroup):
 
 
 class LazyCommand(Single):
-    """A command that is imported when it gets its arguments; until then, it has only a name and help."""
+    """A command that is imported only when it gets its arguments; until then, it has just a name and help."""
 
     def __init__(self, name: str, place: str, about: str) -> None:
         super().__init__(name, help=about)
@@ -190,7 +190,7 @@ class LazyCommand(Single):
     def make_context(self, *args: Any, **rest: Any) -> Any:  # noqa: ANN401
         """The context in which click runs the command itself, shows its help, or completes its words."""
         loaded = self.loaded
-        if not gc.isenabled():  # as `main` left it; what is imported stays, and is not looked at again
+        if not gc.isenabled():  # `main` turned it off; imported modules stay, so it need not scan them
             gc.freeze()
             gc.enable()
         return loaded.make_context(*args, **rest)

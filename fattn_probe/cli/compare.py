@@ -40,7 +40,7 @@ class JudgeFlags:
     model: Annotated[
         UseModel,
         typer.Option(
-            help="Use the rounding model too; auto: for cases of up to 4 GFLOP; never: the error model decides."
+            help="When to use the rounding model; auto: for cases of up to 4 GFLOP; never: the error model decides."
         ),
     ] = "auto"
     repeat: Annotated[
@@ -88,7 +88,7 @@ def compare(
     html: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, help="Write a page of the first failing case: its steps, with the errors on the tiles."
+            dir_okay=False, help="Write an HTML page that steps through the first failing case, with each tile's error."
         ),
     ] = None,
     maps: Annotated[bool, typer.Option("--maps/--no-maps", help="Draw error maps of failing cases.")] = True,
@@ -163,7 +163,7 @@ def write_failing(path: Path, rows: Sequence[Judgement], sessions: Sequence[tupl
 def telling_parts(
     told: Telling | None, options: RunOptions, checks: Checks, where: Where
 ) -> Iterator[tuple[RunOptions, Checks, Work]]:
-    """The most telling cases for a change, by the entry of the suite that says how they are built and judged."""
+    """The cases most likely to show a change, grouped by the suite's entry, which says how to build and judge."""
     if told is None:
         raise InputError("no scenario was given, and the source has no changed attention file: name a scenario")
     given = setup.targets_of(where) if where.on else []

@@ -37,7 +37,7 @@ def coverage(
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Count the lines and branches of the attention kernels and their dispatch that suites execute."""
+    """Count the lines and branches that suites execute in the attention kernels and their dispatch."""
     given = Given(where.on, devices=where.devices, note=setup.note)
     earlier = [found for path in suites if path.suffix == ".json" for found in read(path)]
     suites = [path for path in suites if path.suffix != ".json"]
@@ -54,7 +54,7 @@ def coverage(
     found = by_suite([*earlier, *found])
     tree = setup.tree_of(build)
     amd = {str(target) for suite in suites for _, target in pairs[suite] if target.device and target.device.gfx}
-    amd |= {f"sim:{device.id}" for device in load_devices(where.devices).values() if device.gfx}  # of earlier runs
+    amd |= {f"sim:{device.id}" for device in load_devices(where.devices).values() if device.gfx}  # from earlier runs
     for item in found:
         item.coverage.unreachable = places(tree, unreachable(amd=not amd.isdisjoint(item.targets)))
         item.coverage.headers = frozenset({case.header for case in kernel_cases(tree)})

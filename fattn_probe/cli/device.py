@@ -37,7 +37,7 @@ def catalogue_json(devices: Mapping[str, Device]) -> list[dict[str, object]]:
 
 
 def device_json(device: Device) -> dict[str, object]:
-    """The data of `device show --json`: the figures, their sources, which ones come from a similar GPU, the spec."""
+    """The data of `device show --json`: the figures, their sources, the names of assumed figures, the spec."""
     return {
         "id": device.id,
         "name": device.name,
@@ -69,7 +69,7 @@ def catalogue_table(devices: Mapping[str, Device]) -> RenderableType:
 
 
 def device_table(device: Device) -> Group:
-    """One device: each figure with cudaDeviceProp's name, and the number of its document (listed below)."""
+    """One device as a table: each figure with cudaDeviceProp's name, and the number of its document, listed below."""
     documents = list(dict.fromkeys(device.sources.values()))
     macro = f", __CUDA_ARCH__ {device.cuda_arch}" if device.cuda_arch else ""
     title = f"{device.id}: {device.name}, {arch_name(device.arch)}{macro}"

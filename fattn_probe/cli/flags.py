@@ -1,4 +1,4 @@
-"""Arguments and flags of commands that need no build, completion, and checks of values."""
+"""Arguments and flags that need no build, with their shell completion, and checks of their values."""
 
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +44,7 @@ def complete_patch(incomplete: str) -> list[str]:
 
 
 def complete_target(incomplete: str) -> list[str]:
-    """Shell completion of the last target of a comma-separated list."""
+    """Shell completion of the last target in a comma-separated list."""
     from fattn_probe.cases.device import load_devices  # imports the device room, for completion only
 
     before, comma, last = incomplete.rpartition(",")
@@ -53,7 +53,7 @@ def complete_target(incomplete: str) -> list[str]:
 
 
 def scenario_argument(text: str, metavar: str = "SCENARIO...") -> ArgumentInfo:
-    """An argument for names of shipped scenarios, and paths."""
+    """An argument that accepts names of shipped scenarios, and paths."""
     found: ArgumentInfo = typer.Argument(
         help=text, metavar=metavar, parser=scenario_path, autocompletion=complete_scenario
     )
@@ -89,14 +89,14 @@ MOST_THREADS = 1024
 
 
 def seconds(value: float) -> float:
-    """A timeout in seconds: above 0, at most 30 days; rejects NaN too."""
+    """Check a timeout in seconds: above 0, at most 30 days, not NaN."""
     if 0 < value <= MOST_SECONDS:
         return value
     raise typer.BadParameter(f"{value:g} is not a number of seconds from above 0 to {MOST_SECONDS:.0f}")
 
 
 def share(value: float) -> float:
-    """A share, from 0 to 1; rejects NaN too."""
+    """Check a share: from 0 to 1, not NaN."""
     if 0 <= value <= 1:
         return value
     raise typer.BadParameter(f"{value:g} is not a share from 0 to 1")

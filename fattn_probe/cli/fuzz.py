@@ -33,13 +33,13 @@ class Effort:
         float | None, typer.Option(help="Stop after this many minutes; default: 1, or no limit with --cases.")
     ] = None
     cases: Annotated[int | None, typer.Option(min=1, help="Stop after this many cases.")] = None
-    seed: Annotated[int, typer.Option(min=0, help="The seed of the random cases.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random cases.")] = 0
     new_kernels: Annotated[
-        float, typer.Option(callback=flags.share, help="The share of the time to spend on compiling new kernels.")
+        float, typer.Option(callback=flags.share, help="Share of the time to spend on compiling new kernels.")
     ] = 0.4
     workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; default: one per core.")] = None
     shrink: Annotated[
-        float, typer.Option(callback=flags.seconds, help="Seconds for shrinking all findings, after the run.")
+        float, typer.Option(callback=flags.seconds, help="Time limit in seconds for shrinking all findings at the end.")
     ] = 120.0
 
 
@@ -57,13 +57,13 @@ def fuzz(
         Path | None,
         typer.Option(
             file_okay=False,
-            help="Write the passing cases with a new pair of features to this folder.",
+            help="Write passing cases that have a new pair of features to this folder.",
             metavar="FOLDER",
         ),
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Judge random scenarios, and shrink failing ones to the smallest that still fails."""
+    """Judge random scenarios, and shrink each failing one to the smallest that still fails."""
     targets = parse_targets(where.on, load_devices(where.devices))
     check_simulated("fuzz", targets, "say in advance which kernels a random case needs")
     limits = seconds_of(effort.minutes, effort.cases), effort.cases, effort.workers or cores()
@@ -73,7 +73,7 @@ def fuzz(
         report = setup.session_of(options, activity).progress
         fuzzer = Fuzzer(options, targets, effort.seed, min(effort.new_kernels, MOST_NEW), judge.checks, report, *limits)
         run.judge(fuzzer, activity)
-        if not terminated():  # SIGTERM, unlike Ctrl-C, leaves no time to shrink the findings so far
+        if not terminated():  # unlike Ctrl-C, SIGTERM leaves no time to shrink the findings
             run.shrink(fuzzer, effort.shrink, findings, activity)
         for path in write_cases(run.kept, keep) if keep is not None else ():
             activity.note(f"wrote {path}")

@@ -20,7 +20,7 @@ from fattn_probe.cli import flags
 
 @dataclass(frozen=True)
 class Entry:
-    """A word, its meaning in Markdown, a command that shows it, and the tour's step that explains it, or empty."""
+    """A word, its meaning in Markdown, a command that shows it, and the step of the tour that explains it, or empty."""
 
     word: str
     meaning: str
@@ -29,7 +29,7 @@ class Entry:
 
     @property
     def names(self) -> list[str]:
-        """The word, and the names of llama.cpp (`code`) and other words (*emphasis*) that its meaning explains."""
+        """The word, and the llama.cpp names (`code`) and other terms (*emphasis*) that its meaning explains."""
         return [self.word, *re.findall(r"[`*](\w[\w ]*)[`*]", self.meaning)]
 
 
@@ -41,12 +41,12 @@ def entries() -> tuple[Entry, ...]:
 
 
 def folded(name: str) -> str:
-    """A name in the form for look-up, which ignores case, hyphens, blanks and plurals."""
+    """A name normalised for look-up: lower case, without hyphens, blanks and a plural's s."""
     return re.sub(r"[-_\s]|(?<=.)s$", "", name.lower())
 
 
 def entry_of(term: str) -> Entry:
-    """The entry of a word, or else of a name in a meaning; InputError with the nearest words if there is none."""
+    """The entry for a word, or else the one whose meaning contains the name; InputError with the nearest words."""
     every = [(name, entry) for entry in entries() for name in entry.names]
     found = {folded(name): entry for name, entry in [*reversed(every), *((one.word, one) for one in entries())]}
     if entry := found.get(folded(term)):

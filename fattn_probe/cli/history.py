@@ -125,7 +125,7 @@ def history_judge(
     history_file: HistoryFile = DEFAULT_HISTORY,
     as_json: flags.Json = False,
 ) -> None:
-    """Compare one run, or the last run of each line, with its baseline, as `regress` does; for merged shards."""
+    """Compare one run, or the last run of each line, with its baseline, as `regress` does; for use after a merge."""
     if uid and suite:
         raise InputError("name one run, or a suite")
     with open_existing(history_file) as history:
@@ -169,7 +169,7 @@ def history_prune(
 
 @contextlib.contextmanager
 def open_existing(path: Path, *, reading: bool = True) -> Iterator[History]:
-    """Open an existing history, read-only if `reading`."""
+    """Open an existing history; with `reading`, read-only."""
     if not path.exists():
         raise InputError(f"there is no history {path}; `fattn-probe regress` creates one")
     with open_history(path, reading=reading) as history:

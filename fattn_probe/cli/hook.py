@@ -56,7 +56,7 @@ def hook_run(
     remote: Annotated[str, typer.Argument(help="The remote's name, from git.")] = "origin",
     url: Annotated[str, typer.Argument(help="The remote's address, from git.", hidden=True)] = "",
 ) -> None:
-    """Run a suite on each pushed commit that changes attention files; git or pre-commit says what is pushed."""
+    """Run a suite on each pushed commit that changes attention files; git or pre-commit calls this."""
     root = here()
     for commit, old in dict(pushed()).items():
         new = git(root, "cat-file", "-e", f"{old}^{{commit}}") is None

@@ -27,9 +27,9 @@ from fattn_probe.llama.build import RUNNER
 from fattn_probe.machine.debug.session import require_debugger
 from fattn_probe.machine.run.command import describe
 
-At = Annotated[str, typer.Option("--at", help="A place in the kernel: block=5,warp=2,lane=0,kb0=3, or part of this.")]
+At = Annotated[str, typer.Option("--at", help="A place in the kernel: block=5,warp=2,lane=0,kb0=3, or some of these.")]
 COMPILED = ("source", "patch", "quants", "folder")
-"""Flags of the build; its flavour is debug."""
+"""The build flags that these commands offer; the flavour is always debug."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class LookFlags:
     ] = None
     captures: Annotated[
         Path | None,
-        typer.Option("--captures", file_okay=False, help="Write the tensors in memory to this folder, as GGUF."),
+        typer.Option("--captures", file_okay=False, help="Write the tensors from memory to this folder, as GGUF."),
     ] = None
     break_: Annotated[str, typer.Option("--break", help="Stop at lines that match: PATTERN@FILE.")] = ""
     print_: Annotated[
@@ -101,13 +101,13 @@ def inspect(
     look: LookFlags,
     build: Annotated[BuildFlags, offered(*COMPILED)],
     dialogue: DialogueFlags,
-    program: Annotated[str, typer.Option(help="test-backend-ops inspects upstream's own cases.")] = RUNNER,
+    program: Annotated[str, typer.Option(help="Program to run: test-backend-ops for upstream's own cases.")] = RUNNER,
     only: Annotated[
         str, typer.Option("--filter", help="Upstream's case, or a regular expression that matches it.")
     ] = "",
     answer: ShownFlags,
 ) -> None:
-    """Run an op under gdb or cuda-gdb, and show tensors, the choice of the kernel, tiling and each block's work."""
+    """Run an op under gdb or cuda-gdb, and show its tensors, the choice of kernel, the tiling and each block's work."""
     cases = cases_of(paths or ()) if program == RUNNER else []
     traced = {case.name for case in cases if look.trace or look.npz or case.inspect.trace}
     if look.at and not (traced or look.trace or look.npz or look.break_):
@@ -139,14 +139,14 @@ def inspect(
         if program == RUNNER:
             examined = Examiner(inspector, extras, activity.step).examine_all(work)
         else:
-            from fattn_probe.daily.inspect.upstream import inspect_upstream  # imports the room that runs the program
+            from fattn_probe.daily.inspect.upstream import inspect_upstream  # imports the room that runs this program
 
             examined = inspect_upstream(inspector, program, only, targets, activity.step)
         done = list(activity.each(examined, lambda item: "inspected" if item.facts else "without a kernel"))
     if look.npz is not None and look.npz.is_file():
         NOTES.print(f"wrote {look.npz}")
     if answer.html is not None or answer.svg is not None:
-        from fattn_probe.daily.inspect import pages  # jinja2 and the drawings, for files only
+        from fattn_probe.daily.inspect import pages  # imports jinja2 and the drawings, for files only
 
         for path, write in ((answer.html, pages.write_page), (answer.svg, pages.write_map)):
             if path is not None:
@@ -165,7 +165,7 @@ def debug(
     case_name: flags.CaseName = "",
     at: At = "",
 ) -> None:
-    """Open gdb or cuda-gdb at the first line of a case's kernel; adds `fattn tensors|launch|blocks|tile`."""
+    """Open gdb or cuda-gdb at a kernel's first line, with extra commands: `fattn tensors|launch|blocks|tile`."""
     case = placed(one_case(path, case_name), at)
     (_, (target, *more)) = setup.work_of([case], where)[0]
     if more:
@@ -181,13 +181,13 @@ def debug(
     if not isinstance(found.result, Facts):
         inspecting.raise_if_wrong([Examined(found)])
         raise LostError(f"{case.name} on {target}: {describe(found.result)}")
-    from fattn_probe.daily.inspect import live  # tables for the debugger's commands
+    from fattn_probe.daily.inspect import live  # makes tables for the debugger's commands
 
     sys.exit(live.debug(inspector, case, inputs, target, found.result))
 
 
 def placed(case: Case, at: str) -> Case:
-    """The case with `--at` as the place to inspect; without it, the scenario's own place."""
+    """The case with `--at` as the place to inspect; without `--at`, with the scenario's own place."""
     if not at:
         return case
     pairs = [pair.partition("=") for pair in at.split(",")]

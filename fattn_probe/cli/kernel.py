@@ -28,7 +28,7 @@ kernel_app = typer.Typer(help="Other attention kernels, for compare --kernel.", 
 
 @kernel_app.command("list")
 def kernel_list(as_json: flags.Json = False) -> None:
-    """List the kernels that `compare --kernel` knows."""
+    """List the kernels that `compare --kernel` supports."""
     own = "FILE.cu:NAME", "your own: a function NAME that launches it (`fattn-probe kernel new`)", "sim (AMD too), gpu"
     table = Table(("kernel", "what it is", "runs on"), (*KNOWN, own), prose=frozenset({"what it is"}))
     show([dict(zip(("name", "about", "runs"), item, strict=True)) for item in KNOWN], lambda: table, as_json)
@@ -38,7 +38,7 @@ def kernel_list(as_json: flags.Json = False) -> None:
 def kernel_new(
     file: Annotated[Path, typer.Argument(help="The file to write, such as my.cu.", metavar="FILE.cu")],
 ) -> None:
-    """Write a commented attention kernel to start from."""
+    """Write an attention kernel with comments, as a starting point."""
     if file.exists():
         raise InputError(f"{file} already exists: choose a different name")
     write_text(file, (CUDA / "starter.cu").read_text().replace("FILE", str(file)))

@@ -31,15 +31,15 @@ class MutantChoice:
     files: Annotated[
         list[str], typer.Option("--file", help="Only mutants in this file, such as fattn-vec.cuh; may be repeated.")
     ] = field(default_factory=list)
-    sample: Annotated[int, typer.Option(min=0, help="The number of mutants to try; 0: all.")] = 0
+    sample: Annotated[int, typer.Option(min=0, help="Number of mutants to try; 0: all.")] = 0
     seconds: Annotated[
-        float, typer.Option(min=0, help="Start no run after this time, including compilation; 0: no limit.")
+        float, typer.Option(min=0, help="Seconds, including compilation, after which no run starts; 0: no limit.")
     ] = 0
     most: Annotated[
-        int, typer.Option(min=0, help="Try a mutant only in the fastest N of the cases with the same launches; 0: all.")
+        int, typer.Option(min=0, help="Try a mutant only in the N fastest cases with the same launches; 0: all.")
     ] = 0
     upstream: Annotated[
-        bool, typer.Option("--upstream", help="Judge as llama.cpp's test does, only with its bound on the NMSE.")
+        bool, typer.Option("--upstream", help="Judge as llama.cpp's test does: with its bound on the NMSE only.")
     ] = False
 
 

@@ -25,7 +25,7 @@ from fattn_probe.machine.run.simulator import Simulation
 
 PROGRAMS = (".cu", ".hip")
 OF_BUILD = ("source", "patch", "quants")
-"""Flags that select llama.cpp's build; a program has none."""
+"""Flags that select llama.cpp's build; they cannot be used with a program."""
 
 
 def profile(
@@ -44,7 +44,7 @@ def profile(
     build: Annotated[BuildFlags, offered(*OF_BUILD)],
     simulate: Annotated[Simulate, offered("threads")],
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the roofline into a file, .png or .svg.", dir_okay=False)
+        Path | None, typer.Option("--plot", help="Draw the roofline to this .png or .svg file.", dir_okay=False)
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
@@ -83,7 +83,7 @@ def is_program(word: str) -> bool:
 
 
 def profiled_cases(paths: Sequence[Path], targets: list[Target], options: RunOptions) -> list[Profiled]:
-    """Each case of the scenarios on each target."""
+    """Profile each case of the scenarios on each target."""
     cases = cases_of(paths)
     with scratch() as folder, Activity(NOTES, len(cases) * len(targets)) as activity:
 

@@ -22,7 +22,7 @@ from fattn_probe.machine.run.simulator import Simulation
 
 SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set pagination off", "set width 0")
 IN_A_BLOCK = "simt::self != 0"
-"""A kernel's body is also entered on the host, when it describes itself (native/sim/launch.h)."""
+"""True in a running block; a kernel's body is entered on the host too, to describe itself (native/sim/launch.h)."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def program(
 
 
 def compiled(chosen: Program, target: Target, flavour: Flavour, activity: Activity) -> Executable:
-    """The program for a target, compiled with progress; its warnings are noted."""
+    """Compile a program for a target, showing progress and warnings."""
     building = activity.beside(setup.build_progress(NOTES, "compiling"), lambda one: one.done < one.total)
     made = maker(target, flavour).make(chosen, building)
     for warning in made.warnings:
@@ -96,12 +96,12 @@ def compiled(chosen: Program, target: Target, flavour: Flavour, activity: Activi
 
 
 def debug(executable: Executable, target: Target, arguments: Sequence[str]) -> int:
-    """Hand the terminal to the debugger until the user quits it; returns its exit code.
+    """Hand the terminal to the debugger until the user quits it; returns the debugger's exit code.
 
-    It stops in the first thread of a launched kernel. On a simulated GPU one host thread runs all CUDA threads, block
+    It stops in the first thread of a launched kernel. On a simulated GPU, one host thread runs all CUDA threads, block
     by block.
     """
-    from fattn_probe.daily.inspect.inspector import DEBUGGERS  # the room of the debuggers, for --gdb only
+    from fattn_probe.daily.inspect.inspector import DEBUGGERS  # imports the debuggers, for --gdb only
     from fattn_probe.daily.inspect.live import hand_over
 
     debugger = DEBUGGERS[target.engine]

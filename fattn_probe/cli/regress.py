@@ -46,7 +46,7 @@ HistoryFile = Annotated[Path, typer.Option("--history", help="The SQLite databas
 
 @dataclass(frozen=True)
 class SuiteChoice:
-    """Which cases, and how they are judged"""
+    """The cases, and how to judge them"""
 
     only: Annotated[str, typer.Option("--filter", help="Only cases whose name matches this regular expression.")] = ""
     model: Annotated[UseModel | None, typer.Option(help="Use of the rounding model; default: as in the suite.")] = None
@@ -57,12 +57,12 @@ class SuiteChoice:
         str,
         typer.Option(
             "--base",
-            help="Compare with the merge base of a checkout and this branch, which runs too; "
+            help="Compare with the merge base of the checkout and this branch, which is run too; "
             "nothing runs if no attention file differs.",
             metavar="BRANCH",
         ),
     ] = ""
-    fresh: Annotated[bool, typer.Option("--fresh", help="Do not reuse verdicts of earlier runs.")] = False
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not reuse verdicts from earlier runs.")] = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class ForCI:
     ] = None
 
     def write(self, found: Sequence[Outcome], said: str = "") -> None:
-        """Write the requested files; `said` comes first in the summary."""
+        """Write the requested files; the summary begins with `said`."""
         if self.junit_file is not None:
             write_text(self.junit_file, junit(found))
         if self.markdown is not None:
@@ -146,7 +146,7 @@ def regress(
         part = RunPart(share, divided.night or night_of(history, *call, resume=divided.resume))
         beside = base_of(replace(options, beside_base=True))
         told = telling(options, beside) if beside is not None else None
-        likely = Likely()  # what shows a change first; none, for an unchanged release
+        likely = Likely()  # the cases most likely to show a change; none for a release
         if beside is not None and told is not None:
             places = {name: place for place, name in enumerate(told.noticed)}
             likely = Likely(places, told.kernels, beside.options.tree)
@@ -185,7 +185,7 @@ def regress(
 
 
 def accepted(history: History, outcome: Outcome, why: str) -> Outcome:
-    """Make a run the baseline of its line, unless it is incomplete."""
+    """Make a run the baseline of its line, unless the run is incomplete."""
     if outcome.stopped:
         return outcome
     history.accept(outcome.run, user_name(), why)
@@ -235,7 +235,7 @@ def bisect(
         raise InputError("bisect runs on one target")
     if not good.startswith("pypi:"):
         raise InputError(f"bisect needs releases, pypi:NAME==VERSION; {good!r} is not one")
-    from fattn_probe.llama.source.index import releases  # HTTP, for bisect only
+    from fattn_probe.llama.source.index import releases  # imports HTTP, for bisect only
 
     name = good.removeprefix("pypi:").partition("==")[0]
     sources = versions.between([f"pypi:{name}=={version}" for version in releases(name)], good, bad)
@@ -251,7 +251,7 @@ def sessions(where: Where, activity: Activity) -> versions.SessionOf:
 
     @functools.cache
     def session_of(source: str) -> Session:
-        activity.step("")  # a download has a line of its own
+        activity.step("")  # a download draws its own line
         return setup.session_of(setup.run_options(BuildFlags(source), where), activity)
 
     return session_of

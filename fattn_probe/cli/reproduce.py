@@ -24,7 +24,7 @@ from fattn_probe.daily.reproduce.ways import Wanted
 from fattn_probe.llama.source import DEFAULT_SOURCE
 
 MOST_NAME = 100
-"""Characters allowed in a folder's name."""
+"""Limit on the length of a folder's name."""
 
 
 def reproduce(
@@ -47,7 +47,7 @@ def reproduce(
     on: Annotated[str, typer.Option("--on", help="Run it here first: sim:ID, gpu, gpu:N, cpu.", metavar="TARGET")] = "",
     wanted: Annotated[
         Wanted,
-        typer.Option("--as", help="line of upstream's test, patch to its list, or file; auto: the first that fails."),
+        typer.Option("--as", help="line of upstream's test, patch to its list, or a file; auto: the first to fail."),
     ] = "auto",
     history_file: HistoryFile = DEFAULT_HISTORY,
     as_json: flags.Json = False,
@@ -84,7 +84,7 @@ def reproduce(
 
 
 def subject_of(what: str, case: str, history_file: Path) -> PastResult:
-    """The case to reproduce: from a file, which has priority, or from a run in the history."""
+    """The case to reproduce: from a file, which takes precedence, or from a run in the history."""
     try:
         path = flags.scenario_path(what)
     except InputError:
@@ -97,5 +97,5 @@ def subject_of(what: str, case: str, history_file: Path) -> PastResult:
 
 
 def file_name(name: str) -> str:
-    """A case's name, made valid for a folder."""
+    """A case's name, made valid as a folder's name."""
     return re.sub(r"[^\w.=+-]+", "-", name).strip("-")[:MOST_NAME]

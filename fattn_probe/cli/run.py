@@ -50,7 +50,7 @@ def plan(
     build: Annotated[BuildFlags, offered("source", "patch", "quants")],
     as_json: flags.Json = False,
 ) -> None:
-    """Show the kernels that GPUs of the catalogue would launch, without running them."""
+    """Show the kernels that GPUs in the catalogue would launch, without running them."""
     work = setup.work_of(cases_of(paths), where, simulated=True)
     running.check_simulated(work)
     options = replace(setup.run_options(build), simulation=Simulation(dry=True))

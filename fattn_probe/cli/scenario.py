@@ -22,7 +22,7 @@ def scenario_list(
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """List the shipped scenarios, or those of a folder."""
+    """List the shipped scenarios, or those in a folder."""
     found = scenarios.list_scenarios(folder)
     show(found, lambda: scenarios.render_list(found), as_json)
 
@@ -45,7 +45,7 @@ def scenario_check(paths: flags.Scenarios, as_json: flags.Json = False) -> None:
 
 @scenario_app.command("new")
 def scenario_new(path: Path) -> None:
-    """Write a commented scenario to start from."""
+    """Write a scenario with comments, as a starting point."""
     OUT.print(f"wrote {scenarios.new(path)}")
 
 
@@ -63,12 +63,12 @@ def scenario_from_ops(
 def scenario_from_capture(
     paths: Annotated[list[Path], typer.Argument(help="Captures, or case files.", metavar="FILE.gguf...")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="A folder for the scenarios; default: they are printed.", metavar="DIR")
+        Path | None, typer.Option("--out", help="Write the scenarios to this folder, not to stdout.", metavar="DIR")
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Make small scenarios from recorded ops: same shape, layout and mask, random data with similar statistics."""
-    from fattn_probe.cases.scenario import from_capture  # numpy, for this command only
+    """Make small scenarios from recorded ops: the same shape, layout and mask; random data with similar statistics."""
+    from fattn_probe.cases.scenario import from_capture  # imports NumPy, for this command only
 
     found = [from_capture.of_file(path) for path in paths]
     if out is not None:

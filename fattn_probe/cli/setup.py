@@ -1,6 +1,6 @@
-"""The flags that commands share, as objects, and what a command sets up from these: build, targets, session.
+"""Flags that commands share, as objects, and functions that set up builds, targets and sessions from them.
 
-A parameter of such a type stands for all of its flags. The docstring of a class heads its flags in `--help`.
+A parameter of such a type stands for all flags of the object. The class's docstring is their heading in `--help`.
 """
 
 import functools
@@ -73,7 +73,7 @@ class BuildFlags:
     )
     check: flags.Check = False
     sanitize: Annotated[
-        str, typer.Option("--sanitize", help="Simulator: sanitizers, address,undefined or one of them.")
+        str, typer.Option("--sanitize", help="Simulator sanitizers: address, undefined, or address,undefined.")
     ] = ""
     quants: Annotated[
         str, typer.Option("--quants", help="Additional K-V type pairs with vec kernels, such as q8_0-f16, or all.")
@@ -91,7 +91,7 @@ class Simulate:
             "--schedule",
             min=0,
             max=2**31 - 1,
-            help="Simulator: the seed of an adversarial order of threads; 0: the normal order.",
+            help="Simulator: seed of an adversarial order of threads; 0: the normal order.",
         ),
     ] = 0
     threads: Annotated[
@@ -101,7 +101,7 @@ class Simulate:
 
 
 def flavour_of(build: BuildFlags) -> Flavour:
-    """release, debug or check; InputError for both `--debug` and `--check`."""
+    """The flavour: release, debug or check; InputError for `--debug` together with `--check`."""
     if build.debug and build.check:
         raise InputError("--debug and --check select different builds: choose one")
     return "debug" if build.debug else "check" if build.check else "release"
@@ -119,14 +119,14 @@ def source_in(folder: Path) -> str:
 
 
 def tree_of(build: BuildFlags, *, models: bool = False) -> Tree:
-    """The source, fetched if it is not in the cache, with a progress bar; with `models`, it must have libllama."""
+    """The source, fetched with a progress bar if it is not in the cache; with `models`, it must have libllama."""
     source = source_in(Path.cwd()) if build.source is None else build.source
     with download_bar(NOTES) as progress:
         return resolve(source, progress, models=models)
 
 
 def patches_of(build: BuildFlags, tree: Tree) -> tuple[Patch, ...]:
-    """The patches, in order."""
+    """The patches of `--patch`, in order."""
     return tuple(find(name, tree) for name in build.patch)
 
 
@@ -138,7 +138,7 @@ def run_options(
     repeat: int = 1,
     models: bool = False,
 ) -> RunOptions:
-    """The options of a session; a build given by `--build` brings its own source."""
+    """The options of a session; a build given by `--build` comes with its own source."""
     flavour, made = flavour_of(build), open_build(build.folder) if build.folder else None
     if made and (other := lacking(made.manifest, build)):
         has = f"a {made.manifest.fingerprint.flavour} build of {made.manifest.source}"
@@ -159,7 +159,7 @@ def run_options(
 
 
 def lacking(manifest: Manifest, build: BuildFlags) -> list[str]:
-    """The flags that ask for a different build from the one with this manifest; the flavour release is the default."""
+    """The flags that ask for a different build from that of a manifest; `release`, the default flavour, never does."""
     flavour, built = flavour_of(build), manifest.fingerprint
     different = {
         f"--{flavour}": flavour not in ("release", built.flavour),
@@ -172,7 +172,7 @@ def lacking(manifest: Manifest, build: BuildFlags) -> list[str]:
 
 
 def simulation_of(simulate: Simulate) -> Simulation:
-    """The settings of the simulator."""
+    """The simulator's settings from the flags."""
     return Simulation(simulate.schedule, simulate.threads)
 
 
@@ -182,7 +182,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def work_of(cases: Sequence[Case], where: Where, *, simulated: bool = False) -> list[tuple[Case, list[Target]]]:
-    """Each case with its targets: those of `--on`, or the scenario's device, or this machine's default.
+    """Each case with its targets: from `--on`, else the scenario's device, else this machine's default.
 
     With `simulated`, the default is a simulated GPU on every machine.
     """
@@ -195,12 +195,12 @@ def work_of(cases: Sequence[Case], where: Where, *, simulated: bool = False) -> 
 
 
 def targets_of(where: Where) -> list[Target]:
-    """The targets of `--on`, or this machine's default."""
+    """The targets of `--on`, else this machine's default."""
     return list(parse_targets(where.on or chooser()(), load_devices(where.devices)))
 
 
 def chooser(*, simulated: bool = False) -> Callable[[], str]:
-    """A function that returns the default target, and announces it once with the reason."""
+    """A function that returns the default target, and announces it once, with the reason."""
 
     @functools.cache
     def choose() -> str:
@@ -212,7 +212,7 @@ def chooser(*, simulated: bool = False) -> Callable[[], str]:
 
 
 def default_target() -> tuple[str, str]:
-    """This machine's GPU if nvcc can build for it, otherwise a simulated one; and the reason."""
+    """The default target, this machine's GPU if nvcc can build for it, otherwise a simulated one; and the reason."""
     if not has_gpu():
         return SIMULATED, "this machine has no NVIDIA GPU"
     try:
@@ -223,7 +223,7 @@ def default_target() -> tuple[str, str]:
 
 
 def build_progress(notes: Console, title: str = "building") -> Report:
-    """A title when there is something to build, and a line with updates; without a terminal, a line every minute."""
+    """A `Report` of builds: a title, then a line that is rewritten, or without a terminal, printed every minute."""
     announce, shown = announced(notes, title), time.monotonic()
 
     def report(progress: Progress) -> None:
@@ -239,7 +239,7 @@ def build_progress(notes: Console, title: str = "building") -> Report:
 
 
 def session_of(options: RunOptions, activity: Activity) -> Session:
-    """A session whose builds and long runs have their own lines instead of the activity's line."""
+    """A session whose builds and long runs show their own progress lines in place of the activity's line."""
     notes = activity.console
     building = activity.beside(build_progress(notes), lambda progress: progress.done < progress.total)
     running = activity.beside(
@@ -249,7 +249,7 @@ def session_of(options: RunOptions, activity: Activity) -> Session:
 
 
 def prepared_session(options: RunOptions, work: Work, activity: Activity) -> Session:
-    """A session whose builds have all kernels that the work needs."""
+    """A session whose builds contain all kernels that the work needs."""
     session = session_of(options, activity)
     activity.step("finding the kernels that the cases need")
     prepare(session, work)
@@ -257,7 +257,7 @@ def prepared_session(options: RunOptions, work: Work, activity: Activity) -> Ses
 
 
 def note(words: str) -> None:
-    """Print a note about what the command does not do."""
+    """Print a note about something that the command leaves out."""
     NOTES.print(words, style="dim")
 
 
@@ -267,6 +267,6 @@ def number_of(work: Work) -> int:
 
 
 def require_matplotlib() -> None:
-    """MachineError without matplotlib; it is optional because it would make up a third of an installation."""
+    """Raise MachineError if matplotlib is missing; it is optional, as it would be a third of an installation."""
     if find_spec("matplotlib") is None:
         raise MachineError("--plot needs matplotlib: pip install 'fattn-probe[plot]'")

@@ -29,7 +29,7 @@ def suite_list(as_json: flags.Json = False) -> None:
 
 @patch_app.command("list")
 def patch_list(
-    faults: Annotated[bool, typer.Option("--faults", help="The corpus of historic faults instead.")] = False,
+    faults: Annotated[bool, typer.Option("--faults", help="List the corpus of historic faults instead.")] = False,
     as_json: flags.Json = False,
 ) -> None:
     """List the shipped patches; a patch with one file per era of llama.cpp has one line per file."""
@@ -50,11 +50,11 @@ def patch_list(
 
 
 def item(name: str, path: Path | str, about: str) -> dict[str, str]:
-    """A shipped file and its purpose."""
+    """The name, path and purpose of a shipped file."""
     return {"name": name, "path": str(path), "about": about}
 
 
 def table(title: str, listing: Sequence[Mapping[str, str]]) -> Table:
-    """Names and purposes."""
+    """A table of names and purposes."""
     rows = ((Text(item["name"], "bold"), item["about"]) for item in listing)
     return Table((title, "for"), tuple(rows), prose=frozenset({"for"}))

@@ -14,7 +14,7 @@ source_app = typer.Typer(help="Fetch and describe llama.cpp trees.", no_args_is_
 
 @source_app.command("list")
 def source_list(as_json: flags.Json = False) -> None:
-    """List the sources that are pinned or in the cache."""
+    """List the sources that are pinned or cached."""
     rows = sources.list_sources()
     show(rows, lambda: sources.render_list(rows), as_json)
 

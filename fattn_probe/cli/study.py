@@ -38,20 +38,20 @@ class StudiedHead:
     sequence: Annotated[int, typer.Option(help="The sequence to study.", min=0)] = 0
     case_name: flags.CaseName = ""
     backward: Annotated[
-        bool, typer.Option("--backward", help="Run the backward pass too, by recomputation from L.")
+        bool, typer.Option("--backward", help="Also run the backward pass, by recomputation from L.")
     ] = False
-    fp8: Annotated[bool, typer.Option("--fp8", help="Measure the error of f16 and FP8 attention on the head.")] = False
+    fp8: Annotated[bool, typer.Option("--fp8", help="Measure the errors of f16 and FP8 attention on the head.")] = False
 
 
 @dataclass(frozen=True)
 class Tiles:
     """Tiles and pieces"""
 
-    tile_q: Annotated[int | None, typer.Option(help="B_r, queries per tile; 64; fa1: from --memory.", min=1)] = None
-    tile_kv: Annotated[int | None, typer.Option(help="B_c, KV rows per tile; 64; fa1: from --memory.", min=1)] = None
+    tile_q: Annotated[int | None, typer.Option(help="B_r, queries per tile (64); fa1: from --memory.", min=1)] = None
+    tile_kv: Annotated[int | None, typer.Option(help="B_c, KV rows per tile (64); fa1: from --memory.", min=1)] = None
     memory: Annotated[int, typer.Option(help="fa1: on-chip memory M, in elements.", min=1)] = A100_SRAM
     splits: Annotated[int, typer.Option(help="split-kv: number of pieces.", min=1)] = 4
-    blocks: Annotated[int, typer.Option(help="stream-k: blocks, without --inspected.", min=1)] = H200_SMS
+    blocks: Annotated[int, typer.Option(help="stream-k: number of blocks, without --inspected.", min=1)] = H200_SMS
     inspected: Annotated[
         Path | None, typer.Option(help="stream-k: take the blocks from the output of inspect --json.", metavar="FILE")
     ] = None
@@ -63,7 +63,7 @@ class RealKernel:
 
     against: Annotated[
         str,
-        typer.Option("--against", help="Run the kernel on a simulated GPU too, and compare a row.", metavar="TARGET"),
+        typer.Option("--against", help="Also run the kernel on a simulated GPU, and compare a row.", metavar="TARGET"),
     ] = ""
     devices: flags.Devices = None
 
@@ -74,7 +74,7 @@ class FlashAttention3:
 
     schedule: Annotated[Schedule, typer.Option(help="fa3: which operations overlap.")] = "both"
     stages: Annotated[int, typer.Option(help="fa3: stages of the ring of K and V.", min=1)] = 2
-    ring: Annotated[Ring, typer.Option(help="fa3: K and V of a tile share a stage, or have a ring each.")] = "apart"
+    ring: Annotated[Ring, typer.Option(help="fa3: whether K and V share stages or have separate rings.")] = "apart"
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ def study(
     fa3: FlashAttention3,
     real: RealKernel,
     build: Annotated[BuildFlags, offered("source", "patch")],
-    algorithm: Annotated[Algorithm, typer.Option(help="The algorithm to show; all of them are run.")] = "fa2",
+    algorithm: Annotated[Algorithm, typer.Option(help="The algorithm to show; all algorithms are run.")] = "fa2",
     table3: Annotated[
-        int | None, typer.Option(help="Measure the FlashAttention-3 paper's table 3 on N heads.", metavar="N", min=1)
+        int | None, typer.Option(help="Measure table 3 of the FlashAttention-3 paper, on N heads.", metavar="N", min=1)
     ] = None,
     shown: ShownStudy,
 ) -> None:
@@ -139,7 +139,7 @@ def study(
 
 
 def step_lines(build: BuildFlags) -> StepLines:
-    """The lines of llama.cpp for each step; none, with a note, if the default source cannot be fetched."""
+    """llama.cpp's source lines for each step; none, with a note, if the default source cannot be fetched."""
     try:
         return step_lines_of(setup.tree_of(build))
     except FattnProbeError as error:
@@ -154,7 +154,7 @@ def beside_kernel(
 ) -> Against:
     """Follow the last query of the studied head in the kernel that a simulated GPU runs."""
     from fattn_probe.daily.inspect.trace.tracer import Tracer
-    from fattn_probe.lab.study.against import read_against  # what only this flag needs
+    from fattn_probe.lab.study.against import read_against  # imports for this flag only
 
     target, *more = setup.targets_of(Where(on=real.against, devices=real.devices))
     if more or target.engine != "sim":

@@ -29,11 +29,11 @@ def triage(
     build: Annotated[BuildFlags, offered("source", "patch")],
     simulate: Annotated[Simulate, offered("threads")],
     out: Annotated[
-        Path | None, typer.Option("--out", file_okay=False, help="The folder for the answer; default: triage-MODEL.")
+        Path | None, typer.Option("--out", file_okay=False, help="The folder for the results; default: triage-MODEL.")
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Run a prompt through a model, and name the first op that is wrong: attention, a different op, or none."""
+    """Run a prompt through a model, and name the first wrong op: an attention op, a different op, or none."""
     folder = out or Path(f"triage-{model.model.stem}")
     check_folder(folder)
     request = model.request(every=True)
