@@ -3,7 +3,6 @@
 import ast
 import codecs
 import io
-import json
 import os
 import sys
 import unicodedata
@@ -17,7 +16,7 @@ from fattn_probe.base import console
 from fattn_probe.base.console import NOTES, OUT, Stream, Terminal, readable, readable_text, text_of
 from fattn_probe.base.errors import MachineError
 from fattn_probe.base.tables import Flow, Table, labelled, listed
-from tests.as_user import fattn_probe
+from tests.as_user import answer, fattn_probe
 from tests.made import ROOT
 
 HOSTILE = "a\x1b[2Jb\x1b]0;title\x07c\u202egnp.exe\x9bd\ud800\r\u2028"
@@ -29,7 +28,7 @@ def unprintable(text):
     return [sign for sign in text if unicodedata.category(sign) in OBEYED and sign not in "\n\t"]
 
 
-def test_every_character_that_a_terminal_obeys_is_escaped_and_no_other():
+def test_every_character_that_a_terminal_obeys_is_escaped_and_styles_stay_where_they_are():
     for code in range(sys.maxunicode + 1):
         sign = chr(code)
         if unprintable(sign):
@@ -39,9 +38,6 @@ def test_every_character_that_a_terminal_obeys_is_escaped_and_no_other():
     plain = "a\tb\nKVµ ∞ 漢字 🙂 {64, 3}"
     assert readable(plain) == plain
     assert readable(readable(HOSTILE)) == readable(HOSTILE)
-
-
-def test_styles_stay_where_they_are():
     text = Text.assemble(("one\x1b", "red"), ("\u202etwo", "green"))
     found = readable_text(text)
     assert found.plain == r"one\x1b\u202etwo"
@@ -169,7 +165,7 @@ def test_the_help_has_no_emoji_and_is_a_document_with_json():
     text = fattn_probe("capture", "--help").stdout
     assert "sim:ID:" in " ".join(text.split())
     assert text.isascii()
-    assert "device list [OPTIONS]" in json.loads(fattn_probe("device", "list", "--json", "--help").stdout)["help"]
+    assert "device list [OPTIONS]" in answer("device", "list", "--help")["help"]
 
 
 def test_the_width_of_a_terminal_without_notes():
