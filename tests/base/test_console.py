@@ -3,6 +3,7 @@
 import ast
 import codecs
 import io
+import json
 import os
 import sys
 import unicodedata
@@ -16,7 +17,7 @@ from fattn_probe.base import console
 from fattn_probe.base.console import NOTES, OUT, Stream, Terminal, readable, readable_text, text_of
 from fattn_probe.base.errors import MachineError
 from fattn_probe.base.tables import Flow, Table, labelled, listed
-from tests.as_user import answer, fattn_probe
+from tests.as_user import fattn_probe
 from tests.made import ROOT
 
 HOSTILE = "a\x1b[2Jb\x1b]0;title\x07c\u202egnp.exe\x9bd\ud800\r\u2028"
@@ -165,7 +166,7 @@ def test_the_help_has_no_emoji_and_is_a_document_with_json():
     text = fattn_probe("capture", "--help").stdout
     assert "sim:ID:" in " ".join(text.split())
     assert text.isascii()
-    assert "device list [OPTIONS]" in answer("device", "list", "--help")["help"]
+    assert "device list [OPTIONS]" in json.loads(fattn_probe("device", "list", "--json", "--help").stdout)["help"]
 
 
 def test_the_width_of_a_terminal_without_notes():
